@@ -1,0 +1,34 @@
+"""Private Keras layers and losses by the functional mechanism.
+
+Perturb the coefficients of an objective once, then train with ordinary
+`compile` and `fit` for as long as you like.
+"""
+
+from keras_fm import baselines
+from keras_fm import callbacks
+from keras_fm import datasets
+from keras_fm import layers
+from keras_fm import losses
+from keras_fm import objectives
+from keras_fm import polynomials
+from keras_fm.budget import Neighbours, PrivacyBudget
+from keras_fm.ledger import BudgetExceededError, Ledger, LedgerEntry
+from keras_fm.release import Release
+from keras_fm.version import __version__
+
+__all__ = [
+    "BudgetExceededError",
+    "Ledger",
+    "LedgerEntry",
+    "Neighbours",
+    "PrivacyBudget",
+    "Release",
+    "__version__",
+    "baselines",
+    "callbacks",
+    "datasets",
+    "layers",
+    "losses",
+    "objectives",
+    "polynomials",
+]

@@ -1,0 +1,117 @@
+"""What may be spent, and against whom: epsilon, delta, neighbours."""
+
+import dataclasses
+import enum
+import math
+
+_LARGEST_EPSILON = 1e6
+
+
+class Neighbours(str, enum.Enum):
+    """Which pairs of data sets must be hard to tell apart.
+
+    * `add_remove`: one record is present in one and absent in the other.
+    * `replace_one`: one record has another value; the number of records is
+      the same.
+
+    A `replace_one` guarantee and an `add_remove` guarantee with the same
+    epsilon are different promises: numbers are comparable only within one
+    relation.
+    """
+
+    ADD_REMOVE = "add_remove"
+    REPLACE_ONE = "replace_one"
+
+    @classmethod
+    def of(cls, value):
+        """Returns the relation named by `value`.
+
+        Raises:
+            ValueError: if `value` names no relation.
+        """
+        try:
+            return cls(value)
+        except ValueError:
+            raise ValueError(
+                '`neighbours` must be "add_remove" or "replace_one". '
+                f"Received: neighbours={value!r}"
+            ) from None
+
+    def __str__(self):
+        return self.value
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacyBudget:
+    """The most that all releases of a model may reveal: (epsilon, delta).
+
+    Args:
+        epsilon: float in (0, 1e6]. The bound on the privacy loss (natural
+            logarithm).
+        delta: float in [0, 1). The probability with which the bound may
+            fail; `0` asks for pure differential privacy.
+
+    Raises:
+        ValueError: if a value is outside its range, NaN or infinite.
+
+    Example:
+
+    >>> PrivacyBudget(epsilon=1.0, delta=1e-5)
+    PrivacyBudget(epsilon=1.0, delta=1e-05)
+    """
+
+    epsilon: float
+    delta: float = 0.0
+
+    def __post_init__(self):
+        epsilon = _as_float("epsilon", self.epsilon)
+        delta = _as_float("delta", self.delta)
+        if not 0 < epsilon <= _LARGEST_EPSILON:
+            raise ValueError(
+                "`epsilon` must be greater than 0 and at most "
+                f"{_LARGEST_EPSILON:g} (beyond that nothing is protected: "
+                "train the same model without a PrivateModel callback). "
+                f"Received: epsilon={self.epsilon}"
+            )
+        if not 0 <= delta < 1:
+            raise ValueError(
+                "`delta` must be in [0, 1); take it far below one over the "
+                f"number of records. Received: delta={self.delta}"
+            )
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", delta)
+
+
+def _as_float(name, value):
+    if isinstance(value, bool):
+        raise ValueError(f"`{name}` must be a number. Received: {value!r}")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"`{name}` must be a number. Received: {value!r}"
+        ) from None
+
+
+def shares(weights):
+    """Normalises positive `weights` of a plan so that they sum to one.
+
+    A share is a share of what composes: of epsilon for pure mechanisms, of
+    the inverse squared noise multiplier for Gaussian ones.
+
+    Raises:
+        ValueError: if a weight is not finite and positive, or none is given.
+
+    Example:
+
+    >>> shares([1, 3])
+    [0.25, 0.75]
+    """
+    weights = [_as_float("share", w) for w in weights]
+    if not weights or not all(math.isfinite(w) and w > 0 for w in weights):
+        raise ValueError(
+            "Every share of a privacy plan must be a finite number greater "
+            f"than 0. Received: shares={weights}"
+        )
+    total = math.fsum(weights)
+    return [w / total for w in weights]

@@ -1,0 +1,168 @@
+"""What a model must look like before private records may be read for it."""
+
+import keras
+import numpy as np
+
+from keras_fm.layers.normalization_layer import NormalizationLayer
+from keras_fm.layers.perturbed_affine import PerturbedAffine
+from keras_fm.layers.private_dense import PrivateDense
+
+_BATCH_STATE = (
+    keras.layers.BatchNormalization,
+    keras.layers.SpectralNormalization,
+)
+
+
+def output_layer(model):
+    """The model's one PrivateDense output layer, and the tensor it reads.
+
+    Returns:
+        tuple `(layer, inputs)`, `inputs` a symbolic tensor.
+
+    Raises:
+        ValueError: if the model is not built, not functional or sequential,
+            has several inputs or outputs, or another output layer.
+    """
+    if not model.built:
+        raise ValueError(
+            "The model must be built before its privacy can be planned: "
+            "begin it with `keras.Input(shape)` or call "
+            "`model.build((None, ...))`."
+        )
+    inputs = getattr(model, "inputs", None)
+    outputs = getattr(model, "outputs", None)
+    if not inputs or not outputs:
+        raise ValueError(
+            "PrivateModel needs a functional or sequential model, so that "
+            "it can see what lies under the private layer. A sequential "
+            "model must be built with `keras.Input(shape)` or "
+            "`model.build((None, ...))`. Received: "
+            f"{type(model).__name__}"
+        )
+    if len(inputs) != 1 or len(outputs) != 1:
+        raise ValueError(
+            "PrivateModel supports one input and one output. Received a "
+            f"model with {len(inputs)} inputs and {len(outputs)} outputs"
+        )
+    layer, node, _ = outputs[0]._keras_history
+    if not isinstance(layer, PrivateDense):
+        raise ValueError(
+            "The last layer of the model must be "
+            "`keras_fm.layers.PrivateDense` (it gives logits; leave the "
+            f"softmax to the loss). Received: '{layer.name}' "
+            f"({type(layer).__name__})"
+        )
+    return layer, layer._inbound_nodes[node].input_tensors[0]
+
+
+def layers_below(model, head):
+    """All layers of the model but its output layer, flattened."""
+    return [
+        layer
+        for layer in model._flatten_layers(include_self=False)
+        if layer is not head
+    ]
+
+
+def check_proven(model, head):
+    """Refuses every layer under `head` that no proof covers.
+
+    Raises:
+        ValueError: naming the layer, the reason and the way out.
+    """
+    for layer in layers_below(model, head):
+        name = f"'{layer.name}' ({type(layer).__name__})"
+        if isinstance(layer, PerturbedAffine):
+            raise ValueError(
+                f"Layer {name} cannot be part of a proven model: no proof "
+                "covers one noise vector that all records share. Use "
+                "`keras.layers.Dense(..., trainable=False)` with public "
+                'weights, or `PrivateModel(guarantee="published")`, whose '
+                "epsilon is only claimed."
+            )
+        if isinstance(layer, _BATCH_STATE) or (
+            isinstance(layer, NormalizationLayer) and layer.depends_on_data
+        ):
+            raise ValueError(
+                f"Layer {name} mixes records or keeps statistics of what it "
+                "saw, so a record's influence is not bounded. Use "
+                "`keras.layers.GroupNormalization` or "
+                "`keras_fm.layers.NormalizationLayer` (unit norm or public "
+                "bounds), which treat every record on its own."
+            )
+        if _is_adapted(layer):
+            raise ValueError(
+                f"Layer {name} was adapted to data that the ledger does not "
+                "know. Build it from public constants (for example "
+                "`keras.layers.Normalization(mean=..., variance=...)`)."
+            )
+        if any(v.trainable for v in layer.weights):
+            raise ValueError(
+                f"Layer {name} has trainable weights under the private "
+                "layer: features that train on records make every step a "
+                "new query. Set `trainable = False` (its weights then count "
+                "as public), or use "
+                '`PrivateModel(guarantee="published")`.'
+            )
+
+
+def _is_adapted(layer):
+    if not hasattr(layer, "adapt") or hasattr(layer, "public_data"):
+        return False
+    if isinstance(layer, keras.layers.Normalization):
+        return layer.input_mean is None
+    return not type(layer).__module__.startswith("keras_fm")
+
+
+def check_records_independent(features, input_shape, dtype):
+    """Refuses a feature map in which one record changes another's features.
+
+    Two batches that share half of their (random, public) records must give
+    these the same features. A test of the map itself, so it also finds
+    custom layers that mix a batch.
+
+    Args:
+        features: function from a `(4, ...)` batch to `(4, m)`.
+        input_shape: shape of one record.
+        dtype: input dtype name.
+
+    Raises:
+        ValueError: if features of a record depend on its neighbours.
+    """
+    if any(d is None for d in input_shape):
+        return
+    generator = np.random.default_rng(0)
+
+    def draw(rows):
+        shape = (rows, *input_shape)
+        if "int" in dtype or "bool" in dtype:
+            return generator.integers(0, 2, shape).astype(dtype)
+        return generator.random(shape).astype(dtype)
+
+    fixed = draw(2)
+    first = features(np.concatenate([fixed, draw(2)]))[:2]
+    second = features(np.concatenate([fixed, 1 - draw(2)]))[:2]
+    scale = max(float(np.abs(first).max()), 1e-6)
+    if np.abs(first - second).max() > 1e-2 * scale:
+        raise ValueError(
+            "The layers under the private layer mix the records of a batch: "
+            "a record's features changed when other records changed. Every "
+            "layer must treat each record on its own."
+        )
+
+
+def public_facts(model, head):
+    """What the proof takes as public, for the ledger."""
+    facts = []
+    for layer in layers_below(model, head):
+        public = getattr(layer, "public_data", None)
+        if public:
+            facts.append(f"public data of layer '{layer.name}': {public}")
+        elif getattr(layer, "_layers", None):
+            continue
+        elif layer.weights:
+            facts.append(
+                f"public by declaration: frozen weights of layer "
+                f"'{layer.name}' ({type(layer).__name__})"
+            )
+    return facts

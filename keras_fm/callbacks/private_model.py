@@ -1,0 +1,569 @@
+import hashlib
+import math
+import secrets
+import sys
+import warnings
+
+import keras
+import numpy as np
+
+from keras_fm import budget as budget_lib
+from keras_fm import claims
+from keras_fm import mechanisms
+from keras_fm import records
+from keras_fm import release as release_lib
+from keras_fm.callbacks import fit_arguments
+from keras_fm.callbacks import model_check
+from keras_fm.ledger import Ledger, LedgerEntry
+from keras_fm.layers.perturbed_affine import PerturbedAffine
+from keras_fm.objectives import CrossEntropyObjective
+
+_READ_BATCH = 1024
+_GUARANTEES = ("proven", "published")
+_ORDERS = ("linear", "quadratic")
+
+
+class PrivateModel(keras.callbacks.Callback):
+    """Makes `fit` private: fixes the noise once, before the first step.
+
+    `guarantee="proven"` (default): the records are read once, when training
+    begins, as the perturbed coefficients of the output layer's Taylor
+    cross-entropy. After that every step minimises the released objective and
+    uses no record: the same fit gives the same weights with the data
+    replaced by zeros. `loss` in the logs is the released objective; metrics
+    of the private records are removed from the logs (metrics on
+    `validation_data` stay). Later fits on the same model reuse the release
+    and cost nothing.
+
+    `guarantee="published"`: the papers' minibatch training with noise on
+    the first layer (`PerturbedAffine`) and on the coefficients of the loss,
+    drawn once. The ledger says *claimed*; the proven epsilon is infinite.
+
+    Args:
+        budget: a `PrivacyBudget`, or an epsilon.
+        data: the private records `(x, y)`: arrays, a `tf.data.Dataset`, a
+            `keras.utils.PyDataset`, or a function returning an iterator of
+            batches. Needed for `"proven"`.
+        guarantee: `"proven"` or `"published"`.
+        neighbours: `"add_remove"` or `"replace_one"`. Default
+            `"add_remove"` (proven) and the papers' `"replace_one"`
+            (published).
+        planned_releases: int >= 1, how many releases may be drawn within
+            the budget; each gets an equal share.
+        new_release: whether the next fit draws (and is charged) again
+            although the model carries a release.
+        start: `"minimiser"` (default) moves the output layer to the
+            released optimum in closed form before the first step;
+            `"current"` leaves the weights where they are.
+        ridge_factor: float >= 0, ridge in units of the noise's spectral
+            edge. A rule fixed in advance.
+        n_public: whether the number of records is public. If `False`, `fit`
+            must be given `steps_per_epoch`, since otherwise the number of
+            steps tells n.
+        batch_size: int, the lot size |L| of the published form.
+        published_orders: which coefficients of the loss the published form
+            perturbs: `("linear", "quadratic")` as printed in the papers.
+        reproducible_noise: `None`, or an int seed. A seeded run is labelled
+            "not private".
+
+    Raises:
+        ValueError: on arguments outside their range (at once), or a model,
+            data or fit arguments no statement could cover (before anything
+            is read or spent).
+        BudgetExceededError: before anything is read.
+
+    Example:
+
+    ```python
+    private = PrivateModel(PrivacyBudget(1.0, 1e-5), data=(x, y))
+    model.compile("adam", loss=TaylorCrossEntropy(), metrics=["accuracy"])
+    model.fit(x, y, epochs=20, callbacks=[private])
+    print(private.report())
+    ```
+    """
+
+    def __init__(
+        self,
+        budget,
+        data=None,
+        guarantee="proven",
+        neighbours=None,
+        planned_releases=1,
+        new_release=False,
+        start="minimiser",
+        ridge_factor=0.5,
+        n_public=True,
+        batch_size=None,
+        published_orders=_ORDERS,
+        reproducible_noise=None,
+    ):
+        super().__init__()
+        if not isinstance(budget, budget_lib.PrivacyBudget):
+            budget = budget_lib.PrivacyBudget(budget)
+        if guarantee not in _GUARANTEES:
+            raise ValueError(
+                f"`guarantee` must be one of {_GUARANTEES}. Received: "
+                f"guarantee={guarantee!r}"
+            )
+        if start not in ("minimiser", "current"):
+            raise ValueError(
+                '`start` must be "minimiser" or "current". Received: '
+                f"start={start!r}"
+            )
+        if not isinstance(planned_releases, int) or planned_releases < 1:
+            raise ValueError(
+                "`planned_releases` must be a positive integer. Received: "
+                f"planned_releases={planned_releases}"
+            )
+        if not (math.isfinite(ridge_factor) and ridge_factor >= 0):
+            raise ValueError(
+                "`ridge_factor` must be a finite number of at least 0. "
+                f"Received: ridge_factor={ridge_factor}"
+            )
+        if guarantee == "proven" and data is None:
+            raise ValueError(
+                'guarantee="proven" needs the private records: pass '
+                "`data=(x, y)`."
+            )
+        if guarantee == "published" and not (
+            isinstance(batch_size, int) and batch_size > 0
+        ):
+            raise ValueError(
+                'guarantee="published" divides its noise by the lot size: '
+                "pass the `batch_size` of fit. Received: "
+                f"batch_size={batch_size}"
+            )
+        if set(published_orders) - set(_ORDERS) or not published_orders:
+            raise ValueError(
+                f"`published_orders` must name some of {_ORDERS}. Received: "
+                f"published_orders={published_orders}"
+            )
+        if neighbours is None:
+            neighbours = (
+                "add_remove" if guarantee == "proven" else "replace_one"
+            )
+        self.data = data
+        self.guarantee = guarantee
+        self.planned_releases = planned_releases
+        self.new_release = new_release
+        self.start = start
+        self.ridge_factor = ridge_factor
+        self.n_public = n_public
+        self.batch_size = batch_size
+        self.published_orders = tuple(published_orders)
+        self.release = None
+        self._ledger = Ledger(budget, neighbours=neighbours)
+        self._noise = mechanisms.NoiseSource(reproducible_noise)
+        self._fingerprint_key = secrets.token_bytes(32)
+        self._fingerprint = None
+
+    # What a user asks ----------------------------------------------------
+
+    @property
+    def ledger(self):
+        """The `Ledger` of everything this callback released."""
+        return self._ledger
+
+    def report(self):
+        """The privacy statement, composed from the ledger."""
+        return self._ledger.statement()
+
+    def plan(self, model):
+        """A table of what a fit of `model` would release, before anything
+        is read or spent.
+
+        Returns:
+            str.
+        """
+        self.set_model(model)
+        head, _ = model_check.output_layer(model)
+        entries = (
+            [self._proven_entry(head)]
+            if self.guarantee == "proven"
+            else self._published_entries(head)
+        )
+        budget = self._ledger.budget
+        lines = [
+            f"Privacy plan: budget (epsilon = {budget.epsilon:g}, delta = "
+            f"{budget.delta:g}), {self._ledger.neighbours}, "
+            f"{self.planned_releases} planned release(s)"
+        ]
+        for entry in entries:
+            parameters = ", ".join(
+                f"{k} {v:.6g}" if isinstance(v, float) else f"{v}"
+                for k, v in entry.mechanism.items()
+            )
+            lines.append(f"  {entry.name} ({entry.guarantee}): {parameters}")
+            lines.append(f"    reads {entry.reads}")
+        return "\n".join(lines)
+
+    # Keras' hooks --------------------------------------------------------
+
+    def on_train_begin(self, logs=None):
+        arguments = fit_arguments.of_running_fit(self.model) or {}
+        head, inputs = model_check.output_layer(self.model)
+        self._check_fit(arguments)
+        if self.guarantee == "proven":
+            model_check.check_proven(self.model, head)
+            drawn = self._begin_proven(head, inputs, arguments)
+        else:
+            drawn = self._begin_published(head, arguments)
+        if drawn:
+            # A step traced before the noise was fixed would not contain it.
+            self.model.make_train_function(force=True)
+        head.objective_in_use = head.objective_in_use and not drawn
+        self._head = head
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._hide_private_metrics(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._hide_private_metrics(logs)
+
+    def on_train_end(self, logs=None):
+        self._hide_private_metrics(logs)
+        if not self._head.objective_in_use:
+            raise RuntimeError(
+                f"The perturbed objective of layer '{self._head.name}' took "
+                "no part in training. Train with `model.fit`; a custom "
+                "training step must add `model.losses` and call the model "
+                "with `training=True`."
+            )
+        if self.params.get("verbose"):
+            sys.stdout.write(self._summary() + "\n")
+
+    # Proven --------------------------------------------------------------
+
+    def _begin_proven(self, head, inputs, arguments):
+        """Releases if needed. Returns whether something was drawn."""
+        if head.is_perturbed:
+            raise ValueError(
+                f"Layer '{head.name}' carries published noise and was "
+                "trained on the records without a proof. Build a new model "
+                'for guarantee="proven".'
+            )
+        if head.is_released and not self.new_release:
+            self._check_same_data(arguments)
+            return False
+        objective = self._objective(head)
+        mechanism = self._mechanism(objective)
+        self._ledger.check([self._proven_entry(head)])
+        self._warn_about_delta()
+        features = self._feature_function(inputs)
+        model_input = self.model.inputs[0]
+        model_check.check_records_independent(
+            features, model_input.shape[1:], str(model_input.dtype)
+        )
+        self.release = release_lib.release(
+            objective,
+            self._feature_batches(head, features),
+            mechanism=mechanism,
+            ledger=self._ledger,
+            name=head.name,
+            noise=self._noise,
+            clip=head.clip,
+            notes=self._notes(head),
+        )
+        self._fingerprint = self._fingerprint_of(self.data)
+        self.new_release = False
+        self._install(head)
+        return True
+
+    def _install(self, head):
+        hessian, minimiser = self.release.minimise(self.ridge_factor)
+        # The objective per record; the estimate comes from the release.
+        n = self.release.estimated_records()
+        linear = self.release.objective.linear_coefficients(
+            self.release.linear
+        )
+        offset = (
+            np.vdot(linear, minimiser)
+            + np.vdot(minimiser, hessian @ minimiser) / 8
+        ) / n
+        head.set_release(
+            hessian / n, minimiser, offset, self._ledger.to_json()
+        )
+        if self.start == "minimiser":
+            head.set_weights_from_minimiser()
+
+    def _objective(self, head):
+        return CrossEntropyObjective(
+            num_features=head.num_features,
+            num_outputs=head.units,
+            feature_bound=head.objective_bound,
+            nonnegative=head.nonnegative,
+            quadratic_scale=head.quadratic_scale,
+        )
+
+    def _mechanism(self, objective):
+        return release_lib.calibrate(
+            objective,
+            self._ledger.budget,
+            neighbours=self._ledger.neighbours,
+            share=1 / self.planned_releases,
+        )
+
+    def _proven_entry(self, head):
+        objective = self._objective(head)
+        return LedgerEntry(
+            name=head.name,
+            guarantee="proven",
+            neighbours=str(self._ledger.neighbours),
+            mechanism=self._mechanism(objective).config(),
+            reads=objective.reads,
+            proof=release_lib.PROOF,
+            private=not self._noise.reproducible,
+            notes=self._notes(head),
+        )
+
+    def _notes(self, head):
+        facts = model_check.public_facts(self.model, head)
+        if self.n_public:
+            facts.append(
+                "the number of records n is public by declaration (it sets "
+                "the number of training steps)"
+            )
+        else:
+            facts.append("the number of records n is not used")
+        return tuple(facts)
+
+    def _feature_function(self, inputs):
+        extractor = keras.Model(self.model.inputs, inputs)
+        if inputs is self.model.inputs[0]:
+            return lambda x: np.asarray(x)
+        return lambda x: np.asarray(extractor.predict_on_batch(x))
+
+    def _feature_batches(self, head, features):
+        expected = self.model.inputs[0].shape[1:]
+        for x, y in records.batches(self.data, _READ_BATCH):
+            if len(x.shape[1:]) != len(expected) or any(
+                e is not None and e != d
+                for e, d in zip(expected, x.shape[1:])
+            ):
+                raise ValueError(
+                    f"Records must have shape {tuple(expected)}, as the "
+                    f"model's input. Received: {x.shape[1:]}"
+                )
+            if x.dtype.kind == "f" and not np.all(np.isfinite(x)):
+                raise ValueError(
+                    "`data` has NaN or infinite inputs. Clean the records "
+                    "before the release; nothing was spent."
+                )
+            n = len(x)
+            if n < _READ_BATCH:
+                # One shape for all batches: no second trace for the last.
+                filler = np.zeros((_READ_BATCH - n, *x.shape[1:]), x.dtype)
+                x = np.concatenate([x, filler])
+            yield head.augment(features(x)[:n]), y
+
+    # Published -----------------------------------------------------------
+
+    def _begin_published(self, head, arguments):
+        if head.is_released:
+            raise ValueError(
+                f"Layer '{head.name}' carries a proven release. Build a new "
+                'model for guarantee="published".'
+            )
+        if head.is_perturbed:
+            return False
+        batch_size = arguments.get("batch_size")
+        if isinstance(arguments.get("x"), np.ndarray):
+            batch_size = 32 if batch_size is None else batch_size
+        if batch_size is not None and batch_size != self.batch_size:
+            raise ValueError(
+                "The published noise is divided by the lot size, so "
+                "PrivateModel and fit need the same `batch_size`. Received: "
+                f"{self.batch_size} and {batch_size}"
+            )
+        self._ledger.charge(self._published_entries(head))
+        for layer in self._affine_layers():
+            scale = self._affine_scale(layer)
+            layer.fix_noise(
+                self._laplace(scale, layer.inputs_dim),
+                self._laplace(scale, layer.units),
+            )
+        scale = self._loss_scale(head)
+        m, outputs = head.num_features, head.units
+        linear = np.zeros((m, outputs))
+        quadratic = np.zeros((outputs, m, m))
+        if "linear" in self.published_orders:
+            linear = self._laplace(scale, linear.shape)
+        if "quadratic" in self.published_orders:
+            quadratic = self._laplace(scale, quadratic.shape)
+        head.fix_noise(linear, quadratic)
+        return True
+
+    def _affine_layers(self):
+        return [
+            layer
+            for layer in self.model._flatten_layers(include_self=False)
+            if isinstance(layer, PerturbedAffine)
+        ]
+
+    def _published_share(self):
+        # One equal share for every perturbed layer and one for the loss.
+        return self._ledger.budget.epsilon / (len(self._affine_layers()) + 1)
+
+    def _affine_scale(self, layer):
+        sensitivity = claims.affine_sensitivity(
+            layer.units,
+            layer.inputs_dim,
+            neighbours=self._ledger.neighbours,
+        )
+        return sensitivity / self._published_share()
+
+    def _loss_scale(self, head):
+        sensitivity = claims.cross_entropy_sensitivity(
+            head.num_features, head.units, neighbours=self._ledger.neighbours
+        )
+        return sensitivity / self._published_share()
+
+    def _laplace(self, scale, shape):
+        generator = self._noise.generator()
+        return generator.laplace(0.0, scale, shape) / self.batch_size
+
+    def _published_entries(self, head):
+        def entry(name, scale, reads, proof):
+            return LedgerEntry(
+                name=name,
+                guarantee="claimed",
+                neighbours=str(self._ledger.neighbours),
+                mechanism={
+                    "claimed_epsilon": self._published_share(),
+                    "laplace_scale": scale,
+                    "lot_size": self.batch_size,
+                },
+                reads=reads,
+                proof=proof,
+                private=not self._noise.reproducible,
+            )
+
+        entries = [
+            entry(
+                layer.name,
+                self._affine_scale(layer),
+                "every record at every step, shifted by one noise vector",
+                claims.AFFINE_REASON,
+            )
+            for layer in self._affine_layers()
+        ]
+        entries.append(
+            entry(
+                head.name,
+                self._loss_scale(head),
+                "every record at every step; fixed noise on the "
+                f"{' and '.join(self.published_orders)} coefficients of the "
+                "loss",
+                claims.CROSS_ENTROPY_REASON,
+            )
+        )
+        return entries
+
+    # Checks of the running fit -------------------------------------------
+
+    def _check_fit(self, arguments):
+        for name in ("class_weight", "sample_weight"):
+            if arguments.get(name) is not None:
+                raise ValueError(
+                    f"`{name}` changes what a record weighs, which the "
+                    "sensitivity does not cover. Remove it from fit; weigh "
+                    "classes by public constants after the release instead."
+                )
+        if self.guarantee == "published":
+            return
+        if arguments.get("validation_split"):
+            raise ValueError(
+                "`validation_split` would hold out records that the release "
+                "has read already. Split first, give PrivateModel the "
+                "training part as `data=`, and fit `validation_data=`."
+            )
+        if not self.n_public and not arguments.get("steps_per_epoch"):
+            raise ValueError(
+                "With `n_public=False` the number of steps must not depend "
+                "on the data: pass `steps_per_epoch` to fit."
+            )
+        for callback in fit_arguments.callbacks(arguments):
+            monitor = getattr(callback, "monitor", None)
+            if isinstance(monitor, str) and not (
+                monitor == "loss" or monitor.startswith("val_")
+            ):
+                raise ValueError(
+                    f"{type(callback).__name__} monitors {monitor!r}, a "
+                    "metric of the private records, and would make training "
+                    'depend on them again. Monitor "loss" (the released '
+                    "objective) or a metric of `validation_data`."
+                )
+
+    def _hide_private_metrics(self, logs):
+        if self.guarantee != "proven" or not logs:
+            return
+        for key in list(logs):
+            if key != "loss" and not key.startswith("val_"):
+                del logs[key]
+
+    def _warn_about_delta(self):
+        delta = self._ledger.budget.delta
+        n = None
+        if isinstance(self.data, (tuple, list)) and self.n_public:
+            n = len(self.data[0])
+        if n and delta >= 1 / n:
+            warnings.warn(
+                f"delta = {delta:g} is not below one over the number of "
+                f"records ({n}): it permits publishing a whole record. Take "
+                "it far smaller.",
+                stacklevel=2,
+            )
+
+    # The same data on a second fit ---------------------------------------
+
+    def _fingerprint_of(self, data):
+        """A keyed hash that lives in this process only, or `None`.
+
+        It is never written anywhere: a hash of few records could be
+        searched.
+        """
+        if not isinstance(data, (tuple, list)):
+            return None
+        digest = hashlib.blake2b(key=self._fingerprint_key)
+        for array in data:
+            array = np.ascontiguousarray(array)
+            digest.update(f"{array.shape}{array.dtype}".encode())
+            digest.update(array.view(np.uint8).data if array.size else b"")
+        return digest.digest()
+
+    def _check_same_data(self, arguments):
+        if self._fingerprint is None:
+            return
+        given = [self.data]
+        x, y = arguments.get("x"), arguments.get("y")
+        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+            given.append((x, y))
+        if any(self._fingerprint_of(d) != self._fingerprint for d in given):
+            raise ValueError(
+                "The data changed since the release that this model trains "
+                "on. Fit with the same data (free), fit without this "
+                "callback (free: the release stays in force), or draw a new "
+                "release with `PrivateModel(..., planned_releases=k, "
+                "new_release=True)`, which is charged."
+            )
+
+    def _summary(self):
+        delta = self._ledger.budget.delta
+        if self.guarantee == "published":
+            return (
+                f"keras_fm: claimed epsilon "
+                f"{self._ledger.claimed_epsilon():.4g} (published form), "
+                f"proven epsilon {self._ledger.epsilon():g}, "
+                f"{self._ledger.neighbours}. See report()."
+            )
+        if not self._ledger.entries:
+            return (
+                "keras_fm: this fit reused the model's release and read no "
+                "record. See the statement it was released with."
+            )
+        return (
+            f"keras_fm: proven (epsilon = {self._ledger.epsilon():.4g}, "
+            f"delta = {delta:g}), {self._ledger.neighbours}"
+            + (", NOT PRIVATE (seed)" if self._noise.reproducible else "")
+            + ". See report()."
+        )

@@ -1,0 +1,136 @@
+"""Loaders: the folder in KERAS_FM_DATA first, then the usual downloads."""
+
+import os
+
+import numpy as np
+
+_KEYS = ("x_train", "y_train", "x_test", "y_test")
+
+
+def load(name):
+    """Loads a data set of images as `(x, y), (x_test, y_test)`.
+
+    Images are float32 in [0, 1] (the public range of a pixel), labels int64
+    classes.
+
+    * `"digits"`: 1,797 scanned digits of 8x8 pixels, embedded in
+      scikit-learn; works offline. Every fifth record is the test part.
+    * `"mnist"`, `"fashion_mnist"`, `"cifar10"`: `NAME.npz` in the folder
+      `KERAS_FM_DATA` if that is set, else the Keras loaders (cached).
+    * `"usps"`: `usps.npz` in `KERAS_FM_DATA`, else OpenML through
+      scikit-learn (9,298 digits of 16x16; the first 7,291 are for
+      training).
+    * a path that ends with `.npz`: arrays `x_train`, `y_train`, `x_test`,
+      `y_test`; integers are taken as pixels 0..255.
+
+    Args:
+        name: str, see above.
+
+    Returns:
+        `(x, y), (x_test, y_test)`: `x` `(n, height, width, channels)`.
+
+    Raises:
+        ValueError: if the name is unknown or a file does not hold what it
+            should.
+
+    Example:
+
+    >>> (x, y), (x_test, y_test) = load("digits")
+    >>> x.shape, x_test.shape
+    ((1437, 8, 8, 1), (360, 8, 8, 1))
+    """
+    if name.endswith(".npz"):
+        return _from_file(name)
+    if name not in DATASETS:
+        raise ValueError(
+            f"Unknown data set {name!r}. Known are {sorted(DATASETS)}, or "
+            "the path of an .npz file."
+        )
+    folder = os.environ.get("KERAS_FM_DATA")
+    path = os.path.join(folder, f"{name}.npz") if folder else None
+    if path and os.path.exists(path):
+        return _from_file(path)
+    return DATASETS[name]()
+
+
+def _from_file(path):
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            missing = [key for key in _KEYS if key not in data]
+            if missing:
+                raise ValueError(f"it lacks the arrays {missing}")
+            arrays = [data[key] for key in _KEYS]
+    except (OSError, ValueError, EOFError) as e:
+        raise ValueError(f"Cannot load {path!r} as a data set: {e}") from e
+    return _pair(*arrays)
+
+
+def _pair(x, y, x_test, y_test):
+    return (_images(x), _labels(y)), (_images(x_test), _labels(y_test))
+
+
+def _images(x):
+    if x.ndim not in (2, 3, 4):
+        raise ValueError(
+            "Images must have shape (n, height, width[, channels]) or "
+            f"(n, features). Received: shape={x.shape}"
+        )
+    if x.dtype.kind in "ui":
+        x = x.astype(np.float32) / 255
+    elif x.dtype.kind == "f":
+        x = x.astype(np.float32)
+    else:
+        raise ValueError(
+            f"Images must be integers or floats. Received: {x.dtype}"
+        )
+    return x[..., None] if x.ndim == 3 else x
+
+
+def _labels(y):
+    y = np.asarray(y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1 or y.dtype.kind not in "ui":
+        raise ValueError(
+            "Labels must be integers of shape (n,). Received: "
+            f"shape={y.shape}, dtype={y.dtype}"
+        )
+    return y.astype(np.int64)
+
+
+def _digits():
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    x = (digits.images / 16).astype(np.float32)
+    y = digits.target
+    test = np.arange(len(x)) % 5 == 0
+    return _pair(x[~test], y[~test], x[test], y[test])
+
+
+def _keras(name):
+    def loader():
+        import keras
+
+        (x, y), (x_test, y_test) = getattr(keras.datasets, name).load_data()
+        return _pair(x, y, x_test, y_test)
+
+    return loader
+
+
+def _usps():
+    from sklearn.datasets import fetch_openml
+
+    table = fetch_openml(data_id=41082, as_frame=False, parser="auto")
+    x = (np.asarray(table.data, np.float32).reshape(-1, 16, 16) + 1) / 2
+    y = np.asarray(table.target).astype(np.int64) - 1
+    return _pair(x[:7291], y[:7291], x[7291:], y[7291:])
+
+
+DATASETS = {
+    "digits": _digits,
+    "mnist": _keras("mnist"),
+    "fashion_mnist": _keras("fashion_mnist"),
+    "cifar10": _keras("cifar10"),
+    "usps": _usps,
+}

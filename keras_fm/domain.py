@@ -1,0 +1,134 @@
+"""Public bounds, and the maps that make every record obey them.
+
+A sensitivity is a statement about the worst record that the domain admits.
+The bounds are constants the user states; reading them from the private
+records would already be a release.
+"""
+
+import math
+
+import numpy as np
+
+# Features arrive in the precision of the network; a norm that exceeds its
+# bound by no more than this is rounding, and is scaled back, not refused.
+ROUNDING = {
+    np.dtype(np.float64): 1e-9,
+    np.dtype(np.float32): 1e-4,
+    np.dtype(np.float16): 2e-2,
+}
+
+
+def check_bounds(low, high):
+    """Returns `low`, `high` as float64 arrays after checking them.
+
+    Raises:
+        ValueError: if a bound is not finite or `low >= high` anywhere.
+    """
+    low = np.asarray(low, dtype=np.float64)
+    high = np.asarray(high, dtype=np.float64)
+    if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
+        raise ValueError(
+            "Bounds must be finite public constants. "
+            f"Received: low={low}, high={high}"
+        )
+    if not np.all(low < high):
+        raise ValueError(
+            "Every lower bound must be below its upper bound. "
+            f"Received: low={low}, high={high}"
+        )
+    return low, high
+
+
+def check_norm_bound(name, bound):
+    """Returns `bound` as a float after checking that it is positive."""
+    bound = float(bound)
+    if not (math.isfinite(bound) and bound > 0):
+        raise ValueError(
+            f"`{name}` must be a finite number greater than 0. "
+            f"Received: {name}={bound}"
+        )
+    return bound
+
+
+def box_to_ball(x, low, high, norm="l2"):
+    """Maps the box [low, high]^d into the unit ball of `norm`.
+
+    `(x - low) / ((high - low) sqrt(d))` for the L2 ball (dPA Eq. 13, Zhang
+    et al. 2012), `(x - low) / ((high - low) d)` for the L1 ball.
+
+    Args:
+        x: array `(..., d)`.
+        low, high: scalars or arrays `(d,)`, public.
+        norm: `"l2"` or `"l1"`.
+
+    Returns:
+        float64 array of the same shape, inside the unit ball whenever `x`
+        is inside the box.
+    """
+    low, high = check_bounds(low, high)
+    x = np.asarray(x, dtype=np.float64)
+    d = x.shape[-1]
+    return (x - low) / (high - low) / (math.sqrt(d) if norm == "l2" else d)
+
+
+def project_to_ball(h, bound, clip=False, rounding=None, l1_bound=None):
+    """Makes every row of `h` obey its norm bound, in float64.
+
+    This runs last, in the precision that is summed, so no cast or rounding
+    before it can push a record past its bound.
+
+    Args:
+        h: array `(n, m)`.
+        bound: L2 bound on a row.
+        clip: whether rows outside are scaled back. If `False` they are an
+            error unless they exceed the bound by rounding only.
+        rounding: relative excess that counts as rounding; by default that
+            of `h.dtype`.
+        l1_bound: optional further bound on a row's L1 norm.
+
+    Returns:
+        float64 array `(n, m)` with `||h_i||_2 <= bound` (and
+        `||h_i||_1 <= l1_bound`).
+
+    Raises:
+        ValueError: if a value is NaN or infinite, or a row is outside its
+            bound and `clip` is `False`. The message carries no value of
+            any record.
+    """
+    h = np.asarray(h)
+    if rounding is None:
+        rounding = ROUNDING.get(h.dtype, 2e-2)
+    rows = np.array(h, dtype=np.float64, order="C")
+    if rows.ndim != 2:
+        raise ValueError(
+            "Features must have shape (records, features). "
+            f"Received: shape={h.shape}"
+        )
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    if not np.all(np.isfinite(norms)):
+        raise ValueError(
+            "Features must be finite: at least one record has a NaN, an "
+            "infinite or an overflowing feature. Clean the records, or "
+            "clip the inputs to public bounds, before the release."
+        )
+    _scale_rows(rows, norms, bound, clip, rounding, "L2")
+    if l1_bound is not None:
+        norms = np.abs(rows).sum(axis=1)
+        _scale_rows(rows, norms, l1_bound, clip, rounding, "L1")
+    return rows
+
+
+def _scale_rows(rows, norms, bound, clip, rounding, name):
+    outside = norms > bound
+    if not outside.any():
+        return
+    if not clip and np.any(norms > bound * (1 + rounding)):
+        raise ValueError(
+            f"At least one record has features outside the public {name} "
+            f"bound {bound:g}. Put `keras_fm.layers.NormalizationLayer` "
+            "before the private layer, or pass `clip=True` to scale such "
+            "records back."
+        )
+    # One ulp inside, so that rounding of the product cannot exceed it.
+    shrink = bound * (1 - 1e-15) / norms[outside]
+    rows[outside] *= shrink[:, None]

@@ -1,0 +1,71 @@
+"""State that takes part in training but is not one of a layer's weights."""
+
+import keras
+
+
+class HiddenVariable(keras.Variable):
+    """A non-trainable variable whose values never show in a repr."""
+
+    def __repr__(self):
+        return f"<HiddenVariable shape={tuple(self.shape)}>"
+
+    __str__ = __repr__
+
+
+class _Box:
+    # A plain object: Keras and TensorFlow track variables, lists and dicts
+    # set as attributes of a layer, and would save and log what they track.
+    def __init__(self):
+        self.variables = {}
+
+    def __repr__(self):
+        return f"<hidden {sorted(self.variables)}>"
+
+    def __deepcopy__(self, memo):
+        return _Box()
+
+    def __reduce__(self):
+        return (_Box, ())
+
+
+class HiddenStateLayer(keras.layers.Layer):
+    """A layer with state kept out of `weights`.
+
+    Hidden variables are part of `variables`, so compiled training steps of
+    every backend carry them as state. They are no part of `weights`, so
+    `get_weights`, saved files and TensorBoard histograms do not hold them
+    (a subclass may save what is safe in `save_own_variables`).
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self._hidden = _Box()
+
+    @property
+    def variables(self):
+        return super().variables + list(self._hidden.variables.values())
+
+    def _set_hidden(self, name, value):
+        """Creates or overwrites the hidden variable `name`.
+
+        Returns:
+            bool, whether it was created, so that traced steps are stale.
+        """
+        known = self._hidden.variables.get(name)
+        if known is not None and tuple(known.shape) == tuple(value.shape):
+            known.assign(value)
+            return False
+        self._hidden.variables[name] = HiddenVariable(
+            value,
+            dtype=self.variable_dtype,
+            trainable=False,
+            autocast=False,
+            name=name,
+        )
+        return True
+
+    def _get_hidden(self, name):
+        return self._hidden.variables[name]
+
+    def _has_hidden(self, name):
+        return name in self._hidden.variables

@@ -1,0 +1,305 @@
+import json
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.layers.hidden_state import HiddenStateLayer
+
+_RELEASE_ARRAYS = ("hessian", "minimiser", "offset")
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class PrivateDense(HiddenStateLayer):
+    """Output layer (logits) whose objective can be released privately.
+
+    It is `keras.layers.Dense(units)` until a
+    `keras_fm.callbacks.PrivateModel` acts on it:
+
+    * proven: the objective of the layer becomes a *released* quadratic,
+      `<L, W> + tr(W^T A W) / 8` with perturbed A and L. From then on no
+      gradient reaches the kernel from any record: while training, the layer
+      adds the released objective to the loss and outputs zero logits (the
+      data loss is then a constant), and at inference it outputs its logits.
+      This holds for every later fit, with or without the callback, and for
+      a loaded model.
+    * published: noise on the coefficients of the Taylor cross-entropy is
+      added to the loss while records still drive the gradient (AdLM steps
+      4-5, dPA Lemma 3). That is claimed, not proven.
+
+    Args:
+        units: positive int, number of outputs M (1 for binary labels).
+        use_bias: whether to add a bias. In the released objective the bias
+            is the weight of a constant feature `bias_feature`.
+        bias_feature: float > 0, the constant's value. Larger is less noise
+            on the bias and more on the rest.
+        feature_bound: float, public bound C on the L2 norm of an input.
+        nonnegative: whether inputs are known to be >= 0; lowers replace_one
+            sensitivities, checked at the release.
+        clip: whether inputs outside the bound are scaled back at the
+            release instead of refused.
+        quadratic_scale: float > 0, how much of the noise A takes (see
+            `keras_fm.objectives.CrossEntropyObjective`).
+        kernel_initializer, bias_initializer: initializers.
+
+    Input shape: `(batch, inputs)`. Output shape: `(batch, units)`.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> layer = PrivateDense(10)
+    >>> layer(np.ones((2, 64)) / 8).shape
+    (2, 10)
+    """
+
+    def __init__(
+        self,
+        units,
+        use_bias=True,
+        bias_feature=0.1,
+        feature_bound=1.0,
+        nonnegative=False,
+        clip=False,
+        quadratic_scale=1.0,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if not isinstance(units, int) or units <= 0:
+            raise ValueError(
+                "Received an invalid value for `units`, expected a positive "
+                f"integer. Received: units={units}"
+            )
+        for name, value in (
+            ("bias_feature", bias_feature),
+            ("feature_bound", feature_bound),
+            ("quadratic_scale", quadratic_scale),
+        ):
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(
+                    f"`{name}` must be a finite number greater than 0. "
+                    f"Received: {name}={value}"
+                )
+        self.units = units
+        self.use_bias = use_bias
+        self.bias_feature = float(bias_feature)
+        self.feature_bound = float(feature_bound)
+        self.nonnegative = bool(nonnegative)
+        self.clip = bool(clip)
+        self.quadratic_scale = float(quadratic_scale)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.input_spec = keras.layers.InputSpec(min_ndim=2)
+        self._ledger_json = None
+        # Set when a training step with the perturbed objective is traced.
+        self.objective_in_use = False
+
+    def build(self, input_shape):
+        if len(input_shape) != 2:
+            raise ValueError(
+                "PrivateDense expects inputs of shape (batch, features); put "
+                "`keras.layers.Flatten()` before it. Received: "
+                f"input_shape={input_shape}"
+            )
+        self.input_dim = input_shape[-1]
+        # Cast by hand: the released objective needs full precision.
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(self.input_dim, self.units),
+            initializer=self.kernel_initializer,
+            autocast=False,
+        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(self.units,),
+                initializer=self.bias_initializer,
+                autocast=False,
+            )
+
+    # The objective's view of the layer -----------------------------------
+
+    @property
+    def num_features(self):
+        """Length m of a feature vector, the constant entry included."""
+        return self.input_dim + (1 if self.use_bias else 0)
+
+    @property
+    def objective_bound(self):
+        """L2 bound on a feature vector, the constant entry included."""
+        if self.use_bias:
+            return math.hypot(self.feature_bound, self.bias_feature)
+        return self.feature_bound
+
+    def augment(self, features):
+        """Appends the constant entry: `(n, inputs)` to `(n, m)`, NumPy."""
+        if not self.use_bias:
+            return features
+        constant = np.full(
+            (len(features), 1), self.bias_feature, features.dtype
+        )
+        return np.concatenate([features, constant], axis=1)
+
+    def set_weights_from_minimiser(self):
+        """Moves kernel and bias to the minimum of the released objective."""
+        minimiser = ops.convert_to_numpy(self._get_hidden("minimiser"))
+        self.kernel.assign(minimiser[: self.input_dim])
+        if self.use_bias:
+            self.bias.assign(minimiser[-1] * self.bias_feature)
+
+    def _weights_in_objective(self):
+        kernel = ops.convert_to_tensor(self.kernel)
+        if not self.use_bias:
+            return kernel
+        bias = ops.convert_to_tensor(self.bias)
+        return ops.concatenate(
+            [kernel, ops.expand_dims(bias / self.bias_feature, 0)], axis=0
+        )
+
+    # Perturbation --------------------------------------------------------
+
+    @property
+    def is_released(self):
+        """Whether training minimises a released objective."""
+        return self._has_hidden("hessian")
+
+    @property
+    def is_perturbed(self):
+        """Whether coefficient noise (published form) was fixed."""
+        return self._has_hidden("linear_noise")
+
+    @property
+    def ledger_json(self):
+        """The ledger of the release, or `None`."""
+        return self._ledger_json
+
+    def set_release(self, hessian, minimiser, offset, ledger_json):
+        """Puts a released objective, per record, in the place of the data.
+
+        The objective is `offset + tr(D^T hessian D) / 8` with
+        `D = W - minimiser`, which has a gradient of exactly zero at its
+        minimum, whatever the precision.
+
+        Args:
+            hessian: `(m, m)`.
+            minimiser: `(m, units)`.
+            offset: float, the value at the minimum without the constant
+                `units log 2` that the data loss contributes.
+            ledger_json: str, kept with the layer when it is saved.
+        """
+        if self.is_perturbed:
+            raise ValueError(
+                f"Layer '{self.name}' already carries published noise; one "
+                "objective is perturbed once. Build a new model."
+            )
+        self._set_hidden("hessian", np.asarray(hessian))
+        self._set_hidden("minimiser", np.asarray(minimiser))
+        self._set_hidden("offset", np.asarray(offset))
+        self._ledger_json = ledger_json
+
+    def fix_noise(self, linear_noise, quadratic_noise):
+        """Fixes coefficient noise, already divided by the lot size.
+
+        Args:
+            linear_noise: `(m, units)`.
+            quadratic_noise: `(units, m, m)`.
+
+        Raises:
+            ValueError: if the layer was perturbed or released before.
+        """
+        if self.is_perturbed or self.is_released:
+            raise ValueError(
+                f"The objective of layer '{self.name}' is perturbed already."
+            )
+        self._set_hidden("linear_noise", np.asarray(linear_noise))
+        self._set_hidden("quadratic_noise", np.asarray(quadratic_noise))
+
+    def _released_loss(self):
+        step = self._weights_in_objective() - self._get_hidden("minimiser")
+        curved = ops.matmul(self._get_hidden("hessian"), step)
+        return ops.sum(step * curved) / 8 + self._get_hidden("offset")
+
+    def _noise_loss(self):
+        weights = self._weights_in_objective()
+        linear = ops.sum(self._get_hidden("linear_noise") * weights)
+        columns = ops.transpose(weights)
+        curved = ops.einsum(
+            "kij,kj->ki", self._get_hidden("quadratic_noise"), columns
+        )
+        return linear + ops.sum(columns * curved)
+
+    def call(self, inputs, training=False):
+        kernel, bias = self.kernel, self.bias
+        if self.is_released:
+            # No record may move the weights, in whatever loop.
+            kernel = ops.stop_gradient(ops.convert_to_tensor(kernel))
+            bias = bias if bias is None else ops.stop_gradient(
+                ops.convert_to_tensor(bias)
+            )
+        outputs = ops.matmul(inputs, ops.cast(kernel, self.compute_dtype))
+        if bias is not None:
+            outputs = ops.add(outputs, ops.cast(bias, self.compute_dtype))
+        if not training:
+            return outputs
+        if self.is_released:
+            self.objective_in_use = True
+            self.add_loss(self._released_loss())
+            return ops.zeros_like(outputs)
+        if self.is_perturbed:
+            self.objective_in_use = True
+            self.add_loss(self._noise_loss())
+        return outputs
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.units)
+
+    # Saving: a release is safe to save, noise is not ---------------------
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        if self.is_released:
+            for name in _RELEASE_ARRAYS:
+                store[name] = ops.convert_to_numpy(self._get_hidden(name))
+            store["ledger"] = np.frombuffer(
+                self._ledger_json.encode(), np.uint8
+            )
+
+    def load_own_variables(self, store):
+        weights = [self.kernel] + ([self.bias] if self.use_bias else [])
+        stored = [key for key in store.keys() if key.isdigit()]
+        if len(stored) != len(weights):
+            raise ValueError(
+                f"Layer '{self.name}' expected {len(weights)} variables, "
+                f"but the file holds {len(stored)}."
+            )
+        for index, weight in enumerate(weights):
+            weight.assign(store[str(index)])
+        if "ledger" in store.keys():
+            # Read before anything is set, so a bad file changes nothing.
+            ledger = bytes(np.asarray(store["ledger"])).decode()
+            json.loads(ledger)
+            arrays = [np.asarray(store[name]) for name in _RELEASE_ARRAYS]
+            self.set_release(*arrays, ledger)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "use_bias": self.use_bias,
+            "bias_feature": self.bias_feature,
+            "feature_bound": self.feature_bound,
+            "nonnegative": self.nonnegative,
+            "clip": self.clip,
+            "quadratic_scale": self.quadratic_scale,
+            "kernel_initializer": keras.initializers.serialize(
+                self.kernel_initializer
+            ),
+            "bias_initializer": keras.initializers.serialize(
+                self.bias_initializer
+            ),
+        }

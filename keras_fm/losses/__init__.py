@@ -1,0 +1,5 @@
+"""Polynomial losses."""
+
+from keras_fm.losses.taylor_cross_entropy import TaylorCrossEntropy
+
+__all__ = ["TaylorCrossEntropy"]

@@ -1,0 +1,250 @@
+"""The only code that reads private records: plan, check, read, charge, noise.
+
+`release` makes one streaming pass, charges the ledger and returns a
+`Release`: statistics with their noise already added, safe to save, publish
+and train on for ever.
+"""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+
+from keras_fm import budget as budget_lib
+from keras_fm import mechanisms as mechanisms_lib
+from keras_fm import objectives
+from keras_fm.ledger import LedgerEntry
+
+PROOF = "docs/proofs/cross_entropy.md"
+
+
+def calibrate(objective, budget, *, neighbours, share=1.0):
+    """The mechanism that spends `share` of `budget` on `objective`.
+
+    delta > 0: Gaussian noise. delta = 0: Laplace noise or the L2-norm
+    mechanism, whichever has the smaller expected squared error (a choice
+    from public numbers only).
+
+    Args:
+        objective: what is released (gives sensitivities).
+        budget: a `PrivacyBudget`.
+        neighbours: the relation.
+        share: this release's share in (0, 1]; shares of a plan sum to one.
+
+    Returns:
+        A `Mechanism`.
+    """
+    l2 = objective.sensitivity("l2", neighbours=neighbours)
+    if budget.delta > 0:
+        multiplier = mechanisms_lib.gaussian_multiplier(
+            budget.epsilon, budget.delta
+        )
+        return mechanisms_lib.GaussianMechanism(
+            sensitivity=l2, noise_multiplier=multiplier / math.sqrt(share)
+        )
+    epsilon = budget.epsilon * share
+    candidates = [
+        mechanisms_lib.LaplaceMechanism(
+            sensitivity=objective.sensitivity("l1", neighbours=neighbours),
+            epsilon=epsilon,
+        ),
+        mechanisms_lib.L2NormMechanism(sensitivity=l2, epsilon=epsilon),
+    ]
+    return min(candidates, key=objective.expected_squared_error)
+
+
+def release(
+    objective, batches, *, mechanism, ledger, name, noise, clip=False, notes=()
+):
+    """Reads the records once and returns their perturbed statistics.
+
+    The order is: check the ledger (a refusal reads nothing), accumulate in
+    float64, charge the ledger, draw the noise. Memory does not depend on
+    the number of records.
+
+    Args:
+        objective: an objective of `keras_fm.objectives`.
+        batches: iterable of `(features, labels)`; consumed once.
+        mechanism: from `calibrate`.
+        ledger: the `Ledger` to charge; its relation is the one the
+            mechanism's sensitivity must refer to.
+        name: what the release is for.
+        noise: a `NoiseSource`.
+        clip: whether records outside the bounds are scaled back instead of
+            refused.
+        notes: public facts for the ledger entry.
+
+    Returns:
+        A `Release`.
+
+    Raises:
+        BudgetExceededError: before anything is read.
+        ValueError: if a record is invalid; nothing was charged then.
+    """
+    needed = objective.sensitivity(
+        mechanism.norm, neighbours=ledger.neighbours
+    )
+    if mechanism.sensitivity < needed * (1 - 1e-12):
+        raise ValueError(
+            f"The mechanism's sensitivity {mechanism.sensitivity:g} is below "
+            f"the objective's {needed:g} under {ledger.neighbours}."
+        )
+    entry = LedgerEntry(
+        name=name,
+        guarantee="proven",
+        neighbours=str(ledger.neighbours),
+        mechanism=mechanism.config(),
+        reads=objective.reads,
+        proof=PROOF,
+        private=not noise.reproducible,
+        notes=tuple(notes),
+    )
+    ledger.check([entry])
+    statistics = objective.zero()
+    for h, y in batches:
+        statistics = objective.accumulate(statistics, h, y, clip=clip)
+    exact = objective.pack(statistics, mechanism.norm)
+    if not np.all(np.isfinite(exact)):
+        raise ValueError("The statistics overflowed; nothing was released.")
+    ledger.charge([entry])
+    exact += mechanism.noise(objective.size, noise)
+    quadratic, linear = objective.unpack(exact, mechanism.norm)
+    return Release(
+        quadratic=quadratic,
+        linear=linear,
+        objective=objective,
+        mechanism=mechanism,
+        neighbours=str(ledger.neighbours),
+        private=not noise.reproducible,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Release:
+    """Perturbed statistics: public from here on.
+
+    Attributes:
+        quadratic: `(m, m)` symmetric, A plus noise (may be indefinite).
+        linear: `(m, M)`, S plus noise.
+        objective, mechanism, neighbours: how they were made.
+        private: `False` if the noise was reproducible.
+    """
+
+    quadratic: np.ndarray
+    linear: np.ndarray
+    objective: objectives.CrossEntropyObjective
+    mechanism: mechanisms_lib.Mechanism
+    neighbours: str
+    private: bool
+
+    def __repr__(self):
+        m, outputs = self.linear.shape
+        return (
+            f"<Release of {m} features, {outputs} outputs, "
+            f"{type(self.mechanism).__name__}, {self.neighbours}>"
+        )
+
+    def noise_edge(self):
+        """Spectral edge of the noise on A: 2 sqrt(m) times the standard
+        deviation of an off-diagonal entry (Wigner's semicircle)."""
+        stddev = self.objective.off_diagonal_stddev(self.mechanism)
+        return 2 * math.sqrt(self.objective.num_features) * stddev
+
+    def estimated_records(self):
+        """An estimate of n from the release alone: trace(A) / C^2, which
+        assumes features at their norm bound; at least 1."""
+        bound = self.objective.feature_bound
+        return max(1.0, float(np.trace(self.quadratic)) / bound**2)
+
+    def minimise(self, ridge_factor=0.5):
+        """Post-processing: a convex objective and its minimiser.
+
+        Negative eigenvalues of A are set to zero, and a ridge of
+        `ridge_factor` times the noise's spectral edge is added: a rule
+        fixed in advance, from public numbers only.
+
+        Returns:
+            tuple `(hessian, minimiser)`: the objective is, up to a
+            constant, `tr((W - minimiser)^T hessian (W - minimiser)) / 8`
+            with `hessian` `(m, m)` and `minimiser` `(m, M)`.
+        """
+        values, vectors = np.linalg.eigh(self.quadratic)
+        values = np.maximum(values, 0.0) + ridge_factor * self.noise_edge()
+        # With (almost) no noise the ridge vanishes; directions no record
+        # spans then get no weight instead of an exploding one.
+        floor = max(values.max(initial=0.0) * 1e-12, np.finfo(float).tiny)
+        inverse = np.where(values > floor, 1 / np.maximum(values, floor), 0.0)
+        linear = self.objective.linear_coefficients(self.linear)
+        minimiser = -4 * (vectors * inverse) @ (vectors.T @ linear)
+        hessian = (vectors * values) @ vectors.T
+        return (hessian + hessian.T) / 2, minimiser
+
+    def pseudo_records(self, ridge_factor=0.5):
+        """The released objective as an ordinary data set.
+
+        Returns:
+            `(x, t)`: `x` `(m, m)` rows and real-valued targets `t` `(m, M)`
+            such that the Taylor cross-entropy summed over these pseudo
+            records is the (post-processed) released objective, up to a
+            constant. Train any linear model on them for as long as you
+            like.
+        """
+        hessian, minimiser = self.minimise(ridge_factor)
+        values, vectors = np.linalg.eigh(hessian)
+        x = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+        return x, 0.5 + x @ minimiser / 4
+
+    def save(self, path):
+        """Writes the release as `.npz`. It holds no noise and no raw
+        statistic, only their sum."""
+        public = {
+            "objective": self.objective.config(),
+            "mechanism": self.mechanism.config(),
+            "neighbours": self.neighbours,
+            "private": self.private,
+        }
+        np.savez_compressed(
+            path,
+            quadratic=self.quadratic,
+            linear=self.linear,
+            public=np.frombuffer(json.dumps(public).encode(), np.uint8),
+        )
+
+    @classmethod
+    def load(cls, path):
+        """Reads what `save` wrote; executes no code from the file.
+
+        Raises:
+            ValueError: if the file is not a release.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                public = json.loads(bytes(data["public"]))
+                mechanism = dict(public["mechanism"])
+                kind = mechanisms_lib.MECHANISMS[mechanism.pop("mechanism")]
+                objective = objectives.CrossEntropyObjective(
+                    **public["objective"]
+                )
+                loaded = cls(
+                    quadratic=data["quadratic"],
+                    linear=data["linear"],
+                    objective=objective,
+                    mechanism=kind(**mechanism),
+                    neighbours=str(
+                        budget_lib.Neighbours.of(public["neighbours"])
+                    ),
+                    private=bool(public["private"]),
+                )
+        except (KeyError, TypeError, ValueError, EOFError) as e:
+            raise ValueError(f"This is not a keras_fm release: {e}") from e
+        m, outputs = objective.num_features, objective.num_outputs
+        if loaded.quadratic.shape != (m, m) or loaded.linear.shape != (
+            m,
+            outputs,
+        ):
+            raise ValueError(
+                "This is not a keras_fm release: its arrays do not have the "
+                "shapes its objective states."
+            )
+        return loaded

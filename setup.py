@@ -1,0 +1,64 @@
+"""Packaging of keras_fm."""
+
+import pathlib
+
+import setuptools
+
+_HERE = pathlib.Path(__file__).parent
+
+
+def _version():
+    for line in (_HERE / "keras_fm" / "version.py").read_text().splitlines():
+        if line.startswith("__version__"):
+            return line.split('"')[1]
+    raise RuntimeError("keras_fm/version.py holds no version")
+
+
+# tensorflow-privacy still speaks Keras 2 and needs Python below 3.12.
+_DP_SGD = [
+    'tensorflow-privacy==0.9.0; python_version < "3.12"',
+    'tf-keras>=2.16; python_version < "3.12"',
+]
+_CORE = [
+    "keras>=3.5",
+    "numpy>=1.26",
+    "absl-py>=1.4",
+    "dp-accounting>=0.4.3",
+    "scipy>=1.10",
+    "scikit-learn>=1.3",
+    "matplotlib>=3.7",
+]
+_TEST = ["pytest>=8", "hypothesis>=6.100", "ruff>=0.6"]
+
+setuptools.setup(
+    name="keras-fm",
+    version=_version(),
+    description=(
+        "Private Keras layers and losses by the functional mechanism: "
+        "perturb the objective once, then train as long as you like"
+    ),
+    long_description=(_HERE / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=setuptools.find_packages(include=["keras_fm", "keras_fm.*"]),
+    package_data={"keras_fm": ["py.typed"]},
+    python_requires=">=3.10",
+    # The JAX and PyTorch forms need no TensorFlow: see the README.
+    install_requires=[
+        *_CORE,
+        'tensorflow>=2.18; python_version < "3.14"',
+        *_DP_SGD,
+    ],
+    extras_require={
+        "dp-sgd": _DP_SGD,
+        "jax": ["jax"],
+        "torch": ["torch"],
+        "test": _TEST,
+    },
+    entry_points={"console_scripts": ["keras-fm = keras_fm.cli:main"]},
+    classifiers=[
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Security",
+    ],
+)

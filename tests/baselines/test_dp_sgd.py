@@ -1,0 +1,594 @@
+import math
+import sys
+
+import dp_accounting
+import keras
+import numpy as np
+import pytest
+from dp_accounting import pld
+
+from keras_fm.baselines import dp_sgd
+
+FORMS = ("vectorized", "sequential")
+N, FEATURES, CLASSES = 60, 7, 4
+
+
+def needs_tensorflow_privacy():
+    pytest.importorskip("tensorflow")
+    pytest.importorskip("tf_keras")
+    sys.skip_tf_privacy_import = True
+    try:
+        pytest.importorskip("tensorflow_privacy")
+    finally:
+        del sys.skip_tf_privacy_import
+
+
+@pytest.fixture
+def tfp():
+    needs_tensorflow_privacy()
+
+
+def config(**changes):
+    values = {
+        "learning_rate": 0.5,
+        "l2_norm_clip": 0.3,
+        "batch_size": 20,
+        "steps": 3,
+    }
+    values.update(changes)
+    if values.get("sampling") == "full":
+        values["batch_size"] = None
+    return dp_sgd.DPSGDConfig(**values)
+
+
+def data(n=N, features=FEATURES, classes=CLASSES, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, features)).astype("float32")
+    return x, rng.integers(0, classes, n)
+
+
+def linear_model(seed=1):
+    rng = np.random.default_rng(seed)
+    model = keras.Sequential(
+        [keras.layers.Input((FEATURES,)), keras.layers.Dense(CLASSES)]
+    )
+    model.set_weights(
+        [
+            rng.normal(size=(FEATURES, CLASSES)).astype("float32"),
+            rng.normal(size=CLASSES).astype("float32"),
+        ]
+    )
+    return model
+
+
+def clipped_sum(kernel, bias, x, y, clip):
+    """Sum over records, one at a time, of clipped softmax gradients."""
+    total = np.zeros((FEATURES + 1, CLASSES))
+    for row, label in zip(x.astype("float64"), y, strict=True):
+        logits = row @ kernel + bias
+        p = np.exp(logits - logits.max())
+        p /= p.sum()
+        p[label] -= 1
+        gradient = np.outer(np.append(row, 1.0), p)
+        total += gradient * min(1.0, clip / np.linalg.norm(gradient))
+    return total
+
+
+def by_hand(model, x, y, cfg, seed):
+    """The noiseless run in NumPy: own loop, own optimizers."""
+    kernel, bias = (w.astype("float64") for w in model.get_weights())
+    plan = cfg.plan(len(x), math.inf, 1e-5)
+    weights = np.vstack([kernel, bias])
+    first, second = np.zeros_like(weights), np.zeros_like(weights)
+    batches = plan.batches(cfg.sampling, np.random.default_rng(seed))
+    for t, rows in enumerate(batches, start=1):
+        g = clipped_sum(
+            weights[:-1], weights[-1], x[rows], y[rows], cfg.l2_norm_clip
+        )
+        g /= plan.expected_batch_size
+        if cfg.optimizer == "sgd":
+            first = cfg.momentum * first - cfg.learning_rate * g
+            weights = weights + first
+        else:
+            first = 0.9 * first + 0.1 * g
+            second = 0.999 * second + 0.001 * g**2
+            rate = cfg.learning_rate
+            rate *= math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+            weights = weights - rate * first / (np.sqrt(second) + 1e-7)
+    return weights
+
+
+def fitted_weights(classifier):
+    return np.vstack(classifier.to_keras().get_weights())
+
+
+# Clipping and updates ------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"l2_norm_clip": 1e6},
+        {},
+        {"sampling": "full"},
+        {"sampling": "full", "physical_batch_size": 17},
+        {"physical_batch_size": 8},
+        {"sampling": "shuffled", "steps": 5},
+        {"optimizer": "adam", "learning_rate": 0.01},
+    ],
+    ids=lambda v: "-".join(map(str, v)) or "poisson",
+)
+def test_without_noise_it_is_clipped_sgd_by_hand(tfp, form, changes):
+    cfg = config(form=form, **changes)
+    x, y = data()
+    expected = by_hand(linear_model(), x, y, cfg, seed=5)
+    classifier = dp_sgd.DPSGDClassifier(
+        linear_model(), cfg, math.inf, 1e-5, seed=5
+    ).fit(x, y)
+    moved = np.abs(expected - np.vstack(linear_model().get_weights())).max()
+    assert moved > 1e-2
+    np.testing.assert_allclose(fitted_weights(classifier), expected, atol=2e-5)
+
+
+def test_poisson_batches_are_divided_by_the_expected_size(tfp):
+    # A batch of another size than 20 must not be divided by its own size.
+    x, y = data()
+    cfg = config(steps=1, momentum=0.0)
+    plan = cfg.plan(N, math.inf, 1e-5)
+    (rows,) = plan.batches("poisson", np.random.default_rng(5))
+    assert len(rows) not in (20, plan.capacity)
+    model = linear_model()
+    before = np.vstack(model.get_weights())
+    g = clipped_sum(before[:-1], before[-1], x[rows], y[rows], 0.3)
+    fit = dp_sgd.DPSGDClassifier(model, cfg, math.inf, 1e-5, seed=5)
+    after = fitted_weights(fit.fit(x, y))
+    np.testing.assert_allclose(after, before - 0.5 * g / 20, atol=2e-6)
+
+
+def hidden_layer_model():
+    keras.utils.set_random_seed(3)
+    return keras.Sequential(
+        [
+            keras.layers.Input((FEATURES,)),
+            keras.layers.Dense(5, activation="tanh"),
+            keras.layers.Dense(CLASSES, activation="softmax"),
+        ]
+    )
+
+
+def convolutional_model():
+    keras.utils.set_random_seed(3)
+    return keras.Sequential(
+        [
+            keras.layers.Input((6, 6, 1)),
+            keras.layers.Conv2D(3, 3, activation="tanh"),
+            keras.layers.MaxPooling2D(2, strides=1),
+            keras.layers.Flatten(),
+            keras.layers.Dense(CLASSES),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "build, clipping",
+    [(hidden_layer_model, "norms"), (convolutional_model, "gradients")],
+)
+def test_both_forms_agree(tfp, build, clipping):
+    x, y = data(features=36)
+    shape = build().input_shape[1:]
+    x = x[:, : math.prod(shape)].reshape(-1, *shape)
+    weights = []
+    for form in FORMS:
+        # A small clip, so that nearly every record is clipped.
+        cfg = config(form=form, l2_norm_clip=0.05, physical_batch_size=16)
+        fit = dp_sgd.DPSGDClassifier(build(), cfg, math.inf, 1e-5, seed=2)
+        fit.fit(x, y)
+        weights.append(fit.to_keras().get_weights())
+    assert fit.report()["clipping"] == clipping
+    for a, b, start in zip(*weights, build().get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+        assert np.abs(a - start).max() > 1e-4
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_twin_starts_from_and_returns_the_same_function(tfp, form):
+    x, y = data(features=36)
+    x = x.reshape(-1, 6, 6, 1)
+    start = convolutional_model()
+    p = keras.ops.convert_to_numpy(keras.ops.softmax(start(x)))
+    cfg = config(form=form, steps=1, learning_rate=1e-12)
+    fit = dp_sgd.DPSGDClassifier(
+        convolutional_model(), cfg, math.inf, 1e-5, seed=0
+    ).fit(x, y)
+    np.testing.assert_allclose(fit.predict(x), p, atol=1e-5)
+    cfg = config(form=form, steps=3, learning_rate=2.0)
+    fit = dp_sgd.DPSGDClassifier(
+        convolutional_model(), cfg, math.inf, 1e-5, seed=0
+    ).fit(x, y)
+    back = keras.ops.softmax(fit.to_keras()(x))
+    back = keras.ops.convert_to_numpy(back)
+    assert np.abs(back - p).max() > 1e-3
+    np.testing.assert_allclose(fit.predict(x), back, atol=1e-5)
+
+
+# Noise ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("sampling", ["poisson", "full"])
+def test_noise_has_the_calibrated_scale(tfp, form, sampling):
+    # With features of zero and no bias every gradient is zero: what moves
+    # the weights is the noise alone, a fresh draw in every step and chunk.
+    d, steps = 400, 4
+    x = np.zeros((N, d), "float32")
+    y = data()[1]
+    model = keras.Sequential(
+        [keras.layers.Input((d,)), keras.layers.Dense(10, use_bias=False)]
+    )
+    model.set_weights([np.zeros((d, 10))])
+    cfg = config(
+        form=form,
+        sampling=sampling,
+        steps=steps,
+        momentum=0.0,
+        physical_batch_size=16,
+    )
+    fit = dp_sgd.DPSGDClassifier(model, cfg, 2.0, 1e-5, seed=11).fit(x, y)
+    noise = fit.to_keras().get_weights()[0].ravel()
+    size = N if sampling == "full" else 20
+    z = fit.report()["noise_multiplier"]
+    scale = 0.5 * z * 0.3 * math.sqrt(steps) / size
+    # 4,000 normals: the empirical scale is within 5.3 of its standard
+    # deviations, 6%, but for one seed in 10^7.
+    assert 0.94 < noise.std() / scale < 1.06
+    assert not 0.94 < noise.std() / (scale * 2 / 3) < 1.06
+    assert not 0.94 < noise.std() / (scale * 3 / 2) < 1.06
+    assert abs(noise.mean()) < 5.3 * scale / math.sqrt(noise.size)
+
+
+@pytest.mark.parametrize(
+    "sampling, epsilon",
+    [("full", 1.0), ("poisson", math.inf)],
+    ids=["noise", "batches"],
+)
+def test_a_global_seed_decides_neither_noise_nor_batches(
+    tfp, sampling, epsilon
+):
+    # Full batches vary by their noise alone, noiseless ones by the draw.
+    import tensorflow as tf
+
+    results = []
+    for _ in range(2):
+        keras.utils.set_random_seed(7)
+        fit = dp_sgd.DPSGDClassifier(
+            linear_model(), config(sampling=sampling), epsilon, 1e-5
+        )
+        results.append(fitted_weights(fit.fit(*data())))
+        assert dp_sgd._global_seed(tf) == 7
+    assert np.abs(results[0] - results[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_seed_repeats_the_fit_and_voids_the_guarantee(tfp, form):
+    import tensorflow as tf
+
+    x, y = data()
+    results = []
+    for global_seed in (1, 2):
+        tf.random.set_seed(global_seed)
+        fit = dp_sgd.DPSGDClassifier(
+            linear_model(), config(form=form), 1.0, 1e-5, seed=3
+        ).fit(x, y)
+        results.append(fitted_weights(fit))
+    np.testing.assert_array_equal(*results)
+    assert fit.report()["private"] is False
+    assert fit.report()["epsilon_proven"] == math.inf
+
+
+# Accounting ----------------------------------------------------------------
+
+
+def analytic_gaussian_delta(multiplier, epsilon):
+    """Balle and Wang 2018, theorem 5, for sensitivity 1."""
+
+    def cdf(t):
+        return math.erfc(-t / math.sqrt(2)) / 2
+
+    a, b = 1 / (2 * multiplier), epsilon * multiplier
+    return cdf(a - b) - math.exp(epsilon) * cdf(-a - b)
+
+
+@pytest.mark.parametrize("epsilon", [0.25, 1.0, 8.0])
+def test_full_batches_meet_the_analytic_gaussian_formula(epsilon):
+    plan = config(sampling="full", steps=40).plan(1000, epsilon, 1e-5)
+    one = plan.noise_multiplier / math.sqrt(40)
+    assert analytic_gaussian_delta(one, epsilon) <= 1e-5 * (1 + 1e-6)
+    assert analytic_gaussian_delta(one, 0.99 * epsilon) > 1e-5
+    assert plan.sampling_rate == 1 and plan.overflow_delta == 0
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
+def test_poisson_batches_meet_a_finer_accountant(epsilon):
+    plan = config(batch_size=256, steps=100).plan(1437, epsilon, 1e-5)
+
+    def spent(accountant):
+        event = dp_accounting.PoissonSampledDpEvent(
+            256 / 1437, dp_accounting.GaussianDpEvent(plan.noise_multiplier)
+        )
+        accountant.compose(event, 100)
+        return accountant.get_epsilon(1e-5)
+
+    # Half the grid, and moments instead of distributions (which is looser).
+    fine = spent(
+        pld.PLDAccountant(value_discretization_interval=4e-4 * epsilon**0.5)
+    )
+    assert 0.99 * epsilon < fine <= epsilon * (1 + 1e-6)
+    assert spent(dp_accounting.rdp.RdpAccountant()) > epsilon
+
+
+def test_replace_one_doubles_the_noise_of_full_batches():
+    cfg = config(sampling="full")
+    one = cfg.plan(100, 1.0, 1e-5, "add_remove").noise_multiplier
+    two = cfg.plan(100, 1.0, 1e-5, "replace_one").noise_multiplier
+    assert two == pytest.approx(2 * one, rel=1e-12)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "shuffled"])
+def test_replace_one_refuses_amplification(sampling):
+    with pytest.raises(ValueError, match='Use sampling="full"'):
+        config(sampling=sampling).plan(100, 1.0, 1e-5, "replace_one")
+
+
+@pytest.mark.parametrize("n, rate", [(60, 1 / 3), (1437, 0.18), (60000, 0.01)])
+def test_capacity_bounds_the_binomial_tail(n, rate):
+    capacity = dp_sgd._binomial_capacity(n, rate, 1e-14)
+    log = [
+        math.lgamma(n + 1)
+        - math.lgamma(k + 1)
+        - math.lgamma(n - k + 1)
+        + k * math.log(rate)
+        + (n - k) * math.log1p(-rate)
+        for k in range(n + 1)
+    ]
+    tail = math.fsum(math.exp(v) for v in log[capacity + 1 :])
+    assert tail <= 1e-14
+    assert capacity < n * rate + 12 * math.sqrt(n * rate)
+
+
+def test_overflow_is_charged_to_delta_and_stops_the_fit(tfp, monkeypatch):
+    plan = config().plan(N, 1.0, 1e-5)
+    assert 0 < plan.overflow_delta <= 1e-8
+    monkeypatch.setattr(
+        dp_sgd.SamplingPlan, "batches", lambda *_: [np.arange(N)]
+    )
+    fit = dp_sgd.DPSGDClassifier(None, config(batch_size=2), 1.0, 1e-5, seed=0)
+    with pytest.raises(RuntimeError, match="exceeded the padded size"):
+        fit.fit(*data(), num_classes=CLASSES)
+
+
+def test_batches_follow_their_sampling():
+    rng = np.random.default_rng(0)
+    plan = config(steps=2000).plan(N, math.inf, 1e-5)
+    counts = np.zeros(N)
+    sizes = []
+    for rows in plan.batches("poisson", rng):
+        assert len(set(rows)) == len(rows)
+        counts[rows] += 1
+        sizes.append(len(rows))
+    # Each record: Binomial(2000, 1/3); 6 standard deviations, 60 records:
+    # one seed in 10^7 fails.
+    deviation = math.sqrt(2000 * 2 / 9)
+    assert np.abs(counts - 2000 / 3).max() < 6 * deviation
+    # Sizes vary as independent draws do: variance 60 * 2/9 = 13.3, within
+    # 6 of its standard deviations (a sixth of it).
+    assert 11 < np.var(sizes) < 15.6
+    plan = config(sampling="shuffled", steps=6).plan(N, math.inf, 1e-5)
+    epochs = list(plan.batches("shuffled", rng))
+    for first in (0, 3):
+        rows = np.concatenate(epochs[first : first + 3])
+        np.testing.assert_array_equal(np.sort(rows), np.arange(N))
+    assert not np.array_equal(epochs[0], epochs[3])
+    plan = config(sampling="full", steps=2).plan(N, math.inf, 1e-5)
+    for rows in plan.batches("full", rng):
+        np.testing.assert_array_equal(rows, np.arange(N))
+
+
+def test_epochs_count_steps():
+    cfg = config(steps=None, epochs=2.5)
+    assert cfg.plan(60, math.inf, 1e-5).steps == 8
+    cfg = config(steps=None, epochs=4, sampling="full")
+    assert cfg.plan(60, math.inf, 1e-5).steps == 4
+
+
+# Report and errors ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sampling, proven",
+    [("poisson", 2.0), ("full", 2.0), ("shuffled", math.inf)],
+)
+def test_report_tells_proven_from_claimed(tfp, sampling, proven):
+    cfg = config(sampling=sampling, steps=2)
+    fit = dp_sgd.DPSGDClassifier(None, cfg, 2.0, 1e-5)
+    report = fit.fit(*data(), num_classes=CLASSES).report()
+    assert report["epsilon_claimed"] == 2.0
+    assert report["epsilon_proven"] == proven
+    assert report["delta"] == 1e-5
+    assert report["neighbours"] == "add_remove"
+    assert report["noise_multiplier"] == fit.plan.noise_multiplier
+    assert report["steps"] == 2
+    assert report["seconds"] > 0
+
+
+def test_evaluate_and_softmax_regression_from_zero(tfp):
+    # Separable, noiseless: a linear model must get it right.
+    x, _ = data()
+    y = (x[:, 0] > 0).astype(int)
+    cfg = config(sampling="full", steps=60, learning_rate=2.0)
+    fit = dp_sgd.DPSGDClassifier(None, cfg, math.inf, 1e-5)
+    fit.fit(x, y, num_classes=2)
+    result = fit.evaluate(x, y)
+    assert result["accuracy"] > 0.95
+    assert result["loss"] < 0.4
+    assert fit.predict(x).shape == (N, 2)
+
+
+def test_a_second_fit_is_refused(tfp):
+    fit = dp_sgd.DPSGDClassifier(None, config(steps=1), 1.0, 1e-5)
+    fit.fit(*data(), num_classes=CLASSES)
+    with pytest.raises(RuntimeError, match="spends epsilon again"):
+        fit.fit(*data(), num_classes=CLASSES)
+
+
+def test_use_before_fit_is_refused():
+    fit = dp_sgd.DPSGDClassifier(None, config(), 1.0, 1e-5)
+    for use in (fit.report, fit.to_keras, lambda: fit.predict(data()[0])):
+        with pytest.raises(RuntimeError, match="Call `fit` first"):
+            use()
+
+
+def test_without_tensorflow_privacy_the_error_names_the_extra(monkeypatch):
+    dp_sgd._import_tensorflow_privacy.cache_clear()
+    monkeypatch.setitem(sys.modules, "tf_keras", None)
+    fit = dp_sgd.DPSGDClassifier(None, config(), 1.0, 1e-5)
+    with pytest.raises(ImportError, match=r"3\.12: pip install .*dp-sgd"):
+        fit.fit(*data(), num_classes=CLASSES)
+    assert not hasattr(sys, "skip_tf_privacy_import")
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"learning_rate": 0}, "`learning_rate` must be a finite number"),
+        ({"learning_rate": math.nan}, "`learning_rate` must be a finite"),
+        ({"l2_norm_clip": math.inf}, "`l2_norm_clip` must be a finite"),
+        ({"momentum": 1.0}, r"`momentum` must be in \[0, 1\)"),
+        ({"momentum": math.nan}, r"`momentum` must be in \[0, 1\)"),
+        ({"form": "fast"}, "`form` must be one of 'vectorized'"),
+        ({"optimizer": "lion"}, "`optimizer` must be one of 'sgd'"),
+        ({"sampling": "random"}, "`sampling` must be one of 'poisson'"),
+        ({"batch_size": 0}, "`batch_size` must be a positive integer"),
+        ({"steps": 1.5}, "`steps` must be a positive integer"),
+        ({"epochs": 2}, "Exactly one of `steps` and `epochs`"),
+        ({"steps": None}, "Exactly one of `steps` and `epochs`"),
+        ({"batch_size": None}, "`batch_size` must be None with"),
+    ],
+)
+def test_config_errors(changes, message):
+    with pytest.raises(ValueError, match=message):
+        config(**changes)
+
+
+def test_full_batches_refuse_a_batch_size():
+    with pytest.raises(ValueError, match="`batch_size` must be None with"):
+        dp_sgd.DPSGDConfig(
+            learning_rate=1, l2_norm_clip=1, sampling="full", batch_size=5,
+            steps=1,
+        )  # fmt: skip
+
+
+def test_a_batch_larger_than_the_data_is_refused():
+    with pytest.raises(ValueError, match="must not exceed the number"):
+        config(batch_size=61).plan(60, 1.0, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "epsilon, delta, message",
+    [
+        (0, 1e-5, r"`epsilon` must be in \(0, 100\]"),
+        (1000.0, 1e-5, r"`epsilon` must be in \(0, 100\]"),
+        (math.nan, 1e-5, r"`epsilon` must be in \(0, 100\]"),
+        (1.0, 0, r"`delta` must be in \(0, 1\)"),
+        (1.0, math.nan, r"`delta` must be in \(0, 1\)"),
+    ],
+)
+def test_budget_errors(epsilon, delta, message):
+    with pytest.raises(ValueError, match=message):
+        dp_sgd.DPSGDClassifier(None, config(), epsilon, delta)
+    with pytest.raises(ValueError, match=message):
+        config().plan(N, epsilon, delta)
+
+
+class OwnDense(keras.layers.Dense):
+    pass
+
+
+@pytest.mark.parametrize(
+    "layers, message",
+    [
+        (
+            [keras.layers.BatchNormalization(), keras.layers.Dense(2)],
+            "mixes the records of a batch",
+        ),
+        ([OwnDense(2)], "does not support the layer .* of type OwnDense"),
+        (
+            [keras.layers.Dense(2, kernel_regularizer="l2")],
+            "does not support `kernel_regularizer`",
+        ),
+        (
+            [keras.layers.Dense(2, activation="hard_sigmoid")],
+            "does not support the activation 'hard_sigmoid'",
+        ),
+        (
+            [keras.layers.Dense(2, activation="relu")],
+            "must end in logits or a softmax",
+        ),
+        (
+            [keras.layers.Conv2D(2, 3, groups=2)],
+            "does not support `groups` other than 1",
+        ),
+        (
+            [keras.layers.Conv2D(2, 3, data_format="channels_first")],
+            'needs data_format="channels_last"',
+        ),
+    ],
+)
+def test_layer_errors(layers, message):
+    with pytest.raises(ValueError, match=message):
+        dp_sgd.DPSGDClassifier(layers, config(), 1.0, 1e-5)
+
+
+def test_argument_errors():
+    with pytest.raises(ValueError, match="must be a DPSGDConfig"):
+        dp_sgd.DPSGDClassifier(None, {}, 1.0, 1e-5)
+    with pytest.raises(ValueError, match="`model` must be"):
+        dp_sgd.DPSGDClassifier("linear", config(), 1.0, 1e-5)
+    with pytest.raises(ValueError, match="`neighbours` must be"):
+        dp_sgd.DPSGDClassifier(
+            None, config(), 1.0, 1e-5, neighbours="substitute"
+        )
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda x, y: (x, y[:-1], 4), r"`y` shape \(n,\)"),
+        (lambda x, y: (x[:, 0], y, 4), "`x` must have shape"),
+        (lambda x, y: (x, y * 1.0, 4), "integer class numbers"),
+        (lambda x, y: (x * np.nan, y, 4), "`x` must be finite"),
+        (lambda x, y: (x, y - 1, 4), "from 0 to 3"),
+        (lambda x, y: (x, y + 1, 4), "from 0 to 3"),
+        (lambda x, y: (x, y, 5), "must end in one output per class"),
+        (lambda x, y: (x[:, 1:], y, 4), "The model expects inputs"),
+    ],
+)
+def test_data_errors(tfp, change, message):
+    x, y, num_classes = change(*data())
+    fit = dp_sgd.DPSGDClassifier(linear_model(), config(), 1.0, 1e-5)
+    with pytest.raises(ValueError, match=message):
+        fit.fit(x, y, num_classes)
+
+
+def test_the_number_of_classes_is_never_read_from_the_labels(tfp):
+    fit = dp_sgd.DPSGDClassifier(None, config(), 1.0, 1e-5)
+    with pytest.raises(ValueError, match="`num_classes` must be an integer"):
+        fit.fit(*data())
+
+
+def test_small_cnn_is_the_usual_one():
+    model = dp_sgd.small_cnn((28, 28, 1), 10)
+    assert model.count_params() == 26010
+    assert model.output_shape == (None, 10)
+    with pytest.raises(ValueError, match="at least 14 x 14"):
+        dp_sgd.small_cnn((8, 8, 1), 10)
