@@ -62,14 +62,18 @@ class Mechanism(abc.ABC):
     Attributes:
         sensitivity: float > 0, the largest distance (in `norm`) between the
             vectors of two neighbouring data sets.
+        failure_delta: what the mechanism takes of delta beside its noise.
     """
 
     sensitivity: float
 
     norm = None
+    failure_delta = 0.0
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
+            if field.name == "failure_delta":
+                continue
             value = getattr(self, field.name)
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(
@@ -222,16 +226,25 @@ class SampledGaussianMechanism(Mechanism):
         sampling_rate: float in (0, 1], probability that a record is in a
             sample.
         steps: int >= 1, number of sums.
+        failure_delta: float >= 0, the part of delta that pays for an event
+            in which the sums are not what the analysis says (a sample too
+            large for its buffer).
     """
 
     noise_multiplier: float
     sampling_rate: float
     steps: int
+    failure_delta: float = 0.0
 
     norm = "l2"
 
     def __post_init__(self):
         super().__post_init__()
+        if not 0 <= self.failure_delta < 1:
+            raise ValueError(
+                "`failure_delta` must be in [0, 1). Received: "
+                f"failure_delta={self.failure_delta}"
+            )
         if self.sampling_rate > 1:
             raise ValueError(
                 "`sampling_rate` must be in (0, 1]. Received: "
@@ -300,7 +313,8 @@ def compose_epsilon(mechanisms, delta, scale=1.0):
     """
     mechanisms = list(mechanisms)
     pure = math.fsum(m.pure_epsilon() for m in mechanisms)
-    if delta == 0 or not mechanisms:
+    delta -= math.fsum(m.failure_delta for m in mechanisms)
+    if delta <= 0 or not mechanisms:
         return pure
     # Below 0.1 a finer grid would cost seconds and gain nothing visible.
     discretization = _RELATIVE_DISCRETIZATION * max(scale, 0.1)

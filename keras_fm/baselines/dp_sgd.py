@@ -40,7 +40,9 @@ import numpy as np
 from dp_accounting import pld
 
 from keras_fm import mechanisms
-from keras_fm.budget import Neighbours
+from keras_fm.budget import Neighbours, PrivacyBudget
+from keras_fm.ledger import Ledger, LedgerEntry
+from keras_fm.mechanisms import SampledGaussianMechanism
 
 _FORMS = ("vectorized", "sequential")
 _OPTIMIZERS = ("sgd", "adam")
@@ -65,6 +67,7 @@ _LAYERS = {
     "GlobalMaxPooling2D": ("keepdims",),
     "MaxPooling2D": ("pool_size", "strides", "padding"),
     "Reshape": ("target_shape",),
+    "UnitNormalization": ("axis",),
 }
 # Activations that Keras 2 and Keras 3 define alike ("hard_sigmoid" differs).
 _ACTIVATIONS = frozenset(
@@ -457,6 +460,8 @@ class DPSGDClassifier:
     def report(self):
         """What was read, what it costs and what proves it.
 
+        The epsilons are those of `ledger`.
+
         Returns:
             dict: `epsilon_claimed`, `epsilon_proven` (infinite for
             `"shuffled"` and for a seeded fit), `delta`, `neighbours`,
@@ -467,16 +472,16 @@ class DPSGDClassifier:
         """
         self._check_fitted()
         plan, config = self.plan, self.config
-        proven = config.sampling != "shuffled" and self.seed is None
-        notes = ["n is public", "noise: float32, TensorFlow's generator"]
-        if config.sampling == "shuffled":
-            notes.append("shuffled batches accounted as if Poisson")
-        if self.seed is not None:
-            notes.append("reproducible noise: not private")
+        if math.isfinite(self.epsilon):
+            ledger = self.ledger
+            claimed, proven = ledger.claimed_epsilon(), ledger.epsilon()
+        else:
+            claimed = proven = math.inf
+        notes = self._notes()
         return {
             "mechanism": "DP-SGD (tensorflow-privacy)",
-            "epsilon_claimed": self.epsilon,
-            "epsilon_proven": self.epsilon if proven else math.inf,
+            "epsilon_claimed": claimed,
+            "epsilon_proven": proven,
             "delta": self.delta,
             "neighbours": str(self.neighbours),
             "private": self.seed is None and math.isfinite(self.epsilon),
@@ -490,8 +495,70 @@ class DPSGDClassifier:
             "form": config.form,
             "clipping": self._clipping,
             "seconds": self._seconds,
-            "notes": tuple(notes),
+            "notes": notes,
         }
+
+    @property
+    def ledger(self):
+        """The `keras_fm.Ledger` of the fit.
+
+        Raises:
+            RuntimeError: before `fit`.
+            ValueError: for the noiseless twin, which no ledger can hold.
+        """
+        self._check_fitted()
+        if not math.isfinite(self.epsilon):
+            raise ValueError("A fit without noise has no privacy ledger.")
+        plan, config = self.plan, self.config
+        ledger = Ledger(
+            PrivacyBudget(self.epsilon, self.delta),
+            neighbours=self.neighbours,
+        )
+        claimed = config.sampling == "shuffled"
+        mechanism = SampledGaussianMechanism(
+            sensitivity=config.l2_norm_clip,
+            noise_multiplier=plan.noise_multiplier,
+            sampling_rate=plan.sampling_rate,
+            steps=plan.steps,
+            failure_delta=plan.overflow_delta,
+        ).config()
+        if self.neighbours is Neighbours.REPLACE_ONE:
+            # The plan's multiplier is relative to the clip; a replaced
+            # record moves the sum by twice that.
+            mechanism["sensitivity"] *= 2
+            mechanism["noise_multiplier"] /= 2
+        if claimed:
+            mechanism["claimed_epsilon"] = self.epsilon
+        ledger.charge(
+            [
+                LedgerEntry(
+                    name="DP-SGD",
+                    guarantee="claimed" if claimed else "proven",
+                    neighbours=str(self.neighbours),
+                    mechanism=mechanism,
+                    reads=(
+                        f"clipped gradients of {plan.steps} "
+                        f"{config.sampling} batches of {plan.n} records"
+                    ),
+                    proof=(
+                        "none: shuffled batches are accounted as if Poisson"
+                        if claimed
+                        else "Abadi et al. 2016, in real arithmetic"
+                    ),
+                    private=self.seed is None,
+                    notes=self._notes(),
+                )
+            ]
+        )
+        return ledger
+
+    def _notes(self):
+        notes = ["n is public", "noise: float32, TensorFlow's generator"]
+        if self.config.sampling == "shuffled":
+            notes.append("shuffled batches accounted as if Poisson")
+        if self.seed is not None:
+            notes.append("reproducible noise: not private")
+        return tuple(notes)
 
     def _check_fitted(self):
         if self._twin is None:

@@ -412,8 +412,12 @@ def test_report_tells_proven_from_claimed(tfp, sampling, proven):
     cfg = config(sampling=sampling, steps=2)
     fit = dp_sgd.DPSGDClassifier(None, cfg, 2.0, 1e-5)
     report = fit.fit(*data(), num_classes=CLASSES).report()
-    assert report["epsilon_claimed"] == 2.0
-    assert report["epsilon_proven"] == proven
+    # Composed from the ledger: below the budget, and not far below.
+    assert 1.99 < report["epsilon_claimed"] <= 2.0
+    if proven == 2.0:
+        assert report["epsilon_proven"] == report["epsilon_claimed"]
+    else:
+        assert report["epsilon_proven"] == proven
     assert report["delta"] == 1e-5
     assert report["neighbours"] == "add_remove"
     assert report["noise_multiplier"] == fit.plan.noise_multiplier
