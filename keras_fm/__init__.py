@@ -7,6 +7,7 @@ Perturb the coefficients of an objective once, then train with ordinary
 from keras_fm import baselines
 from keras_fm import callbacks
 from keras_fm import datasets
+from keras_fm import features
 from keras_fm import layers
 from keras_fm import losses
 from keras_fm import objectives
@@ -27,6 +28,7 @@ __all__ = [
     "baselines",
     "callbacks",
     "datasets",
+    "features",
     "layers",
     "losses",
     "objectives",

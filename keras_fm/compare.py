@@ -424,8 +424,9 @@ def run(spec, out=None, progress=True):
     if spec.train_records:
         train = tuple(a[: spec.train_records] for a in train)
     with _Watch() as watch:
-        extract = features_lib.build(spec.features, train[0].shape[1:])
-        x, x_test = extract(train[0]), extract(test[0])
+        body = features_lib.build(spec.features, train[0].shape[1:])
+        x = features_lib.extract(body, train[0])
+        x_test = features_lib.extract(body, test[0])
     trainer = _Trainer(spec, (x, train[1]), (x_test, test[1]))
     jobs = list(spec.jobs())
     bar = keras.utils.Progbar(len(jobs), unit_name="run") if progress else None

@@ -40,12 +40,16 @@ def check_bounds(low, high):
 
 
 def check_norm_bound(name, bound):
-    """Returns `bound` as a float after checking that it is positive."""
+    """Returns `bound` as a float after checking that it is positive.
+
+    Its fourth power enters sensitivities, so it must neither underflow nor
+    overflow: outside [1e-30, 1e30] a sensitivity would silently be wrong.
+    """
     bound = float(bound)
-    if not (math.isfinite(bound) and bound > 0):
+    if not 1e-30 <= bound <= 1e30:
         raise ValueError(
-            f"`{name}` must be a finite number greater than 0. "
-            f"Received: {name}={bound}"
+            f"`{name}` must be a finite number greater than 0 (between "
+            f"1e-30 and 1e30). Received: {name}={bound}"
         )
     return bound
 
@@ -129,6 +133,6 @@ def _scale_rows(rows, norms, bound, clip, rounding, name):
             "before the private layer, or pass `clip=True` to scale such "
             "records back."
         )
-    # One ulp inside, so that rounding of the product cannot exceed it.
+    # A few ulp inside, so that rounding of the product does not exceed it.
     shrink = bound * (1 - 1e-15) / norms[outside]
     rows[outside] *= shrink[:, None]

@@ -6,6 +6,7 @@ on the proven side). Check, charge, then release, in that order: an entry that
 was charged and whose release then failed stays charged.
 """
 
+import copy
 import dataclasses
 import datetime
 import json
@@ -55,6 +56,11 @@ class LedgerEntry:
             raise ValueError(
                 '`guarantee` of a ledger entry must be "proven" or '
                 f'"claimed". Received: guarantee={self.guarantee!r}'
+            )
+        if not isinstance(self.private, bool):
+            raise ValueError(
+                "`private` of a ledger entry must be True or False. "
+                f"Received: private={self.private!r}"
             )
         if self.guarantee == "claimed":
             claim = self.mechanism.get("claimed_epsilon")
@@ -113,7 +119,8 @@ class Ledger:
 
     @property
     def entries(self):
-        return tuple(self._entries)
+        """A copy: changing it cannot change what was spent."""
+        return tuple(copy.deepcopy(self._entries))
 
     # Composition ---------------------------------------------------------
 
@@ -158,14 +165,10 @@ class Ledger:
             BudgetExceededError: what is asked, spent and left.
             ValueError: if an entry refers to another relation.
         """
+        entries = list(entries)
         for entry in entries:
-            if entry.neighbours != str(self._neighbours):
-                raise ValueError(
-                    "An entry must refer to the ledger's neighbouring "
-                    f"relation {str(self._neighbours)!r}. Received: "
-                    f"neighbours={entry.neighbours!r}"
-                )
-        after = list(self._entries) + list(entries)
+            self._check_relation(entry)
+        after = self._entries + entries
         proven = [
             e.build_mechanism() for e in after if e.guarantee == "proven"
         ]
@@ -186,13 +189,23 @@ class Ledger:
                 "`PrivateModel(..., planned_releases=k)`."
             )
 
+    def _check_relation(self, entry):
+        if entry.neighbours != str(self._neighbours):
+            raise ValueError(
+                "An entry must refer to the ledger's neighbouring "
+                f"relation {str(self._neighbours)!r}. Received: "
+                f"neighbours={entry.neighbours!r}"
+            )
+
     def charge(self, entries):
         """Checks, stamps and appends `entries`."""
+        entries = list(entries)
         self.check(entries)
         now = datetime.datetime.now(datetime.timezone.utc)
         stamp = now.isoformat(timespec="seconds")
         self._entries.extend(
-            dataclasses.replace(e, when=stamp) for e in entries
+            dataclasses.replace(copy.deepcopy(e), when=stamp)
+            for e in entries
         )
 
     # Persistence ---------------------------------------------------------
@@ -226,8 +239,10 @@ class Ledger:
             )
             for entry in data["entries"]:
                 entry["notes"] = tuple(entry["notes"])
-                ledger._entries.append(LedgerEntry(**entry))
-        except (KeyError, TypeError, ValueError) as e:
+                entry = LedgerEntry(**entry)
+                ledger._check_relation(entry)
+                ledger._entries.append(entry)
+        except (AttributeError, KeyError, TypeError, ValueError) as e:
             raise ValueError(f"This is not a keras_fm ledger: {e}") from e
         return ledger
 

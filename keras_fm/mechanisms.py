@@ -24,10 +24,11 @@ _RELATIVE_DISCRETIZATION = 1e-4
 class NoiseSource:
     """Where the noise of releases comes from.
 
-    Without a seed, a counter-based generator keyed by 256 bits of the
-    operating system's entropy. With `reproducible_noise`, a generator that
-    anybody who knows the seed can replay and subtract: everything released
-    from it is labelled "not private".
+    Without a seed, a counter-based generator (Philox, a 128-bit key) seeded
+    from 256 bits of the operating system's entropy. It is a statistical
+    generator, not a cryptographic one. With `reproducible_noise`, anybody
+    who knows the seed can replay the noise and subtract it: everything
+    released from it is labelled "not private".
 
     Args:
         reproducible_noise: `None`, or an int seed for tests and studies.
@@ -294,6 +295,19 @@ def _pure_loss_distribution(epsilon, discretization):
     )
 
 
+def _largest_loss(mechanisms):
+    """How far the privacy losses of one draw of each reach, roughly."""
+    pure = [m.pure_epsilon() for m in mechanisms]
+    inverse = [
+        1 / m.noise_multiplier
+        for m, epsilon in zip(mechanisms, pure)
+        if math.isinf(epsilon)
+    ]
+    return math.fsum(e for e in pure if math.isfinite(e)) + math.fsum(
+        i**2 / 2 + 10 * i for i in inverse
+    )
+
+
 def compose_epsilon(mechanisms, delta, scale=1.0):
     """Epsilon at `delta` of all `mechanisms` run on the same records.
 
@@ -319,6 +333,9 @@ def compose_epsilon(mechanisms, delta, scale=1.0):
     # Below 0.1 a finer grid would cost seconds and gain nothing visible.
     discretization = _RELATIVE_DISCRETIZATION * max(scale, 0.1)
     discretization = min(discretization, 100.0)
+    # A plan far beyond `scale` is rounded coarsely instead of filling the
+    # memory with a fine grid; it is refused either way.
+    discretization = max(discretization, 1e-6 * _largest_loss(mechanisms))
     gaussians = [m for m in mechanisms if isinstance(m, GaussianMechanism)]
     rest = [m for m in mechanisms if not isinstance(m, GaussianMechanism)]
     distributions = [m.loss_distribution(discretization) for m in rest]

@@ -57,10 +57,10 @@ def taylor_softplus(degree=2, radius=1.0):
     Eq. 25). On |z| <= 1 it misses by at most 0.004886; the papers' constant
     0.31466 is valid but 64 times looser.
 
-    The error bound is exact: softplus minus its even Taylor polynomial is
-    even, and the remainder's derivative has one sign on [0, radius] for
-    radius <= pi (the series alternates there), so the largest error is at
-    the end of the interval.
+    The error bound is exact: from degree 1 on the remainder is even and its
+    derivative has one sign on [0, radius], because the series of tanh
+    alternates; at degree 0 the remainder is increasing. Either way the
+    largest error is at an end of the interval.
 
     Args:
         degree: int in 0..8, the highest power.
@@ -74,8 +74,8 @@ def taylor_softplus(degree=2, radius=1.0):
 
     Example:
 
-    >>> round(taylor_softplus(degree=2, radius=1.0).error, 6)
-    0.004886
+    >>> round(taylor_softplus(degree=2, radius=1.0).error, 7)
+    0.0048855
     """
     if not (isinstance(degree, int) and 0 <= degree < len(_SOFTPLUS_TAYLOR)):
         raise ValueError(

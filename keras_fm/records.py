@@ -30,9 +30,11 @@ def batches(data, batch_size=4096):
             )
         yield from map(_pair, data.as_numpy_iterator())
     elif hasattr(data, "num_batches") or hasattr(data, "__len__"):
-        total = getattr(data, "num_batches", None)
-        total = len(data) if total is None else total
-        if not math.isfinite(total):
+        # Keras: `num_batches` of a PyDataset without end is `None`.
+        total = (
+            data.num_batches if hasattr(data, "num_batches") else len(data)
+        )
+        if total is None or not math.isfinite(total):
             raise ValueError(
                 "The dataset has no end, so a pass over it never stops."
             )
@@ -74,9 +76,10 @@ def _pair(batch):
             "they change what a record weighs."
         )
     x, y = (np.asarray(a) for a in batch)
-    if len(x) != len(y):
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise ValueError(
-            "x and y of a batch must hold the same number of records. "
+            "x and y of a batch must hold the same number of records, along "
+            "their first axis (call `.batch()` on a tf.data.Dataset). "
             f"Received: x.shape={x.shape}, y.shape={y.shape}"
         )
     return x, y

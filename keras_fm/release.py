@@ -8,6 +8,8 @@ and train on for ever.
 import dataclasses
 import json
 import math
+import zipfile
+import zlib
 
 import numpy as np
 
@@ -82,6 +84,11 @@ def release(
         BudgetExceededError: before anything is read.
         ValueError: if a record is invalid; nothing was charged then.
     """
+    if isinstance(mechanism, mechanisms_lib.SampledGaussianMechanism):
+        raise ValueError(
+            "A release reads every record, so it cannot be accounted as a "
+            "sample of them. Use the mechanism of `calibrate`."
+        )
     needed = objective.sensitivity(
         mechanism.norm, neighbours=ledger.neighbours
     )
@@ -204,12 +211,14 @@ class Release:
             "neighbours": self.neighbours,
             "private": self.private,
         }
-        np.savez_compressed(
-            path,
-            quadratic=self.quadratic,
-            linear=self.linear,
-            public=np.frombuffer(json.dumps(public).encode(), np.uint8),
-        )
+        # Through a file: given a name, NumPy may append to it.
+        with open(path, "wb") as f:
+            np.savez_compressed(
+                f,
+                quadratic=self.quadratic,
+                linear=self.linear,
+                public=np.frombuffer(json.dumps(public).encode(), np.uint8),
+            )
 
     @classmethod
     def load(cls, path):
@@ -227,8 +236,8 @@ class Release:
                     **public["objective"]
                 )
                 loaded = cls(
-                    quadratic=data["quadratic"],
-                    linear=data["linear"],
+                    quadratic=np.asarray(data["quadratic"], np.float64),
+                    linear=np.asarray(data["linear"], np.float64),
                     objective=objective,
                     mechanism=kind(**mechanism),
                     neighbours=str(
@@ -236,7 +245,15 @@ class Release:
                     ),
                     private=bool(public["private"]),
                 )
-        except (KeyError, TypeError, ValueError, EOFError) as e:
+        except (
+            AttributeError,
+            EOFError,
+            KeyError,
+            TypeError,
+            ValueError,
+            zipfile.BadZipFile,
+            zlib.error,
+        ) as e:
             raise ValueError(f"This is not a keras_fm release: {e}") from e
         m, outputs = objective.num_features, objective.num_outputs
         if loaded.quadratic.shape != (m, m) or loaded.linear.shape != (

@@ -56,13 +56,19 @@ class CrossEntropyObjective:
     def __post_init__(self):
         for name in ("num_features", "num_outputs"):
             value = getattr(self, name)
-            if not (isinstance(value, (int, np.integer)) and value > 0):
+            if isinstance(value, bool) or not (
+                isinstance(value, (int, np.integer)) and value > 0
+            ):
                 raise ValueError(
                     f"`{name}` must be a positive integer. "
                     f"Received: {name}={value}"
                 )
-        domain.check_norm_bound("feature_bound", self.feature_bound)
-        domain.check_norm_bound("quadratic_scale", self.quadratic_scale)
+            object.__setattr__(self, name, int(value))
+        # Plain Python numbers: a float32 bound would round sensitivities.
+        for name in ("feature_bound", "quadratic_scale"):
+            bound = domain.check_norm_bound(name, getattr(self, name))
+            object.__setattr__(self, name, bound)
+        object.__setattr__(self, "nonnegative", bool(self.nonnegative))
 
     # Statistics ----------------------------------------------------------
 
