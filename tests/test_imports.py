@@ -1,0 +1,201 @@
+"""Which module may import which, read from the source.
+
+Privacy can be reviewed because few files touch private records; these
+directions keep it so. The tests read syntax trees: they need no backend.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "keras_fm"
+FRAMEWORKS = {
+    "jax",
+    "keras",
+    "tensorflow",
+    "tensorflow_privacy",
+    "tf_keras",
+    "torch",
+}
+TENSORFLOW = {"tensorflow", "tensorflow_privacy", "tf_keras"}
+CORE = {
+    "keras_fm.budget",
+    "keras_fm.claims",
+    "keras_fm.domain",
+    "keras_fm.ledger",
+    "keras_fm.mechanisms",
+    "keras_fm.objectives",
+    "keras_fm.polynomials",
+    "keras_fm.records",
+    "keras_fm.release",
+}
+
+
+def module_name(path):
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(p): p for p in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports(source, module, is_package=False, known=()):
+    """Yields `(imported module, inside a function)`."""
+
+    def names(node):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".")
+                kept = len(parts) - node.level + is_package
+                base = ".".join(parts[:kept] + ([base] if base else []))
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                # `from package import module` imports the module.
+                yield full if full in known else base
+        elif (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func)
+            in ("importlib.import_module", "import_module", "__import__")
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            yield node.args[0].value
+
+    def walk(node, nested):
+        for child in ast.iter_child_nodes(node):
+            yield from ((name, nested) for name in names(child))
+            function = isinstance(
+                child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+            )
+            yield from walk(child, nested or function)
+
+    yield from walk(ast.parse(source), False)
+
+
+def imports_of(module):
+    path = MODULES[module]
+    return set(
+        imports(
+            path.read_text(encoding="utf-8"),
+            module,
+            path.name == "__init__.py",
+            MODULES,
+        )
+    )
+
+
+def is_in(module, packages):
+    return any(module == p or module.startswith(p + ".") for p in packages)
+
+
+def within(*packages):
+    packages = {f"keras_fm.{p}" for p in packages}
+    return [m for m in MODULES if is_in(m, packages)]
+
+
+def offences(modules, forbidden):
+    return [
+        (module, name)
+        for module in modules
+        for name, _ in imports_of(module)
+        if is_in(name, forbidden)
+    ]
+
+
+def test_the_checker_sees_every_form_of_import():
+    source = """
+import a.b
+from c import d
+from keras_fm import ledger
+from . import x
+from .y import z
+from .. import w
+def f():
+    import late
+    importlib.import_module("dynamic")
+"""
+    found = set(imports(source, "keras_fm.p.q", False, {"keras_fm.ledger"}))
+    assert found == {
+        ("a.b", False),
+        ("c", False),
+        ("keras_fm.ledger", False),
+        ("keras_fm.p", False),
+        ("keras_fm.p.y", False),
+        ("keras_fm", False),
+        ("late", True),
+        ("dynamic", True),
+    }
+    package = set(imports("from . import x", "keras_fm.p", True))
+    assert package == {("keras_fm.p", False)}
+    assert is_in("keras.ops", {"keras"}) and not is_in("keras_fm", {"keras"})
+
+
+def test_the_core_is_there():
+    assert CORE <= set(MODULES)
+    assert len(within("layers")) > 2 and len(within("losses")) > 1
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if is_in(m, CORE)])
+def test_the_core_imports_no_framework_and_only_the_core(module):
+    assert offences([module], FRAMEWORKS) == []
+    for name, _ in imports_of(module):
+        if name.startswith("keras_fm"):
+            assert is_in(name, CORE), name
+
+
+def test_layers_and_losses_cannot_release():
+    forbidden = {
+        f"keras_fm.{m}"
+        for m in (
+            "baselines",
+            "callbacks",
+            "cli",
+            "compare",
+            "ledger",
+            "mechanisms",
+            "models",
+            "records",
+            "release",
+        )
+    }
+    assert offences(within("layers", "losses"), forbidden) == []
+
+
+def test_the_core_is_layered():
+    """What a number means, what noise costs and who spends stay apart."""
+    lower = {
+        "budget": CORE,
+        "claims": CORE - {"keras_fm.budget"},
+        "domain": CORE,
+        "mechanisms": CORE,
+        "objectives": CORE
+        - {f"keras_fm.{m}" for m in ("budget", "domain", "objectives")},
+        "polynomials": CORE,
+        "records": CORE,
+        "ledger": CORE
+        - {f"keras_fm.{m}" for m in ("budget", "mechanisms")},
+    }
+    for module, forbidden in lower.items():
+        assert offences(within(module), forbidden) == [], module
+
+
+def test_few_modules_release():
+    allowed = within("callbacks", "models", "compare", "baselines")
+    for module in MODULES:
+        if offences([module], {"keras_fm.release"}):
+            # The package shows the class `Release`.
+            assert module in [*allowed, "keras_fm"], module
+
+
+def test_tensorflow_is_imported_only_where_it_is_needed():
+    for module in MODULES:
+        for name, nested in imports_of(module):
+            if is_in(name, TENSORFLOW):
+                assert nested, (module, name)
+                assert module in within("baselines", "compare"), module
+            elif is_in(name, {"jax", "torch"}):
+                assert nested, (module, name)
