@@ -1,14 +1,13 @@
 """No record leaves the ball, and no message shows a record."""
 
-from fractions import Fraction
 import math
+from fractions import Fraction
 
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from keras_fm import domain
 
@@ -159,9 +158,7 @@ def test_refuses_bounds_that_are_no_box(low, high):
         domain.check_bounds(low, high)
 
 
-@pytest.mark.parametrize(
-    "bound", [0, -1, math.nan, math.inf, 1e-31, 1e31]
-)
+@pytest.mark.parametrize("bound", [0, -1, math.nan, math.inf, 1e-31, 1e31])
 def test_refuses_a_norm_bound_outside_its_range(bound):
     with pytest.raises(ValueError, match="`radius`"):
         domain.check_norm_bound("radius", bound)

@@ -176,8 +176,7 @@ def test_the_core_is_layered():
         - {f"keras_fm.{m}" for m in ("budget", "domain", "objectives")},
         "polynomials": CORE,
         "records": CORE,
-        "ledger": CORE
-        - {f"keras_fm.{m}" for m in ("budget", "mechanisms")},
+        "ledger": CORE - {f"keras_fm.{m}" for m in ("budget", "mechanisms")},
     }
     for module, forbidden in lower.items():
         assert offences(within(module), forbidden) == [], module

@@ -6,17 +6,12 @@ import math
 import os
 
 import pytest
-from scipy import optimize
-from scipy import stats
+from scipy import optimize, stats
 
 from keras_fm import ledger as ledger_lib
-from keras_fm import mechanisms
-from keras_fm import objectives
-from keras_fm import release
+from keras_fm import mechanisms, objectives, release
 from keras_fm.budget import PrivacyBudget
-from keras_fm.ledger import BudgetExceededError
-from keras_fm.ledger import Ledger
-from keras_fm.ledger import LedgerEntry
+from keras_fm.ledger import BudgetExceededError, Ledger, LedgerEntry
 
 DELTA = 1e-5
 RELATIONS = ("add_remove", "replace_one")
@@ -103,9 +98,7 @@ def test_one_gaussian_is_the_analytic_formula(multiplier, neighbours):
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_the_relation_is_charged_once(delta, share):
     """It is in the sensitivity; the accountant must not double it."""
-    objective = objectives.CrossEntropyObjective(
-        num_features=4, num_outputs=3
-    )
+    objective = objectives.CrossEntropyObjective(num_features=4, num_outputs=3)
     budget = PrivacyBudget(1.0, delta)
     spent, noise = {}, {}
     for relation in RELATIONS:
@@ -125,9 +118,7 @@ def test_the_relation_is_charged_once(delta, share):
 @pytest.mark.parametrize("delta", [0.0, DELTA])
 @pytest.mark.parametrize("count", [2, 3, 10])
 def test_a_plan_composes_to_its_budget_and_not_above(delta, count):
-    objective = objectives.CrossEntropyObjective(
-        num_features=4, num_outputs=3
-    )
+    objective = objectives.CrossEntropyObjective(num_features=4, num_outputs=3)
     budget = PrivacyBudget(1.0, delta)
     mechanism = release.calibrate(
         objective, budget, neighbours="add_remove", share=1 / count
@@ -336,9 +327,7 @@ def damaged():
     ):
         yield edit(lambda d, k=key, v=value: d["entries"][0].update({k: v}))
     for value in (None, [1], "x", {"claimed_epsilon": "x"}):
-        yield edit(
-            lambda d, v=value: d["entries"][2].update({"mechanism": v})
-        )
+        yield edit(lambda d, v=value: d["entries"][2].update({"mechanism": v}))
 
 
 def test_texts_that_are_no_ledger_are_refused():
@@ -380,9 +369,7 @@ def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch, step):
 
 def test_statement_of_a_proven_ledger():
     ledger = new(1.0, 0.0, "replace_one")
-    ledger.charge(
-        [entry(laplace(0.25), "replace_one", notes=("n is public",))]
-    )
+    ledger.charge([entry(laplace(0.25), "replace_one", notes=("n is public",))])
     text = ledger.statement()
     for words in (
         "proven:     (epsilon = 0.25, delta = 0)",

@@ -12,17 +12,17 @@ import pickle
 
 import numpy as np
 import pytest
-from scipy import optimize
-from scipy import special
-from scipy import stats
+from scipy import optimize, special, stats
 
 from keras_fm import mechanisms
-from keras_fm.mechanisms import compose_epsilon
-from keras_fm.mechanisms import GaussianMechanism
-from keras_fm.mechanisms import L2NormMechanism
-from keras_fm.mechanisms import LaplaceMechanism
-from keras_fm.mechanisms import NoiseSource
-from keras_fm.mechanisms import SampledGaussianMechanism
+from keras_fm.mechanisms import (
+    GaussianMechanism,
+    L2NormMechanism,
+    LaplaceMechanism,
+    NoiseSource,
+    SampledGaussianMechanism,
+    compose_epsilon,
+)
 
 DELTA = 1e-5
 # An accountant never goes below the exact epsilon but by rounding.
@@ -314,9 +314,7 @@ def test_sampled_gaussian_costs_less_than_full_batches():
 
 
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
-@pytest.mark.parametrize(
-    "mechanism", [*ADDITIVE, sampled()], ids=named
-)
+@pytest.mark.parametrize("mechanism", [*ADDITIVE, sampled()], ids=named)
 def test_parameters_must_be_positive(mechanism, value):
     for field in dataclasses.fields(mechanism):
         if field.name == "failure_delta":

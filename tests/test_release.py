@@ -12,16 +12,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_fm import mechanisms
-from keras_fm import objectives
-from keras_fm import polynomials
+from keras_fm import mechanisms, objectives, polynomials
 from keras_fm import release as release_lib
 from keras_fm.budget import PrivacyBudget
-from keras_fm.ledger import BudgetExceededError
-from keras_fm.ledger import Ledger
+from keras_fm.ledger import BudgetExceededError, Ledger
 from keras_fm.mechanisms import NoiseSource
-from keras_fm.release import calibrate
-from keras_fm.release import Release
+from keras_fm.release import Release, calibrate
 
 DELTA = 1e-5
 
@@ -122,9 +118,7 @@ def test_calibrate_chooses_gaussian_noise_for_a_positive_delta():
         (60, 40, mechanisms.LaplaceMechanism),
     ],
 )
-def test_calibrate_chooses_the_smaller_error_for_pure_epsilon(
-    m, outputs, kind
-):
+def test_calibrate_chooses_the_smaller_error_for_pure_epsilon(m, outputs, kind):
     objective = make_objective(m, outputs)
     made = calibrate(
         objective, PrivacyBudget(2.0), neighbours="add_remove", share=0.5
@@ -294,9 +288,7 @@ def test_reproducible_noise_is_labelled():
 def test_streaming_equals_one_shot(outputs, size):
     objective = make_objective(outputs=outputs)
     h, y = make_records(outputs=outputs)
-    parts = [
-        (h[i : i + size], y[i : i + size]) for i in range(0, 500, size)
-    ]
+    parts = [(h[i : i + size], y[i : i + size]) for i in range(0, 500, size)]
     made = make_release(objective, parts, noise=NoNoise(1))
     a, s = exact_statistics(objective, h, y)
     np.testing.assert_allclose(made.quadratic, a, atol=1e-11)
@@ -554,9 +546,7 @@ def write_bad(path, case):
         path.write_bytes(whole[: len(whole) // 2])
     elif case == "corrupt":
         middle = len(whole) // 3
-        path.write_bytes(
-            whole[:middle] + bytes(64) + whole[middle + 64 :]
-        )
+        path.write_bytes(whole[:middle] + bytes(64) + whole[middle + 64 :])
     elif case == "array":
         with open(path, "wb") as f:
             np.save(f, np.zeros(3))
@@ -584,9 +574,7 @@ def write_bad(path, case):
             public = [1]
         elif case == "null mechanism":
             public["mechanism"] = None
-        arrays["public"] = np.frombuffer(
-            json.dumps(public).encode(), np.uint8
-        )
+        arrays["public"] = np.frombuffer(json.dumps(public).encode(), np.uint8)
         with open(path, "wb") as f:
             np.savez(f, **arrays)
 

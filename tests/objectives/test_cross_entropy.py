@@ -8,14 +8,12 @@ from random search, from hill climbing and from hypothesis.
 import itertools
 import math
 
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies as st
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from keras_fm import mechanisms
-from keras_fm import polynomials
+from keras_fm import mechanisms, polynomials
 from keras_fm.objectives import CrossEntropyObjective
 
 STATISTICS = ("quadratic", "linear", "joint")
@@ -27,9 +25,7 @@ SLACK = 1 + 1e-9
 
 
 def make(m, outputs=3, **kwargs):
-    return CrossEntropyObjective(
-        num_features=m, num_outputs=outputs, **kwargs
-    )
+    return CrossEntropyObjective(num_features=m, num_outputs=outputs, **kwargs)
 
 
 def contribution(objective, record, norm):
@@ -54,9 +50,7 @@ def distances(objective, first, second):
     """Every distance of two data sets that differ in one record."""
     found = {}
     for norm in NORMS:
-        one, other = (
-            contribution(objective, r, norm) for r in (first, second)
-        )
+        one, other = (contribution(objective, r, norm) for r in (first, second))
         for relation, move in (
             ("add_remove", one),
             ("replace_one", one - other),
@@ -223,9 +217,7 @@ def test_a_pair_comes_within_five_percent_of_every_bound(m, alpha, outputs):
     objective = make(m, outputs, feature_bound=0.6, quadratic_scale=alpha)
     reached = best_of_the_proofs(objective)
     for key, limit in bounds(objective).items():
-        if key == ("joint", "l1", "replace_one") and (
-            alpha > 0.1 or m == 6
-        ):
+        if key == ("joint", "l1", "replace_one") and (alpha > 0.1 or m == 6):
             # The sum of two parts whose extremes are different pairs: it is
             # near tight where the part of A dominates.
             continue

@@ -1,0 +1,192 @@
+"""Speed as ratios measured in one run; medians, no pass or fail.
+
+    python benchmarks/speed.py [--out=DIR]
+
+1. A published-form fit step against the same plain Keras model.
+2. An epoch against both tensorflow-privacy forms, same architecture.
+3. The statistics pass in GFLOP/s against a plain matrix product of the same
+   size and precision (float64).
+"""
+
+import json
+import os
+import statistics
+import time
+
+from absl import app
+from absl import flags
+import keras
+import numpy as np
+
+import keras_fm as fm
+from keras_fm.baselines import dp_sgd
+from keras_fm.objectives import CrossEntropyObjective
+
+_OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
+_REPEATS = flags.DEFINE_integer("repeats", 7, "Repetitions per median.")
+
+
+def build(affine, head):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.Input((784,)),
+            affine(300, activation="relu"),
+            keras.layers.UnitNormalization(),
+            head(10),
+        ]
+    )
+    model.compile("adam", fm.losses.TaylorCrossEntropy())
+    return model
+
+
+def step_time(n=32_768, batch=256):
+    """Median epoch time, alternating between the models."""
+    x = np.random.default_rng(0).random((n, 784), np.float32)
+    y = np.arange(n) % 10
+    plain = build(keras.layers.Dense, keras.layers.Dense)
+    published = build(fm.layers.PerturbedAffine, fm.layers.PrivateDense)
+    private = fm.callbacks.PrivateModel(
+        1.0, guarantee="published", batch_size=batch
+    )
+    fits = {
+        "plain": lambda: plain.fit(x, y, batch_size=batch, verbose=0),
+        "published": lambda: published.fit(
+            x, y, batch_size=batch, verbose=0, callbacks=[private]
+        ),
+    }
+    return ratios(fits, _REPEATS.value, steps=n // batch)
+
+
+def ratios(fits, repeats, steps):
+    for fit in fits.values():
+        fit()  # tracing
+    seconds = {name: [] for name in fits}
+    for _ in range(repeats):
+        for name, fit in fits.items():
+            start = time.perf_counter()
+            fit()
+            seconds[name].append(time.perf_counter() - start)
+    medians = {k: statistics.median(v) for k, v in seconds.items()}
+    base = medians[next(iter(medians))]
+    return {
+        name: {
+            "ms_per_step": round(1000 * s / steps, 3),
+            "ratio": round(s / base, 3),
+        }
+        for name, s in medians.items()
+    }
+
+
+def dp_sgd_epoch(n=16_384, batch=1024):
+    """Seconds per step of DP-SGD's forms, tracing taken off by difference."""
+    x = np.random.default_rng(0).random((n, 784), np.float32)
+    y = np.arange(n) % 10
+    short, long_ = 2, 2 + n // batch
+    results = {}
+    for form in ("vectorized", "sequential"):
+
+        def seconds(steps, form=form):
+            layers = [
+                keras.Input((784,)),
+                keras.layers.Dense(300, activation="relu"),
+                keras.layers.UnitNormalization(),
+                keras.layers.Dense(10),
+            ]
+            config = dp_sgd.DPSGDConfig(
+                form=form,
+                learning_rate=1.0,
+                l2_norm_clip=0.1,
+                batch_size=batch,
+                steps=steps,
+            )
+            rival = dp_sgd.DPSGDClassifier(
+                keras.Sequential(layers), config, 1.0, 1e-5
+            )
+            rival.fit(x, y)
+            return rival.report()["seconds"]
+
+        seconds(short)  # first imports, calibration caches
+        epoch = seconds(long_) - seconds(short)
+        results[form] = {
+            "ms_per_step": round(1000 * epoch / (long_ - short), 2)
+        }
+    plain = build(keras.layers.Dense, keras.layers.Dense)
+    published = build(fm.layers.PerturbedAffine, fm.layers.PrivateDense)
+    private = fm.callbacks.PrivateModel(
+        1.0, guarantee="published", batch_size=batch
+    )
+    results |= ratios(
+        {
+            "plain": lambda: plain.fit(x, y, batch_size=batch, verbose=0),
+            "published": lambda: published.fit(
+                x, y, batch_size=batch, verbose=0, callbacks=[private]
+            ),
+        },
+        _REPEATS.value,
+        steps=n // batch,
+    )
+    base = results["plain"]["ms_per_step"]
+    for result in results.values():
+        result["ratio"] = round(result["ms_per_step"] / base, 2)
+    return results
+
+
+def statistics_pass(n=8192):
+    """GFLOP/s of the checked, clipped, float64 pass, counted as the full
+    product 2 n m^2 (it fills one triangle only)."""
+    results = {}
+    for m in (800, 3969):
+        rng = np.random.default_rng(0)
+        h = rng.random((n, m), np.float32)
+        h /= np.linalg.norm(h, axis=1, keepdims=True)
+        y = np.arange(n) % 10
+        objective = CrossEntropyObjective(num_features=m, num_outputs=10)
+        right = h.astype(np.float64)
+        # A distinct right operand: NumPy halves the work of `h.T @ h`.
+        left = np.ascontiguousarray(right)
+
+        def ours(objective=objective, h=h, y=y):
+            statistics_ = objective.zero()
+            for start in range(0, n, 1024):
+                rows = slice(start, start + 1024)
+                statistics_ = objective.accumulate(
+                    statistics_, h[rows], y[rows]
+                )
+
+        def product(left=left, right=right):
+            left.T @ right
+
+        seconds = {"ours": [], "product": []}
+        for _ in range(max(3, _REPEATS.value // 2)):
+            for name, run in (("ours", ours), ("product", product)):
+                start = time.perf_counter()
+                run()
+                seconds[name].append(time.perf_counter() - start)
+        flop = 2 * n * m * m
+        rates = {
+            k: flop / statistics.median(v) / 1e9 for k, v in seconds.items()
+        }
+        results[f"{m} dims"] = {
+            "ours_gflops": round(rates["ours"], 1),
+            "product_gflops": round(rates["product"], 1),
+            "ratio": round(rates["ours"] / rates["product"], 2),
+        }
+    return results
+
+
+def main(_):
+    results = {
+        "published step / plain step, 784-300-10, batch 256": step_time(),
+        "epoch, 784-300-10, batch 1024": dp_sgd_epoch(),
+        "statistics pass / dgemm of the same size": statistics_pass(),
+    }
+    text = json.dumps(results, indent=1)
+    print(text)
+    os.makedirs(_OUT.value, exist_ok=True)
+    with open(os.path.join(_OUT.value, "speed.json"), "w") as f:
+        f.write(text)
+
+
+if __name__ == "__main__":
+    app.run(main)

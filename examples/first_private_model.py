@@ -1,0 +1,49 @@
+"""A first private model: digits, one read of the records, proven epsilon.
+
+    python examples/first_private_model.py
+"""
+
+import keras
+
+import keras_fm as fm
+
+
+def main():
+    (x, y), (x_test, y_test) = fm.datasets.load("digits")
+
+    model = keras.Sequential(
+        [
+            keras.Input(x.shape[1:]),
+            keras.layers.Flatten(),
+            fm.layers.RandomFeatures(64, kind="sigmoid"),  # public features
+            fm.layers.NormalizationLayer(),  # unit L2 ball
+            fm.layers.PrivateDense(10),  # its objective is released
+        ]
+    )
+    private = fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(epsilon=2.0, delta=1e-5), data=(x, y)
+    )
+    print(private.plan(model))  # before anything is read or spent
+
+    model.compile(
+        "adam", loss=fm.losses.TaylorCrossEntropy(), metrics=["accuracy"]
+    )
+    model.fit(
+        x,
+        y,
+        epochs=5,
+        callbacks=[private],
+        validation_data=(x_test, y_test),
+        verbose=2,
+    )
+    print(private.report())
+
+    # Free: train on, save, load, train again. Nothing is read or drawn.
+    model.save("private_digits.keras")
+    loaded = keras.saving.load_model("private_digits.keras")
+    loaded.fit(x, y, epochs=1, verbose=0)
+    print("after loading:", loaded.evaluate(x_test, y_test, verbose=0))
+
+
+if __name__ == "__main__":
+    main()
