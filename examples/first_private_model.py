@@ -15,8 +15,9 @@ def main():
         [
             keras.Input(x.shape[1:]),
             keras.layers.Flatten(),
-            fm.layers.RandomFeatures(64, kind="sigmoid"),  # public features
-            fm.layers.NormalizationLayer(),  # unit L2 ball
+            fm.layers.NormalizationLayer(),  # unit L2 norm
+            fm.layers.RandomFeatures(64, kind="fourier", scale=0.7),  # public
+            fm.layers.NormalizationLayer(),
             fm.layers.PrivateDense(10),  # its objective is released
         ]
     )

@@ -69,8 +69,14 @@ class LedgerEntry:
                     "A claimed entry needs a positive `claimed_epsilon`. "
                     f"Received: mechanism={self.mechanism}"
                 )
-        else:
-            self.build_mechanism()
+        elif getattr(self.build_mechanism(), "sampling_rate", 1) < 1 and (
+            self.neighbours != str(budget_lib.Neighbours.ADD_REMOVE)
+        ):
+            raise ValueError(
+                "A proven entry of a sampled mechanism must refer to "
+                '"add_remove", the relation its analysis is for. Received: '
+                f"neighbours={self.neighbours!r}"
+            )
 
     def build_mechanism(self):
         """The `Mechanism` of a proven entry."""

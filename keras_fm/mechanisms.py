@@ -229,7 +229,9 @@ class SampledGaussianMechanism(Mechanism):
         steps: int >= 1, number of sums.
         failure_delta: float >= 0, the part of delta that pays for an event
             in which the sums are not what the analysis says (a sample too
-            large for its buffer).
+            large for its buffer): `1 + exp(epsilon)` times its probability,
+            at the epsilon of this run by itself. With it, the mechanism
+            does not compose with others (docs/proofs/mechanisms.md).
     """
 
     noise_multiplier: float
@@ -327,7 +329,11 @@ def compose_epsilon(mechanisms, delta, scale=1.0):
     """
     mechanisms = list(mechanisms)
     pure = math.fsum(m.pure_epsilon() for m in mechanisms)
-    delta -= math.fsum(m.failure_delta for m in mechanisms)
+    failure = math.fsum(m.failure_delta for m in mechanisms)
+    if failure > 0 and len(mechanisms) > 1:
+        # It holds at the epsilon of its own run, not at a larger total.
+        return pure
+    delta -= failure
     if delta <= 0 or not mechanisms:
         return pure
     # Below 0.1 a finer grid would cost seconds and gain nothing visible.

@@ -261,6 +261,19 @@ def test_an_entry_is_checked(make):
         make()
 
 
+@pytest.mark.parametrize("rate", [0.01, 1.0])
+def test_sampling_is_proven_under_add_remove_only(rate):
+    mechanism = mechanisms.SampledGaussianMechanism(
+        sensitivity=1.0, noise_multiplier=1.0, sampling_rate=rate, steps=3
+    )
+    entry(mechanism, "add_remove")
+    if rate == 1:
+        entry(mechanism, "replace_one")
+    else:
+        with pytest.raises(ValueError, match="sampled"):
+            entry(mechanism, "replace_one")
+
+
 # Persistence ----------------------------------------------------------------
 
 

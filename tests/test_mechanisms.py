@@ -308,6 +308,8 @@ def test_sampled_gaussian_costs_less_than_full_batches():
     failing = sampled(failure_delta=DELTA / 2)
     assert compose_epsilon([failing], DELTA) > made
     assert compose_epsilon([failing], DELTA / 2) == math.inf
+    # What it pays for failing holds at the epsilon of this run alone.
+    assert compose_epsilon([failing, gaussian], DELTA) == math.inf
 
 
 # Arguments, configs and secrets ----------------------------------------------

@@ -76,9 +76,7 @@ def _pen_paths(rng, n):
     for i, part in ((1, 1 / 3), (2, 2 / 3)):
         chord = (1 - part) * bezier[:, :, 0] + part * bezier[:, :, 3]
         chord += 0.1 * rng.normal(size=chord.shape)
-        bezier[:, :, i] = np.where(
-            straight[..., None], chord, bezier[:, :, i]
-        )
+        bezier[:, :, i] = np.where(straight[..., None], chord, bezier[:, :, i])
     centre = rng.uniform(-0.5, 0.5, size=(n, _STROKES, 2))
     radii = rng.uniform(0.25, 0.9, size=(n, _STROKES, 2))
     tilt = rng.uniform(0, math.pi, size=(n, _STROKES))
@@ -124,9 +122,9 @@ def _deform(rng, pens):
     stretch = np.exp(rng.normal(0, 0.12, size=n))
     cos, sin = np.cos(angle), np.sin(angle)
     turn = np.stack([cos, -sin, sin, cos], -1).reshape(n, 2, 2)
-    slant = np.stack(
-        [stretch, shear, np.zeros(n), 1 / stretch], -1
-    ).reshape(n, 2, 2)
+    slant = np.stack([stretch, shear, np.zeros(n), 1 / stretch], -1).reshape(
+        n, 2, 2
+    )
     pens = pens @ (turn @ slant).transpose(0, 2, 1)
     frequency = rng.normal(0, 2.2, size=(n, _WAVES, 2))
     phase = rng.uniform(0, 2 * math.pi, size=(n, 1, _WAVES))

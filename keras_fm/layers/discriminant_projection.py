@@ -5,179 +5,284 @@ import numpy as np
 import scipy.linalg
 from keras import ops
 
+# Rows turned into float64 at a time.
 _ROWS = 4096
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
 class DiscriminantProjection(keras.layers.Layer):
-    """Directions that tell groups of *public* records apart.
+    """A linear map fitted to public groups, such as drawings of one shape.
 
-    `adapt` sees public or synthetic features in groups (drawings of one
-    shape, crops of one image, ...), forms the scatter within groups Sw and
-    between groups Sb, and solves
+    It keeps what differs between groups and damps what varies inside one.
+    `adapt` forms, of public features `f` with group means `m` and overall
+    mean `c`, the scatter matrices `Sw = sum (f - m)(f - m)^T` and `Sb = sum
+    (m - c)(m - c)^T`, both over records, and solves
 
-        Sb u = g (Sw + shrinkage * tr(Sw) / d * I) u,
+        `Sb u = g (Sw + shrinkage * trace(Sw) / d * I) u`.
 
-    Fisher's discriminant with many small groups. The layer then maps
+    The output is `w_i u_i . (f - c)` for the `units` largest `g_i`, with
+    `u` of length 1 in the metric on the right and `w = sqrt(g / (1 + g))`.
+    Subtracting the public mean spares the sensitivity for what tells
+    records apart; a bound on the output's norm does not follow, so put
+    `NormalizationLayer` after it.
 
-        x -> U^T (x - mean),
+    The data given to `adapt` must be public or synthetic: what it held is
+    in the kernel in the clear. `public_data` says what it was.
 
-    with the `units` directions of largest g, each weighted by
-    `sqrt(g / (1 + g))` (the reliability of a direction: variance between
-    groups over all variance), and `mean` the public mean. Subtracting a
-    public mean is free, and a private layer behind gets the difference
-    between records instead of what they all share.
-
-    No private record may be given to `adapt`: what it saw is public from
-    then on, and is named in the privacy statement.
+    Source: Fisher's linear discriminant (1936), with shrinkage.
 
     Args:
-        units: positive int, directions kept; at most the input's length.
-        shrinkage: float > 0.
+        units: int >= 1, at most the number of input features.
+        shrinkage: number > 0, share of the mean within-group variance that
+            is added to every direction.
+        center: bool, whether the public mean is subtracted.
+        public_data: `None`, or what `adapt` saw, as kept in the config of
+            an adapted layer.
 
-    Input shape: `(batch, inputs)`. Output shape: `(batch, units)`.
+    Input shape: `(..., features)`. Output shape: `(..., units)`.
 
     Raises:
-        ValueError: if an argument is outside its range, or the layer is
-            called before `adapt`.
+        ValueError: if an argument is not as above, or the layer is called
+            before `adapt`.
 
     Example:
 
-    ```python
-    images, shapes = fm.datasets.pen_strokes.load()
-    layer = DiscriminantProjection(100)
-    layer.adapt(images.reshape(len(images), -1), shapes,
-                description="drawn pen strokes")
-    ```
-
-    Source: Fisher 1936; the weights and the centring are ours.
+    >>> rng = np.random.default_rng(0)
+    >>> groups = np.repeat(np.arange(50), 4)
+    >>> features = rng.normal(size=(50, 10))[groups]
+    >>> features = features + 0.1 * rng.normal(size=(200, 10))
+    >>> layer = DiscriminantProjection(3)
+    >>> layer.adapt(features, groups, description="made-up clusters")
+    >>> layer(features).shape
+    (200, 3)
+    >>> layer.public_data["records"], layer.public_data["groups"]
+    (200, 50)
     """
 
-    def __init__(self, units, shrinkage=0.1, description=None, **kwargs):
-        kwargs.setdefault("trainable", False)
+    def __init__(
+        self, units, shrinkage=0.1, center=True, public_data=None, **kwargs
+    ):
         super().__init__(**kwargs)
-        if not isinstance(units, int) or units <= 0:
+        whole = isinstance(units, (int, np.integer))
+        if not whole or isinstance(units, bool) or units < 1:
             raise ValueError(
-                "Received an invalid value for `units`, expected a positive "
-                f"integer. Received: units={units}"
+                f"`units` must be a positive integer. Received: units={units!r}"
             )
-        if not (math.isfinite(shrinkage) and shrinkage > 0):
+        if (
+            isinstance(shrinkage, bool)
+            or not isinstance(shrinkage, (int, float, np.number))
+            or not (math.isfinite(shrinkage) and shrinkage > 0)
+        ):
             raise ValueError(
                 "`shrinkage` must be a finite number greater than 0. "
-                f"Received: shrinkage={shrinkage}"
+                f"Received: shrinkage={shrinkage!r}"
             )
-        self.units = units
-        self.shrinkage = float(shrinkage)
-        self.description = description
-        self.input_spec = keras.layers.InputSpec(ndim=2)
-
-    @property
-    def public_data(self):
-        """What `adapt` saw, for the privacy statement; `None` before."""
-        return self.description
+        if not isinstance(center, (bool, np.bool_)):
+            raise ValueError(
+                f"`center` must be a bool. Received: center={center!r}"
+            )
+        self.units, self.shrinkage = int(units), float(shrinkage)
+        self.center = bool(center)
+        # Description, records and groups; for reports.
+        self.public_data = None if public_data is None else dict(public_data)
 
     def build(self, input_shape):
-        inputs = input_shape[-1]
-        if self.units > inputs:
+        features = self._checked_features(input_shape[-1])
+        # NaN until `adapt` or a saved file fills them: a forgotten map must
+        # not pass for one.
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(features, self.units),
+            initializer=keras.initializers.Constant(math.nan),
+            trainable=False,
+        )
+        self.bias = self.add_weight(
+            name="bias",
+            shape=(self.units,),
+            initializer=keras.initializers.Constant(math.nan),
+            trainable=False,
+        )
+
+    def _checked_features(self, features):
+        if features is None or features < self.units:
             raise ValueError(
-                "`units` must not exceed the number of inputs. Received: "
-                f"units={self.units}, inputs={inputs}"
+                "The number of input features must be known and at least "
+                f"`units`. Received: {features} features, units={self.units}"
             )
-        for name, shape in (
-            ("mean", (inputs,)),
-            ("kernel", (inputs, self.units)),
-        ):
-            weight = self.add_weight(
-                name=name, shape=shape, initializer="zeros", trainable=False
-            )
-            setattr(self, name, weight)
+        return features
 
-    def adapt(self, features, groups, description):
-        """Fits the directions to public records.
-
-        Memory beside `features` is that of three `inputs x inputs` matrices.
+    def adapt(self, public_features, groups=None, description="not stated"):
+        """Fits the map to public features and their groups.
 
         Args:
-            features: array `(n, inputs)`, public.
-            groups: int array `(n,)`, the group of each record; at least two
-                groups, and some group with two records.
-            description: str, what the records are; goes into every privacy
-                statement of a model with this layer.
+            public_features: array `(n, features)`; or, with `groups=None`,
+                an iterable of batches `(features, groups)` (a list, a
+                generator, a `tf.data.Dataset`), read once. A group may
+                spread over batches. Memory holds the sums of two `features
+                x features` matrices and one mean for each group.
+            groups: array `(n,)` of integers, equal for records of a group.
+            description: str, says in reports what the public data is.
 
         Raises:
-            ValueError: on wrong shapes, NaN, too few groups, or no
-                description.
+            ValueError: if shapes disagree, a feature is not finite, there
+                are fewer than two groups, or no group varies inside.
         """
-        features, groups = np.asarray(features), np.asarray(groups)
-        if features.ndim != 2 or groups.shape != features.shape[:1]:
+        if not isinstance(description, str) or not description:
             raise ValueError(
-                "`features` must have shape (n, inputs) and `groups` (n,). "
-                f"Received: {features.shape} and {groups.shape}"
+                "`description` must be a text that says what the public "
+                f"data is. Received: description={description!r}"
             )
-        if not (isinstance(description, str) and description.strip()):
+        if groups is not None:
+            public_features = [(public_features, groups)]
+        total, means, counts = _group_sums(public_features)
+        features = self._checked_features(len(total))
+        if self.built and features != self.kernel.shape[0]:
             raise ValueError(
-                "`description` must say what the public records are: it is "
-                "part of the privacy statement."
+                "Public features must have as many columns as the layer's "
+                f"input. Received: {features}, input "
+                f"{self.kernel.shape[0]}"
             )
-        if not np.all(np.isfinite(features)):
-            raise ValueError("`features` must be finite.")
-        _, groups, counts = np.unique(
-            groups, return_inverse=True, return_counts=True
-        )
-        if len(counts) < 2 or counts.max() < 2:
-            raise ValueError(
-                "`groups` must hold at least two groups, and at least one "
-                "group of two records."
-            )
+        kernel, mean = self._solve(total, means, counts)
         if not self.built:
-            self.build((None, features.shape[1]))
-        mean, kernel = _directions(
-            features, groups, counts, self.units, self.shrinkage
-        )
-        self.mean.assign(mean)
+            self.build((None, features))
+        if not self.center:
+            mean = np.zeros_like(mean)
         self.kernel.assign(kernel)
-        self.description = (
-            f"{description} ({len(features)} records in {len(counts)} groups)"
+        self.bias.assign(-mean @ kernel)
+        self.public_data = {
+            "description": description,
+            "records": int(counts.sum()),
+            "groups": len(counts),
+        }
+
+    def _solve(self, total, means, counts):
+        """`(kernel, mean)` from `sum f f^T`, group means and sizes."""
+        d = len(total)
+        weighted = np.sqrt(counts)[:, None] * means
+        of_means = weighted.T @ weighted
+        mean = counts @ means / counts.sum()
+        within = total - of_means
+        of_means -= counts.sum() * np.outer(mean, mean)
+        spread = np.trace(within) / d
+        if not spread > 1e-12 * np.trace(total) / d:
+            raise ValueError(
+                "No group of the public data varies inside: give several "
+                "records of each group."
+            )
+        within[np.diag_indices(d)] += self.shrinkage * spread
+        ratio, directions = scipy.linalg.eigh(
+            of_means,
+            within,
+            subset_by_index=(d - self.units, d - 1),
+            overwrite_a=True,
+            overwrite_b=True,
+            check_finite=False,
         )
+        ratio = np.maximum(ratio[::-1], 0)
+        directions = directions[:, ::-1]
+        # The sign of an eigenvector is arbitrary: fix it.
+        largest = np.abs(directions).argmax(axis=0)
+        sign = np.sign(directions[largest, np.arange(self.units)])
+        # Directions are of length 1 for the *sum* over records; in units
+        # of one record's deviation outputs have a size near 1.
+        size = math.sqrt(counts.sum())
+        return directions * (sign * size * np.sqrt(ratio / (1 + ratio))), mean
+
+    def load_own_variables(self, store):
+        super().load_own_variables(store)
+        if self.public_data is None:
+            # Weights alone do not say what they were fitted to.
+            self.public_data = {
+                "description": "not stated (weights loaded from a file)",
+                "records": None,
+                "groups": None,
+            }
 
     def call(self, inputs):
-        if self.description is None:
+        if self.public_data is None:
             raise ValueError(
-                "DiscriminantProjection has no directions yet: call "
-                "`adapt(public_features, groups, description)` first."
+                f"The layer {self.name!r} has no map yet. Call "
+                "`layer.adapt(public_features, groups, description=...)` "
+                "with public or synthetic data, or load a saved layer, "
+                "before it is used."
             )
-        return ops.matmul(inputs - self.mean, self.kernel)
+        return ops.matmul(inputs, self.kernel) + self.bias
 
     def compute_output_shape(self, input_shape):
-        return (input_shape[0], self.units)
+        return (*input_shape[:-1], self.units)
 
     def get_config(self):
         return {
             **super().get_config(),
             "units": self.units,
             "shrinkage": self.shrinkage,
-            "description": self.description,
+            "center": self.center,
+            "public_data": self.public_data and dict(self.public_data),
         }
 
 
-def _directions(features, groups, counts, units, shrinkage):
-    """The public mean `(d,)` and weighted directions `(d, units)`."""
-    n, d = features.shape
-    sums = np.zeros((len(counts), d))
-    total = np.zeros((d, d))
-    for start in range(0, n, _ROWS):
-        rows = features[start : start + _ROWS].astype(np.float64)
-        np.add.at(sums, groups[start : start + _ROWS], rows)
-        total += rows.T @ rows
-    # sum over groups of n_g m_g m_g^T, from rows sqrt(n_g) m_g.
-    scaled = sums / np.sqrt(counts)[:, None]
-    between = scaled.T @ scaled
-    within = (total - between) / n
-    mean = sums.sum(axis=0) / n
-    between = between / n - np.outer(mean, mean)
-    within[np.diag_indices(d)] += shrinkage * np.trace(within) / d
-    g, u = scipy.linalg.eigh(
-        between, within, subset_by_index=[d - units, d - 1]
-    )
-    g, u = np.maximum(g[::-1], 0.0), u[:, ::-1]
-    return mean, u * np.sqrt(g / (1 + g))
+def _group_sums(batches):
+    """Sums over public records, in float64.
+
+    Returns:
+        `(total, means, counts)`: `sum f f^T` `(d, d)`, the mean of each
+        group `(groups, d)` and its size `(groups,)`.
+    """
+    total, place, sums, counts = None, {}, [], []
+    for batch in batches:
+        try:
+            features, groups = batch
+        except (TypeError, ValueError):
+            raise ValueError(
+                "Without `groups`, `public_features` must yield batches "
+                "`(features, groups)`."
+            ) from None
+        features, groups = _checked_batch(features, groups)
+        if total is None:
+            total = np.zeros((features.shape[1],) * 2)
+        if features.shape[1] != len(total):
+            raise ValueError(
+                "Batches must have the same number of features. Received: "
+                f"{features.shape[1]} after {len(total)}"
+            )
+        for i in range(0, len(features), _ROWS):
+            rows = features[i : i + _ROWS].astype(np.float64)
+            total += rows.T @ rows
+            order = np.argsort(groups[i : i + _ROWS], kind="stable")
+            names, starts, sizes = np.unique(
+                groups[i : i + _ROWS][order],
+                return_index=True,
+                return_counts=True,
+            )
+            parts = np.add.reduceat(rows[order], starts, axis=0)
+            for name, part, size in zip(names.tolist(), parts, sizes):
+                if name not in place:
+                    place[name] = len(sums)
+                    sums.append(part.copy())
+                    counts.append(int(size))
+                else:
+                    sums[place[name]] += part
+                    counts[place[name]] += int(size)
+    if len(sums) < 2:
+        raise ValueError(
+            f"Public data must hold at least two groups. Received: {len(sums)}"
+        )
+    counts = np.array(counts)
+    return total, np.stack(sums) / counts[:, None], counts
+
+
+def _checked_batch(features, groups):
+    features = ops.convert_to_numpy(features)
+    groups = ops.convert_to_numpy(groups)
+    if features.ndim != 2 or groups.shape != (len(features),):
+        raise ValueError(
+            "Public features must have shape (n, features) and groups (n,). "
+            f"Received: {features.shape} and {groups.shape}"
+        )
+    if groups.dtype.kind not in "iu":
+        raise ValueError(
+            f"Groups must be integers. Received: dtype={groups.dtype}"
+        )
+    if not np.all(np.isfinite(features)):
+        raise ValueError("Public features must be finite.")
+    return features, groups

@@ -1,6 +1,7 @@
 import math
 
 import keras
+import numpy as np
 from keras import ops
 
 _KINDS = ("projection", "fourier", "sigmoid")
@@ -8,64 +9,69 @@ _KINDS = ("projection", "fourier", "sigmoid")
 
 @keras.saving.register_keras_serializable(package="keras_fm")
 class RandomFeatures(keras.layers.Layer):
-    """Features with random weights that no data touched: public.
+    """Features drawn from a seed, without looking at any data.
 
-    With W `(inputs, units)` of independent standard normals and b uniform:
+    With `W` and `b` drawn once from `seed`, neither ever trained:
 
-    * `"projection"`: `x W / sqrt(units)`, which keeps lengths in the mean
-      (Johnson and Lindenstrauss 1984).
-    * `"fourier"`: `sqrt(2 / units) cos(x W / scale + b)`, b in [0, 2 pi):
-      inner products approach the Gaussian kernel
-      `exp(-||x - x'||^2 / (2 scale^2))` (Rahimi and Recht 2007). L2 norm at
-      most `sqrt(2)`.
-    * `"sigmoid"`: `sigmoid(x W / scale + b) - 1/2`, b in [-1, 1): a hidden
-      layer with public weights, centred at its public range.
+    * `"projection"`: `W x / sqrt(units)`, `W` standard normal; keeps
+      lengths and angles in expectation (Johnson and Lindenstrauss, 1984).
+    * `"fourier"`: `sqrt(2 / units) cos(W x / scale + b)`, `b` uniform on
+      [0, 2 pi); inner products approximate the Gaussian kernel
+      `exp(-|x - y|**2 / (2 scale**2))` (Rahimi and Recht, 2007).
+    * `"sigmoid"`: `sigmoid(W x / scale + b) - 1/2`, `b` uniform on [-1, 1):
+      a hidden layer with public weights, centred at its public range.
 
-    The weights are not trainable. They are drawn from `seed`, a public
-    constant, and saved with the model.
+    The seed is public, so are the features; mapping a record costs no
+    privacy. The L2 norm of `"fourier"` features is at most `sqrt(2)`, that of
+    `"sigmoid"` at most `sqrt(units) / 2`; that of `"projection"` is not
+    bounded: put `NormalizationLayer` after it.
 
     Args:
-        units: positive int, number of features.
+        units: int >= 1, number of features.
         kind: see above.
-        scale: float > 0, the length over which features change.
-        seed: int.
+        scale: number > 0, the length on which `"fourier"` and `"sigmoid"`
+            features change.
+        seed: int, a public constant.
 
-    Input shape: `(batch, ..., inputs)`. Output shape: `(batch, ..., units)`.
+    Input shape: `(..., features)`. Output shape: `(..., units)`.
 
     Raises:
-        ValueError: if an argument is outside its range.
+        ValueError: if an argument is not as above, or the number of input
+            features is unknown.
 
     Example:
 
-    >>> layer = RandomFeatures(100, kind="fourier", scale=0.5)
-    >>> layer(np.ones((2, 64)) / 8).shape
-    (2, 100)
+    >>> layer = RandomFeatures(800, kind="fourier", scale=2.0, seed=7)
+    >>> layer(np.zeros((2, 50), "float32")).shape
+    (2, 800)
     """
 
     def __init__(self, units, kind="projection", scale=1.0, seed=0, **kwargs):
-        kwargs.setdefault("trainable", False)
         super().__init__(**kwargs)
-        if not isinstance(units, int) or units <= 0:
+        if not _is_integer(units) or units < 1:
             raise ValueError(
-                "Received an invalid value for `units`, expected a positive "
-                f"integer. Received: units={units}"
+                f"`units` must be a positive integer. Received: units={units!r}"
             )
         if kind not in _KINDS:
             raise ValueError(
                 f"`kind` must be one of {_KINDS}. Received: kind={kind!r}"
             )
-        if not (math.isfinite(scale) and scale > 0):
+        if (
+            isinstance(scale, bool)
+            or not isinstance(scale, (int, float, np.number))
+            or not (math.isfinite(scale) and scale > 0)
+        ):
             raise ValueError(
-                "`scale` must be a finite number greater than 0. Received: "
-                f"scale={scale}"
+                "`scale` must be a finite number greater than 0. "
+                f"Received: scale={scale!r}"
             )
-        if not isinstance(seed, int) or seed < 0:
+        if not _is_integer(seed) or seed < 0:
             raise ValueError(
-                "`seed` must be an integer of at least 0. Received: "
-                f"seed={seed}"
+                "`seed` must be an integer >= 0, a public constant. "
+                f"Received: seed={seed!r}"
             )
-        self.units, self.kind = units, kind
-        self.scale, self.seed = float(scale), seed
+        self.units, self.kind = int(units), kind
+        self.scale, self.seed = float(scale), int(seed)
 
     @property
     def public_data(self):
@@ -73,36 +79,46 @@ class RandomFeatures(keras.layers.Layer):
         return f"random weights ({self.kind}, seed {self.seed})"
 
     def build(self, input_shape):
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=(input_shape[-1], self.units),
-            initializer=keras.initializers.RandomNormal(
-                stddev=1.0, seed=self.seed
+        features = input_shape[-1]
+        if features is None:
+            raise ValueError(
+                "The last axis of the input must be known. "
+                f"Received: input_shape={tuple(input_shape)}"
+            )
+        # From NumPy rather than a backend, so that a seed names the same
+        # features everywhere.
+        rng = np.random.default_rng(self.seed)
+        kernel = rng.standard_normal((features, self.units))
+        if self.kind == "projection":
+            kernel /= math.sqrt(self.units)
+            bias = None
+        elif self.kind == "fourier":
+            kernel /= self.scale
+            bias = rng.uniform(0, 2 * math.pi, self.units)
+        else:
+            kernel /= self.scale
+            bias = rng.uniform(-1, 1, self.units)
+        self.kernel = self._constant("kernel", kernel)
+        self.bias = None if bias is None else self._constant("bias", bias)
+
+    def _constant(self, name, value):
+        return self.add_weight(
+            name=name,
+            shape=value.shape,
+            initializer=lambda shape, dtype: ops.convert_to_tensor(
+                value, dtype
             ),
             trainable=False,
         )
-        self.bias = None
-        low, high = {"fourier": (0.0, 2 * math.pi), "sigmoid": (-1.0, 1.0)}.get(
-            self.kind, (0.0, 0.0)
-        )
-        if self.kind != "projection":
-            self.bias = self.add_weight(
-                name="bias",
-                shape=(self.units,),
-                initializer=keras.initializers.RandomUniform(
-                    low, high, seed=self.seed + 1
-                ),
-                trainable=False,
-            )
 
     def call(self, inputs):
-        x = ops.matmul(inputs, self.kernel)
+        y = ops.matmul(inputs, self.kernel)
         if self.kind == "projection":
-            return x / self.units**0.5
-        x = x / self.scale + self.bias
-        if self.kind == "fourier":
-            return (2 / self.units) ** 0.5 * ops.cos(x)
-        return ops.sigmoid(x) - 0.5
+            return y
+        y = y + self.bias
+        if self.kind == "sigmoid":
+            return ops.sigmoid(y) - 0.5
+        return math.sqrt(2 / self.units) * ops.cos(y)
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.units)
@@ -115,3 +131,8 @@ class RandomFeatures(keras.layers.Layer):
             "scale": self.scale,
             "seed": self.seed,
         }
+
+
+def _is_integer(value):
+    whole = isinstance(value, (int, np.integer))
+    return whole and not isinstance(value, bool)

@@ -117,12 +117,17 @@ class Scattering2D(keras.layers.Layer):
     `sqrt(re**2 + im**2 + 1e-12)`. Half precision policies compute in
     float32 and cast the result.
 
+    `power` below 1 compresses: every coefficient `s` becomes `sign(s)
+    |s|**power`, which lets weak second-order responses count. With 0.5 the
+    unit L2 norm that usually follows makes the Hellinger map.
+
     Source: Bruna and Mallat, Invariant Scattering Convolution Networks,
     2013.
 
     Args:
         scales: int `J >= 1`, the number of octaves.
         angles: int `L >= 1`, the number of angles in half a turn.
+        power: number in (0, 1], see above.
         data_format: `"channels_last"`, `"channels_first"`, or `None` for
             the Keras setting.
 
@@ -136,8 +141,9 @@ class Scattering2D(keras.layers.Layer):
     axis comes second in both.
 
     Raises:
-        ValueError: if `scales` or `angles` is not a positive integer, or
-            the images are too small or of unknown size.
+        ValueError: if `scales` or `angles` is not a positive integer,
+            `power` is outside (0, 1], or the images are too small or of
+            unknown size.
 
     Example:
 
@@ -146,10 +152,21 @@ class Scattering2D(keras.layers.Layer):
     (1, 7, 7, 81)
     """
 
-    def __init__(self, scales=2, angles=8, data_format=None, **kwargs):
+    def __init__(
+        self, scales=2, angles=8, power=1.0, data_format=None, **kwargs
+    ):
         super().__init__(**kwargs)
         self.scales = _positive_integer("scales", scales)
         self.angles = _positive_integer("angles", angles)
+        if (
+            isinstance(power, bool)
+            or not isinstance(power, (int, float, np.number))
+            or not 0 < power <= 1
+        ):
+            raise ValueError(
+                f"`power` must be a number in (0, 1]. Received: power={power!r}"
+            )
+        self.power = float(power)
         if data_format is None:
             data_format = keras.config.image_data_format()
         if data_format not in ("channels_last", "channels_first"):
@@ -216,6 +233,8 @@ class Scattering2D(keras.layers.Layer):
                 second.append(self._second_order(u, j))
         # (batch * channels, h, w, paths): one image channel is one image.
         y = ops.concatenate([self._average(x, 0), *first, *second], axis=-1)
+        if self.power < 1:
+            y = ops.sign(y) * ops.power(ops.abs(y) + _TINY, self.power)
         h, w = y.shape[1:3]
         y = ops.reshape(y, (-1, channels, h, w, self.paths))
         if self.data_format == "channels_last":
@@ -238,9 +257,7 @@ class Scattering2D(keras.layers.Layer):
             axis=-1,
         )
         h, w, paths = s.shape[1:]
-        s = ops.transpose(
-            ops.reshape(s, (-1, L, h, w, paths)), (0, 2, 3, 1, 4)
-        )
+        s = ops.transpose(ops.reshape(s, (-1, L, h, w, paths)), (0, 2, 3, 1, 4))
         return ops.reshape(s, (-1, h, w, L * paths))
 
     def _modulus(self, x, j, r):
@@ -282,6 +299,7 @@ class Scattering2D(keras.layers.Layer):
             **super().get_config(),
             "scales": self.scales,
             "angles": self.angles,
+            "power": self.power,
             "data_format": self.data_format,
         }
 

@@ -43,8 +43,8 @@ class CrossEntropyObjective:
     Example:
 
     >>> objective = CrossEntropyObjective(num_features=8, num_outputs=3)
-    >>> objective.sensitivity("l2", neighbours="add_remove") ** 2
-    2.0
+    >>> round(objective.sensitivity("l2", neighbours="add_remove"), 4)
+    1.4142
     """
 
     num_features: int

@@ -1,0 +1,524 @@
+"""What a proven fit promises, on whatever backend runs the tests."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fm as fm
+from keras_fm.callbacks import PrivateModel
+
+EPSILON, DELTA = 3.0, 1e-5
+
+
+def records(n=300, d=6, classes=3, seed=0):
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % classes
+    x = rng.normal(size=(n, d)).astype("float32")
+    x[np.arange(n), y] += 2
+    return x, y
+
+
+def model(units=3, body=(), head=None, shape=(6,), optimizer="adam"):
+    keras.utils.set_random_seed(1)
+    m = keras.Sequential(
+        [
+            keras.Input(shape),
+            *body,
+            fm.layers.NormalizationLayer(),
+            head or fm.layers.PrivateDense(units),
+        ]
+    )
+    m.compile(optimizer, fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
+    return m
+
+
+def private(data, epsilon=EPSILON, **kwargs):
+    budget = fm.PrivacyBudget(epsilon, DELTA)
+    return PrivateModel(budget, data=data, **kwargs)
+
+
+def weights(m):
+    return np.concatenate([w.ravel() for w in m.get_weights()])
+
+
+class Unreadable:
+    """Data that must not be touched."""
+
+    def __len__(self):
+        pytest.fail("private data was read")
+
+    __getitem__ = __iter__ = __array__ = __len__
+
+
+# After the release, no record moves a weight ---------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("fill", [0.0, np.nan])
+def test_training_is_the_same_with_the_records_replaced(
+    tmp_path, optimizer, fill
+):
+    x, y = records()
+    m = model(optimizer=optimizer)
+    p = private((x, y), start="current")
+    m.fit(x, y, epochs=1, shuffle=False, callbacks=[p], verbose=0)
+    m.save(tmp_path / "m.keras")
+    begin = weights(m)
+    m.fit(x, y, epochs=3, shuffle=False, callbacks=[p], verbose=0)
+    other = keras.saving.load_model(tmp_path / "m.keras")
+    other.fit(x * 0 + fill, y * 0, epochs=3, shuffle=False, verbose=0)
+    assert np.abs(weights(m) - begin).max() > 1e-3, "training did not move"
+    np.testing.assert_array_equal(weights(m), weights(other))
+
+
+def test_the_gradient_of_a_released_layer_is_that_of_the_release():
+    x, y = records()
+    m = model(optimizer=keras.optimizers.SGD(0.1))
+    p = private((x, y), start="current")
+    before = [w.astype(np.float64) for w in m.get_weights()]
+    m.fit(x, y, batch_size=300, callbacks=[p], verbose=0)
+    hessian, minimiser = p.release.minimise()
+    n, c = p.release.estimated_records(), m.layers[-1].bias_feature
+    full = np.concatenate([before[0], before[1][None] / c])
+    slope = hessian @ (full - minimiser) / (4 * n)
+    np.testing.assert_allclose(
+        m.get_weights()[0], before[0] - 0.1 * slope[:-1], rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(
+        m.get_weights()[1], before[1] - 0.1 * slope[-1] / c, rtol=1e-4,
+        atol=1e-5,
+    )  # fmt: skip
+
+
+def test_the_logged_loss_is_the_released_objective():
+    x, y = records()
+    m = model(optimizer=keras.optimizers.SGD(0.0))
+    p = private((x, y))
+    history = m.fit(x, y, epochs=2, callbacks=[p], verbose=0).history
+    assert set(history) == {"loss"}, "a metric of private records was logged"
+    release, n = p.release, p.release.estimated_records()
+    hessian, minimiser = release.minimise()
+    value = 3 * np.log(2) + (
+        release.objective.value(minimiser, (hessian, release.linear)) / n
+    )
+    np.testing.assert_allclose(history["loss"], value, rtol=1e-4)
+
+
+def test_validation_metrics_stay():
+    x, y = records()
+    m = model()
+    history = m.fit(
+        x, y, callbacks=[private((x, y))], validation_data=(x, y), verbose=0
+    ).history
+    assert set(history) == {"loss", "val_loss", "val_accuracy"}
+
+
+def test_the_start_is_the_minimiser_and_training_stays_there():
+    x, y = records()
+    m = model()
+    p = private((x, y), epsilon=1e5)
+    m.fit(x, y, epochs=5, callbacks=[p], verbose=0)
+    minimiser = p.release.minimise()[1]
+    np.testing.assert_allclose(m.get_weights()[0], minimiser[:-1], atol=1e-4)
+    accuracy = np.mean(m.predict(x, verbose=0).argmax(1) == y)
+    assert accuracy > 0.85
+
+
+# What is charged --------------------------------------------------------------
+
+
+def test_two_fits_cost_one_release():
+    x, y = records()
+    m, p = model(), private((x, y))
+    m.fit(x, y, callbacks=[p], verbose=0)
+    first = p.release
+    m.fit(x, y, callbacks=[p], verbose=0)
+    assert p.release is first and len(p.ledger.entries) == 1
+    assert 0.999 * EPSILON < p.ledger.epsilon() <= EPSILON
+
+
+def test_a_new_draw_is_charged_and_a_third_refused():
+    x, y = records()
+    m, p = model(), private((x, y), planned_releases=2)
+    m.fit(x, y, callbacks=[p], verbose=0)
+    half = p.ledger.epsilon()
+    p.new_release = True
+    m.fit(x, y, callbacks=[p], verbose=0)
+    assert len(p.ledger.entries) == 2
+    assert half < p.ledger.epsilon() <= EPSILON
+    p.new_release, p.data = True, Unreadable()
+    with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
+        m.fit(x, y, callbacks=[p], verbose=0)
+    assert len(p.ledger.entries) == 2
+
+
+def test_other_data_on_a_second_fit_is_refused():
+    x, y = records()
+    m, p = model(), private((x, y))
+    m.fit(x, y, callbacks=[p], verbose=0)
+    with pytest.raises(ValueError, match="data changed since the release"):
+        m.fit(x + 1, y, callbacks=[p], verbose=0)
+    p.data = (x, (y + 1) % 3)
+    with pytest.raises(ValueError, match="data changed since the release"):
+        m.fit(x, y, callbacks=[p], verbose=0)
+
+
+def test_a_loaded_model_trains_on_without_reading(tmp_path):
+    x, y = records()
+    m, p = model(), private((x, y))
+    m.fit(x, y, callbacks=[p], verbose=0)
+    m.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    head = loaded.layers[-1]
+    assert head.is_released
+    assert fm.Ledger.from_json(head.ledger_json).epsilon() == p.ledger.epsilon()
+    np.testing.assert_array_equal(
+        loaded.predict(x, verbose=0), m.predict(x, verbose=0)
+    )
+    again = private(Unreadable())
+    loaded.fit(x, y, callbacks=[again], verbose=0)
+    assert not again.ledger.entries
+
+
+def test_a_seed_is_labelled_not_private():
+    x, y = records()
+    m, p = model(), private((x, y), reproducible_noise=1)
+    m.fit(x, y, callbacks=[p], verbose=0)
+    assert p.ledger.epsilon() == np.inf
+    assert "NOT PRIVATE" in p.report()
+
+
+def test_plan_spends_nothing():
+    m, p = model(), private(Unreadable())
+    assert "GaussianMechanism" in p.plan(m)
+    assert not p.ledger.entries
+
+
+# The statistics ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 7, 1024, 1030])
+def test_padding_of_the_last_batch_is_not_counted(n):
+    x, y = records(n)
+    m, p = model(), private((x, y), epsilon=1e6)
+    with np.errstate(all="ignore"):
+        m.fit(x, y, callbacks=[p], verbose=0)
+    assert p.release.estimated_records() == pytest.approx(n, abs=0.5)
+    counts = np.bincount(y, minlength=3) * m.layers[-1].bias_feature
+    np.testing.assert_allclose(p.release.linear[-1], counts, atol=0.02)
+
+
+def test_any_form_of_data_gives_the_same_release():
+    x, y = records()
+
+    class Py(keras.utils.PyDataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, i):
+            return x[100 * i : 100 * i + 100], y[100 * i : 100 * i + 100]
+
+    def generator():
+        for i in range(0, 300, 50):
+            yield x[i : i + 50], y[i : i + 50]
+
+    forms = [(x, y), Py(), generator]
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        forms.append(tf.data.Dataset.from_tensor_slices((x, y)).batch(64))
+    found = []
+    for data in forms:
+        m, p = model(), private(data, reproducible_noise=0)
+        m.fit(x, y, callbacks=[p], verbose=0)
+        found.append(p.release)
+    for release in found[1:]:
+        np.testing.assert_allclose(
+            release.quadratic, found[0].quadratic, atol=1e-3
+        )
+        np.testing.assert_allclose(release.linear, found[0].linear, atol=1e-3)
+
+
+def test_released_statistics_agree_between_backends():
+    # Computed once on the TensorFlow backend by the lines below.
+    x, y = records(64)
+    m, p = model(), private((x, y), reproducible_noise=0)
+    m.fit(x, y, callbacks=[p], verbose=0)
+    golden = [[13.23103, 3.37014, -1.74685], [2.09139, 14.48241, 1.36601]]
+    np.testing.assert_allclose(p.release.linear[:2], golden, atol=1e-4)
+
+
+# Refusals, all before anything is spent ----------------------------------------
+
+
+def refused(match, m=None, data=None, fit=None, error=ValueError, **kwargs):
+    x, y = records()
+    m = m or model()
+    p = private(data or (x, y), **kwargs)
+    with pytest.raises(error, match=match):
+        m.fit(*(fit or {}).pop("args", (x, y)), callbacks=[p], verbose=0,
+              **(fit or {}))  # fmt: skip
+    assert not p.ledger.entries, "something was charged"
+    assert not m.layers or not getattr(m.layers[-1], "is_released", False)
+
+
+class Mixer(keras.layers.Layer):
+    def call(self, x):
+        return x - keras.ops.mean(x, axis=0, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    "layer, match",
+    [
+        (lambda: keras.layers.BatchNormalization(), "BatchNormalization"),
+        (
+            lambda: keras.layers.BatchNormalization(trainable=False),
+            "GroupNormalization",
+        ),
+        (lambda: fm.layers.NormalizationLayer(mode="batch"), "mixes records"),
+        (lambda: Mixer(), "mix the records of a batch"),
+        (lambda: keras.layers.Dense(4), "trainable weights"),
+        (
+            lambda: fm.layers.PerturbedAffine(4),
+            "no proof covers one noise vector",
+        ),
+    ],
+)
+def test_unsafe_layers(layer, match):
+    refused(match, model(body=[layer()]))
+
+
+def test_adapted_normalization():
+    layer = keras.layers.Normalization()
+    layer.adapt(records()[0])
+    refused("was adapted to data", model(body=[layer]))
+    public = keras.layers.Normalization(mean=0.0, variance=4.0)
+    x, y = records()
+    m, p = model(body=[public]), private((x, y))
+    m.fit(x, y, callbacks=[p], verbose=0)
+    assert len(p.ledger.entries) == 1
+
+
+def test_frozen_layers_count_as_public_and_are_named():
+    x, y = records()
+    m = model(body=[keras.layers.Dense(4, trainable=False, name="frozen")])
+    p = private((x, y))
+    m.fit(x, y, callbacks=[p], verbose=0)
+    assert "frozen weights of layer 'frozen'" in p.report()
+
+
+def test_wrong_models():
+    unbuilt = keras.Sequential([fm.layers.PrivateDense(3)])
+    with pytest.raises(ValueError, match="must be built"):
+        private(records()).plan(unbuilt)
+    refused("must be `keras_fm.layers.PrivateDense`",
+            model(head=keras.layers.Dense(3)))  # fmt: skip
+    a, b = keras.Input((6,)), keras.Input((6,))
+    two = keras.Model([a, b], fm.layers.PrivateDense(3)(a + b))
+    with pytest.raises(ValueError, match="one input and one output"):
+        private(records()).plan(two)
+
+
+def test_bad_records():
+    x, y = records()
+    bad = x.copy()
+    bad[5, 2] = np.nan
+    refused("NaN or infinite", data=(bad, y))
+    refused(r"whole numbers in \[0, 3\)", data=(x, y + 1))
+    refused("must have shape", data=(x[:, :5], y))
+    refused("same number of records", data=(x, y[:-1]))
+    m = keras.Sequential([keras.Input((6,)), fm.layers.PrivateDense(3)])
+    m.compile("sgd", fm.losses.TaylorCrossEntropy())
+    refused("outside the public L2 bound", m)
+    clipped = keras.Sequential(
+        [keras.Input((6,)), fm.layers.PrivateDense(3, clip=True)]
+    )
+    clipped.compile("sgd", fm.losses.TaylorCrossEntropy())
+    p = private((x, y))
+    clipped.fit(x, y, callbacks=[p], verbose=0)
+    assert len(p.ledger.entries) == 1
+    refused(
+        "at least one feature is negative|At least one feature is negative",
+        model(head=fm.layers.PrivateDense(3, nonnegative=True)),
+    )
+
+
+def test_fit_arguments_that_reweigh_or_peek():
+    x, y = records()
+    refused("class_weight", fit={"class_weight": {0: 2.0}})
+    refused("sample_weight", fit={"sample_weight": np.ones(300)})
+    refused("validation_split", fit={"validation_split": 0.2})
+    stop = keras.callbacks.EarlyStopping(monitor="accuracy")
+    p, m = private((x, y)), model()
+    with pytest.raises(ValueError, match="monitors 'accuracy'"):
+        m.fit(x, y, callbacks=[p, stop], verbose=0)
+    assert not p.ledger.entries
+    stop = keras.callbacks.EarlyStopping(monitor="loss")
+    m.fit(x, y, callbacks=[p, stop], verbose=0)
+    assert len(p.ledger.entries) == 1
+
+
+def test_secret_number_of_records():
+    refused("steps_per_epoch", n_public=False)
+    x, y = records()
+    m, p = model(), private((x, y), n_public=False)
+    m.fit(x, y, steps_per_epoch=2, callbacks=[p], verbose=0)
+    assert "n is not used" in p.report()
+
+
+def test_a_large_delta_is_warned_about():
+    x, y = records()
+    p = PrivateModel(fm.PrivacyBudget(1.0, 0.01), data=(x, y))
+    with pytest.warns(UserWarning, match="not below one over"):
+        model().fit(x, y, callbacks=[p], verbose=0)
+
+
+@pytest.mark.parametrize(
+    "kwargs, match",
+    [
+        ({"guarantee": "sure"}, "`guarantee` must be"),
+        ({"data": None}, "needs the private records"),
+        ({"planned_releases": 0}, "`planned_releases`"),
+        ({"start": "zero"}, "`start` must be"),
+        ({"ridge_factor": -1.0}, "`ridge_factor`"),
+        ({"neighbours": "both"}, "`neighbours` must be"),
+        ({"guarantee": "published"}, "pass the `batch_size`"),
+        ({"budget": 0.0}, "`epsilon` must be"),
+        ({"budget": float("nan")}, "`epsilon` must be"),
+    ],
+)
+def test_bad_arguments(kwargs, match):
+    with pytest.raises(ValueError, match=match):
+        PrivateModel(**({"budget": 1.0, "data": records()} | kwargs))
+
+
+# Published ----------------------------------------------------------------------
+
+
+def published_model():
+    keras.utils.set_random_seed(0)
+    m = keras.Sequential(
+        [
+            keras.Input((6,)),
+            fm.layers.PerturbedAffine(4, activation="relu"),
+            fm.layers.PrivateDense(3),
+        ]
+    )
+    m.compile("adam", fm.losses.TaylorCrossEntropy())
+    return m
+
+
+def published(**kwargs):
+    return PrivateModel(
+        2.0, guarantee="published", batch_size=50, reproducible_noise=3,
+        **kwargs,
+    )  # fmt: skip
+
+
+def noises(m):
+    return [
+        keras.ops.convert_to_numpy(v)
+        for layer in m.layers
+        for v in layer._hidden.variables.values()
+    ]
+
+
+def test_published_is_claimed_and_its_noise_is_fixed_once():
+    x, y = records()
+    m, p = published_model(), published()
+    m.fit(x, y, batch_size=50, epochs=2, callbacks=[p], verbose=0)
+    first = noises(m)
+    m.fit(x, y, batch_size=50, callbacks=[p], verbose=0)
+    for a, b in zip(first, noises(m)):
+        np.testing.assert_array_equal(a, b)
+    assert len(first) == 4
+    assert p.ledger.claimed_epsilon() == pytest.approx(2.0)
+    assert p.ledger.epsilon() == np.inf
+    assert "no valid proof" in p.report() and "replace_one" in p.report()
+
+
+def test_published_noise_never_reaches_a_file_or_a_repr(tmp_path):
+    x, y = records()
+    m, p = published_model(), published()
+    save = keras.callbacks.ModelCheckpoint(tmp_path / "c.weights.h5",
+                                           save_weights_only=True)  # fmt: skip
+    m.fit(x, y, batch_size=50, callbacks=[p, save], verbose=0)
+    m.save(tmp_path / "m.keras")
+    secret = np.concatenate([v.ravel() for v in noises(m)])
+    assert secret.size > 50
+    for path in tmp_path.iterdir():
+        content = path.read_bytes()
+        assert content, path
+    stored = np.concatenate([w.ravel() for w in m.get_weights()])
+    assert not np.isin(secret, stored).any()
+    assert not np.isin(secret, weights(keras.saving.load_model(
+        tmp_path / "m.keras"))).any()  # fmt: skip
+    import h5py
+
+    with h5py.File(tmp_path / "c.weights.h5") as f:
+        arrays = []
+        f.visititems(
+            lambda _, v: arrays.append(np.ravel(v))
+            if isinstance(v, h5py.Dataset)
+            else None
+        )
+    assert arrays and not np.isin(secret, np.concatenate(arrays)).any()
+    text = repr(m.variables) + str(m.layers) + str(m.get_config())
+    assert not any(f"{v:.4g}" in text for v in secret if abs(v) > 1)
+
+
+def test_published_loss_holds_the_perturbed_coefficients():
+    x, y = records(50)
+    keras.utils.set_random_seed(0)
+    m = keras.Sequential([keras.Input((6,)), fm.layers.PrivateDense(3)])
+    m.compile(keras.optimizers.SGD(0.0), fm.losses.TaylorCrossEntropy())
+    plain = m.evaluate(x, y, verbose=0)
+    loss = m.fit(x, y, batch_size=50, callbacks=[published()], verbose=0)
+    head = m.layers[-1]
+    noise = {
+        k: keras.ops.convert_to_numpy(v)
+        for k, v in head._hidden.variables.items()
+    }
+    w = np.concatenate([head.get_weights()[0],
+                        head.get_weights()[1][None] / 0.1])  # fmt: skip
+    added = np.sum(noise["linear_noise"] * w) + np.einsum(
+        "ik,kij,jk->", w, noise["quadratic_noise"], w
+    )
+    np.testing.assert_allclose(
+        loss.history["loss"][0], plain + added, rtol=1e-3
+    )
+
+
+def test_published_and_proven_do_not_mix():
+    x, y = records()
+    m = keras.Sequential([keras.Input((6,)), fm.layers.PrivateDense(3, clip=True)])
+    m.compile("sgd", fm.losses.TaylorCrossEntropy())
+    m.fit(x, y, batch_size=50, callbacks=[published()], verbose=0)
+    with pytest.raises(ValueError, match="carries published noise"):
+        m.fit(x, y, callbacks=[private((x, y))], verbose=0)
+
+
+def test_batch_size_must_agree():
+    x, y = records()
+    with pytest.raises(ValueError, match="same `batch_size`"):
+        published_model().fit(x, y, batch_size=32, callbacks=[published()],
+                              verbose=0)  # fmt: skip
+
+
+def test_an_objective_that_takes_no_part_is_noticed():
+    class Own(keras.Sequential):
+        def compute_loss(
+            self, x=None, y=None, y_pred=None, sample_weight=None,
+            training=True,
+        ):  # fmt: skip
+            return keras.ops.mean(self.layers[-1].kernel ** 2)
+
+        def call(self, inputs, training=None):
+            return super().call(inputs, training=False)
+
+    x, y = records()
+    m = Own([keras.Input((6,)), fm.layers.NormalizationLayer(),
+             fm.layers.PrivateDense(3)])  # fmt: skip
+    m.compile("sgd", fm.losses.TaylorCrossEntropy())
+    with pytest.raises(RuntimeError, match="took no part in training"):
+        m.fit(x, y, callbacks=[private((x, y))], verbose=0)

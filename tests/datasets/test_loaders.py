@@ -1,0 +1,89 @@
+"""Loaders: shapes, ranges, where files are looked for, bad files."""
+
+import numpy as np
+import pytest
+
+from keras_fm import datasets
+
+
+def arrays(n=4):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (n, 5, 5), dtype=np.uint8)
+    labels = np.arange(n) % 3
+    return {
+        "x_train": images,
+        "y_train": labels,
+        "x_test": images[:2],
+        "y_test": labels[:2],
+    }
+
+
+def test_digits_are_embedded_and_split_by_a_rule():
+    (x, y), (x_test, y_test) = datasets.load("digits")
+    assert x.shape == (1437, 8, 8, 1) and x_test.shape == (360, 8, 8, 1)
+    assert x.dtype == np.float32 and 0 <= x.min() and x.max() == 1
+    assert set(y) == set(range(10)) == set(y_test)
+    # Disjoint: the split is by position, and no digit image repeats.
+    rows = {r.tobytes() for r in x}
+    assert not any(r.tobytes() in rows for r in x_test)
+
+
+def test_npz_pixels_are_scaled_and_channels_added(tmp_path):
+    path = tmp_path / "set.npz"
+    content = arrays()
+    np.savez(path, **content)
+    (x, y), (x_test, _) = datasets.load(str(path))
+    assert x.shape == (4, 5, 5, 1) and x_test.shape == (2, 5, 5, 1)
+    np.testing.assert_allclose(x[..., 0], content["x_train"] / 255, rtol=1e-6)
+    assert y.dtype == np.int64
+
+
+def test_the_data_folder_comes_first(tmp_path, monkeypatch):
+    np.savez(tmp_path / "mnist.npz", **arrays())
+    monkeypatch.setenv("KERAS_FM_DATA", str(tmp_path))
+    assert datasets.load("mnist")[0][0].shape == (4, 5, 5, 1)
+
+
+def test_labels_of_shape_n_1_are_flattened(tmp_path):
+    content = arrays()
+    content["y_train"] = content["y_train"][:, None]
+    np.savez(tmp_path / "a.npz", **content)
+    assert datasets.load(str(tmp_path / "a.npz"))[0][1].shape == (4,)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match="Unknown data set 'mnits'"):
+        datasets.load("mnits")
+
+
+def test_bad_files_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="Cannot load"):
+        datasets.load(str(tmp_path / "absent.npz"))
+    (tmp_path / "text.npz").write_text("no archive")
+    with pytest.raises(ValueError, match="Cannot load"):
+        datasets.load(str(tmp_path / "text.npz"))
+    content = arrays()
+    del content["y_test"]
+    np.savez(tmp_path / "short.npz", **content)
+    with pytest.raises(ValueError, match="lacks the arrays"):
+        datasets.load(str(tmp_path / "short.npz"))
+
+
+def test_pickled_objects_are_never_loaded(tmp_path):
+    class Boom:
+        def __reduce__(self):
+            return (pytest.fail, ("code from a file was executed",))
+
+    content = arrays()
+    content["x_train"] = np.array([Boom()], dtype=object)
+    np.savez(tmp_path / "pickle.npz", **content)
+    with pytest.raises(ValueError, match="Cannot load"):
+        datasets.load(str(tmp_path / "pickle.npz"))
+
+
+def test_float_labels_are_refused(tmp_path):
+    content = arrays()
+    content["y_train"] = content["y_train"] / 2
+    np.savez(tmp_path / "a.npz", **content)
+    with pytest.raises(ValueError, match="Labels must be integers"):
+        datasets.load(str(tmp_path / "a.npz"))

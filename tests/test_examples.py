@@ -1,0 +1,16 @@
+"""The examples run, and what they print is composed from a ledger."""
+
+import pathlib
+import runpy
+
+EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
+
+
+def test_first_private_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    script = EXAMPLES / "first_private_model.py"
+    runpy.run_path(str(script), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "proven:     (epsilon = 1.99" in printed
+    assert "frozen weights of layer 'random_features'" in printed
+    assert (tmp_path / "private_digits.keras").exists()
