@@ -13,10 +13,9 @@ import os
 import statistics
 import time
 
-from absl import app
-from absl import flags
 import keras
 import numpy as np
+from absl import app, flags
 
 import keras_fm as fm
 from keras_fm.baselines import dp_sgd

@@ -1,6 +1,6 @@
 """A first private model: digits, one read of the records, proven epsilon.
 
-    python examples/first_private_model.py
+python examples/first_private_model.py
 """
 
 import keras

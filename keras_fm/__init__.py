@@ -4,14 +4,16 @@ Perturb the coefficients of an objective once, then train with ordinary
 `compile` and `fit` for as long as you like.
 """
 
-from keras_fm import baselines
-from keras_fm import callbacks
-from keras_fm import datasets
-from keras_fm import features
-from keras_fm import layers
-from keras_fm import losses
-from keras_fm import objectives
-from keras_fm import polynomials
+from keras_fm import (
+    baselines,
+    callbacks,
+    datasets,
+    features,
+    layers,
+    losses,
+    objectives,
+    polynomials,
+)
 from keras_fm.budget import Neighbours, PrivacyBudget
 from keras_fm.ledger import BudgetExceededError, Ledger, LedgerEntry
 from keras_fm.release import Release

@@ -16,7 +16,7 @@ Commands:
 `keras-fm compare --help` explains every flag.
 """
 
-_COMPARE = """Trains one architecture on one split in every way and prints one table.
+_COMPARE = """Trains one architecture in every way and prints one table.
 
   keras-fm compare
       the digits embedded in scikit-learn, offline, within three minutes
@@ -76,9 +76,7 @@ def _define_compare(values):
         "dp_sgd_vectorized, dp_sgd_sequential, dp_sgd_head. Default: all "
         "(without the DP-SGD ones where tensorflow-privacy is missing).",
     )
-    define(
-        flags.DEFINE_list, "epsilons", ["0.5", "2", "8"], "Privacy budgets."
-    )
+    define(flags.DEFINE_list, "epsilons", ["0.5", "2", "8"], "Privacy budgets.")
     define(
         flags.DEFINE_float,
         "delta",

@@ -134,9 +134,7 @@ class Comparison:
         for method in self.methods:
             if method.startswith("dp_sgd") and self.delta == 0:
                 continue
-            epsilons = (
-                (None,) if method in WITHOUT_EPSILON else self.epsilons
-            )
+            epsilons = (None,) if method in WITHOUT_EPSILON else self.epsilons
             yield from itertools.product((method,), epsilons, range(self.seeds))
 
 
@@ -200,9 +198,9 @@ class _Trainer:
         self.spec = spec
         self.x, self.y = train
         self.x_test, self.y_test = test
-        self.classes = int(
-            max(self.y.max(), self.y_test.max())
-        ) + 1  # the classes of the public data set, not of a private one
+        self.classes = (
+            int(max(self.y.max(), self.y_test.max())) + 1
+        )  # the classes of the public data set, not of a private one
         self._dp_sgd_choice = {}
 
     # The architecture ----------------------------------------------------

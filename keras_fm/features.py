@@ -23,8 +23,7 @@ def check(name):
     """Raises a ValueError unless `name` is a known feature map."""
     if name not in FEATURES:
         raise ValueError(
-            f"`features` must be one of {FEATURES}. Received: "
-            f"features={name!r}"
+            f"`features` must be one of {FEATURES}. Received: features={name!r}"
         )
 
 

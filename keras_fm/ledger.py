@@ -175,9 +175,7 @@ class Ledger:
         for entry in entries:
             self._check_relation(entry)
         after = self._entries + entries
-        proven = [
-            e.build_mechanism() for e in after if e.guarantee == "proven"
-        ]
+        proven = [e.build_mechanism() for e in after if e.guarantee == "proven"]
         claimed = math.fsum(
             e.mechanism["claimed_epsilon"]
             for e in after
@@ -210,8 +208,7 @@ class Ledger:
         now = datetime.datetime.now(datetime.timezone.utc)
         stamp = now.isoformat(timespec="seconds")
         self._entries.extend(
-            dataclasses.replace(copy.deepcopy(e), when=stamp)
-            for e in entries
+            dataclasses.replace(copy.deepcopy(e), when=stamp) for e in entries
         )
 
     # Persistence ---------------------------------------------------------
@@ -298,7 +295,9 @@ class Ledger:
                 "covered:    weights, all checkpoints and everything "
                 "computed from the releases below",
                 "uncovered:  metrics on private records, choices made by "
-                "looking at them, the number of records where public",
+                "looking at them, the number of records where public, "
+                "refusals of invalid records, the low-order bits of "
+                "floating-point noise, side channels",
             ]
         if any(not e.private for e in self._entries):
             lines.append(

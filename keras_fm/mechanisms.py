@@ -16,6 +16,8 @@ import secrets
 import numpy as np
 from dp_accounting.pld import common as pld_common
 from dp_accounting.pld import privacy_loss_distribution as pld_lib
+from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
+from scipy import optimize
 
 # The privacy loss is rounded up to multiples of this fraction of epsilon.
 _RELATIVE_DISCRETIZATION = 1e-4
@@ -364,8 +366,9 @@ def compose_epsilon(mechanisms, delta, scale=1.0):
 def gaussian_multiplier(epsilon, delta):
     """Smallest noise multiplier of one Gaussian that meets (epsilon, delta).
 
-    Found by bisection on the privacy loss distribution of dp_accounting; the
-    returned multiplier meets the budget, it does not overshoot it.
+    The closed form of dp_accounting, raised until the composition that the
+    ledger uses confirms it: the returned multiplier meets the budget, it does
+    not overshoot it.
 
     Args:
         epsilon: float > 0.
@@ -391,15 +394,14 @@ def gaussian_multiplier(epsilon, delta):
         )
         return compose_epsilon([mechanism], delta, scale=epsilon)
 
-    low, high = 0.5 / math.sqrt(2 * epsilon + 1), 1.0
-    while spent(low) <= epsilon:
-        low, high = low / 2, low
-    while spent(high) > epsilon:
-        low, high = high, 2 * high
-    while high - low > 1e-5 * high:
-        middle = (low + high) / 2
-        if spent(middle) > epsilon:
-            low = middle
-        else:
-            high = middle
-    return high
+    # The closed form, then the smallest of a few steps above it that the
+    # composition, which rounds losses up, also finds within the budget.
+    def excess(log_multiplier):
+        exact = GaussianPrivacyLoss(math.exp(log_multiplier))
+        return exact.get_delta_for_epsilon(epsilon) - delta
+
+    exact = math.exp(optimize.brentq(excess, -20.0, 20.0, xtol=1e-9))
+    step = 1e-5
+    while spent(exact * (1 + step)) > epsilon:
+        step *= 2
+    return exact * (1 + step)

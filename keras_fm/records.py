@@ -31,9 +31,7 @@ def batches(data, batch_size=4096):
         yield from map(_pair, data.as_numpy_iterator())
     elif hasattr(data, "num_batches") or hasattr(data, "__len__"):
         # Keras: `num_batches` of a PyDataset without end is `None`.
-        total = (
-            data.num_batches if hasattr(data, "num_batches") else len(data)
-        )
+        total = data.num_batches if hasattr(data, "num_batches") else len(data)
         if total is None or not math.isfinite(total):
             raise ValueError(
                 "The dataset has no end, so a pass over it never stops."

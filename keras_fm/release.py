@@ -89,9 +89,7 @@ def release(
             "A release reads every record, so it cannot be accounted as a "
             "sample of them. Use the mechanism of `calibrate`."
         )
-    needed = objective.sensitivity(
-        mechanism.norm, neighbours=ledger.neighbours
-    )
+    needed = objective.sensitivity(mechanism.norm, neighbours=ledger.neighbours)
     if mechanism.sensitivity < needed * (1 - 1e-12):
         raise ValueError(
             f"The mechanism's sensitivity {mechanism.sensitivity:g} is below "

@@ -111,8 +111,12 @@ def test_dp_sgd_beside_ours(small, tmp_path):
     outcomes = compare.run(
         spec(
             small,
-            methods=("proven", "dp_sgd_vectorized", "dp_sgd_sequential",
-                     "dp_sgd_head"),  # fmt: skip
+            methods=(
+                "proven",
+                "dp_sgd_vectorized",
+                "dp_sgd_sequential",
+                "dp_sgd_head",
+            ),  # fmt: skip
             epsilons=(50.0,),
             seeds=1,
             dp_sgd=fast,

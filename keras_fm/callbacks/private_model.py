@@ -8,14 +8,11 @@ import keras
 import numpy as np
 
 from keras_fm import budget as budget_lib
-from keras_fm import claims
-from keras_fm import mechanisms
-from keras_fm import records
+from keras_fm import claims, mechanisms, records
 from keras_fm import release as release_lib
-from keras_fm.callbacks import fit_arguments
-from keras_fm.callbacks import model_check
-from keras_fm.ledger import Ledger, LedgerEntry
+from keras_fm.callbacks import fit_arguments, model_check
 from keras_fm.layers.perturbed_affine import PerturbedAffine
+from keras_fm.ledger import Ledger, LedgerEntry
 from keras_fm.objectives import CrossEntropyObjective
 
 _READ_BATCH = 1024
@@ -273,16 +270,12 @@ class PrivateModel(keras.callbacks.Callback):
         hessian, minimiser = self.release.minimise(self.ridge_factor)
         # The objective per record; the estimate comes from the release.
         n = self.release.estimated_records()
-        linear = self.release.objective.linear_coefficients(
-            self.release.linear
-        )
+        linear = self.release.objective.linear_coefficients(self.release.linear)
         offset = (
             np.vdot(linear, minimiser)
             + np.vdot(minimiser, hessian @ minimiser) / 8
         ) / n
-        head.set_release(
-            hessian / n, minimiser, offset, self._ledger.to_json()
-        )
+        head.set_release(hessian / n, minimiser, offset, self._ledger.to_json())
         if self.start == "minimiser":
             head.set_weights_from_minimiser()
 
@@ -337,8 +330,7 @@ class PrivateModel(keras.callbacks.Callback):
         expected = self.model.inputs[0].shape[1:]
         for x, y in records.batches(self.data, _READ_BATCH):
             if len(x.shape[1:]) != len(expected) or any(
-                e is not None and e != d
-                for e, d in zip(expected, x.shape[1:])
+                e is not None and e != d for e, d in zip(expected, x.shape[1:])
             ):
                 raise ValueError(
                     f"Records must have shape {tuple(expected)}, as the "

@@ -121,8 +121,9 @@ class NormalizationLayer(keras.layers.Layer):
         return {"l2": d**0.5, "l1": d, "linf": 1.0}[self.norm]
 
     def _extremes(self, x, training):
-        low, high = ops.cast(self.low, "float32"), ops.cast(
-            self.high, "float32"
+        low, high = (
+            ops.cast(self.low, "float32"),
+            ops.cast(self.high, "float32"),
         )
         if training:
             new_low, new_high = ops.min(x, axis=0), ops.max(x, axis=0)

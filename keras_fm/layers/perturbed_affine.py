@@ -93,7 +93,10 @@ class PerturbedAffine(HiddenStateLayer):
             ValueError: if a shape is wrong or noise was fixed before: the
                 objective of a fit is perturbed exactly once.
         """
-        input_noise, bias_noise = np.asarray(input_noise), np.asarray(bias_noise)
+        input_noise, bias_noise = (
+            np.asarray(input_noise),
+            np.asarray(bias_noise),
+        )
         if input_noise.shape != (self.inputs_dim,) or bias_noise.shape != (
             self.units,
         ):

@@ -238,8 +238,10 @@ class PrivateDense(HiddenStateLayer):
         if self.is_released:
             # No record may move the weights, in whatever loop.
             kernel = ops.stop_gradient(ops.convert_to_tensor(kernel))
-            bias = bias if bias is None else ops.stop_gradient(
-                ops.convert_to_tensor(bias)
+            bias = (
+                bias
+                if bias is None
+                else ops.stop_gradient(ops.convert_to_tensor(bias))
             )
         outputs = ops.matmul(inputs, ops.cast(kernel, self.compute_dtype))
         if bias is not None:

@@ -235,9 +235,7 @@ class CrossEntropyObjective:
         c2, t2 = self.feature_bound**2, self.target_bound**2
         overlap = 0.0 if self._aligned else min(alpha**2 * t2 / 2, c2)
         return math.sqrt(
-            2 * (c2**2 - overlap**2) / alpha**2
-            + 2 * c2 * t2
-            + 2 * overlap * t2
+            2 * (c2**2 - overlap**2) / alpha**2 + 2 * c2 * t2 + 2 * overlap * t2
         )
 
     @property
@@ -295,8 +293,9 @@ class CrossEntropyObjective:
 
     def expected_squared_error(self, mechanism):
         """Expected squared Frobenius error of (A, S) under `mechanism`."""
-        m, variance = self.num_features, mechanism.coordinate_variance(
-            self.size
+        m, variance = (
+            self.num_features,
+            mechanism.coordinate_variance(self.size),
         )
         # In L1 coordinates an off-diagonal error appears twice in A.
         entries = m * (m + 1) / 2 if mechanism.norm == "l2" else m * m
@@ -322,8 +321,7 @@ class CrossEntropyObjective:
         quadratic, linear = statistics
         linear = self.linear_coefficients(linear)
         return float(
-            np.vdot(linear, weights)
-            + np.vdot(weights, quadratic @ weights) / 8
+            np.vdot(linear, weights) + np.vdot(weights, quadratic @ weights) / 8
         )
 
     def config(self):

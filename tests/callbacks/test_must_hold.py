@@ -50,7 +50,7 @@ class Unreadable:
     __getitem__ = __iter__ = __array__ = __len__
 
 
-# After the release, no record moves a weight ---------------------------------
+# After the release, no record moves a weight --------------------
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
@@ -124,7 +124,7 @@ def test_the_start_is_the_minimiser_and_training_stays_there():
     assert accuracy > 0.85
 
 
-# What is charged --------------------------------------------------------------
+# What is charged --------------------
 
 
 def test_two_fits_cost_one_release():
@@ -194,7 +194,7 @@ def test_plan_spends_nothing():
     assert not p.ledger.entries
 
 
-# The statistics ---------------------------------------------------------------
+# The statistics --------------------
 
 
 @pytest.mark.parametrize("n", [1, 7, 1024, 1030])
@@ -248,7 +248,7 @@ def test_released_statistics_agree_between_backends():
     np.testing.assert_allclose(p.release.linear[:2], golden, atol=1e-4)
 
 
-# Refusals, all before anything is spent ----------------------------------------
+# Refusals, all before anything is spent --------------------
 
 
 def refused(match, m=None, data=None, fit=None, error=ValueError, **kwargs):
@@ -392,7 +392,7 @@ def test_bad_arguments(kwargs, match):
         PrivateModel(**({"budget": 1.0, "data": records()} | kwargs))
 
 
-# Published ----------------------------------------------------------------------
+# Published --------------------
 
 
 def published_model():
@@ -458,9 +458,11 @@ def test_published_noise_never_reaches_a_file_or_a_repr(tmp_path):
     with h5py.File(tmp_path / "c.weights.h5") as f:
         arrays = []
         f.visititems(
-            lambda _, v: arrays.append(np.ravel(v))
-            if isinstance(v, h5py.Dataset)
-            else None
+            lambda _, v: (
+                arrays.append(np.ravel(v))
+                if isinstance(v, h5py.Dataset)
+                else None
+            )
         )
     assert arrays and not np.isin(secret, np.concatenate(arrays)).any()
     text = repr(m.variables) + str(m.layers) + str(m.get_config())
@@ -491,7 +493,9 @@ def test_published_loss_holds_the_perturbed_coefficients():
 
 def test_published_and_proven_do_not_mix():
     x, y = records()
-    m = keras.Sequential([keras.Input((6,)), fm.layers.PrivateDense(3, clip=True)])
+    m = keras.Sequential(
+        [keras.Input((6,)), fm.layers.PrivateDense(3, clip=True)]
+    )
     m.compile("sgd", fm.losses.TaylorCrossEntropy())
     m.fit(x, y, batch_size=50, callbacks=[published()], verbose=0)
     with pytest.raises(ValueError, match="carries published noise"):
