@@ -398,7 +398,7 @@ def gaussian_multiplier(epsilon, delta):
     # composition, which rounds losses up, also finds within the budget.
     def excess(log_multiplier):
         exact = GaussianPrivacyLoss(math.exp(log_multiplier))
-        return exact.get_delta_for_epsilon(epsilon) - delta
+        return exact.get_delta_for_epsilon([epsilon])[0] - delta
 
     exact = math.exp(optimize.brentq(excess, -20.0, 20.0, xtol=1e-9))
     step = 1e-5
