@@ -55,8 +55,8 @@ METHODS = (
 WITHOUT_EPSILON = ("non_private", "truncated")
 _LABELS = {
     "non_private": "non-private",
-    "truncated": "truncated (Taylor, no noise)",
-    "published": "published (ILM form), claimed",
+    "truncated": "truncated (Taylor)",
+    "published": "published (ILM), claimed",
     "proven": "proven, one read",
     "dp_sgd_vectorized": "DP-SGD, vectorized optimizer",
     "dp_sgd_sequential": "DP-SGD, DPSequential",
@@ -560,6 +560,8 @@ def plot(spec, outcomes, path):
             )
             continue
         proven = all(math.isfinite(r["proven"]) for r in points)
+        if points[0]["neighbours"] != spec.neighbours:
+            label += f" ({points[0]['neighbours']})"
         axes.errorbar(
             [r["epsilon"] for r in points],
             [100 * r["accuracy"] for r in points],

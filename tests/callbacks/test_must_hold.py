@@ -180,6 +180,33 @@ def test_a_loaded_model_trains_on_without_reading(tmp_path):
     assert not again.ledger.entries
 
 
+def test_a_saved_release_holds_no_raw_statistic(tmp_path):
+    import h5py
+
+    x, y = records()
+    m, p = model(), private((x, y))
+    m.fit(x, y, callbacks=[p], verbose=0)
+    m.save_weights(tmp_path / "m.weights.h5")
+    p.release.save(tmp_path / "release.npz")
+    h = m.layers[-1].augment(x / np.linalg.norm(x, axis=1, keepdims=True))
+    raw = np.concatenate([(h.T @ h).ravel(), (h.T @ np.eye(3)[y]).ravel()])
+    stored = [p.release.quadratic.ravel(), p.release.linear.ravel()]
+    with h5py.File(tmp_path / "m.weights.h5") as f:
+        f.visititems(
+            lambda _, v: (
+                stored.append(np.ravel(v))
+                if isinstance(v, h5py.Dataset) and v.dtype.kind == "f"
+                else None
+            )
+        )
+    assert len(stored) >= 7
+    stored = np.concatenate(stored).astype("float64")
+    for scale in (1.0, p.release.estimated_records()):
+        gaps = np.abs(stored[:, None] - raw / scale)
+        # Chance agreement of a noisy number with some raw one to 1e-6.
+        assert np.sum(gaps < 1e-6 / scale) <= 1
+
+
 def test_a_seed_is_labelled_not_private():
     x, y = records()
     m, p = model(), private((x, y), reproducible_noise=1)
