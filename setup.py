@@ -47,6 +47,7 @@ setuptools.setup(
     install_requires=[
         *_CORE,
         'tensorflow>=2.18; python_version < "3.14"',
+        "tensorboard>=2.18",
         *_DP_SGD,
     ],
     extras_require={

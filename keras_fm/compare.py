@@ -587,6 +587,7 @@ def plot(spec, outcomes, path):
 
 def _write_tensorboard(outcomes, out, plot_path):
     try:
+        import tensorboard  # noqa: F401  (TensorFlow alone cannot write logs)
         import tensorflow as tf
     except ImportError:
         return
