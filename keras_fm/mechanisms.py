@@ -144,25 +144,45 @@ class GaussianMechanism(Mechanism):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LaplaceMechanism(Mechanism):
-    """Independent Laplace noise of scale `sensitivity / epsilon`.
+class PureMechanism(Mechanism):
+    """A mechanism with delta = 0 and noise of scale `sensitivity / epsilon`.
 
     Composed with delta > 0 it is accounted as an arbitrary epsilon-DP
-    mechanism (randomised response dominates all of them), which holds for
-    every way a record may spread its L1 norm over the coordinates.
+    mechanism: randomised response dominates all of them.
+
+    Args:
+        epsilon: float > 0.
+    """
+
+    epsilon: float
+
+    @property
+    def scale(self):
+        return self.sensitivity / self.epsilon
+
+    def pure_epsilon(self):
+        return self.epsilon
+
+    def loss_distribution(self, discretization):
+        return pld_lib.from_privacy_parameters(
+            pld_common.DifferentialPrivacyParameters(self.epsilon, 0.0),
+            value_discretization_interval=discretization,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LaplaceMechanism(PureMechanism):
+    """Independent Laplace noise of scale `sensitivity / epsilon`.
+
+    The accounting holds for every way a record may spread its L1 norm over
+    the coordinates.
 
     Args:
         sensitivity: L1 sensitivity of the vector.
         epsilon: float > 0.
     """
 
-    epsilon: float
-
     norm = "l1"
-
-    @property
-    def scale(self):
-        return self.sensitivity / self.epsilon
 
     def noise(self, size, source):
         return source.generator().laplace(0.0, self.scale, size)
@@ -170,15 +190,9 @@ class LaplaceMechanism(Mechanism):
     def coordinate_variance(self, size):
         return 2 * self.scale**2
 
-    def pure_epsilon(self):
-        return self.epsilon
-
-    def loss_distribution(self, discretization):
-        return _pure_loss_distribution(self.epsilon, discretization)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class L2NormMechanism(Mechanism):
+class L2NormMechanism(PureMechanism):
     """Noise with density proportional to exp(-epsilon ||z||_2 / sensitivity).
 
     Pure epsilon-DP by the triangle inequality (Hardt and Talwar 2010, with
@@ -191,13 +205,7 @@ class L2NormMechanism(Mechanism):
         epsilon: float > 0.
     """
 
-    epsilon: float
-
     norm = "l2"
-
-    @property
-    def scale(self):
-        return self.sensitivity / self.epsilon
 
     def noise(self, size, source):
         generator = source.generator()
@@ -207,12 +215,6 @@ class L2NormMechanism(Mechanism):
 
     def coordinate_variance(self, size):
         return (size + 1) * self.scale**2
-
-    def pure_epsilon(self):
-        return self.epsilon
-
-    def loss_distribution(self, discretization):
-        return _pure_loss_distribution(self.epsilon, discretization)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -290,13 +292,6 @@ MECHANISMS = {
         SampledGaussianMechanism,
     )
 }
-
-
-def _pure_loss_distribution(epsilon, discretization):
-    return pld_lib.from_privacy_parameters(
-        pld_common.DifferentialPrivacyParameters(epsilon, 0.0),
-        value_discretization_interval=discretization,
-    )
 
 
 def _largest_loss(mechanisms):
