@@ -12,5 +12,5 @@ def test_first_private_model(tmp_path, monkeypatch, capsys):
     runpy.run_path(str(script), run_name="__main__")
     printed = capsys.readouterr().out
     assert "proven:     (epsilon = 1.99" in printed
-    assert "public data of layer 'random_features'" in printed
+    assert "random weights (fourier, seed 0)" in printed
     assert (tmp_path / "private_digits.keras").exists()
