@@ -6,10 +6,10 @@
 delta = 1e-5, add_remove. Proven: three fresh noise draws per epsilon, every
 choice fixed in advance (feature maps, 800 dimensions, ridge rule; 50
 dimensions, quadratic_scale 2 and ridge_factor 1 for pure epsilon, chosen on
-the last 10,000 training images). DP-SGD (tensorflow-privacy): learning rate chosen for each
-epsilon on the last 10,000 training images, then one fit on all of them for
-each of three noise draws; on the same features (output layer only), and on
-raw pixels with a small CNN (one draw: it is slow).
+the last 10,000 training images). DP-SGD (tensorflow-privacy): learning rate
+chosen for each epsilon on the last 10,000 training images, then one fit on
+all of them for each of three noise draws; on the same features (output layer
+only), and on raw pixels with a small CNN (one draw: it is slow).
 """
 
 import json
