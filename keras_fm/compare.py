@@ -23,6 +23,7 @@ that choice is not charged to it), ours follow rules fixed in advance.
 
 import csv
 import dataclasses
+import importlib.util
 import itertools
 import json
 import math
@@ -431,7 +432,8 @@ def run(spec, out=None, progress=True):
     outcomes = []
     for index, (method, epsilon, seed) in enumerate(jobs):
         log_dir = None
-        if out and seed == 0 and not method.startswith("dp_sgd"):
+        logs = out and seed == 0 and _can_write_logs()
+        if logs and not method.startswith("dp_sgd"):
             log_dir = _run_folder(out, method, epsilon)
         outcomes.append(trainer.run(method, epsilon, seed, log_dir))
         if bar:
@@ -585,12 +587,16 @@ def plot(spec, outcomes, path):
     figure.savefig(path, dpi=150)
 
 
+def _can_write_logs():
+    """TensorBoard logs are written by TensorFlow, on every backend."""
+    return all(map(importlib.util.find_spec, ("tensorboard", "tensorflow")))
+
+
 def _write_tensorboard(outcomes, out, plot_path):
-    try:
-        import tensorboard  # noqa: F401  (TensorFlow alone cannot write logs)
-        import tensorflow as tf
-    except ImportError:
+    if not _can_write_logs():
         return
+    import tensorflow as tf
+
     for row in summarise(outcomes):
         folder = _run_folder(out, row["method"], row["epsilon"])
         writer = tf.summary.create_file_writer(folder)
