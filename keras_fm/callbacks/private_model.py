@@ -139,6 +139,10 @@ class PrivateModel(keras.callbacks.Callback):
             neighbours = (
                 "add_remove" if guarantee == "proven" else "replace_one"
             )
+        if guarantee == "proven":
+            # Keras waits for the metrics of every step if this hook is
+            # there, so it is only where it is needed.
+            self.on_train_batch_end = self._end_batch
         self.data = data
         self.guarantee = guarantee
         self.planned_releases = planned_releases
@@ -211,7 +215,7 @@ class PrivateModel(keras.callbacks.Callback):
         head.objective_in_use = head.objective_in_use and not drawn
         self._head = head
 
-    def on_train_batch_end(self, batch, logs=None):
+    def _end_batch(self, batch, logs=None):
         self._hide_private_metrics(logs)
 
     def on_epoch_end(self, epoch, logs=None):

@@ -217,7 +217,10 @@ class PrivateDense(HiddenStateLayer):
                 f"The objective of layer '{self.name}' is perturbed already."
             )
         self._set_hidden("linear_noise", np.asarray(linear_noise))
-        self._set_hidden("quadratic_noise", np.asarray(quadratic_noise))
+        # w^T N w sees the symmetric part only.
+        quadratic = np.asarray(quadratic_noise)
+        symmetric = (quadratic + np.swapaxes(quadratic, 1, 2)) / 2
+        self._set_hidden("quadratic_noise", symmetric)
 
     def _released_loss(self):
         step = self._weights_in_objective() - self._get_hidden("minimiser")
@@ -226,12 +229,14 @@ class PrivateDense(HiddenStateLayer):
 
     def _noise_loss(self):
         weights = self._weights_in_objective()
-        linear = ops.sum(self._get_hidden("linear_noise") * weights)
-        columns = ops.transpose(weights)
-        curved = ops.einsum(
-            "kij,kj->ki", self._get_hidden("quadratic_noise"), columns
+        slope = self._get_hidden("linear_noise")
+        rows = ops.expand_dims(ops.transpose(weights), 1)
+        # w^T N w with a symmetric N: one product gives value and gradient.
+        curved = ops.stop_gradient(
+            ops.matmul(rows, self._get_hidden("quadratic_noise"))
         )
-        return linear + ops.sum(columns * curved)
+        square = ops.sum(rows * curved)
+        return ops.sum(slope * weights) + 2 * square - ops.stop_gradient(square)
 
     def call(self, inputs, training=False):
         kernel, bias = self.kernel, self.bias
