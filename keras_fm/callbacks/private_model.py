@@ -246,6 +246,8 @@ class PrivateModel(keras.callbacks.Callback):
         if head.is_released and not self.new_release:
             self._check_same_data(arguments)
             return False
+        if not head.is_released:
+            self._check_untrained()
         objective = self._objective(head)
         mechanism = self._mechanism(objective)
         self._ledger.check([self._proven_entry(head)])
@@ -269,6 +271,19 @@ class PrivateModel(keras.callbacks.Callback):
         self.new_release = False
         self._install(head)
         return True
+
+    def _check_untrained(self):
+        """Refuses weights and optimizer state of an unprotected fit."""
+        optimizer = getattr(self.model, "optimizer", None)
+        if optimizer is None:
+            return
+        if int(keras.ops.convert_to_numpy(optimizer.iterations)) > 0:
+            raise ValueError(
+                "The model was trained before its first release, so its "
+                "weights and optimizer state may carry private records that "
+                "no ledger knows. Build and compile a new model, and give "
+                "its first fit the PrivateModel callback."
+            )
 
     def _install(self, head):
         hessian, minimiser = self.release.minimise(self.ridge_factor)

@@ -334,6 +334,13 @@ def test_frozen_layers_count_as_public_and_are_named():
     assert "frozen weights of layer 'frozen'" in p.report()
 
 
+def test_a_model_that_was_trained_without_protection():
+    x, y = records()
+    m = model()
+    m.fit(x, y, verbose=0)
+    refused("trained before its first release", m)
+
+
 def test_wrong_models():
     unbuilt = keras.Sequential([fm.layers.PrivateDense(3)])
     with pytest.raises(ValueError, match="must be built"):
