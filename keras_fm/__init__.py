@@ -13,6 +13,7 @@ from keras_fm import (
     losses,
     objectives,
     polynomials,
+    relevance,
 )
 from keras_fm.budget import Neighbours, PrivacyBudget
 from keras_fm.ledger import BudgetExceededError, Ledger, LedgerEntry
@@ -35,4 +36,5 @@ __all__ = [
     "losses",
     "objectives",
     "polynomials",
+    "relevance",
 ]

@@ -18,7 +18,19 @@ from keras_fm import mechanisms as mechanisms_lib
 from keras_fm import objectives
 from keras_fm.ledger import LedgerEntry
 
-PROOF = "docs/proofs/cross_entropy.md"
+
+def planned_entry(objective, mechanism, *, ledger, name, noise, notes=()):
+    """The `LedgerEntry` a release of `objective` is charged with."""
+    return LedgerEntry(
+        name=name,
+        guarantee="proven",
+        neighbours=str(ledger.neighbours),
+        mechanism=mechanism.config(),
+        reads=objective.reads,
+        proof=objective.proof,
+        private=not noise.reproducible,
+        notes=tuple(notes),
+    )
 
 
 def calibrate(objective, budget, *, neighbours, share=1.0):
@@ -67,7 +79,8 @@ def release(
 
     Args:
         objective: an objective of `keras_fm.objectives`.
-        batches: iterable of `(features, labels)`; consumed once.
+        batches: iterable of what the objective accumulates, such as
+            `(features, labels)`; consumed once.
         mechanism: from `calibrate`.
         ledger: the `Ledger` to charge; its relation is the one the
             mechanism's sensitivity must refer to.
@@ -95,29 +108,26 @@ def release(
             f"The mechanism's sensitivity {mechanism.sensitivity:g} is below "
             f"the objective's {needed:g} under {ledger.neighbours}."
         )
-    entry = LedgerEntry(
+    entry = planned_entry(
+        objective,
+        mechanism,
+        ledger=ledger,
         name=name,
-        guarantee="proven",
-        neighbours=str(ledger.neighbours),
-        mechanism=mechanism.config(),
-        reads=objective.reads,
-        proof=PROOF,
-        private=not noise.reproducible,
-        notes=tuple(notes),
+        noise=noise,
+        notes=notes,
     )
     ledger.check([entry])
     statistics = objective.zero()
-    for h, y in batches:
-        statistics = objective.accumulate(statistics, h, y, clip=clip)
+    for batch in batches:
+        statistics = objective.accumulate(statistics, *batch, clip=clip)
     exact = objective.pack(statistics, mechanism.norm)
     if not np.all(np.isfinite(exact)):
         raise ValueError("The statistics overflowed; nothing was released.")
     ledger.charge([entry])
     exact += mechanism.noise(objective.size, noise)
-    quadratic, linear = objective.unpack(exact, mechanism.norm)
-    return Release(
-        quadratic=quadratic,
-        linear=linear,
+    arrays = objective.unpack(exact, mechanism.norm)
+    return RELEASES[type(objective)](
+        statistics=dict(zip(objective.names, arrays)),
         objective=objective,
         mechanism=mechanism,
         neighbours=str(ledger.neighbours),
@@ -130,25 +140,107 @@ class Release:
     """Perturbed statistics: public from here on.
 
     Attributes:
-        quadratic: `(m, m)` symmetric, A plus noise (may be indefinite).
-        linear: `(m, M)`, S plus noise.
+        statistics: dict of arrays by the objective's names, noise added.
         objective, mechanism, neighbours: how they were made.
         private: `False` if the noise was reproducible.
     """
 
-    quadratic: np.ndarray
-    linear: np.ndarray
-    objective: objectives.CrossEntropyObjective
+    statistics: dict
+    objective: objectives.CrossEntropyObjective | objectives.RelevanceObjective
     mechanism: mechanisms_lib.Mechanism
     neighbours: str
     private: bool
 
     def __repr__(self):
-        m, outputs = self.linear.shape
+        sizes = ", ".join(
+            f"{name} {array.shape}" for name, array in self.statistics.items()
+        )
         return (
-            f"<Release of {m} features, {outputs} outputs, "
+            f"<{type(self).__name__} of {sizes}, "
             f"{type(self.mechanism).__name__}, {self.neighbours}>"
         )
+
+    def save(self, path):
+        """Writes the release as `.npz`. It holds no noise and no raw
+        statistic, only their sum."""
+        public = {
+            "kind": type(self.objective).__name__,
+            "objective": self.objective.config(),
+            "mechanism": self.mechanism.config(),
+            "neighbours": self.neighbours,
+            "private": self.private,
+        }
+        # Through a file: given a name, NumPy may append to it.
+        with open(path, "wb") as f:
+            np.savez_compressed(
+                f,
+                **self.statistics,
+                public=np.frombuffer(json.dumps(public).encode(), np.uint8),
+            )
+
+    @staticmethod
+    def load(path):
+        """Reads what `save` wrote; executes no code from the file.
+
+        Returns:
+            A `Release` of the kind that was saved.
+
+        Raises:
+            ValueError: if the file is not a release.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                public = json.loads(bytes(data["public"]))
+                mechanism = dict(public["mechanism"])
+                kind = mechanisms_lib.MECHANISMS[mechanism.pop("mechanism")]
+                objective = objectives.OBJECTIVES[public["kind"]](
+                    **public["objective"]
+                )
+                loaded = RELEASES[type(objective)](
+                    statistics={
+                        name: np.asarray(data[name], np.float64)
+                        for name in objective.names
+                    },
+                    objective=objective,
+                    mechanism=kind(**mechanism),
+                    neighbours=str(
+                        budget_lib.Neighbours.of(public["neighbours"])
+                    ),
+                    private=bool(public["private"]),
+                )
+        except (
+            AttributeError,
+            EOFError,
+            KeyError,
+            TypeError,
+            ValueError,
+            zipfile.BadZipFile,
+            zlib.error,
+        ) as e:
+            raise ValueError(f"This is not a keras_fm release: {e}") from e
+        shapes = tuple(a.shape for a in loaded.statistics.values())
+        if shapes != objective.shapes:
+            raise ValueError(
+                "This is not a keras_fm release: its arrays do not have the "
+                "shapes its objective states."
+            )
+        return loaded
+
+
+class CrossEntropyRelease(Release):
+    """A released `CrossEntropyObjective`.
+
+    `quadratic` `(m, m)` is A plus noise (symmetric, may be indefinite),
+    `linear` `(m, M)` is S plus noise.
+    """
+
+    @property
+    def quadratic(self):
+        return self.statistics["quadratic"]
+
+    @property
+    def linear(self):
+        return self.statistics["linear"]
 
     def noise_edge(self):
         """Spectral edge of the noise on A: 2 sqrt(m) times the standard
@@ -200,66 +292,23 @@ class Release:
         x = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
         return x, 0.5 + x @ minimiser / 4
 
-    def save(self, path):
-        """Writes the release as `.npz`. It holds no noise and no raw
-        statistic, only their sum."""
-        public = {
-            "objective": self.objective.config(),
-            "mechanism": self.mechanism.config(),
-            "neighbours": self.neighbours,
-            "private": self.private,
-        }
-        # Through a file: given a name, NumPy may append to it.
-        with open(path, "wb") as f:
-            np.savez_compressed(
-                f,
-                quadratic=self.quadratic,
-                linear=self.linear,
-                public=np.frombuffer(json.dumps(public).encode(), np.uint8),
-            )
 
-    @classmethod
-    def load(cls, path):
-        """Reads what `save` wrote; executes no code from the file.
+class RelevanceRelease(Release):
+    """A released `RelevanceObjective`: the summed relevance plus noise."""
 
-        Raises:
-            ValueError: if the file is not a release.
+    def shares(self):
+        """beta_j, mean 1, with the noise's standard deviation as floor:
+        a rule from public numbers only.
+
+        Returns:
+            `(d,)` array, all entries greater than 0.
         """
-        try:
-            with np.load(path, allow_pickle=False) as data:
-                public = json.loads(bytes(data["public"]))
-                mechanism = dict(public["mechanism"])
-                kind = mechanisms_lib.MECHANISMS[mechanism.pop("mechanism")]
-                objective = objectives.CrossEntropyObjective(
-                    **public["objective"]
-                )
-                loaded = cls(
-                    quadratic=np.asarray(data["quadratic"], np.float64),
-                    linear=np.asarray(data["linear"], np.float64),
-                    objective=objective,
-                    mechanism=kind(**mechanism),
-                    neighbours=str(
-                        budget_lib.Neighbours.of(public["neighbours"])
-                    ),
-                    private=bool(public["private"]),
-                )
-        except (
-            AttributeError,
-            EOFError,
-            KeyError,
-            TypeError,
-            ValueError,
-            zipfile.BadZipFile,
-            zlib.error,
-        ) as e:
-            raise ValueError(f"This is not a keras_fm release: {e}") from e
-        m, outputs = objective.num_features, objective.num_outputs
-        if loaded.quadratic.shape != (m, m) or loaded.linear.shape != (
-            m,
-            outputs,
-        ):
-            raise ValueError(
-                "This is not a keras_fm release: its arrays do not have the "
-                "shapes its objective states."
-            )
-        return loaded
+        objective = self.objective
+        floor = math.sqrt(self.mechanism.coordinate_variance(objective.size))
+        return objective.shares(self.statistics["relevance"], floor)
+
+
+RELEASES = {
+    objectives.CrossEntropyObjective: CrossEntropyRelease,
+    objectives.RelevanceObjective: RelevanceRelease,
+}

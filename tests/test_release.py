@@ -526,7 +526,13 @@ def test_a_file_holds_only_the_release(tmp_path):
     with np.load(tmp_path / "r", allow_pickle=False) as data:
         assert set(data.files) == {"quadratic", "linear", "public"}
         public = json.loads(bytes(data["public"]))
-    assert set(public) == {"objective", "mechanism", "neighbours", "private"}
+    assert set(public) == {
+        "kind",
+        "objective",
+        "mechanism",
+        "neighbours",
+        "private",
+    }
 
 
 class Explosive:

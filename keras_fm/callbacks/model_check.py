@@ -4,8 +4,9 @@ import keras
 import numpy as np
 
 from keras_fm.layers.normalization_layer import NormalizationLayer
-from keras_fm.layers.perturbed_affine import PerturbedAffine
+from keras_fm.layers.perturbed_input import PerturbedInputLayer
 from keras_fm.layers.private_dense import PrivateDense
+from keras_fm.layers.relevance_scaling import RelevanceScaling
 
 _BATCH_STATE = (
     keras.layers.BatchNormalization,
@@ -55,6 +56,34 @@ def output_layer(model):
     return layer, layer._inbound_nodes[node].input_tensors[0]
 
 
+def relevance_scaling(model):
+    """The model's one RelevanceScaling layer and the tensor it reads.
+
+    Returns:
+        tuple `(layer, inputs)`, or `(None, None)` without such a layer.
+
+    Raises:
+        ValueError: if there are several, one is called several times, or it
+            is inside a nested model.
+    """
+    found = [
+        layer
+        for layer in model._flatten_layers(include_self=False)
+        if isinstance(layer, RelevanceScaling)
+    ]
+    if not found:
+        return None, None
+    layer = found[0]
+    if len(found) > 1 or layer not in model.layers:
+        raise ValueError(
+            "A model can have one RelevanceScaling layer, called once, in "
+            "the model itself and not inside a nested one. Received: "
+            f"{[layer.name for layer in found]}"
+        )
+    # A sequential model that is rebuilt leaves old nodes behind.
+    return layer, layer._inbound_nodes[-1].input_tensors[0]
+
+
 def layers_below(model, head):
     """All layers of the model but its output layer, flattened."""
     return [
@@ -72,13 +101,14 @@ def check_proven(model, head):
     """
     for layer in layers_below(model, head):
         name = f"'{layer.name}' ({type(layer).__name__})"
-        if isinstance(layer, PerturbedAffine):
+        if isinstance(layer, PerturbedInputLayer):
             raise ValueError(
                 f"Layer {name} cannot be part of a proven model: no proof "
                 "covers one noise vector that all records share. Use "
-                "`keras.layers.Dense(..., trainable=False)` with public "
-                'weights, or `PrivateModel(guarantee="published")`, whose '
-                "epsilon is only claimed."
+                "`keras.layers.Dense(..., trainable=False)` (or Conv2D) with "
+                "public weights, or "
+                '`PrivateModel(guarantee="published")`, whose epsilon is '
+                "only claimed."
             )
         if isinstance(layer, _BATCH_STATE) or (
             isinstance(layer, NormalizationLayer) and layer.depends_on_data
@@ -156,7 +186,11 @@ def public_facts(model, head):
     facts = []
     for layer in layers_below(model, head):
         public = getattr(layer, "public_data", None)
-        if public:
+        if isinstance(layer, RelevanceScaling):
+            facts.append(
+                f"scales of layer '{layer.name}': from the released relevance"
+            )
+        elif public:
             facts.append(f"public data of layer '{layer.name}': {public}")
         elif getattr(layer, "_layers", None):
             continue

@@ -8,16 +8,13 @@ import keras
 import numpy as np
 
 from keras_fm import budget as budget_lib
-from keras_fm import claims, mechanisms, records
-from keras_fm import release as release_lib
+from keras_fm import mechanisms
 from keras_fm.callbacks import fit_arguments, model_check
-from keras_fm.layers.perturbed_affine import PerturbedAffine
-from keras_fm.ledger import Ledger, LedgerEntry
-from keras_fm.objectives import CrossEntropyObjective
+from keras_fm.callbacks.proven_plan import ProvenPlan
+from keras_fm.callbacks.published_plan import ORDERS, PublishedPlan
+from keras_fm.ledger import Ledger
 
-_READ_BATCH = 1024
 _GUARANTEES = ("proven", "published")
-_ORDERS = ("linear", "quadratic")
 
 
 class PrivateModel(keras.callbacks.Callback):
@@ -32,9 +29,14 @@ class PrivateModel(keras.callbacks.Callback):
     `validation_data` stay). Later fits on the same model reuse the release
     and cost nothing.
 
+    A model with a `RelevanceScaling` layer is read three times within the
+    same budget: a first model, the relevance of its features, and the model
+    that is kept, in features scaled by their relevance (AdLM).
+
     `guarantee="published"`: the papers' minibatch training with noise on
-    the first layer (`PerturbedAffine`) and on the coefficients of the loss,
-    drawn once. The ledger says *claimed*; the proven epsilon is infinite.
+    the first layer (`PerturbedAffine`, `PerturbedConv2D`) and on the
+    coefficients of the loss. The ledger says *claimed*; the proven epsilon
+    is infinite.
 
     Args:
         budget: a `PrivacyBudget`, or an epsilon.
@@ -45,6 +47,12 @@ class PrivateModel(keras.callbacks.Callback):
         neighbours: `"add_remove"` or `"replace_one"`. Default
             `"add_remove"` (proven) and the papers' `"replace_one"`
             (published).
+        shares: `None`, or how the budget is split, greater than 0, summing
+            to 1: for a proven model with `RelevanceScaling` (first model,
+            relevance, kept model), default (0.2, 0.1, 0.7); for published
+            AdLM (relevance eps1, first layer eps2, loss eps3), default
+            (0.25, 0.25, 0.5); for other published models one for each
+            perturbed layer and the loss, default equal.
         planned_releases: int >= 1, how many releases may be drawn within
             the budget; each gets an equal share.
         new_release: whether the next fit draws (and is charged) again
@@ -60,6 +68,13 @@ class PrivateModel(keras.callbacks.Callback):
         batch_size: int, the lot size |L| of the published form.
         published_orders: which coefficients of the loss the published form
             perturbs: `("linear", "quadratic")` as printed in the papers.
+        pretrained: for published AdLM (a layer with `adaptive=True`), the
+            network whose relevance is used: a trained clone of the model,
+            or any model with the same inputs.
+        relevance_power: published AdLM: power of the average relevance
+            before noise is added. 1 as printed, 4 in the authors' code.
+        relevance_floor: published AdLM: smallest noisy relevance, so that
+            no noise scale is infinite (1e-5 in the authors' code).
         reproducible_noise: `None`, or an int seed. A seeded run is labelled
             "not private".
 
@@ -85,13 +100,17 @@ class PrivateModel(keras.callbacks.Callback):
         data=None,
         guarantee="proven",
         neighbours=None,
+        shares=None,
         planned_releases=1,
         new_release=False,
         start="minimiser",
         ridge_factor=0.5,
         n_public=True,
         batch_size=None,
-        published_orders=_ORDERS,
+        published_orders=ORDERS,
+        pretrained=None,
+        relevance_power=1,
+        relevance_floor=1e-5,
         reproducible_noise=None,
     ):
         super().__init__()
@@ -130,11 +149,29 @@ class PrivateModel(keras.callbacks.Callback):
                 "pass the `batch_size` of fit. Received: "
                 f"batch_size={batch_size}"
             )
-        if set(published_orders) - set(_ORDERS) or not published_orders:
+        if set(published_orders) - set(ORDERS) or not published_orders:
             raise ValueError(
-                f"`published_orders` must name some of {_ORDERS}. Received: "
+                f"`published_orders` must name some of {ORDERS}. Received: "
                 f"published_orders={published_orders}"
             )
+        if shares is not None:
+            shares = tuple(float(share) for share in shares)
+            if not all(share > 0 for share in shares) or not (
+                abs(math.fsum(shares) - 1) < 1e-9
+            ):
+                raise ValueError(
+                    "`shares` must be greater than 0 and sum to 1. Received: "
+                    f"shares={shares}"
+                )
+        for name, value in (
+            ("relevance_power", relevance_power),
+            ("relevance_floor", relevance_floor),
+        ):
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(
+                    f"`{name}` must be a finite number greater than 0. "
+                    f"Received: {name}={value}"
+                )
         if neighbours is None:
             neighbours = (
                 "add_remove" if guarantee == "proven" else "replace_one"
@@ -145,6 +182,7 @@ class PrivateModel(keras.callbacks.Callback):
             self.on_train_batch_end = self._end_batch
         self.data = data
         self.guarantee = guarantee
+        self.shares = shares
         self.planned_releases = planned_releases
         self.new_release = new_release
         self.start = start
@@ -152,7 +190,11 @@ class PrivateModel(keras.callbacks.Callback):
         self.n_public = n_public
         self.batch_size = batch_size
         self.published_orders = tuple(published_orders)
+        self.pretrained = pretrained
+        self.relevance_power = relevance_power
+        self.relevance_floor = relevance_floor
         self.release = None
+        self.relevance = None
         self._ledger = Ledger(budget, neighbours=neighbours)
         self._noise = mechanisms.NoiseSource(reproducible_noise)
         self._fingerprint_key = secrets.token_bytes(32)
@@ -177,12 +219,7 @@ class PrivateModel(keras.callbacks.Callback):
             str.
         """
         self.set_model(model)
-        head, _ = model_check.output_layer(model)
-        entries = (
-            [self._proven_entry(head)]
-            if self.guarantee == "proven"
-            else self._published_entries(head)
-        )
+        entries = self._make_plan().entries()
         budget = self._ledger.budget
         lines = [
             f"Privacy plan: budget (epsilon = {budget.epsilon:g}, delta = "
@@ -198,20 +235,43 @@ class PrivateModel(keras.callbacks.Callback):
             lines.append(f"    reads {entry.reads}")
         return "\n".join(lines)
 
+    def _make_plan(self):
+        shared = {
+            "ledger": self._ledger,
+            "noise": self._noise,
+            "shares": self.shares,
+        }
+        if self.guarantee == "proven":
+            return ProvenPlan(
+                self.model,
+                planned_releases=self.planned_releases,
+                n_public=self.n_public,
+                ridge_factor=self.ridge_factor,
+                **shared,
+            )
+        return PublishedPlan(
+            self.model,
+            batch_size=self.batch_size,
+            orders=self.published_orders,
+            relevance_power=self.relevance_power,
+            relevance_floor=self.relevance_floor,
+            **shared,
+        )
+
     # Keras' hooks --------------------------------------------------------
 
     def on_train_begin(self, logs=None):
         arguments = fit_arguments.of_running_fit(self.model) or {}
-        head, inputs = model_check.output_layer(self.model)
+        plan = self._make_plan()
         self._check_fit(arguments)
         if self.guarantee == "proven":
-            model_check.check_proven(self.model, head)
-            drawn = self._begin_proven(head, inputs, arguments)
+            drawn = self._begin_proven(plan, arguments)
         else:
-            drawn = self._begin_published(head, arguments)
+            drawn = self._begin_published(plan, arguments)
         if drawn:
             # A step traced before the noise was fixed would not contain it.
             self.model.make_train_function(force=True)
+        head = plan.head
         head.objective_in_use = head.objective_in_use and not drawn
         self._head = head
 
@@ -235,8 +295,9 @@ class PrivateModel(keras.callbacks.Callback):
 
     # Proven --------------------------------------------------------------
 
-    def _begin_proven(self, head, inputs, arguments):
+    def _begin_proven(self, plan, arguments):
         """Releases if needed. Returns whether something was drawn."""
+        head = plan.head
         if head.is_perturbed:
             raise ValueError(
                 f"Layer '{head.name}' carries published noise and was "
@@ -244,32 +305,20 @@ class PrivateModel(keras.callbacks.Callback):
                 'for guarantee="proven".'
             )
         if head.is_released and not self.new_release:
+            model_check.check_proven(self.model, head)
             self._check_same_data(arguments)
             return False
         if not head.is_released:
             self._check_untrained()
-        objective = self._objective(head)
-        mechanism = self._mechanism(objective)
-        self._ledger.check([self._proven_entry(head)])
+        plan.check()
         self._warn_about_delta()
-        features = self._feature_function(inputs)
-        model_input = self.model.inputs[0]
-        model_check.check_records_independent(
-            features, model_input.shape[1:], str(model_input.dtype)
-        )
-        self.release = release_lib.release(
-            objective,
-            self._feature_batches(head, features),
-            mechanism=mechanism,
-            ledger=self._ledger,
-            name=head.name,
-            noise=self._noise,
-            clip=head.clip,
-            notes=self._notes(head),
-        )
+        plan.carry_out(self.data)
+        self.release = plan.release
+        if plan.relevance_release is not None:
+            self.relevance = plan.relevance_release.shares()
         self._fingerprint = self._fingerprint_of(self.data)
         self.new_release = False
-        self._install(head)
+        plan.install(self.start)
         return True
 
     def _check_untrained(self):
@@ -285,91 +334,10 @@ class PrivateModel(keras.callbacks.Callback):
                 "its first fit the PrivateModel callback."
             )
 
-    def _install(self, head):
-        hessian, minimiser = self.release.minimise(self.ridge_factor)
-        # The objective per record; the estimate comes from the release.
-        n = self.release.estimated_records()
-        linear = self.release.objective.linear_coefficients(self.release.linear)
-        offset = (
-            np.vdot(linear, minimiser)
-            + np.vdot(minimiser, hessian @ minimiser) / 8
-        ) / n
-        head.set_release(hessian / n, minimiser, offset, self._ledger.to_json())
-        if self.start == "minimiser":
-            head.set_weights_from_minimiser()
-
-    def _objective(self, head):
-        return CrossEntropyObjective(
-            num_features=head.num_features,
-            num_outputs=head.units,
-            feature_bound=head.objective_bound,
-            nonnegative=head.nonnegative,
-            quadratic_scale=head.quadratic_scale,
-        )
-
-    def _mechanism(self, objective):
-        return release_lib.calibrate(
-            objective,
-            self._ledger.budget,
-            neighbours=self._ledger.neighbours,
-            share=1 / self.planned_releases,
-        )
-
-    def _proven_entry(self, head):
-        objective = self._objective(head)
-        return LedgerEntry(
-            name=head.name,
-            guarantee="proven",
-            neighbours=str(self._ledger.neighbours),
-            mechanism=self._mechanism(objective).config(),
-            reads=objective.reads,
-            proof=release_lib.PROOF,
-            private=not self._noise.reproducible,
-            notes=self._notes(head),
-        )
-
-    def _notes(self, head):
-        facts = model_check.public_facts(self.model, head)
-        if self.n_public:
-            facts.append(
-                "the number of records n is public by declaration (it sets "
-                "the number of training steps)"
-            )
-        else:
-            facts.append("the number of records n is not used")
-        return tuple(facts)
-
-    def _feature_function(self, inputs):
-        extractor = keras.Model(self.model.inputs, inputs)
-        if inputs is self.model.inputs[0]:
-            return lambda x: np.asarray(x)
-        return lambda x: np.asarray(extractor.predict_on_batch(x))
-
-    def _feature_batches(self, head, features):
-        expected = self.model.inputs[0].shape[1:]
-        for x, y in records.batches(self.data, _READ_BATCH):
-            if len(x.shape[1:]) != len(expected) or any(
-                e is not None and e != d for e, d in zip(expected, x.shape[1:])
-            ):
-                raise ValueError(
-                    f"Records must have shape {tuple(expected)}, as the "
-                    f"model's input. Received: {x.shape[1:]}"
-                )
-            if x.dtype.kind == "f" and not np.all(np.isfinite(x)):
-                raise ValueError(
-                    "`data` has NaN or infinite inputs. Clean the records "
-                    "before the release; nothing was spent."
-                )
-            n = len(x)
-            if n < _READ_BATCH:
-                # One shape for all batches: no second trace for the last.
-                filler = np.zeros((_READ_BATCH - n, *x.shape[1:]), x.dtype)
-                x = np.concatenate([x, filler])
-            yield head.augment(features(x)[:n]), y
-
     # Published -----------------------------------------------------------
 
-    def _begin_published(self, head, arguments):
+    def _begin_published(self, plan, arguments):
+        head = plan.head
         if head.is_released:
             raise ValueError(
                 f"Layer '{head.name}' carries a proven release. Build a new "
@@ -386,89 +354,15 @@ class PrivateModel(keras.callbacks.Callback):
                 "PrivateModel and fit need the same `batch_size`. Received: "
                 f"{self.batch_size} and {batch_size}"
             )
-        self._ledger.charge(self._published_entries(head))
-        for layer in self._affine_layers():
-            scale = self._affine_scale(layer)
-            layer.fix_noise(
-                self._laplace(scale, layer.inputs_dim),
-                self._laplace(scale, layer.units),
+        if plan.adaptive and (self.pretrained is None or self.data is None):
+            raise ValueError(
+                f"Layer '{plan.adaptive.name}' has `adaptive=True`: its noise "
+                "follows the relevance of a network that was trained before. "
+                "Train a clone (`keras.models.clone_model(model)`) and give "
+                "PrivateModel `pretrained=clone, data=(x, y)`."
             )
-        scale = self._loss_scale(head)
-        m, outputs = head.num_features, head.units
-        linear = np.zeros((m, outputs))
-        quadratic = np.zeros((outputs, m, m))
-        if "linear" in self.published_orders:
-            linear = self._laplace(scale, linear.shape)
-        if "quadratic" in self.published_orders:
-            quadratic = self._laplace(scale, quadratic.shape)
-        head.fix_noise(linear, quadratic)
+        self.relevance = plan.carry_out(self.pretrained, self.data)
         return True
-
-    def _affine_layers(self):
-        return [
-            layer
-            for layer in self.model._flatten_layers(include_self=False)
-            if isinstance(layer, PerturbedAffine)
-        ]
-
-    def _published_share(self):
-        # One equal share for every perturbed layer and one for the loss.
-        return self._ledger.budget.epsilon / (len(self._affine_layers()) + 1)
-
-    def _affine_scale(self, layer):
-        sensitivity = claims.affine_sensitivity(
-            layer.units,
-            layer.inputs_dim,
-            neighbours=self._ledger.neighbours,
-        )
-        return sensitivity / self._published_share()
-
-    def _loss_scale(self, head):
-        sensitivity = claims.cross_entropy_sensitivity(
-            head.num_features, head.units, neighbours=self._ledger.neighbours
-        )
-        return sensitivity / self._published_share()
-
-    def _laplace(self, scale, shape):
-        generator = self._noise.generator()
-        return generator.laplace(0.0, scale, shape) / self.batch_size
-
-    def _published_entries(self, head):
-        def entry(name, scale, reads, proof):
-            return LedgerEntry(
-                name=name,
-                guarantee="claimed",
-                neighbours=str(self._ledger.neighbours),
-                mechanism={
-                    "claimed_epsilon": self._published_share(),
-                    "laplace_scale": scale,
-                    "lot_size": self.batch_size,
-                },
-                reads=reads,
-                proof=proof,
-                private=not self._noise.reproducible,
-            )
-
-        entries = [
-            entry(
-                layer.name,
-                self._affine_scale(layer),
-                "every record at every step, shifted by one noise vector",
-                claims.AFFINE_REASON,
-            )
-            for layer in self._affine_layers()
-        ]
-        entries.append(
-            entry(
-                head.name,
-                self._loss_scale(head),
-                "every record at every step; fixed noise on the "
-                f"{' and '.join(self.published_orders)} coefficients of the "
-                "loss",
-                claims.CROSS_ENTROPY_REASON,
-            )
-        )
-        return entries
 
     # Checks of the running fit -------------------------------------------
 

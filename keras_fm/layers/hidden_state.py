@@ -1,5 +1,7 @@
 """State that takes part in training but is not one of a layer's weights."""
 
+import secrets
+
 import keras
 
 
@@ -17,6 +19,7 @@ class _Box:
     # set as attributes of a layer, and would save and log what they track.
     def __init__(self):
         self.variables = {}
+        self.seed = None
 
     def __repr__(self):
         return f"<hidden {sorted(self.variables)}>"
@@ -63,6 +66,24 @@ class HiddenStateLayer(keras.layers.Layer):
             name=name,
         )
         return True
+
+    def _set_hidden_seed(self, name):
+        """Creates a random stream seeded by the operating system, whose
+        state is as hidden as the noise drawn from it."""
+        seed = keras.random.SeedGenerator(secrets.randbits(31))
+        state = HiddenVariable(
+            keras.ops.convert_to_numpy(seed.state),
+            dtype=seed.state.dtype,
+            trainable=False,
+            autocast=False,
+            name=name,
+        )
+        seed.state = state
+        self._hidden.variables[name] = state
+        self._hidden.seed = seed
+
+    def _hidden_seed(self):
+        return self._hidden.seed
 
     def _get_hidden(self, name):
         return self._hidden.variables[name]

@@ -1,12 +1,12 @@
 import keras
-import numpy as np
 from keras import ops
 
-from keras_fm.layers.hidden_state import HiddenStateLayer
+from keras_fm import claims
+from keras_fm.layers.perturbed_input import PerturbedInputLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class PerturbedAffine(HiddenStateLayer):
+class PerturbedAffine(PerturbedInputLayer):
     """Dense first layer whose inputs and bias are shifted by fixed noise.
 
     The published AdLM / ILM form (Phan et al., ICDM 2017, Algorithm 1): with
@@ -14,10 +14,10 @@ class PerturbedAffine(HiddenStateLayer):
 
         h = activation(W^T (x + noise_x / |L|) + b + noise_b / |L|),
 
-    one noise vector for all records, drawn once before fit by a
-    `keras_fm.callbacks.PrivateModel(guarantee="published")`. Noise acts only
-    while training; without the callback, and at inference, this is
-    `keras.layers.Dense`.
+    one noise vector for all records, Laplace(Delta_h0 / eps_j) on feature j
+    with Delta_h0 = 2 |h0| d. Noise acts only while training under a
+    `keras_fm.callbacks.PrivateModel(guarantee="published")`; without it, and
+    at inference, this is `keras.layers.Dense`.
 
     No proof covers one noise vector that all records share, so a proven
     model refuses this layer: use `keras.layers.Dense(..., trainable=False)`
@@ -27,12 +27,18 @@ class PerturbedAffine(HiddenStateLayer):
         units: positive int, number of hidden units |h0|.
         activation: activation function, default none.
         use_bias: whether to add a bias.
+        adaptive: whether the noise of a feature follows its relevance
+            (AdLM); `False` gives every feature the same scale (ILM).
+        noise: `"once"` draws before fit (the paper), `"per_step"` at every
+            step (the authors' code).
+        input_bound: `None`, or the bound that perturbed inputs are clipped
+            to while training (10 in the authors' code).
         kernel_initializer, bias_initializer: initializers.
 
     Input shape: `(batch, ..., inputs)`. Output shape: `(batch, ..., units)`.
 
     Raises:
-        ValueError: if `units` is not a positive integer.
+        ValueError: if an argument is outside its range.
 
     Example:
 
@@ -46,11 +52,16 @@ class PerturbedAffine(HiddenStateLayer):
         units,
         activation=None,
         use_bias=True,
+        adaptive=False,
+        noise="once",
+        input_bound=None,
         kernel_initializer="glorot_uniform",
         bias_initializer="zeros",
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(
+            adaptive=adaptive, noise=noise, input_bound=input_bound, **kwargs
+        )
         if not isinstance(units, int) or units <= 0:
             raise ValueError(
                 "Received an invalid value for `units`, expected a positive "
@@ -64,6 +75,7 @@ class PerturbedAffine(HiddenStateLayer):
 
     def build(self, input_shape):
         self.inputs_dim = input_shape[-1]
+        self.record_shape, self.bias_units = (self.inputs_dim,), self.units
         self.kernel = self.add_weight(
             name="kernel",
             shape=(self.inputs_dim, self.units),
@@ -77,53 +89,20 @@ class PerturbedAffine(HiddenStateLayer):
                 initializer=self.bias_initializer,
             )
 
-    @property
-    def is_perturbed(self):
-        """Whether noise was fixed."""
-        return self._has_hidden("input_noise")
-
-    def fix_noise(self, input_noise, bias_noise):
-        """Fixes the noise, already divided by the lot size.
-
-        Args:
-            input_noise: `(inputs,)`.
-            bias_noise: `(units,)`; ignored without a bias.
-
-        Raises:
-            ValueError: if a shape is wrong or noise was fixed before: the
-                objective of a fit is perturbed exactly once.
-        """
-        input_noise, bias_noise = (
-            np.asarray(input_noise),
-            np.asarray(bias_noise),
+    def claimed_sensitivity(self, neighbours):
+        """Delta_h0 = 2 |h0| d, see `keras_fm.claims`."""
+        return claims.affine_sensitivity(
+            self.units, self.inputs_dim, neighbours=neighbours
         )
-        if input_noise.shape != (self.inputs_dim,) or bias_noise.shape != (
-            self.units,
-        ):
-            raise ValueError(
-                "Noise must have shapes "
-                f"{(self.inputs_dim,)} and {(self.units,)}. Received: "
-                f"{input_noise.shape} and {bias_noise.shape}"
-            )
-        if self.is_perturbed:
-            raise ValueError(
-                f"The noise of layer '{self.name}' is fixed already."
-            )
-        self._set_hidden("input_noise", input_noise)
-        self._set_hidden("bias_noise", bias_noise)
+
+    def affine(self, inputs, bias):
+        """The layer without noise and activation."""
+        outputs = ops.matmul(inputs, self.kernel)
+        return outputs if bias is None else ops.add(outputs, bias)
 
     def call(self, inputs, training=False):
-        bias = self.bias
-        if training and self.is_perturbed:
-            noise = self._get_hidden("input_noise")
-            inputs = inputs + ops.cast(noise, inputs.dtype)
-            if bias is not None:
-                noise = self._get_hidden("bias_noise")
-                bias = ops.add(bias, ops.cast(noise, self.compute_dtype))
-        outputs = ops.matmul(inputs, self.kernel)
-        if bias is not None:
-            outputs = ops.add(outputs, bias)
-        return self.activation(outputs)
+        inputs, bias = self.perturb(inputs, self.bias, training)
+        return self.activation(self.affine(inputs, bias))
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.units)

@@ -148,9 +148,17 @@ class PrivateDense(HiddenStateLayer):
     def set_weights_from_minimiser(self):
         """Moves kernel and bias to the minimum of the released objective."""
         minimiser = ops.convert_to_numpy(self._get_hidden("minimiser"))
-        self.kernel.assign(minimiser[: self.input_dim])
+        self.set_augmented_weights(minimiser)
+
+    def set_augmented_weights(self, weights):
+        """Sets kernel and bias from the weights of augmented features.
+
+        Args:
+            weights: `(m, units)`, the constant entry's row last.
+        """
+        self.kernel.assign(weights[: self.input_dim])
         if self.use_bias:
-            self.bias.assign(minimiser[-1] * self.bias_feature)
+            self.bias.assign(weights[-1] * self.bias_feature)
 
     def _weights_in_objective(self):
         kernel = ops.convert_to_tensor(self.kernel)

@@ -53,6 +53,9 @@ class CrossEntropyObjective:
     nonnegative: bool = False
     quadratic_scale: float = 1.0
 
+    names = ("quadratic", "linear")
+    proof = "docs/proofs/cross_entropy.md"
+
     def __post_init__(self):
         for name in ("num_features", "num_outputs"):
             value = getattr(self, name)
@@ -257,6 +260,12 @@ class CrossEntropyObjective:
         """Length of the released vector."""
         m = self.num_features
         return m * (m + 1) // 2 + m * self.num_outputs
+
+    @property
+    def shapes(self):
+        """Shapes of the statistics by `names`."""
+        m = self.num_features
+        return (m, m), (m, self.num_outputs)
 
     def pack(self, statistics, norm):
         """Flattens (A / alpha, S) so that `norm` of the vector is the norm

@@ -1,0 +1,260 @@
+"""The papers' perturbations of a fit: claimed, never proven."""
+
+import math
+
+import numpy as np
+
+from keras_fm import claims, records
+from keras_fm import relevance as relevance_lib
+from keras_fm.callbacks import model_check
+from keras_fm.layers.perturbed_input import PerturbedInputLayer
+from keras_fm.ledger import LedgerEntry
+
+ORDERS = ("linear", "quadratic")
+# eps1, eps2, eps3 of the authors' code: 0.075, 0.075, 0.15 of 0.3.
+ADAPTIVE_SHARES = (0.25, 0.25, 0.5)
+
+
+class PublishedPlan:
+    """AdLM's Algorithm 1, ILM, or dPA's head, by what the model holds.
+
+    * A `PerturbedAffine` or `PerturbedConv2D` with `adaptive=True`: the
+      relevance of a pre-trained network with Laplace noise (eps1), noise on
+      every input by its relevance and on the bias (eps2), noise on the
+      coefficients of the loss (eps3).
+    * The same layers with `adaptive=False`: identical noise (ILM), no eps1.
+    * Neither: noise on the coefficients only (dPA Lemma 3).
+
+    Args:
+        model: a built model.
+        ledger: the `Ledger` that is charged.
+        noise: a `NoiseSource`.
+        shares: `None`, or one share for each perturbation.
+        batch_size: the lot size |L|.
+        orders: which coefficients of the loss are perturbed.
+        relevance_power, relevance_floor: see `PrivateModel`.
+
+    Raises:
+        ValueError: if the model cannot be perturbed in this way.
+    """
+
+    def __init__(
+        self,
+        model,
+        *,
+        ledger,
+        noise,
+        shares,
+        batch_size,
+        orders,
+        relevance_power,
+        relevance_floor,
+    ):
+        self.model, self.ledger, self.noise = model, ledger, noise
+        self.batch_size, self.orders = batch_size, tuple(orders)
+        self.relevance_power = relevance_power
+        self.relevance_floor = relevance_floor
+        self.head, _ = model_check.output_layer(model)
+        self.layers = [
+            layer
+            for layer in model._flatten_layers(include_self=False)
+            if isinstance(layer, PerturbedInputLayer)
+        ]
+        adaptive = [layer for layer in self.layers if layer.adaptive]
+        if len(adaptive) > 1:
+            raise ValueError(
+                "Only one layer of a model can have `adaptive=True`. "
+                f"Received: {[layer.name for layer in adaptive]}"
+            )
+        self.adaptive = adaptive[0] if adaptive else None
+        names = [f"{self.adaptive.name} (relevance)"] if self.adaptive else []
+        names += [layer.name for layer in self.layers] + [self.head.name]
+        if shares is None:
+            shares = ADAPTIVE_SHARES
+            if not self.adaptive or len(names) != 3:
+                shares = [1 / len(names)] * len(names)
+        if len(shares) != len(names):
+            raise ValueError(
+                "`shares` must hold one share for each of the perturbations "
+                f"{names}. Received: shares={shares}"
+            )
+        self.epsilons = dict(
+            zip(names, (s * ledger.budget.epsilon for s in shares))
+        )
+        self.names = names
+
+    # The ledger ----------------------------------------------------------
+
+    def entries(self, count=None):
+        """The ledger entries of the plan, all claimed.
+
+        Args:
+            count: number of records, for the scale of the relevance noise.
+        """
+        made = []
+        if self.adaptive:
+            made.append(
+                self._entry(
+                    self.names[0],
+                    self._relevance_scale(count) if count else None,
+                    "every record's relevance in a network pre-trained on "
+                    "the records, averaged, once",
+                    claims.RELEVANCE_REASON,
+                )
+            )
+        for layer in self.layers:
+            how = "drawn again at every step" if (
+                layer.noise == "per_step"
+            ) else "fixed"  # fmt: skip
+            made.append(
+                self._entry(
+                    layer.name,
+                    self._layer_scale(layer),
+                    "every record at every step, shifted by one noise vector "
+                    f"({how})",
+                    claims.AFFINE_REASON,
+                )
+            )
+        made.append(
+            self._entry(
+                self.head.name,
+                self._loss_scale(),
+                "every record at every step; fixed noise on the "
+                f"{' and '.join(self.orders)} coefficients of the loss",
+                claims.CROSS_ENTROPY_REASON,
+            )
+        )
+        return made
+
+    def _entry(self, name, scale, reads, proof):
+        mechanism = {"claimed_epsilon": self.epsilons[name]}
+        if scale is not None:
+            mechanism["laplace_scale"] = scale
+        if name != f"{self.adaptive and self.adaptive.name} (relevance)":
+            mechanism["lot_size"] = self.batch_size
+        return LedgerEntry(
+            name=name,
+            guarantee="claimed",
+            neighbours=str(self.ledger.neighbours),
+            mechanism=mechanism,
+            reads=reads,
+            proof=proof,
+            private=not self.noise.reproducible,
+        )
+
+    # The papers' scales --------------------------------------------------
+
+    def _relevance_scale(self, count):
+        sensitivity = claims.relevance_sensitivity(
+            math.prod(self.adaptive.record_shape),
+            count,
+            neighbours=self.ledger.neighbours,
+        )
+        return sensitivity / self.epsilons[self.names[0]]
+
+    def _layer_scale(self, layer):
+        """Delta_h0 / eps2, before the division by the lot size."""
+        sensitivity = layer.claimed_sensitivity(self.ledger.neighbours)
+        return sensitivity / self.epsilons[layer.name]
+
+    def _loss_scale(self):
+        sensitivity = claims.cross_entropy_sensitivity(
+            self.head.num_features,
+            self.head.units,
+            neighbours=self.ledger.neighbours,
+        )
+        return sensitivity / self.epsilons[self.head.name]
+
+    def input_scales(self, relevance):
+        """Laplace scales of the inputs of each perturbed layer, divided by
+        the lot size: `Delta_h0 / eps_j / |L|` by relevance, or all equal.
+
+        Returns:
+            dict from layer name to an array of one record's shape.
+        """
+        scales = {}
+        for layer in self.layers:
+            shape = tuple(layer.record_shape)
+            epsilons = np.full(shape, self.epsilons[layer.name])
+            if layer is self.adaptive:
+                epsilons = claims.adaptive_epsilons(
+                    relevance,
+                    self.epsilons[layer.name],
+                    floor=self.relevance_floor,
+                ).reshape(shape)
+            sensitivity = layer.claimed_sensitivity(self.ledger.neighbours)
+            scales[layer.name] = sensitivity / epsilons / self.batch_size
+        return scales
+
+    # Carrying out --------------------------------------------------------
+
+    def average_relevance(self, pretrained, data):
+        """The exact average of min-max normalised relevance, and n.
+
+        Returns:
+            tuple `(average, count)`; the average is `(d,)`, private.
+        """
+        name = self.adaptive.name
+        known = [layer.name for layer in pretrained.layers]
+        layer = name if name in known else None
+        total, count = 0.0, 0
+        for x, _ in records.batches(data, 1024):
+            found = relevance_lib.layer_wise(pretrained, x, layer=layer)
+            rows = claims.normalised_relevance(found.reshape(len(x), -1))
+            total, count = total + rows.sum(axis=0), count + len(x)
+        if not count:
+            raise ValueError("`data` holds no record.")
+        expected = math.prod(self.adaptive.record_shape)
+        if np.shape(total) != (expected,):
+            raise ValueError(
+                f"The relevance at the input of `pretrained` has "
+                f"{np.size(total)} entries, but layer '{name}' has {expected} "
+                "inputs. Pre-train a clone of the model "
+                "(`keras.models.clone_model(model)`)."
+            )
+        return total / count, count
+
+    def carry_out(self, pretrained, data):
+        """Charges the ledger and fixes all noise.
+
+        Returns:
+            the noisy average relevance `(d,)`, or `None`.
+        """
+        relevance, count = None, None
+        if self.adaptive:
+            # A refused budget reads nothing.
+            self.ledger.check(self.entries())
+            relevance, count = self.average_relevance(pretrained, data)
+        self.ledger.charge(self.entries(count))
+        if self.adaptive:
+            relevance = relevance**self.relevance_power
+            relevance = relevance + self._laplace(
+                self._relevance_scale(count), relevance.shape
+            )
+        scales = self.input_scales(relevance)
+        for layer in self.layers:
+            bias = self._layer_scale(layer) / self.batch_size
+            layer.fix_noise(
+                *(
+                    self._laplace(scale, shape)
+                    if layer.noise == "once"
+                    else np.broadcast_to(scale, shape).copy()
+                    for scale, shape in (
+                        (scales[layer.name], tuple(layer.record_shape)),
+                        (bias, (layer.bias_units,)),
+                    )
+                )
+            )
+        scale = self._loss_scale() / self.batch_size
+        m, outputs = self.head.num_features, self.head.units
+        linear = np.zeros((m, outputs))
+        quadratic = np.zeros((outputs, m, m))
+        if "linear" in self.orders:
+            linear = self._laplace(scale, linear.shape)
+        if "quadratic" in self.orders:
+            quadratic = self._laplace(scale, quadratic.shape)
+        self.head.fix_noise(linear, quadratic)
+        return relevance
+
+    def _laplace(self, scale, shape):
+        return self.noise.generator().laplace(0.0, scale, shape)

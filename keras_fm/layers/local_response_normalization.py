@@ -1,0 +1,72 @@
+import math
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class LocalResponseNormalization(keras.layers.Layer):
+    """Divides each feature by the energy of its neighbouring maps.
+
+        h / max(|h|, (q + a * sum of h'^2)^beta),
+
+    the sum over the `size` maps around h at the same position (AdLM Eq. 22;
+    the denominator is pCDBN's Z). Outputs lie in [-1, 1]. Every record is
+    treated on its own, so the layer needs no privacy.
+
+    Args:
+        size: positive odd int l, number of maps in the sum.
+        q, a, beta: numbers > 0.
+
+    Input and output shape: `(batch, ..., maps)`, channels last.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> layer = LocalResponseNormalization()
+    >>> float(layer(np.full((1, 1), 100.0))[0, 0])
+    1.0
+    """
+
+    def __init__(self, size=5, q=2.0, a=1e-4, beta=0.75, **kwargs):
+        super().__init__(**kwargs)
+        if not isinstance(size, int) or size < 1 or size % 2 == 0:
+            raise ValueError(
+                f"`size` must be a positive odd integer. Received: size={size}"
+            )
+        for name, value in (("q", q), ("a", a), ("beta", beta)):
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(
+                    f"`{name}` must be a finite number greater than 0. "
+                    f"Received: {name}={value}"
+                )
+        self.size = size
+        self.q, self.a, self.beta = float(q), float(a), float(beta)
+
+    def call(self, inputs):
+        # Half precision overflows in the squares.
+        h = ops.cast(inputs, "float32")
+        reach = self.size // 2
+        rank, maps = len(inputs.shape), inputs.shape[-1]
+        padding = [(0, 0)] * (rank - 1) + [(reach, reach)]
+        squares = ops.pad(h * h, padding)
+        energy = (
+            sum(squares[..., k : k + maps] for k in range(1, self.size))
+            + (squares[..., :maps])
+        )
+        floor = ops.power(self.q + self.a * energy, self.beta)
+        return ops.cast(h / ops.maximum(ops.abs(h), floor), self.compute_dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "size": self.size,
+            "q": self.q,
+            "a": self.a,
+            "beta": self.beta,
+        }

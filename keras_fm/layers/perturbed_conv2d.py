@@ -1,0 +1,192 @@
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm import claims
+from keras_fm.layers.perturbed_input import PerturbedInputLayer
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class PerturbedConv2D(PerturbedInputLayer):
+    """Convolutional first layer whose inputs and bias are shifted by noise.
+
+    The convolutional form of `PerturbedAffine` (Phan et al., ICDM 2017): one
+    Laplace(Delta_h0 / eps_j) / |L| value for each input pixel and channel,
+    the same for all records, and one for each filter's bias. It acts only
+    while training under a
+    `keras_fm.callbacks.PrivateModel(guarantee="published")`; without it, and
+    at inference, this is `keras.layers.Conv2D`. A proven model refuses it.
+
+    Args:
+        filters: positive int, number of feature maps.
+        kernel_size: int or pair.
+        strides: int or pair.
+        padding: `"same"` or `"valid"`.
+        activation: activation function, default none.
+        use_bias: whether to add a bias.
+        sensitivity: `"paper"` (2 |h0| d, every neuron of every map) or
+            `"patch"` (2 x positions x patch, the authors' code).
+        feature_map: `None`, or the `(height, width)` that the sensitivity
+            counts as positions; the authors count a map after pooling
+            (14 x 14 for MNIST). `None` counts this layer's output.
+        adaptive, noise, input_bound: as in `PerturbedAffine`.
+        kernel_initializer, bias_initializer: initializers.
+
+    Input shape: `(batch, height, width, channels)`, channels last. Output
+    shape: `(batch, new_height, new_width, filters)`.
+
+    Raises:
+        ValueError: if an argument is outside its range, or height or width
+            is unknown when the layer is built.
+
+    Example:
+
+    >>> layer = PerturbedConv2D(32, 5, activation="relu")
+    >>> layer(np.ones((2, 28, 28, 1))).shape
+    (2, 28, 28, 32)
+    >>> layer.claimed_sensitivity("replace_one")
+    39337984.0
+    """
+
+    def __init__(
+        self,
+        filters,
+        kernel_size,
+        strides=1,
+        padding="same",
+        activation=None,
+        use_bias=True,
+        sensitivity="paper",
+        feature_map=None,
+        adaptive=False,
+        noise="once",
+        input_bound=None,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        **kwargs,
+    ):
+        super().__init__(
+            adaptive=adaptive, noise=noise, input_bound=input_bound, **kwargs
+        )
+        self.filters = _positive("filters", filters)
+        self.kernel_size = _pair("kernel_size", kernel_size)
+        self.strides = _pair("strides", strides)
+        if padding not in ("same", "valid"):
+            raise ValueError(
+                '`padding` must be "same" or "valid". Received: '
+                f"padding={padding!r}"
+            )
+        if sensitivity not in claims.SENSITIVITY_FORMS:
+            raise ValueError(
+                f"`sensitivity` must be one of {claims.SENSITIVITY_FORMS}. "
+                f"Received: sensitivity={sensitivity!r}"
+            )
+        self.padding, self.sensitivity = padding, sensitivity
+        self.feature_map = (
+            None if feature_map is None else _pair("feature_map", feature_map)
+        )
+        self.activation = keras.activations.get(activation)
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+
+    def build(self, input_shape):
+        self.record_shape, self.bias_units = input_shape[1:], self.filters
+        if len(input_shape) != 4 or None in self.record_shape:
+            raise ValueError(
+                "PerturbedConv2D expects inputs of a known shape (batch, "
+                "height, width, channels). Received: "
+                f"input_shape={tuple(input_shape)}"
+            )
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(*self.kernel_size, input_shape[-1], self.filters),
+            initializer=self.kernel_initializer,
+        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(self.filters,),
+                initializer=self.bias_initializer,
+            )
+
+    def claimed_sensitivity(self, neighbours):
+        """Delta_h0 in the form of `sensitivity`, see `keras_fm.claims`."""
+        shape = self.compute_output_shape((None, *self.record_shape))
+        return claims.convolution_sensitivity(
+            form=self.sensitivity,
+            filters=self.filters,
+            positions=math.prod(self.feature_map or shape[1:3]),
+            patch=math.prod(self.kernel_size) * self.record_shape[-1],
+            inputs=math.prod(self.record_shape),
+            neighbours=neighbours,
+        )
+
+    def affine(self, inputs, bias):
+        """The layer without noise and activation."""
+        outputs = ops.conv(
+            inputs,
+            self.kernel,
+            strides=self.strides,
+            padding=self.padding,
+            data_format="channels_last",
+        )
+        return outputs if bias is None else ops.add(outputs, bias)
+
+    def call(self, inputs, training=False):
+        inputs, bias = self.perturb(inputs, self.bias, training)
+        return self.activation(self.affine(inputs, bias))
+
+    def compute_output_shape(self, input_shape):
+        sizes = []
+        for size, kernel, stride in zip(
+            input_shape[1:3], self.kernel_size, self.strides
+        ):
+            if size is not None:
+                reach = 0 if self.padding == "same" else kernel - 1
+                size = -(-(size - reach) // stride)
+            sizes.append(size)
+        return (input_shape[0], *sizes, self.filters)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "kernel_size": self.kernel_size,
+            "strides": self.strides,
+            "padding": self.padding,
+            "activation": keras.activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            "sensitivity": self.sensitivity,
+            "feature_map": self.feature_map,
+            "kernel_initializer": keras.initializers.serialize(
+                self.kernel_initializer
+            ),
+            "bias_initializer": keras.initializers.serialize(
+                self.bias_initializer
+            ),
+        }
+
+
+def _positive(name, value):
+    whole = isinstance(value, (int, np.integer))
+    if not whole or isinstance(value, bool) or value <= 0:
+        raise ValueError(
+            f"Received an invalid value for `{name}`, expected a positive "
+            f"integer. Received: {name}={value}"
+        )
+    return int(value)
+
+
+def _pair(name, value):
+    if not isinstance(value, (tuple, list)):
+        value = (value, value)
+    if len(value) != 2:
+        raise ValueError(
+            f"`{name}` must be an integer or a pair of them. Received: "
+            f"{name}={value}"
+        )
+    return tuple(_positive(name, v) for v in value)

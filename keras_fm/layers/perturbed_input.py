@@ -1,0 +1,115 @@
+"""What the perturbed first layers of AdLM and ILM share: noise on the input."""
+
+import math
+
+import numpy as np
+from keras import ops, random
+
+from keras_fm.layers.hidden_state import HiddenStateLayer
+
+NOISE = ("once", "per_step")
+
+
+class PerturbedInputLayer(HiddenStateLayer):
+    """A first layer whose inputs and bias are shifted by Laplace noise.
+
+    One noise value for each input feature and one for each bias entry, the
+    same for all records (Phan et al., ICDM 2017, Algorithm 1). It acts only
+    while training and only after `fix_noise`, which
+    `keras_fm.callbacks.PrivateModel(guarantee="published")` calls.
+
+    Args:
+        adaptive: whether the noise of a feature follows its relevance
+            (AdLM); `False` gives every feature the same scale (ILM).
+        noise: `"once"` draws the noise before fit (the paper);
+            `"per_step"` draws it again at every step (the authors' code).
+        input_bound: `None`, or a number > 0: perturbed inputs are clipped
+            to [-input_bound, input_bound] while training (the authors' code
+            has 10).
+    """
+
+    def __init__(
+        self, adaptive=False, noise="once", input_bound=None, **kwargs
+    ):
+        super().__init__(**kwargs)
+        if noise not in NOISE:
+            raise ValueError(
+                f"`noise` must be one of {NOISE}. Received: noise={noise!r}"
+            )
+        if input_bound is not None and not (
+            math.isfinite(input_bound) and input_bound > 0
+        ):
+            raise ValueError(
+                "`input_bound` must be None or a finite number greater than "
+                f"0. Received: input_bound={input_bound}"
+            )
+        self.adaptive, self.noise = bool(adaptive), noise
+        self.input_bound = None if input_bound is None else float(input_bound)
+
+    def claimed_sensitivity(self, neighbours):
+        """The paper's Delta_h0; subclasses say which."""
+        raise NotImplementedError
+
+    @property
+    def is_perturbed(self):
+        """Whether noise was fixed."""
+        return self._has_hidden("input_noise")
+
+    def fix_noise(self, input_noise, bias_noise):
+        """Fixes the noise, already divided by the lot size.
+
+        Args:
+            input_noise: one record's shape; with `noise="per_step"` the
+                Laplace scales instead of a draw.
+            bias_noise: `(units,)`, likewise; ignored without a bias.
+
+        Raises:
+            ValueError: if a shape is wrong or noise was fixed before: the
+                objective of a fit is perturbed exactly once.
+        """
+        given = np.shape(input_noise), np.shape(bias_noise)
+        wanted = tuple(self.record_shape), (self.bias_units,)
+        if given != wanted:
+            raise ValueError(
+                f"Noise must have shapes {wanted[0]} and {wanted[1]}. "
+                f"Received: {given[0]} and {given[1]}"
+            )
+        if self.is_perturbed:
+            raise ValueError(
+                f"The noise of layer '{self.name}' is fixed already."
+            )
+        self._set_hidden("input_noise", np.asarray(input_noise))
+        self._set_hidden("bias_noise", np.asarray(bias_noise))
+        if self.noise == "per_step":
+            self._set_hidden_seed("seed_state")
+
+    def _drawn(self, name):
+        value = self._get_hidden(name)
+        if self.noise == "once":
+            return value
+        # The inverse distribution function; never exactly at its poles.
+        u = random.uniform(
+            value.shape, -0.5, 0.5, dtype="float32", seed=self._hidden_seed()
+        )
+        tail = ops.maximum(1.0 - 2.0 * ops.abs(u), 1e-7)
+        return -ops.sign(u) * ops.log(tail) * ops.cast(value, "float32")
+
+    def perturb(self, inputs, bias, training):
+        """Shifts inputs and bias while training."""
+        if not (training and self.is_perturbed):
+            return inputs, bias
+        inputs = inputs + ops.cast(self._drawn("input_noise"), inputs.dtype)
+        if self.input_bound is not None:
+            inputs = ops.clip(inputs, -self.input_bound, self.input_bound)
+        if bias is not None:
+            noise = ops.cast(self._drawn("bias_noise"), self.compute_dtype)
+            bias = ops.add(bias, noise)
+        return inputs, bias
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "adaptive": self.adaptive,
+            "noise": self.noise,
+            "input_bound": self.input_bound,
+        }

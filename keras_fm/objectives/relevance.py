@@ -1,0 +1,195 @@
+"""Average relevance of every feature, as a function of one statistic.
+
+A record's relevance vector r_i (layer-wise relevance of a model that is
+public or an earlier release) is made nonnegative and brought to norm 1, so
+that every record counts the same:
+
+    sum_i |r_i| / || |r_i| ||.
+
+That sum is all that is read (AdLM step 1 with a norm in the place of the
+min-max normalisation, which bounds no sum better than d). The proofs of the
+sensitivities are in docs/proofs/relevance.md.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from keras_fm import budget as budget_lib
+
+BALLS = ("l1", "l2")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RelevanceObjective:
+    """The summed relevance of `num_features` features.
+
+    Args:
+        num_features: int d.
+        ball: norm that every record's relevance is brought to 1 in, `"l2"`
+            (for Gaussian noise) or `"l1"` (for Laplace noise).
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> objective = RelevanceObjective(num_features=8, ball="l1")
+    >>> objective.sensitivity("l1", neighbours="add_remove")
+    1.0
+    """
+
+    num_features: int
+    ball: str = "l2"
+
+    names = ("relevance",)
+    proof = "docs/proofs/relevance.md"
+
+    def __post_init__(self):
+        d = self.num_features
+        if isinstance(d, bool) or not (
+            isinstance(d, (int, np.integer)) and d > 0
+        ):
+            raise ValueError(
+                "`num_features` must be a positive integer. Received: "
+                f"num_features={d}"
+            )
+        object.__setattr__(self, "num_features", int(d))
+        if self.ball not in BALLS:
+            raise ValueError(
+                f"`ball` must be one of {BALLS}. Received: ball={self.ball!r}"
+            )
+
+    # Statistics ----------------------------------------------------------
+
+    @property
+    def reads(self):
+        """What a release of this objective reads, in words."""
+        norm = "L1" if self.ball == "l1" else "L2"
+        return (
+            f"sum of the records' relevance vectors ({self.num_features}), "
+            f"each nonnegative with {norm} norm 1, once"
+        )
+
+    def zero(self):
+        """Statistics of no record: `(sum,)`, float64."""
+        return (np.zeros(self.num_features),)
+
+    def accumulate(self, statistics, relevance, clip=False):
+        """Adds a batch to `statistics`, in place.
+
+        Args:
+            statistics: what `zero()` or an earlier call returned.
+            relevance: `(n, d)`, any sign and length; a row of zeros counts
+                as zero.
+            clip: ignored; rows are always brought to norm 1.
+
+        Raises:
+            ValueError: on NaN or a wrong shape.
+        """
+        (total,) = statistics
+        total += self.normalised(relevance).sum(axis=0)
+        return (total,)
+
+    def normalised(self, relevance):
+        """Rows as they are summed: nonnegative, of norm 1 or 0, float64."""
+        rows = np.abs(np.asarray(relevance, dtype=np.float64))
+        if rows.ndim != 2 or rows.shape[1] != self.num_features:
+            raise ValueError(
+                f"Relevance must have shape (records, {self.num_features}). "
+                f"Received: shape={np.shape(relevance)}"
+            )
+        largest = rows.max(axis=1, initial=0.0)
+        if not np.all(np.isfinite(largest)):
+            raise ValueError(
+                "Relevance must be finite: at least one record has a NaN or "
+                "infinite relevance."
+            )
+        # First by the largest entry, so that squares neither over- nor
+        # underflow; then a few ulp inside the ball.
+        rows /= np.where(largest > 0, largest, 1.0)[:, None]
+        if self.ball == "l1":
+            norms = rows.sum(axis=1)
+        else:
+            norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        norms = np.where(norms > 0, norms, 1.0) * (1 + 1e-15 * len(rows.T))
+        return rows / norms[:, None]
+
+    # Sensitivity ---------------------------------------------------------
+
+    def sensitivity(self, norm, *, neighbours):
+        """Sensitivity of the sum, for rows in the nonnegative unit ball.
+
+        ======== ==== ========== ============
+        ball     norm add_remove replace_one
+        ======== ==== ========== ============
+        `"l1"`   L1   1          2
+        `"l1"`   L2   1          sqrt(2)
+        `"l2"`   L1   sqrt(d)    sqrt(2 d)
+        `"l2"`   L2   1          sqrt(2)
+        ======== ==== ========== ============
+
+        and 1 for d = 1. docs/proofs/relevance.md, proposition 1.
+
+        Args:
+            norm: `"l1"` or `"l2"`.
+            neighbours: `"add_remove"` or `"replace_one"`.
+        """
+        if norm not in BALLS:
+            raise ValueError(
+                f"`norm` must be one of {BALLS}. Received: norm={norm!r}"
+            )
+        relation = budget_lib.Neighbours.of(neighbours)
+        replace = relation is budget_lib.Neighbours.REPLACE_ONE
+        d = self.num_features
+        if d == 1:
+            return 1.0
+        if norm == "l2":
+            return math.sqrt(2) if replace else 1.0
+        if self.ball == "l1":
+            return 2.0 if replace else 1.0
+        return math.sqrt(2 * d if replace else d)
+
+    # The vector a mechanism perturbs -------------------------------------
+
+    @property
+    def size(self):
+        """Length of the released vector."""
+        return self.num_features
+
+    @property
+    def shapes(self):
+        return ((self.num_features,),)
+
+    def pack(self, statistics, norm):
+        return np.array(statistics[0], dtype=np.float64)
+
+    def unpack(self, vector, norm):
+        return (np.array(vector, dtype=np.float64),)
+
+    def expected_squared_error(self, mechanism):
+        """Expected squared error of the sum under `mechanism`."""
+        return self.size * mechanism.coordinate_variance(self.size)
+
+    # Post-processing -----------------------------------------------------
+
+    @staticmethod
+    def shares(relevance, floor):
+        """beta_j = d R_j / sum R (AdLM Algorithm 1, line 6), mean 1.
+
+        Args:
+            relevance: `(d,)` noisy relevances.
+            floor: smaller ones count as this much (> 0): noise must not
+                make a share zero or negative.
+
+        Example:
+
+        >>> RelevanceObjective.shares(np.array([3.0, 1.0, -2.0]), 0.5)
+        array([2.        , 0.66666667, 0.33333333])
+        """
+        raised = np.maximum(np.asarray(relevance, np.float64), floor)
+        return raised * (raised.size / raised.sum())
+
+    def config(self):
+        return dataclasses.asdict(self)
