@@ -72,9 +72,10 @@ def _define_compare(values):
         flags.DEFINE_list,
         "methods",
         None,
-        "Comma-separated: non_private, truncated, published, proven, "
-        "dp_sgd_vectorized, dp_sgd_sequential, dp_sgd_head. Default: all "
-        "(without the DP-SGD ones where tensorflow-privacy is missing).",
+        "Comma-separated: non_private, truncated, published, adlm_published, "
+        "proven, adlm_proven, dp_sgd_vectorized, dp_sgd_sequential, "
+        "dp_sgd_head. Default: all (without the DP-SGD ones where "
+        "tensorflow-privacy is missing).",
     )
     define(flags.DEFINE_list, "epsilons", ["0.5", "2", "8"], "Privacy budgets.")
     define(

@@ -330,7 +330,11 @@ def _pair(epsilon, delta):
 
 def _describe(mechanism):
     return ", ".join(
-        f"{key} {value:.6g}" if isinstance(value, float) else str(value)
+        str(value)
+        if key == "mechanism"
+        else f"{key} {value:.6g}"
+        if isinstance(value, float)
+        else f"{key} {value}"
         for key, value in mechanism.items()
-        if key == "mechanism" or isinstance(value, (int, float, str))
+        if isinstance(value, (int, float, str))
     )

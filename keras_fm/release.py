@@ -248,6 +248,20 @@ class CrossEntropyRelease(Release):
         stddev = self.objective.off_diagonal_stddev(self.mechanism)
         return 2 * math.sqrt(self.objective.num_features) * stddev
 
+    def signal_share(self):
+        """How much of the released S is signal, in [0, 1], estimated from
+        the release alone: one minus the noise's expected share of the
+        squared length of S (its differences between classes)."""
+        linear = self.linear
+        m, outputs = linear.shape
+        degrees = m * outputs
+        if outputs > 1:
+            linear = linear - linear.mean(axis=1, keepdims=True)
+            degrees = m * (outputs - 1)
+        variance = self.mechanism.coordinate_variance(self.objective.size)
+        length = float(np.vdot(linear, linear))
+        return max(0.0, 1 - variance * degrees / length) if length else 0.0
+
     def estimated_records(self):
         """An estimate of n from the release alone: trace(A) / C^2, which
         assumes features at their norm bound; at least 1."""

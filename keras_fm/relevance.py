@@ -24,7 +24,7 @@ from keras_fm.layers.private_dense import PrivateDense
 from keras_fm.layers.random_features import RandomFeatures
 from keras_fm.layers.relevance_scaling import RelevanceScaling
 
-_BATCH = 256
+_BATCH = 1024
 
 # Elementwise, or a division by what records do not share: the relevance of
 # an output entry is that of the same input entry.
@@ -51,6 +51,11 @@ _SAME_ENTRY = (
     LocalResponseNormalization,
     NormalizationLayer,
     RelevanceScaling,
+)
+_LAST_ACTIVATION = (
+    keras.layers.Softmax,
+    keras.layers.Activation,
+    keras.layers.ReLU,
 )
 # Each output entry is one input entry (or the largest of some).
 _SELECTION = (
@@ -125,6 +130,12 @@ def layer_wise(model, x, layer=None, target="prediction", epsilon=1e-6):
                 "`target` must hold one integer for each record. Received: "
                 f"shape {target.shape}, dtype {target.dtype}"
             )
+        count = outputs.shape[-1]
+        if target.size and not 0 <= target.min() <= target.max() < count:
+            raise ValueError(
+                f"`target` must name outputs in [0, {count}). At least one "
+                "is outside."
+            )
     elif target != "prediction":
         raise ValueError(
             '`target` must be "prediction" or an array of outputs. '
@@ -143,7 +154,9 @@ def layer_wise(model, x, layer=None, target="prediction", epsilon=1e-6):
         chosen = ops.one_hot(wanted, z.shape[-1], dtype=z.dtype)
         found = walk.back(outputs, z * chosen, stop, epsilon)
         parts.append(ops.convert_to_numpy(ops.cast(found, "float32")))
-    return np.concatenate(parts) if parts else np.zeros((0, *stop.shape[1:]))
+    if not parts:
+        return np.zeros((0, *stop.shape[1:]), "float32")
+    return np.concatenate(parts)
 
 
 def _ends(model):
@@ -164,10 +177,18 @@ def _ends(model):
 
 
 def _input_of(model, name):
-    for node in _nodes(model):
-        if node.operation.name == name and not node.is_input:
-            return node.input_tensors[0]
-    raise ValueError(f"The model has no layer '{name}'.")
+    found = [
+        node
+        for node in _nodes(model)
+        if node.operation.name == name and not node.is_input
+    ]
+    if not found:
+        raise ValueError(f"The model has no layer '{name}'.")
+    if len(found) > 1 or len(found[0].input_tensors) != 1:
+        raise ValueError(
+            f"Layer '{name}' must be called once and have one input."
+        )
+    return found[0].input_tensors[0]
 
 
 def _nodes(model):
@@ -194,8 +215,12 @@ class _Walk:
         op, index, _ = outputs._keras_history
         node = op._inbound_nodes[index]
         tensors = [self.values[id(t)] for t in node.input_tensors]
-        if isinstance(op, (keras.layers.Softmax, keras.layers.Activation)):
+        if isinstance(op, _LAST_ACTIVATION):
             return tensors[0]
+        if isinstance(op, keras.Model):
+            inner_in, inner_out = _inner_ends(op)
+            inner = _Walk(op, {id(inner_in): tensors[0]})
+            return inner.logits(inner_out)
         linear = _linear_part(op)
         return self.values[id(outputs)] if linear is None else linear(*tensors)
 
@@ -210,7 +235,9 @@ class _Walk:
             parts = _back_through(node.operation, tensors, given, epsilon)
             for tensor, part in zip(node.input_tensors, parts):
                 known = found.get(id(tensor))
-                found[id(tensor)] = part if known is None else known + part
+                if known is not None:
+                    part = known + ops.cast(part, known.dtype)
+                found[id(tensor)] = part
         return found[id(stop)]
 
 
@@ -245,11 +272,12 @@ def _back_through(op, tensors, relevance, epsilon):
         )
 
     def share(z):
-        # sign(0) = +1: an output of exactly zero hands nothing back.
+        # sign(0) = +1. With epsilon = 0 a zero hands nothing back.
         stabiliser = ops.where(z >= 0, epsilon, -epsilon)
         bottom = z + ops.cast(stabiliser, z.dtype)
         safe = ops.where(bottom == 0, ops.ones_like(bottom), bottom)
-        return ops.where(bottom == 0, ops.zeros_like(z), relevance / safe)
+        given = ops.cast(relevance, z.dtype)
+        return ops.where(bottom == 0, ops.zeros_like(z), given / safe)
 
     _, slopes = _pull_back(linear, tensors, share)
     return [t * ops.cast(s, t.dtype) for t, s in zip(tensors, slopes)]
@@ -276,7 +304,7 @@ def _linear_part(op):
     if isinstance(op, RandomFeatures):
         return lambda x: _with_bias(ops.matmul(x, op.kernel), op)
     if isinstance(op, (keras.layers.Conv1D, keras.layers.Conv2D)):
-        return lambda x: _with_bias(op.convolution_op(x, op.kernel), op)
+        return lambda x: _with_bias(_convolution(op, x), op)
     if isinstance(op, keras.layers.DepthwiseConv2D):
         return lambda x: _with_bias(
             ops.depthwise_conv(
@@ -294,6 +322,23 @@ def _linear_part(op):
     if isinstance(op, _LINEAR):
         return op
     return None
+
+
+def _convolution(op, x):
+    if op.padding != "causal":
+        return op.convolution_op(x, op.kernel)
+    reach = op.dilation_rate[0] * (op.kernel_size[0] - 1)
+    steps = 1 if op.data_format == "channels_last" else 2
+    padding = [(0, 0)] * 3
+    padding[steps] = (reach, 0)
+    return ops.conv(
+        ops.pad(x, padding),
+        op.kernel,
+        strides=op.strides,
+        padding="valid",
+        data_format=op.data_format,
+        dilation_rate=op.dilation_rate,
+    )
 
 
 def _with_bias(z, op):
@@ -315,10 +360,13 @@ def _pull_back(function, tensors, cotangent):
     if backend == "tensorflow":
         import tensorflow as tf
 
+        # Copies: one tensor may enter twice, and each entry has its part.
+        tensors = [tf.identity(t) for t in tensors]
         with tf.GradientTape() as tape:
             tape.watch(tensors)
             value = function(*tensors)
         given = cotangent(value) if callable(cotangent) else cotangent
+        given = tf.cast(given, value.dtype)
         return value, tape.gradient(value, tensors, output_gradients=given)
     if backend == "jax":
         import jax
@@ -357,11 +405,12 @@ def image(relevance):
     (2, 2, 3)
     """
     values = np.asarray(relevance, np.float64)
-    if values.ndim == 3:
+    finite = np.all(np.isfinite(values))
+    if values.ndim == 3 and finite:
         values = values.sum(axis=-1)
     if values.ndim == 1:
         values = values[None]
-    if values.ndim != 2 or not np.all(np.isfinite(values)):
+    if values.ndim != 2 or not finite:
         raise ValueError(
             "`relevance` must be a finite vector, map, or map with channels. "
             f"Received: shape={np.shape(relevance)}"
@@ -384,6 +433,8 @@ def plot(relevance, path, title="average relevance (released)"):
     from matplotlib.figure import Figure
 
     values = np.asarray(relevance, np.float64)
+    if not np.all(np.isfinite(values)):
+        raise ValueError("`relevance` must be finite.")
     figure = Figure(figsize=(5, 4.5), layout="constrained")
     axes = figure.subplots()
     if values.ndim == 1:

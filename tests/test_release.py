@@ -620,5 +620,6 @@ def test_a_missing_file_is_missing(tmp_path):
 def test_the_repr_shows_no_statistic():
     text = repr(make_release(make_objective(), [make_records()]))
     assert text == (
-        "<Release of 4 features, 3 outputs, GaussianMechanism, add_remove>"
+        "<CrossEntropyRelease of quadratic (4, 4), linear (4, 3), "
+        "GaussianMechanism, add_remove>"
     )

@@ -344,9 +344,15 @@ class PrivateModel(keras.callbacks.Callback):
                 'model for guarantee="published".'
             )
         if head.is_perturbed:
+            if not self._ledger.entries:
+                raise ValueError(
+                    f"Layer '{head.name}' carries the noise of another "
+                    "PrivateModel, whose ledger holds the claim. Go on with "
+                    "that callback, or build a new model."
+                )
             return False
         batch_size = arguments.get("batch_size")
-        if isinstance(arguments.get("x"), np.ndarray):
+        if hasattr(arguments.get("x"), "shape"):
             batch_size = 32 if batch_size is None else batch_size
         if batch_size is not None and batch_size != self.batch_size:
             raise ValueError(
@@ -361,6 +367,8 @@ class PrivateModel(keras.callbacks.Callback):
                 "Train a clone (`keras.models.clone_model(model)`) and give "
                 "PrivateModel `pretrained=clone, data=(x, y)`."
             )
+        if plan.adaptive:
+            plan.check_pretrained(self.pretrained)
         self.relevance = plan.carry_out(self.pretrained, self.data)
         return True
 

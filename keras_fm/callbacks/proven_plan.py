@@ -149,7 +149,8 @@ class ProvenPlan:
             self.scaling.set_shares(
                 self.relevance_release.shares().reshape(
                     self.scaling.scale.shape
-                )
+                ),
+                first.signal_share(),
             )
             self.head.set_weights(weights)
         self.release = self._release_head(data, stages[-1])

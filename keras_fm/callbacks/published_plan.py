@@ -2,6 +2,7 @@
 
 import math
 
+import keras
 import numpy as np
 
 from keras_fm import claims, records
@@ -67,6 +68,11 @@ class PublishedPlan:
                 f"Received: {[layer.name for layer in adaptive]}"
             )
         self.adaptive = adaptive[0] if adaptive else None
+        if self.adaptive and self.adaptive not in model.layers:
+            raise ValueError(
+                f"Layer '{self.adaptive.name}' has `adaptive=True` and must "
+                "be in the model itself, not inside a nested one."
+            )
         names = [f"{self.adaptive.name} (relevance)"] if self.adaptive else []
         names += [layer.name for layer in self.layers] + [self.head.name]
         if shares is None:
@@ -188,6 +194,20 @@ class PublishedPlan:
 
     # Carrying out --------------------------------------------------------
 
+    def check_pretrained(self, pretrained):
+        """Refuses a network whose inputs are not the model's."""
+        if not isinstance(pretrained, keras.Model) or not pretrained.built:
+            raise ValueError(
+                "`pretrained` must be a built and trained Keras model. "
+                f"Received: {type(pretrained).__name__}"
+            )
+        given, own = pretrained.input_shape[1:], self.model.input_shape[1:]
+        if given != own:
+            raise ValueError(
+                "`pretrained` must have the model's inputs. Received: "
+                f"{given}, expected {own}"
+            )
+
     def average_relevance(self, pretrained, data):
         """The exact average of min-max normalised relevance, and n.
 
@@ -209,8 +229,9 @@ class PublishedPlan:
             raise ValueError(
                 f"The relevance at the input of `pretrained` has "
                 f"{np.size(total)} entries, but layer '{name}' has {expected} "
-                "inputs. Pre-train a clone of the model "
-                "(`keras.models.clone_model(model)`)."
+                "input features. Pre-train a clone of the model "
+                "(`keras.models.clone_model(model)`), and flatten records of "
+                "several axes before an adaptive PerturbedAffine."
             )
         return total / count, count
 

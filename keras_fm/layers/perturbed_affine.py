@@ -2,7 +2,10 @@ import keras
 from keras import ops
 
 from keras_fm import claims
-from keras_fm.layers.perturbed_input import PerturbedInputLayer
+from keras_fm.layers.perturbed_input import (
+    PerturbedInputLayer,
+    positive_integer,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -62,12 +65,7 @@ class PerturbedAffine(PerturbedInputLayer):
         super().__init__(
             adaptive=adaptive, noise=noise, input_bound=input_bound, **kwargs
         )
-        if not isinstance(units, int) or units <= 0:
-            raise ValueError(
-                "Received an invalid value for `units`, expected a positive "
-                f"integer. Received: units={units}"
-            )
-        self.units = units
+        self.units = positive_integer("units", units)
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)

@@ -1,11 +1,13 @@
 import math
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_fm import claims
-from keras_fm.layers.perturbed_input import PerturbedInputLayer
+from keras_fm.layers.perturbed_input import (
+    PerturbedInputLayer,
+    positive_integer,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -70,7 +72,7 @@ class PerturbedConv2D(PerturbedInputLayer):
         super().__init__(
             adaptive=adaptive, noise=noise, input_bound=input_bound, **kwargs
         )
-        self.filters = _positive("filters", filters)
+        self.filters = positive_integer("filters", filters)
         self.kernel_size = _pair("kernel_size", kernel_size)
         self.strides = _pair("strides", strides)
         if padding not in ("same", "valid"):
@@ -98,6 +100,12 @@ class PerturbedConv2D(PerturbedInputLayer):
             raise ValueError(
                 "PerturbedConv2D expects inputs of a known shape (batch, "
                 "height, width, channels). Received: "
+                f"input_shape={tuple(input_shape)}"
+            )
+        if min(self.compute_output_shape(input_shape)[1:3]) < 1:
+            raise ValueError(
+                "`kernel_size` must not exceed the image with "
+                f'padding="valid". Received: kernel_size={self.kernel_size}, '
                 f"input_shape={tuple(input_shape)}"
             )
         self.kernel = self.add_weight(
@@ -171,16 +179,6 @@ class PerturbedConv2D(PerturbedInputLayer):
         }
 
 
-def _positive(name, value):
-    whole = isinstance(value, (int, np.integer))
-    if not whole or isinstance(value, bool) or value <= 0:
-        raise ValueError(
-            f"Received an invalid value for `{name}`, expected a positive "
-            f"integer. Received: {name}={value}"
-        )
-    return int(value)
-
-
 def _pair(name, value):
     if not isinstance(value, (tuple, list)):
         value = (value, value)
@@ -189,4 +187,4 @@ def _pair(name, value):
             f"`{name}` must be an integer or a pair of them. Received: "
             f"{name}={value}"
         )
-    return tuple(_positive(name, v) for v in value)
+    return tuple(positive_integer(name, v) for v in value)

@@ -10,6 +10,17 @@ from keras_fm.layers.hidden_state import HiddenStateLayer
 NOISE = ("once", "per_step")
 
 
+def positive_integer(name, value):
+    """`value` as an int, or an error worded as Keras words it."""
+    whole = isinstance(value, (int, np.integer))
+    if not whole or isinstance(value, bool) or value <= 0:
+        raise ValueError(
+            f"Received an invalid value for `{name}`, expected a positive "
+            f"integer. Received: {name}={value}"
+        )
+    return int(value)
+
+
 class PerturbedInputLayer(HiddenStateLayer):
     """A first layer whose inputs and bias are shifted by Laplace noise.
 

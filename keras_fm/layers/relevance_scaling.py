@@ -14,9 +14,11 @@ class RelevanceScaling(keras.layers.Layer):
     takes more of a record's unit norm is read more precisely. The layer
     multiplies feature j by
 
-        max(beta_j, floor)^power,   beta_j = d R_j / sum R,
+        (1 + s (beta_j - 1))^power,   beta_j = d R_j / sum R,
 
-    with R the noisy average relevance. `keras_fm.callbacks.PrivateModel`
+    with R the noisy average relevance and s in [0, 1] how much of the first
+    model is signal and not noise, estimated from its release (1 with
+    `shrink=False`). `keras_fm.callbacks.PrivateModel`
     releases a first model and its relevance at this layer's input, sets the
     scales, and then releases the model that is kept; all three are charged.
     Put `NormalizationLayer` after it: the scaled record must be in the unit
@@ -24,8 +26,8 @@ class RelevanceScaling(keras.layers.Layer):
 
     Args:
         power: number >= 0; 0 changes nothing.
-        floor: number >= 0, smallest share; features below it keep this
-            much, 0 only what the noise's own floor leaves.
+        shrink: whether shares are drawn towards 1 where the first model is
+            mostly noise, so that its accidents do not rule.
 
     Input and output shape: `(batch, ...)`, of a known record shape.
 
@@ -39,15 +41,14 @@ class RelevanceScaling(keras.layers.Layer):
     >>> layer.set_shares(np.array([1.5, 0.5]))
     """
 
-    def __init__(self, power=1.0, floor=0.0, **kwargs):
+    def __init__(self, power=1.0, shrink=True, **kwargs):
         super().__init__(**kwargs)
-        for name, value in (("power", power), ("floor", floor)):
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(
-                    f"`{name}` must be a finite number of at least 0. "
-                    f"Received: {name}={value}"
-                )
-        self.power, self.floor = float(power), float(floor)
+        if not (math.isfinite(power) and power >= 0):
+            raise ValueError(
+                "`power` must be a finite number of at least 0. Received: "
+                f"power={power}"
+            )
+        self.power, self.shrink = float(power), bool(shrink)
 
     def build(self, input_shape):
         self.scale = self.add_weight(
@@ -57,14 +58,16 @@ class RelevanceScaling(keras.layers.Layer):
             trainable=False,
         )
 
-    def set_shares(self, shares):
+    def set_shares(self, shares, signal_share=1.0):
         """Sets the scales from released relevance shares.
 
         Args:
             shares: one record's shape, all > 0, mean 1.
+            signal_share: s in [0, 1]; not used with `shrink=False`.
 
         Raises:
-            ValueError: if the shape is wrong or a share is not > 0.
+            ValueError: if the shape is wrong, a share is not > 0, or
+                `signal_share` is outside [0, 1].
         """
         shares = np.asarray(shares, np.float64)
         if shares.shape != tuple(self.scale.shape):
@@ -74,7 +77,14 @@ class RelevanceScaling(keras.layers.Layer):
             )
         if not np.all(np.isfinite(shares) & (shares > 0)):
             raise ValueError("Shares must be finite and greater than 0.")
-        self.scale.assign(np.maximum(shares, self.floor) ** self.power)
+        if not 0 <= signal_share <= 1:
+            raise ValueError(
+                "`signal_share` must be between 0 and 1. Received: "
+                f"signal_share={signal_share}"
+            )
+        if self.shrink:
+            shares = 1 + signal_share * (shares - 1)
+        self.scale.assign(shares**self.power)
 
     def reset(self):
         """Sets all scales back to 1."""
@@ -90,5 +100,5 @@ class RelevanceScaling(keras.layers.Layer):
         return {
             **super().get_config(),
             "power": self.power,
-            "floor": self.floor,
+            "shrink": self.shrink,
         }
