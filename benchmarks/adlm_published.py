@@ -13,9 +13,10 @@ the noise is divided by the lot.
 
 Test accuracy is recorded after every epoch and nothing is chosen by it:
 `final` is that of the last epoch, without noise, as the paper evaluates.
-`under_noise` is the accuracy on the training batches, with noise. DP-SGD trains the same convolutions
-(without the batch's normalisation, which it cannot bound) with a rate chosen
-for each epsilon on the last 10,000 training records.
+`under_noise` is the accuracy on the training batches, with noise. DP-SGD
+trains the same convolutions (without the batch's normalisation, which it
+cannot bound) with a rate chosen for each epsilon on the last 10,000 training
+records. A run that was interrupted goes on where it stopped.
 """
 
 import json
@@ -193,6 +194,15 @@ def run_published(train, test, form, method, epsilon, epochs, clone):
     }, private
 
 
+def finished(path, settings):
+    """Rows of an interrupted run with the same settings."""
+    if not os.path.exists(path):
+        return []
+    with open(path) as f:
+        found = json.load(f)
+    return found["rows"] if found["settings"] == settings else []
+
+
 def plot(rows, path):
     from matplotlib.figure import Figure
 
@@ -241,21 +251,32 @@ def plot(rows, path):
 
 def main(_):
     train, test = fm.datasets.load(_DATASET.value)
-    rows, clones = [], {}
+    clones = {}
     base = os.path.join(_OUT.value, _NAME.value)
     os.makedirs(_OUT.value, exist_ok=True)
+
+    settings = {
+        "dataset": _DATASET.value,
+        "width": _WIDTH.value,
+        "lot": LOT[_DATASET.value],
+        "epochs": _EPOCHS.value,
+        "learning_rate": _RATE.value,
+        "pretraining_epochs": _PRETRAINING.value,
+        "backend": keras.backend.backend(),
+    }
+    rows = finished(f"{base}.json", settings)
+
+    def is_done(method, form, epsilon, epochs):
+        wanted = (method, form, epsilon, epochs)
+        return any(
+            (r["method"], r.get("form"), r["epsilon"], r.get("epochs"))
+            == wanted
+            for r in rows
+        )
 
     def record(row):
         rows.append(row)
         print(json.dumps(row), flush=True)
-        settings = {
-            "dataset": _DATASET.value,
-            "width": _WIDTH.value,
-            "lot": LOT[_DATASET.value],
-            "learning_rate": _RATE.value,
-            "pretraining_epochs": _PRETRAINING.value,
-            "backend": keras.backend.backend(),
-        }
         with open(f"{base}.json", "w") as f:
             json.dump({"settings": settings, "rows": rows}, f, indent=1)
 
@@ -267,11 +288,14 @@ def main(_):
                 clone, train, test, _PRETRAINING.value, lot=600
             )
             clones[form] = clone
+            if is_done("twin", form, None, _PRETRAINING.value):
+                continue
             record(
                 {
                     "method": "twin",
                     "form": form,
                     "epsilon": None,
+                    "epochs": _PRETRAINING.value,
                     "final": curve[-1],
                     "curve": curve,
                     "seconds": round(seconds, 1),
@@ -283,6 +307,8 @@ def main(_):
     for epsilon, epochs, is_curve in jobs:
         for form in _FORMS.value:
             for method in published:
+                if is_done(method, form, epsilon, epochs):
+                    continue
                 row, private = run_published(
                     train, test, form, method, epsilon, epochs, clones[form]
                 )
@@ -294,7 +320,11 @@ def main(_):
                         f"{base}_relevance_{epsilon:g}.png",
                         title=f"noisy relevance, claimed epsilon {epsilon:g}",
                     )
-        if "dp_sgd" in _METHODS.value and not is_curve:
+        if (
+            "dp_sgd" in _METHODS.value
+            and not is_curve
+            and not is_done("dp_sgd", None, epsilon, None)
+        ):
             record(run_dp_sgd(train, test, epsilon))
     plot(rows, f"{base}.png")
 

@@ -141,7 +141,7 @@ def layer_wise(model, x, layer=None, target="prediction", epsilon=1e-6):
             '`target` must be "prediction" or an array of outputs. '
             f"Received: target={target!r}"
         )
-    stop = inputs if layer is None else _input_of(model, layer)
+    stop = inputs if layer is None else layer_input(model, layer)
     parts = []
     for start in range(0, len(x), _BATCH):
         rows = slice(start, start + _BATCH)
@@ -176,7 +176,8 @@ def _ends(model):
     return inputs[0], outputs[0]
 
 
-def _input_of(model, name):
+def layer_input(model, name):
+    """The symbolic input of a layer in the model's own graph."""
     found = [
         node
         for node in _nodes(model)

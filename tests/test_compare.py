@@ -48,8 +48,13 @@ def spec(path, **kwargs):
 def test_columns_say_what_is_proven_and_what_is_claimed(small, tmp_path):
     outcomes = compare.run(spec(small), out=str(tmp_path / "o"), progress=False)
     rows = {(r["method"], r["epsilon"]): r for r in compare.summarise(outcomes)}
-    assert len(rows) == 2 + 2 * 2
+    assert len(rows) == 2 + 4 * 2
     for epsilon in (1.0, 100.0):
+        adaptive = rows["adlm_proven", epsilon]
+        assert 0.99 * epsilon < adaptive["proven"] <= epsilon
+        adaptive = rows["adlm_published", epsilon]
+        assert adaptive["proven"] == math.inf
+        assert adaptive["claimed"] == pytest.approx(epsilon)
         proven = rows["proven", epsilon]
         assert 0.99 * epsilon < proven["proven"] <= epsilon
         assert proven["neighbours"] == "add_remove"

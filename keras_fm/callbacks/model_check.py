@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 
+from keras_fm import relevance as relevance_lib
 from keras_fm.layers.normalization_layer import NormalizationLayer
 from keras_fm.layers.perturbed_input import PerturbedInputLayer
 from keras_fm.layers.private_dense import PrivateDense
@@ -80,8 +81,7 @@ def relevance_scaling(model):
             "the model itself and not inside a nested one. Received: "
             f"{[layer.name for layer in found]}"
         )
-    # A sequential model that is rebuilt leaves old nodes behind.
-    return layer, layer._inbound_nodes[-1].input_tensors[0]
+    return layer, relevance_lib.layer_input(model, layer.name)
 
 
 def layers_below(model, head):

@@ -11,7 +11,11 @@ from keras_fm import budget as budget_lib
 from keras_fm import mechanisms
 from keras_fm.callbacks import fit_arguments, model_check
 from keras_fm.callbacks.proven_plan import ProvenPlan
-from keras_fm.callbacks.published_plan import ORDERS, PublishedPlan
+from keras_fm.callbacks.published_plan import (
+    ORDERS,
+    RELEVANCE_FORMS,
+    PublishedPlan,
+)
 from keras_fm.ledger import Ledger
 
 _GUARANTEES = ("proven", "published")
@@ -71,8 +75,10 @@ class PrivateModel(keras.callbacks.Callback):
         pretrained: for published AdLM (a layer with `adaptive=True`), the
             network whose relevance is used: a trained clone of the model,
             or any model with the same inputs.
-        relevance_power: published AdLM: power of the average relevance
-            before noise is added. 1 as printed, 4 in the authors' code.
+        relevance_form: published AdLM: `"paper"` min-max normalises every
+            record's relevance and averages (Eq. 7); `"code"` averages
+            first, normalises the average and takes its fourth power, as the
+            authors' code does.
         relevance_floor: published AdLM: smallest noisy relevance, so that
             no noise scale is infinite (1e-5 in the authors' code).
         reproducible_noise: `None`, or an int seed. A seeded run is labelled
@@ -109,7 +115,7 @@ class PrivateModel(keras.callbacks.Callback):
         batch_size=None,
         published_orders=ORDERS,
         pretrained=None,
-        relevance_power=1,
+        relevance_form="paper",
         relevance_floor=1e-5,
         reproducible_noise=None,
     ):
@@ -163,15 +169,16 @@ class PrivateModel(keras.callbacks.Callback):
                     "`shares` must be greater than 0 and sum to 1. Received: "
                     f"shares={shares}"
                 )
-        for name, value in (
-            ("relevance_power", relevance_power),
-            ("relevance_floor", relevance_floor),
-        ):
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(
-                    f"`{name}` must be a finite number greater than 0. "
-                    f"Received: {name}={value}"
-                )
+        if relevance_form not in RELEVANCE_FORMS:
+            raise ValueError(
+                f"`relevance_form` must be one of {RELEVANCE_FORMS}. "
+                f"Received: relevance_form={relevance_form!r}"
+            )
+        if not (math.isfinite(relevance_floor) and relevance_floor > 0):
+            raise ValueError(
+                "`relevance_floor` must be a finite number greater than 0. "
+                f"Received: relevance_floor={relevance_floor}"
+            )
         if neighbours is None:
             neighbours = (
                 "add_remove" if guarantee == "proven" else "replace_one"
@@ -191,7 +198,7 @@ class PrivateModel(keras.callbacks.Callback):
         self.batch_size = batch_size
         self.published_orders = tuple(published_orders)
         self.pretrained = pretrained
-        self.relevance_power = relevance_power
+        self.relevance_form = relevance_form
         self.relevance_floor = relevance_floor
         self.release = None
         self.relevance = None
@@ -253,7 +260,7 @@ class PrivateModel(keras.callbacks.Callback):
             self.model,
             batch_size=self.batch_size,
             orders=self.published_orders,
-            relevance_power=self.relevance_power,
+            relevance_form=self.relevance_form,
             relevance_floor=self.relevance_floor,
             **shared,
         )

@@ -12,6 +12,7 @@ from keras_fm.layers.perturbed_input import PerturbedInputLayer
 from keras_fm.ledger import LedgerEntry
 
 ORDERS = ("linear", "quadratic")
+RELEVANCE_FORMS = ("paper", "code")
 # eps1, eps2, eps3 of the authors' code: 0.075, 0.075, 0.15 of 0.3.
 ADAPTIVE_SHARES = (0.25, 0.25, 0.5)
 
@@ -33,7 +34,7 @@ class PublishedPlan:
         shares: `None`, or one share for each perturbation.
         batch_size: the lot size |L|.
         orders: which coefficients of the loss are perturbed.
-        relevance_power, relevance_floor: see `PrivateModel`.
+        relevance_form, relevance_floor: see `PrivateModel`.
 
     Raises:
         ValueError: if the model cannot be perturbed in this way.
@@ -48,12 +49,12 @@ class PublishedPlan:
         shares,
         batch_size,
         orders,
-        relevance_power,
+        relevance_form,
         relevance_floor,
     ):
         self.model, self.ledger, self.noise = model, ledger, noise
         self.batch_size, self.orders = batch_size, tuple(orders)
-        self.relevance_power = relevance_power
+        self.relevance_form = relevance_form
         self.relevance_floor = relevance_floor
         self.head, _ = model_check.output_layer(model)
         self.layers = [
@@ -209,7 +210,10 @@ class PublishedPlan:
             )
 
     def average_relevance(self, pretrained, data):
-        """The exact average of min-max normalised relevance, and n.
+        """The exact normalised average relevance, and n.
+
+        `"paper"`: every record min-max normalised, then averaged (Eq. 7).
+        `"code"`: averaged, then min-max normalised, fourth power.
 
         Returns:
             tuple `(average, count)`; the average is `(d,)`, private.
@@ -220,7 +224,9 @@ class PublishedPlan:
         total, count = 0.0, 0
         for x, _ in records.batches(data, 1024):
             found = relevance_lib.layer_wise(pretrained, x, layer=layer)
-            rows = claims.normalised_relevance(found.reshape(len(x), -1))
+            rows = found.reshape(len(x), -1).astype(np.float64)
+            if self.relevance_form == "paper":
+                rows = claims.normalised_relevance(rows)
             total, count = total + rows.sum(axis=0), count + len(x)
         if not count:
             raise ValueError("`data` holds no record.")
@@ -233,6 +239,9 @@ class PublishedPlan:
                 "(`keras.models.clone_model(model)`), and flatten records of "
                 "several axes before an adaptive PerturbedAffine."
             )
+        if self.relevance_form == "code":
+            total = claims.normalised_relevance(total[None])[0] ** 4
+            return total, count
         return total / count, count
 
     def carry_out(self, pretrained, data):
@@ -248,7 +257,6 @@ class PublishedPlan:
             relevance, count = self.average_relevance(pretrained, data)
         self.ledger.charge(self.entries(count))
         if self.adaptive:
-            relevance = relevance**self.relevance_power
             relevance = relevance + self._laplace(
                 self._relevance_scale(count), relevance.shape
             )

@@ -298,7 +298,7 @@ class AdaptiveLaplace(keras.Model):
         """What `PrivateModel` needs beside budget, data and batch size.
 
         `guarantee`, and for `form="code"` the authors' noise on the linear
-        coefficients only and the fourth power of the relevance.
+        coefficients only and their normalisation of the relevance.
 
         Returns:
             dict of keyword arguments.
@@ -309,7 +309,7 @@ class AdaptiveLaplace(keras.Model):
         return {
             "guarantee": guarantee,
             "published_orders": ("linear",),
-            "relevance_power": 4,
+            "relevance_form": "code",
         }
 
     def get_config(self):

@@ -121,7 +121,7 @@ def plan_of(model, seed=3, epsilon=EPSILON, **kwargs):
         "shares": None,
         "batch_size": BATCH,
         "orders": ("linear", "quadratic"),
-        "relevance_power": 1,
+        "relevance_form": "paper",
         "relevance_floor": 1e-5,
     }
     return PublishedPlan(model, **(settings | kwargs))
@@ -363,25 +363,35 @@ def test_relevance_is_taken_at_the_perturbed_layer():
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("power", [1, 4, 0.5])
-def test_relevance_power_comes_before_the_noise(power):
+def exact_average(form, x, network):
+    rows = relevance.layer_wise(network, x, layer="first").astype("float64")
+    if form == "paper":
+        return claims.normalised_relevance(rows).mean(axis=0)
+    mean = rows.mean(axis=0)
+    return ((mean - mean.min()) / (mean.max() - mean.min())) ** 4
+
+
+@pytest.mark.parametrize("form", ["paper", "code"])
+def test_relevance_is_normalised_before_the_noise(form):
     data = dense_records()
     network = pretrained("dense")
-    model = dense_model()
-    average = plan_of(model).average_relevance(network, data)[0]
-    found = plan_of(model, relevance_power=power).carry_out(network, data)
+    found = plan_of(dense_model(), relevance_form=form).carry_out(network, data)
     noise = mechanisms.NoiseSource(3).generator().laplace(0.0, 0.08, 6)
-    np.testing.assert_allclose(found, average**power + noise, atol=1e-6)
+    wanted = exact_average(form, data[0], network)
+    np.testing.assert_allclose(found, wanted + noise, atol=1e-5)
 
 
-def test_relevance_power_reaches_the_fit():
-    _, plain, _ = fitted()
-    _, fourth, _ = fitted(relevance_power=4)
-    moved = plain.relevance - fourth.relevance
-    noise = mechanisms.NoiseSource(3).generator().laplace(0.0, 0.08, 6)
-    average = plain.relevance - noise
-    np.testing.assert_allclose(moved, average - average**4, atol=1e-5)
-    assert np.abs(moved).max() > 1e-2
+def test_relevance_form_reaches_the_fit():
+    _, paper, data = fitted()
+    _, code, _ = fitted(relevance_form="code")
+    network = pretrained("dense")
+    np.testing.assert_allclose(
+        paper.relevance - code.relevance,
+        exact_average("paper", data[0], network)
+        - exact_average("code", data[0], network),
+        atol=1e-5,
+    )
+    assert np.abs(paper.relevance - code.relevance).max() > 1e-2
 
 
 def test_any_model_with_the_same_inputs_will_do():
@@ -702,9 +712,7 @@ def test_another_lot_size():
         ({"shares": (-0.5, 0.5, 1.0)}, "greater than 0 and sum to 1"),
         ({"shares": (float("nan"), 0.5, 0.5)}, "greater than 0 and sum"),
         ({"shares": ()}, "greater than 0 and sum to 1"),
-        ({"relevance_power": 0}, "`relevance_power` must be.*power=0"),
-        ({"relevance_power": -1}, "`relevance_power`"),
-        ({"relevance_power": float("nan")}, "`relevance_power`"),
+        ({"relevance_form": "both"}, "`relevance_form` must be one of"),
         ({"relevance_floor": 0.0}, "`relevance_floor` must be.*floor=0.0"),
         ({"relevance_floor": float("inf")}, "`relevance_floor`"),
         ({"published_orders": ()}, "`published_orders` must name"),

@@ -1,0 +1,365 @@
+"""AdaptiveLaplace as a user meets it: compile, fit, save, refuse."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fm as fm
+from keras_fm.models import AdaptiveLaplace
+
+
+def records(n=4000, d=12, useful=3, seed=0):
+    """Only the first features tell the classes apart."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 3
+    x = rng.normal(size=(n, d))
+    x[np.arange(n), y % useful] += 2.5
+    return np.clip(x, -4, 4).astype("float32"), y
+
+
+def proven(data, epsilon=1.0, delta=1e-6, **kwargs):
+    return fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(epsilon, delta), data=data, **kwargs
+    )
+
+
+def fitted(data, callback, **kwargs):
+    model = AdaptiveLaplace(data[0].shape[1:], 3, bounds=(-4.0, 4.0), **kwargs)
+    model.compile("adam", fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
+    model.fit(*data, batch_size=500, callbacks=[callback], verbose=0)
+    return model
+
+
+def accuracy(model, data):
+    x, y = data
+    return np.mean(model.predict(x, verbose=0).argmax(1) == y)
+
+
+# Proven --------------------
+
+
+@pytest.mark.parametrize("delta", [1e-6, 0.0])
+def test_three_releases_compose_to_the_budget(delta):
+    data = records()
+    p = proven(data, delta=delta)
+    model = fitted(data, p)
+    entries = p.ledger.entries
+    assert [e.name for e in entries] == [
+        "output (first model)",
+        "scaling (relevance)",
+        "output",
+    ]
+    assert all(e.guarantee == "proven" for e in entries)
+    assert [e.proof for e in entries] == [
+        "docs/proofs/cross_entropy.md",
+        "docs/proofs/relevance.md",
+        "docs/proofs/cross_entropy.md",
+    ]
+    assert 0.999 < p.ledger.epsilon() <= 1
+    assert accuracy(model, data) > 0.6
+
+
+def test_shares_decide_the_noise():
+    data = records(600)
+    p = proven(data, shares=(0.5, 0.25, 0.25), reproducible_noise=0)
+    model = fitted(data, p)
+    multipliers = [
+        e.mechanism["noise_multiplier"] for e in p.ledger.entries
+    ]  # of sensitivity, so comparable between releases
+    np.testing.assert_allclose(
+        np.array(multipliers) ** -2.0 / np.sum(np.array(multipliers) ** -2.0),
+        [0.5, 0.25, 0.25],
+    )
+    assert "scales of layer 'scaling'" in p.report()
+    assert model.get_layer("scaling").scale.shape == (12,)
+
+
+def test_useful_features_are_scaled_up_and_others_down():
+    data = records()
+    p = proven(data, epsilon=8.0)
+    model = fitted(data, p)
+    scale = keras.ops.convert_to_numpy(model.get_layer("scaling").scale)
+    assert scale[:3].min() > 1 > scale[3:].max()
+    assert p.relevance.shape == (12,)
+    np.testing.assert_allclose(p.relevance.mean(), 1)
+    # Nearly all of the first model is signal here, so shares rule.
+    np.testing.assert_allclose(scale, p.relevance, atol=0.2)
+
+
+def test_shares_shrink_to_one_where_the_first_model_is_noise():
+    data = records(60)
+    scales = []
+    for shrink in (True, False):
+        model = AdaptiveLaplace((12,), 3, bounds=(-4.0, 4.0))
+        model.get_layer("scaling").shrink = shrink
+        model.compile("adam", fm.losses.TaylorCrossEntropy())
+        p = proven(data, epsilon=0.1, reproducible_noise=4)
+        model.fit(*data, callbacks=[p], verbose=0)
+        scales.append(
+            keras.ops.convert_to_numpy(model.get_layer("scaling").scale)
+        )
+    assert np.abs(scales[0] - 1).max() < 0.5 * np.abs(scales[1] - 1).max()
+
+
+def test_adaptation_gains_where_few_features_matter():
+    """Five fixed noise seeds."""
+    data, test = records(4000, 40), records(4000, 40, seed=1)
+    gains = []
+    for seed in range(5):
+        by = [
+            accuracy(
+                fitted(
+                    data,
+                    proven(data, epsilon=0.25, reproducible_noise=seed),
+                    adaptive=adaptive,
+                ),
+                test,
+            )
+            for adaptive in (True, False)
+        ]
+        gains.append(by[0] - by[1])
+    print(gains)
+    assert np.mean(gains) > 0.02
+
+
+def test_training_is_the_same_with_the_records_replaced(tmp_path):
+    x, y = records(600)
+    p = proven((x, y), start="current")
+    model = fitted((x, y), p)
+    model.save(tmp_path / "m.keras")
+    other = keras.saving.load_model(tmp_path / "m.keras")
+    model.fit(x, y, epochs=2, shuffle=False, callbacks=[p], verbose=0)
+    other.fit(x * 0 + np.nan, y * 0, epochs=2, shuffle=False, verbose=0)
+    for a, b in zip(model.get_weights(), other.get_weights()):
+        np.testing.assert_array_equal(a, b)
+    assert len(p.ledger.entries) == 3
+
+
+def test_a_second_fit_costs_nothing_and_a_new_release_all_three():
+    data = records(600)
+    p = proven(data, planned_releases=2)
+    model = fitted(data, p)
+    half = p.ledger.epsilon()
+    model.fit(*data, batch_size=500, callbacks=[p], verbose=0)
+    assert len(p.ledger.entries) == 3
+    p.new_release = True
+    model.fit(*data, batch_size=500, callbacks=[p], verbose=0)
+    assert len(p.ledger.entries) == 6
+    assert half < p.ledger.epsilon() <= 1
+    p.new_release = True
+    with pytest.raises(fm.BudgetExceededError):
+        model.fit(*data, batch_size=500, callbacks=[p], verbose=0)
+    assert len(p.ledger.entries) == 6
+
+
+def test_current_start_keeps_the_weights():
+    data = records(600)
+    model = AdaptiveLaplace((12,), 3, bounds=(-4.0, 4.0))
+    model.compile(
+        keras.optimizers.SGD(0.0), fm.losses.TaylorCrossEntropy()
+    )  # no step moves them
+    before = model.get_layer("output").get_weights()
+    model.fit(*data, callbacks=[proven(data, start="current")], verbose=0)
+    for a, b in zip(before, model.get_layer("output").get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_plan_reads_nothing():
+    class Unreadable:
+        def __iter__(self):
+            pytest.fail("private data was read")
+
+    p = proven(Unreadable())
+    text = p.plan(AdaptiveLaplace((12,), 3))
+    assert text.count("GaussianMechanism") == 3 and not p.ledger.entries
+    assert "relevance vectors (12)" in text
+
+
+def test_without_adaptation_it_is_one_release():
+    data = records(600)
+    p = proven(data)
+    fitted(data, p, adaptive=False)
+    assert [e.name for e in p.ledger.entries] == ["output"]
+
+
+def test_images_public_features_and_a_layer_on_top(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.random((200, 6, 6, 1)).astype("float32")
+    y = (x.mean((1, 2, 3)) > 0.5).astype(int)
+    features = keras.Sequential(
+        [keras.Input((6, 6, 1)), keras.layers.AveragePooling2D(2),
+         keras.layers.Flatten()], name="pooled",
+    )  # fmt: skip
+    top = keras.Sequential(
+        [keras.Input((9,)), keras.layers.Dense(5, trainable=False),
+         keras.layers.UnitNormalization()], name="top",
+    )  # fmt: skip
+    for kwargs in (
+        {"features": features, "top": top},
+        {"features": "pixels", "hidden": 8},
+        {"units": 1},
+    ):
+        model = AdaptiveLaplace((6, 6, 1), **{"units": 2, **kwargs})
+        model.compile("adam", fm.losses.TaylorCrossEntropy())
+        p = proven((x, y))
+        model.fit(x, y, callbacks=[p], verbose=0)
+        assert len(p.ledger.entries) == 3
+        model.save(tmp_path / "m.keras")
+        loaded = keras.saving.load_model(tmp_path / "m.keras")
+        assert type(loaded) is AdaptiveLaplace
+        np.testing.assert_array_equal(
+            loaded.predict(x, verbose=0), model.predict(x, verbose=0)
+        )
+        assert loaded.get_layer("output").is_released
+
+
+def test_scaling_must_be_in_the_model_itself():
+    nested = keras.Sequential(
+        [keras.Input((12,)), fm.layers.RelevanceScaling()], name="nested"
+    )
+    model = keras.Sequential(
+        [
+            keras.Input((12,)),
+            nested,
+            fm.layers.NormalizationLayer(),
+            fm.layers.PrivateDense(3),
+        ]
+    )
+    with pytest.raises(ValueError, match="not inside a nested one"):
+        proven(records()).plan(model)
+
+
+# Published --------------------
+
+
+@pytest.mark.parametrize("form", ["paper", "code"])
+@pytest.mark.parametrize("architecture", ["dense", "mnist", "cifar10"])
+def test_published_architectures_train_and_are_only_claimed(
+    architecture, form, tmp_path
+):
+    shape = (10, 10, 1)
+    rng = np.random.default_rng(0)
+    x = rng.random((60, *shape)).astype("float32")
+    y = np.arange(60) % 3
+
+    def build():
+        model = AdaptiveLaplace(
+            shape,
+            3,
+            guarantee="published",
+            architecture=architecture,
+            hidden=6 if architecture == "dense" else 0,
+            form=form,
+            width=0.05,
+        )
+        model.compile("adam", fm.losses.TaylorCrossEntropy())
+        return model
+
+    clone = build()
+    clone.fit(x, y, batch_size=30, verbose=0)
+    model = build()
+    p = fm.callbacks.PrivateModel(
+        2.0,
+        data=(x, y),
+        batch_size=30,
+        pretrained=clone,
+        **model.private_arguments,
+    )
+    model.fit(x, y, batch_size=30, callbacks=[p], verbose=0)
+    assert p.ledger.epsilon() == np.inf
+    assert p.ledger.claimed_epsilon() == pytest.approx(2.0)
+    report = p.report()
+    assert "no valid proof" in report and "docs/guarantees.md" in report
+    assert "(epsilon = 2" in report
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    np.testing.assert_allclose(
+        loaded.predict(x, batch_size=60, verbose=0),
+        model.predict(x, batch_size=60, verbose=0),
+        atol=1e-5,
+    )
+
+
+def test_golden_scales_of_the_papers_sizes():
+    """MNIST and CIFAR-10 at the paper's size, by hand from its formulas."""
+    mnist = AdaptiveLaplace(
+        (28, 28, 1), 10, "published", architecture="mnist", form="code"
+    )
+    first, head = mnist.get_layer("perturbed"), mnist.get_layer("output")
+    assert first.claimed_sensitivity("replace_one") == 2 * 14 * 14 * 25
+    assert head.num_features == 25
+    p = fm.callbacks.PrivateModel(
+        0.3, data=(0, 0), batch_size=1800, **mnist.private_arguments
+    )
+    p.set_model(mnist)
+    plan = p._make_plan()
+    assert list(plan.epsilons.values()) == pytest.approx([0.075, 0.075, 0.15])
+    assert plan._loss_scale() == pytest.approx(1812.5 / 0.15, rel=1e-15)
+    # 2 d / (n eps1) for 60,000 records of 784 pixels.
+    assert plan._relevance_scale(60_000) == pytest.approx(
+        2 * 784 / (60_000 * 0.075), rel=1e-15
+    )
+    relevance = np.zeros(784)
+    relevance[:3] = 0.5, -0.25, 0.25
+    scales = plan.input_scales(relevance)["perturbed"].ravel()
+    total = 1.0 + 781 * 1e-5
+    np.testing.assert_allclose(
+        scales[:4],
+        [
+            9800 * total / (784 * size * 0.075) / 1800
+            for size in (0.5, 0.25, 0.25, 1e-5)
+        ],
+        rtol=1e-13,
+    )
+    paper = AdaptiveLaplace(
+        (28, 28, 1), 10, "published", architecture="mnist"
+    ).get_layer("perturbed")
+    assert paper.claimed_sensitivity("replace_one") == 2 * (32 * 784) * 784
+    cifar = AdaptiveLaplace(
+        (20, 20, 3), 10, "published", architecture="cifar10", form="code"
+    )
+    first = cifar.get_layer("perturbed")
+    assert first.claimed_sensitivity("replace_one") == 3 * 2 * 10 * 10 * 9
+
+
+# Arguments --------------------
+
+
+@pytest.mark.parametrize(
+    "kwargs, match",
+    [
+        ({"guarantee": "sure"}, "`guarantee` must be one of"),
+        ({"architecture": "vgg"}, "`architecture` must be one of"),
+        ({"architecture": "mnist"}, 'belongs to guarantee="published"'),
+        ({"form": "code"}, 'belongs to guarantee="published"'),
+        ({"guarantee": "published", "bounds": (0, 1), "hidden": 4},
+         'belongs to guarantee="proven"'),
+        ({"guarantee": "published", "power": 0.5, "hidden": 4},
+         'belongs to guarantee="proven"'),
+        ({"guarantee": "published"}, "needs `hidden`"),
+        ({"guarantee": "published", "width": 0.0, "hidden": 4},
+         "`width` must be"),
+        ({"hidden": 4, "top": keras.layers.Identity()}, "in the place of"),
+        ({"bounds": (1.0, 0.0)}, "low"),
+        ({"features": "magic"}, "`features` must be one of"),
+    ],
+)  # fmt: skip
+def test_bad_arguments(kwargs, match):
+    with pytest.raises(ValueError, match=match):
+        AdaptiveLaplace((12,), 3, **kwargs)
+
+
+def test_bad_shares():
+    data = records(60)
+    for shares in ((0.5, 0.6), (1.0, 0.0, 0.0), (float("nan"), 0.5, 0.5)):
+        with pytest.raises(ValueError, match="`shares` must be greater"):
+            proven(data, shares=shares)
+    p = proven(data, shares=(0.5, 0.5))
+    with pytest.raises(ValueError, match="each of the 3 release"):
+        p.plan(AdaptiveLaplace((12,), 3))
+
+
+def test_config():
+    model = AdaptiveLaplace((12,), 3, bounds=([0.0] * 12, [1.0] * 12))
+    twin = AdaptiveLaplace.from_config(model.get_config())
+    assert twin.get_config() == model.get_config()
