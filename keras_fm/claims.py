@@ -124,7 +124,7 @@ def adaptive_epsilons(relevance, epsilon, floor):
     """eps_j = beta_j eps2 with beta_j = d |R_j| / sum |R| (AdLM line 6).
 
     Args:
-        relevance: `(d,)` noisy average relevance R.
+        relevance: noisy average relevance R, of any shape with d entries.
         epsilon: eps2, the budget of the first layer.
         floor: float > 0; a smaller |R_j| counts as this much, since a
             feature with eps_j = 0 would need infinite noise (the authors'
@@ -136,4 +136,4 @@ def adaptive_epsilons(relevance, epsilon, floor):
     array([1.5, 0.5])
     """
     size = np.maximum(np.abs(np.asarray(relevance, np.float64)), floor)
-    return epsilon * size * (size.size / math.fsum(size))
+    return epsilon * size * (size.size / math.fsum(size.ravel()))

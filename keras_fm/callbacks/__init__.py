@@ -1,5 +1,6 @@
-"""Callbacks that make a fit private."""
+"""Callbacks that make a fit private, and show what it released."""
 
 from keras_fm.callbacks.private_model import PrivateModel
+from keras_fm.callbacks.relevance_image import RelevanceImage
 
-__all__ = ["PrivateModel"]
+__all__ = ["PrivateModel", "RelevanceImage"]

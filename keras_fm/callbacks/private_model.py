@@ -84,6 +84,12 @@ class PrivateModel(keras.callbacks.Callback):
         reproducible_noise: `None`, or an int seed. A seeded run is labelled
             "not private".
 
+    Attributes:
+        release: the last `Release` of the output layer, or `None`.
+        relevance: `None`, or an array of the shape of one record at the
+            scaled or perturbed layer: the released relevance shares (mean
+            1) of a proven model, the noisy average of a published one.
+
     Raises:
         ValueError: on arguments outside their range (at once), or a model,
             data or fit arguments no statement could cover (before anything
@@ -322,7 +328,7 @@ class PrivateModel(keras.callbacks.Callback):
         plan.carry_out(self.data)
         self.release = plan.release
         if plan.relevance_release is not None:
-            self.relevance = plan.relevance_release.shares()
+            self.relevance = plan.relevance
         self._fingerprint = self._fingerprint_of(self.data)
         self.new_release = False
         plan.install(self.start)
@@ -376,7 +382,9 @@ class PrivateModel(keras.callbacks.Callback):
             )
         if plan.adaptive:
             plan.check_pretrained(self.pretrained)
-        self.relevance = plan.carry_out(self.pretrained, self.data)
+        found = plan.carry_out(self.pretrained, self.data)
+        if found is not None:
+            self.relevance = found.reshape(plan.adaptive.record_shape)
         return True
 
     # Checks of the running fit -------------------------------------------

@@ -50,7 +50,7 @@ class ProvenPlan:
         self.n_public, self.ridge_factor = n_public, ridge_factor
         self.head, self.inputs = model_check.output_layer(model)
         self.scaling, self.scaling_inputs = model_check.relevance_scaling(model)
-        self.release = self.relevance_release = None
+        self.release = self.relevance_release = self.relevance = None
         count = 1 if self.scaling is None else 3
         if shares is None:
             shares = (1.0,) if count == 1 else ADAPTIVE_SHARES
@@ -146,12 +146,10 @@ class ProvenPlan:
                 first.minimise(self.ridge_factor)[1]
             )
             self.relevance_release = self._release_relevance(data, stages[1])
-            self.scaling.set_shares(
-                self.relevance_release.shares().reshape(
-                    self.scaling.scale.shape
-                ),
-                first.signal_share(),
+            self.relevance = self.relevance_release.shares().reshape(
+                self.scaling.scale.shape
             )
+            self.scaling.set_shares(self.relevance, first.signal_share())
             self.head.set_weights(weights)
         self.release = self._release_head(data, stages[-1])
 

@@ -1,0 +1,67 @@
+"""Only released relevance becomes a picture."""
+
+import importlib.util
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fm as fm
+from keras_fm.callbacks import RelevanceImage
+
+
+def fitted(picture_of):
+    rng = np.random.default_rng(0)
+    x = rng.random((300, 4, 4)).astype("float32")
+    y = np.arange(300) % 3
+    model = fm.models.AdaptiveLaplace((4, 4), 3)
+    model.compile("adam", fm.losses.TaylorCrossEntropy())
+    p = fm.callbacks.PrivateModel(fm.PrivacyBudget(1.0, 1e-6), data=(x, y))
+    model.fit(x, y, callbacks=[picture_of(p), p], verbose=0)
+    return p
+
+
+def test_a_png(tmp_path):
+    path = tmp_path / "r.png"
+    p = fitted(lambda p: RelevanceImage(p, path=path, shape=(4, 4)))
+    assert p.relevance.shape == (16,)
+    assert path.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_tensorboard(tmp_path):
+    if not importlib.util.find_spec("tensorflow"):
+        with pytest.raises(ImportError, match="Use `path=`"):
+            RelevanceImage(None, log_dir=str(tmp_path))
+        return
+    from tensorboard.backend.event_processing import event_accumulator
+
+    fitted(lambda p: RelevanceImage(p, log_dir=str(tmp_path)))
+    events = event_accumulator.EventAccumulator(str(tmp_path))
+    events.Reload()
+    # Images of tf.summary are tensors.
+    assert events.Tags()["tensors"] == ["privacy/relevance"]
+    _, _, picture = events.Tensors("privacy/relevance")[
+        0
+    ].tensor_proto.string_val
+    assert picture[:4] == b"\x89PNG"
+
+
+def test_a_fit_without_relevance_writes_nothing(tmp_path):
+    x, y = np.ones((60, 4), "float32"), np.arange(60) % 3
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            fm.layers.NormalizationLayer(),
+            fm.layers.PrivateDense(3),
+        ]
+    )
+    model.compile("adam", fm.losses.TaylorCrossEntropy())
+    p = fm.callbacks.PrivateModel(fm.PrivacyBudget(1.0, 1e-6), data=(x, y))
+    picture = RelevanceImage(p, path=tmp_path / "r.png")
+    model.fit(x, y, callbacks=[p, picture], verbose=0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_must_know_where_to_write():
+    with pytest.raises(ValueError, match="`path`, `log_dir` or both"):
+        RelevanceImage(None)
