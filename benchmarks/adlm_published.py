@@ -37,7 +37,7 @@ _DATASET = flags.DEFINE_enum(
 _WIDTH = flags.DEFINE_float("width", 0.25, "Share of the paper's maps.")
 _EPOCHS = flags.DEFINE_integer("epochs", 12, "Epochs at each epsilon.")
 _CURVE_EPOCHS = flags.DEFINE_integer(
-    "curve_epochs", 60, "Epochs of the curves at `curve_epsilons`; 0 for none."
+    "curve_epochs", 40, "Epochs of the curves at `curve_epsilons`; 0 for none."
 )
 _CURVES = flags.DEFINE_list("curve_epsilons", ["0.5", "2"], "For the curves.")
 _EPSILONS = flags.DEFINE_list(

@@ -23,8 +23,9 @@ class NormalizationLayer(keras.layers.Layer):
       place of the data's minimum and maximum.
     * `"batch"`: the published form, minimum and maximum of each feature
       over the batch while training and running extremes at inference (dPA
-      Eq. 13; with `norm="linf"` AdLM's dense form). It mixes records and
-      keeps data-dependent state, so a proven model refuses it.
+      Eq. 13; with `norm="linf"` AdLM's dense form). With `running=False`
+      the batch's own extremes at inference too, and no state. It mixes
+      records, so a proven model refuses it.
 
     `"unit"`, `"ball"` and `"box"` treat every record on its own: they need
     no privacy and have no state.
@@ -34,6 +35,7 @@ class NormalizationLayer(keras.layers.Layer):
             shape. Public constants, never read from private records.
         norm: `"l2"`, `"l1"` or `"linf"`, over all axes but the first.
         mode: see above.
+        running: see `"batch"`.
 
     Input and output shape: `(batch, ...)`.
 
@@ -47,7 +49,9 @@ class NormalizationLayer(keras.layers.Layer):
     >>> y = layer(np.full((1, 4), 255.0))   # the corner has norm 1
     """
 
-    def __init__(self, bounds=None, norm="l2", mode=None, **kwargs):
+    def __init__(
+        self, bounds=None, norm="l2", mode=None, running=True, **kwargs
+    ):
         super().__init__(**kwargs)
         if mode is None:
             mode = "unit" if bounds is None else "box"
@@ -68,9 +72,10 @@ class NormalizationLayer(keras.layers.Layer):
             low, high = domain.check_bounds(*bounds)
             bounds = (low.tolist(), high.tolist())
         self.bounds, self.norm, self.mode = bounds, norm, mode
+        self.running = bool(running)
 
     def build(self, input_shape):
-        if self.mode == "batch":
+        if self.mode == "batch" and self.running:
             for name in ("low", "high"):
                 weight = self.add_weight(
                     name=name,
@@ -121,12 +126,15 @@ class NormalizationLayer(keras.layers.Layer):
         return {"l2": d**0.5, "l1": d, "linf": 1.0}[self.norm]
 
     def _extremes(self, x, training):
+        if training or not self.running:
+            new_low, new_high = ops.min(x, axis=0), ops.max(x, axis=0)
+        if not self.running:
+            return new_low, ops.maximum(new_high, new_low + 1e-6)
         low, high = (
             ops.cast(self.low, "float32"),
             ops.cast(self.high, "float32"),
         )
         if training:
-            new_low, new_high = ops.min(x, axis=0), ops.max(x, axis=0)
             first = ops.cast(self.seen, "float32") == 0
             self.low.assign(
                 ops.where(first, new_low, ops.minimum(low, new_low))
@@ -148,4 +156,5 @@ class NormalizationLayer(keras.layers.Layer):
             "bounds": self.bounds,
             "norm": self.norm,
             "mode": self.mode,
+            "running": self.running,
         }

@@ -17,6 +17,14 @@ _PERTURBED = "perturbed"
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
+class _BatchStandardization(keras.layers.BatchNormalization):
+    # The authors normalise by the batch also when they predict: statistics
+    # gathered under noise say nothing of inputs without it.
+    def call(self, inputs, training=None, mask=None):
+        return super().call(inputs, training=True, mask=mask)
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
 class AdaptiveLaplace(keras.Model):
     """AdLM: less noise where a feature's relevance is larger.
 
@@ -167,13 +175,7 @@ class AdaptiveLaplace(keras.Model):
         )
         outputs = inputs
         for layer in [*layers, head]:
-            # The published forms normalise over the batch, also when they
-            # predict: training noise would ruin running statistics.
-            batch = isinstance(layer, keras.layers.BatchNormalization) or (
-                getattr(layer, "depends_on_data", False)
-            )
-            more = {"training": True} if batch else {}
-            outputs = layer(outputs, **more)
+            outputs = layer(outputs)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     # Proven --------------------------------------------------------------
@@ -220,10 +222,10 @@ class AdaptiveLaplace(keras.Model):
         if self._arguments["form"] == "paper":
             return [
                 keras.layers.ReLU(),
-                NormalizationLayer(norm="linf", mode="batch"),
+                NormalizationLayer(norm="linf", mode="batch", running=False),
             ]
         return [
-            keras.layers.BatchNormalization(),
+            _BatchStandardization(momentum=1.0),
             keras.layers.ReLU(max_value=1.0),
         ]
 

@@ -33,6 +33,7 @@ def array(x):
         lambda **k: NormalizationLayer(bounds=(-9, 9), norm="linf", **k),
         lambda **k: NormalizationLayer(bounds=([-9] * 7, [9] * 7), **k),
         lambda **k: NormalizationLayer(mode="batch", **k),
+        lambda **k: NormalizationLayer(mode="batch", running=False, **k),
     ],
 )
 def test_layers_are_keras_citizens(make, tmp_path):
@@ -250,3 +251,12 @@ def test_batch_mode_is_the_published_form():
 def test_normalization_errors(kwargs, match):
     with pytest.raises(ValueError, match=match):
         NormalizationLayer(**kwargs)
+
+
+def test_batch_mode_without_running_extremes_has_no_state():
+    layer = NormalizationLayer(norm="linf", mode="batch", running=False)
+    x = np.array([[0.0, 5.0], [1.0, 7.0], [4.0, 6.0]])
+    wanted = [[0, 0], [0.25, 1], [1, 0.5]]
+    for training in (True, False):
+        np.testing.assert_allclose(array(layer(x, training=training)), wanted)
+    assert layer.depends_on_data and not layer.weights

@@ -363,3 +363,22 @@ def test_config():
     model = AdaptiveLaplace((12,), 3, bounds=([0.0] * 12, [1.0] * 12))
     twin = AdaptiveLaplace.from_config(model.get_config())
     assert twin.get_config() == model.get_config()
+
+
+@pytest.mark.parametrize("form", ["paper", "code"])
+def test_published_predictions_are_normalised_by_their_own_batch(form):
+    model = AdaptiveLaplace((6,), 3, guarantee="published", hidden=5, form=form)
+    x = np.random.default_rng(0).normal(size=(40, 6)).astype("float32")
+    before = model.get_weights()
+    predicted = model.predict(x, batch_size=40, verbose=0)
+    while_training = model(x, training=True)
+    np.testing.assert_allclose(
+        predicted, keras.ops.convert_to_numpy(while_training), atol=1e-5
+    )
+    # Predicting learns nothing, and depends on the batch.
+    hidden = keras.Model(model.inputs, model.get_layer("output").input)
+    values = keras.ops.convert_to_numpy(hidden(x))
+    assert values.min() >= 0 and values.max() <= 1
+    for a, b in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(a, b)
+    assert np.abs(predicted - model.predict(x[:5], verbose=0)[0]).max() > 1e-3
