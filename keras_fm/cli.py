@@ -9,8 +9,9 @@ _USAGE = """keras-fm: private Keras models by the functional mechanism.
 
 Commands:
   keras-fm compare    train one architecture in every way, side by side:
-                      non-private, truncated, published, proven, and
-                      tensorflow-privacy's DP-SGD; print one table
+                      non-private, truncated, published, proven,
+                      adaptive (AdLM), and tensorflow-privacy's DP-SGD;
+                      print one table
   keras-fm --version  print the version
 
 `keras-fm compare --help` explains every flag.

@@ -280,11 +280,13 @@ class Ledger:
             f"proven:     {_pair(proven, delta)}"
             + ("" if math.isfinite(proven) else "   (no valid proof)")
         )
-        if any(e.guarantee == "claimed" for e in self._entries):
-            lines.append(
+        reasons = [e.proof for e in self._entries if e.guarantee == "claimed"]
+        if reasons:
+            lines += [
                 f"claimed:    {_pair(claimed, delta)}   (by the paper; not "
-                "a guarantee)"
-            )
+                "a guarantee)",
+                f"why:        {reasons[0].removeprefix('none. ')}",
+            ]
         lines += [
             f"budget:     {_pair(self._budget.epsilon, delta)}",
             f"neighbours: {self._neighbours}",

@@ -50,42 +50,13 @@ class PerturbedAffine(PerturbedInputLayer):
     (2, 32)
     """
 
-    def __init__(
-        self,
-        units,
-        activation=None,
-        use_bias=True,
-        adaptive=False,
-        noise="once",
-        input_bound=None,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        **kwargs,
-    ):
-        super().__init__(
-            adaptive=adaptive, noise=noise, input_bound=input_bound, **kwargs
-        )
+    def __init__(self, units, activation=None, **kwargs):
+        super().__init__(activation=activation, **kwargs)
         self.units = positive_integer("units", units)
-        self.activation = keras.activations.get(activation)
-        self.use_bias = use_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
 
     def build(self, input_shape):
         self.inputs_dim = input_shape[-1]
-        self.record_shape, self.bias_units = (self.inputs_dim,), self.units
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=(self.inputs_dim, self.units),
-            initializer=self.kernel_initializer,
-        )
-        self.bias = None
-        if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias",
-                shape=(self.units,),
-                initializer=self.bias_initializer,
-            )
+        self._add_weights((self.inputs_dim,), (self.inputs_dim, self.units))
 
     def claimed_sensitivity(self, neighbours):
         """Delta_h0 = 2 |h0| d, see `keras_fm.claims`."""
@@ -94,13 +65,8 @@ class PerturbedAffine(PerturbedInputLayer):
         )
 
     def affine(self, inputs, bias):
-        """The layer without noise and activation."""
         outputs = ops.matmul(inputs, self.kernel)
         return outputs if bias is None else ops.add(outputs, bias)
-
-    def call(self, inputs, training=False):
-        inputs, bias = self.perturb(inputs, self.bias, training)
-        return self.activation(self.affine(inputs, bias))
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.units)
@@ -109,12 +75,4 @@ class PerturbedAffine(PerturbedInputLayer):
         return {
             **super().get_config(),
             "units": self.units,
-            "activation": keras.activations.serialize(self.activation),
-            "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(
-                self.kernel_initializer
-            ),
-            "bias_initializer": keras.initializers.serialize(
-                self.bias_initializer
-            ),
         }

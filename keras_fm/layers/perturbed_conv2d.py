@@ -59,19 +59,11 @@ class PerturbedConv2D(PerturbedInputLayer):
         strides=1,
         padding="same",
         activation=None,
-        use_bias=True,
         sensitivity="paper",
         feature_map=None,
-        adaptive=False,
-        noise="once",
-        input_bound=None,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
         **kwargs,
     ):
-        super().__init__(
-            adaptive=adaptive, noise=noise, input_bound=input_bound, **kwargs
-        )
+        super().__init__(activation=activation, **kwargs)
         self.filters = positive_integer("filters", filters)
         self.kernel_size = _pair("kernel_size", kernel_size)
         self.strides = _pair("strides", strides)
@@ -89,14 +81,9 @@ class PerturbedConv2D(PerturbedInputLayer):
         self.feature_map = (
             None if feature_map is None else _pair("feature_map", feature_map)
         )
-        self.activation = keras.activations.get(activation)
-        self.use_bias = use_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
 
     def build(self, input_shape):
-        self.record_shape, self.bias_units = input_shape[1:], self.filters
-        if len(input_shape) != 4 or None in self.record_shape:
+        if len(input_shape) != 4 or None in input_shape[1:]:
             raise ValueError(
                 "PerturbedConv2D expects inputs of a known shape (batch, "
                 "height, width, channels). Received: "
@@ -108,18 +95,10 @@ class PerturbedConv2D(PerturbedInputLayer):
                 f'padding="valid". Received: kernel_size={self.kernel_size}, '
                 f"input_shape={tuple(input_shape)}"
             )
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=(*self.kernel_size, input_shape[-1], self.filters),
-            initializer=self.kernel_initializer,
+        self._add_weights(
+            input_shape[1:],
+            (*self.kernel_size, input_shape[-1], self.filters),
         )
-        self.bias = None
-        if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias",
-                shape=(self.filters,),
-                initializer=self.bias_initializer,
-            )
 
     def claimed_sensitivity(self, neighbours):
         """Delta_h0 in the form of `sensitivity`, see `keras_fm.claims`."""
@@ -134,7 +113,6 @@ class PerturbedConv2D(PerturbedInputLayer):
         )
 
     def affine(self, inputs, bias):
-        """The layer without noise and activation."""
         outputs = ops.conv(
             inputs,
             self.kernel,
@@ -143,10 +121,6 @@ class PerturbedConv2D(PerturbedInputLayer):
             data_format="channels_last",
         )
         return outputs if bias is None else ops.add(outputs, bias)
-
-    def call(self, inputs, training=False):
-        inputs, bias = self.perturb(inputs, self.bias, training)
-        return self.activation(self.affine(inputs, bias))
 
     def compute_output_shape(self, input_shape):
         sizes = []
@@ -166,16 +140,8 @@ class PerturbedConv2D(PerturbedInputLayer):
             "kernel_size": self.kernel_size,
             "strides": self.strides,
             "padding": self.padding,
-            "activation": keras.activations.serialize(self.activation),
-            "use_bias": self.use_bias,
             "sensitivity": self.sensitivity,
             "feature_map": self.feature_map,
-            "kernel_initializer": keras.initializers.serialize(
-                self.kernel_initializer
-            ),
-            "bias_initializer": keras.initializers.serialize(
-                self.bias_initializer
-            ),
         }
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import keras
 import numpy as np
 from keras import ops, random
 
@@ -37,10 +38,20 @@ class PerturbedInputLayer(HiddenStateLayer):
         input_bound: `None`, or a number > 0: perturbed inputs are clipped
             to [-input_bound, input_bound] while training (the authors' code
             has 10).
+        activation, use_bias, kernel_initializer, bias_initializer: as in
+            Keras' layers.
     """
 
     def __init__(
-        self, adaptive=False, noise="once", input_bound=None, **kwargs
+        self,
+        activation=None,
+        use_bias=True,
+        adaptive=False,
+        noise="once",
+        input_bound=None,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        **kwargs,
     ):
         super().__init__(**kwargs)
         if noise not in NOISE:
@@ -56,6 +67,30 @@ class PerturbedInputLayer(HiddenStateLayer):
             )
         self.adaptive, self.noise = bool(adaptive), noise
         self.input_bound = None if input_bound is None else float(input_bound)
+        self.activation = keras.activations.get(activation)
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+
+    def _add_weights(self, record_shape, kernel_shape):
+        self.record_shape = tuple(record_shape)
+        self.bias_units = kernel_shape[-1]
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=kernel_shape,
+            initializer=self.kernel_initializer,
+        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(self.bias_units,),
+                initializer=self.bias_initializer,
+            )
+
+    def affine(self, inputs, bias):
+        """The layer without noise and activation."""
+        raise NotImplementedError
 
     def claimed_sensitivity(self, neighbours):
         """The paper's Delta_h0; subclasses say which."""
@@ -105,8 +140,11 @@ class PerturbedInputLayer(HiddenStateLayer):
         tail = ops.maximum(1.0 - 2.0 * ops.abs(u), 1e-7)
         return -ops.sign(u) * ops.log(tail) * ops.cast(value, "float32")
 
-    def perturb(self, inputs, bias, training):
-        """Shifts inputs and bias while training."""
+    def call(self, inputs, training=False):
+        inputs, bias = self._perturb(inputs, self.bias, training)
+        return self.activation(self.affine(inputs, bias))
+
+    def _perturb(self, inputs, bias, training):
         if not (training and self.is_perturbed):
             return inputs, bias
         inputs = inputs + ops.cast(self._drawn("input_noise"), inputs.dtype)
@@ -123,4 +161,12 @@ class PerturbedInputLayer(HiddenStateLayer):
             "adaptive": self.adaptive,
             "noise": self.noise,
             "input_bound": self.input_bound,
+            "activation": keras.activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(
+                self.kernel_initializer
+            ),
+            "bias_initializer": keras.initializers.serialize(
+                self.bias_initializer
+            ),
         }
