@@ -145,12 +145,13 @@ class ProvenPlan:
             self.head.set_augmented_weights(
                 first.minimise(self.ridge_factor)[1]
             )
-            self.relevance_release = self._release_relevance(data, stages[1])
-            self.relevance = self.relevance_release.shares().reshape(
-                self.scaling.scale.shape
-            )
+            try:
+                found = self._release_relevance(data, stages[1])
+            finally:
+                self.head.set_weights(weights)
+            self.relevance_release = found
+            self.relevance = found.shares().reshape(self.scaling.scale.shape)
             self.scaling.set_shares(self.relevance, first.signal_share())
-            self.head.set_weights(weights)
         self.release = self._release_head(data, stages[-1])
 
     def _release_head(self, data, stage):
@@ -163,7 +164,7 @@ class ProvenPlan:
 
     def _release_relevance(self, data, stage):
         below = self._function(self.scaling_inputs)
-        top = keras.Model(self.scaling_inputs, self.model.outputs)
+        top = keras.Model(self.scaling_inputs, self.model.outputs[0])
         batches = (
             (relevance_lib.layer_wise(top, below(x)[:n]).reshape(n, -1),)
             for x, y, n in self._padded(data)
@@ -186,7 +187,7 @@ class ProvenPlan:
     def _function(self, tensor):
         if tensor is self.model.inputs[0]:
             return lambda x: np.asarray(x)
-        extractor = keras.Model(self.model.inputs, tensor)
+        extractor = keras.Model(self.model.inputs[0], tensor)
         return lambda x: np.asarray(extractor.predict_on_batch(x))
 
     def _padded(self, data):

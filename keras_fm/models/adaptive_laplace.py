@@ -161,10 +161,15 @@ class AdaptiveLaplace(keras.Model):
                 "`top` stands in the place of `hidden`: give one of them. "
                 f"Received: hidden={hidden}"
             )
-        self._features, self._top = features, top
+        # Names only: some backends track layers set as attributes.
+        self._public_names = {
+            name: layer.name
+            for name, layer in (("features", features), ("top", top))
+            if layer is not None
+        }
         inputs = keras.Input(tuple(input_shape))
         if guarantee == "proven":
-            layers = self._proven_layers()
+            layers = self._proven_layers(features, top)
         elif architecture == "dense":
             layers = self._dense_layers()
         else:
@@ -180,7 +185,7 @@ class AdaptiveLaplace(keras.Model):
 
     # Proven --------------------------------------------------------------
 
-    def _proven_layers(self):
+    def _proven_layers(self, features, top):
         given = self._arguments
         layers = []
         if given["bounds"] is not None:
@@ -189,15 +194,15 @@ class AdaptiveLaplace(keras.Model):
             layers.append(
                 keras.layers.Rescaling(2.0, offset=-1.0, name="centred")
             )
-        if self._features is not None:
-            layers.append(self._features)
+        if features is not None:
+            layers.append(features)
         elif len(given["input_shape"]) > 1:
             layers.append(keras.layers.Flatten(name="flatten"))
         if given["adaptive"]:
             layers.append(RelevanceScaling(given["power"], name="scaling"))
         layers.append(NormalizationLayer(name="unit_norm"))
-        if self._top is not None:
-            layers.append(self._top)
+        if top is not None:
+            layers.append(top)
         if given["hidden"]:
             layers.append(
                 RandomFeatures(given["hidden"], "fourier", name="hidden")
@@ -315,13 +320,12 @@ class AdaptiveLaplace(keras.Model):
         }
 
     def get_config(self):
-        public = {"features": self._features, "top": self._top}
         return {
             **self._arguments,
             "name": self.name,
             **{
-                name: part and keras.saving.serialize_keras_object(part)
-                for name, part in public.items()
+                name: keras.saving.serialize_keras_object(self.get_layer(layer))
+                for name, layer in self._public_names.items()
             },
         }
 

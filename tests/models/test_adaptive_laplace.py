@@ -213,6 +213,81 @@ def test_images_public_features_and_a_layer_on_top(tmp_path):
         assert loaded.get_layer("output").is_released
 
 
+def refused(match, model, data, **kwargs):
+    model.compile("adam", fm.losses.TaylorCrossEntropy())
+    p = proven(data, **kwargs)
+    with pytest.raises(ValueError, match=match):
+        model.fit(*records(60), callbacks=[p], verbose=0)
+    assert not p.ledger.entries
+    assert not model.get_layer("output").is_released
+
+
+def test_what_a_proof_does_not_cover_is_refused():
+    x, y = records(60)
+    bad = x.copy()
+    bad[7, 3] = np.nan
+    plain = AdaptiveLaplace((12,), 3)
+    refused("NaN or infinite", plain, (bad, y))
+    refused(r"whole numbers in \[0, 3\)", plain, (x, y + 1))
+    refused("must have shape", plain, (x[:, :5], y))
+    for layer, match in (
+        (keras.layers.BatchNormalization(), "BatchNormalization"),
+        (keras.layers.Dense(4), "trainable weights"),
+        (fm.layers.PerturbedAffine(4), "no proof covers one noise vector"),
+    ):
+        for where in ("features", "top"):
+            model = AdaptiveLaplace((12,), 3, **{where: layer})
+            refused(match, model, (x, y))
+    trained = AdaptiveLaplace((12,), 3)
+    trained.compile("adam", fm.losses.TaylorCrossEntropy())
+    trained.fit(x, y, verbose=0)
+    with pytest.raises(ValueError, match="trained before its first release"):
+        trained.fit(x, y, callbacks=[proven((x, y))], verbose=0)
+
+
+def test_a_crash_midway_keeps_what_was_spent():
+    x, y = records(600)
+    reads = []
+
+    def data():
+        reads.append(1)
+        if len(reads) == 2:
+            raise OSError("the disk is gone")
+        yield x, y
+
+    model = AdaptiveLaplace((12,), 3, bounds=(-4.0, 4.0))
+    model.compile("adam", fm.losses.TaylorCrossEntropy())
+    before = model.get_weights()
+    p = proven(data)
+    with pytest.raises(OSError, match="disk"):
+        model.fit(x, y, callbacks=[p], verbose=0)
+    assert [e.name for e in p.ledger.entries] == ["output (first model)"]
+    assert 0 < p.ledger.epsilon() < 1
+    for a, b in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
+        model.fit(x, y, callbacks=[p], verbose=0)
+    assert len(reads) == 2
+
+
+def test_data_in_batches_gives_the_same_three_releases():
+    x, y = records(600)
+
+    def batches():
+        for i in range(0, 600, 150):
+            yield x[i : i + 150], y[i : i + 150]
+
+    found = []
+    for data in ((x, y), batches):
+        p = proven(data, reproducible_noise=0)
+        model = AdaptiveLaplace((12,), 3, bounds=(-4.0, 4.0))
+        model.compile("adam", fm.losses.TaylorCrossEntropy())
+        model.fit(x, y, callbacks=[p], verbose=0)
+        found.append((p.relevance, p.release.linear))
+    for a, b in zip(*found):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
+
+
 def test_scaling_must_be_in_the_model_itself():
     nested = keras.Sequential(
         [keras.Input((12,)), fm.layers.RelevanceScaling()], name="nested"
