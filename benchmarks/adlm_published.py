@@ -244,6 +244,7 @@ def plot(rows, path):
             is_own = (r["method"], r.get("form", "")) == (method, form)
             if is_own and r.get("is_curve") and "curve" in r:
                 right.plot(
+                    range(1, len(r["curve"]) + 1),
                     r["curve"],
                     color=f"C{index}",
                     linestyle="-" if r["epsilon"] < 1 else "--",
@@ -265,13 +266,16 @@ def plot(rows, path):
                 label=f"DP-SGD (proven) at {epsilon:g}",
             )
     if _DATASET.value == "mnist":
-        for method, claims in CLAIMS.items():
+        for method, marker in (("adlm", "*"), ("ilm", "^")):
             left.plot(
-                *zip(*claims.items()), "*", markersize=9, color="gray",
-                label=f"{names[method]}, the paper's figure"
-                if method == "adlm" else None,
-            )  # fmt: skip
+                *zip(*CLAIMS[method].items()),
+                marker,
+                color="gray",
+                label=f"{names[method]}, the paper's figure",
+            )
+    ticks = sorted({r["epsilon"] for r in rows if r["epsilon"]})
     left.set_xscale("log", base=2)
+    left.set_xticks(ticks, [f"{t:g}" for t in ticks])
     left.set_xlabel("epsilon (claimed for AdLM and ILM)")
     right.set_xlabel("epoch")
     for axes in (left, right):
@@ -313,9 +317,12 @@ def main(_):
         with open(f"{base}.json", "w") as f:
             json.dump({"settings": settings, "rows": rows}, f, indent=1)
 
-    published = [m for m in _METHODS.value if m in ("adlm", "ilm")]
+    methods = set(_METHODS.value)
+    if keras.backend.backend() != "tensorflow":
+        methods.discard("dp_sgd")
+    published = [m for m in ("adlm", "ilm") if m in methods]
     for form in _FORMS.value:
-        if published or "twin" in _METHODS.value:
+        if published or "twin" in methods:
             clone = build(train[0].shape[1:], form, adaptive=True)
             curve, _, seconds = fit(
                 clone, train, test, _PRETRAINING.value, lot=600
@@ -354,12 +361,12 @@ def main(_):
                         title=f"noisy relevance, claimed epsilon {epsilon:g}",
                     )
         if (
-            "dp_sgd" in _METHODS.value
+            "dp_sgd" in methods
             and not is_curve
             and not is_done("dp_sgd", None, epsilon, None)
         ):
             record(run_dp_sgd(train, test, epsilon))
-    if "dp_sgd" in _METHODS.value and _CURVE_EPOCHS.value:
+    if "dp_sgd" in methods and _CURVE_EPOCHS.value:
         for epsilon in map(float, _CURVES.value):
             known = [
                 r

@@ -7,6 +7,7 @@ from keras_fm.layers.local_response_normalization import (
 from keras_fm.layers.normalization_layer import NormalizationLayer
 from keras_fm.layers.perturbed_affine import PerturbedAffine
 from keras_fm.layers.perturbed_conv2d import PerturbedConv2D
+from keras_fm.layers.perturbed_input import NOISE
 from keras_fm.layers.private_dense import PrivateDense
 from keras_fm.layers.random_features import RandomFeatures
 from keras_fm.layers.relevance_scaling import RelevanceScaling
@@ -71,6 +72,8 @@ class AdaptiveLaplace(keras.Model):
             before the output) or `"code"` as the authors' code (positions x
             patch, noise drawn at every step, inputs clipped to [-10, 10],
             batch normalisation and clipping before the output).
+        noise: of the published form: `None` (as `form` has it), `"once"` or
+            `"per_step"`, see `PerturbedAffine`.
         width: float > 0, multiplies the maps of the convolutional
             architectures; 1 is the paper's size.
 
@@ -104,6 +107,7 @@ class AdaptiveLaplace(keras.Model):
         bounds=None,
         power=1.0,
         form="paper",
+        noise=None,
         width=1.0,
         **kwargs,
     ):
@@ -111,6 +115,7 @@ class AdaptiveLaplace(keras.Model):
             ("guarantee", guarantee, ("proven", "published")),
             ("architecture", architecture, ARCHITECTURES),
             ("form", form, FORMS),
+            ("noise", noise, (None, *NOISE)),
         ):
             if value not in known:
                 raise ValueError(
@@ -124,6 +129,7 @@ class AdaptiveLaplace(keras.Model):
             ("power", power, 1.0, "proven"),
             ("architecture", architecture, "dense", "published"),
             ("form", form, "paper", "published"),
+            ("noise", noise, None, "published"),
             ("width", width, 1.0, "published"),
         ):
             if guarantee != owner and value is not default and (
@@ -152,6 +158,7 @@ class AdaptiveLaplace(keras.Model):
             "bounds": bounds,
             "power": power,
             "form": form,
+            "noise": noise,
             "width": width,
         }
         if isinstance(features, str):
@@ -214,9 +221,10 @@ class AdaptiveLaplace(keras.Model):
 
     def _perturbation(self):
         code = self._arguments["form"] == "code"
+        noise = "per_step" if code else "once"
         return {
             "adaptive": self._arguments["adaptive"],
-            "noise": "per_step" if code else "once",
+            "noise": self._arguments["noise"] or noise,
             "input_bound": 10.0 if code else None,
             "activation": "relu",
             "name": _PERTURBED,

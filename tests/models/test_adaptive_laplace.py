@@ -397,6 +397,16 @@ def test_golden_scales_of_the_papers_sizes():
     assert first.claimed_sensitivity("replace_one") == 3 * 2 * 10 * 10 * 9
 
 
+def test_noise_can_be_chosen_apart_from_the_form():
+    kwargs = {"guarantee": "published", "hidden": 4}
+    for form, default in (("paper", "once"), ("code", "per_step")):
+        for noise in (None, "once", "per_step"):
+            model = AdaptiveLaplace((6,), 3, form=form, noise=noise, **kwargs)
+            first = model.get_layer("perturbed")
+            assert first.noise == (noise or default)
+            assert first.input_bound == (10.0 if form == "code" else None)
+
+
 # Arguments --------------------
 
 
@@ -407,6 +417,8 @@ def test_golden_scales_of_the_papers_sizes():
         ({"architecture": "vgg"}, "`architecture` must be one of"),
         ({"architecture": "mnist"}, 'belongs to guarantee="published"'),
         ({"form": "code"}, 'belongs to guarantee="published"'),
+        ({"noise": "once"}, 'belongs to guarantee="published"'),
+        ({"noise": "never"}, "`noise` must be one of"),
         ({"guarantee": "published", "bounds": (0, 1), "hidden": 4},
          'belongs to guarantee="proven"'),
         ({"guarantee": "published", "power": 0.5, "hidden": 4},
