@@ -107,12 +107,12 @@ class PublishedPlan:
                     "every record's relevance in a network pre-trained on "
                     "the records, averaged, once",
                     claims.RELEVANCE_REASON,
+                    per_lot=False,
                 )
             )
         for layer in self.layers:
-            how = "drawn again at every step" if (
-                layer.noise == "per_step"
-            ) else "fixed"  # fmt: skip
+            drawn_again = layer.noise == "per_step"
+            how = "drawn again at every step" if drawn_again else "fixed"
             made.append(
                 self._entry(
                     layer.name,
@@ -133,11 +133,11 @@ class PublishedPlan:
         )
         return made
 
-    def _entry(self, name, scale, reads, proof):
+    def _entry(self, name, scale, reads, proof, per_lot=True):
         mechanism = {"claimed_epsilon": self.epsilons[name]}
         if scale is not None:
             mechanism["laplace_scale"] = scale
-        if name != f"{self.adaptive and self.adaptive.name} (relevance)":
+        if per_lot:
             mechanism["lot_size"] = self.batch_size
         return LedgerEntry(
             name=name,
