@@ -105,10 +105,10 @@ def test_the_released_loss_keeps_full_precision_under_a_half_policy():
 def test_hidden_state_is_state_but_no_weight():
     layer = PrivateDense(2)
     layer.build((None, 7))
-    layer.fix_noise(np.full((8, 2), 777.0), np.full((2, 8, 8), 777.0))
+    layer.fix_noise(np.full((8, 2), 777123.0), np.full((2, 8, 8), 777123.0))
     assert len(layer.weights) == 2 and len(layer.variables) == 4
-    assert "777" not in repr(layer.variables) + str(layer.variables)
-    assert not any(np.any(w == 777) for w in layer.get_weights())
+    assert "777123" not in repr(layer.variables) + str(layer.variables)
+    assert not any(np.any(w == 777123) for w in layer.get_weights())
 
 
 @pytest.mark.parametrize(
