@@ -7,7 +7,8 @@ scattering of every colour, normalised per image, a random projection to
 3,000 dimensions, unit norm; no public image is used. Chosen on the last
 10,000 training images: 3,000 dimensions among 800, 1,500 and 3,000, and
 `ridge_factor` 0.25 among 0.25, 0.5 and 1, once for all budgets; DP-SGD's
-learning rate for each epsilon. AdLM: the same features and ridge, default
+learning rate for each epsilon. A run that was interrupted goes on where it
+stopped. AdLM: the same features and ridge, default
 shares and power.
 """
 
@@ -32,7 +33,7 @@ _UNITS = flags.DEFINE_integer("units", 3000, "Dimensions kept.")
 DELTA = 1e-5
 HELD_OUT = 10_000
 RIDGE_FACTOR = 0.25
-RATES = (4.0, 16.0, 64.0)
+RATES = (16.0, 64.0, 256.0, 1024.0)
 
 
 def fit_proven(x, y, epsilon, adaptive):
@@ -81,6 +82,10 @@ def main(_):
     seconds = {"features of 60,000 images": time.perf_counter() - begin}
     rows = []
     base = os.path.join(_OUT.value, f"{_NAME.value}.json")
+    if os.path.exists(base):
+        with open(base) as f:
+            rows = json.load(f)["rows"]
+    done = {(r["method"], r["epsilon"]) for r in rows}
 
     def record(method, epsilon, accuracies, begin, ledger, **more):
         row = {
@@ -107,6 +112,8 @@ def main(_):
 
     for epsilon in map(float, _EPSILONS.value):
         for name, adaptive in (("one read", False), ("AdLM", True)):
+            if (f"proven, {name}", epsilon) in done:
+                continue
             begin = time.perf_counter()
             runs = [
                 fit_proven(h, y, epsilon, adaptive) for _ in range(_DRAWS.value)
@@ -118,6 +125,8 @@ def main(_):
                 begin,
                 runs[0][1],
             )
+        if ("DP-SGD, 109 Poisson batches", epsilon) in done:
+            continue
         rate = chosen_rate(h, y, epsilon)
         begin = time.perf_counter()
         rivals = [fit_dp_sgd(h, y, epsilon, rate) for _ in range(_DRAWS.value)]
