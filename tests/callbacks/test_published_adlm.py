@@ -456,7 +456,9 @@ def test_the_report_says_claimed_and_proven_infinity():
     text = p.report()
     assert "proven:     (epsilon = inf" in text and "no valid proof" in text
     assert "claimed:    (epsilon = 2, " in text and "not a guarantee" in text
-    assert text.count("docs/guarantees.md") == 3
+    # Once at the top, once for each perturbation.
+    assert text.count("docs/guarantees.md") == 4
+    assert "\nwhy:        The network whose relevance" in text
     assert "NOT PRIVATE" in text and "covered:" not in text
     secret = mechanisms.NoiseSource(3).generator().laplace(0.0, 0.08, 6)
     assert not any(f"{v:.4g}" in text for v in [*p.relevance, *secret])
