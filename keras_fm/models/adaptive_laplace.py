@@ -1,5 +1,6 @@
 import keras
 
+from keras_fm import domain
 from keras_fm import features as features_lib
 from keras_fm.layers.local_response_normalization import (
     LocalResponseNormalization,
@@ -132,9 +133,7 @@ class AdaptiveLaplace(keras.Model):
             ("noise", noise, None, "published"),
             ("width", width, 1.0, "published"),
         ):
-            if guarantee != owner and value is not default and (
-                value != default
-            ):  # fmt: skip
+            if guarantee != owner and value != default:
                 raise ValueError(
                     f'`{name}` belongs to guarantee="{owner}". Received: '
                     f"{name}={value!r}, guarantee={guarantee!r}"
@@ -148,6 +147,9 @@ class AdaptiveLaplace(keras.Model):
                 "The dense published architecture needs `hidden`, the units "
                 "of its perturbed layer. Received: hidden=0"
             )
+        if bounds is not None:
+            low, high = domain.check_bounds(*bounds)
+            bounds = (low.tolist(), high.tolist())
         self._arguments = {
             "input_shape": tuple(input_shape),
             "units": units,
@@ -196,8 +198,9 @@ class AdaptiveLaplace(keras.Model):
         given = self._arguments
         layers = []
         if given["bounds"] is not None:
-            low, high = given["bounds"]
-            layers.append(NormalizationLayer((low, high), "linf", name="box"))
+            layers.append(
+                NormalizationLayer(given["bounds"], "linf", name="box")
+            )
             layers.append(
                 keras.layers.Rescaling(2.0, offset=-1.0, name="centred")
             )

@@ -446,6 +446,17 @@ def test_bad_shares():
         p.plan(AdaptiveLaplace((12,), 3))
 
 
+def test_array_bounds_survive_saving(tmp_path):
+    bounds = np.full(12, -4.0), np.linspace(4.0, 5.0, 12)
+    model = AdaptiveLaplace((12,), 3, bounds=bounds)
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    x = records(20)[0]
+    np.testing.assert_array_equal(
+        loaded.predict(x, verbose=0), model.predict(x, verbose=0)
+    )
+
+
 def test_config():
     model = AdaptiveLaplace((12,), 3, bounds=([0.0] * 12, [1.0] * 12))
     twin = AdaptiveLaplace.from_config(model.get_config())
