@@ -303,7 +303,7 @@ class _Trainer:
                 epsilon, guarantee="published", batch_size=spec.batch_size
             )
         elif method == "adlm_published":
-            model = self._adlm(seed, "published", hidden=spec.hidden or 64)
+            model = self._published_adlm(seed)
             private = PrivateModel(
                 epsilon,
                 data=(self.x, self.y),
@@ -356,11 +356,14 @@ class _Trainer:
             self.x.shape[1:], self.classes, guarantee=guarantee, **kwargs
         )
 
+    def _published_adlm(self, seed):
+        return self._adlm(seed, "published", hidden=self.spec.hidden or 64)
+
     def _pretrain(self, seed):
         """Trains AdLM's first network if needed; returns its seconds."""
         if seed not in self._pretrained:
             spec, begin = self.spec, time.perf_counter()
-            model = self._adlm(seed, "published", hidden=spec.hidden or 64)
+            model = self._published_adlm(seed)
             model.compile(
                 keras.optimizers.Adam(spec.learning_rate), TaylorCrossEntropy()
             )

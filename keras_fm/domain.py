@@ -39,6 +39,16 @@ def check_bounds(low, high):
     return low, high
 
 
+def check_count(name, value):
+    """Returns `value` as an int after checking that it is positive."""
+    whole = isinstance(value, (int, np.integer))
+    if isinstance(value, bool) or not (whole and value > 0):
+        raise ValueError(
+            f"`{name}` must be a positive integer. Received: {name}={value}"
+        )
+    return int(value)
+
+
 def check_norm_bound(name, bound):
     """Returns `bound` as a float after checking that it is positive.
 

@@ -12,6 +12,7 @@ import datetime
 import json
 import math
 import os
+import re
 import tempfile
 
 from keras_fm import budget as budget_lib
@@ -285,7 +286,7 @@ class Ledger:
             lines += [
                 f"claimed:    {_pair(claimed, delta)}   (by the paper; not "
                 "a guarantee)",
-                f"why:        {reasons[0].removeprefix('none. ')}",
+                f"why:        {re.sub('^none[.:] ', '', reasons[0])}",
             ]
         lines += [
             f"budget:     {_pair(self._budget.epsilon, delta)}",

@@ -73,8 +73,6 @@ _SELECTION = (
     keras.layers.GlobalMaxPooling2D,
 )
 _LINEAR = (
-    keras.layers.Add,
-    keras.layers.Average,
     keras.layers.AveragePooling1D,
     keras.layers.AveragePooling2D,
     keras.layers.GlobalAveragePooling1D,
@@ -260,8 +258,10 @@ def _back_through(op, tensors, relevance, epsilon):
     if isinstance(op, _SELECTION):
         merge = len(tensors) > 1
         return _pull_back(
-            lambda *t: op(list(t)) if merge else op(t[0]), tensors, relevance
-        )[1]
+            lambda *t: op(list(t)) if merge else op(t[0]),
+            tensors,
+            lambda z: relevance,
+        )
     linear = _linear_part(op)
     if linear is None:
         raise ValueError(
@@ -280,7 +280,7 @@ def _back_through(op, tensors, relevance, epsilon):
         given = ops.cast(relevance, z.dtype)
         return ops.where(bottom == 0, ops.zeros_like(z), given / safe)
 
-    _, slopes = _pull_back(linear, tensors, share)
+    slopes = _pull_back(linear, tensors, share)
     return [t * ops.cast(s, t.dtype) for t, s in zip(tensors, slopes)]
 
 
@@ -296,14 +296,10 @@ def _inner_ends(model):
 
 def _linear_part(op):
     """`op` before its activation as a function of its inputs, or `None`."""
-    if isinstance(op, keras.layers.EinsumDense):
-        return None
-    if isinstance(op, (keras.layers.Dense, PrivateDense)):
+    if isinstance(op, (keras.layers.Dense, PrivateDense, RandomFeatures)):
         return lambda x: _with_bias(ops.matmul(x, op.kernel), op)
     if isinstance(op, PerturbedInputLayer):
         return lambda x: op.affine(x, op.bias)
-    if isinstance(op, RandomFeatures):
-        return lambda x: _with_bias(ops.matmul(x, op.kernel), op)
     if isinstance(op, (keras.layers.Conv1D, keras.layers.Conv2D)):
         return lambda x: _with_bias(_convolution(op, x), op)
     if isinstance(op, keras.layers.DepthwiseConv2D):
@@ -352,11 +348,15 @@ def _with_bias(z, op):
 
 
 def _pull_back(function, tensors, cotangent):
-    """`function(*tensors)` and the gradient of <function, cotangent>.
+    """Gradients of <function(*tensors), c>, one for each tensor.
 
-    `cotangent` is a tensor or a function of the value. Keras has no
-    operation for this, so it is the one place that names backends.
+    `cotangent` gives c, a constant, from the value. Keras has no operation
+    for this, so it is the one place that names backends.
     """
+
+    def given(value):
+        return ops.cast(cotangent(value), value.dtype)
+
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf
@@ -366,23 +366,21 @@ def _pull_back(function, tensors, cotangent):
         with tf.GradientTape() as tape:
             tape.watch(tensors)
             value = function(*tensors)
-        given = cotangent(value) if callable(cotangent) else cotangent
-        given = tf.cast(given, value.dtype)
-        return value, tape.gradient(value, tensors, output_gradients=given)
+        return tape.gradient(value, tensors, output_gradients=given(value))
     if backend == "jax":
         import jax
 
         value, transpose = jax.vjp(function, *tensors)
-        given = cotangent(value) if callable(cotangent) else cotangent
-        return value, list(transpose(given.astype(value.dtype)))
+        return list(transpose(given(value)))
     import torch
 
     with torch.enable_grad():
         leaves = [t.detach().requires_grad_() for t in tensors]
         value = function(*leaves)
-        given = cotangent(value) if callable(cotangent) else cotangent
-        slopes = torch.autograd.grad(value, leaves, grad_outputs=given.detach())
-    return value.detach(), list(slopes)
+        slopes = torch.autograd.grad(
+            value, leaves, grad_outputs=given(value).detach()
+        )
+    return list(slopes)
 
 
 def image(relevance):

@@ -3,24 +3,32 @@
 import pathlib
 import runpy
 
+import pytest
+
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
 
 
-def test_first_private_model(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Runs an example in an empty folder; gives what it printed."""
     monkeypatch.chdir(tmp_path)
-    script = EXAMPLES / "first_private_model.py"
-    runpy.run_path(str(script), run_name="__main__")
-    printed = capsys.readouterr().out
+
+    def run_script(name):
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run_script
+
+
+def test_first_private_model(run, tmp_path):
+    printed = run("first_private_model.py")
     assert "proven:     (epsilon = 1.99" in printed
     assert "random weights (fourier, seed 0)" in printed
     assert (tmp_path / "private_digits.keras").exists()
 
 
-def test_adlm_relevance(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    script = EXAMPLES / "adlm_relevance.py"
-    runpy.run_path(str(script), run_name="__main__")
-    printed = capsys.readouterr().out
+def test_adlm_relevance(run, tmp_path):
+    printed = run("adlm_relevance.py")
     assert "proven:     (epsilon = 3.99" in printed
     assert "scaling (relevance): proven" in printed
     assert "claimed:    (epsilon = 4," in printed

@@ -327,8 +327,7 @@ class PrivateModel(keras.callbacks.Callback):
         self._warn_about_delta()
         plan.carry_out(self.data)
         self.release = plan.release
-        if plan.relevance_release is not None:
-            self.relevance = plan.relevance
+        self.relevance = plan.relevance
         self._fingerprint = self._fingerprint_of(self.data)
         self.new_release = False
         plan.install(self.start)

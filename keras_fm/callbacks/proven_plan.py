@@ -1,5 +1,7 @@
 """What a proven fit releases, in which order, and how the layers learn it."""
 
+import functools
+
 import keras
 import numpy as np
 
@@ -50,7 +52,7 @@ class ProvenPlan:
         self.n_public, self.ridge_factor = n_public, ridge_factor
         self.head, self.inputs = model_check.output_layer(model)
         self.scaling, self.scaling_inputs = model_check.relevance_scaling(model)
-        self.release = self.relevance_release = self.relevance = None
+        self.release = self.relevance = None
         count = 1 if self.scaling is None else 3
         if shares is None:
             shares = (1.0,) if count == 1 else ADAPTIVE_SHARES
@@ -130,7 +132,7 @@ class ProvenPlan:
         self.ledger.check(self.entries())
         model_input = self.model.inputs[0]
         model_check.check_records_independent(
-            self._function(self.inputs),
+            self._features,
             model_input.shape[1:],
             str(model_input.dtype),
         )
@@ -149,15 +151,13 @@ class ProvenPlan:
                 found = self._release_relevance(data, stages[1])
             finally:
                 self.head.set_weights(weights)
-            self.relevance_release = found
             self.relevance = found.shares().reshape(self.scaling.scale.shape)
             self.scaling.set_shares(self.relevance, first.signal_share())
         self.release = self._release_head(data, stages[-1])
 
     def _release_head(self, data, stage):
-        features = self._function(self.inputs)
         batches = (
-            (self.head.augment(features(x)[:n]), y)
+            (self.head.augment(self._features(x)[:n]), y)
             for x, y, n in self._padded(data)
         )
         return self._released(stage, batches)
@@ -183,6 +183,12 @@ class ProvenPlan:
             clip=self.head.clip,
             notes=self._notes(),
         )
+
+    @functools.cached_property
+    def _features(self):
+        # One compiled map for the check and every read of the output
+        # layer's objective: scales are variables.
+        return self._function(self.inputs)
 
     def _function(self, tensor):
         if tensor is self.model.inputs[0]:

@@ -222,7 +222,7 @@ class PublishedPlan:
         known = [layer.name for layer in pretrained.layers]
         layer = name if name in known else None
         total, count = 0.0, 0
-        for x, _ in records.batches(data, 1024):
+        for x, _ in records.batches(data):
             found = relevance_lib.layer_wise(pretrained, x, layer=layer)
             rows = found.reshape(len(x), -1).astype(np.float64)
             if self.relevance_form == "paper":

@@ -58,15 +58,8 @@ class CrossEntropyObjective:
 
     def __post_init__(self):
         for name in ("num_features", "num_outputs"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not (
-                isinstance(value, (int, np.integer)) and value > 0
-            ):
-                raise ValueError(
-                    f"`{name}` must be a positive integer. "
-                    f"Received: {name}={value}"
-                )
-            object.__setattr__(self, name, int(value))
+            count = domain.check_count(name, getattr(self, name))
+            object.__setattr__(self, name, count)
         # Plain Python numbers: a float32 bound would round sensitivities.
         for name in ("feature_bound", "quadratic_scale"):
             bound = domain.check_norm_bound(name, getattr(self, name))

@@ -17,6 +17,7 @@ import math
 import numpy as np
 
 from keras_fm import budget as budget_lib
+from keras_fm import domain
 
 BALLS = ("l1", "l2")
 
@@ -47,15 +48,8 @@ class RelevanceObjective:
     proof = "docs/proofs/relevance.md"
 
     def __post_init__(self):
-        d = self.num_features
-        if isinstance(d, bool) or not (
-            isinstance(d, (int, np.integer)) and d > 0
-        ):
-            raise ValueError(
-                "`num_features` must be a positive integer. Received: "
-                f"num_features={d}"
-            )
-        object.__setattr__(self, "num_features", int(d))
+        count = domain.check_count("num_features", self.num_features)
+        object.__setattr__(self, "num_features", count)
         if self.ball not in BALLS:
             raise ValueError(
                 f"`ball` must be one of {BALLS}. Received: ball={self.ball!r}"
