@@ -1,6 +1,19 @@
-"""Real data sets by name, and synthetic public data to build features on."""
+"""Real data sets by name, and synthetic ones.
 
-from keras_fm.datasets import pen_strokes
+`pen_strokes` draws public data to build features on; `health_network` holds
+the schema of behaviour prediction, which `health_simulator` fills.
+"""
+
+from keras_fm.datasets import health_network, health_simulator, pen_strokes
+from keras_fm.datasets.health_network import HealthNetwork, Windows
 from keras_fm.datasets.loaders import DATASETS, load
 
-__all__ = ["DATASETS", "load", "pen_strokes"]
+__all__ = [
+    "DATASETS",
+    "HealthNetwork",
+    "Windows",
+    "health_network",
+    "health_simulator",
+    "load",
+    "pen_strokes",
+]

@@ -4,11 +4,14 @@ import os
 
 import numpy as np
 
+from keras_fm.datasets import health_simulator
+
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def load(name):
-    """Loads a data set of images as `(x, y), (x_test, y_test)`.
+    """Loads a data set by name: `(x, y), (x_test, y_test)` of images, or a
+    health network.
 
     Images are float32 in [0, 1] (the public range of a pixel), labels int64
     classes.
@@ -22,12 +25,19 @@ def load(name):
       training).
     * a path that ends with `.npz`: arrays `x_train`, `y_train`, `x_test`,
       `y_test`; integers are taken as pixels 0..255.
+    * `"health_network"`, `"health_network_weekly"`: a synthetic health
+      social network of 254 users over 300 days or 48 weeks, made by
+      `keras_fm.datasets.health_simulator.simulate` with seed 0; works
+      offline. One's own network is read by
+      `keras_fm.datasets.health_network.load_csv`.
 
     Args:
         name: str, see above.
 
     Returns:
-        `(x, y), (x_test, y_test)`: `x` `(n, height, width, channels)`.
+        `(x, y), (x_test, y_test)`: `x` `(n, height, width, channels)`. For
+        the health networks a `HealthNetwork`, whose `windows` makes the
+        records: `(x, y)` with `x` `(n, features)`.
 
     Raises:
         ValueError: if the name is unknown or a file does not hold what it
@@ -38,6 +48,10 @@ def load(name):
     >>> (x, y), (x_test, y_test) = load("digits")
     >>> x.shape, x_test.shape
     ((1437, 8, 8, 1), (360, 8, 8, 1))
+
+    >>> train, test = load("health_network").windows(history=3).split(0.8)
+    >>> train.x.shape, test.x.shape
+    ((60198, 126), (14986, 126))
     """
     if name.endswith(".npz"):
         return _from_file(name)
@@ -133,4 +147,6 @@ DATASETS = {
     "fashion_mnist": _keras("fashion_mnist"),
     "cifar10": _keras("cifar10"),
     "usps": _usps,
+    "health_network": health_simulator.simulate,
+    "health_network_weekly": lambda: health_simulator.simulate("weekly"),
 }

@@ -1,0 +1,1126 @@
+"""A health social network, and the windows that behaviour is predicted from.
+
+The schema is that of the dPA paper's behaviour prediction (Phan et al., AAAI
+2016): attributes of every user at every step, a friendship graph, influence
+probabilities on it, public events, messages and competitions. The network
+that `datasets.load("health_network")` returns is synthetic; `load_csv` reads
+one's own. Everything here is NumPy and the standard library.
+"""
+
+import csv
+import dataclasses
+import json
+import math
+import os
+
+import numpy as np
+
+from keras_fm import domain
+
+# psi of a directed friendship for which no probability is given: every
+# friend counts in full. A public constant.
+DEFAULT_INFLUENCE = 1.0
+
+_SOCIAL = ("none", "public", "friends")
+_TARGETS = ("increase", "active")
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class HealthNetwork:
+    """Users, what is recorded of them at every step, and their friendships.
+
+    Attributes are private. Everything else that `windows` uses (bounds,
+    friendships, influence, events, the numbers of users and steps) is taken
+    as public; the messages and competitions are kept as records and no
+    window reads them.
+
+    Attributes:
+        attributes: float32 `(users, steps, A)`.
+        attribute_names: tuple of A names.
+        groups: dict, name of a group to a tuple of attribute names; every
+            attribute is in one group.
+        bounds: float64 `(A, 2)`, lowest and highest value of each
+            attribute: public constants, never read from the data. Values
+            outside are clipped when windows are made.
+        activity: name of the attribute that behaviour is measured by.
+        active_threshold: float, public; a user is active above it.
+        resolution: what a step is: `"daily"`, `"weekly"` or another name.
+        friendships: int64 `(E, 2)`, undirected, each once.
+        synthetic: whether a simulator made it.
+        influence: float32 `(steps, 2E)` or `(2E,)` if it does not change:
+            psi_t(v, u) in [0, 1], the probability that v influences u, on
+            the rows of `directed_friendships`. Public input. `None` is
+            `DEFAULT_INFLUENCE` everywhere.
+        events: float32 `(steps, K)` in [0, 1], public environmental events;
+            `None` is none.
+        event_names: tuple of K names.
+        messages: int64 `(m, 4)`: sender, receiver, step, topic (an index
+            into `topics`, -1 if it has none). `(m, 3)` is taken without
+            topics.
+        topics: tuple of the topics' names.
+        competitions: int64 `(c, 3)`: challenger, opponent, step.
+        user_names: tuple of str; `None` is `"0"`, `"1"`, ...
+
+    Raises:
+        ValueError: if shapes disagree, a value is not finite, a probability
+            or event is outside [0, 1], an index is outside its range, or a
+            friendship is with oneself or listed twice. No message shows the
+            value of an attribute.
+
+    Example:
+
+    >>> network = datasets.load("health_network")
+    >>> network
+    <HealthNetwork synthetic daily: 254 users, 300 steps, 30 attributes, ...>
+    >>> train, test = network.windows(history=3).split(train=0.8)
+
+    Source: the schema and the social term follow Phan, Wang, Wu and Dou,
+    *Differential Privacy Preservation for Deep Auto-Encoders: an Application
+    of Human Behavior Prediction*, AAAI 2016.
+    """
+
+    attributes: np.ndarray
+    attribute_names: tuple
+    groups: dict
+    bounds: np.ndarray
+    activity: str
+    active_threshold: float
+    resolution: str
+    friendships: np.ndarray
+    synthetic: bool
+    influence: np.ndarray = None
+    events: np.ndarray = None
+    event_names: tuple = ()
+    messages: np.ndarray = None
+    topics: tuple = ()
+    competitions: np.ndarray = None
+    user_names: tuple = None
+
+    def __post_init__(self):
+        names = _names("attribute_names", self.attribute_names)
+        attributes = np.asarray(self.attributes, np.float32)
+        if attributes.ndim != 3 or attributes.shape[2] != len(names):
+            raise ValueError(
+                "`attributes` must have shape (users, steps, "
+                f"{len(names)}). Received: shape={attributes.shape}"
+            )
+        if 0 in attributes.shape:
+            raise ValueError(
+                "A network needs a user, a step and an attribute. "
+                f"Received: attributes.shape={attributes.shape}"
+            )
+        if not np.isfinite(attributes).all():
+            raise ValueError("`attributes` must be finite.")
+        users, steps, _ = attributes.shape
+        groups = {str(g): tuple(a) for g, a in dict(self.groups).items()}
+        listed = [name for group in groups.values() for name in group]
+        if sorted(listed) != sorted(names):
+            raise ValueError(
+                "`groups` must hold every attribute once. Received: "
+                f"groups={groups}, attribute_names={names}"
+            )
+        bounds = np.asarray(self.bounds, np.float64)
+        if bounds.shape != (len(names), 2):
+            raise ValueError(
+                f"`bounds` must have shape ({len(names)}, 2). "
+                f"Received: shape={bounds.shape}"
+            )
+        domain.check_bounds(bounds[:, 0], bounds[:, 1])
+        if self.activity not in names:
+            raise ValueError(
+                "`activity` must be one of `attribute_names`. "
+                f"Received: activity={self.activity!r}"
+            )
+        threshold = float(self.active_threshold)
+        if not math.isfinite(threshold):
+            raise ValueError(
+                "`active_threshold` must be finite. "
+                f"Received: active_threshold={threshold}"
+            )
+        if not (isinstance(self.resolution, str) and self.resolution):
+            raise ValueError(
+                '`resolution` must be a name such as "daily". '
+                f"Received: resolution={self.resolution!r}"
+            )
+        if not isinstance(self.synthetic, bool):
+            raise ValueError(
+                "`synthetic` must be True or False. "
+                f"Received: synthetic={self.synthetic!r}"
+            )
+        friendships = _friendships(self.friendships, users)
+        event_names = _names("event_names", self.event_names)
+        topics = _names("topics", self.topics)
+        user_names = self.user_names
+        if user_names is None:
+            user_names = map(str, range(users))
+        user_names = _names("user_names", user_names)
+        if len(user_names) != users:
+            raise ValueError(
+                f"`user_names` must hold {users} names. "
+                f"Received: {len(user_names)}"
+            )
+        edges = 2 * len(friendships)
+        influence = self.influence
+        if influence is None:
+            influence = np.full(edges, DEFAULT_INFLUENCE)
+        influence = _unit("influence", influence)
+        if influence.shape not in ((edges,), (steps, edges)):
+            raise ValueError(
+                "`influence` holds a probability for every directed "
+                f"friendship: its shape must be ({edges},) or ({steps}, "
+                f"{edges}). Received: shape={influence.shape}"
+            )
+        events = self.events
+        if events is None:
+            events = np.zeros((steps, 0))
+        events = _unit("events", events)
+        if events.shape != (steps, len(event_names)):
+            raise ValueError(
+                f"`events` must have shape ({steps}, {len(event_names)}). "
+                f"Received: shape={events.shape}"
+            )
+        messages = _rows("messages", self.messages, 3, users, steps)
+        if messages.shape[1] == 3:
+            none = np.full((len(messages), 1), -1)
+            messages = np.concatenate([messages, none], axis=1)
+        topic = messages[:, 3]
+        if ((topic < -1) | (topic >= len(topics))).any():
+            raise ValueError(
+                "A message's topic must be an index into `topics`, or -1."
+            )
+        competitions = _rows(
+            "competitions", self.competitions, 3, users, steps
+        )[:, :3]
+        for name, value in (
+            ("attributes", attributes),
+            ("bounds", bounds),
+            ("friendships", friendships),
+            ("influence", influence),
+            ("events", events),
+            ("messages", messages),
+            ("competitions", competitions),
+        ):
+            # One's own copy, so that nothing changes what was checked.
+            value = np.array(value)
+            value.setflags(write=False)
+            object.__setattr__(self, name, value)
+        for name, value in (
+            ("attribute_names", names),
+            ("groups", groups),
+            ("active_threshold", threshold),
+            ("event_names", event_names),
+            ("topics", topics),
+            ("user_names", user_names),
+        ):
+            object.__setattr__(self, name, value)
+
+    def __repr__(self):
+        made = "synthetic " if self.synthetic else ""
+        return (
+            f"<HealthNetwork {made}{self.resolution}: {self.users} users, "
+            f"{self.steps} steps, {len(self.attribute_names)} attributes, "
+            f"{len(self.friendships)} friendships, {len(self.messages)} "
+            f"messages, {len(self.competitions)} competitions>"
+        )
+
+    @property
+    def users(self):
+        """The number of users."""
+        return self.attributes.shape[0]
+
+    @property
+    def steps(self):
+        """The number of steps."""
+        return self.attributes.shape[1]
+
+    @property
+    def directed_friendships(self):
+        """int64 `(2E, 2)`: source v and target u of every psi(v, u).
+
+        Row e is friendship e as listed, row E + e the other way round.
+        """
+        return np.concatenate([self.friendships, self.friendships[:, ::-1]])
+
+    def windows(
+        self,
+        history=3,
+        target="increase",
+        social="public",
+        max_friends=None,
+        stride=1,
+    ):
+        """Makes the rows that behaviour at the next step is predicted from.
+
+        Row (u, t) holds, clipped to the public bounds: the attributes of u
+        at t ("present"), at t-1, ..., t-history ("history"), one social
+        number at t ("social") and the public events of t+1 ("events").
+        Nothing later than t is read but the public events; the label reads
+        the activity at t and t+1. Rows are ordered by step, then by user.
+
+        Args:
+            history: int >= 0, the steps before t.
+            target: `"increase"`: the activity at t+1 exceeds that at t;
+                `"active"`: it exceeds `active_threshold`.
+            social: how the social number of row (u, t) is made, with F_u
+                the friends of u:
+
+                * `"none"`: it is left out.
+                * `"public"`: 1/|F_u| sum of psi_t(v, u), the paper's term.
+                  psi is taken as public input: no other user's attributes
+                  are read.
+                * `"friends"`: 1/|F_u| sum of psi_t(v, u) times v's activity
+                  at t, scaled by its public bounds to [0, 1]. It reads
+                  other users' attributes.
+            max_friends: int, required by (and only for) `"friends"`: F_u is
+                then cut by `counted_friendships`, so that a user counts at
+                most so many friends and is counted by at most so many.
+            stride: int, steps between the windows of a user.
+
+        Returns:
+            `Windows`, with `x` of shape `(n, A (history + 1) + 1 + K)` (one
+            less without the social number).
+
+        Raises:
+            ValueError: if an argument is not as above or the network has
+                fewer than `history + 2` steps.
+        """
+        if target not in _TARGETS:
+            raise ValueError(
+                f"`target` must be one of {_TARGETS}. "
+                f"Received: target={target!r}"
+            )
+        if social not in _SOCIAL:
+            raise ValueError(
+                f"`social` must be one of {_SOCIAL}. "
+                f"Received: social={social!r}"
+            )
+        whole = isinstance(history, (int, np.integer))
+        if not whole or isinstance(history, bool) or history < 0:
+            raise ValueError(
+                "`history` must be an integer of at least 0. "
+                f"Received: history={history!r}"
+            )
+        stride = domain.check_count("stride", stride)
+        if social == "friends":
+            if max_friends is None:
+                raise ValueError(
+                    'social="friends" reads other users\' attributes: set '
+                    "`max_friends`, which bounds whom one user's data enters."
+                )
+            max_friends = domain.check_count("max_friends", max_friends)
+        elif max_friends is not None:
+            raise ValueError(
+                '`max_friends` is for social="friends". '
+                f"Received: social={social!r}, max_friends={max_friends}"
+            )
+        if self.steps < history + 2:
+            raise ValueError(
+                f"history={history} needs {history + 2} steps. The network "
+                f"has {self.steps}"
+            )
+        t = np.arange(history, self.steps - 1, stride)
+        low, high = self.bounds.T.astype(np.float32)
+        values = np.clip(self.attributes, low, high).swapaxes(0, 1)
+        parts = {
+            "present": [values[t]],
+            "history": [values[t - k] for k in range(1, history + 1)],
+            "social": [],
+            "events": [],
+        }
+        if social != "none":
+            column = self._social(values, t, social, max_friends)
+            parts["social"].append(column[..., None])
+        events = self.events[t + 1][:, None]
+        shape = (len(t), self.users, len(self.event_names))
+        parts["events"].append(np.broadcast_to(events, shape))
+
+        past = ["t", *(f"t-{k}" for k in range(1, history + 1))]
+        names = [f"{a}[{at}]" for at in past for a in self.attribute_names]
+        names += ["social[t]"] * len(parts["social"])
+        names += [f"{event}[t+1]" for event in self.event_names]
+        columns, start = {}, 0
+        for name, arrays in parts.items():
+            width = sum(a.shape[-1] for a in arrays)
+            columns[name] = slice(start, start + width)
+            start += width
+        # Psi and events are in [0, 1] by definition.
+        others = start - len(low) * (history + 1)
+        low = np.concatenate([np.tile(low, history + 1), np.zeros(others)])
+        high = np.concatenate([np.tile(high, history + 1), np.ones(others)])
+
+        activity = values[..., self.attribute_names.index(self.activity)]
+        if target == "increase":
+            y = activity[t + 1] > activity[t]
+        else:
+            y = activity[t + 1] > self.active_threshold
+        x = np.concatenate([a for p in parts.values() for a in p], axis=-1)
+        rows = math.ceil((history + 2) / stride)
+        return Windows(
+            x=x.reshape(-1, start),
+            y=y.reshape(-1).astype(np.int64),
+            users=np.tile(np.arange(self.users), len(t)),
+            steps=np.repeat(t, self.users),
+            names=tuple(names),
+            columns=columns,
+            low=low.astype(np.float32),
+            high=high.astype(np.float32),
+            reach=max_friends or 0,
+            note=_note(social, max_friends, rows),
+        )
+
+    def _social(self, values, t, social, max_friends):
+        """`(len(t), users)` float32: the social number of every row."""
+        edges = 2 * len(self.friendships)
+        psi = np.broadcast_to(self.influence, (self.steps, edges))
+        source, target = self.directed_friendships.T
+        weight = np.ones((self.steps, self.users))
+        if social == "friends":
+            keep = counted_friendships(
+                self.friendships, self.users, max_friends
+            )
+            keep = np.concatenate([keep, keep])
+            psi, source, target = psi[:, keep], source[keep], target[keep]
+            column = self.attribute_names.index(self.activity)
+            low, high = self.bounds[column]
+            weight = (values[..., column] - low) / (high - low)
+        friends = np.bincount(target, minlength=self.users)
+        sums = [
+            np.bincount(
+                target, psi[s] * weight[s, source], minlength=self.users
+            )
+            for s in t
+        ]
+        mean = np.stack(sums) / np.maximum(friends, 1)
+        return np.clip(mean, 0, 1).astype(np.float32)
+
+    def save_csv(self, folder):
+        """Writes the network in the schema that `load_csv` reads.
+
+        The files hold the attributes as they are: keep them as private as
+        the network. Files of the same names are replaced.
+
+        Args:
+            folder: path; made if it does not exist.
+        """
+        os.makedirs(folder, exist_ok=True)
+        group = {a: g for g, names in self.groups.items() for a in names}
+        schema = {
+            "attributes": [
+                {"name": name, "group": group[name], "bounds": [low, high]}
+                for name, (low, high) in zip(
+                    self.attribute_names, self.bounds.tolist()
+                )
+            ],
+            "activity": self.activity,
+            "active_threshold": self.active_threshold,
+            "resolution": self.resolution,
+            "steps": self.steps,
+            "topics": list(self.topics),
+            "synthetic": self.synthetic,
+        }
+        path = os.path.join(folder, "schema.json")
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(schema, f, indent=2)
+        user = self.user_names
+        _write(
+            folder,
+            "attributes.csv",
+            ("user", "step", *self.attribute_names),
+            (
+                [user[u], s, *map(_text, row)]
+                for u, rows in enumerate(self.attributes)
+                for s, row in enumerate(rows.tolist())
+            ),
+        )
+        _write(
+            folder,
+            "friendships.csv",
+            ("user", "friend"),
+            ([user[a], user[b]] for a, b in self.friendships),
+        )
+        _write(
+            folder,
+            "messages.csv",
+            ("sender", "receiver", "step", "topic"),
+            (
+                [user[a], user[b], s, self.topics[k] if k >= 0 else ""]
+                for a, b, s, k in self.messages
+            ),
+        )
+        _write(
+            folder,
+            "competitions.csv",
+            ("challenger", "opponent", "step"),
+            ([user[a], user[b], s] for a, b, s in self.competitions),
+        )
+        _write(
+            folder,
+            "events.csv",
+            ("step", *self.event_names),
+            (
+                [s, *map(_text, row)]
+                for s, row in enumerate(self.events.tolist())
+            ),
+        )
+        static = self.influence.ndim == 1
+        _write(
+            folder,
+            "influence.csv",
+            ("step", "source", "target", "probability"),
+            (
+                ["" if static else s, user[a], user[b], _text(p)]
+                for s, row in enumerate(np.atleast_2d(self.influence).tolist())
+                for (a, b), p in zip(self.directed_friendships.tolist(), row)
+            ),
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Windows:
+    """Rows to predict behaviour from; made by `HealthNetwork.windows`.
+
+    Attributes:
+        x: float32 `(n, F)`, within `low` and `high`.
+        y: int64 `(n,)`, 0 or 1.
+        users, steps: int64 `(n,)`, the u and the t of each row.
+        names: tuple of F names, such as `"steps[t-1]"`.
+        columns: dict, "present", "history", "social", "events" to the slice
+            of their columns (empty where there are none).
+        low, high: float32 `(F,)`, public bounds.
+        reach: int, how many other users one user's attributes can enter.
+        note: str, what of other users is read, and how often one value is;
+            for a privacy statement.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    users: np.ndarray
+    steps: np.ndarray
+    names: tuple
+    columns: dict
+    low: np.ndarray
+    high: np.ndarray
+    reach: int
+    note: str
+
+    def __repr__(self):
+        return (
+            f"<Windows: {len(self)} rows, {len(self.names)} features, "
+            f"reach {self.reach}>"
+        )
+
+    def __len__(self):
+        return len(self.x)
+
+    def split(self, train=0.8):
+        """Splits by time: the first steps, and the rest.
+
+        Args:
+            train: float in (0, 1), the share of the steps that the first
+                part gets, rounded so that neither part is empty.
+
+        Returns:
+            Two `Windows`. Every step of the first is before every step of
+            the second. The last label of the first part is the activity at
+            the first step of the second.
+
+        Raises:
+            ValueError: if `train` is not in (0, 1) or there is but one step.
+        """
+        if not 0 < train < 1:
+            raise ValueError(
+                f"`train` must be between 0 and 1. Received: train={train}"
+            )
+        steps = np.unique(self.steps)
+        if len(steps) < 2:
+            raise ValueError(
+                "Windows of a single step cannot be split by time."
+            )
+        first = min(max(round(train * len(steps)), 1), len(steps) - 1)
+        early = self.steps < steps[first]
+        return self._take(np.flatnonzero(early)), self._take(
+            np.flatnonzero(~early)
+        )
+
+    def sample(self, rate, seed=0):
+        """Draws `round(rate n)` rows without replacement, in their order.
+
+        Args:
+            rate: float in (0, 1], the share of the rows.
+            seed: int, seed of the NumPy generator.
+
+        Returns:
+            `Windows` of at least one row.
+
+        Raises:
+            ValueError: if `rate` is not in (0, 1].
+        """
+        if not 0 < rate <= 1:
+            raise ValueError(f"`rate` must be in (0, 1]. Received: rate={rate}")
+        size = max(1, round(rate * len(self)))
+        rows = np.random.default_rng(seed).permutation(len(self))[:size]
+        return self._take(np.sort(rows))
+
+    def by_user(self):
+        """Orders the rows by user, then by step."""
+        return self._take(np.lexsort((self.steps, self.users)))
+
+    def _take(self, rows):
+        return dataclasses.replace(
+            self,
+            x=self.x[rows],
+            y=self.y[rows],
+            users=self.users[rows],
+            steps=self.steps[rows],
+        )
+
+
+def counted_friendships(friendships, users, max_friends):
+    """Chooses friendships so that nobody has more than `max_friends`.
+
+    A fixed rule on the public graph: friendships are gone through by the
+    number of friends of the two together, then by the two ids, and kept
+    while both have room. A kept friendship counts both ways, so a user
+    counts at most `max_friends` friends and is counted by at most so many.
+
+    Args:
+        friendships: int `(E, 2)`.
+        users: int, number of users.
+        max_friends: positive int.
+
+    Returns:
+        bool `(E,)`, which are kept.
+    """
+    max_friends = domain.check_count("max_friends", max_friends)
+    ends = np.sort(np.asarray(friendships).reshape(-1, 2), axis=1)
+    degree = np.bincount(ends.ravel(), minlength=users)
+    order = np.lexsort((ends[:, 1], ends[:, 0], degree[ends].sum(axis=1)))
+    room = [max_friends] * users
+    keep = np.zeros(len(ends), bool)
+    for e in order:
+        a, b = ends[e]
+        if room[a] and room[b]:
+            room[a] -= 1
+            room[b] -= 1
+            keep[e] = True
+    return keep
+
+
+def symmetrised(nominations):
+    """Friendships from directed nominations: friends if either named one.
+
+    Args:
+        nominations: `(users, users)` or `(waves, users, users)`, nonzero
+            where the row's user named the column's (in any wave). The
+            diagonal is ignored.
+
+    Returns:
+        int64 `(E, 2)`, each friendship once, smaller id first.
+
+    Raises:
+        ValueError: if the last two dimensions differ.
+    """
+    named = np.asarray(nominations) != 0
+    if named.ndim not in (2, 3) or named.shape[-1] != named.shape[-2]:
+        raise ValueError(
+            "`nominations` must have shape (users, users) or (waves, users, "
+            f"users). Received: shape={named.shape}"
+        )
+    if named.ndim == 3:
+        named = named.any(axis=0)
+    return np.argwhere(np.triu(named | named.T, k=1)).astype(np.int64)
+
+
+def load_csv(folder):
+    """Reads a network from a folder of CSV files.
+
+    * `schema.json`: `attributes`, a list of `{"name", "group", "bounds":
+      [low, high]}`; `activity`, one of their names; `active_threshold`;
+      `resolution`; optional `steps`, `topics` (list of names), `synthetic`
+      (default false). All of it public.
+    * `attributes.csv`: `user,step,` and a column per attribute; a row for
+      every user at every step. Steps count from 0.
+    * `friendships.csv`: `user,friend`; each friendship once, in one order.
+    * `messages.csv`, optional: `sender,receiver,step` and optionally
+      `topic` (one of `topics`, or empty).
+    * `competitions.csv`, optional: `challenger,opponent,step`.
+    * `events.csv`, optional: `step` and a column in [0, 1] per event; a row
+      for every step.
+    * `influence.csv`, optional: `step,source,target,probability` on
+      friendships; an empty step is every step. What is not listed is
+      `DEFAULT_INFLUENCE`.
+
+    Users may have any names. Other columns are ignored, except that every
+    column of `events.csv` but `step` is an event.
+
+    Args:
+        folder: path.
+
+    Returns:
+        `HealthNetwork`, users in the order in which `attributes.csv` first
+        names them.
+
+    Raises:
+        ValueError: if a file or column is missing or a row is bad: the
+            message names the file, the row (the header is row 1) and the
+            column and says what is expected. It never shows what the cell
+            holds, since messages end up in logs.
+
+    Example:
+
+    >>> network.save_csv("network")
+    >>> load_csv("network")
+    <HealthNetwork synthetic daily: 254 users, 300 steps, ...>
+    """
+    schema = _read_schema(folder)
+    names = [a["name"] for a in schema["attributes"]]
+    groups = {}
+    for a in schema["attributes"]:
+        groups.setdefault(a["group"], []).append(a["name"])
+    attributes, users = _read_attributes(folder, names, schema.get("steps"))
+    steps = attributes.shape[1]
+    friendships = _read_friendships(folder, users)
+    events, event_names = _read_events(folder, steps)
+    topics = schema.get("topics", ())
+    return HealthNetwork(
+        attributes=attributes,
+        attribute_names=names,
+        groups=groups,
+        bounds=[a["bounds"] for a in schema["attributes"]],
+        activity=schema["activity"],
+        active_threshold=schema["active_threshold"],
+        resolution=schema["resolution"],
+        friendships=friendships,
+        synthetic=schema.get("synthetic", False),
+        influence=_read_influence(folder, users, steps, friendships),
+        events=events,
+        event_names=event_names,
+        messages=_read_messages(folder, users, steps, topics),
+        topics=topics,
+        competitions=_read_competitions(folder, users, steps),
+        user_names=tuple(users),
+    )
+
+
+# What a constructor checks -----------------------------------------------
+
+
+def _names(argument, names):
+    names = tuple(names)
+    if not all(isinstance(n, str) and n for n in names):
+        raise ValueError(f"`{argument}` must be non-empty strings.")
+    if len(set(names)) < len(names):
+        raise ValueError(f"`{argument}` must differ from one another.")
+    return names
+
+
+def _friendships(friendships, users):
+    pairs = _rows("friendships", friendships, 2, users)[:, :2]
+    if (pairs[:, 0] == pairs[:, 1]).any():
+        raise ValueError("`friendships` must not pair a user with oneself.")
+    if len(np.unique(np.sort(pairs, axis=1), axis=0)) < len(pairs):
+        raise ValueError("`friendships` must list each friendship once.")
+    return pairs
+
+
+def _rows(name, rows, width, users, steps=None):
+    """int64 rows whose first two entries are users, the third a step."""
+    rows = np.zeros((0, width), int) if rows is None else np.asarray(rows)
+    if rows.size == 0:
+        rows = np.zeros((0, width), int)
+    widths = (width, 4) if name == "messages" else (width,)
+    if rows.ndim != 2 or rows.shape[1] not in widths:
+        raise ValueError(
+            f"`{name}` must have shape (n, {width}). "
+            f"Received: shape={rows.shape}"
+        )
+    if rows.dtype.kind not in "ui":
+        raise ValueError(f"`{name}` must be integers. Received: {rows.dtype}")
+    rows = rows.astype(np.int64)
+    if ((rows[:, :2] < 0) | (rows[:, :2] >= users)).any():
+        raise ValueError(f"`{name}` must name users 0 to {users - 1}.")
+    if steps and ((rows[:, 2] < 0) | (rows[:, 2] >= steps)).any():
+        raise ValueError(f"`{name}` must name steps 0 to {steps - 1}.")
+    return rows
+
+
+def _unit(name, values):
+    values = np.asarray(values, np.float32)
+    # Also refuses NaN.
+    if not ((values >= 0) & (values <= 1)).all():
+        raise ValueError(f"`{name}` must be in [0, 1].")
+    return values
+
+
+def _note(social, max_friends, rows):
+    if social == "friends":
+        others = (
+            f"The social column reads the activity of up to {max_friends} "
+            "friends at the row's step: by a public rule on the friendship "
+            "graph, one user's attributes enter the rows of at most "
+            f"{max_friends} other users."
+        )
+    elif social == "public":
+        others = (
+            "The social column is a mean of influence probabilities, which "
+            "are taken as public input: no row reads another user's "
+            "attributes."
+        )
+    else:
+        others = "No row reads another user's attributes."
+    return (
+        f"{others} A user's value at one step is in up to {rows} rows of "
+        "that user. Friendships, influence, events, bounds and the numbers "
+        "of users and steps are taken as public; a message or competition "
+        "that an attribute counts belongs to the user of that row only."
+    )
+
+
+# CSV ---------------------------------------------------------------------
+
+
+def _text(value):
+    """The shortest usual form that reads back as the same float32."""
+    return format(value, ".9g")
+
+
+def _write(folder, name, header, rows):
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="utf-8", newline="") as f:
+        writer = csv.writer(f)
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+class _Table:
+    """One CSV file; turns cells into values or into a readable error."""
+
+    def __init__(self, folder, name, required, others=()):
+        self.name = name
+        self.path = os.path.join(folder, name)
+        if not os.path.exists(self.path):
+            raise ValueError(f"{name} is missing in {folder!r}.")
+        self.header = next(self._lines(), [])
+        for column in required:
+            if column not in self.header:
+                raise ValueError(
+                    f"{name} lacks the column {column!r}. Expected the "
+                    f"columns {list(required)}."
+                )
+        for column in (*required, *others):
+            if self.header.count(column) > 1:
+                raise ValueError(f"{name} has the column {column!r} twice.")
+        self.place = {c: i for i, c in enumerate(self.header)}
+
+    def _lines(self):
+        try:
+            with open(self.path, encoding="utf-8-sig", newline="") as f:
+                yield from csv.reader(f, strict=True)
+        except (OSError, UnicodeDecodeError, csv.Error):
+            raise ValueError(
+                f"{self.name} cannot be read: expected a CSV file in UTF-8."
+            ) from None
+
+    def __iter__(self):
+        """Yields `(row number, cells)`; the header is row 1."""
+        for r, cells in enumerate(self._lines(), 1):
+            # Blank lines are no rows, but count.
+            if r == 1 or not cells:
+                continue
+            if len(cells) != len(self.header):
+                raise ValueError(
+                    f"{self.name}, row {r}: expected {len(self.header)} "
+                    f"cells, found {len(cells)}."
+                )
+            yield r, cells
+
+    def error(self, row, column, expected):
+        return ValueError(
+            f"{self.name}, row {row}, column {column!r}: expected {expected}."
+        )
+
+    def cell(self, row, cells, column, read, expected):
+        # `from None`: the original message would quote the cell.
+        try:
+            return read(cells[self.place[column]])
+        except (ValueError, KeyError):
+            raise self.error(row, column, expected) from None
+
+    def user(self, row, cells, column, users):
+        expected = "a user of attributes.csv"
+        return self.cell(row, cells, column, users.__getitem__, expected)
+
+    def step(self, row, cells, steps):
+        try:
+            step = int(cells[self.place["step"]])
+            if 0 <= step and (steps is None or step < steps):
+                return step
+        except ValueError:
+            pass
+        upto = "" if steps is None else f" to {steps - 1}"
+        raise self.error(row, "step", f"an integer from 0{upto}")
+
+    def share(self, row, cells, column):
+        try:
+            value = float(cells[self.place[column]])
+            if 0 <= value <= 1:
+                return value
+        except ValueError:
+            pass
+        raise self.error(row, column, "a number in [0, 1]")
+
+
+def _exists(folder, name):
+    return os.path.exists(os.path.join(folder, name))
+
+
+def _finite(value):
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+
+
+def _read_schema(folder):
+    try:
+        with open(
+            os.path.join(folder, "schema.json"), encoding="utf-8-sig"
+        ) as f:
+            schema = json.load(f)
+    except FileNotFoundError:
+        raise ValueError(f"schema.json is missing in {folder!r}.") from None
+    except (OSError, ValueError) as e:
+        raise ValueError(f"schema.json cannot be read as JSON: {e}") from e
+
+    def require(condition, key, expected):
+        if not condition:
+            raise ValueError(f"schema.json, {key!r}: expected {expected}.")
+
+    def named(value):
+        return isinstance(value, str) and value
+
+    require(isinstance(schema, dict), "schema", "an object")
+    attributes = schema.get("attributes")
+    require(
+        isinstance(attributes, list) and attributes,
+        "attributes",
+        'a list of {"name", "group", "bounds"}',
+    )
+    for i, a in enumerate(attributes):
+        key = f"attributes[{i}]"
+        require(isinstance(a, dict), key, 'an object {"name", ...}')
+        require(named(a.get("name")), f"{key}.name", "a name")
+        require(named(a.get("group")), f"{key}.group", "a name")
+        bounds = a.get("bounds")
+        require(
+            isinstance(bounds, list)
+            and len(bounds) == 2
+            and all(map(_finite, bounds))
+            and bounds[0] < bounds[1],
+            f"{key}.bounds",
+            "[low, high], finite, low < high: public constants",
+        )
+    names = [a["name"] for a in attributes]
+    require(
+        len(set(names)) == len(names) and not {"user", "step"} & set(names),
+        "attributes",
+        'names that differ and are not "user" or "step"',
+    )
+    activity = schema.get("activity")
+    require(activity in names, "activity", "the name of an attribute")
+    threshold = schema.get("active_threshold")
+    require(_finite(threshold), "active_threshold", "a finite number")
+    resolution = schema.get("resolution")
+    require(named(resolution), "resolution", 'a name such as "daily"')
+    steps = schema.get("steps", 1)
+    whole = isinstance(steps, int) and not isinstance(steps, bool)
+    require(whole and steps > 0, "steps", "a positive integer")
+    topics = schema.get("topics", [])
+    require(
+        isinstance(topics, list)
+        and all(map(named, topics))
+        and len(set(topics)) == len(topics),
+        "topics",
+        "a list of names that differ",
+    )
+    synthetic = schema.get("synthetic", False)
+    require(isinstance(synthetic, bool), "synthetic", "true or false")
+    return schema
+
+
+def _read_attributes(folder, names, steps):
+    """float32 `(users, steps, A)` and the users' names with their index."""
+    table = _Table(folder, "attributes.csv", ("user", "step", *names))
+    # Both in the order of the rows, of which `seen` holds the places.
+    numbers, values = [], []
+    users, seen = {}, {}
+    places = [table.place[name] for name in names]
+    for r, cells in table:
+        name = cells[table.place["user"]]
+        if not name:
+            raise table.error(r, "user", "a name")
+        key = users.setdefault(name, len(users)), table.step(r, cells, steps)
+        if key in seen:
+            raise ValueError(
+                f"attributes.csv, row {r}: expected each user once at a "
+                "step; this user and step are also in row "
+                f"{numbers[seen[key]]}."
+            )
+        seen[key] = len(numbers)
+        numbers.append(r)
+        try:
+            row = [float(cells[p]) for p in places]
+        except ValueError:
+            row = [
+                table.cell(r, cells, column, float, "a number")
+                for column in names
+            ]
+        with np.errstate(over="ignore"):
+            row = np.array(row, np.float32)
+        if not np.isfinite(row).all():
+            column = names[int(np.argmin(np.isfinite(row)))]
+            raise table.error(r, column, "a finite number")
+        values.append(row)
+    if not values:
+        raise ValueError("attributes.csv holds no row.")
+    if steps is None:
+        steps = 1 + max(step for _, step in seen)
+    if len(seen) < len(users) * steps:
+        # Found before anything of the size users x steps is made.
+        user, step = next(
+            (u, s)
+            for u in range(len(users))
+            for s in range(steps)
+            if (u, s) not in seen
+        )
+        first = numbers[min(i for (u, _), i in seen.items() if u == user)]
+        raise ValueError(
+            "attributes.csv: expected every user at every step from 0 to "
+            f"{steps - 1}; the user of row {first} has no row for step "
+            f"{step}."
+        )
+    order = [seen[u, s] for u in range(len(users)) for s in range(steps)]
+    return np.stack(values)[order].reshape(len(users), steps, -1), users
+
+
+def _read_friendships(folder, users):
+    table = _Table(folder, "friendships.csv", ("user", "friend"))
+    pairs, seen = [], {}
+    for r, cells in table:
+        pair = [table.user(r, cells, c, users) for c in ("user", "friend")]
+        if pair[0] == pair[1]:
+            raise table.error(r, "friend", "another user, not oneself")
+        row = seen.setdefault(frozenset(pair), r)
+        if row != r:
+            raise ValueError(
+                f"friendships.csv, row {r}: expected each friendship once; "
+                f"this one is also in row {row}."
+            )
+        pairs.append(pair)
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def _read_messages(folder, users, steps, topics):
+    if not _exists(folder, "messages.csv"):
+        return None
+    table = _Table(
+        folder, "messages.csv", ("sender", "receiver", "step"), ("topic",)
+    )
+    index = {"": -1, **{topic: k for k, topic in enumerate(topics)}}
+    rows = []
+    for r, cells in table:
+        topic = -1
+        if "topic" in table.place:
+            topic = table.cell(
+                r,
+                cells,
+                "topic",
+                index.__getitem__,
+                "one of schema.json's `topics`, or nothing",
+            )
+        rows.append(
+            [
+                table.user(r, cells, "sender", users),
+                table.user(r, cells, "receiver", users),
+                table.step(r, cells, steps),
+                topic,
+            ]
+        )
+    return np.array(rows, np.int64).reshape(-1, 4)
+
+
+def _read_competitions(folder, users, steps):
+    if not _exists(folder, "competitions.csv"):
+        return None
+    table = _Table(
+        folder, "competitions.csv", ("challenger", "opponent", "step")
+    )
+    rows = [
+        [
+            table.user(r, cells, "challenger", users),
+            table.user(r, cells, "opponent", users),
+            table.step(r, cells, steps),
+        ]
+        for r, cells in table
+    ]
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def _read_events(folder, steps):
+    if not _exists(folder, "events.csv"):
+        return None, ()
+    table = _Table(folder, "events.csv", ("step",))
+    names = [column for column in table.header if column != "step"]
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError("events.csv: expected column names that differ.")
+    events, seen = np.empty((steps, len(names)), np.float32), {}
+    for r, cells in table:
+        step = table.step(r, cells, steps)
+        row = seen.setdefault(step, r)
+        if row != r:
+            raise ValueError(
+                f"events.csv, row {r}: expected each step once; this one is "
+                f"also in row {row}."
+            )
+        events[step] = [table.share(r, cells, name) for name in names]
+    if len(seen) < steps:
+        step = next(s for s in range(steps) if s not in seen)
+        raise ValueError(
+            f"events.csv: expected every step from 0 to {steps - 1}; step "
+            f"{step} has no row."
+        )
+    return events, names
+
+
+def _read_influence(folder, users, steps, friendships):
+    if not _exists(folder, "influence.csv"):
+        return None
+    table = _Table(
+        folder, "influence.csv", ("step", "source", "target", "probability")
+    )
+    names = list(users)
+    edges = np.concatenate([friendships, friendships[:, ::-1]])
+    index = {(names[a], names[b]): e for e, (a, b) in enumerate(edges)}
+    place = [table.place[c] for c in ("source", "target", "step")]
+    # Row `steps` holds what is said of every step; NaN is not listed.
+    values = np.full((steps + 1, len(edges)), np.nan, np.float32)
+    rows = np.zeros(values.shape, int)
+    for r, cells in table:
+        source, target, step = (cells[p] for p in place)
+        edge = index.get((source, target))
+        if edge is None:
+            table.user(r, cells, "source", users)
+            table.user(r, cells, "target", users)
+            raise table.error(
+                r, "target", "a friend of the source in friendships.csv"
+            )
+        key = table.step(r, cells, steps) if step else steps, edge
+        if rows[key]:
+            raise ValueError(
+                f"influence.csv, row {r}: expected each step, source and "
+                f"target once; these are also in row {rows[key]}."
+            )
+        rows[key] = r
+        values[key] = table.share(r, cells, "probability")
+    usual = np.where(np.isnan(values[-1]), DEFAULT_INFLUENCE, values[-1])
+    if not rows[:-1].any():
+        return usual
+    return np.where(np.isnan(values[:-1]), usual, values[:-1])

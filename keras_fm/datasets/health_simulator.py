@@ -1,0 +1,636 @@
+"""A simulator of a health social network: synthetic data, no real person.
+
+It has the schema and the sizes of the network of the dPA paper (Phan et al.,
+AAAI 2016), which is not public: 254 users, 30 attributes, 300 days or 48
+weeks, 1,383 friendships, 2,766 messages, 11,458 competitions. What happens
+in it follows from the equations in docs/health_network.md; none of its
+parameters was fitted to anybody's records.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from keras_fm import domain
+from keras_fm.datasets.health_network import HealthNetwork
+
+_WEEK = 7
+_YEAR = 365
+_USERS = 254
+_FRIENDSHIPS = 1383
+_MESSAGES = 2766
+_COMPETITIONS = 11458
+_STEPS = {"daily": 300, "weekly": 48}
+
+# Name, how a week is made of its days, bounds by day, bounds by week.
+_BEHAVIOURS = (
+    ("competitions_joined", "sum", (0, 5), (0, 20)),
+    ("exercising_days", "sum", (0, 1), (0, 7)),
+    ("goals_achieved", "sum", (0, 1), (0, 7)),
+    ("average_steps", "mean", (0, 16000), (0, 16000)),
+    ("average_distance", "mean", (0, 16), (0, 16)),
+)
+_BIOMARKERS = (
+    ("bmi", "last", (15, 45), (15, 45)),
+    ("bmi_slope", "last", (-1, 1), (-1, 1)),
+    ("wellness_score", "last", (0, 100), (0, 100)),
+    ("wellness_slope", "last", (-30, 30), (-30, 30)),
+    ("resting_heart_rate", "last", (40, 100), (40, 100)),
+)
+# Topic and its share of the messages, in parts.
+_TOPICS = (
+    ("encouragement", 16),
+    ("fitness", 12),
+    ("followup", 8),
+    ("competition", 14),
+    ("games", 5),
+    ("personal", 8),
+    ("study_protocol", 3),
+    ("progress_report", 5),
+    ("technique", 3),
+    ("social_network", 4),
+    ("meetups", 4),
+    ("goal", 5),
+    ("wellness_meter", 2),
+    ("feedback", 3),
+    ("heckling", 3),
+    ("explanation", 2),
+    ("invitation", 4),
+    ("notice", 3),
+    ("technical_fitness", 2),
+    ("physical", 4),
+)
+# Topics that a more active user writes to a less active one.
+_SUPPORT = ("encouragement", "followup", "goal", "feedback", "invitation")
+_COUNTS = tuple(
+    (f"messages_{topic}", "sum", (0, 2), (0, 4)) for topic, _ in _TOPICS
+)
+_ATTRIBUTES = _BEHAVIOURS + _COUNTS + _BIOMARKERS
+_GROUPS = {
+    "behaviours": tuple(a[0] for a in _BEHAVIOURS),
+    "social_communications": tuple(a[0] for a in _COUNTS),
+    "biomarkers": tuple(a[0] for a in _BIOMARKERS),
+}
+_MOST_STEPS = 16000
+_ACTIVE = 8000
+_EVENTS = ("weekend", "holiday", "campaign", "warm_season", "fair_weather")
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulatorParameters:
+    """Constants of the simulator; docs/health_network.md has the equations.
+
+    Attributes:
+        communities: number of communities.
+        community_spread: standard deviation of a user's traits around the
+            community's centre (centres have deviation 1).
+        homophily: length in trait space over which friendships thin out.
+        sociability: standard deviation of log sociability; the tail of the
+            degrees.
+        closeness: standard deviation of how close a directed tie is.
+        challenge: standard deviation of a community's challenge, which
+            makes its members visible to one another.
+        challenge_memory: its correlation from one day to the next.
+        visibility, visibility_memory: the same for one user's presence.
+        influence_level: log odds of psi where all of the above are zero.
+        first_day: day of the year of step 0, which is a Monday.
+        holidays: days of the year.
+        campaign_days: mean length of a campaign.
+        campaign_share: share of the days with a campaign.
+        weather_spread: standard deviation of the weather's log odds.
+        weather_memory: its correlation from one day to the next.
+        motivation_level: mean of the users' long-run motivation.
+        motivation_trait: weight of the first trait in it.
+        motivation_spread: standard deviation of the rest of it.
+        motivation_start: standard deviation around it on step 0.
+        motivation_return: daily share of the way back to it.
+        motivation_noise: daily standard deviation.
+        motivation_contagion: what motivation gains by social pressure.
+        motivation_message: what it gains by a message received.
+        weekend, holiday, campaign, warm_season, fair_weather: effects of
+            the events on activity.
+        weekend_spread: standard deviation of the weekend's effect between
+            users.
+        presence: how much an inactive friend in sight counts, where a fully
+            active one counts 1.
+        contagion: effect of yesterday's social pressure on activity.
+        competition: effect on activity of a competition begun yesterday.
+        competition_most: how many of them count.
+        fatigue: share of the debt of rest that is missing in activity.
+        fatigue_memory: share of the debt that is left a day later.
+        habit: share of the excess of three days ago that comes back: one
+            trains every third day.
+        spell, spell_memory: standard deviation and daily correlation of a
+            user's good and bad spells.
+        activity_noise: standard deviation of what is new every day.
+        exercise: log odds of an exercising day per unit of activity.
+        goal: the goal of a day, relative to fitness.
+        stride, stride_spread: metres per step, mean and deviation between
+            users.
+        distance_noise: relative standard deviation of a day's distance.
+        fitness_return: daily share by which fitness follows activity.
+        bmi_return: daily share by which BMI follows its equilibrium.
+        bmi_level, bmi_spread: BMI without activity, mean and deviation
+            between users.
+        bmi_activity: points of BMI between no activity and full activity.
+        bmi_noise: daily standard deviation.
+        wellness_fitness, wellness_bmi: log odds of wellness per unit of
+            fitness, and lost per point of BMI above 27.
+        wellness_noise: daily standard deviation of its log odds.
+        pulse_level, pulse_spread: resting heart rate without fitness.
+        pulse_fitness: beats between no fitness and full fitness.
+        pulse_noise: daily standard deviation.
+        message_motivation: how much more the motivated write, in logs.
+        support_gap: how much more active a sender is (as a share of the
+            most) who writes about a topic of support.
+        competition_motivation: how much more they compete, in logs.
+    """
+
+    communities: int = 16
+    community_spread: float = 0.5
+    homophily: float = 0.7
+    sociability: float = 0.8
+    closeness: float = 0.5
+    challenge: float = 2.2
+    challenge_memory: float = 0.85
+    visibility: float = 0.7
+    visibility_memory: float = 0.8
+    influence_level: float = -0.3
+    first_day: int = 274
+    holidays: tuple = (1, 15, 46, 146, 185, 247, 283, 315, 328, 358, 359, 365)
+    campaign_days: float = 6.0
+    campaign_share: float = 0.35
+    weather_spread: float = 1.5
+    weather_memory: float = 0.6
+    motivation_level: float = -0.35
+    motivation_trait: float = 0.45
+    motivation_spread: float = 0.4
+    motivation_start: float = 0.25
+    motivation_return: float = 0.1
+    motivation_noise: float = 0.06
+    motivation_contagion: float = 0.2
+    motivation_message: float = 0.1
+    weekend: float = -0.5
+    holiday: float = -0.6
+    campaign: float = 1.2
+    warm_season: float = 0.2
+    fair_weather: float = 1.0
+    weekend_spread: float = 0.4
+    presence: float = 0.3
+    contagion: float = 3.5
+    competition: float = 0.35
+    competition_most: int = 2
+    fatigue: float = 0.4
+    fatigue_memory: float = 0.6
+    habit: float = 0.45
+    spell: float = 0.55
+    spell_memory: float = 0.6
+    activity_noise: float = 0.3
+    exercise: float = 2.0
+    goal: float = 1.05
+    stride: float = 0.72
+    stride_spread: float = 0.05
+    distance_noise: float = 0.05
+    fitness_return: float = 0.07
+    bmi_return: float = 0.02
+    bmi_level: float = 30.0
+    bmi_spread: float = 3.0
+    bmi_activity: float = 6.0
+    bmi_noise: float = 0.03
+    wellness_fitness: float = 3.0
+    wellness_bmi: float = 0.1
+    wellness_noise: float = 0.05
+    pulse_level: float = 78.0
+    pulse_spread: float = 4.0
+    pulse_fitness: float = 20.0
+    pulse_noise: float = 1.5
+    message_motivation: float = 0.8
+    support_gap: float = 0.2
+    competition_motivation: float = 0.8
+
+    def __post_init__(self):
+        for name, value in dataclasses.asdict(self).items():
+            if name in ("communities", "first_day"):
+                domain.check_count(name, value)
+                continue
+            if not np.all(np.isfinite(value)):
+                raise ValueError(
+                    f"`{name}` must be finite. Received: {name}={value}"
+                )
+            last = name.rsplit("_", 1)[-1]
+            if last in ("memory", "return", "share") and not 0 <= value < 1:
+                raise ValueError(
+                    f"`{name}` must be in [0, 1). Received: {name}={value}"
+                )
+        for name, least in (("campaign_days", 1), ("homophily", 1e-3)):
+            if getattr(self, name) < least:
+                raise ValueError(
+                    f"`{name}` must be at least {least}. "
+                    f"Received: {name}={getattr(self, name)}"
+                )
+
+
+def simulate(
+    resolution="daily",
+    seed=0,
+    users=_USERS,
+    steps=None,
+    friendships=None,
+    messages=None,
+    competitions=None,
+    parameters=None,
+):
+    """Simulates a synthetic health social network.
+
+    Users have a motivation that drifts slowly. A day's activity follows
+    motivation, the weekly rhythm, public events, what active friends let
+    one see of them, competitions and the fatigue of the day before.
+    Messages and competitions come from the motivated; biomarkers follow
+    activity. Day by day, from the past to the future.
+
+    Args:
+        resolution: `"daily"`, or `"weekly"`: days are simulated and then
+            aggregated by `to_weekly`.
+        seed: int, seed of the NumPy generator.
+        users: int >= 2.
+        steps: int, days or weeks; `None` is 300 or 48.
+        friendships: int, between `users` and all pairs; `None` is 1,383
+            for 254 users, and in proportion to `users`.
+        messages, competitions: int; `None` is 2,766 and 11,458, in
+            proportion to `users` and `steps`.
+        parameters: `SimulatorParameters`; `None` is the defaults.
+
+    Returns:
+        `HealthNetwork` with `synthetic=True` and exactly the numbers asked.
+
+    Raises:
+        ValueError: if a size is not possible.
+
+    Example:
+
+    >>> simulate(seed=1)
+    <HealthNetwork synthetic daily: 254 users, 300 steps, 30 attributes, ...>
+    """
+    if resolution not in _STEPS:
+        raise ValueError(
+            '`resolution` must be "daily" or "weekly". '
+            f"Received: resolution={resolution!r}"
+        )
+    p = SimulatorParameters() if parameters is None else parameters
+    usual = _STEPS[resolution]
+    steps = domain.check_count("steps", usual if steps is None else steps)
+    users = domain.check_count("users", users)
+    pairs = users * (users - 1) // 2
+    if friendships is None:
+        asked = round(_FRIENDSHIPS * users / _USERS)
+        friendships = min(max(asked, users), pairs)
+    friendships = domain.check_count("friendships", friendships)
+    if not min(users, pairs) <= friendships <= pairs or users < 2:
+        raise ValueError(
+            f"{users} users have between {min(users, pairs)} (nobody is "
+            f"alone) and {pairs} friendships. Received: "
+            f"friendships={friendships}"
+        )
+    size = users * steps / (_USERS * usual)
+    messages = _count("messages", messages, _MESSAGES * size)
+    competitions = _count("competitions", competitions, _COMPETITIONS * size)
+    days = steps * (_WEEK if resolution == "weekly" else 1)
+    if competitions > friendships * days:
+        raise ValueError(
+            "A friendship has at most one competition a day. Received: "
+            f"competitions={competitions}, friendships={friendships}, "
+            f"days={days}"
+        )
+    # One stream for each part, so that parts do not move one another.
+    streams = np.random.SeedSequence(seed).spawn(4)
+    graph_rng, event_rng, psi_rng, rng = map(np.random.default_rng, streams)
+    community, traits, edges = _graph(graph_rng, users, friendships, p)
+    events = _calendar(event_rng, days, p)
+    psi = _influence(psi_rng, community, edges, days, p)
+    attributes, sent, held = _live(
+        rng, traits, edges, events, psi, messages, competitions, p
+    )
+    network = HealthNetwork(
+        attributes=attributes,
+        attribute_names=[a[0] for a in _ATTRIBUTES],
+        groups=_GROUPS,
+        bounds=[a[2] for a in _ATTRIBUTES],
+        activity="average_steps",
+        active_threshold=_ACTIVE,
+        resolution="daily",
+        friendships=edges,
+        synthetic=True,
+        influence=psi,
+        events=events,
+        event_names=_EVENTS,
+        messages=sent,
+        topics=[topic for topic, _ in _TOPICS],
+        competitions=held,
+    )
+    return to_weekly(network) if resolution == "weekly" else network
+
+
+def to_weekly(network):
+    """Aggregates a simulated daily network by weeks of seven days.
+
+    Behaviours and messages are counted, steps and distance averaged,
+    biomarkers are those of the last day; influence and events are averaged.
+    The weekend event, the same in every week, is left out, and so is an
+    unfinished last week.
+
+    Args:
+        network: `HealthNetwork` made by `simulate("daily")`.
+
+    Returns:
+        `HealthNetwork` with `resolution="weekly"`.
+
+    Raises:
+        ValueError: if the network was not simulated by day, or is shorter
+            than a week.
+    """
+    names = tuple(a[0] for a in _ATTRIBUTES)
+    if (
+        network.resolution != "daily"
+        or not network.synthetic
+        or network.attribute_names != names
+    ):
+        raise ValueError(
+            "`network` must be a simulated daily network: how to aggregate "
+            f"other attributes is not known. Received: {network!r}"
+        )
+    weeks = network.steps // _WEEK
+    if not weeks:
+        raise ValueError(
+            f"A week needs {_WEEK} days. Received: steps={network.steps}"
+        )
+
+    def by_week(values, axis):
+        values = np.moveaxis(values, axis, 0)[: weeks * _WEEK]
+        return values.reshape(weeks, _WEEK, *values.shape[1:])
+
+    days = by_week(network.attributes, 1).astype(np.float64)
+    how = np.array([a[1] for a in _ATTRIBUTES])
+    attributes = np.where(
+        how == "sum",
+        days.sum(axis=1),
+        np.where(how == "mean", days.mean(axis=1), days[:, -1]),
+    )
+    messages, competitions = network.messages, network.competitions
+    week_of = np.array([1, 1, _WEEK, 1])
+    messages = messages[messages[:, 2] < weeks * _WEEK] // week_of
+    inside = competitions[:, 2] < weeks * _WEEK
+    return dataclasses.replace(
+        network,
+        attributes=attributes.swapaxes(0, 1),
+        bounds=[a[3] for a in _ATTRIBUTES],
+        resolution="weekly",
+        influence=by_week(network.influence, 0).mean(axis=1),
+        events=by_week(network.events[:, 1:], 0).mean(axis=1),
+        event_names=_EVENTS[1:],
+        messages=messages,
+        competitions=competitions[inside] // week_of[:3],
+    )
+
+
+def _count(name, value, usual):
+    if value is None:
+        return round(usual)
+    whole = isinstance(value, (int, np.integer))
+    if not whole or isinstance(value, bool) or value < 0:
+        raise ValueError(
+            f"`{name}` must be an integer of at least 0. "
+            f"Received: {name}={value!r}"
+        )
+    return int(value)
+
+
+def _gumbel(rng, log_weights):
+    """Keys whose largest k are a weighted draw without replacement."""
+    return log_weights + rng.gumbel(size=np.shape(log_weights))
+
+
+def _graph(rng, users, friendships, p):
+    """Communities, traits `(users, 2)` and a homophilous graph."""
+    centres = rng.normal(size=(p.communities, 2))
+    community = rng.integers(p.communities, size=users)
+    traits = centres[community]
+    traits = traits + p.community_spread * rng.normal(size=(users, 2))
+    sociability = p.sociability * rng.normal(size=users)
+    a, b = np.triu_indices(users, k=1)
+    distance2 = ((traits[a] - traits[b]) ** 2).sum(axis=1)
+    weight = sociability[a] + sociability[b] - distance2 / (2 * p.homophily**2)
+    keys = _gumbel(rng, weight)
+    # Everybody's best friendship first, so that nobody is alone.
+    table = np.full((users, users), -np.inf)
+    table[a, b] = table[b, a] = keys
+    best = table.argmax(axis=1)
+    ids = np.arange(users)
+    first = np.zeros((users, users), bool)
+    first[np.minimum(ids, best), np.maximum(ids, best)] = True
+    keys[first[a, b]] = np.inf
+    chosen = np.sort(np.argsort(-keys, kind="stable")[:friendships])
+    return community, traits, np.stack([a[chosen], b[chosen]], axis=1)
+
+
+def _remember(rng, steps, size, memory):
+    """Stationary AR(1) of standard deviation 1, `(steps, size)`."""
+    shocks = rng.normal(size=(steps, size))
+    values = np.empty_like(shocks)
+    values[0] = shocks[0]
+    for t in range(1, steps):
+        values[t] = memory * values[t - 1] + np.sqrt(1 - memory**2) * shocks[t]
+    return values
+
+
+def _sigmoid(z):
+    return 1 / (1 + np.exp(-z))
+
+
+def _calendar(rng, days, p):
+    """Public events `(days, 5)` in [0, 1], as in `_EVENTS`."""
+    day = np.arange(days)
+    date = (p.first_day - 1 + day) % _YEAR + 1
+    campaign = np.empty(days)
+    stop = 1 / p.campaign_days
+    start = stop * p.campaign_share / (1 - p.campaign_share)
+    on = rng.uniform() < p.campaign_share
+    for t in day:
+        campaign[t] = on
+        on = rng.uniform() > stop if on else rng.uniform() < start
+    weather = _remember(rng, days, 1, p.weather_memory)[:, 0]
+    return np.stack(
+        [
+            day % _WEEK >= 5,
+            np.isin(date, p.holidays),
+            campaign,
+            # Coldest in the middle of January.
+            0.5 - 0.5 * np.cos(2 * np.pi * (date - 15) / _YEAR),
+            _sigmoid(p.weather_spread * weather),
+        ],
+        axis=1,
+    )
+
+
+def _influence(rng, community, edges, days, p):
+    """psi `(days, 2E)`: what a user sees of a friend; nobody's activity."""
+    source, target = np.concatenate([edges, edges[:, ::-1]]).T
+    closeness = p.closeness * rng.normal(size=len(source))
+    challenge = p.challenge * _remember(
+        rng, days, p.communities, p.challenge_memory
+    )
+    visible = p.visibility * _remember(
+        rng, days, len(community), p.visibility_memory
+    )
+    return _sigmoid(
+        p.influence_level
+        + closeness
+        + challenge[:, community[target]]
+        + visible[:, source]
+    ).astype(np.float32)
+
+
+def _live(rng, traits, edges, events, psi, messages, competitions, p):
+    """Runs the days. Returns attributes, messages and competitions."""
+    users, days = len(traits), len(events)
+    source, target = np.concatenate([edges, edges[:, ::-1]]).T
+    friends = np.bincount(target, minlength=users)
+    # Numbers of a day: more in campaigns, exact in total.
+    busy = 1 + events[:, _EVENTS.index("campaign")]
+    message_days = rng.multinomial(messages, busy / busy.sum())
+    competition_days = _within(
+        rng.multinomial(competitions, busy / busy.sum()), len(edges)
+    )
+    names = [topic for topic, _ in _TOPICS]
+    usual = np.array([part for _, part in _TOPICS], float)
+    support = np.where(np.isin(names, _SUPPORT), usual, 0)
+    topics = np.stack([usual, support]) / [[usual.sum()], [support.sum()]]
+
+    base = (
+        p.motivation_level
+        + p.motivation_trait * traits[:, 0]
+        + p.motivation_spread * rng.normal(size=users)
+    )
+    motivation = base + p.motivation_start * rng.normal(size=users)
+    weekend = p.weekend + p.weekend_spread * rng.normal(size=users)
+    effects = np.array(
+        [0, p.holiday, p.campaign, p.warm_season, p.fair_weather]
+    )
+    effect = (events - events.mean(axis=0)) @ effects
+    away = events[:, 0] - 2 / _WEEK
+    stride = p.stride + p.stride_spread * rng.normal(size=users)
+    fitness = _sigmoid(base)
+    build = p.bmi_level + p.bmi_spread * rng.normal(size=users)
+    bmi = build - p.bmi_activity * fitness
+    heart = p.pulse_level + p.pulse_spread * rng.normal(size=users)
+    spell = p.spell * _remember(rng, days, users, p.spell_memory)
+    usual_pressure = _sigmoid(p.influence_level) * (1 + p.presence) / 2
+    excess = [np.zeros(users)] * 3
+    debt, pressure, rivals = np.zeros((3, users))
+
+    attributes = np.empty((users, days, len(_ATTRIBUTES)))
+    sent, held, past = [], [], []
+    for t in range(days):
+        z = (
+            motivation
+            + effect[t]
+            + weekend * away[t]
+            + p.contagion * pressure
+            + p.competition * np.minimum(rivals, p.competition_most)
+            + spell[t]
+            - p.fatigue * debt
+            + p.habit * excess[0]
+            + p.activity_noise * rng.normal(size=users)
+        )
+        excess = [*excess[1:], z - motivation]
+        debt = p.fatigue_memory * debt + excess[-1]
+        activity = _sigmoid(z)
+        fitness += p.fitness_return * (activity - fitness)
+        equilibrium = build - p.bmi_activity * fitness
+        bmi = bmi + p.bmi_return * (equilibrium - bmi)
+        bmi += p.bmi_noise * rng.normal(size=users)
+        wellness = 100 * _sigmoid(
+            p.wellness_fitness * (fitness - 0.5)
+            - p.wellness_bmi * (bmi - 27)
+            + p.wellness_noise * rng.normal(size=users)
+        )
+        pulse = heart - p.pulse_fitness * fitness
+        pulse += p.pulse_noise * rng.normal(size=users)
+        walked = _MOST_STEPS * activity
+        distance = (
+            walked
+            * stride
+            / 1000
+            * (1 + p.distance_noise * rng.normal(size=users))
+        )
+        exercised = rng.uniform(size=users) < _sigmoid(p.exercise * z)
+        achieved = activity > p.goal * fitness
+        past.append((bmi, wellness))
+        old_bmi, old_wellness = past[max(t - _WEEK, 0)]
+
+        # Competitions of friends; the motivated challenge more.
+        keen = p.competition_motivation * motivation
+        keys = _gumbel(rng, keen[edges].sum(axis=1))
+        met = edges[np.argsort(-keys, kind="stable")[: competition_days[t]]]
+        met = np.where(rng.uniform(size=(len(met), 1)) < 0.5, met, met[:, ::-1])
+        rivals = np.bincount(met.ravel(), minlength=users)
+        held.append(np.column_stack([met, np.full(len(met), t)]))
+
+        # Messages go where one is seen; the motivated write more.
+        weight = psi[t] * np.exp(p.message_motivation * motivation[source])
+        drawn = rng.choice(len(source), size=message_days[t], p=_shares(weight))
+        to = target[drawn]
+        help_out = activity[source[drawn]] > activity[to] + p.support_gap
+        topic = np.array(
+            [rng.choice(len(names), p=topics[int(h)]) for h in help_out], int
+        )
+        inbox = np.zeros((users, len(names)))
+        np.add.at(inbox, (to, topic), 1)
+        sent.append(
+            np.column_stack([source[drawn], to, np.full(len(to), t), topic])
+        )
+
+        attributes[:, t] = np.column_stack(
+            [
+                rivals,
+                exercised,
+                achieved,
+                walked,
+                distance,
+                inbox,
+                bmi,
+                bmi - old_bmi,
+                wellness,
+                wellness - old_wellness,
+                pulse,
+            ]
+        )
+
+        counts = p.presence + (1 - p.presence) * activity
+        seen = np.bincount(target, psi[t] * counts[source], users)
+        # Against an average tie to an average user.
+        pressure = seen / friends - usual_pressure
+        motivation = (
+            motivation
+            + p.motivation_return * (base - motivation)
+            + p.motivation_contagion * pressure
+            + p.motivation_message * inbox.sum(axis=1)
+            + p.motivation_noise * rng.normal(size=users)
+        )
+    return attributes, np.concatenate(sent), np.concatenate(held)
+
+
+def _shares(weight):
+    weight = weight.astype(np.float64)
+    return weight / weight.sum()
+
+
+def _within(counts, most):
+    """Moves what exceeds `most` to the days with room; same total."""
+    counts = counts.copy()
+    excess = np.maximum(counts - most, 0).sum()
+    counts = np.minimum(counts, most)
+    for t in range(len(counts)):
+        move = min(excess, most - counts[t])
+        counts[t] += move
+        excess -= move
+    return counts
