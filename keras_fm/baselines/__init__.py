@@ -1,5 +1,22 @@
-"""Rivals, trained by their own libraries."""
+"""Rivals: DP-SGD by its own library, and private regression."""
 
+from keras_fm.baselines.conditional_rbm import ConditionalRBM
 from keras_fm.baselines.dp_sgd import DPSGDClassifier, DPSGDConfig
+from keras_fm.baselines.dpme import DPME
+from keras_fm.baselines.filter_priority import FilterPriority
+from keras_fm.baselines.functional_regression import (
+    FunctionalLinearRegression,
+    FunctionalLogisticRegression,
+)
+from keras_fm.baselines.social_rbm import SocialRBM
 
-__all__ = ["DPSGDClassifier", "DPSGDConfig"]
+__all__ = [
+    "ConditionalRBM",
+    "DPME",
+    "DPSGDClassifier",
+    "DPSGDConfig",
+    "FilterPriority",
+    "FunctionalLinearRegression",
+    "FunctionalLogisticRegression",
+    "SocialRBM",
+]

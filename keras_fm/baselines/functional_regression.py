@@ -1,0 +1,569 @@
+"""Linear and logistic regression by the functional mechanism of 2012.
+
+The objective of both is a quadratic in the weights w,
+
+    alpha . w + w^T M w,    alpha = sum_i t_i x_i,    M = h sum_i x_i x_i^T,
+
+with t = -2 y, h = 1 for least squares and t = 1/2 - y, h = 1/8 for the
+second-order Taylor polynomial of the logistic loss. alpha and the upper
+triangle of M get Laplace noise once; the minimiser is post-processing.
+
+`PrivateEstimator` and `PrivateClassifier`, which the histogram baselines
+share, hold what no algorithm may do differently: public domain, ledger,
+order of check, read, charge and noise.
+
+The proofs are in docs/proofs/regression_baselines.md.
+"""
+
+import abc
+import math
+
+import numpy as np
+from scipy import special
+
+from keras_fm import domain
+from keras_fm.budget import Neighbours, PrivacyBudget
+from keras_fm.ledger import Ledger, LedgerEntry
+from keras_fm.mechanisms import LaplaceMechanism, NoiseSource
+
+SENSITIVITIES = ("published", "tight")
+_PROOF = "docs/proofs/regression_baselines.md"
+
+
+# Sensitivity -----------------------------------------------------------------
+
+
+def linear_sensitivity(num_features, *, neighbours, form="published"):
+    """L1 sensitivity of the least-squares coefficients.
+
+    For d features with ||x||_2 <= 1 and |y| <= 1:
+
+    * `"published"`: 2 (d + 1)^2 under replace_one (Zhang et al. 2012), half
+      of it under add_remove. It bounds every way to store M (proposition 1).
+    * `"tight"`: the exact sensitivity of what is stored here (alpha and the
+      upper triangle of M) on the domain [0, 1 / sqrt(d)]^d that inputs are
+      mapped to (proposition 2).
+
+    Args:
+        num_features: int d, length of x, constant entry included.
+        neighbours: `"replace_one"` (the paper's) or `"add_remove"`.
+        form: `"published"` or `"tight"`.
+
+    Example:
+
+    >>> linear_sensitivity(13, neighbours="replace_one")
+    392.0
+    >>> round(linear_sensitivity(13, neighbours="replace_one", form="tight"), 2)
+    16.07
+    """
+    d, replace = _check_query(num_features, neighbours, form)
+    if form == "published":
+        return (d + 1.0) ** 2 * (2 if replace else 1)
+    return _tight(d, replace, linear=2.0, quadratic=1.0)
+
+
+def logistic_sensitivity(num_features, *, neighbours, form="published"):
+    """L1 sensitivity of the coefficients of the Taylor logistic loss.
+
+    For d features with ||x||_2 <= 1 and y in {0, 1}:
+
+    * `"published"`: d^2 / 4 + 3 d under replace_one (Zhang et al. 2012),
+      half of it under add_remove. It bounds every way to store M
+      (proposition 1).
+    * `"tight"`: the exact sensitivity of what is stored here, as in
+      `linear_sensitivity` (proposition 2).
+
+    Args:
+        num_features: int d, length of x, constant entry included.
+        neighbours: `"replace_one"` (the paper's) or `"add_remove"`.
+        form: `"published"` or `"tight"`.
+
+    Example:
+
+    >>> logistic_sensitivity(13, neighbours="replace_one")
+    81.25
+    """
+    d, replace = _check_query(num_features, neighbours, form)
+    if form == "published":
+        return (d * d / 4 + 3.0 * d) * (1 if replace else 0.5)
+    return _tight(d, replace, linear=0.5, quadratic=0.125)
+
+
+def _check_query(num_features, neighbours, form):
+    d = domain.check_count("num_features", num_features)
+    relation = Neighbours.of(neighbours)
+    if form not in SENSITIVITIES:
+        raise ValueError(
+            f'`form` must be "published" or "tight". Received: form={form!r}'
+        )
+    return d, relation is Neighbours.REPLACE_ONE
+
+
+def _tight(d, replace, *, linear, quadratic):
+    one_record = linear * math.sqrt(d) + quadratic * (d + 1) / 2
+    if not replace:
+        return one_record
+    # The other record is b (1, ..., 1): b trades its own linear part for
+    # the quadratic part that the two have in common.
+    b = min(1 / math.sqrt(d), linear / (quadratic * (d + 1)))
+    return one_record + linear * d * b - quadratic * d * (d + 1) * b**2 / 2
+
+
+# Post-processing -------------------------------------------------------------
+
+
+def positive_definite_part(quadratic, ridge):
+    """Makes a noisy quadratic form bounded below (Zhang et al., section 6).
+
+    Args:
+        quadratic: symmetric array `(d, d)`.
+        ridge: float >= 0, added to the diagonal first.
+
+    Returns:
+        Eigenvalues `(k,)`, all positive, and eigenvectors `(d, k)` of
+        `quadratic + ridge I`; those with other eigenvalues are dropped.
+    """
+    values, vectors = np.linalg.eigh(quadratic + ridge * np.eye(len(quadratic)))
+    # Relative to the largest: an eigenvalue of rounding size is no curvature.
+    kept = values > max(1e-12 * np.abs(values).max(), 0.0)
+    return values[kept], vectors[:, kept]
+
+
+def minimise(linear, quadratic, ridge=0.0):
+    """Minimiser of `linear . w + w^T (quadratic + ridge I) w` over the span
+    of the kept eigenvectors; zero if none is kept.
+
+    Args:
+        linear: array `(d,)`.
+        quadratic: symmetric array `(d, d)`.
+        ridge: float >= 0.
+
+    Returns:
+        array `(d,)`.
+    """
+    values, vectors = positive_definite_part(quadratic, ridge)
+    return vectors @ (vectors.T @ linear / (-2 * values))
+
+
+# What every private baseline does alike --------------------------------------
+
+
+class PrivateEstimator(abc.ABC):
+    """A scikit-learn-style estimator that spends its epsilon in one `fit`.
+
+    It has no `get_params`: tools that clone an estimator would give every
+    clone a fresh ledger and spend the budget once for each.
+
+    Args:
+        epsilon: float in (0, 1e6], the whole budget; delta is 0.
+        low, high: public bounds of the features, scalars or arrays `(d,)`.
+            Values outside are clipped.
+        neighbours: `"replace_one"` (the papers') or `"add_remove"`.
+        reproducible_noise: `None`, or an int seed. A seeded run is labelled
+            "not private".
+    """
+
+    def __init__(self, epsilon, *, low, high, neighbours, reproducible_noise):
+        self.low, self.high = domain.check_bounds(low, high)
+        shape = np.broadcast_shapes(self.low.shape, self.high.shape)
+        if len(shape) > 1:
+            raise ValueError(
+                "Bounds must be scalars or have shape (d,). Received: "
+                f"low.shape={self.low.shape}, high.shape={self.high.shape}"
+            )
+        self._bounds_shape = shape
+        self._ledger = Ledger(PrivacyBudget(epsilon), neighbours=neighbours)
+        self._seed = reproducible_noise
+        NoiseSource(reproducible_noise)  # An unusable seed fails here.
+        self.coef_ = None
+
+    @property
+    def ledger(self):
+        """The `keras_fm.Ledger` of this estimator."""
+        return self._ledger
+
+    def report(self):
+        """The privacy statement, composed from the ledger."""
+        return self._ledger.statement()
+
+    def fit(self, x, y):
+        """Reads the records once, charges the ledger, adds noise, solves.
+
+        Args:
+            x: array `(n, d)` of finite numbers.
+            y: array `(n,)`.
+
+        Returns:
+            self.
+
+        Raises:
+            BudgetExceededError: on a second fit, before anything is read.
+            ValueError: if shapes, values or labels are invalid; nothing
+                was spent then.
+        """
+        plan = self._plan(*self._shape(x))
+        epsilon = self._ledger.budget.epsilon
+        mechanism = LaplaceMechanism(
+            sensitivity=plan.sensitivity, epsilon=epsilon
+        )
+        entry = LedgerEntry(
+            name=type(self).__name__,
+            guarantee="proven",
+            neighbours=str(self._ledger.neighbours),
+            mechanism=mechanism.config(),
+            reads=plan.reads,
+            proof=_PROOF,
+            private=self._seed is None,
+            notes=plan.notes,
+        )
+        self._ledger.check([entry])
+        cube = self._to_cube(x)
+        exact = self._read(plan, cube, self._check_targets(y, len(cube)))
+        self._ledger.charge([entry])
+        self._release(plan, exact, mechanism, NoiseSource(self._seed))
+        return self
+
+    @abc.abstractmethod
+    def _plan(self, num_records, num_features):
+        """What a fit releases, from public numbers only: an object with
+        `sensitivity`, `reads` and `notes`."""
+
+    @abc.abstractmethod
+    def _check_targets(self, y, n):
+        """The targets in their public domain, float64 `(n,)`."""
+
+    @abc.abstractmethod
+    def _read(self, plan, cube, targets):
+        """The exact statistic."""
+
+    @abc.abstractmethod
+    def _release(self, plan, exact, mechanism, source):
+        """Adds noise to the statistic and solves; calls `_set_weights`."""
+
+    def _shape(self, x):
+        """`(n, d)` of `x`: of an array, without reading its records."""
+        shape = tuple(x.shape if hasattr(x, "shape") else np.shape(x))
+        if len(shape) != 2 or 0 in shape:
+            raise ValueError(
+                "`x` must have shape (n, d) with at least one record and "
+                f"one feature. Received: x.shape={shape}"
+            )
+        if self._bounds_shape not in ((), (1,), shape[1:]):
+            raise ValueError(
+                "`x` must have as many features as the bounds. Received: "
+                f"x.shape={shape}, bounds of shape {self._bounds_shape}"
+            )
+        return int(shape[0]), int(shape[1])
+
+    def _to_cube(self, x):
+        """Clips to the bounds and maps them to [0, 1]^d, float64."""
+        self._shape(x)
+        x = np.asarray(x, dtype=np.float64)
+        if not np.all(np.isfinite(x)):
+            raise ValueError(
+                "`x` must be finite: at least one record has a NaN or an "
+                "infinite feature. Nothing was spent."
+            )
+        x = np.clip(x, self.low, self.high)
+        # Rounding of the division may not leave the cube.
+        return np.clip((x - self.low) / (self.high - self.low), 0.0, 1.0)
+
+    def _set_weights(self, weights, bias):
+        """Stores a linear function of the cube, and the same in the units
+        of `x`."""
+        self._weights, self._bias = np.asarray(weights), float(bias)
+        self.coef_ = self._weights / (self.high - self.low)
+        self.intercept_ = self._bias - float(np.sum(self.coef_ * self.low))
+
+    def _linear_function(self, x):
+        if self.coef_ is None:
+            raise RuntimeError(
+                f"This {type(self).__name__} is not fitted. Call `fit` first."
+            )
+        if self._shape(x)[1] != len(self._weights):
+            raise ValueError(
+                f"`x` must have {len(self._weights)} features, as in `fit`. "
+                f"Received: x.shape={np.shape(x)}"
+            )
+        return self._to_cube(x) @ self._weights + self._bias
+
+
+class PrivateClassifier(PrivateEstimator):
+    """A `PrivateEstimator` for labels 0 and 1 with a linear decision."""
+
+    classes_ = np.array([0, 1])
+
+    def _check_targets(self, y, n):
+        return _check_labels(y, n)
+
+    def decision_function(self, x):
+        """Logits `(n,)`; features outside the bounds are clipped."""
+        return self._linear_function(x)
+
+    def predict_proba(self, x):
+        """Probabilities `(n, 2)` of the classes 0 and 1."""
+        p = special.expit(self.decision_function(x))
+        return np.stack([1 - p, p], axis=1)
+
+    def predict(self, x):
+        """Classes `(n,)`, 0 or 1."""
+        return (self.decision_function(x) > 0).astype(np.int64)
+
+    def score(self, x, y):
+        """Accuracy on `(x, y)`."""
+        predicted = self.predict(x)
+        return float(np.mean(predicted == _check_labels(y, len(predicted))))
+
+
+def _check_length(y, n):
+    y = np.asarray(y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.shape != (n,):
+        raise ValueError(
+            "`y` must have shape (n,), one target for each record. "
+            f"Received: y.shape={y.shape}, {n} records"
+        )
+    return y
+
+
+def _check_labels(y, n):
+    y = _check_length(y, n)
+    if not np.all((y == 0) | (y == 1)):
+        raise ValueError(
+            "Labels must be 0 or 1. At least one label is something else."
+        )
+    return y.astype(np.float64)
+
+
+# The functional mechanism ----------------------------------------------------
+
+
+class _Coefficients:
+    """Public plan of a release of (alpha, upper triangle of M)."""
+
+    def __init__(self, sensitivity, length, quadratic_factor, target):
+        self.sensitivity = sensitivity
+        self.length = length
+        self.quadratic_factor = quadratic_factor
+        self.reads = (
+            f"sum t x ({length}) and {quadratic_factor:g} sum x x^T "
+            f"({length} x {length}, upper triangle) over all records, once, "
+            f"t = {target}, x in [0, 1 / sqrt({length})]^{length}"
+        )
+        self.notes = ()
+
+
+class _FunctionalRegression(PrivateEstimator):
+    """The part that linear and logistic regression share."""
+
+    _quadratic_factor = None
+    _target = None
+    _sensitivity_of = None
+
+    def __init__(
+        self,
+        epsilon,
+        *,
+        low,
+        high,
+        fit_intercept=True,
+        neighbours="replace_one",
+        sensitivity="published",
+        ridge_factor=4.0,
+        reproducible_noise=None,
+    ):
+        super().__init__(
+            epsilon,
+            low=low,
+            high=high,
+            neighbours=neighbours,
+            reproducible_noise=reproducible_noise,
+        )
+        if sensitivity not in SENSITIVITIES:
+            raise ValueError(
+                '`sensitivity` must be "published" or "tight". '
+                f"Received: sensitivity={sensitivity!r}"
+            )
+        if not (math.isfinite(ridge_factor) and ridge_factor >= 0):
+            raise ValueError(
+                "`ridge_factor` must be a finite number of at least 0. "
+                f"Received: ridge_factor={ridge_factor}"
+            )
+        self.fit_intercept = bool(fit_intercept)
+        self.sensitivity = sensitivity
+        self.ridge_factor = float(ridge_factor)
+
+    def _plan(self, num_records, num_features):
+        length = num_features + self.fit_intercept
+        sensitivity = type(self)._sensitivity_of(
+            length, neighbours=self._ledger.neighbours, form=self.sensitivity
+        )
+        return _Coefficients(
+            sensitivity, length, self._quadratic_factor, self._target
+        )
+
+    def _read(self, plan, cube, targets):
+        if self.fit_intercept:
+            # At its upper bound, so that the scaling below keeps x in the
+            # unit ball.
+            cube = np.hstack([cube, np.ones((len(cube), 1))])
+        x = domain.box_to_ball(cube, 0.0, 1.0)
+        quadratic = self._quadratic_factor * (x.T @ x)
+        upper = np.triu_indices(plan.length)
+        return np.concatenate([targets @ x, quadratic[upper]])
+
+    def _release(self, plan, exact, mechanism, source):
+        noisy = exact + mechanism.noise(len(exact), source)
+        m = plan.length
+        self.linear_ = noisy[:m]
+        quadratic = np.zeros((m, m))
+        quadratic[np.triu_indices(m)] = noisy[m:]
+        self.quadratic_ = quadratic + np.triu(quadratic, 1).T
+        stddev = math.sqrt(mechanism.coordinate_variance(len(exact)))
+        w = minimise(self.linear_, self.quadratic_, self.ridge_factor * stddev)
+        self._set_solution(w / math.sqrt(m))
+
+    def _set_solution(self, w):
+        bias = w[-1] if self.fit_intercept else 0.0
+        self._set_weights(w[: len(w) - self.fit_intercept], bias)
+
+
+class FunctionalLinearRegression(_FunctionalRegression):
+    """Least squares by the functional mechanism (Zhang et al. 2012).
+
+    Features are clipped to their bounds and mapped to
+    x = (x - low) / ((high - low) sqrt(d)), targets to [-1, 1]. The
+    coefficients -2 sum y x and sum x x^T get Laplace noise once. Then
+    `ridge_factor` standard deviations of that noise are added to the
+    diagonal, eigenvectors without a positive eigenvalue are dropped, and
+    the minimiser is a closed form. With `fit_intercept` a constant entry,
+    scaled as a feature at its upper bound, is part of x, and d counts it.
+
+    Args:
+        epsilon: float in (0, 1e6]; delta is 0.
+        low, high: public bounds of the features, scalars or arrays `(d,)`.
+        target_low, target_high: public bounds of y.
+        fit_intercept: whether x gets a constant entry.
+        neighbours: `"replace_one"` (the paper's) or `"add_remove"`.
+        sensitivity: `"published"` (2 (d + 1)^2) or `"tight"` (exact, much
+            smaller; see `linear_sensitivity`). Both are proven.
+        ridge_factor: float >= 0; 4 in the paper, 5 in its authors' code.
+        reproducible_noise: `None`, or an int seed ("not private").
+
+    Attributes:
+        coef_, intercept_: the fitted function, in the units of x and y,
+            for x within its bounds.
+        linear_, quadratic_: the released coefficients, noise added.
+        ledger: what was spent.
+
+    Raises:
+        ValueError: on arguments outside their range.
+
+    Example:
+
+    >>> model = FunctionalLinearRegression(
+    ...     1.0, low=0.0, high=1.0, target_low=0.0, target_high=10.0
+    ... )
+    >>> model.ledger.epsilon()
+    0.0
+
+    Source: Zhang, Zhang, Xiao, Yang and Winslett, "Functional Mechanism:
+    Regression Analysis under Differential Privacy", PVLDB 2012.
+    """
+
+    _quadratic_factor = 1.0
+    _target = "-2 y, |y| <= 1"
+    _sensitivity_of = staticmethod(linear_sensitivity)
+
+    def __init__(self, epsilon, *, target_low, target_high, **arguments):
+        super().__init__(epsilon, **arguments)
+        low, high = domain.check_bounds(target_low, target_high)
+        if low.ndim or high.ndim:
+            raise ValueError(
+                "`target_low` and `target_high` must be scalars. Received: "
+                f"target_low={target_low}, target_high={target_high}"
+            )
+        self.target_low, self.target_high = float(low), float(high)
+
+    def _check_targets(self, y, n):
+        y = np.clip(_finite_targets(y, n), self.target_low, self.target_high)
+        centre, half = self._target_map()
+        return -2 * np.clip((y - centre) / half, -1.0, 1.0)
+
+    def _target_map(self):
+        half = (self.target_high - self.target_low) / 2
+        return self.target_low + half, half
+
+    def _set_solution(self, w):
+        centre, half = self._target_map()
+        w = half * w
+        bias = w[-1] if self.fit_intercept else 0.0
+        self._set_weights(w[: len(w) - self.fit_intercept], centre + bias)
+
+    def predict(self, x):
+        """Predictions `(n,)`; features outside the bounds are clipped."""
+        return self._linear_function(x)
+
+    def score(self, x, y):
+        """R^2, the share of the variance of y that is explained."""
+        predicted = self.predict(x)
+        y = _finite_targets(y, len(predicted))
+        spread = np.sum((y - y.mean()) ** 2)
+        if spread == 0:
+            raise ValueError("R^2 needs targets that are not all equal.")
+        return float(1 - np.sum((y - predicted) ** 2) / spread)
+
+
+def _finite_targets(y, n):
+    y = np.asarray(_check_length(y, n), dtype=np.float64)
+    if not np.all(np.isfinite(y)):
+        raise ValueError(
+            "`y` must be finite: at least one target is NaN or infinite."
+        )
+    return y
+
+
+class FunctionalLogisticRegression(_FunctionalRegression, PrivateClassifier):
+    """Logistic regression by the functional mechanism (Zhang et al. 2012).
+
+    As `FunctionalLinearRegression`, for the objective
+    sum [log 2 + (1/2 - y) z + z^2 / 8], z = w . x: the second-order Taylor
+    polynomial of the logistic loss about z = 0.
+
+    Args:
+        epsilon: float in (0, 1e6]; delta is 0.
+        low, high: public bounds of the features, scalars or arrays `(d,)`.
+        fit_intercept: whether x gets a constant entry.
+        neighbours: `"replace_one"` (the paper's) or `"add_remove"`.
+        sensitivity: `"published"` (d^2 / 4 + 3 d) or `"tight"` (exact, much
+            smaller; see `logistic_sensitivity`). Both are proven.
+        ridge_factor: float >= 0; 4 in the paper, 5 in its authors' code.
+        reproducible_noise: `None`, or an int seed ("not private").
+
+    Attributes:
+        coef_, intercept_: the logit's function, in the units of x, for x
+            within its bounds.
+        linear_, quadratic_: the released coefficients, noise added.
+        ledger: what was spent.
+
+    Raises:
+        ValueError: on arguments outside their range.
+
+    Example:
+
+    ```python
+    model = FunctionalLogisticRegression(1.0, low=0.0, high=bounds)
+    model.fit(x, y).score(x_test, y_test)
+    print(model.report())
+    ```
+
+    Source: Zhang et al. 2012.
+    """
+
+    _quadratic_factor = 0.125
+    _target = "1/2 - y"
+    _sensitivity_of = staticmethod(logistic_sensitivity)
+
+    def _check_targets(self, y, n):
+        return 0.5 - super()._check_targets(y, n)
