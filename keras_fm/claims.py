@@ -20,6 +20,11 @@ CROSS_ENTROPY_REASON = (
     "so the coefficients change at every step, and every step reads the "
     "exact coefficients of its batch; see docs/guarantees.md"
 )
+RECONSTRUCTION_REASON = (
+    "none. The codes depend on the encoder's weights, so the coefficients "
+    "change at every step, and every step reads the exact coefficients of its "
+    "batch; see docs/guarantees.md"
+)
 RELEVANCE_REASON = (
     "none. The network whose relevance is averaged was itself trained on "
     "the private records without noise; see docs/guarantees.md"
@@ -108,6 +113,21 @@ def cross_entropy_sensitivity(features, outputs, *, neighbours):
     1812.5
     """
     full = float(outputs * (features + features**2 / 4))
+    return full * _relation_factor(neighbours)
+
+
+def reconstruction_sensitivity(visible, units, *, neighbours):
+    """Delta = d (b + b^2 / 4) of an auto-encoder's coefficients.
+
+    L1 norm, codes in [0, 1]^b and visible units in [0, 1]^d, as printed (dPA
+    Lemma 2); half of it for add_remove.
+
+    Example:
+
+    >>> reconstruction_sensitivity(784, 100, neighbours="replace_one")
+    2038400.0
+    """
+    full = float(visible * (units + units**2 / 4))
     return full * _relation_factor(neighbours)
 
 

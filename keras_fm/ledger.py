@@ -19,6 +19,7 @@ from keras_fm import budget as budget_lib
 from keras_fm import mechanisms as mechanisms_lib
 
 _FORMAT = 1
+ONE_RECORD = "one record (one row of the data given)"
 
 
 class BudgetExceededError(ValueError):
@@ -98,6 +99,7 @@ class Ledger:
         budget: a `PrivacyBudget`.
         neighbours: `"add_remove"` or `"replace_one"`; required, every
             number of this ledger refers to it.
+        unit: the privacy unit in words: what is added, removed or replaced.
 
     Example:
 
@@ -106,7 +108,7 @@ class Ledger:
     0.0
     """
 
-    def __init__(self, budget, *, neighbours):
+    def __init__(self, budget, *, neighbours, unit=ONE_RECORD):
         if not isinstance(budget, budget_lib.PrivacyBudget):
             raise ValueError(
                 "`budget` must be a keras_fm.PrivacyBudget. "
@@ -114,6 +116,12 @@ class Ledger:
             )
         self._budget = budget
         self._neighbours = budget_lib.Neighbours.of(neighbours)
+        if not isinstance(unit, str) or not unit:
+            raise ValueError(
+                "`unit` must say in words what the privacy unit is. "
+                f"Received: unit={unit!r}"
+            )
+        self._unit = unit
         self._entries = []
 
     @property
@@ -123,6 +131,10 @@ class Ledger:
     @property
     def neighbours(self):
         return self._neighbours
+
+    @property
+    def unit(self):
+        return self._unit
 
     @property
     def entries(self):
@@ -221,6 +233,7 @@ class Ledger:
                 "format": _FORMAT,
                 "budget": dataclasses.asdict(self._budget),
                 "neighbours": str(self._neighbours),
+                "unit": self._unit,
                 "entries": [dataclasses.asdict(e) for e in self._entries],
             },
             indent=1,
@@ -240,6 +253,7 @@ class Ledger:
             ledger = cls(
                 budget_lib.PrivacyBudget(**data["budget"]),
                 neighbours=data["neighbours"],
+                unit=data.get("unit", ONE_RECORD),
             )
             for entry in data["entries"]:
                 entry["notes"] = tuple(entry["notes"])
@@ -291,7 +305,7 @@ class Ledger:
         lines += [
             f"budget:     {_pair(self._budget.epsilon, delta)}",
             f"neighbours: {self._neighbours}",
-            "unit:       one record (one row of the data given)",
+            f"unit:       {self._unit}",
         ]
         if math.isfinite(proven):
             lines += [

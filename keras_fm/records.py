@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 
-def batches(data, batch_size=4096):
+def batches(data, batch_size=4096, labelled=True):
     """Yields `(x, y)` NumPy batches from `data`, each record once.
 
     Args:
@@ -14,13 +14,20 @@ def batches(data, batch_size=4096):
             or a function without arguments that returns an iterator over
             `(x, y)` batches.
         batch_size: int, rows per batch for arrays.
+        labelled: `False` also takes x alone, in all of these forms; y is
+            then `None`.
 
     Raises:
         ValueError: if `data` has another form, is infinite, holds sample
             weights, or x and y differ in length.
     """
-    if isinstance(data, (tuple, list)):
-        yield from _array_batches(data, batch_size)
+    _pair = _labelled_pair if labelled else _unlabelled_pair
+    if not labelled and isinstance(data, np.ndarray):
+        data = (data, np.zeros(len(data)))
+        for x, _ in _array_batches(data, batch_size):
+            yield x, None
+    elif isinstance(data, (tuple, list)):
+        yield from map(_pair, _array_batches(data, batch_size))
     elif hasattr(data, "as_numpy_iterator"):
         cardinality = int(data.cardinality())
         if cardinality == -1:
@@ -67,7 +74,7 @@ def _array_batches(data, batch_size):
         yield x[start : start + batch_size], y[start : start + batch_size]
 
 
-def _pair(batch):
+def _labelled_pair(batch):
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise ValueError(
             "Every batch must be a pair (x, y), without sample weights: "
@@ -81,3 +88,56 @@ def _pair(batch):
             f"Received: x.shape={x.shape}, y.shape={y.shape}"
         )
     return x, y
+
+
+def _unlabelled_pair(batch):
+    if isinstance(batch, (tuple, list)):
+        return _labelled_pair(batch)[0], None
+    x = np.asarray(batch)
+    if x.ndim == 0:
+        raise ValueError(
+            "Every batch must hold records along its first axis (call "
+            "`.batch()` on a tf.data.Dataset)."
+        )
+    return x, None
+
+
+def batches_by_owner(data, owners, batch_size=4096, labelled=True):
+    """Yields `(x, y, owners)` batches, all records of an owner in one.
+
+    Args:
+        data: `(x, y)`, or x alone if not `labelled`; arrays.
+        owners: `(n,)` ids of the records' owners.
+        batch_size: int, rows per batch, more if an owner has more.
+        labelled: see `batches`.
+
+    Raises:
+        ValueError: if `data` is not made of arrays, or lengths differ.
+    """
+    if not labelled and isinstance(data, np.ndarray):
+        data = (data, np.zeros(len(data)))
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        raise ValueError(
+            "With `owners`, `data` must be arrays (x, y): the records of an "
+            f"owner are brought together. Received: {type(data)}"
+        )
+    x, y = (np.asarray(a) for a in data)
+    owners = np.asarray(owners)
+    if owners.shape != (len(x),) or len(x) != len(y) or not len(x):
+        raise ValueError(
+            "`owners` must hold one id for each record. Received: "
+            f"owners.shape={owners.shape}, x.shape={x.shape}, "
+            f"y.shape={y.shape}"
+        )
+    order = np.argsort(owners, kind="stable")
+    ordered = owners[order]
+    ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, len(x))
+    start = previous = 0
+    for end in ends:
+        if end - start > batch_size and previous > start:
+            part = order[start:previous]
+            yield x[part], y[part] if labelled else None, owners[part]
+            start = previous
+        previous = end
+    part = order[start:]
+    yield x[part], y[part] if labelled else None, owners[part]

@@ -146,7 +146,7 @@ class Release:
     """
 
     statistics: dict
-    objective: objectives.CrossEntropyObjective | objectives.RelevanceObjective
+    objective: objectives.QuadraticObjective | objectives.RelevanceObjective
     mechanism: mechanisms_lib.Mechanism
     neighbours: str
     private: bool
@@ -227,8 +227,8 @@ class Release:
         return loaded
 
 
-class CrossEntropyRelease(Release):
-    """A released `CrossEntropyObjective`.
+class QuadraticRelease(Release):
+    """A released objective that is quadratic in its weights.
 
     `quadratic` `(m, m)` is A plus noise (symmetric, may be indefinite),
     `linear` `(m, M)` is S plus noise.
@@ -247,6 +247,35 @@ class CrossEntropyRelease(Release):
         deviation of an off-diagonal entry (Wigner's semicircle)."""
         stddev = self.objective.off_diagonal_stddev(self.mechanism)
         return 2 * math.sqrt(self.objective.num_features) * stddev
+
+    def minimise(self, ridge_factor=0.5):
+        """Post-processing: a convex objective and its minimiser.
+
+        Negative eigenvalues of A are set to zero, and a ridge of
+        `ridge_factor` times the noise's spectral edge is added: a rule
+        fixed in advance, from public numbers only.
+
+        Returns:
+            tuple `(hessian, minimiser)`: the objective is, up to a
+            constant, `k tr((W - minimiser)^T hessian (W - minimiser))`
+            with k the objective's `curvature`, `hessian` `(m, m)` and
+            `minimiser` `(m, M)`.
+        """
+        values, vectors = np.linalg.eigh(self.quadratic)
+        values = np.maximum(values, 0.0) + ridge_factor * self.noise_edge()
+        # With (almost) no noise the ridge vanishes; directions no record
+        # spans then get no weight instead of an exploding one.
+        floor = max(values.max(initial=0.0) * 1e-12, np.finfo(float).tiny)
+        inverse = np.where(values > floor, 1 / np.maximum(values, floor), 0.0)
+        linear = self.objective.linear_coefficients(self.linear)
+        step = -1 / (2 * self.objective.curvature)
+        minimiser = step * (vectors * inverse) @ (vectors.T @ linear)
+        hessian = (vectors * values) @ vectors.T
+        return (hessian + hessian.T) / 2, minimiser
+
+
+class CrossEntropyRelease(QuadraticRelease):
+    """A released `CrossEntropyObjective`."""
 
     def signal_share(self):
         """How much of the released S is signal, in [0, 1], estimated from
@@ -268,29 +297,6 @@ class CrossEntropyRelease(Release):
         bound = self.objective.feature_bound
         return max(1.0, float(np.trace(self.quadratic)) / bound**2)
 
-    def minimise(self, ridge_factor=0.5):
-        """Post-processing: a convex objective and its minimiser.
-
-        Negative eigenvalues of A are set to zero, and a ridge of
-        `ridge_factor` times the noise's spectral edge is added: a rule
-        fixed in advance, from public numbers only.
-
-        Returns:
-            tuple `(hessian, minimiser)`: the objective is, up to a
-            constant, `tr((W - minimiser)^T hessian (W - minimiser)) / 8`
-            with `hessian` `(m, m)` and `minimiser` `(m, M)`.
-        """
-        values, vectors = np.linalg.eigh(self.quadratic)
-        values = np.maximum(values, 0.0) + ridge_factor * self.noise_edge()
-        # With (almost) no noise the ridge vanishes; directions no record
-        # spans then get no weight instead of an exploding one.
-        floor = max(values.max(initial=0.0) * 1e-12, np.finfo(float).tiny)
-        inverse = np.where(values > floor, 1 / np.maximum(values, floor), 0.0)
-        linear = self.objective.linear_coefficients(self.linear)
-        minimiser = -4 * (vectors * inverse) @ (vectors.T @ linear)
-        hessian = (vectors * values) @ vectors.T
-        return (hessian + hessian.T) / 2, minimiser
-
     def pseudo_records(self, ridge_factor=0.5):
         """The released objective as an ordinary data set.
 
@@ -305,6 +311,83 @@ class CrossEntropyRelease(Release):
         values, vectors = np.linalg.eigh(hessian)
         x = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
         return x, 0.5 + x @ minimiser / 4
+
+
+class ReconstructionRelease(QuadraticRelease):
+    """A released `ReconstructionObjective`: a decoder for fixed features."""
+
+
+class SecondMomentRelease(QuadraticRelease):
+    """A released `SecondMomentObjective` of records `[v; c]`.
+
+    Everything here is post-processing: exact functions of the released A
+    and of public constants.
+    """
+
+    def moments(self, constant):
+        """Mean and covariance of the records.
+
+        Args:
+            constant: c > 0, the last entry of every vector.
+
+        Returns:
+            tuple `(mean, covariance, count)`: `(d,)`, `(d, d)` symmetric
+            (may be indefinite), and n as the noisy A states it, at least 1.
+        """
+        count = max(1.0, self.quadratic[-1, -1] / constant**2)
+        mean = self.quadratic[:-1, -1] / constant / count
+        covariance = self.quadratic[:-1, :-1] / count - np.outer(mean, mean)
+        return mean, covariance, count
+
+    def principal(self, units, constant):
+        """The directions a linear auto-encoder of `units` units keeps.
+
+        The `units` eigenvectors of the noisy covariance with the largest
+        eigenvalues minimise the released squared error (Eckart and Young),
+        noise or not: any orthonormal directions are safe to project on.
+        Variances are floored at the noise's spectral edge, below which an
+        eigenvalue says nothing.
+
+        Args:
+            units: int, at most d.
+            constant: c, see `moments`.
+
+        Returns:
+            tuple `(mean, directions, variances)`: `(d,)`, orthonormal
+            columns `(d, units)`, `(units,)` descending and positive.
+        """
+        mean, covariance, count = self.moments(constant)
+        values, vectors = np.linalg.eigh(covariance)
+        values, vectors = values[::-1][:units], vectors[:, ::-1][:, :units]
+        # A sign that does not depend on the linear algebra library.
+        largest = np.abs(vectors).argmax(axis=0)
+        signs = np.sign(vectors[largest, np.arange(len(values))])
+        floor = max(
+            self.noise_edge() / count,
+            values.max(initial=0.0) * 1e-9,
+            np.finfo(float).tiny,
+        )
+        return mean, vectors * signs, np.maximum(values, floor)
+
+    def gaussian_records(self, n, constant, seed=0):
+        """Synthetic records with the released mean and covariance.
+
+        An ordinary data set: train any auto-encoder on it by `compile` and
+        `fit`, as often as you like, at no further cost.
+
+        Args:
+            n: int, how many.
+            constant: c, see `moments`.
+            seed: int, public.
+
+        Returns:
+            `(n, d)` array.
+        """
+        mean, covariance, _ = self.moments(constant)
+        values, vectors = np.linalg.eigh(covariance)
+        scaled = vectors * np.sqrt(np.maximum(values, 0.0))
+        draw = np.random.default_rng(seed).standard_normal((n, len(mean)))
+        return mean + draw @ scaled.T
 
 
 class RelevanceRelease(Release):
@@ -324,5 +407,7 @@ class RelevanceRelease(Release):
 
 RELEASES = {
     objectives.CrossEntropyObjective: CrossEntropyRelease,
+    objectives.ReconstructionObjective: ReconstructionRelease,
     objectives.RelevanceObjective: RelevanceRelease,
+    objectives.SecondMomentObjective: SecondMomentRelease,
 }

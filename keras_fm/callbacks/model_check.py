@@ -7,6 +7,7 @@ from keras_fm import relevance as relevance_lib
 from keras_fm.layers.normalization_layer import NormalizationLayer
 from keras_fm.layers.perturbed_input import PerturbedInputLayer
 from keras_fm.layers.private_dense import PrivateDense
+from keras_fm.layers.private_encoder import PrivateEncoder
 from keras_fm.layers.relevance_scaling import RelevanceScaling
 
 _BATCH_STATE = (
@@ -15,11 +16,16 @@ _BATCH_STATE = (
 )
 
 
-def output_layer(model):
+def output_layer(model, needed=True):
     """The model's one PrivateDense output layer, and the tensor it reads.
 
+    Args:
+        model: a Keras model.
+        needed: `False` accepts a model without one.
+
     Returns:
-        tuple `(layer, inputs)`, `inputs` a symbolic tensor.
+        tuple `(layer, inputs)`, `inputs` a symbolic tensor; `(None, None)`
+        if there is none and none is needed.
 
     Raises:
         ValueError: if the model is not built, not functional or sequential,
@@ -48,6 +54,8 @@ def output_layer(model):
         )
     layer, node, _ = outputs[0]._keras_history
     if not isinstance(layer, PrivateDense):
+        if not needed:
+            return None, None
         raise ValueError(
             "The last layer of the model must be "
             "`keras_fm.layers.PrivateDense` (it gives logits; leave the "
@@ -55,6 +63,32 @@ def output_layer(model):
             f"({type(layer).__name__})"
         )
     return layer, layer._inbound_nodes[node].input_tensors[0]
+
+
+def private_encoders(model):
+    """The model's PrivateEncoder layers and the tensors they read, from the
+    input upwards.
+
+    Raises:
+        ValueError: if one is inside a nested model.
+    """
+    found = [
+        layer
+        for layer in model._flatten_layers(include_self=False)
+        if isinstance(layer, PrivateEncoder)
+    ]
+    for layer in found:
+        if layer not in model.layers:
+            raise ValueError(
+                f"PrivateEncoder '{layer.name}' must be in the model itself, "
+                "not inside a nested one."
+            )
+    # `layers` of a functional model are ordered from the inputs upwards.
+    return [
+        (layer, relevance_lib.layer_input(model, layer.name))
+        for layer in model.layers
+        if layer in found
+    ]
 
 
 def relevance_scaling(model):
@@ -126,6 +160,12 @@ def check_proven(model, head):
                 "know. Build it from public constants (for example "
                 "`keras.layers.Normalization(mean=..., variance=...)`)."
             )
+        if isinstance(layer, PrivateEncoder) and layer.is_perturbed:
+            raise ValueError(
+                f"Layer {name} carries published noise and was trained on "
+                "the records without a proof. Build a new model for "
+                'guarantee="proven".'
+            )
         if any(v.trainable for v in layer.weights):
             raise ValueError(
                 f"Layer {name} has trainable weights under the private "
@@ -189,6 +229,10 @@ def public_facts(model, head):
         if isinstance(layer, RelevanceScaling):
             facts.append(
                 f"scales of layer '{layer.name}': from the released relevance"
+            )
+        elif isinstance(layer, PrivateEncoder):
+            facts.append(
+                f"weights of layer '{layer.name}': from its own release"
             )
         elif public:
             facts.append(f"public data of layer '{layer.name}': {public}")

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_fm import budget as budget_lib
-from keras_fm import mechanisms
+from keras_fm import domain, mechanisms
 from keras_fm.callbacks import fit_arguments, model_check
 from keras_fm.callbacks.proven_plan import ProvenPlan
 from keras_fm.callbacks.published_plan import (
@@ -16,9 +16,12 @@ from keras_fm.callbacks.published_plan import (
     RELEVANCE_FORMS,
     PublishedPlan,
 )
-from keras_fm.ledger import Ledger
+from keras_fm.callbacks.published_pretraining import PublishedPretraining
+from keras_fm.ledger import ONE_RECORD, Ledger
 
 _GUARANTEES = ("proven", "published")
+LOTS = ("batch", "data")
+ONE_OWNER = "one owner with all its rows (ids given as `owners`)"
 
 
 class PrivateModel(keras.callbacks.Callback):
@@ -35,7 +38,9 @@ class PrivateModel(keras.callbacks.Callback):
 
     A model with a `RelevanceScaling` layer is read three times within the
     same budget: a first model, the relevance of its features, and the model
-    that is kept, in features scaled by their relevance (AdLM).
+    that is kept, in features scaled by their relevance (AdLM). Every
+    `PrivateEncoder` of a model is released before the output layer, from the
+    input upwards (dPA); a model of encoders alone needs no labels.
 
     `guarantee="published"`: the papers' minibatch training with noise on
     the first layer (`PerturbedAffine`, `PerturbedConv2D`) and on the
@@ -43,10 +48,12 @@ class PrivateModel(keras.callbacks.Callback):
     is infinite.
 
     Args:
-        budget: a `PrivacyBudget`, or an epsilon.
+        budget: a `PrivacyBudget`, an epsilon, or a `Ledger` that is
+            continued (its budget, neighbours and unit then hold).
         data: the private records `(x, y)`: arrays, a `tf.data.Dataset`, a
             `keras.utils.PyDataset`, or a function returning an iterator of
-            batches. Needed for `"proven"`.
+            batches; or x alone for a model without labels. Needed for
+            `"proven"`.
         guarantee: `"proven"` or `"published"`.
         neighbours: `"add_remove"` or `"replace_one"`. Default
             `"add_remove"` (proven) and the papers' `"replace_one"`
@@ -56,7 +63,11 @@ class PrivateModel(keras.callbacks.Callback):
             relevance, kept model), default (0.2, 0.1, 0.7); for published
             AdLM (relevance eps1, first layer eps2, loss eps3), default
             (0.25, 0.25, 0.5); for other published models one for each
-            perturbed layer and the loss, default equal.
+            perturbed layer and the loss, default equal. For a proven model
+            with `PrivateEncoder` layers, one for each release in the order
+            of `plan`, default 0.3 for the encoders together and 0.7 for the
+            output layer; published: one for each encoder and one for the
+            output layer, default equal.
         planned_releases: int >= 1, how many releases may be drawn within
             the budget; each gets an equal share.
         new_release: whether the next fit draws (and is charged) again
@@ -72,6 +83,17 @@ class PrivateModel(keras.callbacks.Callback):
         batch_size: int, the lot size |L| of the published form.
         published_orders: which coefficients of the loss the published form
             perturbs: `("linear", "quadratic")` as printed in the papers.
+        lot: what the published noise is divided by: `"batch"`, the lot
+            size (AdLM), or `"data"`, the number of records in `data`, which
+            then is public (dPA).
+        owners: proven form: `None`, or `(n,)` ids of the records' owners.
+            The privacy unit then is an owner with all its records, whose sum
+            is scaled back to what one record may add. `data` must be arrays.
+        unit: what the privacy unit is, in words, for the report.
+        reach: proven form: how many *other* units' records one unit's data
+            may enter (friends' behaviour among the features); the
+            sensitivity grows with it.
+        notes: further public facts for the report.
         pretrained: for published AdLM (a layer with `adaptive=True`), the
             network whose relevance is used: a trained clone of the model,
             or any model with the same inputs.
@@ -86,6 +108,8 @@ class PrivateModel(keras.callbacks.Callback):
 
     Attributes:
         release: the last `Release` of the output layer, or `None`.
+        releases: dict of the last fit's releases by layer name, encoders
+            included.
         relevance: `None`, or an array of the shape of one record at the
             scaled or perturbed layer: the released relevance shares (mean
             1) of a proven model, the noisy average of a published one.
@@ -120,13 +144,18 @@ class PrivateModel(keras.callbacks.Callback):
         n_public=True,
         batch_size=None,
         published_orders=ORDERS,
+        lot="batch",
+        owners=None,
+        unit=None,
+        reach=0,
+        notes=(),
         pretrained=None,
         relevance_form="paper",
         relevance_floor=1e-5,
         reproducible_noise=None,
     ):
         super().__init__()
-        if not isinstance(budget, budget_lib.PrivacyBudget):
+        if not isinstance(budget, (budget_lib.PrivacyBudget, Ledger)):
             budget = budget_lib.PrivacyBudget(budget)
         if guarantee not in _GUARANTEES:
             raise ValueError(
@@ -153,9 +182,19 @@ class PrivateModel(keras.callbacks.Callback):
                 'guarantee="proven" needs the private records: pass '
                 "`data=(x, y)`."
             )
-        if guarantee == "published" and not (
-            isinstance(batch_size, int) and batch_size > 0
+        if lot not in LOTS:
+            raise ValueError(
+                f"`lot` must be one of {LOTS}. Received: lot={lot!r}"
+            )
+        if lot == "data" and not hasattr(
+            data[0] if isinstance(data, (tuple, list)) else data, "__len__"
         ):
+            raise ValueError(
+                '`lot="data"` divides the noise by the number of records: '
+                "pass `data` as arrays."
+            )
+        by_batch = guarantee == "published" and lot == "batch"
+        if by_batch and not (isinstance(batch_size, int) and batch_size > 0):
             raise ValueError(
                 'guarantee="published" divides its noise by the lot size: '
                 "pass the `batch_size` of fit. Received: "
@@ -185,10 +224,16 @@ class PrivateModel(keras.callbacks.Callback):
                 "`relevance_floor` must be a finite number greater than 0. "
                 f"Received: relevance_floor={relevance_floor}"
             )
-        if neighbours is None:
-            neighbours = (
-                "add_remove" if guarantee == "proven" else "replace_one"
-            )
+        if owners is not None or reach:
+            if guarantee != "proven":
+                raise ValueError(
+                    '`owners` and `reach` belong to guarantee="proven".'
+                )
+            if owners is not None:
+                owners = np.array(owners)
+            if reach:
+                reach = domain.check_count("reach", reach)
+        ledger = self._open_ledger(budget, neighbours, guarantee, owners, unit)
         if guarantee == "proven":
             # Keras waits for the metrics of every step if this hook is
             # there, so it is only where it is needed.
@@ -203,15 +248,41 @@ class PrivateModel(keras.callbacks.Callback):
         self.n_public = n_public
         self.batch_size = batch_size
         self.published_orders = tuple(published_orders)
+        self.lot = lot
+        self.owners = owners
+        self.reach = reach
+        self.notes = tuple(notes)
         self.pretrained = pretrained
         self.relevance_form = relevance_form
         self.relevance_floor = relevance_floor
         self.release = None
         self.relevance = None
-        self._ledger = Ledger(budget, neighbours=neighbours)
+        self.releases = {}
+        self._ledger = ledger
         self._noise = mechanisms.NoiseSource(reproducible_noise)
         self._fingerprint_key = secrets.token_bytes(32)
         self._fingerprint = None
+
+    @staticmethod
+    def _open_ledger(budget, neighbours, guarantee, owners, unit):
+        if isinstance(budget, Ledger):
+            for name, given, own in (
+                ("neighbours", neighbours, str(budget.neighbours)),
+                ("unit", unit, budget.unit),
+            ):
+                if given is not None and given != own:
+                    raise ValueError(
+                        f"`{name}` is that of the ledger that is continued, "
+                        f"{own!r}. Received: {name}={given!r}"
+                    )
+            return budget
+        if neighbours is None:
+            neighbours = (
+                "add_remove" if guarantee == "proven" else "replace_one"
+            )
+        if unit is None:
+            unit = ONE_RECORD if owners is None else ONE_OWNER
+        return Ledger(budget, neighbours=neighbours, unit=unit)
 
     # What a user asks ----------------------------------------------------
 
@@ -241,7 +312,11 @@ class PrivateModel(keras.callbacks.Callback):
         ]
         for entry in entries:
             parameters = ", ".join(
-                f"{k} {v:.6g}" if isinstance(v, float) else f"{v}"
+                v
+                if k == "mechanism"
+                else f"{k} {v:.6g}"
+                if isinstance(v, float)
+                else f"{k} {v}"
                 for k, v in entry.mechanism.items()
             )
             lines.append(f"  {entry.name} ({entry.guarantee}): {parameters}")
@@ -260,11 +335,21 @@ class PrivateModel(keras.callbacks.Callback):
                 planned_releases=self.planned_releases,
                 n_public=self.n_public,
                 ridge_factor=self.ridge_factor,
+                owners=self.owners,
+                reach=self.reach,
+                notes=self.notes,
+                redo=self.new_release,
                 **shared,
             )
+        lot_size = self.batch_size
+        if self.lot == "data":
+            data = self.data
+            lot_size = len(data[0] if isinstance(data, (tuple, list)) else data)
+        if hasattr(self.model, "encoding_model"):
+            return PublishedPretraining(self.model, lot_size=lot_size, **shared)
         return PublishedPlan(
             self.model,
-            batch_size=self.batch_size,
+            batch_size=lot_size,
             orders=self.published_orders,
             relevance_form=self.relevance_form,
             relevance_floor=self.relevance_floor,
@@ -284,9 +369,9 @@ class PrivateModel(keras.callbacks.Callback):
         if drawn:
             # A step traced before the noise was fixed would not contain it.
             self.model.make_train_function(force=True)
-        head = plan.head
-        head.objective_in_use = head.objective_in_use and not drawn
-        self._head = head
+        self._perturbed = plan.in_training
+        for layer in self._perturbed:
+            layer.objective_in_use = layer.objective_in_use and not drawn
 
     def _end_batch(self, batch, logs=None):
         self._hide_private_metrics(logs)
@@ -296,13 +381,14 @@ class PrivateModel(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         self._hide_private_metrics(logs)
-        if not self._head.objective_in_use:
-            raise RuntimeError(
-                f"The perturbed objective of layer '{self._head.name}' took "
-                "no part in training. Train with `model.fit`; a custom "
-                "training step must add `model.losses` and call the model "
-                "with `training=True`."
-            )
+        for layer in self._perturbed:
+            if not layer.objective_in_use:
+                raise RuntimeError(
+                    f"The perturbed objective of layer '{layer.name}' took "
+                    "no part in training. Train with `model.fit`; a custom "
+                    "training step must add `model.losses` and call the "
+                    "model with `training=True`."
+                )
         if self.params.get("verbose"):
             sys.stdout.write(self._summary() + "\n")
 
@@ -311,22 +397,23 @@ class PrivateModel(keras.callbacks.Callback):
     def _begin_proven(self, plan, arguments):
         """Releases if needed. Returns whether something was drawn."""
         head = plan.head
-        if head.is_perturbed:
+        if head is not None and head.is_perturbed:
             raise ValueError(
                 f"Layer '{head.name}' carries published noise and was "
                 "trained on the records without a proof. Build a new model "
                 'for guarantee="proven".'
             )
-        if head.is_released and not self.new_release:
-            model_check.check_proven(self.model, head)
+        if plan.is_done and not self.new_release:
+            model_check.check_proven(plan.model, head)
             self._check_same_data(arguments)
             return False
-        if not head.is_released:
+        if head is None or not head.is_released:
             self._check_untrained()
         plan.check()
         self._warn_about_delta()
         plan.carry_out(self.data)
         self.release = plan.release
+        self.releases = plan.releases
         self.relevance = plan.relevance
         self._fingerprint = self._fingerprint_of(self.data)
         self.new_release = False
@@ -349,7 +436,7 @@ class PrivateModel(keras.callbacks.Callback):
     # Published -----------------------------------------------------------
 
     def _begin_published(self, plan, arguments):
-        head = plan.head
+        head = plan.perturbed
         if head.is_released:
             raise ValueError(
                 f"Layer '{head.name}' carries a proven release. Build a new "
@@ -363,15 +450,8 @@ class PrivateModel(keras.callbacks.Callback):
                     "that callback, or build a new model."
                 )
             return False
-        batch_size = arguments.get("batch_size")
-        if hasattr(arguments.get("x"), "shape"):
-            batch_size = 32 if batch_size is None else batch_size
-        if batch_size is not None and batch_size != self.batch_size:
-            raise ValueError(
-                "The published noise is divided by the lot size, so "
-                "PrivateModel and fit need the same `batch_size`. Received: "
-                f"{self.batch_size} and {batch_size}"
-            )
+        if self.lot == "batch":
+            self._check_lot(arguments)
         if plan.adaptive and (self.pretrained is None or self.data is None):
             raise ValueError(
                 f"Layer '{plan.adaptive.name}' has `adaptive=True`: its noise "
@@ -385,6 +465,17 @@ class PrivateModel(keras.callbacks.Callback):
         if found is not None:
             self.relevance = found.reshape(plan.adaptive.record_shape)
         return True
+
+    def _check_lot(self, arguments):
+        batch_size = arguments.get("batch_size")
+        if hasattr(arguments.get("x"), "shape"):
+            batch_size = 32 if batch_size is None else batch_size
+        if batch_size is not None and batch_size != self.batch_size:
+            raise ValueError(
+                "The published noise is divided by the lot size, so "
+                "PrivateModel and fit need the same `batch_size`. Received: "
+                f"{self.batch_size} and {batch_size}"
+            )
 
     # Checks of the running fit -------------------------------------------
 
@@ -431,7 +522,9 @@ class PrivateModel(keras.callbacks.Callback):
     def _warn_about_delta(self):
         delta = self._ledger.budget.delta
         n = None
-        if isinstance(self.data, (tuple, list)) and self.n_public:
+        if self.owners is not None:
+            n = len(np.unique(self.owners)) if self.n_public else None
+        elif isinstance(self.data, (tuple, list)) and self.n_public:
             n = len(self.data[0])
         if n and delta >= 1 / n:
             warnings.warn(
@@ -449,6 +542,8 @@ class PrivateModel(keras.callbacks.Callback):
         It is never written anywhere: a hash of few records could be
         searched.
         """
+        if isinstance(data, np.ndarray):
+            data = (data,)
         if not isinstance(data, (tuple, list)):
             return None
         digest = hashlib.blake2b(key=self._fingerprint_key)
@@ -465,6 +560,8 @@ class PrivateModel(keras.callbacks.Callback):
         x, y = arguments.get("x"), arguments.get("y")
         if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
             given.append((x, y))
+        if isinstance(x, np.ndarray) and isinstance(self.data, np.ndarray):
+            given.append(x)
         if any(self._fingerprint_of(d) != self._fingerprint for d in given):
             raise ValueError(
                 "The data changed since the release that this model trains "

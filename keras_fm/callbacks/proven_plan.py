@@ -1,5 +1,7 @@
 """What a proven fit releases, in which order, and how the layers learn it."""
 
+import collections.abc
+import dataclasses
 import functools
 
 import keras
@@ -9,20 +11,50 @@ from keras_fm import records
 from keras_fm import release as release_lib
 from keras_fm import relevance as relevance_lib
 from keras_fm.callbacks import model_check
-from keras_fm.objectives import CrossEntropyObjective, RelevanceObjective
+from keras_fm.objectives import (
+    CrossEntropyObjective,
+    ReconstructionObjective,
+    RelevanceObjective,
+    SecondMomentObjective,
+)
 
 _READ_BATCH = 1024
 # Shares of the budget: first model, its relevance, the model that is kept.
 ADAPTIVE_SHARES = (0.2, 0.1, 0.7)
+# What all encoders under an output layer get together.
+ENCODER_SHARE = 0.3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step:
+    """One release of a plan.
+
+    Attributes:
+        name: what it is for.
+        objective: what is released.
+        share: its share of the budget.
+        clip: whether records outside their bounds are scaled back.
+        read: function from nothing to an iterator of what the objective
+            accumulates.
+        learn: function that takes the release.
+    """
+
+    name: str
+    objective: object
+    share: float
+    clip: bool
+    read: collections.abc.Callable
+    learn: collections.abc.Callable
 
 
 class ProvenPlan:
     """The releases of one fit.
 
-    Without `RelevanceScaling` it is one release: the output layer's
-    objective. With it there are three: the objective at scale 1, the
-    relevance of the model it gives, and the objective of the scaled
-    features, each pass reading every record once.
+    In order: every `PrivateEncoder` of the model (its moments, or its rounds
+    of reconstruction), from the input upwards; then the output layer's
+    objective. With `RelevanceScaling` the output layer takes three: the
+    objective at scale 1, the relevance of the model it gives, and the
+    objective of the scaled features. Each reads every record once.
 
     Args:
         model: a built model.
@@ -32,6 +64,10 @@ class ProvenPlan:
         planned_releases: how often the plan may be carried out.
         n_public: whether the number of records is public.
         ridge_factor: ridge in units of the noise's spectral edge.
+        owners: `None`, or the ids of the records' owners (the privacy unit).
+        reach: how many other units' records one unit's data enters.
+        notes: further public facts for the ledger.
+        redo: whether encoders that were released before are released again.
 
     Raises:
         ValueError: if the model is not one that a proof covers.
@@ -47,70 +83,263 @@ class ProvenPlan:
         planned_releases,
         n_public,
         ridge_factor,
+        owners=None,
+        reach=0,
+        notes=(),
+        redo=False,
     ):
-        self.model, self.ledger, self.noise = model, ledger, noise
+        # An auto-encoder is planned by the model that encodes.
+        self.model = getattr(model, "encoding_model", model)
+        self.ledger, self.noise = ledger, noise
         self.n_public, self.ridge_factor = n_public, ridge_factor
-        self.head, self.inputs = model_check.output_layer(model)
-        self.scaling, self.scaling_inputs = model_check.relevance_scaling(model)
-        self.release = self.relevance = None
-        count = 1 if self.scaling is None else 3
-        if shares is None:
-            shares = (1.0,) if count == 1 else ADAPTIVE_SHARES
-        if len(shares) != count:
+        self.owners, self.reach = owners, reach
+        self.extra_notes = tuple(notes)
+        self.encoders = model_check.private_encoders(self.model)
+        self.head, self.inputs = model_check.output_layer(
+            self.model, needed=not self.encoders
+        )
+        self.scaling, self.scaling_inputs = model_check.relevance_scaling(
+            self.model
+        )
+        if self.scaling is not None and (self.encoders or not self.head):
             raise ValueError(
-                f"`shares` must hold one share for each of the {count} "
-                f"release(s) of this model. Received: shares={shares}"
+                "A model can have PrivateEncoder layers or a "
+                "RelevanceScaling layer, not both."
             )
-        self.shares = [share / planned_releases for share in shares]
+        self.release, self.relevance, self.redo = None, None, redo
+        self._encoder_releases = {}
+        self.all_names = [
+            *(name for layer, _ in self.encoders for name in _names(layer)),
+            *self._head_names(),
+        ]
+        shares = self._default_shares() if shares is None else shares
+        if len(shares) != len(self.all_names):
+            raise ValueError(
+                "`shares` must hold one share for each of the "
+                f"{len(self.all_names)} releases of this model, "
+                f"{self.all_names}. Received: shares={shares}"
+            )
+        self.shares = {
+            name: share / planned_releases
+            for name, share in zip(self.all_names, shares)
+        }
+
+    def _head_names(self):
+        if self.head is None:
+            return []
+        if self.scaling is None:
+            return [self.head.name]
+        return [
+            f"{self.head.name} (first model)",
+            f"{self.scaling.name} (relevance)",
+            self.head.name,
+        ]
+
+    def _default_shares(self):
+        if self.scaling is not None:
+            return ADAPTIVE_SHARES
+        if not self.encoders:
+            return (1.0,)
+        total = 1.0 if self.head is None else ENCODER_SHARE
+        each = total / len(self.encoders)
+        shares = [
+            each / layer.rounds
+            for layer, _ in self.encoders
+            for _ in range(layer.rounds)
+        ]
+        return [*shares, *([] if self.head is None else [1 - total])]
 
     # What will be read ---------------------------------------------------
 
-    def _stages(self):
-        """`(name, objective, mechanism)` of every release, in order."""
+    @property
+    def steps(self):
+        """The releases that a fit would draw, in order."""
+        found = []
+        for layer, tensor in self.encoders:
+            if self.redo or not layer.is_released:
+                found += self._encoder_steps(layer, tensor)
+        if self.head is not None:
+            found += self._head_steps()
+        return found
+
+    @property
+    def is_done(self):
+        """Whether the model carries all its releases."""
+        layers = [layer for layer, _ in self.encoders]
+        if self.head is not None:
+            layers.append(self.head)
+        return all(layer.is_released for layer in layers)
+
+    @property
+    def in_training(self):
+        """Layers whose released objective takes part in training."""
+        return [] if self.head is None else [self.head]
+
+    def _privacy_unit(self):
+        return {"grouped": self.owners is not None, "reach": self.reach}
+
+    def _encoder_steps(self, layer, tensor):
+        inputs = self._function(tensor)
+        moments = SecondMomentObjective(
+            num_features=layer.input_dim + 1,
+            feature_bound=layer.moment_bound,
+            **self._privacy_unit(),
+        )
+        start, stop = layer.visible_range
+        centre, bound = layer.centre, layer.input_bound
+        if layer.form == "cross_entropy":
+            # Visible units are probabilities: in the cube about 1/2.
+            centre, bound = 0.5, (stop - start) ** 0.5 / 2
+        decoder = ReconstructionObjective(
+            num_features=layer.units + 1,
+            num_visible=stop - start,
+            feature_bound=layer.code_bound,
+            visible_bound=bound,
+            centre=centre,
+            form=layer.form,
+            quadratic_scale=layer.code_bound / bound,
+            **self._privacy_unit(),
+        )
+
+        def read_moments():
+            for x, _, n, *owners in self._padded():
+                yield layer.augment(inputs(x)[:n]), None, *owners
+
+        def read_codes():
+            for x, _, n, *owners in self._padded():
+                found = inputs(x)
+                code = keras.ops.convert_to_numpy(layer(found))[:n]
+                visible = found[:n, start:stop]
+                yield layer.code_features(code), visible, *owners
+
+        def learn_moments(release):
+            constant = layer.bias_feature
+            count = release.moments(constant)[2]
+            mean, directions, variances = release.principal(
+                layer.input_dim, constant
+            )
+            above = int(np.sum(variances > release.noise_edge() / count))
+            layer.set_principal(mean, directions, variances, above)
+
+        def learn_decoder(release):
+            weights = release.minimise(self.ridge_factor)[1]
+            if release.objective.form == "cross_entropy":
+                weights = weights / 4  # values are 1/2 + z/4
+            layer.set_decoder(weights, centre)
+
+        steps = []
+        for index, name in enumerate(_names(layer)):
+            first = index == 0 and layer.source == "moments"
+            again = index > 0 and layer.source == "random"
+
+            def read(again=again, codes=not first):
+                if again:
+                    layer.tie_encoder()
+                return read_codes() if codes else read_moments()
+
+            def learn(release, first=first):
+                (learn_moments if first else learn_decoder)(release)
+                self._encoder_releases[layer.name] = release
+                layer.mark_released(self.ledger.to_json())
+
+            steps.append(
+                Step(
+                    name=name,
+                    objective=moments if first else decoder,
+                    share=self.shares[name],
+                    clip=layer.clip,
+                    read=read,
+                    learn=learn,
+                )
+            )
+        return steps
+
+    def _head_steps(self):
         objective = CrossEntropyObjective(
             num_features=self.head.num_features,
             num_outputs=self.head.units,
             feature_bound=self.head.objective_bound,
             nonnegative=self.head.nonnegative,
             quadratic_scale=self.head.quadratic_scale,
+            **self._privacy_unit(),
         )
-        stages = [(self.head.name, objective)]
-        if self.scaling is not None:
-            budget = self.ledger.budget
-            relevance = RelevanceObjective(
-                num_features=int(np.prod(self.scaling.scale.shape)),
-                ball="l2" if budget.delta > 0 else "l1",
+
+        def learn(release):
+            self.release = release
+
+        def step(name, objective, read, learn):
+            return Step(
+                name=name,
+                objective=objective,
+                share=self.shares[name],
+                clip=self.head.clip,
+                read=read,
+                learn=learn,
             )
-            stages = [
-                (f"{self.head.name} (first model)", objective),
-                (f"{self.scaling.name} (relevance)", relevance),
-                *stages,
-            ]
+
+        kept = step(self.head.name, objective, self._read_head, learn)
+        if self.scaling is None:
+            return [kept]
+        if self.owners is not None or self.reach:
+            raise ValueError(
+                "`owners` and `reach` are not supported together with a "
+                "RelevanceScaling layer."
+            )
+        ball = "l2" if self.ledger.budget.delta > 0 else "l1"
+        relevance = RelevanceObjective(
+            num_features=int(np.prod(self.scaling.scale.shape)), ball=ball
+        )
+        first, second = self._head_names()[:2]
+        state = {}
+
+        def read_first():
+            self.scaling.reset()
+            return self._read_head()
+
+        def learn_first(release):
+            state["share"] = release.signal_share()
+            state["weights"] = self.head.get_weights()
+            self.head.set_augmented_weights(
+                release.minimise(self.ridge_factor)[1]
+            )
+
+        def read_relevance():
+            try:
+                yield from self._read_relevance()
+            finally:
+                self.head.set_weights(state["weights"])
+
+        def learn_relevance(release):
+            shape = self.scaling.scale.shape
+            self.relevance = release.shares().reshape(shape)
+            self.scaling.set_shares(self.relevance, state["share"])
+
         return [
-            (name, objective, self._mechanism(objective, share))
-            for (name, objective), share in zip(stages, self.shares)
+            step(first, objective, read_first, learn_first),
+            step(second, relevance, read_relevance, learn_relevance),
+            kept,
         ]
 
-    def _mechanism(self, objective, share):
+    def _mechanism(self, step):
         return release_lib.calibrate(
-            objective,
+            step.objective,
             self.ledger.budget,
             neighbours=self.ledger.neighbours,
-            share=share,
+            share=step.share,
         )
 
     def entries(self):
         """The ledger entries of the plan, nothing read."""
         return [
             release_lib.planned_entry(
-                objective,
-                mechanism,
+                step.objective,
+                self._mechanism(step),
                 ledger=self.ledger,
-                name=name,
+                name=step.name,
                 noise=self.noise,
                 notes=self._notes(),
             )
-            for name, objective, mechanism in self._stages()
+            for step in self.steps
         ]
 
     def _notes(self):
@@ -122,67 +351,66 @@ class ProvenPlan:
             )
         else:
             facts.append("the number of records n is not used")
-        return tuple(facts)
+        return (*facts, *self.extra_notes)
 
     # Reading -------------------------------------------------------------
 
     def check(self):
         """Refuses models no proof covers and budgets already spent."""
         model_check.check_proven(self.model, self.head)
+        self._check_encoder_ledgers()
         self.ledger.check(self.entries())
         model_input = self.model.inputs[0]
+        tensor = self.inputs if self.head else self.model.outputs[0]
         model_check.check_records_independent(
-            self._features,
+            self._features if self.head else self._function(tensor),
             model_input.shape[1:],
             str(model_input.dtype),
         )
 
+    def _check_encoder_ledgers(self):
+        """What an encoder was released with must be in this ledger."""
+        known = [dataclasses.asdict(e) for e in self.ledger.entries]
+        for layer, _ in self.encoders:
+            if self.redo or not layer.is_released:
+                continue
+            other = type(self.ledger).from_json(layer.ledger_json)
+            if any(dataclasses.asdict(e) not in known for e in other.entries):
+                raise ValueError(
+                    f"Layer '{layer.name}' was released by another "
+                    "PrivateModel, and what that spent is not in this ledger. "
+                    "Go on with that callback, or continue its ledger: "
+                    "`PrivateModel(Ledger.from_json(layer.ledger_json), ...)`."
+                )
+
     def carry_out(self, data):
-        """Reads the records and charges the ledger, once for each stage."""
-        stages = self._stages()
-        if self.scaling is not None:
-            self.scaling.reset()
-            first = self._release_head(data, stages[0])
-            weights = self.head.get_weights()
-            self.head.set_augmented_weights(
-                first.minimise(self.ridge_factor)[1]
+        """Reads the records and charges the ledger, once for each step."""
+        self.data = data
+        for step in self.steps:
+            release = release_lib.release(
+                step.objective,
+                step.read(),
+                mechanism=self._mechanism(step),
+                ledger=self.ledger,
+                name=step.name,
+                noise=self.noise,
+                clip=step.clip,
+                notes=self._notes(),
             )
-            try:
-                found = self._release_relevance(data, stages[1])
-            finally:
-                self.head.set_weights(weights)
-            self.relevance = found.shares().reshape(self.scaling.scale.shape)
-            self.scaling.set_shares(self.relevance, first.signal_share())
-        self.release = self._release_head(data, stages[-1])
+            step.learn(release)
+        self.releases = dict(self._encoder_releases)
+        if self.head is not None:
+            self.releases[self.head.name] = self.release
 
-    def _release_head(self, data, stage):
-        batches = (
-            (self.head.augment(self._features(x)[:n]), y)
-            for x, y, n in self._padded(data)
-        )
-        return self._released(stage, batches)
+    def _read_head(self):
+        for x, y, n, *owners in self._padded():
+            yield self.head.augment(self._features(x)[:n]), y, *owners
 
-    def _release_relevance(self, data, stage):
+    def _read_relevance(self):
         below = self._function(self.scaling_inputs)
         top = keras.Model(self.scaling_inputs, self.model.outputs[0])
-        batches = (
-            (relevance_lib.layer_wise(top, below(x)[:n]).reshape(n, -1),)
-            for x, y, n in self._padded(data)
-        )
-        return self._released(stage, batches)
-
-    def _released(self, stage, batches):
-        name, objective, mechanism = stage
-        return release_lib.release(
-            objective,
-            batches,
-            mechanism=mechanism,
-            ledger=self.ledger,
-            name=name,
-            noise=self.noise,
-            clip=self.head.clip,
-            notes=self._notes(),
-        )
+        for x, _, n in self._padded():
+            yield (relevance_lib.layer_wise(top, below(x)[:n]).reshape(n, -1),)
 
     @functools.cached_property
     def _features(self):
@@ -196,11 +424,18 @@ class ProvenPlan:
         extractor = keras.Model(self.model.inputs[0], tensor)
         return lambda x: np.asarray(extractor.predict_on_batch(x))
 
-    def _padded(self, data):
-        """Batches of one shape, `(x, y, records)`: no second trace for the
-        last one."""
+    def _padded(self):
+        """Batches of one shape, `(x, y, records[, owners])`: no second trace
+        for the last one."""
         expected = self.model.inputs[0].shape[1:]
-        for x, y in records.batches(data, _READ_BATCH):
+        labelled = self.head is not None
+        if self.owners is None:
+            found = records.batches(self.data, _READ_BATCH, labelled=labelled)
+        else:
+            found = records.batches_by_owner(
+                self.data, self.owners, _READ_BATCH, labelled=labelled
+            )
+        for x, y, *owners in found:
             if len(x.shape[1:]) != len(expected) or any(
                 e is not None and e != d for e, d in zip(expected, x.shape[1:])
             ):
@@ -214,15 +449,18 @@ class ProvenPlan:
                     "before the release; nothing was spent."
                 )
             n = len(x)
-            if n < _READ_BATCH:
-                filler = np.zeros((_READ_BATCH - n, *x.shape[1:]), x.dtype)
+            missing = -n % _READ_BATCH
+            if missing:
+                filler = np.zeros((missing, *x.shape[1:]), x.dtype)
                 x = np.concatenate([x, filler])
-            yield x, y, n
+            yield x, y, n, *owners
 
     # What the layers learn -----------------------------------------------
 
     def install(self, start):
         """Gives the output layer its released objective."""
+        if self.head is None:
+            return
         release = self.release
         hessian, minimiser = release.minimise(self.ridge_factor)
         # The objective per record; the estimate comes from the release.
@@ -237,3 +475,13 @@ class ProvenPlan:
         )
         if start == "minimiser":
             self.head.set_weights_from_minimiser()
+
+
+def _names(layer):
+    """What the releases of an encoder are called, in order."""
+    if layer.rounds == 1:
+        kind = "moments" if layer.source == "moments" else "reconstruction"
+        return [f"{layer.name} ({kind})"]
+    first = "moments" if layer.source == "moments" else "round 1"
+    rest = [f"{layer.name} (round {r})" for r in range(2, layer.rounds + 1)]
+    return [f"{layer.name} ({first})", *rest]

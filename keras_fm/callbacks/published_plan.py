@@ -8,6 +8,7 @@ import numpy as np
 from keras_fm import claims, records
 from keras_fm import relevance as relevance_lib
 from keras_fm.callbacks import model_check
+from keras_fm.callbacks.published_pretraining import pretraining_entry
 from keras_fm.layers.perturbed_input import PerturbedInputLayer
 from keras_fm.ledger import LedgerEntry
 
@@ -25,7 +26,8 @@ class PublishedPlan:
       every input by its relevance and on the bias (eps2), noise on the
       coefficients of the loss (eps3).
     * The same layers with `adaptive=False`: identical noise (ILM), no eps1.
-    * Neither: noise on the coefficients only (dPA Lemma 3).
+    * Neither: noise on the coefficients only (dPA Lemma 3), after the
+      pre-training of the encoders, if any (`PublishedPretraining`).
 
     Args:
         model: a built model.
@@ -74,7 +76,12 @@ class PublishedPlan:
                 f"Layer '{self.adaptive.name}' has `adaptive=True` and must "
                 "be in the model itself, not inside a nested one."
             )
-        names = [f"{self.adaptive.name} (relevance)"] if self.adaptive else []
+        # Encoders are perturbed while they are pre-trained, before this fit.
+        self.encoders = [
+            layer for layer, _ in model_check.private_encoders(model)
+        ]
+        names = [layer.name for layer in self.encoders]
+        names += [f"{self.adaptive.name} (relevance)"] if self.adaptive else []
         names += [layer.name for layer in self.layers] + [self.head.name]
         if shares is None:
             shares = ADAPTIVE_SHARES
@@ -90,10 +97,37 @@ class PublishedPlan:
         )
         self.names = names
 
+    @property
+    def perturbed(self):
+        """The layer that tells whether the noise was fixed."""
+        return self.head
+
+    @property
+    def in_training(self):
+        """Layers whose perturbed objective takes part in training."""
+        return [self.head]
+
     # The ledger ----------------------------------------------------------
 
-    def entries(self, count=None):
-        """The ledger entries of the plan, all claimed.
+    def entries(self):
+        """The ledger entries of the plan, all claimed."""
+        return [
+            *(
+                pretraining_entry(
+                    layer,
+                    self.epsilons[layer.name],
+                    ledger=self.ledger,
+                    noise=self.noise,
+                    lot_size=self.batch_size,
+                )
+                for layer in self.encoders
+                if not layer.is_perturbed
+            ),
+            *self._own_entries(),
+        ]
+
+    def _own_entries(self, count=None):
+        """What this fit itself is charged for.
 
         Args:
             count: number of records, for the scale of the relevance noise.
@@ -102,7 +136,7 @@ class PublishedPlan:
         if self.adaptive:
             made.append(
                 self._entry(
-                    self.names[0],
+                    f"{self.adaptive.name} (relevance)",
                     self._relevance_scale(count) if count else None,
                     "every record's relevance in a network pre-trained on "
                     "the records, averaged, once",
@@ -157,7 +191,7 @@ class PublishedPlan:
             count,
             neighbours=self.ledger.neighbours,
         )
-        return sensitivity / self.epsilons[self.names[0]]
+        return sensitivity / self.epsilons[f"{self.adaptive.name} (relevance)"]
 
     def _layer_scale(self, layer):
         """Delta_h0 / eps2, before the division by the lot size."""
@@ -253,9 +287,9 @@ class PublishedPlan:
         relevance, count = None, None
         if self.adaptive:
             # A refused budget reads nothing.
-            self.ledger.check(self.entries())
+            self.ledger.check(self._own_entries())
             relevance, count = self.average_relevance(pretrained, data)
-        self.ledger.charge(self.entries(count))
+        self.ledger.charge(self._own_entries(count))
         if self.adaptive:
             relevance = relevance + self._laplace(
                 self._relevance_scale(count), relevance.shape

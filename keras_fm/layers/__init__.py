@@ -8,6 +8,7 @@ from keras_fm.layers.normalization_layer import NormalizationLayer
 from keras_fm.layers.perturbed_affine import PerturbedAffine
 from keras_fm.layers.perturbed_conv2d import PerturbedConv2D
 from keras_fm.layers.private_dense import PrivateDense
+from keras_fm.layers.private_encoder import PrivateEncoder
 from keras_fm.layers.random_features import RandomFeatures
 from keras_fm.layers.relevance_scaling import RelevanceScaling
 from keras_fm.layers.scattering import Scattering2D
@@ -19,6 +20,7 @@ __all__ = [
     "PerturbedAffine",
     "PerturbedConv2D",
     "PrivateDense",
+    "PrivateEncoder",
     "RandomFeatures",
     "RelevanceScaling",
     "Scattering2D",

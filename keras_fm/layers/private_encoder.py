@@ -1,0 +1,510 @@
+import json
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm import domain
+from keras_fm.layers.hidden_state import HiddenStateLayer
+
+SOURCES = ("moments", "random")
+FORMS = ("cross_entropy", "squared_error")
+NOISE_ON = ("coefficients", "hidden")
+# Standard deviation of a unit's logit: nearly linear where every principal
+# direction has its own unit, well into saturation where units mix them.
+_GAIN = {False: 0.5, True: 4.0}
+_FIT_RECORDS = 20
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class PrivateEncoder(HiddenStateLayer):
+    """One private auto-encoder (dPA): `h = activation(W^T v + b)`.
+
+    The layer outputs the code h; `decode(h)` reconstructs v. It is an
+    ordinary dense auto-encoder until a `keras_fm.callbacks.PrivateModel`
+    acts on it.
+
+    Proven (`trainable=False`, the default): its weights are functions of a
+    release, never of a record.
+
+    * `source="moments"`: the second moment of the inputs is released once.
+      The encoder takes its principal directions, the decoder is the least
+      squares read-out of a Gaussian with the released moments. Both are
+      post-processing, for any number of units.
+    * `source="random"`: the encoder is public and random; the reconstruction
+      objective's coefficients A = sum h h^T (shared by all visible units)
+      and S = sum h t^T are released once, the decoder is its minimiser.
+      With `rounds=R` the decoder's transpose becomes the next round's
+      encoder (tied weights) and A, S are released again; the share of the
+      budget is split. `rounds` > 1 with `source="moments"` releases the
+      decoder of the last encoder R - 1 times.
+
+    Published (`trainable=True, tied=True`): records drive every step, and
+    fixed Laplace noise is added to the coefficients lambda^(1) and
+    lambda^(2) of the Taylor objective (dPA Eq. 11, Lemma 2), or, with
+    `noise_on="hidden"`, one noise vector to every code (the authors' code).
+    That is claimed, not proven.
+
+    Args:
+        units: int b, length of the code.
+        activation: `"sigmoid"` or `"linear"`.
+        source, rounds: see above.
+        components: of `source="moments"`: `None`, or how many principal
+            directions are kept. With fewer components than units, every unit
+            is a random mixture of all of them with a random offset (features
+            to classify on); with as many, every unit is one direction (the
+            best reconstruction). `None` keeps `units` directions if there
+            are so many inputs, else mixes those above the noise.
+        gain: `None`, or the standard deviation of the largest unit's logit.
+        input_bound: public bound C on the L2 norm of `v - centre`.
+        centre: public constant subtracted from the inputs.
+        bias_feature: `None` (a third of `input_bound`), or the constant
+            entry beside the inputs from which mean and count are read.
+        clip: whether inputs outside the bound are scaled back at a release
+            instead of refused.
+        visible: `None`, or `(start, stop)`, the inputs that are
+            reconstructed (others only condition the code, as in dPAH).
+        form: `"cross_entropy"` (visible units in [0, 1], the decoder gives
+            logits) or `"squared_error"` (the decoder gives values).
+        tied: whether the decoder is the encoder's transpose.
+        noise_on: of the published form, see above.
+        seed: int, public, of random directions.
+
+    Input shape: `(batch, inputs)`. Output shape: `(batch, units)`.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> layer = PrivateEncoder(8, input_bound=3.0)
+    >>> code = layer(np.zeros((2, 20), "float32"))
+    >>> layer.decode(code).shape
+    (2, 20)
+    """
+
+    def __init__(
+        self,
+        units,
+        activation="sigmoid",
+        source="moments",
+        rounds=1,
+        components=None,
+        gain=None,
+        input_bound=1.0,
+        centre=0.0,
+        bias_feature=None,
+        clip=False,
+        visible=None,
+        form="squared_error",
+        tied=False,
+        noise_on="coefficients",
+        seed=0,
+        trainable=False,
+        **kwargs,
+    ):
+        super().__init__(trainable=trainable, **kwargs)
+        self.units = domain.check_count("units", units)
+        self.rounds = domain.check_count("rounds", rounds)
+        for name, value, known in (
+            ("activation", activation, ("sigmoid", "linear")),
+            ("source", source, SOURCES),
+            ("form", form, FORMS),
+            ("noise_on", noise_on, NOISE_ON),
+        ):
+            if value not in known:
+                raise ValueError(
+                    f"`{name}` must be one of {known}. Received: "
+                    f"{name}={value!r}"
+                )
+        if components is not None:
+            components = domain.check_count("components", components)
+            if components > self.units:
+                raise ValueError(
+                    "`components` must be at most `units`. Received: "
+                    f"components={components}, units={units}"
+                )
+        for name, value in (("gain", gain), ("bias_feature", bias_feature)):
+            if value is not None:
+                domain.check_norm_bound(name, value)
+        if not math.isfinite(centre):
+            raise ValueError(
+                f"`centre` must be a finite number. Received: centre={centre}"
+            )
+        if visible is not None:
+            visible = tuple(int(v) for v in visible)
+            if len(visible) != 2 or not 0 <= visible[0] < visible[1]:
+                raise ValueError(
+                    "`visible` must be (start, stop) with 0 <= start < stop. "
+                    f"Received: visible={visible}"
+                )
+        if not isinstance(seed, (int, np.integer)) or seed < 0:
+            raise ValueError(
+                f"`seed` must be an integer >= 0. Received: seed={seed!r}"
+            )
+        if tied and not trainable:
+            raise ValueError(
+                "`tied=True` belongs to the published form "
+                "(`trainable=True`): a released decoder has weights of its "
+                'own. `source="random", rounds=R` ties the next encoder to it.'
+            )
+        if visible is not None and source == "random" and rounds > 1:
+            raise ValueError(
+                "`visible` and `rounds` > 1 exclude each other with "
+                '`source="random"`: the next encoder is the transpose of a '
+                f"decoder of all inputs. Received: visible={visible}"
+            )
+        self.activation, self.source = activation, source
+        self.components, self.gain = components, gain
+        self.input_bound = domain.check_norm_bound("input_bound", input_bound)
+        self.centre = float(centre)
+        self.bias_feature = (
+            self.input_bound / 3 if bias_feature is None else bias_feature
+        )
+        self.clip, self.visible = bool(clip), visible
+        self.form, self.tied = form, bool(tied)
+        self.noise_on, self.seed = noise_on, int(seed)
+        self.input_spec = keras.layers.InputSpec(ndim=2)
+        self._ledger_json = None
+        # Set when a training step with the perturbed objective is traced.
+        self.objective_in_use = False
+
+    def build(self, input_shape):
+        inputs = input_shape[-1]
+        if inputs is None:
+            raise ValueError(
+                "The last axis of the input must be known. "
+                f"Received: input_shape={tuple(input_shape)}"
+            )
+        self.input_dim = inputs
+        if self.visible is not None and self.visible[1] > inputs:
+            raise ValueError(
+                f"`visible` must lie within the {inputs} inputs. Received: "
+                f"visible={self.visible}"
+            )
+        if self.components is not None and self.components > inputs:
+            raise ValueError(
+                f"`components` must be at most the {inputs} inputs. Received: "
+                f"components={self.components}"
+            )
+        start = self._random_encoder() if self.source == "random" else None
+        self.kernel = self._weight("kernel", (inputs, self.units), start)
+        self.bias = self._weight("bias", (self.units,))
+        # Decoders learn in `Autoencoder` only; elsewhere they are no part of
+        # the output and would have no gradient.
+        self.decoder_kernel = None
+        if not self.tied:
+            self.decoder_kernel = self._weight(
+                "decoder_kernel", (self.units, self.visible_dim)
+            )
+        self.decoder_bias = self._weight("decoder_bias", (self.visible_dim,))
+        self.set_decoder_trainable(False)
+
+    def set_decoder_trainable(self, value):
+        """Whether the decoder's own weights train with the layer."""
+        for weight in (self.decoder_kernel, self.decoder_bias):
+            if weight is not None:
+                weight.trainable = value
+
+    def _weight(self, name, shape, value=None):
+        if value is not None:
+            initializer = lambda shape, dtype: ops.convert_to_tensor(  # noqa: E731
+                value, dtype
+            )
+        else:
+            initializer = "glorot_uniform" if len(shape) == 2 else "zeros"
+        return self.add_weight(name=name, shape=shape, initializer=initializer)
+
+    def _random_encoder(self):
+        # A record at its bound gets logits of standard deviation `gain`.
+        rng = np.random.default_rng(self.seed)
+        kernel = rng.standard_normal((self.input_dim, self.units))
+        return kernel * self._gain(mixed=True) / self.input_bound
+
+    def _gain(self, mixed):
+        return _GAIN[mixed] if self.gain is None else float(self.gain)
+
+    # Shapes and public constants -----------------------------------------
+
+    @property
+    def visible_range(self):
+        """`(start, stop)` of the inputs that are reconstructed."""
+        return self.visible or (0, self.input_dim)
+
+    @property
+    def visible_dim(self):
+        start, stop = self.visible_range
+        return stop - start
+
+    @property
+    def code_scale(self):
+        """Public root mean square that `2 h - 1` hardly exceeds.
+
+        `|2 sigmoid(u) - 1| <= min(1, |u| / 2)`, and u has standard deviation
+        `gain`.
+        """
+        if self.activation == "linear":
+            return self._gain(False)
+        mixed = self.source == "random" or self._is_mixed(self.input_dim)
+        return min(1.0, self._gain(mixed) / 2)
+
+    def _is_mixed(self, available):
+        if self.components is None:
+            return self.units > available
+        return self.components < self.units
+
+    @property
+    def moment_bound(self):
+        """L2 bound on an input with its constant entry."""
+        return math.hypot(self.input_bound, self.bias_feature)
+
+    # Encoding and decoding -----------------------------------------------
+
+    def call(self, inputs, training=False):
+        centred = inputs - ops.cast(self.centre, inputs.dtype)
+        code = ops.add(ops.matmul(centred, self.kernel), self.bias)
+        if self.activation == "sigmoid":
+            code = ops.sigmoid(code)
+        if training and self.is_perturbed:
+            self.objective_in_use = True
+            if self.noise_on == "hidden":
+                noise = self._get_hidden("hidden_noise")
+                code = code + ops.cast(noise, code.dtype)
+            else:
+                self.add_loss(self._noise_loss())
+        return code
+
+    def decode(self, code, logits=False):
+        """Reconstructs the visible inputs.
+
+        Args:
+            code: `(batch, units)`.
+            logits: with `form="cross_entropy"`, whether logits z are
+                returned (what `PerturbedReconstruction` takes) instead of
+                `1/2 + z/4`, the read-out of the Taylor optimum
+                (`sigmoid(z)` if `tied`).
+
+        Returns:
+            `(batch, visible)`.
+        """
+        kernel = self._decoder()
+        z = ops.matmul(code, ops.cast(kernel, code.dtype))
+        z = z + ops.cast(self.decoder_bias, code.dtype)
+        if logits or self.form == "squared_error":
+            return z
+        return ops.sigmoid(z) if self.tied else 0.5 + z / 4
+
+    def _decoder(self):
+        if not self.tied:
+            return self.decoder_kernel
+        start, stop = self.visible_range
+        return ops.transpose(ops.convert_to_tensor(self.kernel)[start:stop])
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.units)
+
+    # Proven: weights from releases ---------------------------------------
+
+    @property
+    def is_released(self):
+        """Whether the weights come from a release."""
+        return self._ledger_json is not None
+
+    @property
+    def ledger_json(self):
+        """The ledger of the releases, or `None`."""
+        return self._ledger_json
+
+    def mark_released(self, ledger_json):
+        """Records the ledger that the weights are functions of."""
+        self._ledger_json = ledger_json
+
+    def augment(self, inputs):
+        """`[v - centre; c]`, what the second moment is taken of; NumPy."""
+        inputs = np.asarray(inputs)
+        centred = inputs - np.asarray(self.centre, inputs.dtype)
+        constant = np.full((len(inputs), 1), self.bias_feature, inputs.dtype)
+        return np.concatenate([centred, constant], axis=1)
+
+    def code_features(self, code):
+        """Codes in the unit ball and a constant entry, what A of the
+        decoder's objective is taken of; NumPy `(n, b)` to `(n, b + 1)`."""
+        slope, offset = self._code_map()
+        code = np.asarray(code, np.float64) * slope + offset
+        code = domain.project_to_ball(code, 1.0, clip=True)
+        constant = np.full((len(code), 1), _CODE_CONSTANT)
+        return np.concatenate([code, constant], axis=1)
+
+    def _code_map(self):
+        """Slope and offset that bring a code to a norm of about 1."""
+        scale = self.code_scale * math.sqrt(self.units)
+        if self.activation == "sigmoid":
+            return 2 / scale, -1 / scale
+        return 1 / scale, 0.0
+
+    @property
+    def code_bound(self):
+        """L2 bound on a row of `code_features`."""
+        return math.hypot(1.0, _CODE_CONSTANT)
+
+    def set_principal(self, mean, directions, variances, above_noise):
+        """Encoder and decoder from released moments.
+
+        Args:
+            mean: `(inputs,)`, of `v - centre`.
+            directions: orthonormal columns `(inputs, k)`.
+            variances: `(k,)`, positive, descending.
+            above_noise: int, how many variances are above the noise.
+        """
+        mixed = self._is_mixed(self.input_dim)
+        keep = self.components or min(self.units, self.input_dim)
+        if mixed and self.components is None:
+            keep = max(1, min(keep, above_noise))
+        directions, variances = directions[:, :keep], variances[:keep]
+        rng = np.random.default_rng(self.seed)
+        gain = self._gain(mixed)
+        if mixed:
+            mixing = rng.standard_normal((keep, self.units))
+            mixing *= gain / math.sqrt(variances.sum())
+            offset = rng.uniform(-gain / 2, gain / 2, self.units)
+        else:
+            mixing = np.eye(keep, self.units) * gain / math.sqrt(variances[0])
+            offset = np.zeros(self.units)
+        kernel = directions @ mixing
+        self.kernel.assign(kernel)
+        self.bias.assign(offset - mean @ kernel)
+        # The decoder: least squares on a Gaussian with these moments, in the
+        # principal coordinates.
+        count = max(4096, _FIT_RECORDS * self.units)
+        scores = rng.standard_normal((count, keep)) * np.sqrt(variances)
+        code = scores @ mixing + offset
+        if self.activation == "sigmoid":
+            code = 1 / (1 + np.exp(-code))
+        rows = np.concatenate([code, np.ones((count, 1))], axis=1)
+        solution = np.linalg.lstsq(rows, scores, rcond=1e-6)[0]
+        start, stop = self.visible_range
+        read_out = solution @ directions[start:stop].T
+        read_out[-1] += mean[start:stop] + self.centre
+        self._set_decoder(read_out[:-1], read_out[-1])
+
+    def set_decoder(self, minimiser, centre):
+        """The decoder from the minimiser of a released objective.
+
+        Args:
+            minimiser: `(units + 1, visible)` weights of `code_features` such
+                that they predict `v - centre`.
+            centre: the objective's centre.
+        """
+        weights, constant = minimiser[:-1], minimiser[-1] * _CODE_CONSTANT
+        slope, offset = self._code_map()
+        constant = constant + offset * weights.sum(axis=0)
+        self._set_decoder(slope * weights, constant + centre)
+
+    def _set_decoder(self, weights, values):
+        # Logits z of the Taylor optimum: values are 1/2 + z/4.
+        if self.form == "cross_entropy":
+            weights, values = 4 * weights, 4 * (values - 0.5)
+        self.decoder_kernel.assign(weights)
+        self.decoder_bias.assign(values)
+
+    def tie_encoder(self):
+        """The next round's encoder: the decoder's transpose, scaled so that
+        a record at its bound gets logits of about `gain`."""
+        kernel = ops.convert_to_numpy(self.decoder_kernel).T.astype(np.float64)
+        lengths = np.linalg.norm(kernel, axis=0)
+        kernel = kernel / np.where(lengths > 0, lengths, 1.0)
+        scale = self._gain(mixed=True) * math.sqrt(self.input_dim)
+        self.kernel.assign(kernel * scale / self.input_bound)
+        self.bias.assign(np.zeros(self.units))
+
+    # Published: fixed noise ----------------------------------------------
+
+    @property
+    def is_perturbed(self):
+        """Whether noise (published form) was fixed."""
+        return self._has_hidden("linear_noise") or self._has_hidden(
+            "hidden_noise"
+        )
+
+    def fix_noise(self, **noise):
+        """Fixes noise that is already divided by the number of records.
+
+        Args:
+            linear_noise: `(units, visible)` on lambda^(1), and
+            quadratic_noise: `(visible, units, units)` on lambda^(2); or
+            hidden_noise: `(units,)`.
+
+        Raises:
+            ValueError: if the layer was perturbed or released before.
+        """
+        if self.is_perturbed or self.is_released:
+            raise ValueError(
+                f"The objective of layer '{self.name}' is perturbed already."
+            )
+        for name, value in noise.items():
+            value = np.asarray(value)
+            if name == "quadratic_noise":
+                # w^T N w sees the symmetric part only.
+                value = (value + np.swapaxes(value, 1, 2)) / 2
+            self._set_hidden(name, value)
+
+    def _noise_loss(self):
+        weights = ops.convert_to_tensor(self._decoder())
+        rows = ops.expand_dims(ops.transpose(weights), 1)
+        # w^T N w with a symmetric N: one product gives value and gradient.
+        curved = ops.stop_gradient(
+            ops.matmul(rows, self._get_hidden("quadratic_noise"))
+        )
+        square = ops.sum(rows * curved)
+        linear = ops.sum(self._get_hidden("linear_noise") * weights)
+        return linear + 2 * square - ops.stop_gradient(square)
+
+    # Saving: a release is safe to save, noise is not ---------------------
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        if self.is_released:
+            store["ledger"] = np.frombuffer(
+                self._ledger_json.encode(), np.uint8
+            )
+
+    def load_own_variables(self, store):
+        weights = self.weights
+        stored = [key for key in store.keys() if key.isdigit()]
+        if len(stored) != len(weights):
+            raise ValueError(
+                f"Layer '{self.name}' expected {len(weights)} variables, but "
+                f"the file holds {len(stored)}."
+            )
+        ledger = None
+        if "ledger" in store.keys():
+            ledger = bytes(np.asarray(store["ledger"])).decode()
+            json.loads(ledger)
+        for index, weight in enumerate(weights):
+            weight.assign(store[str(index)])
+        self._ledger_json = ledger
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "activation": self.activation,
+            "source": self.source,
+            "rounds": self.rounds,
+            "components": self.components,
+            "gain": self.gain,
+            "input_bound": self.input_bound,
+            "centre": self.centre,
+            "bias_feature": self.bias_feature,
+            "clip": self.clip,
+            "visible": self.visible,
+            "form": self.form,
+            "tied": self.tied,
+            "noise_on": self.noise_on,
+            "seed": self.seed,
+        }
+
+
+# The constant entry beside a code in the unit ball.
+_CODE_CONSTANT = 0.3
