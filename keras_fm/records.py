@@ -22,7 +22,9 @@ def batches(data, batch_size=4096, labelled=True):
             weights, or x and y differ in length.
     """
     _pair = _labelled_pair if labelled else _unlabelled_pair
-    if not labelled and isinstance(data, np.ndarray):
+    if not labelled:
+        data = _without_tuple(data)
+    if not labelled and hasattr(data, "__array__"):
         data = (data, np.zeros(len(data)))
         for x, _ in _array_batches(data, batch_size):
             yield x, None
@@ -90,7 +92,13 @@ def _labelled_pair(batch):
     return x, y
 
 
+def _without_tuple(data):
+    """x of `(x,)`, which Keras takes for x alone."""
+    return data[0] if isinstance(data, tuple) and len(data) == 1 else data
+
+
 def _unlabelled_pair(batch):
+    batch = _without_tuple(batch)
     if isinstance(batch, (tuple, list)):
         return _labelled_pair(batch)[0], None
     x = np.asarray(batch)
@@ -114,7 +122,9 @@ def batches_by_owner(data, owners, batch_size=4096, labelled=True):
     Raises:
         ValueError: if `data` is not made of arrays, or lengths differ.
     """
-    if not labelled and isinstance(data, np.ndarray):
+    if not labelled:
+        data = _without_tuple(data)
+    if not labelled and hasattr(data, "__array__"):
         data = (data, np.zeros(len(data)))
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         raise ValueError(
@@ -123,7 +133,9 @@ def batches_by_owner(data, owners, batch_size=4096, labelled=True):
         )
     x, y = (np.asarray(a) for a in data)
     owners = np.asarray(owners)
-    if owners.shape != (len(x),) or len(x) != len(y) or not len(x):
+    # A NaN equals no other id: its rows would be owners of their own.
+    missing = bool(np.any(owners != owners))
+    if owners.shape != (len(x),) or len(x) != len(y) or not len(x) or missing:
         raise ValueError(
             "`owners` must hold one id for each record. Received: "
             f"owners.shape={owners.shape}, x.shape={x.shape}, "

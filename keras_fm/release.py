@@ -227,26 +227,28 @@ class Release:
         return loaded
 
 
-class QuadraticRelease(Release):
-    """A released objective that is quadratic in its weights.
-
-    `quadratic` `(m, m)` is A plus noise (symmetric, may be indefinite),
-    `linear` `(m, M)` is S plus noise.
-    """
+class _SecondMoments(Release):
+    """What releases of A share. `quadratic` `(m, m)` is A plus noise
+    (symmetric, may be indefinite)."""
 
     @property
     def quadratic(self):
         return self.statistics["quadratic"]
-
-    @property
-    def linear(self):
-        return self.statistics["linear"]
 
     def noise_edge(self):
         """Spectral edge of the noise on A: 2 sqrt(m) times the standard
         deviation of an off-diagonal entry (Wigner's semicircle)."""
         stddev = self.objective.off_diagonal_stddev(self.mechanism)
         return 2 * math.sqrt(self.objective.num_features) * stddev
+
+
+class QuadraticRelease(_SecondMoments):
+    """A released objective that is quadratic in its weights: `quadratic`
+    and `linear` `(m, M)`, S plus noise."""
+
+    @property
+    def linear(self):
+        return self.statistics["linear"]
 
     def minimise(self, ridge_factor=0.5):
         """Post-processing: a convex objective and its minimiser.
@@ -317,7 +319,7 @@ class ReconstructionRelease(QuadraticRelease):
     """A released `ReconstructionObjective`: a decoder for fixed features."""
 
 
-class SecondMomentRelease(QuadraticRelease):
+class SecondMomentRelease(_SecondMoments):
     """A released `SecondMomentObjective` of records `[v; c]`.
 
     Everything here is post-processing: exact functions of the released A
@@ -357,6 +359,11 @@ class SecondMomentRelease(QuadraticRelease):
             columns `(d, units)`, `(units,)` descending and positive.
         """
         mean, covariance, count = self.moments(constant)
+        if not 1 <= units <= len(mean):
+            raise ValueError(
+                f"`units` must be between 1 and {len(mean)}. Received: "
+                f"units={units}"
+            )
         values, vectors = np.linalg.eigh(covariance)
         values, vectors = values[::-1][:units], vectors[:, ::-1][:, :units]
         # A sign that does not depend on the linear algebra library.

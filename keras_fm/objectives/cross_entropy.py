@@ -43,8 +43,6 @@ class CrossEntropyObjective(QuadraticObjective):
 
     num_outputs: int
 
-    proof = "docs/proofs/cross_entropy.md"
-
     def __post_init__(self):
         super().__post_init__()
         count = domain.check_count("num_outputs", self.num_outputs)

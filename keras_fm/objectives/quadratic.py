@@ -51,6 +51,7 @@ class QuadraticObjective(abc.ABC):
     reach: int = 0
 
     names = ("quadratic", "linear")
+    proof_of_one_record = "docs/proofs/cross_entropy.md"
     # The objective is <L, W> + curvature * tr(W^T A W).
     curvature = 1 / 8
 
@@ -66,6 +67,15 @@ class QuadraticObjective(abc.ABC):
         if self.reach != 0:
             count = domain.check_count("reach", self.reach)
             object.__setattr__(self, "reach", count)
+
+    @property
+    def proof(self):
+        """Where the sensitivity is proved, for the ledger."""
+        other = "docs/proofs/reconstruction.md"
+        several = self.grouped or self.reach
+        if several and other not in self.proof_of_one_record:
+            return f"{self.proof_of_one_record}, {other}"
+        return self.proof_of_one_record
 
     # Targets -------------------------------------------------------------
 
@@ -243,7 +253,8 @@ class QuadraticObjective(abc.ABC):
         docs/proofs/cross_entropy.md, proposition 4.
 
         An owner of several records (`grouped`): the same for add_remove,
-        twice the add_remove value for replace_one. Each of `reach` other
+        twice the add_remove value for replace_one (sqrt(2) times for A alone
+        in the L2 norm). Each of `reach` other
         units adds the replace_one value. docs/proofs/reconstruction.md,
         propositions 3 and 4.
 
@@ -260,7 +271,10 @@ class QuadraticObjective(abc.ABC):
     def _unit(self, norm, replace):
         """What one privacy unit's own records may change."""
         if self.grouped and replace:
-            return 2 * self._joint(norm, replace=False)
+            # Sums of squares have nonnegative inner products.
+            squares = norm == "l2" and not self.target_bound
+            factor = math.sqrt(2) if squares else 2.0
+            return factor * self._joint(norm, replace=False)
         return self._joint(norm, replace)
 
     def _joint(self, norm, replace):
@@ -383,6 +397,8 @@ def _runs(owners, n):
             f"ids, {n} records"
         )
     owners = np.asarray(owners)
+    if np.any(owners != owners):
+        raise ValueError("An owner id is NaN, which equals no other id.")
     starts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]][:n])
     if len(starts) != len(np.unique(owners)):
         raise ValueError(

@@ -59,7 +59,7 @@ class ReconstructionObjective(QuadraticObjective):
     centre: float = 0.5
     form: str = "cross_entropy"
 
-    proof = "docs/proofs/reconstruction.md"
+    proof_of_one_record = "docs/proofs/reconstruction.md"
 
     def __post_init__(self):
         super().__post_init__()

@@ -27,7 +27,8 @@ class SecondMomentObjective(QuadraticObjective):
 
     Sensitivities are those of A: L2 C^2 (add_remove), sqrt(2) C^2
     (replace_one); L1 C^2 (1 + m) / 2 and C^2 sqrt(m (m + 3) / 2).
-    docs/proofs/cross_entropy.md, propositions 1 and 2.
+    docs/proofs/cross_entropy.md, propositions 1 and 2; why A is enough:
+    docs/proofs/reconstruction.md, proposition 2.
 
     Example:
 
@@ -37,7 +38,9 @@ class SecondMomentObjective(QuadraticObjective):
     """
 
     names = ("quadratic",)
-    proof = "docs/proofs/cross_entropy.md"
+    proof_of_one_record = (
+        "docs/proofs/reconstruction.md, docs/proofs/cross_entropy.md"
+    )
     num_targets = 0
     target_bound = 0.0
 
