@@ -55,6 +55,9 @@ setuptools.setup(
         "jax": ["jax"],
         "torch": ["torch"],
         "test": _TEST,
+        # Cross-checks of the regression baselines; 0.6.6 needs an old
+        # scikit-learn, so it has an environment of its own.
+        "test-diffprivlib": [*_TEST, "diffprivlib==0.6.6", "scikit-learn<1.7"],
     },
     entry_points={"console_scripts": ["keras-fm = keras_fm.cli:main"]},
     classifiers=[

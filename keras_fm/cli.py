@@ -10,8 +10,8 @@ _USAGE = """keras-fm: private Keras models by the functional mechanism.
 Commands:
   keras-fm compare    train one architecture in every way, side by side:
                       non-private, truncated, published, proven,
-                      adaptive (AdLM), and tensorflow-privacy's DP-SGD;
-                      print one table
+                      adaptive (AdLM), auto-encoder (dPA), and
+                      tensorflow-privacy's DP-SGD; print one table
   keras-fm --version  print the version
 
 `keras-fm compare --help` explains every flag.
@@ -74,9 +74,9 @@ def _define_compare(values):
         "methods",
         None,
         "Comma-separated: non_private, truncated, published, adlm_published, "
-        "proven, adlm_proven, dp_sgd_vectorized, dp_sgd_sequential, "
-        "dp_sgd_head. Default: all (without the DP-SGD ones where "
-        "tensorflow-privacy is missing).",
+        "proven, adlm_proven, dpa_published, dpa_proven, dp_sgd_vectorized, "
+        "dp_sgd_sequential, dp_sgd_head. Default: all (without the DP-SGD "
+        "ones where tensorflow-privacy is missing).",
     )
     define(flags.DEFINE_list, "epsilons", ["0.5", "2", "8"], "Privacy budgets.")
     define(

@@ -15,6 +15,10 @@ and every method starts from the same initial weights:
   it public; the output layer's objective is released once.
 * `adlm_proven`: `AdaptiveLaplace` around the layers of `proven`: the same
   budget also pays for the relevance that scales the features.
+* `dpa_published`: `keras_fm.models.DeepPrivateAutoencoder` as published, one
+  encoder of `hidden` units, pre-trained, then fine-tuned.
+* `dpa_proven`: the affine layer of `proven` becomes a `PrivateEncoder`: the
+  same budget also pays for its moments.
 * `dp_sgd_vectorized`, `dp_sgd_sequential`: all layers train by
   tensorflow-privacy's DP-SGD, in its two forms.
 * `dp_sgd_head`: DP-SGD on the features that `proven` uses, output layer
@@ -46,8 +50,9 @@ from keras_fm.baselines import dp_sgd
 from keras_fm.callbacks import PrivateModel
 from keras_fm.layers.perturbed_affine import PerturbedAffine
 from keras_fm.layers.private_dense import PrivateDense
+from keras_fm.layers.private_encoder import PrivateEncoder
 from keras_fm.losses import TaylorCrossEntropy
-from keras_fm.models import AdaptiveLaplace
+from keras_fm.models import AdaptiveLaplace, DeepPrivateAutoencoder
 
 METHODS = (
     "non_private",
@@ -56,6 +61,8 @@ METHODS = (
     "adlm_published",
     "proven",
     "adlm_proven",
+    "dpa_published",
+    "dpa_proven",
     "dp_sgd_vectorized",
     "dp_sgd_sequential",
     "dp_sgd_head",
@@ -68,6 +75,8 @@ _LABELS = {
     "adlm_published": "published (AdLM), claimed",
     "proven": "proven, one read",
     "adlm_proven": "proven, adaptive (AdLM)",
+    "dpa_published": "published (dPA), claimed",
+    "dpa_proven": "proven, auto-encoder (dPA)",
     "dp_sgd_vectorized": "DP-SGD, vectorized optimizer",
     "dp_sgd_sequential": "DP-SGD, DPSequential",
     "dp_sgd_head": "DP-SGD on proven's features",
@@ -311,9 +320,23 @@ class _Trainer:
                 pretrained=self._pretrained[seed][0],
                 **model.private_arguments,
             )
+        elif method == "dpa_published":
+            model = self._published_dpa(seed)
+            private = PrivateModel(
+                epsilon, data=(self.x, self.y), **model.private_arguments
+            )
+            model.pretrain(
+                self.x,
+                private,
+                epochs=spec.epochs,
+                batch_size=spec.batch_size,
+                optimizer=keras.optimizers.Adam(spec.learning_rate),
+            )
         else:
             if method == "proven":
                 model = self._model(seed, trainable=False)
+            elif method == "dpa_proven":
+                model = self._proven_dpa(seed)
             else:
                 body = self._body(seed, trainable=False)
                 model = self._adlm(
@@ -377,6 +400,38 @@ class _Trainer:
             seconds = time.perf_counter() - begin
             self._pretrained[seed] = model, seconds
         return self._pretrained[seed][1]
+
+    # dPA -----------------------------------------------------------------
+
+    def _published_dpa(self, seed):
+        keras.utils.set_random_seed(seed)
+        # Public features are of unit length: each is in [-1, 1].
+        return DeepPrivateAutoencoder(
+            self.x.shape[1:],
+            hidden=(self.spec.hidden or 64,),
+            units=self.classes,
+            guarantee="published",
+            bounds=(-1.0, 1.0),
+        )
+
+    def _proven_dpa(self, seed):
+        keras.utils.set_random_seed(seed)
+        encoder = PrivateEncoder(
+            min(self.spec.hidden or 64, self.x.shape[1]), name="encoder"
+        )
+        return keras.Sequential(
+            [
+                keras.Input(self.x.shape[1:]),
+                encoder,
+                keras.layers.Rescaling(2.0, offset=-1.0, name="centred"),
+                keras.layers.UnitNormalization(name="unit_norm"),
+                PrivateDense(
+                    self.classes,
+                    kernel_initializer=self._head_initializer(seed),
+                    name="output",
+                ),
+            ]
+        )
 
     # DP-SGD --------------------------------------------------------------
 
@@ -479,7 +534,13 @@ def run(spec, out=None, progress=True):
     Returns:
         list of `Outcome`.
     """
-    train, test = datasets.load(spec.dataset)
+    loaded = datasets.load(spec.dataset)
+    if not isinstance(loaded, tuple):
+        raise ValueError(
+            f"{spec.dataset!r} is no data set of images. Behaviour prediction "
+            "is compared by benchmarks/behavior.py; see docs/dpa.md."
+        )
+    train, test = loaded
     if spec.train_records:
         train = tuple(a[: spec.train_records] for a in train)
     with _Watch() as watch:

@@ -34,3 +34,28 @@ def test_adlm_relevance(run, tmp_path):
     assert "claimed:    (epsilon = 4," in printed
     assert "proven:     (epsilon = inf" in printed
     assert (tmp_path / "relevance.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_private_autoencoder(run, tmp_path):
+    printed = run("private_autoencoder.py")
+    assert "proven:     (epsilon = 3.99" in printed
+    assert "encoder_1 (moments): proven" in printed
+    errors = [
+        float(line.split()[place])
+        for line, place in (
+            (next(x for x in printed.splitlines() if x.startswith(start)), at)
+            for start, at in (("mean squared", 3), ("16 tanh", -1))
+        )
+    ]
+    # The mean image has 0.073.
+    assert errors[0] < 0.03 and errors[1] < 0.06
+    png = tmp_path / "private_autoencoder.png"
+    assert png.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_behavior_prediction(run):
+    printed = run("behavior_prediction.py")
+    assert "unit:       one user with all windows" in printed
+    assert "proven:     (epsilon = 7.99" in printed
+    accuracy = float(printed.split("days: ")[1].split()[0])
+    assert accuracy > 65  # the larger class has 50 to 55 %

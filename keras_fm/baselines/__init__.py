@@ -2,6 +2,7 @@
 
 from keras_fm.baselines.conditional_rbm import ConditionalRBM
 from keras_fm.baselines.dp_sgd import DPSGDClassifier, DPSGDConfig
+from keras_fm.baselines.dp_sgd_autoencoder import DPSGDAutoencoder
 from keras_fm.baselines.dpme import DPME
 from keras_fm.baselines.filter_priority import FilterPriority
 from keras_fm.baselines.functional_regression import (
@@ -13,6 +14,7 @@ from keras_fm.baselines.social_rbm import SocialRBM
 __all__ = [
     "ConditionalRBM",
     "DPME",
+    "DPSGDAutoencoder",
     "DPSGDClassifier",
     "DPSGDConfig",
     "FilterPriority",

@@ -399,7 +399,15 @@ class DPSGDClassifier:
         tf.random.set_seed(self.seed)
         try:
             step = _Step(
-                tf, tf_keras, privacy, self._model, self.config, plan, x, y
+                tf,
+                tf_keras,
+                privacy,
+                self._model,
+                self.config,
+                plan,
+                x,
+                y,
+                self._loss(tf_keras),
             )
             # From the first read on, the budget counts as spent.
             self.plan, self._twin = plan, step.twin
@@ -420,14 +428,7 @@ class DPSGDClassifier:
         Returns:
             float32 array `(m, num_classes)`.
         """
-        self._check_fitted()
-        x = np.asarray(x, dtype="float32")
-        logits = np.concatenate(
-            [
-                np.asarray(self._twin(x[i : i + 4096], training=False))
-                for i in range(0, len(x), 4096)
-            ]
-        )
+        logits = self._outputs(x)
         logits -= logits.max(axis=1, keepdims=True)
         exp = np.exp(logits)
         return exp / exp.sum(axis=1, keepdims=True)
@@ -563,8 +564,25 @@ class DPSGDClassifier:
     def _check_fitted(self):
         if self._twin is None:
             raise RuntimeError(
-                "This DPSGDClassifier is not fitted. Call `fit` first."
+                f"This {type(self).__name__} is not fitted. Call `fit` first."
             )
+
+    @staticmethod
+    def _loss(tf_keras):
+        """Function from a reduction to the loss of a batch."""
+        return functools.partial(
+            tf_keras.losses.SparseCategoricalCrossentropy, from_logits=True
+        )
+
+    def _outputs(self, x):
+        self._check_fitted()
+        x = np.asarray(x, dtype="float32")
+        return np.concatenate(
+            [
+                np.asarray(self._twin(x[i : i + 4096], training=False))
+                for i in range(0, len(x), 4096)
+            ]
+        )
 
     def _check_data(self, x, y, num_classes):
         x = np.asarray(x, dtype="float32")
@@ -616,7 +634,7 @@ class DPSGDClassifier:
 class _Step:
     """One DP-SGD update: clip and noise chunk by chunk, then apply."""
 
-    def __init__(self, tf, tf_keras, privacy, model, config, plan, x, y):
+    def __init__(self, tf, tf_keras, privacy, model, config, plan, x, y, loss):
         rows = min(plan.capacity, _physical_rows(model, config))
         chunks = -(-plan.capacity // rows)
         # Even chunks need less padding.
@@ -626,9 +644,6 @@ class _Step:
         noise = plan.noise_multiplier / math.sqrt(chunks)
         scale = rows / plan.expected_batch_size
         layers = _twin_layers(tf_keras, model)
-        loss = functools.partial(
-            tf_keras.losses.SparseCategoricalCrossentropy, from_logits=True
-        )
         if config.form == "vectorized":
             self.twin = tf_keras.Sequential(layers)
             self.clipping = "gradients"

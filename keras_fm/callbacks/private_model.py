@@ -91,8 +91,10 @@ class PrivateModel(keras.callbacks.Callback):
             is scaled back to what one record may add. `data` must be arrays.
         unit: what the privacy unit is, in words, for the report.
         reach: proven form: how many *other* units' records one unit's data
-            may enter (friends' behaviour among the features); the
-            sensitivity grows with it.
+            may enter (friends' behaviour among the features), counted in
+            privacy units: users with `owners`, rows without. The
+            sensitivity grows with it. Who may enter whose records must be
+            public.
         notes: further public facts for the report.
         pretrained: for published AdLM (a layer with `adaptive=True`), the
             network whose relevance is used: a trained clone of the model,
@@ -526,6 +528,8 @@ class PrivateModel(keras.callbacks.Callback):
             n = len(np.unique(self.owners)) if self.n_public else None
         elif isinstance(self.data, (tuple, list)) and self.n_public:
             n = len(self.data[0])
+        elif isinstance(self.data, np.ndarray) and self.n_public:
+            n = len(self.data)
         if n and delta >= 1 / n:
             warnings.warn(
                 f"delta = {delta:g} is not below one over the number of "

@@ -202,15 +202,25 @@ class ProvenPlan:
         )
 
         def read_moments():
-            for x, _, n, *owners in self._padded():
+            for x, n, *owners in self._label_checked():
                 yield layer.augment(inputs(x)[:n]), None, *owners
 
         def read_codes():
-            for x, _, n, *owners in self._padded():
+            for x, n, *owners in self._label_checked():
                 found = inputs(x)
                 code = keras.ops.convert_to_numpy(layer(found))[:n]
                 visible = found[:n, start:stop]
                 yield layer.code_features(code), visible, *owners
+
+        def read_tied():
+            before = layer.get_weights()
+            layer.tie_encoder()
+            try:
+                yield from read_codes()
+            except BaseException:
+                # The decoder belongs to the encoder before.
+                layer.set_weights(before)
+                raise
 
         def learn_moments(release):
             constant = layer.bias_feature
@@ -234,7 +244,7 @@ class ProvenPlan:
 
             def read(again=again, codes=not first):
                 if again:
-                    layer.tie_encoder()
+                    return read_tied()
                 return read_codes() if codes else read_moments()
 
             def learn(release, first=first):
@@ -254,8 +264,8 @@ class ProvenPlan:
             )
         return steps
 
-    def _head_steps(self):
-        objective = CrossEntropyObjective(
+    def _head_objective(self):
+        return CrossEntropyObjective(
             num_features=self.head.num_features,
             num_outputs=self.head.units,
             feature_bound=self.head.objective_bound,
@@ -263,6 +273,9 @@ class ProvenPlan:
             quadratic_scale=self.head.quadratic_scale,
             **self._privacy_unit(),
         )
+
+    def _head_steps(self):
+        objective = self._head_objective()
 
         def learn(release):
             self.release = release
@@ -401,6 +414,15 @@ class ProvenPlan:
         self.releases = dict(self._encoder_releases)
         if self.head is not None:
             self.releases[self.head.name] = self.release
+
+    def _label_checked(self):
+        # A wrong label is an error before the first charge, not after the
+        # encoders were paid for.
+        objective = self._head_objective() if self.head else None
+        for x, y, n, *owners in self._padded():
+            if objective is not None:
+                objective.targets(y, n)
+            yield x, n, *owners
 
     def _read_head(self):
         for x, y, n, *owners in self._padded():

@@ -80,6 +80,15 @@ class PublishedPlan:
         self.encoders = [
             layer for layer, _ in model_check.private_encoders(model)
         ]
+        for layer in self.encoders:
+            if layer.is_released or not (layer.trainable and layer.tied):
+                raise ValueError(
+                    f"PrivateEncoder '{layer.name}' is of the proven form. A "
+                    "published one is trained on the records, with tied "
+                    "weights: build the model with "
+                    '`DeepPrivateAutoencoder(guarantee="published")`, or the '
+                    "layer with `trainable=True, tied=True`."
+                )
         names = [layer.name for layer in self.encoders]
         names += [f"{self.adaptive.name} (relevance)"] if self.adaptive else []
         names += [layer.name for layer in self.layers] + [self.head.name]

@@ -57,6 +57,9 @@ class PrivateEncoder(HiddenStateLayer):
             best reconstruction). `None` keeps `units` directions if there
             are so many inputs, else mixes those above the noise.
         gain: `None`, or the standard deviation of the largest unit's logit.
+        whitening: float in [0, 1/2], of `source="moments"`: a direction with
+            released variance s is scaled by `s^-whitening`; 0 keeps the
+            proportions of the data, 1/2 makes all variances equal.
         input_bound: public bound C on the L2 norm of `v - centre`.
         centre: public constant subtracted from the inputs.
         bias_feature: `None` (a third of `input_bound`), or the constant
@@ -92,6 +95,7 @@ class PrivateEncoder(HiddenStateLayer):
         rounds=1,
         components=None,
         gain=None,
+        whitening=0.0,
         input_bound=1.0,
         centre=0.0,
         bias_feature=None,
@@ -128,6 +132,11 @@ class PrivateEncoder(HiddenStateLayer):
         for name, value in (("gain", gain), ("bias_feature", bias_feature)):
             if value is not None:
                 domain.check_norm_bound(name, value)
+        if not 0 <= whitening <= 0.5:
+            raise ValueError(
+                "`whitening` must be between 0 and 1/2. Received: "
+                f"whitening={whitening}"
+            )
         if not math.isfinite(centre):
             raise ValueError(
                 f"`centre` must be a finite number. Received: centre={centre}"
@@ -157,6 +166,7 @@ class PrivateEncoder(HiddenStateLayer):
             )
         self.activation, self.source = activation, source
         self.components, self.gain = components, gain
+        self.whitening = float(whitening)
         self.input_bound = domain.check_norm_bound("input_bound", input_bound)
         self.centre = float(centre)
         self.bias_feature = (
@@ -220,7 +230,7 @@ class PrivateEncoder(HiddenStateLayer):
         # A record at its bound gets logits of standard deviation `gain`.
         rng = np.random.default_rng(self.seed)
         kernel = rng.standard_normal((self.input_dim, self.units))
-        return kernel * self._gain(mixed=True) / self.input_bound
+        return kernel * self._gain(mixed=False) / self.input_bound
 
     def _gain(self, mixed):
         return _GAIN[mixed] if self.gain is None else float(self.gain)
@@ -246,7 +256,7 @@ class PrivateEncoder(HiddenStateLayer):
         """
         if self.activation == "linear":
             return self._gain(False)
-        mixed = self.source == "random" or self._is_mixed(self.input_dim)
+        mixed = self.source == "moments" and self._is_mixed(self.input_dim)
         return min(1.0, self._gain(mixed) / 2)
 
     def _is_mixed(self, available):
@@ -266,13 +276,10 @@ class PrivateEncoder(HiddenStateLayer):
         code = ops.add(ops.matmul(centred, self.kernel), self.bias)
         if self.activation == "sigmoid":
             code = ops.sigmoid(code)
-        if training and self.is_perturbed:
+        if training and self._has_hidden("hidden_noise"):
             self.objective_in_use = True
-            if self.noise_on == "hidden":
-                noise = self._get_hidden("hidden_noise")
-                code = code + ops.cast(noise, code.dtype)
-            else:
-                self.add_loss(self._noise_loss())
+            noise = self._get_hidden("hidden_noise")
+            code = code + ops.cast(noise, code.dtype)
         return code
 
     def decode(self, code, logits=False):
@@ -364,13 +371,17 @@ class PrivateEncoder(HiddenStateLayer):
         directions, variances = directions[:, :keep], variances[:keep]
         rng = np.random.default_rng(self.seed)
         gain = self._gain(mixed)
+        # Variances after whitening, the largest first.
+        scaling = variances**-self.whitening
+        scaled = variances * scaling**2
         if mixed:
             mixing = rng.standard_normal((keep, self.units))
-            mixing *= gain / math.sqrt(variances.sum())
+            mixing *= gain / math.sqrt(scaled.sum())
             offset = rng.uniform(-gain / 2, gain / 2, self.units)
         else:
-            mixing = np.eye(keep, self.units) * gain / math.sqrt(variances[0])
+            mixing = np.eye(keep, self.units) * gain / math.sqrt(scaled[0])
             offset = np.zeros(self.units)
+        mixing = scaling[:, None] * mixing
         kernel = directions @ mixing
         self.kernel.assign(kernel)
         self.bias.assign(offset - mean @ kernel)
@@ -410,12 +421,11 @@ class PrivateEncoder(HiddenStateLayer):
 
     def tie_encoder(self):
         """The next round's encoder: the decoder's transpose, scaled so that
-        a record at its bound gets logits of about `gain`."""
+        a record at its bound, along a direction, gets logit `4 gain`."""
         kernel = ops.convert_to_numpy(self.decoder_kernel).T.astype(np.float64)
         lengths = np.linalg.norm(kernel, axis=0)
         kernel = kernel / np.where(lengths > 0, lengths, 1.0)
-        scale = self._gain(mixed=True) * math.sqrt(self.input_dim)
-        self.kernel.assign(kernel * scale / self.input_bound)
+        self.kernel.assign(kernel * 4 * self._gain(False) / self.input_bound)
         self.bias.assign(np.zeros(self.units))
 
     # Published: fixed noise ----------------------------------------------
@@ -449,8 +459,19 @@ class PrivateEncoder(HiddenStateLayer):
                 value = (value + np.swapaxes(value, 1, 2)) / 2
             self._set_hidden(name, value)
 
-    def _noise_loss(self):
-        weights = ops.convert_to_tensor(self._decoder())
+    def noise_loss(self):
+        """What the noise on lambda^(1) and lambda^(2) adds to the
+        reconstruction: `<N1, W> + sum_j w_j^T N2_j w_j`. `None` without such
+        noise.
+
+        `keras_fm.models.Autoencoder` adds it to its loss; fine-tuning has no
+        reconstruction, and hence no noise on it.
+        """
+        if not self._has_hidden("linear_noise"):
+            return None
+        self.objective_in_use = True
+        # Half precision is too coarse for a sum of d b^2 terms.
+        weights = ops.cast(self._decoder(), self.variable_dtype)
         rows = ops.expand_dims(ops.transpose(weights), 1)
         # w^T N w with a symmetric N: one product gives value and gradient.
         curved = ops.stop_gradient(
@@ -494,6 +515,7 @@ class PrivateEncoder(HiddenStateLayer):
             "rounds": self.rounds,
             "components": self.components,
             "gain": self.gain,
+            "whitening": self.whitening,
             "input_bound": self.input_bound,
             "centre": self.centre,
             "bias_feature": self.bias_feature,

@@ -1,3 +1,5 @@
+import warnings
+
 import keras
 import numpy as np
 from keras import ops
@@ -292,19 +294,25 @@ class DeepPrivateAutoencoder(keras.Model):
             stage.compile(
                 _fresh(optimizer), loss or PerturbedReconstruction(top.form)
             )
-            histories.append(
-                stage.fit(
-                    # One batch shows the released weights at work.
-                    x[:batch_size] if proven else x,
+            with warnings.catch_warnings():
+                if proven:
+                    # All weights come from the release, as they should.
+                    warnings.filterwarnings("ignore", ".*trainable weights")
+                history = stage.fit(
+                    x,
                     epochs=1 if proven else epochs,
+                    # One batch shows the released weights at work.
+                    steps_per_epoch=1 if proven else None,
                     batch_size=batch_size,
                     callbacks=callbacks,
                     verbose=verbose,
                 )
-            )
+            histories.append(history)
             for layer, was in zip(below, trainable):
                 layer.trainable = was
-            top.set_decoder_trainable(False)
+            # After `trainable`, which reaches the decoders below too.
+            for layer in stage.encoders:
+                layer.set_decoder_trainable(False)
         return histories
 
     def encode(self, x):
@@ -379,6 +387,9 @@ class Autoencoder(keras.Model):
         # Layers below are fixed: only the topmost learns.
         top = self.encoders[-1]
         code = top(self._below(inputs, training=False), training=training)
+        noise = top.noise_loss() if training else None
+        if noise is not None:
+            self.add_loss(noise)
         return top.decode(code, logits=True)
 
     def compute_loss(
