@@ -1,6 +1,8 @@
 """A released encoder under the output layer: MNIST, no public image.
 
     python benchmarks/encoder_mnist.py
+    python benchmarks/encoder_mnist.py --features=scattering_strokes \
+        --name=encoder_mnist_strokes
 
 Scattering features with a random projection to 800 dimensions (as in
 benchmarks/mnist_accuracy.py), then `PrivateEncoder(800)`, unit norm and
@@ -24,6 +26,9 @@ import keras_fm as fm
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _NAME = flags.DEFINE_string("name", "encoder_mnist", "Name of the file.")
 _EPSILONS = flags.DEFINE_list("epsilons", ["0.25", "0.5", "1", "2", "8"], "")
+_FEATURES = flags.DEFINE_string(
+    "features", "scattering", "Map of keras_fm.features."
+)
 _DRAWS = flags.DEFINE_integer("draws", 3, "Noise draws on the test part.")
 DELTA = 1e-5
 UNITS = 800
@@ -63,7 +68,7 @@ def main(_):
     logging.set_verbosity(logging.ERROR)
     keras.utils.set_random_seed(0)
     (x, y), (x_test, y_test) = fm.datasets.load("mnist")
-    body = fm.features.build("scattering", x.shape[1:], units=UNITS)
+    body = fm.features.build(_FEATURES.value, x.shape[1:], units=UNITS)
     x, x_test = (fm.features.extract(body, v) for v in (x, x_test))
     held_out = (x[:50_000], y[:50_000]), (x[50_000:], y[50_000:])
     rows = []

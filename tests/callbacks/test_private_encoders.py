@@ -150,22 +150,20 @@ KINDS = {
     ),
 }  # fmt: skip
 # With an output layer on top, or without labels.
-every_kind = pytest.mark.parametrize(
-    "kind, units",
-    [
-        ("one", 3),
-        ("two", None),
-        ("mixed", 3),
-        ("moments twice", None),
-        ("random", 3),
-        ("random twice", None),
-        ("random thrice", 3),
-    ],
-)
+EVERY_KIND = [
+    ("one", 3),
+    ("two", None),
+    ("mixed", 3),
+    ("moments twice", None),
+    ("random", 3),
+    ("random twice", None),
+    ("random thrice", 3),
+]
+every_kind = pytest.mark.parametrize("kind, units", EVERY_KIND)
 
 
 @functools.cache
-def planned_and_fitted(kind, units, delta=0.0):
+def planned_and_fitted(kind, units, delta=DELTA):
     """A plan made without reading, and the fit it belongs to. What the
     tests do afterwards costs nothing and changes no encoder."""
     m = model(units=units, **KINDS[kind][0])
@@ -178,8 +176,14 @@ def planned_and_fitted(kind, units, delta=0.0):
     return m, p, text, plan
 
 
-@pytest.mark.parametrize("delta", [DELTA, 0.0])
-@every_kind
+@pytest.mark.parametrize(
+    "kind, units, delta",
+    [
+        *((*kind, DELTA) for kind in EVERY_KIND),
+        ("one", 3, 0.0),
+        ("random twice", None, 0.0),
+    ],
+)
 def test_releases_compose_to_the_budget_and_are_what_the_plan_said(
     kind, units, delta
 ):
@@ -333,27 +337,35 @@ def test_much_budget_gives_the_principal_components():
     assert error < 1.05 * variances[:3].sum() / D
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
-@pytest.mark.parametrize("form", ["squared_error", "cross_entropy"])
-def test_much_budget_gives_the_least_squares_decoder(rounds, form):
+@pytest.mark.parametrize(
+    "rounds, form",
+    [(1, "squared_error"), (1, "cross_entropy"), (2, "squared_error")],
+)
+def test_coefficients_are_those_of_the_last_rounds_codes(rounds, form):
     x, y = records()
     encoder = fm.layers.PrivateEncoder(
-        8, source="random", rounds=rounds, input_bound=1.5, form=form,
+        4, source="random", rounds=rounds, input_bound=1.5, form=form,
         gain=0.3, name="encoder",
     )  # fmt: skip
-    m = by_hand(encoder)
+    m, p = by_hand(encoder), private((x, y), 1e6, DELTA)
     start = encoder.get_weights()[0]
-    fit(m, (x, y), private((x, y), 1e6))
+    fit(m, (x, y), p)
     assert np.array_equal(start, encoder.get_weights()[0]) == (rounds == 1)
-    code = array(encoder(x))
-    h = encoder.code_features(code)
+    release = p.releases["encoder"]
+    h = encoder.code_features(array(encoder(x)))
     centre = 0.5 if form == "cross_entropy" else 0.0
-    best = np.linalg.lstsq(h, x - centre, rcond=None)[0]
+    # Sums over 300 records of order 300; noise of about 1e-2.
+    np.testing.assert_allclose(release.quadratic, h.T @ h, atol=0.05)
+    np.testing.assert_allclose(release.linear, h.T @ (x - centre), atol=0.05)
     twin = type(encoder).from_config(encoder.get_config())
     twin.build((None, D))
-    twin.set_decoder(best, centre)
-    gap = array(encoder.decode(code)) - array(twin.decode(code))
-    assert np.mean(gap**2) < 1e-4 < 0.01 * np.var(x)
+    weights = release.minimise(p.ridge_factor)[1]
+    twin.set_decoder(weights / (4 if form == "cross_entropy" else 1), centre)
+    for a, b in zip(encoder.get_weights()[2:], twin.get_weights()[2:]):
+        np.testing.assert_array_equal(a, b)
+    if rounds == 1:  # few codes are scaled back
+        error = np.mean((array(encoder.decode(encoder(x))) - x) ** 2)
+        assert error < 0.3 * np.var(x)
 
 
 def test_visible_inputs_of_a_released_encoder():
@@ -938,8 +950,9 @@ def hidden_of(layer):
     return {k: array(v) for k, v in layer._hidden.variables.items()}
 
 
-@pytest.mark.parametrize("noise_on", ["coefficients", "hidden"])
-@pytest.mark.parametrize("shares", [None, (0.2, 0.3, 0.5)])
+@pytest.mark.parametrize(
+    "noise_on, shares", [("coefficients", None), ("hidden", (0.2, 0.3, 0.5))]
+)
 def test_claims_make_the_budget_and_nothing_is_proven(noise_on, shares):
     x, y = records()
     m = published_model(noise_on=noise_on)

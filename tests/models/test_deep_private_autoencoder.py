@@ -1,0 +1,462 @@
+"""DeepPrivateAutoencoder as a user meets it: build, train, decode, save."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fm as fm
+from keras_fm.models import Autoencoder, DeepPrivateAutoencoder
+
+D = 8
+
+
+@functools.cache
+def _records(n):
+    """Two hidden factors, values in [0, 1], three classes."""
+    rng = np.random.default_rng(0)
+    y = np.arange(n) % 3
+    factors = rng.normal(size=(n, 2)) / 6
+    factors += np.array([[0.6, 0], [-0.3, 0.5], [-0.3, -0.5]])[y]
+    directions = np.linalg.qr(rng.normal(size=(D, 2)))[0].T
+    return np.clip(0.5 + factors @ directions, 0, 1).astype("float32"), y
+
+
+def records(n=400):
+    x, y = _records(n)
+    return x.copy(), y.copy()
+
+
+def array(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+def proven(data, epsilon=1e5, **kwargs):
+    return fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(epsilon), data=data, **kwargs
+    )
+
+
+def published(m, data, epsilon, **kwargs):
+    return fm.callbacks.PrivateModel(
+        epsilon, data=data, **(m.private_arguments | kwargs)
+    )
+
+
+def adam():
+    return keras.optimizers.Adam(1e-2)
+
+
+def compiled(m, optimizer="adam"):
+    m.compile(optimizer, fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
+    return m
+
+
+def released(hidden=(4,), **kwargs):
+    """An unlabelled model with hardly any noise."""
+    x, _ = records()
+    kwargs = {"input_bound": D**0.5} | kwargs
+    m = DeepPrivateAutoencoder((D,), hidden, **kwargs)
+    m.pretrain(x, proven(x))
+    return m
+
+
+def error(m, x):
+    return np.mean((m.reconstruct(x) - x) ** 2)
+
+
+# What it is built of --------------------
+
+
+def test_layers_of_the_proven_form():
+    m = DeepPrivateAutoencoder((4, 2), (5, (7, 3)), units=3)
+    assert [layer.name for layer in m.layers] == [
+        "records", "box", "flatten", "encoder_1", "centred_1",
+        "normalization_1", "encoder_2", "centred", "normalization", "output",
+    ]  # fmt: skip
+    assert m.output_shape == (None, 3)
+    first, second = m.encoders
+    assert (first.units, second.units, second.components) == (5, 7, 3)
+    # A third of the farthest corner, longer records are scaled back.
+    assert first.input_bound == pytest.approx(8**0.5 / 3) and first.clip
+    assert second.input_bound == 1.0 and not second.clip
+    assert first.seed != second.seed
+    assert [w.path.split("/")[0] for w in m.trainable_weights] == ["output"] * 2
+    assert m.private_arguments == {"guarantee": "proven"}
+
+
+def test_layers_of_the_published_form():
+    m = DeepPrivateAutoencoder((4, 2), (5, 7), units=3, guarantee="published")
+    assert [layer.name for layer in m.layers] == [
+        "records", "box", "flatten", "encoder_1", "normalization_1",
+        "encoder_2", "normalization", "output",
+    ]  # fmt: skip
+    assert all(e.tied and e.trainable for e in m.encoders)
+    assert not m.get_layer("output").use_bias
+    assert len(m.trainable_weights) == 5
+    assert m.private_arguments == {"guarantee": "published", "lot": "data"}
+
+
+@pytest.mark.parametrize("guarantee", ["proven", "published"])
+def test_without_labels_the_output_is_the_code(guarantee):
+    m = DeepPrivateAutoencoder((D,), (5, 3), guarantee=guarantee)
+    assert m.output_shape == (None, 3)
+    x, _ = records(9)
+    np.testing.assert_array_equal(m.encode(x), m.predict(x, verbose=0))
+
+
+def test_codes_under_a_layer_are_in_the_unit_ball():
+    x, _ = records()
+    m = released((6, 5), units=3)
+    for name in ("normalization_1", "normalization"):
+        below = keras.Model(m.inputs, m.get_layer(name).output)
+        lengths = np.linalg.norm(below.predict(x, verbose=0), axis=1)
+        assert lengths.max() <= 1 + 1e-5
+        assert lengths.max() > 0.5  # and not lost in noise
+
+
+@pytest.mark.parametrize(
+    "kwargs, match",
+    [
+        ({"guarantee": "both"}, "`guarantee` must be.*'both'"),
+        ({"hidden": ()}, "`hidden` must hold at least one layer"),
+        ({"hidden": (0,)}, "`units` must be a positive integer"),
+        ({"hidden": ((3, 4),)}, "`components` must be at most `units`"),
+        ({"units": 0}, "`units`, expected a positive integer.*units=0"),
+        ({"bounds": (1.0, 0.0)}, "lower bound must be below"),
+        ({"input_bound": -1.0}, "`input_bound`"),
+        ({"source": "public"}, "`source` must be one of"),
+        ({"rounds": 0}, "`rounds` must be a positive integer"),
+        ({"visible": (2, 9)}, "`visible` must lie within the 8 inputs"),
+        (
+            {"noise_on": "hidden"},
+            '`noise_on` belongs to guarantee="published".*proven',
+        ),
+        (
+            {"guarantee": "published", "rounds": 2},
+            '`rounds` belongs to guarantee="proven".*published',
+        ),
+        (
+            {"guarantee": "published", "source": "random"},
+            '`source` belongs to guarantee="proven"',
+        ),
+        (
+            {"guarantee": "published", "input_bound": 2.0},
+            '`input_bound` belongs to guarantee="proven"',
+        ),
+        (
+            {"guarantee": "published", "hidden": ((5, 3),)},
+            '`components` belong to guarantee="proven"',
+        ),
+        (
+            {"guarantee": "published", "noise_on": "weights"},
+            "`noise_on` must be one of",
+        ),
+    ],
+)
+def test_bad_arguments(kwargs, match):
+    with pytest.raises(ValueError, match=match):
+        DeepPrivateAutoencoder((D,), **{"hidden": (4,), **kwargs})
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"hidden": (5, (7, 3)), "units": 3, "visible": (1, 4)},
+        {"hidden": (4,), "source": "random", "rounds": 2},
+        {"hidden": (4,), "guarantee": "published", "noise_on": "hidden"},
+        {"hidden": (4,), "bounds": ([-1.0] * D, [2.0] * D)},
+    ],
+)
+def test_config_and_file(kwargs, tmp_path):
+    m = DeepPrivateAutoencoder((D,), name="dpa", **kwargs)
+    twin = DeepPrivateAutoencoder.from_config(m.get_config())
+    assert twin.get_config() == m.get_config() and twin.name == "dpa"
+    m.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    assert type(loaded) is DeepPrivateAutoencoder
+    x, _ = records(20)
+    np.testing.assert_array_equal(m.predict(x, verbose=0),
+                                  loaded.predict(x, verbose=0))  # fmt: skip
+    np.testing.assert_array_equal(m.reconstruct(x), loaded.reconstruct(x))
+    assert len(loaded.trainable_weights) == len(m.trainable_weights)
+
+
+# The view of its encoders --------------------
+
+
+def test_an_autoencoder_shares_its_layers():
+    x, _ = records(20)
+    m = DeepPrivateAutoencoder((D,), (5, 4), units=3, guarantee="published")
+    whole, first = m.autoencoder(), m.autoencoder(1)
+    assert isinstance(first, Autoencoder)
+    assert first.encoders[0] is m.encoders[0] is whole.encoders[0]
+    assert whole.encoders[1] is m.encoders[1]
+    assert first.parts == whole.parts == 3
+    m.encoders[0].kernel.assign(np.ones((D, 5)))
+    m.encoders[0].bias.assign(np.zeros(5))
+    wanted = 1 / (1 + np.exp(-x.sum(axis=1)))
+    np.testing.assert_allclose(first.encode(x)[:, 2], wanted, rtol=1e-5)
+    # Its output are the logits of what the topmost encoder reads.
+    assert first(x).shape == (20, D) and whole(x).shape == (20, 5)
+
+
+def test_depths_and_saving_of_a_view():
+    m = DeepPrivateAutoencoder((D,), (5, 4))
+    for depth in (0, 3, -1):
+        with pytest.raises(
+            ValueError, match=f"between 1 and 2. Received: depth={depth}"
+        ):
+            m.autoencoder(depth)
+    with pytest.raises(NotImplementedError, match="save that model"):
+        m.autoencoder().get_config()
+
+
+def test_loss_of_a_view_is_the_reconstruction_of_what_the_top_reads():
+    x, _ = records(50)
+    for depth in (1, 2):
+        m = DeepPrivateAutoencoder((D,), (5, 4), guarantee="published")
+        stage = m.autoencoder(depth)
+        stage.compile(
+            keras.optimizers.SGD(0.0), fm.losses.PerturbedReconstruction()
+        )
+        v = x
+        if depth == 2:
+            below = keras.Model(m.inputs, m.get_layer("normalization_1").output)
+            v = below.predict(x, batch_size=50, verbose=0)
+        z = array(stage(x))
+        wanted = np.mean(np.sum(np.log(2) + (0.5 - v) * z + z**2 / 8, axis=1))
+        history = stage.fit(
+            x, batch_size=50, validation_data=(x,), verbose=0
+        ).history
+        assert set(history) == {"loss", "val_loss"}
+        assert history["loss"][0] == pytest.approx(wanted, rel=1e-4)
+        assert history["val_loss"][0] == pytest.approx(wanted, rel=1e-4)
+        found = stage.evaluate(x, batch_size=50, verbose=0)
+        assert found == pytest.approx(wanted, rel=1e-4)
+
+
+# Decoding --------------------
+
+
+@pytest.mark.parametrize("source", ["moments", "random"])
+def test_decoding_two_layers_inverts_the_scaling_between_them(source):
+    x, _ = records()
+    one = error(released((6,), source=source), x)
+    two = error(released((6, 6), source=source), x)
+    # Two factors: one layer is nearly exact; the second adds little.
+    assert one < 0.05 * np.var(x)
+    assert one < two < 0.15 * np.var(x)
+
+
+def test_reconstruction_is_decode_of_encode_in_public_bounds():
+    x, _ = records()
+    low, high = np.linspace(-3, -1, D), np.linspace(1, 2, D)
+    wide = (low + x * (high - low)).astype("float32")
+    m = released((4,))
+    w = DeepPrivateAutoencoder(
+        (D,), (4,), bounds=(low, high), input_bound=D**0.5
+    )
+    w.pretrain(wide, proven(wide))
+    found = w.reconstruct(wide)
+    np.testing.assert_array_equal(found, w.decode(w.encode(wide)))
+    np.testing.assert_allclose(
+        (found - low) / (high - low), m.reconstruct(x), atol=0.05
+    )
+    assert np.mean((found - wide) ** 2) < 0.05 * np.var(wide)
+    # Any code gives a record within the bounds.
+    far = w.decode(np.random.default_rng(0).normal(0, 50, (30, 4)))
+    assert np.all(far >= low - 1e-5) and np.all(far <= high + 1e-5)
+    assert far.min() < low.max() and far.max() > high.min()
+
+
+def test_images_and_visible_inputs():
+    x, _ = records()
+    images = x.reshape(-1, 2, 2, 2)
+    kwargs = {"hidden": (4,), "input_bound": D**0.5}
+    m = DeepPrivateAutoencoder((2, 2, 2), **kwargs)
+    m.pretrain(images, proven(images))
+    assert m.reconstruct(images).shape == images.shape
+    assert np.mean((m.reconstruct(images) - images) ** 2) < 0.05 * np.var(x)
+    m = DeepPrivateAutoencoder((D,), visible=(2, 5), **kwargs)
+    m.pretrain(x, proven(x))
+    found = m.reconstruct(x)
+    assert found.shape == (400, 3)
+    assert np.mean((found - x[:, 2:5]) ** 2) < 0.1 * np.var(x[:, 2:5])
+
+
+def test_mixtures_of_directions_tell_classes_apart():
+    """And keep a reconstruction. Three noise seeds, fixed in advance."""
+    x, y = records()
+    found = []
+    for seed in range(3):
+        keras.utils.set_random_seed(seed)
+        m = compiled(
+            DeepPrivateAutoencoder(
+                (D,), ((30, 2),), units=3, input_bound=D**0.5
+            )
+        )
+        p = fm.callbacks.PrivateModel(
+            fm.PrivacyBudget(8.0, 1e-5), data=(x, y), reproducible_noise=seed
+        )
+        m.fit(x, y, batch_size=200, callbacks=[p], verbose=0)
+        found.append(np.mean(m.predict(x, verbose=0).argmax(1) == y))
+        assert error(m, x) < 0.7 * np.var(x)
+    assert np.mean(found) > 0.8, found
+
+
+# Pre-training --------------------
+
+
+def test_pretraining_of_the_proven_form():
+    x, _ = records()
+    m = DeepPrivateAutoencoder((D,), (5, 4), input_bound=D**0.5)
+    with pytest.raises(ValueError, match="learn from a release only"):
+        m.pretrain(x)
+    with pytest.raises(ValueError, match="`loss` belongs to the non-private"):
+        m.pretrain(x, proven(x), loss="mse")
+    assert not any(e.is_released for e in m.encoders)
+    histories = m.pretrain(x, proven(x))
+    assert len(histories) == 1 and "loss" in histories[0].history
+    assert all(e.is_released for e in m.encoders)
+    assert not m.trainable_weights
+
+
+@pytest.mark.parametrize("epsilon", [None, 1e6])
+def test_decoders_rest_after_pretraining(epsilon):
+    x, _ = records()
+    m = DeepPrivateAutoencoder((D,), (5, 4, 3), guarantee="published")
+    p = None if epsilon is None else published(m, x, epsilon)
+    histories = m.pretrain(x, p, epochs=2, batch_size=200)
+    assert [len(h.history["loss"]) for h in histories] == [2] * 3
+    trainable = [v.path for v in m.trainable_weights]
+    assert len(trainable) == 6 and not any("decoder" in t for t in trainable)
+    assert all(e.trainable for e in m.encoders)
+
+
+def test_the_first_encoder_does_not_move_while_the_second_trains():
+    x, _ = records()
+    m = DeepPrivateAutoencoder((D,), (5, 4), guarantee="published")
+    kept = []
+    fit = Autoencoder.fit
+
+    def watched(self, *args, **kwargs):
+        kept.append([e.get_weights() for e in m.encoders])
+        return fit(self, *args, **kwargs)
+
+    Autoencoder.fit = watched
+    try:
+        m.pretrain(x, epochs=1, optimizer=adam())
+    finally:
+        Autoencoder.fit = fit
+    kept.append([e.get_weights() for e in m.encoders])
+
+    def moved(a, b, encoder):
+        pairs = zip(kept[a][encoder], kept[b][encoder])
+        return [np.abs(u - v).max() > 1e-3 for u, v in pairs]
+
+    assert moved(0, 1, 0) == [True] * 3 and moved(0, 1, 1) == [False] * 3
+    assert moved(1, 2, 0) == [False] * 3 and moved(1, 2, 1) == [True] * 3
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [None, "binary"],
+    ids=["truncated (TdA)", "exact (dA)"],
+)
+def test_the_non_private_twin_lowers_its_loss(loss):
+    x, _ = records()
+    keras.utils.set_random_seed(0)
+    if loss:
+        loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    m = DeepPrivateAutoencoder((D,), (5,), guarantee="published")
+    (history,) = m.pretrain(x, epochs=20, optimizer=adam(), loss=loss)
+    losses = history.history["loss"]
+    assert losses[-1] < losses[0] - 0.01 * abs(losses[0])
+    # Better than the best constant.
+    assert error(m, x) < 0.6 * np.mean(x.var(axis=0))
+
+
+def test_the_twin_learns_digits():
+    """TdA: 85 % asked; a constant guess has 10 %."""
+    (x, y), (xt, yt) = fm.datasets.load("digits")
+    keras.utils.set_random_seed(0)
+    m = DeepPrivateAutoencoder(
+        (8, 8, 1), (40,), units=10, guarantee="published"
+    )
+    m.pretrain(x, epochs=10, batch_size=100, optimizer=adam())
+    assert error(m, xt) < np.mean(xt.var(axis=0))
+    compiled(m, adam())
+    m.fit(x, y, epochs=40, batch_size=100, verbose=0)
+    # Its layers are normalised by the batch, so it predicts all at once.
+    labels = m.predict(xt, batch_size=len(xt), verbose=0).argmax(1)
+    assert np.mean(labels == yt) > 0.85
+
+
+# Published noise in training --------------------
+
+
+def reconstruction_noise(layer):
+    noise = {k: array(v) for k, v in layer._hidden.variables.items()}
+    start, stop = layer.visible_range
+    w = array(layer.kernel)[start:stop]
+    return np.sum(noise["linear_noise"] * w.T) + np.einsum(
+        "ji,jik,jk->", w, noise["quadratic_noise"], w
+    )
+
+
+def test_the_perturbed_reconstruction_is_what_pretraining_minimises():
+    x, _ = records(50)
+    m = DeepPrivateAutoencoder((D,), (5, 4), guarantee="published")
+    p = published(m, x, 2.0)
+    still = keras.optimizers.SGD(0.0)
+    plain = []
+    for depth in (1, 2):
+        stage = m.autoencoder(depth)
+        stage.compile(still, fm.losses.PerturbedReconstruction())
+        plain.append(stage.evaluate(x, batch_size=50, verbose=0))
+    histories = m.pretrain(x, p, epochs=1, batch_size=50, optimizer=still)
+    for history, value, encoder in zip(histories, plain, m.encoders):
+        added = reconstruction_noise(encoder)
+        assert abs(added) > 0.01
+        assert history.history["loss"][0] == pytest.approx(
+            value + added, rel=1e-3, abs=1e-3
+        )
+
+
+def test_fine_tuning_has_noise_on_the_output_layers_coefficients_only():
+    x, y = records(50)
+    m = DeepPrivateAutoencoder((D,), (5, 4), units=3, guarantee="published")
+    p = published(m, (x, y), 2.0)
+    m.pretrain(x, p, epochs=1, batch_size=50)
+    compiled(m, keras.optimizers.SGD(0.0))
+    plain = m.evaluate(x, y, batch_size=50, verbose=0)[0]
+    history = m.fit(x, y, batch_size=50, callbacks=[p], verbose=0).history
+    head = m.get_layer("output")
+    w = head.get_weights()[0]
+    noise = {k: array(v) for k, v in head._hidden.variables.items()}
+    added = np.sum(noise["linear_noise"] * w) + np.einsum(
+        "ik,kij,jk->", w, noise["quadratic_noise"], w
+    )
+    assert abs(added) > 1e-3
+    assert history["loss"][0] == pytest.approx(plain + added, rel=1e-3)
+    assert all(abs(reconstruction_noise(e)) > 1e-2 for e in m.encoders)
+
+
+@pytest.mark.parametrize("noise_on", ["coefficients", "hidden"])
+def test_little_noise_is_the_twin_and_much_noise_is_not(noise_on):
+    x, _ = records(200)
+    found = []
+    for epsilon in (None, 1e6, 0.01):
+        keras.utils.set_random_seed(0)
+        m = DeepPrivateAutoencoder(
+            (D,), (5,), guarantee="published", noise_on=noise_on
+        )
+        p = None
+        if epsilon:
+            p = published(m, x, epsilon, reproducible_noise=0)
+        m.pretrain(x, p, epochs=3, batch_size=100, optimizer=adam())
+        found.append(m.encoders[0].get_weights()[0])
+    np.testing.assert_allclose(found[1], found[0], atol=5e-3)
+    assert np.abs(found[2] - found[0]).max() > 0.05
