@@ -324,7 +324,12 @@ def compose_epsilon(mechanisms, delta, scale=1.0):
     Returns:
         float, infinite if no epsilon is met at this delta.
     """
-    mechanisms = list(mechanisms)
+    # A plan is checked, released and charged: composed once, not thrice.
+    return _compose_epsilon(tuple(mechanisms), delta, scale)
+
+
+@functools.lru_cache(maxsize=256)
+def _compose_epsilon(mechanisms, delta, scale):
     pure = math.fsum(m.pure_epsilon() for m in mechanisms)
     failure = math.fsum(m.failure_delta for m in mechanisms)
     if failure > 0 and len(mechanisms) > 1:

@@ -253,7 +253,7 @@ class PrivateModel(keras.callbacks.Callback):
         self.lot = lot
         self.owners = owners
         self.reach = reach
-        self.notes = tuple(notes)
+        self.notes = (notes,) if isinstance(notes, str) else tuple(notes)
         self.pretrained = pretrained
         self.relevance_form = relevance_form
         self.relevance_floor = relevance_floor

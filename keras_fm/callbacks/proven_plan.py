@@ -88,7 +88,9 @@ class ProvenPlan:
         notes=(),
         redo=False,
     ):
-        # An auto-encoder is planned by the model that encodes.
+        # An auto-encoder is planned by the model that encodes; its share is
+        # the one it has in the model that it is a part of.
+        self.part_of = getattr(model, "part_of", None)
         self.model = getattr(model, "encoding_model", model)
         self.ledger, self.noise = ledger, noise
         self.n_public, self.ridge_factor = n_public, ridge_factor
@@ -113,6 +115,8 @@ class ProvenPlan:
             *self._head_names(),
         ]
         shares = self._default_shares() if shares is None else shares
+        if self.part_of is not None:
+            shares = shares[: len(self.all_names)]
         if len(shares) != len(self.all_names):
             raise ValueError(
                 "`shares` must hold one share for each of the "
@@ -140,8 +144,12 @@ class ProvenPlan:
             return ADAPTIVE_SHARES
         if not self.encoders:
             return (1.0,)
-        total = 1.0 if self.head is None else ENCODER_SHARE
-        each = total / len(self.encoders)
+        count, has_head = self.part_of or (
+            len(self.encoders),
+            self.head is not None,
+        )
+        total = ENCODER_SHARE if has_head else 1.0
+        each = total / count
         shares = [
             each / layer.rounds
             for layer, _ in self.encoders
@@ -240,11 +248,13 @@ class ProvenPlan:
         steps = []
         for index, name in enumerate(_names(layer)):
             first = index == 0 and layer.source == "moments"
-            again = index > 0 and layer.source == "random"
+            random = layer.source == "random"
 
-            def read(again=again, codes=not first):
-                if again:
+            def read(index=index, random=random, codes=not first):
+                if random and index:
                     return read_tied()
+                if random:
+                    layer.reset_encoder()
                 return read_codes() if codes else read_moments()
 
             def learn(release, first=first):

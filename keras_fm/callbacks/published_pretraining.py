@@ -38,7 +38,7 @@ class PublishedPretraining:
                 '`DeepPrivateAutoencoder(guarantee="published")`, or '
                 "`PrivateEncoder(..., trainable=True, tied=True)`."
             )
-        parts = model.parts
+        parts = sum(model.part_of)
         shares = [1 / parts] * parts if shares is None else shares
         if len(shares) != parts:
             raise ValueError(

@@ -419,6 +419,11 @@ class PrivateEncoder(HiddenStateLayer):
         self.decoder_kernel.assign(weights)
         self.decoder_bias.assign(values)
 
+    def reset_encoder(self):
+        """Back to the public random encoder of `source="random"`."""
+        self.kernel.assign(self._random_encoder())
+        self.bias.assign(np.zeros(self.units))
+
     def tie_encoder(self):
         """The next round's encoder: the decoder's transpose, scaled so that
         a record at its bound, along a direction, gets logit `4 gain`."""

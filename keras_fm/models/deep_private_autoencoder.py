@@ -235,9 +235,9 @@ class DeepPrivateAutoencoder(keras.Model):
                 f"`depth` must be between 1 and {len(encoders)}. Received: "
                 f"depth={depth}"
             )
-        parts = len(encoders) + (self._arguments["units"] is not None)
+        has_head = self._arguments["units"] is not None
         model = keras.Model(self.inputs[0], self._codes[depth - 1])
-        return Autoencoder(model, encoders[:depth], parts)
+        return Autoencoder(model, encoders[:depth], (len(encoders), has_head))
 
     # Use -----------------------------------------------------------------
 
@@ -369,12 +369,14 @@ class Autoencoder(keras.Model):
     Args:
         encoding_model: functional model from records to the topmost code.
         encoders: its `PrivateEncoder` layers, from the input upwards.
-        parts: how many perturbed parts the whole model has.
+        part_of: `None`, or `(encoders, has output layer)` of the model that
+            this is a part of, which decides its share of the budget.
     """
 
-    def __init__(self, encoding_model, encoders, parts, **kwargs):
+    def __init__(self, encoding_model, encoders, part_of=None, **kwargs):
         super().__init__(**kwargs)
-        self.encoding_model, self.parts = encoding_model, parts
+        self.encoding_model = encoding_model
+        self.part_of = part_of or (len(encoders), False)
         self.encoders = list(encoders)
         top = encoding_model.get_layer(self.encoders[-1].name)
         self._below = keras.Model(

@@ -732,7 +732,7 @@ def test_one_label_less_is_not_enough_for_a_labelled_model():
 
 
 def test_padding_of_the_last_batch_is_not_counted():
-    for n in (1, 7, 1030):
+    for n in (1, 1030):
         x, y = records(n)
         for source in ("moments", "random"):
             p = private((x, y), 1e6)
@@ -823,8 +823,7 @@ def released(m, data, owners=None, epsilon=EPSILON, **kwargs):
     return p
 
 
-@pytest.mark.parametrize("kind", ["one", "random"])
-@pytest.mark.parametrize("units", [3, None])
+@pytest.mark.parametrize("kind, units", [("one", None), ("random", 3)])
 def test_an_owner_of_many_records_counts_as_one(kind, units):
     x, y = records()
     owners = np.arange(N)
