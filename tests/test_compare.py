@@ -48,13 +48,14 @@ def spec(path, **kwargs):
 def test_columns_say_what_is_proven_and_what_is_claimed(small, tmp_path):
     outcomes = compare.run(spec(small), out=str(tmp_path / "o"), progress=False)
     rows = {(r["method"], r["epsilon"]): r for r in compare.summarise(outcomes)}
-    assert len(rows) == 2 + 4 * 2
+    assert len(rows) == 2 + 6 * 2
     for epsilon in (1.0, 100.0):
-        adaptive = rows["adlm_proven", epsilon]
-        assert 0.99 * epsilon < adaptive["proven"] <= epsilon
-        adaptive = rows["adlm_published", epsilon]
-        assert adaptive["proven"] == math.inf
-        assert adaptive["claimed"] == pytest.approx(epsilon)
+        for model in ("adlm", "dpa"):
+            found = rows[f"{model}_proven", epsilon]
+            assert 0.99 * epsilon < found["proven"] <= epsilon
+            found = rows[f"{model}_published", epsilon]
+            assert found["proven"] == math.inf
+            assert found["claimed"] == pytest.approx(epsilon)
         proven = rows["proven", epsilon]
         assert 0.99 * epsilon < proven["proven"] <= epsilon
         assert proven["neighbours"] == "add_remove"
@@ -65,7 +66,8 @@ def test_columns_say_what_is_proven_and_what_is_claimed(small, tmp_path):
         assert published["neighbours"] == "replace_one"
     assert rows["non_private", None]["proven"] == math.inf
     assert rows["non_private", None]["claimed"] is None
-    # With next to no noise the proven form learns this easy problem.
+    # With next to no noise the proven forms learn this easy problem.
+    assert rows["dpa_proven", 100.0]["accuracy"] > 0.9
     assert rows["proven", 100.0]["accuracy"] > 0.9
     assert rows["proven", 100.0]["accuracy"] >= rows["proven", 1.0]["accuracy"]
 
@@ -188,3 +190,8 @@ def test_command_line_errors(capsys):
     assert cli.main(["compare", "--dataset=mnits"]) == 2
     assert "Unknown data set" in capsys.readouterr().err
     assert cli.main(["compare", "extra"]) == 2
+
+
+def test_a_network_is_no_set_of_images():
+    with pytest.raises(ValueError, match="benchmarks/behavior.py"):
+        compare.run(compare.Comparison(dataset="health_network"))
