@@ -20,7 +20,7 @@ Commands:
 _COMPARE = """Trains one architecture in every way and prints one table.
 
   keras-fm compare
-      the digits embedded in scikit-learn, offline, within three minutes
+      the digits embedded in scikit-learn, offline, in about four minutes
   keras-fm compare --dataset=mnist --features=scattering_strokes --hidden=0 \\
       --methods=non_private,truncated,proven,dp_sgd_head
       MNIST on public scattering features with a map fitted on drawn strokes

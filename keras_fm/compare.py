@@ -665,7 +665,7 @@ def plot(spec, outcomes, path):
     only claimed, horizontal without privacy."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(11, 5), layout="constrained")
     axes = figure.subplots()
     rows = summarise(outcomes)
     for index, method in enumerate(m for m in METHODS if m in spec.methods):
@@ -704,7 +704,7 @@ def plot(spec, outcomes, path):
         f"{spec.seeds} runs; dotted = claimed, not proven"
     )
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    figure.legend(fontsize=8, loc="outside right upper")
     figure.savefig(path, dpi=150)
 
 
