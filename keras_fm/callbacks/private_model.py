@@ -188,9 +188,7 @@ class PrivateModel(keras.callbacks.Callback):
             raise ValueError(
                 f"`lot` must be one of {LOTS}. Received: lot={lot!r}"
             )
-        if lot == "data" and not hasattr(
-            data[0] if isinstance(data, (tuple, list)) else data, "__len__"
-        ):
+        if lot == "data" and not hasattr(_inputs_of(data), "__len__"):
             raise ValueError(
                 '`lot="data"` divides the noise by the number of records: '
                 "pass `data` as arrays."
@@ -277,6 +275,21 @@ class PrivateModel(keras.callbacks.Callback):
                         f"`{name}` is that of the ledger that is continued, "
                         f"{own!r}. Received: {name}={given!r}"
                     )
+            # What protects a record does not protect an owner, nor the other
+            # way round where an owner only gains or changes a record.
+            by_record = budget.unit == ONE_RECORD
+            if owners is None:
+                mixed = not by_record and unit is None
+            else:
+                mixed = by_record
+            if mixed:
+                raise ValueError(
+                    "The privacy unit of the ledger that is continued is "
+                    f"{budget.unit!r}. Pass `owners` if that is an owner of "
+                    "several records; repeat `unit` if it is one record, in "
+                    "these words. Records and owners do not add up in one "
+                    "ledger."
+                )
             return budget
         if neighbours is None:
             neighbours = (
@@ -345,8 +358,7 @@ class PrivateModel(keras.callbacks.Callback):
             )
         lot_size = self.batch_size
         if self.lot == "data":
-            data = self.data
-            lot_size = len(data[0] if isinstance(data, (tuple, list)) else data)
+            lot_size = len(_inputs_of(self.data))
         if hasattr(self.model, "encoding_model"):
             return PublishedPretraining(self.model, lot_size=lot_size, **shared)
         return PublishedPlan(
@@ -524,12 +536,10 @@ class PrivateModel(keras.callbacks.Callback):
     def _warn_about_delta(self):
         delta = self._ledger.budget.delta
         n = None
-        if self.owners is not None:
-            n = len(np.unique(self.owners)) if self.n_public else None
-        elif isinstance(self.data, (tuple, list)) and self.n_public:
-            n = len(self.data[0])
-        elif isinstance(self.data, np.ndarray) and self.n_public:
-            n = len(self.data)
+        if self.n_public and self.owners is not None:
+            n = len(np.unique(self.owners))
+        elif self.n_public and isinstance(self.data, (tuple, list, np.ndarray)):
+            n = len(_inputs_of(self.data))
         if n and delta >= 1 / n:
             warnings.warn(
                 f"delta = {delta:g} is not below one over the number of "
@@ -595,3 +605,8 @@ class PrivateModel(keras.callbacks.Callback):
             + (", NOT PRIVATE (seed)" if self._noise.reproducible else "")
             + ". See report()."
         )
+
+
+def _inputs_of(data):
+    """x of `(x, y)`, or x itself."""
+    return data[0] if isinstance(data, (tuple, list)) else data

@@ -66,12 +66,10 @@ class PublishedPretraining:
 
     def carry_out(self, pretrained, data):
         """Charges the ledger and fixes the noise."""
-        self.ledger.charge(self.entries())
+        entries = self.entries()
+        self.ledger.charge(entries)
         layer = self.perturbed
-        sensitivity = claims.reconstruction_sensitivity(
-            layer.visible_dim, layer.units, neighbours=self.ledger.neighbours
-        )
-        scale = sensitivity / self.epsilon / self.lot_size
+        scale = entries[0].mechanism["laplace_scale"] / self.lot_size
         draw = self.noise.generator().laplace
         units, visible = layer.units, layer.visible_dim
         if layer.noise_on == "hidden":

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.layers import coefficient_noise
 from keras_fm.layers.hidden_state import HiddenStateLayer
 
 _RELEASE_ARRAYS = ("hessian", "minimiser", "offset")
@@ -225,10 +226,9 @@ class PrivateDense(HiddenStateLayer):
                 f"The objective of layer '{self.name}' is perturbed already."
             )
         self._set_hidden("linear_noise", np.asarray(linear_noise))
-        # w^T N w sees the symmetric part only.
-        quadratic = np.asarray(quadratic_noise)
-        symmetric = (quadratic + np.swapaxes(quadratic, 1, 2)) / 2
-        self._set_hidden("quadratic_noise", symmetric)
+        self._set_hidden(
+            "quadratic_noise", coefficient_noise.symmetric(quadratic_noise)
+        )
 
     def _released_loss(self):
         step = self._weights_in_objective() - self._get_hidden("minimiser")
@@ -236,15 +236,11 @@ class PrivateDense(HiddenStateLayer):
         return ops.sum(step * curved) / 8 + self._get_hidden("offset")
 
     def _noise_loss(self):
-        weights = self._weights_in_objective()
-        slope = self._get_hidden("linear_noise")
-        rows = ops.expand_dims(ops.transpose(weights), 1)
-        # w^T N w with a symmetric N: one product gives value and gradient.
-        curved = ops.stop_gradient(
-            ops.matmul(rows, self._get_hidden("quadratic_noise"))
+        return coefficient_noise.loss(
+            self._weights_in_objective(),
+            self._get_hidden("linear_noise"),
+            self._get_hidden("quadratic_noise"),
         )
-        square = ops.sum(rows * curved)
-        return ops.sum(slope * weights) + 2 * square - ops.stop_gradient(square)
 
     def call(self, inputs, training=False):
         kernel, bias = self.kernel, self.bias

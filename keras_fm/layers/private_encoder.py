@@ -6,6 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm import domain
+from keras_fm.layers import coefficient_noise
 from keras_fm.layers.hidden_state import HiddenStateLayer
 
 SOURCES = ("moments", "random")
@@ -458,11 +459,9 @@ class PrivateEncoder(HiddenStateLayer):
                 f"The objective of layer '{self.name}' is perturbed already."
             )
         for name, value in noise.items():
-            value = np.asarray(value)
             if name == "quadratic_noise":
-                # w^T N w sees the symmetric part only.
-                value = (value + np.swapaxes(value, 1, 2)) / 2
-            self._set_hidden(name, value)
+                value = coefficient_noise.symmetric(value)
+            self._set_hidden(name, np.asarray(value))
 
     def noise_loss(self):
         """What the noise on lambda^(1) and lambda^(2) adds to the
@@ -477,14 +476,11 @@ class PrivateEncoder(HiddenStateLayer):
         self.objective_in_use = True
         # Half precision is too coarse for a sum of d b^2 terms.
         weights = ops.cast(self._decoder(), self.variable_dtype)
-        rows = ops.expand_dims(ops.transpose(weights), 1)
-        # w^T N w with a symmetric N: one product gives value and gradient.
-        curved = ops.stop_gradient(
-            ops.matmul(rows, self._get_hidden("quadratic_noise"))
+        return coefficient_noise.loss(
+            weights,
+            self._get_hidden("linear_noise"),
+            self._get_hidden("quadratic_noise"),
         )
-        square = ops.sum(rows * curved)
-        linear = ops.sum(self._get_hidden("linear_noise") * weights)
-        return linear + 2 * square - ops.stop_gradient(square)
 
     # Saving: a release is safe to save, noise is not ---------------------
 

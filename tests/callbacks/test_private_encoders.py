@@ -1115,3 +1115,21 @@ def test_published_noise_never_reaches_a_file(tmp_path):
     np.testing.assert_array_equal(
         loaded.predict(x, verbose=0), m.predict(x, verbose=0)
     )
+
+
+def test_records_and_owners_are_not_added_up_in_one_ledger():
+    """A continued ledger once kept its unit whatever came next."""
+    budget, data = fm.PrivacyBudget(1.0, 1e-5), (np.zeros((2, 3)), np.zeros(2))
+    by_record = fm.Ledger(budget, neighbours="add_remove")
+    by_user = fm.Ledger(budget, neighbours="add_remove", unit="one user")
+    with pytest.raises(ValueError, match="do not add up"):
+        PrivateModel(by_record, data=data, owners=[0, 0])
+    with pytest.raises(ValueError, match="do not add up"):
+        PrivateModel(by_user, data=data)
+    for ledger, kwargs in (
+        (by_record, {}),
+        (by_user, {"owners": [0, 0]}),
+        (by_user, {"unit": "one user"}),
+    ):
+        private = PrivateModel(ledger, data=data, **kwargs)
+        assert private.ledger is ledger

@@ -1,0 +1,25 @@
+"""Published noise on the coefficients of a quadratic objective."""
+
+import numpy as np
+from keras import ops
+
+
+def symmetric(quadratic):
+    """The part of `(M, m, m)` noise that w^T N w sees; NumPy."""
+    quadratic = np.asarray(quadratic)
+    return (quadratic + np.swapaxes(quadratic, 1, 2)) / 2
+
+
+def loss(weights, linear, quadratic):
+    """`<N1, W> + sum_j w_j^T N2_j w_j`, w_j the columns of W.
+
+    Args:
+        weights: `(m, M)` tensor.
+        linear: `(m, M)` noise.
+        quadratic: `(M, m, m)` noise, symmetric: one product then gives value
+            and gradient.
+    """
+    rows = ops.expand_dims(ops.transpose(weights), 1)
+    curved = ops.stop_gradient(ops.matmul(rows, quadratic))
+    square = ops.sum(rows * curved)
+    return ops.sum(linear * weights) + 2 * square - ops.stop_gradient(square)
