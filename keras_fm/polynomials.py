@@ -1,21 +1,39 @@
-"""Low-degree polynomials that stand in for an activation or a loss.
+"""Polynomials (and piecewise lines) that stand in for an activation.
 
 The functional mechanism perturbs the coefficients of a polynomial objective,
 so the polynomial decides both what is released and what is lost by the
-approximation. Each one here carries its own error bound.
+approximation. Four ways to make one; each result carries its largest error:
+
+    chebyshev   the truncated Chebyshev series (pCDBN Eq. 10), any function;
+    taylor      about 0, with exact coefficients (dPA, AdLM, pCDBN_TE);
+    published   the polynomial printed in the pCDBN paper, which is neither;
+    piecewise   linear interpolation (pCDBN_PW).
+
+`error_bounds` gives what can be said about the first two in advance.
+
+From an activation to an energy: with c = x / Z, |c| <= radius, a feature map
+has the energy -sum_positions x sigma(c). Replacing sigma by an approximation
+changes it, for one record, by at most
+
+    positions * max|x| * error,    max|x| = radius * Z.
 """
 
 import dataclasses
+import fractions
 import math
+import numbers
 
 import numpy as np
+from numpy.polynomial import chebyshev as C
 from numpy.polynomial import polynomial as P
+from scipy import special
 
-# log(1 + e^z) = log 2 + z/2 + z^2/8 - z^4/192 + z^6/2880 - ...
-_SOFTPLUS_TAYLOR = (
-    math.log(2.0), 1 / 2, 1 / 8, 0.0, -1 / 192, 0.0, 1 / 2880, 0.0,
-    -17 / 645120,
-)  # fmt: skip
+# In powers of z, the rounding of a Chebyshev sum grows like 2.4^degree.
+MAX_DEGREE = 30
+MAX_PIECES = 1000
+# Full precision for the smooth activations (radius 100), 1e-8 for relu.
+_NODES = 2**14
+_GRID = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +43,8 @@ class Polynomial:
     Attributes:
         coefficients: tuple of floats, constant term first.
         radius: the approximation's interval is [-radius, radius].
-        error: a bound on the largest absolute error on that interval.
+        error: the largest absolute error on that interval, up to float64
+            rounding (about 1e-15 times the largest of the summed terms).
         name: how it was made.
     """
 
@@ -43,53 +62,396 @@ class Polynomial:
         return P.polyval(np.asarray(z, dtype=np.float64), self.coefficients)
 
 
+@dataclasses.dataclass(frozen=True)
+class PiecewiseLinear:
+    """Linear interpolation between knots; constant beyond the outermost.
+
+    Attributes:
+        knots: tuple of increasing floats, from -radius to radius.
+        values: tuple of floats, the function at the knots.
+        radius, error, name: as in `Polynomial`.
+    """
+
+    knots: tuple
+    values: tuple
+    radius: float
+    error: float
+    name: str
+
+    def __call__(self, z):
+        """Evaluates the interpolant at `z`, any array shape."""
+        z = np.asarray(z, dtype=np.float64)
+        return np.interp(z, self.knots, self.values)
+
+
 def softplus(z):
     """log(1 + exp(z)), computed without overflow."""
-    return np.logaddexp(0.0, z)
+    return np.logaddexp(0.0, np.asarray(z, dtype=np.float64))
 
 
-def taylor_softplus(degree=2, radius=1.0):
-    """Taylor polynomial of softplus about 0.
+# In float64, whatever the precision of z.
+ACTIVATIONS = {
+    "sigmoid": lambda z: special.expit(np.asarray(z, dtype=np.float64)),
+    "tanh": lambda z: np.tanh(np.asarray(z, dtype=np.float64)),
+    "softplus": softplus,
+    "relu": lambda z: np.maximum(0.0, np.asarray(z, dtype=np.float64)),
+}
+_SMOOTH = ("sigmoid", "tanh", "softplus")
+# f - f(0) is odd; of the others, f - z/2 is even.
+_ODD = ("sigmoid", "tanh")
 
-    With `degree=2` this is the polynomial of the papers: the cross-entropy
-    of a sigmoid unit with logit z and label y is `softplus(z) - y z`, so its
-    expansion is `log 2 + (1/2 - y) z + z^2 / 8` (dPA Eq. 11 and 14, AdLM
-    Eq. 25). On |z| <= 1 it misses by at most 0.004886; the papers' constant
-    0.31466 is valid but 64 times looser.
 
-    The error bound is exact: from degree 1 on the remainder is even and its
-    derivative has one sign on [0, radius], because the series of tanh
-    alternates; at degree 0 the remainder is increasing. Either way the
-    largest error is at an end of the interval.
+def chebyshev(activation="sigmoid", degree=7, radius=1.0):
+    """Truncated Chebyshev series on [-radius, radius] (pCDBN Eq. 10).
+
+    The coefficients are the integrals of Eq. 10, by Gauss-Chebyshev
+    quadrature at 2^14 nodes; `degree` cuts the series. This is not the
+    interpolant at degree + 1 Chebyshev points, which for an analytic
+    function misses by up to twice as much: for the logistic function on
+    [-1, 1], 6.5e-8 against 1.2e-7 at degree 7, 1.1e-4 against 2.1e-4 at
+    degree 3. For a named activation, terms that symmetry makes zero are
+    exactly zero; so are those below 1e-15 of the largest value.
 
     Args:
-        degree: int in 0..8, the highest power.
-        radius: float in (0, pi], the interval is [-radius, radius].
+        activation: a name in `ACTIVATIONS`, or a function of a float64 array
+            that returns an array of its shape. For one with kinks, or
+            features narrower than radius / 1000, `error` is only as good
+            as a grid of 20,001 points.
+        degree: int in 0..30, the highest power.
+        radius: float in [1e-3, 100], the interval is [-radius, radius].
+
+    Returns:
+        A `Polynomial` in powers of z (not of z / radius).
+
+    Raises:
+        ValueError: if an argument is outside its range, or the function
+            does not return one finite value for each.
+
+    Example:
+
+    >>> made = chebyshev("sigmoid", degree=7)
+    >>> made.error < 6.6e-8, made.coefficients[2]
+    (True, 0.0)
+    """
+    function, name = _function(activation)
+    degree = _check_count("degree", degree, 0, MAX_DEGREE)
+    radius = _check_radius(radius)
+    nodes, weights = C.chebgauss(_NODES)
+    values = function(radius * nodes)
+    series = (2 / math.pi) * (
+        C.chebvander(nodes, degree).T @ (weights * values)
+    )
+    series[0] /= 2
+    # Rounding, which division by a power of a small radius would blow up.
+    series[np.abs(series) < 1e-15 * np.abs(values).max()] = 0.0
+    if activation in _ODD:
+        series[0::2] = 0.0
+        series[0] = function(np.zeros(1))[0]
+    elif isinstance(activation, str):
+        series[1::2] = 0.0
+        series[1:2] = radius / 2
+    powers = np.zeros(degree + 1)
+    kept = C.cheb2poly(series)  # Drops zeros at the end.
+    powers[: len(kept)] = kept / radius ** np.arange(float(len(kept)))
+    coefficients = tuple(powers.tolist())
+    name = f"chebyshev{degree} of {name}"
+    error = _largest_error(
+        lambda z: P.polyval(z, coefficients) - function(z), radius
+    )
+    return Polynomial(coefficients, radius, error, name)
+
+
+def taylor(activation="sigmoid", degree=7, radius=1.0):
+    """Taylor polynomial about 0, with exact coefficients.
+
+    For `"softplus"` and degree 2 this is the polynomial of the papers: the
+    cross-entropy of a sigmoid unit with logit z and label y is
+    `softplus(z) - y z`, so its expansion is `log 2 + (1/2 - y) z + z^2 / 8`
+    (dPA Eq. 11 and 14, AdLM Eq. 25). On |z| <= 1 it misses by at most
+    0.004886; the papers' constant 0.31466 is valid but 64 times looser.
+
+    For `"sigmoid"` it is also the expansion by way of tanh (pCDBN_TE):
+    sigmoid(z) = (1 + tanh(z/2)) / 2, and a function has one Taylor series.
+
+    The error is exact: every term of tanh z = sum_k 2z / (z^2 + a_k^2),
+    a_k = (k - 1/2) pi, is a geometric series in -z^2 / a_k^2, whose
+    remainder has one sign for z > 0 and grows with z. The same follows for
+    the sigmoid, and by integration for softplus, so the largest error is at
+    an end of the interval. Beyond the radius of convergence (pi, and pi/2
+    for tanh) a higher degree is worse; the error says so.
+
+    Args:
+        activation: `"sigmoid"`, `"tanh"` or `"softplus"`.
+        degree, radius: as in `chebyshev`.
 
     Returns:
         A `Polynomial`.
 
     Raises:
-        ValueError: if `degree` or `radius` is outside its range.
+        ValueError: if an argument is outside its range.
 
     Example:
 
-    >>> round(taylor_softplus(degree=2, radius=1.0).error, 7)
+    >>> round(taylor("softplus", degree=2, radius=1.0).error, 7)
     0.0048855
     """
-    if not (isinstance(degree, int) and 0 <= degree < len(_SOFTPLUS_TAYLOR)):
-        raise ValueError(
-            f"`degree` must be an integer between 0 and "
-            f"{len(_SOFTPLUS_TAYLOR) - 1}. Received: degree={degree}"
-        )
-    if not 0 < radius <= math.pi:
-        raise ValueError(
-            "`radius` must be in (0, pi]: the Taylor series of softplus "
-            f"about 0 diverges beyond. Received: radius={radius}"
-        )
-    coefficients = _SOFTPLUS_TAYLOR[: degree + 1]
+    _check_smooth(activation, "Use `chebyshev`, which needs no derivatives.")
+    degree = _check_count("degree", degree, 0, MAX_DEGREE)
+    radius = _check_radius(radius)
+    coefficients = _taylor_coefficients(activation, degree)
     ends = np.array([-radius, radius])
-    error = float(
-        np.max(np.abs(softplus(ends) - P.polyval(ends, coefficients)))
+    misses = ACTIVATIONS[activation](ends) - P.polyval(ends, coefficients)
+    error = float(np.max(np.abs(misses)))
+    name = f"taylor{degree} of {activation}"
+    return Polynomial(coefficients, radius, error, name)
+
+
+def published(degree=7):
+    """The polynomial printed in the pCDBN paper, and its smaller relatives.
+
+    At degree 7, (-5 z^7 + 21 z^5 - 35 z^3 + 35 z + 16) / 32: the paper's
+    example of its Chebyshev expansion of the logistic function on [-1, 1].
+    It is not that expansion, nor close to it (0.322 away, 5 million times
+    the error of `chebyshev`). It is the step from 0 at -1 to 1 at 1 that is
+    flattest at both ends, the integral of (1 - z^2)^3 normalised, and comes
+    within 0.021 of sigmoid(5 z). Degree 2k + 1 integrates (1 - z^2)^k.
+
+    Args:
+        degree: odd int in 1..29; 7 is the one that was published.
+
+    Returns:
+        A `Polynomial` on [-1, 1]; its error is that against sigmoid(z).
+
+    Raises:
+        ValueError: if `degree` is anything else.
+
+    Example:
+
+    >>> made = published()
+    >>> float(made(-1.0)), float(made(1.0)), round(made.error, 3)
+    (0.0, 1.0, 0.322)
+    """
+    degree = _check_count("degree", degree, 1, MAX_DEGREE)
+    if degree % 2 == 0:
+        raise ValueError(f"`degree` must be odd. Received: degree={degree}")
+    half = degree // 2
+    coefficients = np.zeros(degree + 1)
+    terms = [
+        fractions.Fraction((-1) ** k * math.comb(half, k), 2 * k + 1)
+        for k in range(half + 1)
+    ]
+    coefficients[0] = 0.5
+    coefficients[1::2] = [term / (2 * sum(terms)) for term in terms]
+    coefficients = tuple(coefficients.tolist())
+    error = _largest_error(
+        lambda z: P.polyval(z, coefficients) - special.expit(z), 1.0
     )
-    return Polynomial(coefficients, float(radius), error, f"taylor{degree}")
+    return Polynomial(coefficients, 1.0, error, f"published{degree}")
+
+
+def piecewise(activation="sigmoid", pieces=8, radius=1.0):
+    """Linear interpolation at equally spaced knots on [-radius, radius].
+
+    Equally spaced, as a piece of width w misses by up to w^2 / 8 max|f''|:
+    Chebyshev points make the pieces around the middle wider by pi/2, and
+    miss by 1.1 to 2.4 times as much for every named activation (4 to 16
+    pieces, radius 1 and 5). An even number of pieces makes relu exact.
+
+    Args:
+        activation, radius: as in `chebyshev`.
+        pieces: int in 1..1000.
+
+    Returns:
+        A `PiecewiseLinear`, constant beyond [-radius, radius].
+
+    Raises:
+        ValueError: as in `chebyshev`.
+
+    Example:
+
+    >>> made = piecewise("relu", pieces=2)
+    >>> made.knots, made.values, made.error
+    ((-1.0, 0.0, 1.0), (0.0, 0.0, 1.0), 0.0)
+    """
+    function, name = _function(activation)
+    radius = _check_radius(radius)
+    pieces = _check_count("pieces", pieces, 1, MAX_PIECES)
+    z = radius * (np.arange(-pieces, pieces + 1, 2) / pieces)
+    knots, values = tuple(z.tolist()), tuple(function(z).tolist())
+    name = f"piecewise{pieces} of {name}"
+    error = _largest_error(
+        lambda z: np.interp(z, knots, values) - function(z), radius
+    )
+    return PiecewiseLinear(knots, values, radius, error, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorBounds:
+    """Bounds on the largest error, known before a polynomial is made.
+
+    Attributes:
+        taylor: for `taylor`.
+        best: for the best polynomial of that degree.
+        chebyshev: for `chebyshev`, a multiple of `best`.
+        ellipse: for `chebyshev`, from where the function is analytic; the
+            better one on wide intervals.
+    """
+
+    taylor: float
+    best: float
+    chebyshev: float
+    ellipse: float
+
+
+def error_bounds(activation="sigmoid", degree=7, radius=1.0):
+    """What a degree can achieve, in the manner of pCDBN's Lemma 3.
+
+    With r the radius and L the degree:
+
+    * The best polynomial misses by E_L <= r^(L+1) max|f^(L+1)| /
+      (2^L (L+1)!) (interpolation at the Chebyshev points). By symmetry the
+      next term of the series may be zero; then L + 1 stands in for L. So
+      only every other derivative counts, and those are largest at 0, where
+      all poles of f contribute in phase: with c_m the first Taylor
+      coefficient beyond L that is not zero, E_L <= r^m |c_m| / 2^(m-1),
+      while Taylor misses by up to r^m |c_m|.
+    * The truncated Chebyshev series misses by at most (4 + 4/pi^2 ln L) E_L
+      (Rivlin 1990, Chebyshev Polynomials; Vlcek 2012 for sigmoids).
+    * If f is analytic with |f| <= M inside the ellipse with foci +-r and
+      semi-axes r (rho +- 1/rho) / 2, it misses by at most
+      2 M rho^-L / (rho - 1) (Trefethen 2013, Approximation Theory and
+      Approximation Practice, Thm. 8.2). Here rho is the best of 1000
+      ellipses below the poles, and M, after the linear part of f is taken
+      off, comes from |tanh z| <= max(1, tan b) on |Im z| <= b < pi/2.
+
+    They hold in exact arithmetic; rounding (about 1e-15) comes on top.
+
+    Args:
+        activation, radius: as in `taylor`.
+        degree: int in 1..30. At degree 0 half the range of f is exact.
+
+    Returns:
+        An `ErrorBounds`.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> bounds = error_bounds("sigmoid", degree=7, radius=1.0)
+    >>> chebyshev("sigmoid", 7).error < bounds.chebyshev < bounds.taylor
+    True
+    """
+    _check_smooth(activation, "The `error` of `chebyshev` is computed.")
+    degree = _check_count("degree", degree, 1, MAX_DEGREE)
+    radius = _check_radius(radius)
+    odd = activation in _ODD
+    order = degree + 1 + (degree % 2 == odd)
+    term = abs(_taylor_coefficients(activation, order)[order]) * radius**order
+    best = term / 2.0 ** (order - 1)
+
+    pole = math.pi / 2 if activation == "tanh" else math.pi
+    limit = pole / radius + math.hypot(1.0, pole / radius)
+    rho = 1 + (limit - 1) * np.arange(1, 1000) / 1000
+    wide, high = radius * (rho + 1 / rho) / 2, radius * (rho - 1 / rho) / 2
+    largest = np.maximum(1.0, np.tan(high / pole * (math.pi / 2)))
+    if activation != "tanh":  # sigmoid(z) - 1/2 = tanh(z/2) / 2
+        largest = largest / 2
+    if activation == "softplus":  # The integral of it from 0 to z.
+        largest = largest * wide
+    ellipse = np.min(2 * largest * rho ** -(order - 1.0) / (rho - 1))
+    series = (4 + 4 / math.pi**2 * math.log(degree)) * best
+    return ErrorBounds(term, best, series, float(ellipse))
+
+
+def _taylor_coefficients(activation, degree):
+    """Coefficients 0..degree about 0: rationals, rounded once (and log 2)."""
+    # tanh' = 1 - tanh^2, term by term.
+    series = [fractions.Fraction(0)]
+    for k in range(degree):
+        square = sum(series[i] * series[k - i] for i in range(k + 1))
+        series.append(((k == 0) - square) / (k + 1))
+    if activation != "tanh":
+        # sigmoid(z) = (1 + tanh(z/2)) / 2
+        series = [term / 2 ** (k + 1) for k, term in enumerate(series)]
+        series[0] = fractions.Fraction(1, 2)
+    if activation == "softplus":
+        # Its derivative is the sigmoid.
+        integral = [term / (k + 1) for k, term in enumerate(series[:-1])]
+        series = [math.log(2.0), *integral]
+    return tuple(float(term) for term in series)
+
+
+def _largest_error(difference, radius):
+    """The largest |difference| on [-radius, radius].
+
+    A grid of 20,001 points with 0 in it, then two finer ones around every
+    local maximum that comes near the largest: to within 1e-12 of it for
+    everything here that is smooth, or has its kinks at 0 or at knots.
+    """
+    step = radius / _GRID
+    grid = step * np.arange(-_GRID, _GRID + 1)
+    grid[[0, -1]] = -radius, radius
+    values = np.abs(difference(grid))
+    rises = np.r_[True, values[1:] > values[:-1]]  # A plateau counts once.
+    falls = np.r_[values[:-1] >= values[1:], True]
+    centres = grid[rises & falls & (values >= 0.99 * values.max())]
+    offsets = np.arange(-100, 101) / 100
+    for _ in range(2):
+        points = np.clip(centres[:, None] + step * offsets, -radius, radius)
+        values = np.abs(difference(points.ravel())).reshape(points.shape)
+        centres = points[np.arange(len(points)), values.argmax(axis=1)]
+        step /= 100
+    return float(values.max())
+
+
+def _function(activation):
+    """Returns `(function, name)` for a name or a callable."""
+    if callable(activation):
+        name = getattr(activation, "__name__", type(activation).__name__)
+
+        def function(z):
+            values = np.asarray(activation(z), dtype=np.float64)
+            if values.shape != z.shape or not np.all(np.isfinite(values)):
+                raise ValueError(
+                    "`activation` must return one finite number for each "
+                    f"entry of its argument. Received: activation={name}"
+                )
+            return values
+
+        return function, name
+    if not (isinstance(activation, str) and activation in ACTIVATIONS):
+        raise ValueError(
+            f"`activation` must be one of {list(ACTIVATIONS)} or a "
+            f"function of an array. Received: activation={activation!r}"
+        )
+    return ACTIVATIONS[activation], activation
+
+
+def _check_smooth(activation, instead):
+    if not (isinstance(activation, str) and activation in _SMOOTH):
+        raise ValueError(
+            f"`activation` must be one of {list(_SMOOTH)}: the derivatives of "
+            f"others are not known. {instead} "
+            f"Received: activation={activation!r}"
+        )
+
+
+def _check_count(name, value, low, high):
+    whole = isinstance(value, numbers.Integral)
+    if isinstance(value, bool) or not (whole and low <= value <= high):
+        raise ValueError(
+            f"`{name}` must be an integer between {low} and {high}. "
+            f"Received: {name}={value}"
+        )
+    return int(value)
+
+
+def _check_radius(radius):
+    real = isinstance(radius, numbers.Real) and not isinstance(radius, bool)
+    if not (real and 1e-3 <= radius <= 100):
+        raise ValueError(
+            "`radius` must be a number between 0.001 and 100. "
+            f"Received: radius={radius}"
+        )
+    return float(radius)

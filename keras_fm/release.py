@@ -146,7 +146,11 @@ class Release:
     """
 
     statistics: dict
-    objective: objectives.QuadraticObjective | objectives.RelevanceObjective
+    objective: (
+        objectives.QuadraticObjective
+        | objectives.PatchMomentObjective
+        | objectives.RelevanceObjective
+    )
     mechanism: mechanisms_lib.Mechanism
     neighbours: str
     private: bool
@@ -397,6 +401,77 @@ class SecondMomentRelease(_SecondMoments):
         return mean + draw @ scaled.T
 
 
+class PatchMomentRelease(Release):
+    """A released `PatchMomentObjective`: moments of patches plus noise.
+
+    Everything here is post-processing: exact functions of the released
+    moments and of public constants.
+    """
+
+    def moment(self, order):
+        """The moments of an order up to m, `(p,) * order`, symmetric.
+
+        Sums over records, not divided by `count()`. The order 2 may be
+        indefinite. See `PatchMomentObjective.moment`.
+        """
+        return self.objective.moment(self.statistics["moments"], order)
+
+    def stddev(self, order):
+        """Standard deviations of the noise on `moment(order)`, entry by
+        entry."""
+        stddevs = self.objective.stddevs(self.mechanism)
+        return self.objective.moment(stddevs, order)
+
+    def count(self):
+        """n as the moments state it (the entry of constants alone, over
+        kappa^m), at least 1; with owners, the sum of their factors."""
+        constant = self.objective.constant**self.objective.order
+        return max(1.0, float(self.statistics["moments"][-1]) / constant)
+
+    def noise_edge(self):
+        """Spectral edge of the noise on `moment(2)`, for large p.
+
+        With s the standard deviation of an off-diagonal entry, 2 sqrt(p) s
+        for m = 2 and 3 (Wigner's semicircle). For m = 4 in L2 coordinates
+        the row of the constant has three times the variance and moves the
+        edge to 3 / sqrt(2) times sqrt(p) s.
+        docs/proofs/patch_moments.md, proposition 7.
+        """
+        p, order = self.objective.num_features, self.objective.order
+        variance = self.mechanism.coordinate_variance(self.objective.size)
+        ratio = 1
+        if self.mechanism.norm == "l2":
+            # An entry off the diagonal stands m (m - 1) times in the tensor.
+            variance, ratio = variance / (order * (order - 1)), order - 1
+        edge = ratio / math.sqrt(ratio - 1) if ratio > 2 else 2.0
+        lower = self.objective.constant ** (order - 2)
+        return edge * math.sqrt(p * variance) / lower
+
+    def energy(self, filters, coefficients, scale):
+        """The energy of the patches, per record.
+
+        Args:
+            filters: `(p, K)`, the weight of the constant entry last.
+            coefficients: of the polynomial in x / scale, constant first, at
+                most m.
+            scale: Z > 0, public.
+
+        Returns:
+            float, `PatchMomentObjective.value` over `count()`.
+        """
+        total = self.objective.value(
+            filters, self.statistics["moments"], coefficients, scale
+        )
+        return total / self.count()
+
+    def energy_gradient(self, filters, coefficients, scale):
+        """Gradient of `energy` by the filters, `(p, K)`."""
+        total = self.objective.gradient(
+            filters, self.statistics["moments"], coefficients, scale
+        )
+        return total / self.count()
+
+
 class RelevanceRelease(Release):
     """A released `RelevanceObjective`: the summed relevance plus noise."""
 
@@ -414,6 +489,7 @@ class RelevanceRelease(Release):
 
 RELEASES = {
     objectives.CrossEntropyObjective: CrossEntropyRelease,
+    objectives.PatchMomentObjective: PatchMomentRelease,
     objectives.ReconstructionObjective: ReconstructionRelease,
     objectives.RelevanceObjective: RelevanceRelease,
     objectives.SecondMomentObjective: SecondMomentRelease,

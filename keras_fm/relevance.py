@@ -176,6 +176,14 @@ def _ends(model):
 
 def layer_input(model, name):
     """The symbolic input of a layer in the model's own graph."""
+    found = layer_inputs(model, name)
+    if len(found) != 1:
+        raise ValueError(f"Layer '{name}' must have one input.")
+    return found[0]
+
+
+def layer_inputs(model, name):
+    """The symbolic inputs of a layer in the model's own graph, a list."""
     found = [
         node
         for node in _nodes(model)
@@ -183,11 +191,9 @@ def layer_input(model, name):
     ]
     if not found:
         raise ValueError(f"The model has no layer '{name}'.")
-    if len(found) > 1 or len(found[0].input_tensors) != 1:
-        raise ValueError(
-            f"Layer '{name}' must be called once and have one input."
-        )
-    return found[0].input_tensors[0]
+    if len(found) > 1:
+        raise ValueError(f"Layer '{name}' must be called once.")
+    return list(found[0].input_tensors)
 
 
 def _nodes(model):

@@ -59,3 +59,12 @@ def test_behavior_prediction(run):
     assert "proven:     (epsilon = 7.99" in printed
     accuracy = float(printed.split("days: ")[1].split()[0])
     assert accuracy > 65  # the larger class has 50 to 55 %
+
+
+def test_cdbn_filters(run, tmp_path):
+    printed = run("cdbn_filters.py")
+    assert "proven:     (epsilon = 7.99" in printed
+    assert "crbm_2 (patch moments): proven" in printed
+    accuracy = float(printed.split("test accuracy ")[1].split()[0])
+    assert accuracy > 0.5  # chance is 0.1
+    assert (tmp_path / "cdbn_filters.png").read_bytes()[:4] == b"\x89PNG"

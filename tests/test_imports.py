@@ -23,6 +23,7 @@ CORE = {
     "keras_fm.budget",
     "keras_fm.claims",
     "keras_fm.domain",
+    "keras_fm.filters",
     "keras_fm.ledger",
     "keras_fm.mechanisms",
     "keras_fm.objectives",
@@ -171,6 +172,7 @@ def test_the_core_is_layered():
         "budget": CORE,
         "claims": CORE - {"keras_fm.budget"},
         "domain": CORE,
+        "filters": CORE,
         "mechanisms": CORE,
         "objectives": CORE
         - {f"keras_fm.{m}" for m in ("budget", "domain", "objectives")},

@@ -463,7 +463,7 @@ def test_pseudo_records_have_the_gradient_of_the_objective(made):
     x, t = made.pseudo_records()
     m, outputs = made.linear.shape
     assert x.shape == (m, m) and t.shape == (m, outputs)
-    slope = polynomials.taylor_softplus(2).coefficients
+    slope = polynomials.taylor("softplus", 2).coefficients
     rng = np.random.default_rng(1)
     linear = made.objective.linear_coefficients(made.linear)
     for _ in range(3):

@@ -6,8 +6,8 @@ import numpy as np
 from keras_fm import relevance as relevance_lib
 from keras_fm.layers.normalization_layer import NormalizationLayer
 from keras_fm.layers.perturbed_input import PerturbedInputLayer
+from keras_fm.layers.pretrained_layer import PretrainedLayer
 from keras_fm.layers.private_dense import PrivateDense
-from keras_fm.layers.private_encoder import PrivateEncoder
 from keras_fm.layers.relevance_scaling import RelevanceScaling
 
 _BATCH_STATE = (
@@ -65,9 +65,9 @@ def output_layer(model, needed=True):
     return layer, layer._inbound_nodes[node].input_tensors[0]
 
 
-def private_encoders(model):
-    """The model's PrivateEncoder layers and the tensors they read, from the
-    input upwards.
+def pretrained_layers(model):
+    """The model's layers that learn before its output layer, and the tensors
+    they read, from the input upwards.
 
     Raises:
         ValueError: if one is inside a nested model.
@@ -75,20 +75,21 @@ def private_encoders(model):
     found = [
         layer
         for layer in model._flatten_layers(include_self=False)
-        if isinstance(layer, PrivateEncoder)
+        if isinstance(layer, PretrainedLayer)
     ]
     for layer in found:
         if layer not in model.layers:
             raise ValueError(
-                f"PrivateEncoder '{layer.name}' must be in the model itself, "
-                "not inside a nested one."
+                f"{type(layer).__name__} '{layer.name}' must be in the model "
+                "itself, not inside a nested one."
             )
     # `layers` of a functional model are ordered from the inputs upwards.
-    return [
-        (layer, relevance_lib.layer_input(model, layer.name))
-        for layer in model.layers
-        if layer in found
-    ]
+    read = []
+    for layer in model.layers:
+        if layer in found:
+            inputs = relevance_lib.layer_inputs(model, layer.name)
+            read.append((layer, inputs[0] if len(inputs) == 1 else inputs))
+    return read
 
 
 def relevance_scaling(model):
@@ -160,7 +161,7 @@ def check_proven(model, head):
                 "know. Build it from public constants (for example "
                 "`keras.layers.Normalization(mean=..., variance=...)`)."
             )
-        if isinstance(layer, PrivateEncoder) and layer.is_perturbed:
+        if isinstance(layer, PretrainedLayer) and layer.is_perturbed:
             raise ValueError(
                 f"Layer {name} carries published noise and was trained on "
                 "the records without a proof. Build a new model for "
@@ -230,7 +231,7 @@ def public_facts(model, head):
             facts.append(
                 f"scales of layer '{layer.name}': from the released relevance"
             )
-        elif isinstance(layer, PrivateEncoder):
+        elif isinstance(layer, PretrainedLayer):
             facts.append(
                 f"weights of layer '{layer.name}': from its own release"
             )

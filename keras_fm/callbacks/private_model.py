@@ -31,16 +31,17 @@ class PrivateModel(keras.callbacks.Callback):
     begins, as the perturbed coefficients of the output layer's Taylor
     cross-entropy. After that every step minimises the released objective and
     uses no record: the same fit gives the same weights with the data
-    replaced by zeros. `loss` in the logs is the released objective; metrics
-    of the private records are removed from the logs (metrics on
-    `validation_data` stay). Later fits on the same model reuse the release
-    and cost nothing.
+    replaced by zeros. `loss` in the logs is the released objective (none in
+    a fit without an output layer); metrics of the private records are
+    removed from the logs (metrics on `validation_data` stay). Later fits on
+    the same model reuse the release and cost nothing.
 
     A model with a `RelevanceScaling` layer is read three times within the
     same budget: a first model, the relevance of its features, and the model
     that is kept, in features scaled by their relevance (AdLM). Every
-    `PrivateEncoder` of a model is released before the output layer, from the
-    input upwards (dPA); a model of encoders alone needs no labels.
+    `PrivateEncoder` (dPA) and `ChebyshevCRBM` (pCDBN) of a model is released
+    before the output layer, from the input upwards; a model of these alone
+    needs no labels.
 
     `guarantee="published"`: the papers' minibatch training with noise on
     the first layer (`PerturbedAffine`, `PerturbedConv2D`) and on the
@@ -64,10 +65,11 @@ class PrivateModel(keras.callbacks.Callback):
             AdLM (relevance eps1, first layer eps2, loss eps3), default
             (0.25, 0.25, 0.5); for other published models one for each
             perturbed layer and the loss, default equal. For a proven model
-            with `PrivateEncoder` layers, one for each release in the order
-            of `plan`, default 0.3 for the encoders together and 0.7 for the
-            output layer; published: one for each encoder and one for the
-            output layer, default equal.
+            with `PrivateEncoder` or `ChebyshevCRBM` layers, one for each
+            release in the order of `plan`, default 0.05 for each
+            `ChebyshevCRBM`, 0.3 for the encoders together and the rest for
+            the output layer; published: one for each of these layers and one
+            for the output layer, default equal.
         planned_releases: int >= 1, how many releases may be drawn within
             the budget; each gets an equal share.
         new_release: whether the next fit draws (and is charged) again
@@ -529,8 +531,10 @@ class PrivateModel(keras.callbacks.Callback):
     def _hide_private_metrics(self, logs):
         if self.guarantee != "proven" or not logs:
             return
+        # Where no released objective is trained, the loss is the records'.
+        kept = {"loss"} if self._perturbed else set()
         for key in list(logs):
-            if key != "loss" and not key.startswith("val_"):
+            if key not in kept and not key.startswith("val_"):
                 del logs[key]
 
     def _warn_about_delta(self):

@@ -1,6 +1,5 @@
 """What a proven fit releases, in which order, and how the layers learn it."""
 
-import collections.abc
 import dataclasses
 import functools
 
@@ -10,51 +9,29 @@ import numpy as np
 from keras_fm import records
 from keras_fm import release as release_lib
 from keras_fm import relevance as relevance_lib
-from keras_fm.callbacks import model_check
-from keras_fm.objectives import (
-    CrossEntropyObjective,
-    ReconstructionObjective,
-    RelevanceObjective,
-    SecondMomentObjective,
-)
+from keras_fm.callbacks import encoder_release, energy_release, model_check
+from keras_fm.callbacks.step import Step
+from keras_fm.layers.chebyshev_crbm import ChebyshevCRBM
+from keras_fm.objectives import CrossEntropyObjective, RelevanceObjective
 
 _READ_BATCH = 1024
 # Shares of the budget: first model, its relevance, the model that is kept.
 ADAPTIVE_SHARES = (0.2, 0.1, 0.7)
-# What all encoders under an output layer get together.
+# What all encoders under an output layer get together, and each energy: its
+# few moments are averages over many patches.
 ENCODER_SHARE = 0.3
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Step:
-    """One release of a plan.
-
-    Attributes:
-        name: what it is for.
-        objective: what is released.
-        share: its share of the budget.
-        clip: whether records outside their bounds are scaled back.
-        read: function from nothing to an iterator of what the objective
-            accumulates.
-        learn: function that takes the release.
-    """
-
-    name: str
-    objective: object
-    share: float
-    clip: bool
-    read: collections.abc.Callable
-    learn: collections.abc.Callable
+ENERGY_SHARE = 0.05
 
 
 class ProvenPlan:
     """The releases of one fit.
 
     In order: every `PrivateEncoder` of the model (its moments, or its rounds
-    of reconstruction), from the input upwards; then the output layer's
-    objective. With `RelevanceScaling` the output layer takes three: the
-    objective at scale 1, the relevance of the model it gives, and the
-    objective of the scaled features. Each reads every record once.
+    of reconstruction) and every `ChebyshevCRBM` (the moments of its patches),
+    from the input upwards; then the output layer's objective. With
+    `RelevanceScaling` the output layer takes three: the objective at scale 1,
+    the relevance of the model it gives, and the objective of the scaled
+    features. Each reads every record once.
 
     Args:
         model: a built model.
@@ -67,7 +44,7 @@ class ProvenPlan:
         owners: `None`, or the ids of the records' owners (the privacy unit).
         reach: how many other units' records one unit's data enters.
         notes: further public facts for the ledger.
-        redo: whether encoders that were released before are released again.
+        redo: whether layers that were released before are released again.
 
     Raises:
         ValueError: if the model is not one that a proof covers.
@@ -88,74 +65,74 @@ class ProvenPlan:
         notes=(),
         redo=False,
     ):
-        # An auto-encoder is planned by the model that encodes; its share is
-        # the one it has in the model that it is a part of.
-        self.part_of = getattr(model, "part_of", None)
+        # A view that pre-trains is planned by the model that encodes; its
+        # shares are those it has in the model that it is a part of.
         self.model = getattr(model, "encoding_model", model)
+        whole = getattr(model, "part_of", None) or self.model
         self.ledger, self.noise = ledger, noise
         self.n_public, self.ridge_factor = n_public, ridge_factor
         self.owners, self.reach = owners, reach
         self.extra_notes = tuple(notes)
-        self.encoders = model_check.private_encoders(self.model)
+        self.pretrained = model_check.pretrained_layers(self.model)
         self.head, self.inputs = model_check.output_layer(
-            self.model, needed=not self.encoders
+            self.model, needed=not self.pretrained
         )
         self.scaling, self.scaling_inputs = model_check.relevance_scaling(
             self.model
         )
-        if self.scaling is not None and (self.encoders or not self.head):
+        if self.scaling is not None and (self.pretrained or not self.head):
             raise ValueError(
-                "A model can have PrivateEncoder layers or a "
-                "RelevanceScaling layer, not both."
+                "A model can have PrivateEncoder and ChebyshevCRBM layers or "
+                "a RelevanceScaling layer, not both."
             )
         self.release, self.relevance, self.redo = None, None, redo
-        self._encoder_releases = {}
-        self.all_names = [
-            *(name for layer, _ in self.encoders for name in _names(layer)),
-            *self._head_names(),
+        self._pretrained_releases = {}
+        names = [
+            *(
+                name
+                for layer, _ in model_check.pretrained_layers(whole)
+                for name in _kind(layer).names(layer)
+            ),
+            *self._head_names(model_check.output_layer(whole, needed=False)[0]),
         ]
-        shares = self._default_shares() if shares is None else shares
-        if self.part_of is not None:
-            shares = shares[: len(self.all_names)]
-        if len(shares) != len(self.all_names):
+        shares = self._default_shares(whole) if shares is None else shares
+        if len(shares) != len(names):
             raise ValueError(
                 "`shares` must hold one share for each of the "
-                f"{len(self.all_names)} releases of this model, "
-                f"{self.all_names}. Received: shares={shares}"
+                f"{len(names)} releases of this model, {names}. Received: "
+                f"shares={shares}"
             )
         self.shares = {
-            name: share / planned_releases
-            for name, share in zip(self.all_names, shares)
+            name: share / planned_releases for name, share in zip(names, shares)
         }
 
-    def _head_names(self):
-        if self.head is None:
+    def _head_names(self, head):
+        if head is None:
             return []
         if self.scaling is None:
-            return [self.head.name]
+            return [head.name]
         return [
-            f"{self.head.name} (first model)",
+            f"{head.name} (first model)",
             f"{self.scaling.name} (relevance)",
-            self.head.name,
+            head.name,
         ]
 
-    def _default_shares(self):
+    def _default_shares(self, whole):
         if self.scaling is not None:
             return ADAPTIVE_SHARES
-        if not self.encoders:
+        layers = [layer for layer, _ in model_check.pretrained_layers(whole)]
+        if not layers:
             return (1.0,)
-        count, has_head = self.part_of or (
-            len(self.encoders),
-            self.head is not None,
-        )
-        total = ENCODER_SHARE if has_head else 1.0
-        each = total / count
-        shares = [
-            each / layer.rounds
-            for layer, _ in self.encoders
-            for _ in range(layer.rounds)
-        ]
-        return [*shares, *([] if self.head is None else [1 - total])]
+        energies = [isinstance(layer, ChebyshevCRBM) for layer in layers]
+        encoders = len(layers) - sum(energies)
+        shares = []
+        for layer, energy in zip(layers, energies):
+            parts = len(_kind(layer).names(layer))
+            total = ENERGY_SHARE if energy else ENCODER_SHARE / encoders
+            shares += [total / parts] * parts
+        if model_check.output_layer(whole, needed=False)[0] is not None:
+            return [*shares, 1 - sum(shares)]
+        return [share / sum(shares) for share in shares]
 
     # What will be read ---------------------------------------------------
 
@@ -163,9 +140,9 @@ class ProvenPlan:
     def steps(self):
         """The releases that a fit would draw, in order."""
         found = []
-        for layer, tensor in self.encoders:
+        for layer, tensor in self.pretrained:
             if self.redo or not layer.is_released:
-                found += self._encoder_steps(layer, tensor)
+                found += _kind(layer).steps(self, layer, self.reader(tensor))
         if self.head is not None:
             found += self._head_steps()
         return found
@@ -173,7 +150,7 @@ class ProvenPlan:
     @property
     def is_done(self):
         """Whether the model carries all its releases."""
-        layers = [layer for layer, _ in self.encoders]
+        layers = [layer for layer, _ in self.pretrained]
         if self.head is not None:
             layers.append(self.head)
         return all(layer.is_released for layer in layers)
@@ -183,96 +160,15 @@ class ProvenPlan:
         """Layers whose released objective takes part in training."""
         return [] if self.head is None else [self.head]
 
-    def _privacy_unit(self):
+    @property
+    def privacy_unit(self):
+        """What objectives must know of the privacy unit."""
         return {"grouped": self.owners is not None, "reach": self.reach}
 
-    def _encoder_steps(self, layer, tensor):
-        inputs = self._function(tensor)
-        moments = SecondMomentObjective(
-            num_features=layer.input_dim + 1,
-            feature_bound=layer.moment_bound,
-            **self._privacy_unit(),
-        )
-        start, stop = layer.visible_range
-        centre, bound = layer.centre, layer.input_bound
-        if layer.form == "cross_entropy":
-            # Visible units are probabilities: in the cube about 1/2.
-            centre, bound = 0.5, (stop - start) ** 0.5 / 2
-        decoder = ReconstructionObjective(
-            num_features=layer.units + 1,
-            num_visible=stop - start,
-            feature_bound=layer.code_bound,
-            visible_bound=bound,
-            centre=centre,
-            form=layer.form,
-            quadratic_scale=layer.code_bound / bound,
-            **self._privacy_unit(),
-        )
-
-        def read_moments():
-            for x, n, *owners in self._label_checked():
-                yield layer.augment(inputs(x)[:n]), None, *owners
-
-        def read_codes():
-            for x, n, *owners in self._label_checked():
-                found = inputs(x)
-                code = keras.ops.convert_to_numpy(layer(found))[:n]
-                visible = found[:n, start:stop]
-                yield layer.code_features(code), visible, *owners
-
-        def read_tied():
-            before = layer.get_weights()
-            layer.tie_encoder()
-            try:
-                yield from read_codes()
-            except BaseException:
-                # The decoder belongs to the encoder before.
-                layer.set_weights(before)
-                raise
-
-        def learn_moments(release):
-            constant = layer.bias_feature
-            count = release.moments(constant)[2]
-            mean, directions, variances = release.principal(
-                layer.input_dim, constant
-            )
-            above = int(np.sum(variances > release.noise_edge() / count))
-            layer.set_principal(mean, directions, variances, above)
-
-        def learn_decoder(release):
-            weights = release.minimise(self.ridge_factor)[1]
-            if release.objective.form == "cross_entropy":
-                weights = weights / 4  # values are 1/2 + z/4
-            layer.set_decoder(weights, centre)
-
-        steps = []
-        for index, name in enumerate(_names(layer)):
-            first = index == 0 and layer.source == "moments"
-            random = layer.source == "random"
-
-            def read(index=index, random=random, codes=not first):
-                if random and index:
-                    return read_tied()
-                if random:
-                    layer.reset_encoder()
-                return read_codes() if codes else read_moments()
-
-            def learn(release, first=first):
-                (learn_moments if first else learn_decoder)(release)
-                self._encoder_releases[layer.name] = release
-                layer.mark_released(self.ledger.to_json())
-
-            steps.append(
-                Step(
-                    name=name,
-                    objective=moments if first else decoder,
-                    share=self.shares[name],
-                    clip=layer.clip,
-                    read=read,
-                    learn=learn,
-                )
-            )
-        return steps
+    def keep(self, layer, release):
+        """Keeps the release of a pre-trained layer, and marks the layer."""
+        self._pretrained_releases[layer.name] = release
+        layer.mark_released(self.ledger.to_json())
 
     def _head_objective(self):
         return CrossEntropyObjective(
@@ -281,7 +177,7 @@ class ProvenPlan:
             feature_bound=self.head.objective_bound,
             nonnegative=self.head.nonnegative,
             quadratic_scale=self.head.quadratic_scale,
-            **self._privacy_unit(),
+            **self.privacy_unit,
         )
 
     def _head_steps(self):
@@ -312,7 +208,7 @@ class ProvenPlan:
         relevance = RelevanceObjective(
             num_features=int(np.prod(self.scaling.scale.shape)), ball=ball
         )
-        first, second = self._head_names()[:2]
+        first, second = self._head_names(self.head)[:2]
         state = {}
 
         def read_first():
@@ -381,20 +277,20 @@ class ProvenPlan:
     def check(self):
         """Refuses models no proof covers and budgets already spent."""
         model_check.check_proven(self.model, self.head)
-        self._check_encoder_ledgers()
+        self._check_ledgers()
         self.ledger.check(self.entries())
         model_input = self.model.inputs[0]
         tensor = self.inputs if self.head else self.model.outputs[0]
         model_check.check_records_independent(
-            self._features if self.head else self._function(tensor),
+            self._features if self.head else self.reader(tensor),
             model_input.shape[1:],
             str(model_input.dtype),
         )
 
-    def _check_encoder_ledgers(self):
-        """What an encoder was released with must be in this ledger."""
+    def _check_ledgers(self):
+        """What a layer was released with must be in this ledger."""
         known = [dataclasses.asdict(e) for e in self.ledger.entries]
-        for layer, _ in self.encoders:
+        for layer, _ in self.pretrained:
             if self.redo or not layer.is_released:
                 continue
             other = type(self.ledger).from_json(layer.ledger_json)
@@ -421,13 +317,15 @@ class ProvenPlan:
                 notes=self._notes(),
             )
             step.learn(release)
-        self.releases = dict(self._encoder_releases)
+        self.releases = dict(self._pretrained_releases)
         if self.head is not None:
             self.releases[self.head.name] = self.release
 
-    def _label_checked(self):
+    def unlabelled(self):
+        """Batches `(x, records[, owners])` of one shape, for layers that
+        learn without labels."""
         # A wrong label is an error before the first charge, not after the
-        # encoders were paid for.
+        # layers below were paid for.
         objective = self._head_objective() if self.head else None
         for x, y, n, *owners in self._padded():
             if objective is not None:
@@ -439,7 +337,7 @@ class ProvenPlan:
             yield self.head.augment(self._features(x)[:n]), y, *owners
 
     def _read_relevance(self):
-        below = self._function(self.scaling_inputs)
+        below = self.reader(self.scaling_inputs)
         top = keras.Model(self.scaling_inputs, self.model.outputs[0])
         for x, _, n in self._padded():
             yield (relevance_lib.layer_wise(top, below(x)[:n]).reshape(n, -1),)
@@ -448,9 +346,10 @@ class ProvenPlan:
     def _features(self):
         # One compiled map for the check and every read of the output
         # layer's objective: scales are variables.
-        return self._function(self.inputs)
+        return self.reader(self.inputs)
 
-    def _function(self, tensor):
+    def reader(self, tensor):
+        """Function from a batch of records to a tensor of the model."""
         if tensor is self.model.inputs[0]:
             return lambda x: np.asarray(x)
         extractor = keras.Model(self.model.inputs[0], tensor)
@@ -509,11 +408,8 @@ class ProvenPlan:
             self.head.set_weights_from_minimiser()
 
 
-def _names(layer):
-    """What the releases of an encoder are called, in order."""
-    if layer.rounds == 1:
-        kind = "moments" if layer.source == "moments" else "reconstruction"
-        return [f"{layer.name} ({kind})"]
-    first = "moments" if layer.source == "moments" else "round 1"
-    rest = [f"{layer.name} (round {r})" for r in range(2, layer.rounds + 1)]
-    return [f"{layer.name} ({first})", *rest]
+def _kind(layer):
+    """How a pre-trained layer learns from a release."""
+    return (
+        energy_release if isinstance(layer, ChebyshevCRBM) else encoder_release
+    )

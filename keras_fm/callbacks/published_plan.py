@@ -8,7 +8,10 @@ import numpy as np
 from keras_fm import claims, records
 from keras_fm import relevance as relevance_lib
 from keras_fm.callbacks import model_check
-from keras_fm.callbacks.published_pretraining import pretraining_entry
+from keras_fm.callbacks.published_pretraining import (
+    check_published,
+    pretraining_entry,
+)
 from keras_fm.layers.perturbed_input import PerturbedInputLayer
 from keras_fm.ledger import LedgerEntry
 
@@ -27,7 +30,7 @@ class PublishedPlan:
       coefficients of the loss (eps3).
     * The same layers with `adaptive=False`: identical noise (ILM), no eps1.
     * Neither: noise on the coefficients only (dPA Lemma 3), after the
-      pre-training of the encoders, if any (`PublishedPretraining`).
+      pre-training of the layers below, if any (`PublishedPretraining`).
 
     Args:
         model: a built model.
@@ -76,20 +79,13 @@ class PublishedPlan:
                 f"Layer '{self.adaptive.name}' has `adaptive=True` and must "
                 "be in the model itself, not inside a nested one."
             )
-        # Encoders are perturbed while they are pre-trained, before this fit.
-        self.encoders = [
-            layer for layer, _ in model_check.private_encoders(model)
+        # These are perturbed while they are pre-trained, before this fit.
+        self.pretrained = [
+            layer for layer, _ in model_check.pretrained_layers(model)
         ]
-        for layer in self.encoders:
-            if layer.is_released or not (layer.trainable and layer.tied):
-                raise ValueError(
-                    f"PrivateEncoder '{layer.name}' is of the proven form. A "
-                    "published one is trained on the records, with tied "
-                    "weights: build the model with "
-                    '`DeepPrivateAutoencoder(guarantee="published")`, or the '
-                    "layer with `trainable=True, tied=True`."
-                )
-        names = [layer.name for layer in self.encoders]
+        for layer in self.pretrained:
+            check_published(layer)
+        names = [layer.name for layer in self.pretrained]
         names += [f"{self.adaptive.name} (relevance)"] if self.adaptive else []
         names += [layer.name for layer in self.layers] + [self.head.name]
         if shares is None:
@@ -129,7 +125,7 @@ class PublishedPlan:
                     noise=self.noise,
                     lot_size=self.batch_size,
                 )
-                for layer in self.encoders
+                for layer in self.pretrained
                 if not layer.is_perturbed
             ),
             *self._own_entries(),

@@ -1,28 +1,26 @@
-"""dPA's perturbation of one auto-encoder: claimed, never proven."""
+"""The papers' perturbation of one pre-trained layer: claimed, never proven."""
 
-import numpy as np
-
-from keras_fm import claims
+from keras_fm.callbacks import model_check
 from keras_fm.ledger import LedgerEntry
 
 
 class PublishedPretraining:
-    """Fixes the noise of the topmost encoder of an auto-encoder.
+    """Fixes the noise of the topmost layer of a view that pre-trains.
 
-    Laplace(Delta / epsilon) / n with Delta = d (b + b^2 / 4) (dPA Lemma 2)
-    on lambda^(1), d x b, and lambda^(2), b x b for each visible unit; or, as
-    in the authors' code, on one vector of b codes.
+    Laplace(Delta / epsilon) / lot on what the layer's `noise_shapes` name:
+    dPA's lambda^(1) and lambda^(2) of a `PrivateEncoder`, or pCDBN's
+    coefficients of a `ChebyshevCRBM`, with the paper's Delta of each.
 
     Args:
-        model: a `keras_fm.models.Autoencoder`.
+        model: a `keras_fm.models.Autoencoder` or `EnergyModel`.
         ledger: the `Ledger` that is charged.
         noise: a `NoiseSource`.
         shares: `None` (equal), or one share for each part of the model that
-            the auto-encoder belongs to.
+            the view belongs to.
         lot_size: what the noise is divided by.
 
     Raises:
-        ValueError: if the encoder cannot be perturbed in this way.
+        ValueError: if the layer cannot be perturbed in this way.
     """
 
     adaptive = None
@@ -30,22 +28,19 @@ class PublishedPretraining:
     def __init__(self, model, *, ledger, noise, shares, lot_size):
         self.model, self.ledger, self.noise = model, ledger, noise
         self.lot_size = lot_size
-        self.perturbed = model.encoders[-1]
-        if not (self.perturbed.trainable and self.perturbed.tied):
+        self.perturbed = model.stack[-1]
+        check_published(self.perturbed)
+        whole = model.part_of or model.encoding_model
+        parts = [layer for layer, _ in model_check.pretrained_layers(whole)]
+        head, _ = model_check.output_layer(whole, needed=False)
+        count = len(parts) + (head is not None)
+        shares = [1 / count] * count if shares is None else shares
+        if len(shares) != count:
             raise ValueError(
-                "A published auto-encoder is trained on the records, with "
-                "tied weights: build it with "
-                '`DeepPrivateAutoencoder(guarantee="published")`, or '
-                "`PrivateEncoder(..., trainable=True, tied=True)`."
-            )
-        parts = sum(model.part_of)
-        shares = [1 / parts] * parts if shares is None else shares
-        if len(shares) != parts:
-            raise ValueError(
-                f"`shares` must hold one share for each of the {parts} "
+                f"`shares` must hold one share for each of the {count} "
                 f"perturbed parts. Received: shares={shares}"
             )
-        share = shares[len(model.encoders) - 1]
+        share = shares[parts.index(self.perturbed)]
         self.epsilon = share * ledger.budget.epsilon
 
     @property
@@ -71,27 +66,30 @@ class PublishedPretraining:
         layer = self.perturbed
         scale = entries[0].mechanism["laplace_scale"] / self.lot_size
         draw = self.noise.generator().laplace
-        units, visible = layer.units, layer.visible_dim
-        if layer.noise_on == "hidden":
-            layer.fix_noise(hidden_noise=draw(0.0, scale, (units,)))
-            return
         layer.fix_noise(
-            linear_noise=draw(0.0, scale, (units, visible)),
-            quadratic_noise=np.asarray(
-                draw(0.0, scale, (visible, units, units)), np.float32
-            ),
+            **{
+                name: layer.noise_of(scale, shape, draw)
+                for name, shape in layer.noise_shapes.items()
+            }
+        )
+
+
+def check_published(layer):
+    """Refuses a layer of the proven form."""
+    if layer.is_released or not layer.is_published:
+        raise ValueError(
+            f"{type(layer).__name__} '{layer.name}' is of the proven form, or "
+            "was pre-trained without PrivateModel. A published one is trained "
+            "on the records under noise: build a new model with "
+            'guarantee="published", or the layer with `trainable=True` (and, '
+            "for a PrivateEncoder, `tied=True`), and pre-train it with the "
+            "callback."
         )
 
 
 def pretraining_entry(layer, epsilon, *, ledger, noise, lot_size):
-    """The claimed `LedgerEntry` of one published auto-encoder."""
-    sensitivity = claims.reconstruction_sensitivity(
-        layer.visible_dim, layer.units, neighbours=ledger.neighbours
-    )
-    where = {
-        "coefficients": "the coefficients of the reconstruction",
-        "hidden": "the codes (as the authors' code)",
-    }[layer.noise_on]
+    """The claimed `LedgerEntry` of one pre-trained layer."""
+    sensitivity = layer.claimed_sensitivity(ledger.neighbours)
     return LedgerEntry(
         name=layer.name,
         guarantee="claimed",
@@ -101,7 +99,7 @@ def pretraining_entry(layer, epsilon, *, ledger, noise, lot_size):
             "laplace_scale": sensitivity / epsilon,
             "lot_size": lot_size,
         },
-        reads=f"every record at every step; fixed noise on {where}",
-        proof=claims.RECONSTRUCTION_REASON,
+        reads=layer.claim_reads,
+        proof=layer.claim_reason,
         private=not noise.reproducible,
     )

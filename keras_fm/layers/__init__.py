@@ -1,5 +1,6 @@
 """Private layers, and public feature layers to put before them."""
 
+from keras_fm.layers.chebyshev_crbm import ChebyshevCRBM
 from keras_fm.layers.discriminant_projection import DiscriminantProjection
 from keras_fm.layers.local_response_normalization import (
     LocalResponseNormalization,
@@ -14,6 +15,7 @@ from keras_fm.layers.relevance_scaling import RelevanceScaling
 from keras_fm.layers.scattering import Scattering2D
 
 __all__ = [
+    "ChebyshevCRBM",
     "DiscriminantProjection",
     "LocalResponseNormalization",
     "NormalizationLayer",

@@ -3,6 +3,7 @@
 import secrets
 
 import keras
+from keras import ops
 
 
 class HiddenVariable(keras.Variable):
@@ -72,7 +73,7 @@ class HiddenStateLayer(keras.layers.Layer):
         state is as hidden as the noise drawn from it."""
         seed = keras.random.SeedGenerator(secrets.randbits(31))
         state = HiddenVariable(
-            keras.ops.convert_to_numpy(seed.state),
+            ops.convert_to_numpy(seed.state),
             dtype=seed.state.dtype,
             trainable=False,
             autocast=False,
@@ -84,6 +85,16 @@ class HiddenStateLayer(keras.layers.Layer):
 
     def _hidden_seed(self):
         return self._hidden.seed
+
+    def _draw_laplace(self, name):
+        """A fresh Laplace draw with the scales that `name` holds."""
+        scale = self._get_hidden(name)
+        # The inverse distribution function; never exactly at its poles.
+        u = keras.random.uniform(
+            scale.shape, -0.5, 0.5, dtype="float32", seed=self._hidden_seed()
+        )
+        tail = ops.maximum(1.0 - 2.0 * ops.abs(u), 1e-7)
+        return -ops.sign(u) * ops.log(tail) * ops.cast(scale, "float32")
 
     def _get_hidden(self, name):
         return self._hidden.variables[name]

@@ -46,18 +46,8 @@ class LocalResponseNormalization(keras.layers.Layer):
         self.q, self.a, self.beta = float(q), float(a), float(beta)
 
     def call(self, inputs):
-        # Half precision overflows in the squares.
-        h = ops.cast(inputs, "float32")
-        reach = self.size // 2
-        rank, maps = len(inputs.shape), inputs.shape[-1]
-        padding = [(0, 0)] * (rank - 1) + [(reach, reach)]
-        squares = ops.pad(h * h, padding)
-        energy = (
-            sum(squares[..., k : k + maps] for k in range(1, self.size))
-            + (squares[..., :maps])
-        )
-        floor = ops.power(self.q + self.a * energy, self.beta)
-        return ops.cast(h / ops.maximum(ops.abs(h), floor), self.compute_dtype)
+        h = local_response(inputs, self.size, self.q, self.a, self.beta)
+        return ops.cast(h, self.compute_dtype)
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -70,3 +60,17 @@ class LocalResponseNormalization(keras.layers.Layer):
             "a": self.a,
             "beta": self.beta,
         }
+
+
+def local_response(h, size, q, a, beta):
+    """`h / max(|h|, (q + a sum h'^2)^beta)`, the last axis holds the maps."""
+    dtype = h.dtype
+    # Half precision overflows in the squares.
+    h = ops.cast(h, "float32")
+    reach = size // 2
+    rank, maps = len(h.shape), h.shape[-1]
+    padding = [(0, 0)] * (rank - 1) + [(reach, reach)]
+    squares = ops.pad(h * h, padding)
+    energy = sum(squares[..., k : k + maps] for k in range(size))
+    floor = ops.power(q + a * energy, beta)
+    return ops.cast(h / ops.maximum(ops.abs(h), floor), dtype)

@@ -65,8 +65,8 @@ class PerturbedConv2D(PerturbedInputLayer):
     ):
         super().__init__(activation=activation, **kwargs)
         self.filters = positive_integer("filters", filters)
-        self.kernel_size = _pair("kernel_size", kernel_size)
-        self.strides = _pair("strides", strides)
+        self.kernel_size = pair("kernel_size", kernel_size)
+        self.strides = pair("strides", strides)
         if padding not in ("same", "valid"):
             raise ValueError(
                 '`padding` must be "same" or "valid". Received: '
@@ -79,7 +79,7 @@ class PerturbedConv2D(PerturbedInputLayer):
             )
         self.padding, self.sensitivity = padding, sensitivity
         self.feature_map = (
-            None if feature_map is None else _pair("feature_map", feature_map)
+            None if feature_map is None else pair("feature_map", feature_map)
         )
 
     def build(self, input_shape):
@@ -145,7 +145,7 @@ class PerturbedConv2D(PerturbedInputLayer):
         }
 
 
-def _pair(name, value):
+def pair(name, value):
     if not isinstance(value, (tuple, list)):
         value = (value, value)
     if len(value) != 2:

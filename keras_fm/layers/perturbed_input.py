@@ -4,7 +4,7 @@ import math
 
 import keras
 import numpy as np
-from keras import ops, random
+from keras import ops
 
 from keras_fm.layers.hidden_state import HiddenStateLayer
 
@@ -130,15 +130,9 @@ class PerturbedInputLayer(HiddenStateLayer):
             self._set_hidden_seed("seed_state")
 
     def _drawn(self, name):
-        value = self._get_hidden(name)
         if self.noise == "once":
-            return value
-        # The inverse distribution function; never exactly at its poles.
-        u = random.uniform(
-            value.shape, -0.5, 0.5, dtype="float32", seed=self._hidden_seed()
-        )
-        tail = ops.maximum(1.0 - 2.0 * ops.abs(u), 1e-7)
-        return -ops.sign(u) * ops.log(tail) * ops.cast(value, "float32")
+            return self._get_hidden(name)
+        return self._draw_laplace(name)
 
     def call(self, inputs, training=False):
         inputs, bias = self._perturb(inputs, self.bias, training)

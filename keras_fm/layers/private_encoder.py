@@ -1,13 +1,12 @@
-import json
 import math
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_fm import domain
+from keras_fm import claims, domain
 from keras_fm.layers import coefficient_noise
-from keras_fm.layers.hidden_state import HiddenStateLayer
+from keras_fm.layers.pretrained_layer import PretrainedLayer
 
 SOURCES = ("moments", "random")
 FORMS = ("cross_entropy", "squared_error")
@@ -19,7 +18,7 @@ _FIT_RECORDS = 20
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class PrivateEncoder(HiddenStateLayer):
+class PrivateEncoder(PretrainedLayer):
     """One private auto-encoder (dPA): `h = activation(W^T v + b)`.
 
     The layer outputs the code h; `decode(h)` reconstructs v. It is an
@@ -177,10 +176,6 @@ class PrivateEncoder(HiddenStateLayer):
         self.form, self.tied = form, bool(tied)
         self.noise_on, self.seed = noise_on, int(seed)
         self.input_spec = keras.layers.InputSpec(ndim=2)
-        self._ledger_json = None
-        # Set when a training step with the perturbed objective is traced.
-        self.objective_in_use = False
-
     def build(self, input_shape):
         inputs = input_shape[-1]
         if inputs is None:
@@ -210,9 +205,9 @@ class PrivateEncoder(HiddenStateLayer):
                 "decoder_kernel", (self.units, self.visible_dim)
             )
         self.decoder_bias = self._weight("decoder_bias", (self.visible_dim,))
-        self.set_decoder_trainable(False)
+        self.set_pretraining(False)
 
-    def set_decoder_trainable(self, value):
+    def set_pretraining(self, value):
         """Whether the decoder's own weights train with the layer."""
         for weight in (self.decoder_kernel, self.decoder_bias):
             if weight is not None:
@@ -313,20 +308,6 @@ class PrivateEncoder(HiddenStateLayer):
         return (input_shape[0], self.units)
 
     # Proven: weights from releases ---------------------------------------
-
-    @property
-    def is_released(self):
-        """Whether the weights come from a release."""
-        return self._ledger_json is not None
-
-    @property
-    def ledger_json(self):
-        """The ledger of the releases, or `None`."""
-        return self._ledger_json
-
-    def mark_released(self, ledger_json):
-        """Records the ledger that the weights are functions of."""
-        self._ledger_json = ledger_json
 
     def augment(self, inputs):
         """`[v - centre; c]`, what the second moment is taken of; NumPy."""
@@ -437,31 +418,40 @@ class PrivateEncoder(HiddenStateLayer):
     # Published: fixed noise ----------------------------------------------
 
     @property
-    def is_perturbed(self):
-        """Whether noise (published form) was fixed."""
-        return self._has_hidden("linear_noise") or self._has_hidden(
-            "hidden_noise"
+    def is_published(self):
+        return self.trainable and self.tied
+
+    @property
+    def noise_shapes(self):
+        """On lambda^(1) and lambda^(2), or on every code."""
+        if self.noise_on == "hidden":
+            return {"hidden_noise": (self.units,)}
+        units, visible = self.units, self.visible_dim
+        return {
+            "linear_noise": (units, visible),
+            "quadratic_noise": (visible, units, units),
+        }
+
+    def claimed_sensitivity(self, neighbours):
+        """dPA's Delta, see `keras_fm.claims.reconstruction_sensitivity`."""
+        return claims.reconstruction_sensitivity(
+            self.visible_dim, self.units, neighbours=neighbours
         )
 
-    def fix_noise(self, **noise):
-        """Fixes noise that is already divided by the number of records.
+    claim_reason = claims.RECONSTRUCTION_REASON
 
-        Args:
-            linear_noise: `(units, visible)` on lambda^(1), and
-            quadratic_noise: `(visible, units, units)` on lambda^(2); or
-            hidden_noise: `(units,)`.
+    @property
+    def claim_reads(self):
+        where = {
+            "coefficients": "the coefficients of the reconstruction",
+            "hidden": "the codes (as the authors' code)",
+        }[self.noise_on]
+        return f"every record at every step; fixed noise on {where}"
 
-        Raises:
-            ValueError: if the layer was perturbed or released before.
-        """
-        if self.is_perturbed or self.is_released:
-            raise ValueError(
-                f"The objective of layer '{self.name}' is perturbed already."
-            )
-        for name, value in noise.items():
-            if name == "quadratic_noise":
-                value = coefficient_noise.symmetric(value)
-            self._set_hidden(name, np.asarray(value))
+    def _kept_noise(self, name, value):
+        if name == "quadratic_noise":
+            return coefficient_noise.symmetric(value)
+        return value
 
     def noise_loss(self):
         """What the noise on lambda^(1) and lambda^(2) adds to the
@@ -481,31 +471,6 @@ class PrivateEncoder(HiddenStateLayer):
             self._get_hidden("linear_noise"),
             self._get_hidden("quadratic_noise"),
         )
-
-    # Saving: a release is safe to save, noise is not ---------------------
-
-    def save_own_variables(self, store):
-        super().save_own_variables(store)
-        if self.is_released:
-            store["ledger"] = np.frombuffer(
-                self._ledger_json.encode(), np.uint8
-            )
-
-    def load_own_variables(self, store):
-        weights = self.weights
-        stored = [key for key in store.keys() if key.isdigit()]
-        if len(stored) != len(weights):
-            raise ValueError(
-                f"Layer '{self.name}' expected {len(weights)} variables, but "
-                f"the file holds {len(stored)}."
-            )
-        ledger = None
-        if "ledger" in store.keys():
-            ledger = bytes(np.asarray(store["ledger"])).decode()
-            json.loads(ledger)
-        for index, weight in enumerate(weights):
-            weight.assign(store[str(index)])
-        self._ledger_json = ledger
 
     def get_config(self):
         return {

@@ -64,7 +64,7 @@ class PerturbedReconstruction(keras.losses.Loss):
         v, z = ops.cast(y_true, y_pred.dtype), y_pred
         if self.form == "squared_error":
             return ops.sum(ops.square(v - z), axis=-1) / 2
-        constant, _, square = polynomials.taylor_softplus(2).coefficients
+        constant, _, square = polynomials.taylor("softplus", 2).coefficients
         return ops.sum(constant + (0.5 - v) * z + square * z * z, axis=-1)
 
     def get_config(self):

@@ -52,6 +52,6 @@ class TaylorCrossEntropy(keras.losses.Loss):
                 f"y_pred.shape={y_pred.shape}"
             )
         y_true = ops.cast(y_true, y_pred.dtype)
-        constant, _, square = polynomials.taylor_softplus(2).coefficients
+        constant, _, square = polynomials.taylor("softplus", 2).coefficients
         z = y_pred
         return ops.sum(constant + (0.5 - y_true) * z + square * z * z, axis=-1)

@@ -2,14 +2,20 @@
 
 from keras_fm.models.adaptive_laplace import AdaptiveLaplace
 from keras_fm.models.behavior_autoencoder import BehaviorAutoencoder
+from keras_fm.models.behavior_cdbn import BehaviorCDBN
 from keras_fm.models.deep_private_autoencoder import (
     Autoencoder,
     DeepPrivateAutoencoder,
 )
+from keras_fm.models.energy_model import EnergyModel
+from keras_fm.models.private_cdbn import PrivateCDBN
 
 __all__ = [
     "AdaptiveLaplace",
     "Autoencoder",
     "BehaviorAutoencoder",
+    "BehaviorCDBN",
     "DeepPrivateAutoencoder",
+    "EnergyModel",
+    "PrivateCDBN",
 ]

@@ -12,18 +12,11 @@ from keras_fm.layers.perturbed_input import NOISE
 from keras_fm.layers.private_dense import PrivateDense
 from keras_fm.layers.random_features import RandomFeatures
 from keras_fm.layers.relevance_scaling import RelevanceScaling
+from keras_fm.models.batch_standardization import BatchStandardization
 
 ARCHITECTURES = ("dense", "mnist", "cifar10")
 FORMS = ("paper", "code")
 _PERTURBED = "perturbed"
-
-
-@keras.saving.register_keras_serializable(package="keras_fm")
-class _BatchStandardization(keras.layers.BatchNormalization):
-    # The authors normalise by the batch also when they predict: statistics
-    # gathered under noise say nothing of inputs without it.
-    def call(self, inputs, training=None, mask=None):
-        return super().call(inputs, training=True, mask=mask)
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -241,7 +234,7 @@ class AdaptiveLaplace(keras.Model):
                 NormalizationLayer(norm="linf", mode="batch", running=False),
             ]
         return [
-            _BatchStandardization(momentum=1.0),
+            BatchStandardization(momentum=1.0),
             keras.layers.ReLU(max_value=1.0),
         ]
 

@@ -1,5 +1,3 @@
-import warnings
-
 import keras
 import numpy as np
 from keras import ops
@@ -9,6 +7,7 @@ from keras_fm.layers.normalization_layer import NormalizationLayer
 from keras_fm.layers.private_dense import PrivateDense
 from keras_fm.layers.private_encoder import PrivateEncoder
 from keras_fm.losses import PerturbedReconstruction
+from keras_fm.models import pretraining
 
 _BATCH = 1024
 
@@ -219,7 +218,7 @@ class DeepPrivateAutoencoder(keras.Model):
         It shares its layers with this model. `compile` it with
         `PerturbedReconstruction` and `fit` it on records alone; it trains
         the topmost encoder to reconstruct what that encoder reads. (Its
-        decoder trains too after `encoder.set_decoder_trainable(True)`, which
+        decoder trains too after `encoder.set_pretraining(True)`, which
         `pretrain` does.)
 
         Args:
@@ -235,9 +234,8 @@ class DeepPrivateAutoencoder(keras.Model):
                 f"`depth` must be between 1 and {len(encoders)}. Received: "
                 f"depth={depth}"
             )
-        has_head = self._arguments["units"] is not None
         model = keras.Model(self.inputs[0], self._codes[depth - 1])
-        return Autoencoder(model, encoders[:depth], (len(encoders), has_head))
+        return Autoencoder(model, encoders[:depth], part_of=self)
 
     # Use -----------------------------------------------------------------
 
@@ -268,52 +266,23 @@ class DeepPrivateAutoencoder(keras.Model):
         Returns:
             list of `keras.callbacks.History`, one for each fit.
         """
-        callbacks = [] if private is None else [private]
-        proven = self._arguments["guarantee"] == "proven"
-        if proven and private is None:
-            raise ValueError(
-                "The encoders of a proven model learn from a release only: "
-                'pass `private`, or use guarantee="published" without a '
-                "callback for the non-private twin."
-            )
-        depths = range(1, len(self.encoders) + 1)
         if loss is not None and private is not None:
             raise ValueError(
                 "`loss` belongs to the non-private twin: a private fit "
                 "perturbs `PerturbedReconstruction`."
             )
-        histories = []
-        for depth in depths[-1:] if proven else depths:
-            stage = self.autoencoder(depth)
-            below = stage.encoders[:-1]
-            trainable = [layer.trainable for layer in below]
-            for layer in below:
-                layer.trainable = False
-            top = stage.encoders[-1]
-            top.set_decoder_trainable(not proven)
-            stage.compile(
-                _fresh(optimizer), loss or PerturbedReconstruction(top.form)
-            )
-            with warnings.catch_warnings():
-                if proven:
-                    # All weights come from the release, as they should.
-                    warnings.filterwarnings("ignore", ".*trainable weights")
-                history = stage.fit(
-                    x,
-                    epochs=1 if proven else epochs,
-                    # One batch shows the released weights at work.
-                    steps_per_epoch=1 if proven else None,
-                    batch_size=batch_size,
-                    callbacks=callbacks,
-                    verbose=verbose,
-                )
-            histories.append(history)
-            for layer, was in zip(below, trainable):
-                layer.trainable = was
-            # After `trainable`, which reaches the decoders below too.
-            for layer in stage.encoders:
-                layer.set_decoder_trainable(False)
-        return histories
+        return pretraining.fit_stack(
+            self,
+            self.autoencoder,
+            x,
+            private,
+            proven=self._arguments["guarantee"] == "proven",
+            loss=loss or (lambda top: PerturbedReconstruction(top.form)),
+            epochs=epochs,
+            batch_size=batch_size,
+            optimizer=optimizer,
+            verbose=verbose,
+        )
 
     def encode(self, x):
         """The code of every record, `(n, hidden[-1])`, NumPy."""
@@ -368,17 +337,18 @@ class Autoencoder(keras.Model):
 
     Args:
         encoding_model: functional model from records to the topmost code.
-        encoders: its `PrivateEncoder` layers, from the input upwards.
-        part_of: `None`, or `(encoders, has output layer)` of the model that
-            this is a part of, which decides its share of the budget.
+        stack: its `PrivateEncoder` layers, from the input upwards.
+        part_of: `None`, or the model that this is a part of, which decides
+            its share of the budget.
     """
 
-    def __init__(self, encoding_model, encoders, part_of=None, **kwargs):
+    def __init__(self, encoding_model, stack, part_of=None, **kwargs):
         super().__init__(**kwargs)
         self.encoding_model = encoding_model
-        self.part_of = part_of or (len(encoders), False)
-        self.encoders = list(encoders)
-        top = encoding_model.get_layer(self.encoders[-1].name)
+        # A plain object: the whole is no part of its part.
+        self.__dict__["part_of"] = part_of
+        self.stack = list(stack)
+        top = encoding_model.get_layer(self.stack[-1].name)
         self._below = keras.Model(
             encoding_model.inputs[0],
             relevance.layer_input(encoding_model, top.name),
@@ -387,7 +357,7 @@ class Autoencoder(keras.Model):
 
     def call(self, inputs, training=False):
         # Layers below are fixed: only the topmost learns.
-        top = self.encoders[-1]
+        top = self.stack[-1]
         code = top(self._below(inputs, training=False), training=training)
         noise = top.noise_loss() if training else None
         if noise is not None:
@@ -407,7 +377,7 @@ class Autoencoder(keras.Model):
         return self.get_metrics_result()
 
     def _target(self, x):
-        start, stop = self.encoders[-1].visible_range
+        start, stop = self.stack[-1].visible_range
         below = self._below(x, training=False)
         return ops.stop_gradient(below[:, start:stop])
 
@@ -417,10 +387,10 @@ class Autoencoder(keras.Model):
     def decode(self, code):
         """From the topmost code down to the first encoder's inputs."""
         code = ops.convert_to_tensor(np.asarray(code, "float32"))
-        for layer in reversed(self.encoders):
+        for layer in reversed(self.stack):
             values = layer.decode(code)
-            if layer is not self.encoders[0]:
-                below = self.encoders[self.encoders.index(layer) - 1]
+            if layer is not self.stack[0]:
+                below = self.stack[self.stack.index(layer) - 1]
                 code = _inverse_centred(below, values)
         return ops.convert_to_numpy(values)
 
@@ -429,13 +399,6 @@ class Autoencoder(keras.Model):
             "An Autoencoder is a view of a DeepPrivateAutoencoder: save that "
             "model."
         )
-
-
-def _fresh(optimizer):
-    """An optimizer without state, for one fit."""
-    if isinstance(optimizer, str):
-        return keras.optimizers.get(optimizer)
-    return type(optimizer).from_config(optimizer.get_config())
 
 
 def _hidden(entry):

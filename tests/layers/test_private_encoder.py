@@ -72,7 +72,7 @@ def test_weights_by_form():
     tied = published()
     assert [w.shape for w in tied.weights] == [(7, 3), (3,), (7,)]
     assert len(tied.trainable_weights) == 2
-    tied.set_decoder_trainable(True)
+    tied.set_pretraining(True)
     assert len(tied.trainable_weights) == 3
     assert built(visible=(2, 4)).weights[2].shape == (3, 2)
 

@@ -357,7 +357,7 @@ def test_value_is_the_summed_taylor_loss(outputs):
     a = rows.T @ rows
     t = targets(labels, outputs)
     s = rows.T @ (t - 0.5 if outputs == 1 else t)
-    softplus = polynomials.taylor_softplus(2, 1.0)
+    softplus = polynomials.taylor("softplus", 2, 1.0)
     rng = np.random.default_rng(1)
     for _ in range(5):
         weights = rng.normal(size=(5, outputs))

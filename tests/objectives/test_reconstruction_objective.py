@@ -725,6 +725,6 @@ def test_the_error_of_the_expansion():
         assert error.max() == pytest.approx(exact_bound, rel=1e-12)
         assert error.argmax() in (0, len(z) - 1)
     assert 0.004885 < exact_bound < 0.004886
-    assert polynomials.taylor_softplus(2, 1.0).error == pytest.approx(
+    assert polynomials.taylor("softplus", 2, 1.0).error == pytest.approx(
         exact_bound, rel=1e-12
     )

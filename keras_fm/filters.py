@@ -1,0 +1,194 @@
+"""Filters of a convolutional RBM from a released energy.
+
+Everything here is post-processing of a `PatchMomentRelease`: exact functions
+of released moments, public constants and public seeds.
+
+A filter w sees a patch v as x = w . (v - mean): its bias holds the released
+mean, so no filter is spent on it. Among filters of unit norm that are
+orthogonal to each other, those are taken that minimise the released energy
+
+    E(w) = - mean of x sigma_L(x / Z),
+
+sigma_L a polynomial of degree L = order - 1. With L = 1 only the variance of
+x counts, and the minimisers are the principal directions of the patches, one
+after the other (deflation); with L = 3 conjugate gradients on orthonormal
+matrices go on from there.
+"""
+
+import numpy as np
+
+_STEPS = 500
+_HALVINGS = 60
+_TOLERANCE = 1e-7
+_ARMIJO = 0.1
+_DOWNHILL = 1e-3
+
+
+def learn(
+    release, filters, coefficients, scale, standardize=True, sparsity=1.0
+):
+    """Filters and biases that minimise a released energy.
+
+    There are as many orthogonal directions as entries in a patch; further
+    filters are the negatives of the first ones, whose rectified responses
+    are others.
+
+    Args:
+        release: a `PatchMomentRelease` of p entries, the last one constant.
+        filters: int K.
+        coefficients: of the polynomial sigma_L, constant first; its degree
+            is at most the released order minus 1.
+        scale: Z > 0.
+        standardize: whether every filter is divided by the standard
+            deviation of its responses (that of the release); else it has
+            unit norm.
+        sparsity: how many standard deviations above its mean response a
+            unit is half active.
+
+    Returns:
+        tuple `(kernel, bias)`: `(p - 1, K)` and `(K,)`.
+
+    Raises:
+        ValueError: if there are more than `2 (p - 1)` filters.
+    """
+    mean, covariance = centred_moments(release)
+    size = len(mean)
+    if filters > 2 * size:
+        raise ValueError(
+            f"Patches of {size} entries have {2 * size} filters (orthogonal "
+            f"directions and their negatives). Received: filters={filters}"
+        )
+    count = min(filters, size)
+    kernel = principal(covariance, count)
+    if release.objective.order > 2 and len(coefficients) > 2:
+        kernel = descend(release, kernel, mean, coefficients, scale)
+    variance = np.einsum("ik,ij,jk->k", kernel, covariance, kernel)
+    order = np.argsort(-variance, kind="stable")
+    kernel, variance = kernel[:, order], variance[order]
+    # A variance below the noise (or rounding) says nothing.
+    floor = max(
+        release.noise_edge() / release.count(),
+        variance.max(initial=0.0) * 1e-9,
+        np.finfo(float).tiny,
+    )
+    deviation = np.sqrt(np.maximum(variance, floor))
+    kernel = np.concatenate([kernel, -kernel[:, : filters - count]], axis=1)
+    deviation = np.concatenate([deviation, deviation[: filters - count]])
+    bias = -mean @ kernel - sparsity * deviation
+    if standardize:
+        kernel, bias = kernel / deviation, bias / deviation
+    return kernel, bias
+
+
+def centred_moments(release):
+    """Mean and covariance of patches, averaged over records and positions.
+
+    Returns:
+        tuple `(mean, covariance)`: `(p - 1,)` and `(p - 1, p - 1)`.
+    """
+    constant, count = release.objective.constant, release.count()
+    second = release.moment(2)
+    mean = second[:-1, -1] / constant / count
+    return mean, second[:-1, :-1] / count - np.outer(mean, mean)
+
+
+def denoised(covariance, edge):
+    """A covariance without the noise's inflation of small variances.
+
+    Directions whose variance is above the noise's spectral edge keep it; all
+    others get the mean of what the trace leaves, since the trace hardly
+    feels the noise (the model of probabilistic principal components, Tipping
+    and Bishop 1999).
+
+    Args:
+        covariance: `(d, d)`, symmetric, noisy.
+        edge: spectral edge of its noise.
+
+    Returns:
+        `(d, d)`, positive definite.
+    """
+    values, vectors = np.linalg.eigh(covariance)
+    keep = values > edge
+    keep[-1] = True
+    rest = len(values) - keep.sum()
+    left = np.trace(covariance) - values[keep].sum()
+    # No variance is known better than to a millionth of the largest.
+    floor = max(values[-1] * 1e-6, np.finfo(float).tiny)
+    tail = max(left / rest if rest else 0.0, floor)
+    kept = np.where(keep, np.maximum(values, tail), tail)
+    return (vectors * kept) @ vectors.T
+
+
+def principal(covariance, count):
+    """The `count` orthonormal columns of largest variance.
+
+    Each minimises the energy of degree 2 among the directions orthogonal to
+    those before it. Signs do not depend on the linear algebra library.
+    """
+    vectors = np.linalg.eigh(covariance)[1][:, ::-1][:, :count]
+    largest = np.abs(vectors).argmax(axis=0)
+    return vectors * np.sign(vectors[largest, np.arange(count)])
+
+
+def descend(release, kernel, mean, coefficients, scale):
+    """Conjugate gradients on the released energy over orthonormal matrices.
+
+    Gradients and directions are projected on the tangent space (Polak and
+    Ribiere's choice of direction), a step is brought back by its polar
+    factor and halved until the energy falls by enough (Armijo's rule).
+
+    Args:
+        kernel: `(p - 1, K)`, orthonormal columns to start from.
+        mean: `(p - 1,)` of the patches.
+        release, coefficients, scale: see `learn`.
+
+    Returns:
+        `(p - 1, K)`, orthonormal columns of no larger energy.
+    """
+    constant = release.objective.constant
+
+    def full(kernel):
+        return np.concatenate([kernel, -(mean @ kernel)[None] / constant])
+
+    def energy(kernel):
+        return release.energy(full(kernel), coefficients, scale)
+
+    def slope(kernel):
+        found = release.energy_gradient(full(kernel), coefficients, scale)
+        return found[:-1] - np.outer(mean, found[-1]) / constant
+
+    def tangent(kernel, matrix):
+        inner = kernel.T @ matrix
+        return matrix - kernel @ (inner + inner.T) / 2
+
+    value, step = energy(kernel), 1.0
+    last = direction = None
+    for _ in range(_STEPS):
+        whole = slope(kernel)
+        gradient = tangent(kernel, whole)
+        length = np.linalg.norm(gradient)
+        if length <= _TOLERANCE * max(1e-300, np.linalg.norm(whole)):
+            break
+        if last is not None:
+            turn = np.vdot(gradient, gradient - tangent(kernel, last))
+            conjugate = max(0.0, turn / np.vdot(last, last))
+            direction = conjugate * tangent(kernel, direction) - gradient
+        # Downhill by enough, or start again.
+        if last is None or -np.vdot(direction, gradient) < (
+            _DOWNHILL * length * np.linalg.norm(direction)
+        ):
+            direction = -gradient
+        rate = -np.vdot(direction, gradient)
+        step = 2 * step
+        for _ in range(_HALVINGS):
+            moved = kernel + step * direction
+            left, _, right = np.linalg.svd(moved, full_matrices=False)
+            moved = left @ right
+            found = energy(moved)
+            if found <= value - _ARMIJO * step * rate:
+                break
+            step /= 2
+        else:
+            break
+        kernel, value, last = moved, found, gradient
+    return kernel

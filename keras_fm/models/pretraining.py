@@ -1,0 +1,88 @@
+"""Pre-training of a stack, layer by layer, by ordinary `compile` and `fit`."""
+
+import warnings
+
+import keras
+
+
+def fit_stack(
+    model,
+    view,
+    x,
+    private,
+    *,
+    proven,
+    loss=None,
+    epochs,
+    batch_size,
+    optimizer,
+    verbose,
+):
+    """Trains one layer of a stack after the other, without labels.
+
+    Proven: one fit of the topmost view, in which `private` releases every
+    layer of the stack that has no release yet; nothing else is trained.
+
+    Args:
+        model: a model whose `PretrainedLayer`s form the stack.
+        view: function from a depth (1, 2, ...) to the Keras model that trains
+            the layer at that depth; its `stack` holds the layers up to there.
+        x: the records.
+        private: a `PrivateModel`, or `None` for the non-private twin.
+        proven: whether the model is of the proven form.
+        loss: `None`, a Keras loss, or a function from the topmost layer of a
+            view to one.
+        epochs, batch_size, optimizer, verbose: as in `compile` and `fit`.
+
+    Returns:
+        list of `keras.callbacks.History`, one for each fit.
+
+    Raises:
+        ValueError: if a proven model is given no `private`.
+    """
+    if proven and private is None:
+        raise ValueError(
+            "The layers of a proven model learn from a release only: pass "
+            '`private`, or use guarantee="published" without a callback for '
+            "the non-private twin."
+        )
+    depths = range(1, len(view(None).stack) + 1)
+    histories = []
+    for depth in depths[-1:] if proven else depths:
+        stage = view(depth)
+        top, below = stage.stack[-1], stage.stack[:-1]
+        trainable = [layer.trainable for layer in below]
+        for layer in below:
+            layer.trainable = False
+        top.set_pretraining(not proven)
+        is_loss = loss is None or isinstance(loss, (str, keras.losses.Loss))
+        stage.compile(_fresh(optimizer), loss if is_loss else loss(top))
+        try:
+            with warnings.catch_warnings():
+                if proven:
+                    # All weights come from the release, as they should.
+                    warnings.filterwarnings("ignore", ".*trainable weights")
+                history = stage.fit(
+                    x,
+                    epochs=1 if proven else epochs,
+                    # One batch shows the released weights at work.
+                    steps_per_epoch=1 if proven else None,
+                    batch_size=batch_size,
+                    callbacks=[] if private is None else [private],
+                    verbose=verbose,
+                )
+        finally:
+            for layer, was in zip(below, trainable):
+                layer.trainable = was
+            # After `trainable`, which reaches all weights of a layer.
+            for layer in stage.stack:
+                layer.set_pretraining(False)
+        histories.append(history)
+    return histories
+
+
+def _fresh(optimizer):
+    """An optimizer without state, for one fit."""
+    if isinstance(optimizer, str):
+        return keras.optimizers.get(optimizer)
+    return type(optimizer).from_config(optimizer.get_config())

@@ -1,0 +1,446 @@
+"""PrivateCDBN as a user meets it: build, pre-train, fit, save."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fm as fm
+from keras_fm.models import EnergyModel, PrivateCDBN
+
+SIDE = 6
+
+
+@pytest.fixture(autouse=True)
+def untraced(request):
+    """Tracing and compiling cost more than all steps of the short fits."""
+    backend = keras.backend.backend()
+    if backend == "torch" or "learn" in request.node.name:
+        yield
+    elif backend == "jax":
+        import jax
+
+        with jax.disable_jit():
+            yield
+    else:
+        import tensorflow as tf
+
+        tf.config.run_functions_eagerly(True)
+        yield
+        tf.config.run_functions_eagerly(False)
+
+
+@functools.cache
+def _digits(n):
+    (x, y), (xt, yt) = fm.datasets.load("digits")
+    return x[:n].astype("float32"), y[:n], xt.astype("float32"), yt
+
+
+def records(n=60):
+    x, y, *_ = _digits(n)
+    return x.copy(), y.copy()
+
+
+def array(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+def model(units=10, optimizer="adam", **kwargs):
+    keras.utils.set_random_seed(0)
+    kwargs = {"maps": ((5, 3), (4, 2)), "dense": 8} | kwargs
+    m = PrivateCDBN((8, 8, 1), units, **kwargs)
+    if units:
+        m.compile(
+            optimizer, fm.losses.TaylorCrossEntropy(), metrics=["accuracy"]
+        )
+    return m
+
+
+def adam(rate=0.01):
+    return keras.optimizers.Adam(rate)
+
+
+# What it is built of --------------------
+
+
+def test_layers_of_the_proven_form():
+    m = PrivateCDBN((8, 8, 1), 3, maps=((5, 3), (4, 2)), dense=10)
+    assert [layer.name for layer in m.layers] == [
+        "records", "box", "crbm_1", "pooling_1", "crbm_2", "pooling_2",
+        "flatten", "projected", "unit_maps", "dense", "centred",
+        "unit_dense", "output",
+    ]  # fmt: skip
+    assert m.output_shape == (None, 3)
+    assert [w.path.split("/")[0] for w in m.trainable_weights] == ["output"] * 2
+    assert m.private_arguments == {"guarantee": "proven"}
+    assert [r.gain for r in m.rbms] == [5.0, 5.0]
+    assert [r.output.shape[1:] for r in m.rbms] == [(8, 8, 5), (4, 4, 4)]
+    # As many units as there are values, or none.
+    m = PrivateCDBN((8, 8, 1), 3, maps=((5, 3),), dense=500)
+    assert "projected" not in [layer.name for layer in m.layers]
+    assert m.get_layer("dense").units == 4 * 4 * 5
+    m = PrivateCDBN((8, 8, 1), 3, maps=((5, 3),), dense=0, pooling=1)
+    assert [layer.name for layer in m.layers] == [
+        "records", "box", "crbm_1", "flatten", "unit_maps", "output",
+    ]  # fmt: skip
+
+
+def test_layers_of_the_published_form():
+    kwargs = {"maps": ((5, 3), (4, 2)), "dense": 10, "guarantee": "published"}
+    m = PrivateCDBN((8, 8, 1), 3, l1=0.1, dropout=0.5, **kwargs)
+    assert [layer.name for layer in m.layers] == [
+        "records", "box", "crbm_1", "pooling_1", "crbm_2", "pooling_2",
+        "flatten", "dense", "relu", "normalization", "dropout", "output",
+    ]  # fmt: skip
+    assert all(r.trainable and r.normalization == "local" for r in m.rbms)
+    assert [r.gain for r in m.rbms] == [1.0, 1.0]
+    assert isinstance(m.get_layer("pooling_1"), keras.layers.MaxPooling2D)
+    assert not m.get_layer("output").use_bias
+    penalty = m.get_layer("dense").kernel_regularizer
+    assert float(array(penalty.l1)) == pytest.approx(0.1)
+    assert m.private_arguments == {"guarantee": "published"}
+    m = PrivateCDBN((8, 8, 1), 3, form="code", **kwargs)
+    assert [layer.name for layer in m.layers][-4:] == [
+        "dense", "standardization", "relu", "output",
+    ]  # fmt: skip
+    for r in m.rbms:
+        assert (r.normalization, r.noise, r.sensitivity) == (
+            "batch", "per_step", "code",
+        )  # fmt: skip
+    assert m.private_arguments == {
+        "guarantee": "published",
+        "published_orders": ("linear",),
+    }
+
+
+def test_the_default_is_the_papers_model_for_digits():
+    for guarantee in ("proven", "published"):
+        m = PrivateCDBN((28, 28, 1), guarantee=guarantee)
+        assert [r.filters for r in m.rbms] == [32, 64]
+        assert [r.kernel_size for r in m.rbms] == [(5, 5)] * 2
+        assert m.rbms[0].degree == 7
+        assert m.get_layer("flatten").output.shape[1] == 7 * 7 * 64
+        assert m.get_layer("unit_dense" if guarantee == "proven"
+                           else "dense").output.shape[1] == 1024  # fmt: skip
+        assert m.output_shape == (None, 10)
+
+
+@pytest.mark.parametrize("guarantee", ["proven", "published"])
+def test_without_labels_the_output_are_the_topmost_maps(guarantee):
+    m = model(None, guarantee=guarantee)
+    assert m.output_shape == (None, 2, 2, 4)
+    x, _ = records(9)
+    found = m.predict(x, verbose=0)
+    assert found.min() >= 0 and found.max() <= 1
+    top = keras.Model(m.inputs[0], m.rbms[1].output).predict(x, verbose=0)
+    np.testing.assert_array_equal(m.energy_model().encode(x), top)
+
+
+def test_features_of_the_output_layer_are_in_the_unit_ball():
+    x, y = records()
+    for dense in (8, 0):
+        m = model(dense=dense)
+        m.fit(x, y, callbacks=[proven((x, y))], verbose=0)
+        below = keras.Model(m.inputs[0], m.layers[-2].output)
+        lengths = np.linalg.norm(below.predict(x * 1e6, verbose=0), axis=1)
+        assert np.all(lengths <= 1 + 1e-5) and np.all(lengths > 0.9)
+
+
+def test_gain_of_the_published_polynomial():
+    for guarantee in ("proven", "published"):
+        m = model(polynomial="published", guarantee=guarantee)
+        assert [r.gain for r in m.rbms] == [1.0, 1.0]
+        with pytest.raises(ValueError, match="leave `gain` at 1"):
+            model(polynomial="published", guarantee=guarantee, gain=2.0)
+        assert model(gain=2.0, guarantee=guarantee).rbms[0].gain == 2.0
+
+
+def test_bounds_are_public_constants():
+    x, _ = records(20)
+    wide = (x * 7 - 3).astype("float32")
+    m = model(None, maps=((3, 3),))
+    w = model(None, maps=((3, 3),), bounds=(-3.0, 4.0))
+    for weight, value in zip(w.rbms[0].weights, m.rbms[0].get_weights()):
+        weight.assign(value)
+    np.testing.assert_allclose(
+        w.predict(wide, verbose=0), m.predict(x, verbose=0), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        w.reconstruct(wide), m.reconstruct(x) * 7 - 3, atol=1e-4
+    )
+    assert w.reconstruct(wide).shape == x.shape
+    assert w.reconstruct(wide * 1e6).max() <= 4.0
+
+
+@pytest.mark.parametrize(
+    "kwargs, match",
+    [
+        ({"guarantee": "both"}, "`guarantee` must be.*'both'"),
+        ({"form": "thesis"}, "`form` must be one of.*'thesis'"),
+        ({"maps": ()}, "`maps` must hold at least one layer"),
+        ({"maps": ((0, 3),)}, "`filters`"),
+        ({"maps": ((4, 0),)}, "`kernel_size`"),
+        ({"pooling": 0}, "`pooling` must be a positive integer"),
+        ({"dense": -1}, "`dense` must be a positive integer"),
+        ({"units": 0}, "`units`"),
+        ({"bounds": (1.0, 0.0)}, "lower bound must be below"),
+        ({"polynomial": "cubic"}, "`polynomial` must be one of"),
+        ({"degree": 0}, "`degree`"),
+        ({"gain": -1.0}, "`gain`"),
+        ({"sparsity": float("nan")}, "`sparsity` must be a finite number"),
+        ({"moment_order": 3}, "`moment_order` must be one of"),
+        ({"form": "code"}, '`form` belongs to guarantee="published"'),
+        ({"fine_tune": True}, '`fine_tune` belongs to.*"published".*proven'),
+        ({"dropout": 0.5}, '`dropout` belongs to guarantee="published"'),
+        ({"l1": 0.5}, '`l1` belongs to guarantee="published"'),
+        (
+            {"guarantee": "published", "moment_order": 4},
+            '`moment_order` belongs to guarantee="proven".*published',
+        ),
+        (
+            {"guarantee": "published", "sparsity": 0.5},
+            '`sparsity` belongs to guarantee="proven"',
+        ),
+    ],
+)
+def test_bad_arguments(kwargs, match):
+    with pytest.raises(ValueError, match=match):
+        PrivateCDBN((8, 8, 1), **{"maps": ((4, 3),), "dense": 4, **kwargs})
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"moment_order": 4, "sparsity": 0.5, "polynomial": "taylor"},
+        {"units": None, "bounds": (-1.0, 2.0), "strides": 2, "pooling": 1},
+        {"maps": ((3, (2, 3)),), "dense": 0, "gain": 2.0},
+        {"guarantee": "published", "form": "code", "polynomial": "piecewise"},
+        {
+            "guarantee": "published", "fine_tune": True, "dropout": 0.25,
+            "l1": 0.01, "degree": 3,
+        },
+    ],
+)  # fmt: skip
+def test_config_and_file(kwargs, tmp_path):
+    m = model(name="cdbn", **kwargs)
+    twin = PrivateCDBN.from_config(m.get_config())
+    assert twin.get_config() == m.get_config() and twin.name == "cdbn"
+    m.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    assert type(loaded) is PrivateCDBN
+    x, _ = records(20)
+    np.testing.assert_array_equal(
+        m.predict(x, verbose=0), loaded.predict(x, verbose=0)
+    )
+    np.testing.assert_array_equal(m.reconstruct(x), loaded.reconstruct(x))
+    assert len(loaded.trainable_weights) == len(m.trainable_weights)
+    for a, b in zip(m.rbms, loaded.rbms):
+        assert a.get_config() == b.get_config()
+
+
+def test_pretrained_rbms_rest_in_a_file_too(tmp_path):
+    x, _ = records(20)
+    for fine_tune in (False, True):
+        m = model(guarantee="published", fine_tune=fine_tune)
+        count = len(m.trainable_weights)
+        m.pretrain(x, epochs=1)
+        m.save(tmp_path / "m.keras")
+        loaded = keras.saving.load_model(tmp_path / "m.keras")
+        for found in (m, loaded):
+            assert all(r.trainable == fine_tune for r in found.rbms)
+            wanted = count if fine_tune else 2  # dense and output
+            if not fine_tune:
+                wanted = len(found.get_layer("dense").weights) + 1
+            assert len(found.trainable_weights) == wanted
+
+
+# The view of its RBMs --------------------
+
+
+def test_an_energy_model_shares_its_layers():
+    m = model(guarantee="published")
+    whole, first = m.energy_model(), m.energy_model(1)
+    assert isinstance(first, EnergyModel)
+    assert first.stack == m.rbms[:1] and whole.stack == m.rbms
+    assert first.part_of is whole.part_of is m
+    assert whole.contrast == first.contrast == "energy"
+    assert m.energy_model(contrast="absolute").contrast == "absolute"
+    assert m.energy_model(gibbs_steps=3).gibbs_steps == 3
+    x, _ = records(20)
+    assert first(x).shape == (20, 8, 8, 1) and whole(x).shape == (20, 4, 4, 5)
+    assert first.encode(x).shape == (20, 8, 8, 5)
+    assert model(guarantee="published", form="code").energy_model(
+    ).contrast == "absolute"  # fmt: skip
+    for depth in (0, 3, -1):
+        with pytest.raises(
+            ValueError, match=f"between 1 and 2. Received: depth={depth}"
+        ):
+            m.energy_model(depth)
+
+
+# Pre-training --------------------
+
+
+def proven(data, epsilon=1e3, **kwargs):
+    return fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(epsilon), data=data, **kwargs
+    )
+
+
+def published(m, data, epsilon=1e5, **kwargs):
+    return fm.callbacks.PrivateModel(
+        epsilon, data=data, batch_size=30, **(m.private_arguments | kwargs)
+    )
+
+
+def test_pretraining_of_the_proven_form():
+    x, _ = records()
+    m = model(None)
+    with pytest.raises(ValueError, match="learn from a release only"):
+        m.pretrain(x)
+    assert not any(r.is_released for r in m.rbms)
+    histories = m.pretrain(x, proven(x))
+    assert len(histories) == 1
+    assert all(r.is_released for r in m.rbms)
+    assert not m.trainable_weights
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_one_fit_for_each_rbm(private):
+    x, _ = records()
+    m = model(guarantee="published", fine_tune=True)
+    p = published(m, x) if private else None
+    before = [w.copy() for w in m.get_weights()]
+    histories = m.pretrain(
+        x, p, epochs=2, batch_size=30, optimizer=adam(), verbose=0
+    )
+    for history in histories:
+        assert set(history.history) == {"loss", "reconstruction_error"}
+        assert len(history.history["loss"]) == 2
+    assert len(histories) == 2
+    moved = [
+        w.path
+        for w, b in zip(m.weights, before)
+        if np.abs(array(w) - b).max() > 1e-4
+    ]
+    assert len(moved) == 6 and all("crbm" in path for path in moved)
+    trainable = [w.path for w in m.trainable_weights]
+    assert not any("visible_bias" in path for path in trainable)
+    assert sum("crbm" in path for path in trainable) == 4
+
+
+def test_the_first_rbm_does_not_move_while_the_second_trains():
+    x, _ = records()
+    m = model(guarantee="published")
+    kept, fit = [], EnergyModel.fit
+
+    def watched(self, *args, **kwargs):
+        kept.append([r.get_weights() for r in m.rbms])
+        return fit(self, *args, **kwargs)
+
+    EnergyModel.fit = watched
+    try:
+        m.pretrain(x, epochs=1, optimizer=adam())
+    finally:
+        EnergyModel.fit = fit
+    kept.append([r.get_weights() for r in m.rbms])
+
+    def moved(a, b, rbm):
+        pairs = zip(kept[a][rbm], kept[b][rbm])
+        return [np.abs(u - v).max() > 1e-4 for u, v in pairs]
+
+    assert moved(0, 1, 0) == [True] * 3 and moved(0, 1, 1) == [False] * 3
+    assert moved(1, 2, 0) == [False] * 3 and moved(1, 2, 1) == [True] * 3
+
+
+def test_an_interrupted_pretraining_leaves_the_model_as_it_was():
+    x, _ = records()
+    m = model(guarantee="published")
+    trainable = [w.path for w in m.trainable_weights]
+    fit, calls = EnergyModel.fit, []
+
+    def interrupted(self, *args, **kwargs):
+        calls.append(self)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return fit(self, *args, **kwargs)
+
+    EnergyModel.fit = interrupted
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            m.pretrain(x, epochs=1)
+    finally:
+        EnergyModel.fit = fit
+    assert [w.path for w in m.trainable_weights] == trainable
+
+
+def test_the_first_rbm_learns_to_reconstruct():
+    x, _ = records(200)
+    for contrast in ("energy", "absolute"):
+        m = model(None, guarantee="published", maps=((8, 3),))
+        first = np.mean((m.reconstruct(x) - x) ** 2)
+        (history,) = m.pretrain(
+            x, epochs=16, optimizer=adam(), contrast=contrast
+        )
+        errors = history.history["reconstruction_error"]
+        assert errors[-1] < 0.8 * errors[0]
+        # Better than the best constant.
+        found = np.mean((m.reconstruct(x) - x) ** 2)
+        assert found < 0.8 * first and found < np.var(x)
+
+
+# The paper's variants --------------------
+
+VARIANTS = {
+    "CDBN": ({"polynomial": "exact"}, False),
+    "TCDBN": ({}, False),
+    "pCDBN": ({}, True),
+    "pCDBN (as printed)": ({"polynomial": "published"}, True),
+    "pCDBN_TE": ({"polynomial": "taylor"}, True),
+    "pCDBN_PW": ({"polynomial": "piecewise"}, True),
+    "pCDBN (code)": ({"form": "code"}, True),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_can_learn_digits(name):
+    """With little or no noise: 50 % asked; a constant guess has 10 %."""
+    x, y, xt, yt = _digits(600)
+    kwargs, private = VARIANTS[name]
+    m = model(
+        guarantee="published",
+        optimizer=adam(),
+        maps=((8, 3),),
+        dense=30,
+        **kwargs,
+    )
+    p = None
+    if private:
+        p = fm.callbacks.PrivateModel(
+            1e6, data=(x, y), batch_size=100, reproducible_noise=0,
+            **m.private_arguments,
+        )  # fmt: skip
+    m.pretrain(x, p, epochs=1, batch_size=100, optimizer=adam())
+    m.fit(
+        x, y, epochs=12, batch_size=100, verbose=0,
+        callbacks=[p] if private else [],
+    )  # fmt: skip
+    # Its layers are normalised by the batch, so it predicts all at once.
+    labels = m.predict(xt, batch_size=len(xt), verbose=0).argmax(1)
+    assert np.mean(labels == yt) > 0.5
+    if private:
+        assert p.ledger.claimed_epsilon() == pytest.approx(1e6)
+        assert p.ledger.epsilon() == np.inf
+
+
+@pytest.mark.parametrize("order", [2, 4])
+def test_the_proven_form_learns_digits(order):
+    """Released at epsilon 100: 70 % asked."""
+    x, y, xt, yt = _digits(None)
+    m = model(maps=((12, 3),), dense=60, moment_order=order)
+    p = fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(100.0, 1e-5), data=(x, y), reproducible_noise=0
+    )
+    m.fit(x, y, batch_size=512, callbacks=[p], verbose=0)
+    assert np.mean(m.predict(xt, verbose=0).argmax(1) == yt) > 0.7
