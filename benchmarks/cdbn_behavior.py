@@ -43,7 +43,7 @@ TRAINED = {
     "pcdbn": ("pCDBN, Chebyshev, claimed", "chebyshev", True),
     "pcdbn_te": ("pCDBN_TE, Taylor, claimed", "taylor", True),
     "pcdbn_pw": ("pCDBN_PW, piecewise, claimed", "piecewise", True),
-    "pcdbn_printed": ("pCDBN, the printed polynomial, claimed", "published", True),
+    "pcdbn_printed": ("pCDBN, as printed, claimed", "published", True),
 }
 PROVEN = {
     "pcdbn_proven": "pCDBN, proven",
@@ -114,7 +114,9 @@ def trained(train, test, polynomial, epsilon):
     model.compile(keras.optimizers.Adam(1e-3), fm.losses.TaylorCrossEntropy())
     # The first epoch fixes the noise; the RBMs rest, so their maps are made
     # once for the others.
-    model.fit(train.x, train.y, batch_size=BATCH, callbacks=callbacks, verbose=0)
+    model.fit(
+        train.x, train.y, batch_size=BATCH, callbacks=callbacks, verbose=0
+    )
     found = {"1": accuracy(model, test.x, test.y)}
     head, maps = above(model, train.x)
     _, test_maps = above(model, test.x)
@@ -272,7 +274,9 @@ def plot(rows, path, majority):
         ax.grid(alpha=0.3)
     panels[0].set_ylabel("test accuracy, %")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, loc="outside lower center", ncol=4)
+    figure.legend(
+        handles, labels, fontsize=8, loc="outside lower center", ncol=4
+    )
     figure.savefig(path, dpi=130)
 
 

@@ -111,15 +111,17 @@ def accuracy(model, x, y):
     return float(np.mean(z.argmax(axis=1) == y))
 
 
+POLYNOMIALS = {"cdbn": "exact", "published": "chebyshev", "tcdbn": "chebyshev"}
+
+
 def published(kind, train, test, epsilon, degree=7):
     x, y = (part[: _RECORDS.value] for part in train)
-    polynomial = {"cdbn": "exact", "published": "chebyshev", "tcdbn": "chebyshev"}
     model = fm.models.PrivateCDBN(
         x.shape[1:],
         10,
         guarantee="published",
         form="code" if kind == "code" else "paper",
-        polynomial=polynomial.get(kind, "published"),
+        polynomial=POLYNOMIALS.get(kind, "published"),
         degree=degree,
         strides=2,
         pooling=1,
@@ -165,10 +167,10 @@ def jobs():
         for draw in range(_DRAWS.value):
             for epsilon in epsilons:
                 yield "proven", "energy", epsilon, 7, draw
-                if draw == 0:
-                    yield "proven", "random", epsilon, 7, draw
-        for epsilon in (0.5, 8.0):
-            yield "proven", "order_4", epsilon, 7, 0
+            if draw == 0:
+                for kind in ("random", "order_4"):
+                    for epsilon in (0.5, 8.0):
+                        yield "proven", kind, epsilon, 7, draw
     if "published" in _PARTS.value:
         for kind in ("cdbn", "tcdbn"):
             yield "published", kind, None, 7, 0
@@ -198,9 +200,8 @@ def table(rows):
             spread = ""
             if len(values) > 1:
                 spread = f" ± {100 * statistics.stdev(values):.1f}"
-            cells.append(
-                f"{100 * statistics.fmean(values):.1f}{spread}" if values else "-"
-            )
+            mean = 100 * statistics.fmean(values) if values else 0.0
+            cells.append(f"{mean:.1f}{spread}" if values else "-")
         if any(cell != "-" for cell in cells):
             lines.append(f"| {label} | " + " | ".join(cells) + " |")
     lines += ["", "| L | " + " | ".join(map(str, DEGREES)) + " |"]
@@ -253,7 +254,9 @@ def plot(rows, path):
             if r["part"] == "degree"
         )
         if degrees:
-            by_degree.plot(*zip(*degrees), style + "o", color=f"C{index}", label=label)
+            by_degree.plot(
+                *zip(*degrees), style + "o", color=f"C{index}", label=label
+            )
     by_epsilon.set_xscale("log", base=2)
     ticks = sorted({r["epsilon"] for r in rows if r["epsilon"]})
     by_epsilon.set_xticks(ticks, [f"{t:g}" for t in ticks])

@@ -15,9 +15,7 @@ def main(epsilon=8.0, picture=None):
     model = fm.models.PrivateCDBN(
         x.shape[1:], 10, maps=((16, 3), (32, 3)), dense=128
     )
-    model.compile(
-        "adam", fm.losses.TaylorCrossEntropy(), metrics=["accuracy"]
-    )
+    model.compile("adam", fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
     private = fm.callbacks.PrivateModel(
         fm.PrivacyBudget(epsilon, delta=1e-4), data=(x, y)
     )

@@ -25,7 +25,7 @@ _DOWNHILL = 1e-3
 
 
 def learn(
-    release, filters, coefficients, scale, standardize=True, sparsity=1.0
+    release, filters, coefficients, scale, standardize=True, sparsity=1.5
 ):
     """Filters and biases that minimise a released energy.
 
@@ -90,33 +90,6 @@ def centred_moments(release):
     second = release.moment(2)
     mean = second[:-1, -1] / constant / count
     return mean, second[:-1, :-1] / count - np.outer(mean, mean)
-
-
-def denoised(covariance, edge):
-    """A covariance without the noise's inflation of small variances.
-
-    Directions whose variance is above the noise's spectral edge keep it; all
-    others get the mean of what the trace leaves, since the trace hardly
-    feels the noise (the model of probabilistic principal components, Tipping
-    and Bishop 1999).
-
-    Args:
-        covariance: `(d, d)`, symmetric, noisy.
-        edge: spectral edge of its noise.
-
-    Returns:
-        `(d, d)`, positive definite.
-    """
-    values, vectors = np.linalg.eigh(covariance)
-    keep = values > edge
-    keep[-1] = True
-    rest = len(values) - keep.sum()
-    left = np.trace(covariance) - values[keep].sum()
-    # No variance is known better than to a millionth of the largest.
-    floor = max(values[-1] * 1e-6, np.finfo(float).tiny)
-    tail = max(left / rest if rest else 0.0, floor)
-    kept = np.where(keep, np.maximum(values, tail), tail)
-    return (vectors * kept) @ vectors.T
 
 
 def principal(covariance, count):

@@ -265,7 +265,10 @@ def energy_delta(**kwargs):
             {"coefficients": [a / 32 for a in (16, 35, 0, -35, 0, 21, 0, -5)]},
             2 * (196 * 26 * Fraction(112, 32) + 784),
         ),
-        ({"bound": 0.5, "visible": 392}, 2 * (196 * Fraction(27, 2) * Fraction(3, 4) + 392)),
+        (
+            {"bound": 0.5, "visible": 392},
+            2 * (196 * Fraction(27, 2) * Fraction(3, 4) + 392),
+        ),
         # As the code counts, whatever the polynomial.
         ({"form": "code"}, 2 * (196 + 784)),
         ({"form": "code", "coefficients": (9.0, -9.0)}, 2 * (196 + 784)),

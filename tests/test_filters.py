@@ -59,8 +59,10 @@ def released(v, order=2, noise=1e-12, seed=0):
     )
 
 
-def learn(release, count, coefficients=LINEAR, **kwargs):
-    return filters.learn(release, count, coefficients, Z, **kwargs)
+def learn(release, count, coefficients=LINEAR, sparsity=1.0, **kwargs):
+    return filters.learn(
+        release, count, coefficients, Z, sparsity=sparsity, **kwargs
+    )
 
 
 def exact_energy(kernel, mean, v, coefficients=CUBIC):

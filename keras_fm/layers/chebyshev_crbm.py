@@ -131,7 +131,7 @@ class ChebyshevCRBM(PretrainedLayer):
         patch_bound=None,
         clip=False,
         standardize=True,
-        sparsity=1.0,
+        sparsity=1.5,
         moment_strides=None,
         centre=0.0,
         trainable=False,

@@ -176,6 +176,7 @@ class PrivateEncoder(PretrainedLayer):
         self.form, self.tied = form, bool(tied)
         self.noise_on, self.seed = noise_on, int(seed)
         self.input_spec = keras.layers.InputSpec(ndim=2)
+
     def build(self, input_shape):
         inputs = input_shape[-1]
         if inputs is None:

@@ -15,8 +15,10 @@ from keras_fm.models.energy_model import EnergyModel
 FORMS = ("paper", "code")
 # sigmoid(5 X) is what the published polynomial is near to.
 _GAIN = 5.0
-# Where units of `sparsity` 1 rest most of the time.
+# Where units rest most of the time, a public constant.
 _RESTING = 0.1
+# Standard deviation below which a map of one record counts as flat.
+_FLAT = 0.02
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -106,7 +108,7 @@ class PrivateCDBN(keras.Model):
         gain=None,
         strides=1,
         moment_order=2,
-        sparsity=1.0,
+        sparsity=1.5,
         form="paper",
         fine_tune=False,
         dropout=0.0,
@@ -124,7 +126,7 @@ class PrivateCDBN(keras.Model):
                 )
         for name, value, default, owner in (
             ("moment_order", moment_order, 2, "proven"),
-            ("sparsity", sparsity, 1.0, "proven"),
+            ("sparsity", sparsity, 1.5, "proven"),
             ("form", form, "paper", "published"),
             ("fine_tune", fine_tune, False, "published"),
             ("dropout", dropout, 0.0, "published"),
@@ -172,6 +174,8 @@ class PrivateCDBN(keras.Model):
             if pooling > 1:
                 outputs = self._pooling(index)(outputs)
         if units is not None:
+            if self._proven:
+                outputs = self._contrast(outputs)
             outputs = keras.layers.Flatten(name="flatten")(outputs)
             top = self._proven_top if self._proven else self._published_top
             for layer in top(outputs.shape[-1]):
@@ -258,6 +262,17 @@ class PrivateCDBN(keras.Model):
             )
         if given["dropout"]:
             yield keras.layers.Dropout(given["dropout"], name="dropout")
+
+    def _contrast(self, maps):
+        # What all records have in common would fill the unit ball: every map
+        # of a record is centred and scaled on its own.
+        return keras.layers.GroupNormalization(
+            groups=maps.shape[-1],
+            epsilon=_FLAT**2,
+            center=False,
+            scale=False,
+            name="contrast",
+        )(maps)
 
     def _proven_top(self, size):
         dense = min(self._arguments["dense"], size)

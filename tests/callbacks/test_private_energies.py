@@ -531,10 +531,12 @@ def test_much_budget_gives_the_principal_components_of_the_bars():
         np.sum(kernel * vectors[:, ::-1][:, :4], axis=0)
     ) / np.linalg.norm(kernel, axis=0)
     np.testing.assert_allclose(overlap, 1, atol=1e-3)
-    # Responses of unit variance, half active one deviation above the mean.
+    # Responses of unit variance, half active above the mean.
     responses = v @ kernel + bias
     np.testing.assert_allclose(responses.std(axis=0), 1, rtol=1e-3)
-    np.testing.assert_allclose(responses.mean(axis=0), -1, atol=1e-3)
+    np.testing.assert_allclose(
+        responses.mean(axis=0), -layer.sparsity, atol=2e-3
+    )
 
 
 @pytest.mark.parametrize("kind", ["labelled", "order 4"])
@@ -937,9 +939,12 @@ GOLDEN = [
 def test_releases_agree_between_backends():
     # Computed once on the TensorFlow backend by the lines below.
     first = ChebyshevCRBM(
-        4, 3, gain=5.0, patch_bound=1.0, moment_order=4, name="first"
+        4, 3, gain=5.0, patch_bound=1.0, moment_order=4, sparsity=1.0,
+        name="first",
+    )  # fmt: skip
+    second = ChebyshevCRBM(
+        4, 2, patch_bound=0.5, centre=0.5, sparsity=1.0, name="second"
     )
-    second = ChebyshevCRBM(4, 2, patch_bound=0.5, centre=0.5, name="second")
     data = records()
     m, p = by_hand(first, body=[second]), private(data, 1e3, **SEEDED)
     fit(m, data, p)
