@@ -62,7 +62,7 @@ class BehaviorAutoencoder(DeepPrivateAutoencoder):
                 "`columns` must say which features are `present`. Received: "
                 f"columns={sorted(columns)}"
             )
-        columns = {name: _pair(part) for name, part in columns.items()}
+        columns = {name: column_range(part) for name, part in columns.items()}
         kwargs.pop("visible", None)
         super().__init__(
             input_shape,
@@ -89,8 +89,9 @@ class BehaviorAutoencoder(DeepPrivateAutoencoder):
         return {**super().get_config(), "columns": self._columns}
 
 
-def _pair(part):
-    if isinstance(part, slice):
-        return part.start, part.stop
-    start, stop = part
+def column_range(part):
+    """`(start, stop)` of a slice or a pair."""
+    start, stop = (
+        (part.start or 0, part.stop) if isinstance(part, slice) else part
+    )
     return int(start), int(stop)

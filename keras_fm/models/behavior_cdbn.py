@@ -4,6 +4,7 @@ from keras import ops
 
 from keras_fm.layers.normalization_layer import NormalizationLayer
 from keras_fm.layers.private_dense import PrivateDense
+from keras_fm.models.behavior_autoencoder import column_range
 from keras_fm.models.private_cdbn import PrivateCDBN
 
 
@@ -55,7 +56,7 @@ class BehaviorCDBN(PrivateCDBN):
         dense=0,
         **kwargs,
     ):
-        columns = {name: _pair(part) for name, part in columns.items()}
+        columns = {name: column_range(part) for name, part in columns.items()}
         features = input_shape[-1]
         for name, (start, stop) in columns.items():
             if not 0 <= start <= stop <= features:
@@ -148,7 +149,7 @@ class WindowImage(keras.layers.Layer):
     def __init__(self, columns, **kwargs):
         super().__init__(**kwargs)
         self._columns = tuple(
-            (name, _pair(columns[name]))
+            (name, column_range(columns[name]))
             for name in ("present", "history")
             if name in columns
         )
@@ -180,7 +181,7 @@ class ColumnSlice(keras.layers.Layer):
 
     def __init__(self, parts, **kwargs):
         super().__init__(**kwargs)
-        self._slices = tuple(_pair(part) for part in parts)
+        self._slices = tuple(column_range(part) for part in parts)
 
     def call(self, inputs):
         return ops.concatenate([inputs[:, a:b] for a, b in self._slices], -1)
@@ -190,10 +191,3 @@ class ColumnSlice(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "parts": self._slices}
-
-
-def _pair(part):
-    start, stop = (
-        (part.start or 0, part.stop) if isinstance(part, slice) else part
-    )
-    return int(start), int(stop)

@@ -173,7 +173,7 @@ class PatchMomentObjective:
             batch = self._sum(patches, clip)
         else:
             batch = np.zeros(self.size)
-            for part in quadratic._runs(owners, len(patches)):
+            for part in quadratic.owner_runs(owners, len(patches)):
                 own = self._sum(patches[part], clip)
                 batch += self._owner_scale(own) * own
         (moments,) = statistics

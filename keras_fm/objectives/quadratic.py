@@ -152,7 +152,7 @@ class QuadraticObjective(abc.ABC):
         targets = self.targets(y, len(rows), clip)
         if not self.grouped:
             return self._add(statistics, rows, targets)
-        for part in _runs(owners, len(rows)):
+        for part in owner_runs(owners, len(rows)):
             own = self._add(self.zero(), rows[part], targets[part])
             shrink = self._owner_scale(own)
             statistics = tuple(s + shrink * o for s, o in zip(statistics, own))
@@ -384,7 +384,7 @@ class QuadraticObjective(abc.ABC):
         return dataclasses.asdict(self)
 
 
-def _runs(owners, n):
+def owner_runs(owners, n):
     """Slices of equal neighbouring ids.
 
     Raises:

