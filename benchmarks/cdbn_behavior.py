@@ -225,10 +225,10 @@ def table(rows):
                 for r in rows
                 if (r["method"], r["epsilon"]) == (method, epsilon)
             ]
-            spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            cells.append(
-                f"{100 * statistics.fmean(values):.1f} ± {100 * spread:.1f}"
-            )
+            spread = ""
+            if len(values) > 1:
+                spread = f" ± {100 * statistics.stdev(values):.1f}"
+            cells.append(f"{100 * statistics.fmean(values):.1f}{spread}")
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -267,7 +267,8 @@ def plot(rows, path):
     ):
         ax.set_xlabel(words)
         ax.grid(alpha=0.3)
-        ax.legend(fontsize=8)
+        if ax.get_legend_handles_labels()[0]:
+            ax.legend(fontsize=8)
     by_epsilon.set_ylabel("MNIST test accuracy, %")
     by_epsilon.set_title("dotted = claimed")
     figure.savefig(path, dpi=130)
