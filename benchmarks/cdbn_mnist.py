@@ -262,8 +262,8 @@ def plot(rows, path):
     by_epsilon.set_xscale("log", base=2)
     ticks = sorted({r["epsilon"] for r in rows if r["epsilon"]})
     by_epsilon.set_xticks(ticks, [f"{t:g}" for t in ticks])
-    words = ("epsilon", "epochs at epsilon 0.5", "degree L at epsilon 0.5")
-    for ax, words in zip((by_epsilon, by_epoch, *rest), words):
+    labels = ("epsilon", "epochs at epsilon 0.5", "degree L at epsilon 0.5")
+    for ax, words in zip((by_epsilon, by_epoch, *rest), labels):
         ax.set_xlabel(words)
         ax.grid(alpha=0.3)
         if ax.get_legend_handles_labels()[0]:
