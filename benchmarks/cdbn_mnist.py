@@ -207,13 +207,13 @@ def table(rows):
     lines += ["", "| L | " + " | ".join(map(str, DEGREES)) + " |"]
     lines.append("|---" * (len(DEGREES) + 1) + "|")
     for kind in ("tcdbn", "published"):
-        cells = [
-            f"{100 * r['accuracy'][-1]:.1f}"
-            for degree in DEGREES
+        found = {
+            r["degree"]: f"{100 * r['accuracy'][-1]:.1f}"
             for r in rows
-            if (r["part"], r["kind"], r["degree"]) == ("degree", kind, degree)
-        ]
-        if cells:
+            if (r["part"], r["kind"]) == ("degree", kind)
+        }
+        if found:
+            cells = [found.get(degree, "-") for degree in DEGREES]
             lines.append(f"| {LABELS[kind]} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
