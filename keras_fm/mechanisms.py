@@ -8,6 +8,7 @@ in the ledger, depends on that relation again.
 """
 
 import abc
+import collections
 import dataclasses
 import functools
 import math
@@ -65,17 +66,18 @@ class Mechanism(abc.ABC):
     Attributes:
         sensitivity: float > 0, the largest distance (in `norm`) between the
             vectors of two neighbouring data sets.
-        failure_delta: what the mechanism takes of delta beside its noise.
+        overflow_probability: bound, on every data set, on the probability
+            that the mechanism is not the one described here.
     """
 
     sensitivity: float
 
     norm = None
-    failure_delta = 0.0
+    overflow_probability = 0.0
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            if field.name == "failure_delta":
+            if field.name == "overflow_probability":
                 continue
             value = getattr(self, field.name)
             if not (math.isfinite(value) and value > 0):
@@ -231,31 +233,34 @@ class SampledGaussianMechanism(Mechanism):
         sampling_rate: float in (0, 1], probability that a record is in a
             sample.
         steps: int >= 1, number of sums.
-        failure_delta: float >= 0, the part of delta that pays for an event
-            in which the sums are not what the analysis says (a sample too
-            large for its buffer): `1 + exp(epsilon)` times its probability,
-            at the epsilon of this run by itself. With it, the mechanism
-            does not compose with others (docs/proofs/mechanisms.md).
+        overflow_probability: float in [0, 1), a bound on the probability
+            that any of the samples exceeds the buffer it is read into, on
+            every data set. `compose_epsilon` pays for it.
     """
 
     noise_multiplier: float
     sampling_rate: float
     steps: int
-    failure_delta: float = 0.0
+    overflow_probability: float = 0.0
 
     norm = "l2"
 
     def __post_init__(self):
         super().__post_init__()
-        if not 0 <= self.failure_delta < 1:
+        if not 0 <= self.overflow_probability < 1:
             raise ValueError(
-                "`failure_delta` must be in [0, 1). Received: "
-                f"failure_delta={self.failure_delta}"
+                "`overflow_probability` must be in [0, 1). Received: "
+                f"overflow_probability={self.overflow_probability}"
             )
         if self.sampling_rate > 1:
             raise ValueError(
                 "`sampling_rate` must be in (0, 1]. Received: "
                 f"sampling_rate={self.sampling_rate}"
+            )
+        if self.steps != int(self.steps):
+            raise ValueError(
+                "`steps` must be a positive integer. "
+                f"Received: steps={self.steps}"
             )
 
     def noise(self, size, source):
@@ -295,16 +300,25 @@ MECHANISMS = {
 
 
 def _largest_loss(mechanisms):
-    """How far the privacy losses of one draw of each reach, roughly."""
-    pure = [m.pure_epsilon() for m in mechanisms]
-    inverse = [
-        1 / m.noise_multiplier
-        for m, epsilon in zip(mechanisms, pure)
-        if math.isinf(epsilon)
-    ]
-    return math.fsum(e for e in pure if math.isfinite(e)) + math.fsum(
-        i**2 / 2 + 10 * i for i in inverse
-    )
+    """How far the privacy losses reach, roughly."""
+    return math.fsum(map(_reach, mechanisms))
+
+
+def _reach(mechanism):
+    pure = mechanism.pure_epsilon()
+    if math.isfinite(pure):
+        return pure
+    inverse = 1 / mechanism.noise_multiplier
+    one = inverse**2 / 2 + 10 * inverse
+    steps = getattr(mechanism, "steps", 1)
+    if steps == 1:
+        return one
+    # By the central limit theorem many steps are like one Gaussian (see
+    # `sampling.noise_multiplier`), but never reach further than their sum.
+    rate = mechanism.sampling_rate
+    grown = math.expm1(min(inverse**2, 300.0)) if rate < 1 else inverse**2
+    inverse = rate * math.sqrt(steps * grown)
+    return min(steps * one, max(one, inverse**2 / 2 + 10 * inverse))
 
 
 def compose_epsilon(mechanisms, delta, scale=1.0):
@@ -313,7 +327,10 @@ def compose_epsilon(mechanisms, delta, scale=1.0):
     With `delta == 0` the pure epsilons add up (basic composition, which is
     tight for pure mechanisms). With `delta > 0` their privacy loss
     distributions are convolved by dp_accounting with pessimistic rounding,
-    so the result is an upper bound.
+    so the result is an upper bound. Overflow probabilities, p in all, are
+    paid at the epsilon of the whole: it is the smallest with
+    `delta_of(epsilon) + (1 + exp(epsilon)) * p <= delta`
+    (docs/proofs/mechanisms.md).
 
     Args:
         mechanisms: sequence of `Mechanism`.
@@ -331,35 +348,112 @@ def compose_epsilon(mechanisms, delta, scale=1.0):
 @functools.lru_cache(maxsize=256)
 def _compose_epsilon(mechanisms, delta, scale):
     pure = math.fsum(m.pure_epsilon() for m in mechanisms)
-    failure = math.fsum(m.failure_delta for m in mechanisms)
-    if failure > 0 and len(mechanisms) > 1:
-        # It holds at the epsilon of its own run, not at a larger total.
-        return pure
-    delta -= failure
     if delta <= 0 or not mechanisms:
         return pure
+    merged = _merged(mechanisms)
     # Below 0.1 a finer grid would cost seconds and gain nothing visible.
     discretization = _RELATIVE_DISCRETIZATION * max(scale, 0.1)
+    discretization *= _coarsening(merged)
     discretization = min(discretization, 100.0)
     # A plan far beyond `scale` is rounded coarsely instead of filling the
     # memory with a fine grid; it is refused either way.
     discretization = max(discretization, 1e-6 * _largest_loss(mechanisms))
-    gaussians = [m for m in mechanisms if isinstance(m, GaussianMechanism)]
-    rest = [m for m in mechanisms if not isinstance(m, GaussianMechanism)]
-    distributions = [m.loss_distribution(discretization) for m in rest]
-    if gaussians:
+    total = functools.reduce(
+        lambda p, q: p.compose(q),
+        [m.loss_distribution(discretization) for m in merged],
+    )
+    epsilon = epsilon_with_overflow(
+        total.get_epsilon_for_delta,
+        total.get_delta_for_epsilon,
+        delta,
+        math.fsum(m.overflow_probability for m in mechanisms),
+    )
+    return min(pure, epsilon)
+
+
+def _coarsening(merged):
+    """How much coarser a grid does as well for few steps.
+
+    The error of a sampled step is quadratic in the grid, and its time, which
+    is most of it, linear in the number of its points.
+    """
+    if any(math.isfinite(m.pure_epsilon()) for m in merged):
+        return 1.0
+    steps = [m.steps for m in merged if hasattr(m, "steps")]
+    return min(10.0, max(1.0, math.sqrt(1000 / sum(steps)))) if steps else 1.0
+
+
+def _merged(mechanisms):
+    """What `mechanisms` compose to without loss, in an order of its own."""
+    precision, steps, rest = [], collections.Counter(), []
+    for m in mechanisms:
+        if isinstance(m, GaussianMechanism):
+            precision.append(m.noise_multiplier**-2)
+        elif not isinstance(m, SampledGaussianMechanism):
+            rest.append(m)
+        elif m.sampling_rate == 1:
+            precision.append(m.steps * m.noise_multiplier**-2)
+        else:
+            steps[m.sampling_rate, m.noise_multiplier] += m.steps
+    merged = sorted(rest, key=repr)
+    merged += [
+        SampledGaussianMechanism(
+            sensitivity=1.0,
+            noise_multiplier=multiplier,
+            sampling_rate=rate,
+            steps=count,
+        )
+        for (rate, multiplier), count in sorted(steps.items())
+    ]
+    if precision:
         # Gaussians on the same records compose to one Gaussian, exactly.
-        multiplier = (
-            math.fsum(m.noise_multiplier**-2 for m in gaussians) ** -0.5
+        multiplier = math.fsum(precision) ** -0.5
+        merged.append(
+            GaussianMechanism(sensitivity=1.0, noise_multiplier=multiplier)
         )
-        distributions.append(
-            pld_lib.from_gaussian_mechanism(
-                standard_deviation=multiplier,
-                value_discretization_interval=discretization,
-            )
-        )
-    total = functools.reduce(lambda p, q: p.compose(q), distributions)
-    return min(pure, float(total.get_epsilon_for_delta(delta)))
+    return merged
+
+
+def epsilon_with_overflow(epsilon_of, delta_of, delta, probability):
+    """Smallest epsilon that pays for noise and for overflowing buffers.
+
+    Iterates `epsilon = epsilon_of(delta - (1 + exp(epsilon)) * probability)`
+    upwards from `epsilon_of(delta)`, which never passes the solution, and
+    then goes up in steps far below its error until the inequality holds.
+
+    Args:
+        epsilon_of: decreasing function of delta, the inverse of `delta_of`.
+        delta_of: decreasing function of epsilon.
+        delta: float in (0, 1).
+        probability: float in [0, 1), that of an overflow.
+
+    Returns:
+        float with `delta_of(epsilon) + (1 + exp(epsilon)) * probability <=
+        delta`; infinite if none is found.
+    """
+    epsilon = float(epsilon_of(delta))
+    if probability == 0:
+        return epsilon
+
+    def left(value):
+        # Beyond 700 the factor alone exceeds what a float holds.
+        factor = 1 + math.exp(value) if value < 700 else math.inf
+        return delta - factor * probability
+
+    slack = 1e-12
+    for _ in range(100):
+        if left(epsilon) <= 0:
+            return math.inf
+        following = max(epsilon, float(epsilon_of(left(epsilon))))
+        step = following - epsilon
+        if step <= 1e-9 * (1 + following) and math.isfinite(following):
+            # The rest of the way is shorter than the last step.
+            candidate = following + max(step, slack)
+            if delta_of(candidate) <= left(candidate):
+                return candidate
+            slack *= 4
+        epsilon = following
+    return math.inf
 
 
 @functools.lru_cache(maxsize=256)

@@ -30,6 +30,7 @@ CORE = {
     "keras_fm.polynomials",
     "keras_fm.records",
     "keras_fm.release",
+    "keras_fm.sampling",
 }
 
 
@@ -179,6 +180,7 @@ def test_the_core_is_layered():
         "polynomials": CORE,
         "records": CORE,
         "ledger": CORE - {f"keras_fm.{m}" for m in ("budget", "mechanisms")},
+        "sampling": CORE - {f"keras_fm.{m}" for m in ("budget", "mechanisms")},
     }
     for module, forbidden in lower.items():
         assert offences(within(module), forbidden) == [], module

@@ -3,8 +3,8 @@
 The clipping and the noise are tensorflow-privacy's own code, in one of its
 two forms; this file gives it the same architecture and the same initial
 weights as a Keras 3 model, a sampler, and a noise multiplier calibrated for
-exactly that sampler. Sampler and accountant are one object (`SamplingPlan`),
-so they cannot disagree.
+exactly that sampler. Sampler and accountant are one object
+(`keras_fm.sampling.SamplingPlan`), so they cannot disagree.
 
 tensorflow-privacy 0.9.0 speaks Keras 2. It runs on tf-keras beside Keras 3 in
 one process; TensorFlow is imported only when a classifier is fitted.
@@ -34,19 +34,15 @@ import sys
 import time
 import types
 
-import dp_accounting
 import keras
 import numpy as np
-from dp_accounting import pld
 
-from keras_fm import mechanisms
+from keras_fm import sampling as sampling_lib
 from keras_fm.budget import Neighbours, PrivacyBudget
 from keras_fm.ledger import Ledger, LedgerEntry
-from keras_fm.mechanisms import SampledGaussianMechanism
 
 _FORMS = ("vectorized", "sequential")
 _OPTIMIZERS = ("sgd", "adam")
-_SAMPLINGS = ("poisson", "full", "shuffled")
 
 # Twin layers: the arguments of the Keras 3 layer that its tf-keras twin gets.
 _LAYERS = {
@@ -74,10 +70,6 @@ _ACTIVATIONS = frozenset(
     "linear relu tanh sigmoid softmax elu selu softplus softsign silu gelu "
     "exponential".split()
 )
-
-# A Poisson batch larger than the padded shape ends the fit with an error.
-# That has at most this probability per run, and it is charged to delta.
-_OVERFLOW_PROBABILITY = 1e-12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,7 +128,7 @@ class DPSGDConfig:
     def __post_init__(self):
         _check_choice("form", self.form, _FORMS)
         _check_choice("optimizer", self.optimizer, _OPTIMIZERS)
-        _check_choice("sampling", self.sampling, _SAMPLINGS)
+        _check_choice("sampling", self.sampling, sampling_lib.SAMPLINGS)
         _check_positive("learning_rate", self.learning_rate)
         _check_positive("l2_norm_clip", self.l2_norm_clip)
         if not (_is_number(self.momentum) and 0 <= self.momentum < 1):
@@ -176,7 +168,7 @@ class DPSGDConfig:
             neighbours: `"add_remove"` or `"replace_one"`.
 
         Returns:
-            A `SamplingPlan`.
+            A `DPSGDPlan`.
 
         Raises:
             ValueError: if the batch is larger than `n`, a budget is outside
@@ -185,91 +177,50 @@ class DPSGDConfig:
         """
         neighbours = Neighbours.of(neighbours)
         _check_budget(epsilon, delta)
-        if not (_is_integer(n) and n > 0):
-            raise ValueError(f"`n` must be a positive integer. Received: n={n}")
-        batch = n if self.sampling == "full" else self.batch_size
-        if batch > n:
-            raise ValueError(
-                "`batch_size` must not exceed the number of records. "
-                f"Received: batch_size={batch}, n={n}"
-            )
-        if self.sampling != "full" and neighbours != Neighbours.ADD_REMOVE:
-            raise ValueError(
-                "Amplification by sampling is accounted here for "
-                'neighbours="add_remove" only. Use sampling="full" with '
-                'neighbours="replace_one". Received: '
-                f"sampling={self.sampling!r}"
-            )
+        sampling_lib.check_neighbours(self.sampling, neighbours)
+        batch = sampling_lib.expected_batch_size(
+            n, self.sampling, self.batch_size
+        )
         steps = self.steps
         if steps is None:
             steps = max(1, round(self.epochs * n / batch))
-        rate = batch / n
-        capacity, overflow_delta = batch, 0.0
-        if self.sampling == "poisson" and rate < 1:
-            tail = _OVERFLOW_PROBABILITY
-            if math.isfinite(epsilon):
-                tail = min(tail, 1e-3 * delta / (1 + math.exp(epsilon)))
-                overflow_delta = (1 + math.exp(epsilon)) * tail
-            capacity = _binomial_capacity(n, rate, tail / steps)
-        return SamplingPlan(
-            n=n,
-            expected_batch_size=batch,
-            capacity=capacity,
-            sampling_rate=rate,
+        reads = sampling_lib.plan(
+            n,
+            sampling=self.sampling,
+            batch_size=self.batch_size,
             steps=steps,
+            delta=delta,
+            epsilon=epsilon,
+        )
+        return DPSGDPlan(
+            **dataclasses.asdict(reads),
             noise_multiplier=_noise_multiplier(
-                float(epsilon),
-                float(delta - overflow_delta),
-                rate,
-                steps,
-                neighbours,
+                reads, epsilon, delta, neighbours
             ),
-            overflow_delta=overflow_delta,
         )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SamplingPlan:
+class DPSGDPlan(sampling_lib.SamplingPlan):
     """Which records each step reads, and the noise that pays for it.
 
     Attributes:
-        n: number of records, public by declaration.
-        expected_batch_size: what the noisy sum is divided by.
-        capacity: most records a step can hold.
-        sampling_rate: probability that a record joins a batch.
-        steps: number of updates.
         noise_multiplier: standard deviation of the noise on the sum of
             clipped gradients, in units of `l2_norm_clip`. Under
             `"replace_one"` the sum moves by twice the clip, which is
-            contained in this number.
-        overflow_delta: part of delta that pays for the event that a Poisson
-            batch exceeds `capacity` (a Chernoff bound; the fit then stops).
+            contained in this number. 0 without noise.
     """
 
-    n: int
-    expected_batch_size: int
-    capacity: int
-    sampling_rate: float
-    steps: int
     noise_multiplier: float
-    overflow_delta: float
 
-    def batches(self, sampling, rng):
-        """Yields `steps` arrays of record numbers."""
-        if sampling == "poisson":
-            for _ in range(self.steps):
-                draws = rng.random(self.n) < self.sampling_rate
-                yield np.flatnonzero(draws)
-        elif sampling == "full":
-            for _ in range(self.steps):
-                yield np.arange(self.n)
-        else:
-            per_epoch = self.n // self.expected_batch_size
-            for step in range(self.steps):
-                if step % per_epoch == 0:
-                    order = rng.permutation(self.n)
-                start = (step % per_epoch) * self.expected_batch_size
-                yield order[start : start + self.expected_batch_size]
+
+def _noise_multiplier(reads, epsilon, delta, neighbours):
+    if math.isinf(epsilon):
+        return 0.0
+    sensitivity = 2 if neighbours is Neighbours.REPLACE_ONE else 1
+    return sensitivity * sampling_lib.noise_multiplier(
+        reads, PrivacyBudget(epsilon, delta), neighbours=neighbours
+    )
 
 
 class DPSGDClassifier:
@@ -412,7 +363,7 @@ class DPSGDClassifier:
             # From the first read on, the budget counts as spent.
             self.plan, self._twin = plan, step.twin
             self._clipping = step.clipping
-            for batch in plan.batches(self.config.sampling, rng):
+            for batch in plan.batches(rng):
                 step(batch)
         finally:
             tf.random.set_seed(caller_seed)
@@ -467,7 +418,7 @@ class DPSGDClassifier:
             dict: `epsilon_claimed`, `epsilon_proven` (infinite for
             `"shuffled"` and for a seeded fit), `delta`, `neighbours`,
             `private`, `noise_multiplier`, `sampling`, `sampling_rate`,
-            `steps`, `expected_batch_size`, `overflow_delta`, `form`,
+            `steps`, `expected_batch_size`, `overflow_probability`, `form`,
             `clipping` (`"norms"`: per-record gradients were never formed,
             or `"gradients"`), `seconds` (tracing included), `notes`.
         """
@@ -492,7 +443,7 @@ class DPSGDClassifier:
             "sampling_rate": plan.sampling_rate,
             "steps": plan.steps,
             "expected_batch_size": plan.expected_batch_size,
-            "overflow_delta": plan.overflow_delta,
+            "overflow_probability": plan.overflow_probability,
             "form": config.form,
             "clipping": self._clipping,
             "seconds": self._seconds,
@@ -516,18 +467,12 @@ class DPSGDClassifier:
             neighbours=self.neighbours,
         )
         claimed = config.sampling == "shuffled"
-        mechanism = SampledGaussianMechanism(
-            sensitivity=config.l2_norm_clip,
-            noise_multiplier=plan.noise_multiplier,
-            sampling_rate=plan.sampling_rate,
-            steps=plan.steps,
-            failure_delta=plan.overflow_delta,
+        # The plan's multiplier is relative to the clip; a replaced record
+        # moves the sum by twice that.
+        moves = 2 if self.neighbours is Neighbours.REPLACE_ONE else 1
+        mechanism = plan.mechanism(
+            plan.noise_multiplier / moves, moves * config.l2_norm_clip
         ).config()
-        if self.neighbours is Neighbours.REPLACE_ONE:
-            # The plan's multiplier is relative to the clip; a replaced
-            # record moves the sum by twice that.
-            mechanism["sensitivity"] *= 2
-            mechanism["noise_multiplier"] /= 2
         if claimed:
             mechanism["claimed_epsilon"] = self.epsilon
         ledger.charge(
@@ -693,12 +638,6 @@ class _Step:
 
     def __call__(self, batch):
         size = self._chunks * self._rows
-        if len(batch) > size:
-            raise RuntimeError(
-                "A Poisson batch exceeded the padded size, which has "
-                f"probability below {_OVERFLOW_PROBABILITY}; the fit stops. "
-                f"Received: {len(batch)} records for {size} rows"
-            )
         padded = np.zeros(size, "int32")
         padded[: len(batch)] = batch
         weights = np.zeros(size, "float32")
@@ -823,77 +762,6 @@ def small_cnn(input_shape, num_classes):
             layers.Dense(num_classes),
         ]
     )
-
-
-# Accounting ---------------------------------------------------------------
-
-
-@functools.lru_cache(maxsize=64)
-def _noise_multiplier(epsilon, delta, rate, steps, neighbours):
-    """Smallest multiplier, to 1e-4 relative, that meets the budget."""
-    if math.isinf(epsilon):
-        return 0.0
-    # Gaussians on the same records compose to one Gaussian, exactly.
-    gaussian = mechanisms.gaussian_multiplier(epsilon, delta)
-    if rate == 1:
-        sensitivity = 2 if neighbours == Neighbours.REPLACE_ONE else 1
-        return sensitivity * gaussian * math.sqrt(steps)
-    return _poisson_multiplier(epsilon, delta, rate, steps, gaussian)
-
-
-def _poisson_multiplier(epsilon, delta, rate, steps, gaussian):
-    def spent(multiplier):
-        # Losses are rounded so that the answer is an upper bound.
-        accountant = pld.PLDAccountant(
-            dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
-            value_discretization_interval=1e-3 * min(1.0, max(0.2, epsilon)),
-        )
-        event = dp_accounting.PoissonSampledDpEvent(
-            rate, dp_accounting.GaussianDpEvent(multiplier)
-        )
-        accountant.compose(dp_accounting.SelfComposedDpEvent(event, steps))
-        return accountant.get_epsilon(delta)
-
-    # A first guess from the central limit theorem of sampled Gaussians
-    # (Bu et al. 2020): rate * sqrt(steps (exp(1/z^2) - 1)) = 1 / gaussian.
-    guess = math.log1p((gaussian * rate) ** -2 / steps) ** -0.5
-    low, high = guess / 1.05, guess * 1.05
-    while spent(high) > epsilon:
-        low, high = high, 1.2 * high
-    while spent(low) <= epsilon:
-        low, high = low / 1.2, low
-    while high - low > 1e-4 * high:
-        middle = (low + high) / 2
-        if spent(middle) > epsilon:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def _binomial_capacity(n, rate, tail):
-    """A size that Binomial(n, rate) exceeds with probability <= `tail`.
-
-    Chernoff: P(X >= a) <= exp(-n KL(a / n || rate)) for a > n rate.
-    """
-
-    def bound(a):
-        if a >= n:
-            return n * math.log(rate)
-        p = a / n
-        return -n * (
-            p * math.log(p / rate) + (1 - p) * math.log((1 - p) / (1 - rate))
-        )
-
-    low, high = math.ceil(n * rate), n
-    while high > low:
-        middle = (low + high) // 2
-        # `capacity` is exceeded when X >= capacity + 1.
-        if bound(middle + 1) <= math.log(tail):
-            high = middle
-        else:
-            low = middle + 1
-    return high
 
 
 # Keras 3 to tf-keras ------------------------------------------------------

@@ -2,15 +2,18 @@
 
 `pen_strokes` draws public data to build features on; `health_network` holds
 the schema of behaviour prediction, which `health_simulator` fills.
+`PoissonBatches` samples records as private training needs it.
 """
 
 from keras_fm.datasets import health_network, health_simulator, pen_strokes
 from keras_fm.datasets.health_network import HealthNetwork, Windows
 from keras_fm.datasets.loaders import DATASETS, load
+from keras_fm.datasets.poisson_batches import PoissonBatches
 
 __all__ = [
     "DATASETS",
     "HealthNetwork",
+    "PoissonBatches",
     "Windows",
     "health_network",
     "health_simulator",

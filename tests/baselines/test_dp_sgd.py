@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import sys
 
@@ -80,7 +81,7 @@ def by_hand(model, x, y, cfg, seed):
     plan = cfg.plan(len(x), math.inf, 1e-5)
     weights = np.vstack([kernel, bias])
     first, second = np.zeros_like(weights), np.zeros_like(weights)
-    batches = plan.batches(cfg.sampling, np.random.default_rng(seed))
+    batches = plan.batches(np.random.default_rng(seed))
     for t, rows in enumerate(batches, start=1):
         g = clipped_sum(
             weights[:-1], weights[-1], x[rows], y[rows], cfg.l2_norm_clip
@@ -136,7 +137,7 @@ def test_poisson_batches_are_divided_by_the_expected_size(tfp):
     x, y = data()
     cfg = config(steps=1, momentum=0.0)
     plan = cfg.plan(N, math.inf, 1e-5)
-    (rows,) = plan.batches("poisson", np.random.default_rng(5))
+    (rows,) = plan.batches(np.random.default_rng(5))
     assert len(rows) not in (20, plan.capacity)
     model = linear_model()
     before = np.vstack(model.get_weights())
@@ -305,7 +306,7 @@ def test_full_batches_meet_the_analytic_gaussian_formula(epsilon):
     one = plan.noise_multiplier / math.sqrt(40)
     assert analytic_gaussian_delta(one, epsilon) <= 1e-5 * (1 + 1e-6)
     assert analytic_gaussian_delta(one, 0.99 * epsilon) > 1e-5
-    assert plan.sampling_rate == 1 and plan.overflow_delta == 0
+    assert plan.sampling_rate == 1 and plan.overflow_probability == 0
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
@@ -340,58 +341,22 @@ def test_replace_one_refuses_amplification(sampling):
         config(sampling=sampling).plan(100, 1.0, 1e-5, "replace_one")
 
 
-@pytest.mark.parametrize("n, rate", [(60, 1 / 3), (1437, 0.18), (60000, 0.01)])
-def test_capacity_bounds_the_binomial_tail(n, rate):
-    capacity = dp_sgd._binomial_capacity(n, rate, 1e-14)
-    log = [
-        math.lgamma(n + 1)
-        - math.lgamma(k + 1)
-        - math.lgamma(n - k + 1)
-        + k * math.log(rate)
-        + (n - k) * math.log1p(-rate)
-        for k in range(n + 1)
-    ]
-    tail = math.fsum(math.exp(v) for v in log[capacity + 1 :])
-    assert tail <= 1e-14
-    assert capacity < n * rate + 12 * math.sqrt(n * rate)
-
-
-def test_overflow_is_charged_to_delta_and_stops_the_fit(tfp, monkeypatch):
-    plan = config().plan(N, 1.0, 1e-5)
-    assert 0 < plan.overflow_delta <= 1e-8
-    monkeypatch.setattr(
-        dp_sgd.SamplingPlan, "batches", lambda *_: [np.arange(N)]
-    )
-    fit = dp_sgd.DPSGDClassifier(None, config(batch_size=2), 1.0, 1e-5, seed=0)
-    with pytest.raises(RuntimeError, match="exceeded the padded size"):
+def test_overflow_is_charged_and_stops_the_fit(tfp, monkeypatch):
+    cfg = config()
+    plan = cfg.plan(N, 1.0, 1e-5)
+    # At most a thousandth of delta.
+    assert 0 < plan.overflow_probability * (1 + math.e) <= 1e-8
+    fit = dp_sgd.DPSGDClassifier(None, cfg, 1.0, 1e-5)
+    fit.fit(*data(), num_classes=CLASSES)
+    (entry,) = fit.ledger.entries
+    charged = entry.build_mechanism().overflow_probability
+    assert charged == plan.overflow_probability
+    assert fit.report()["overflow_probability"] == charged
+    tight = dataclasses.replace(plan, capacity=1)
+    monkeypatch.setattr(dp_sgd.DPSGDConfig, "plan", lambda *_: tight)
+    fit = dp_sgd.DPSGDClassifier(None, config(), 1.0, 1e-5, seed=0)
+    with pytest.raises(RuntimeError, match="exceeded its capacity of 1"):
         fit.fit(*data(), num_classes=CLASSES)
-
-
-def test_batches_follow_their_sampling():
-    rng = np.random.default_rng(0)
-    plan = config(steps=2000).plan(N, math.inf, 1e-5)
-    counts = np.zeros(N)
-    sizes = []
-    for rows in plan.batches("poisson", rng):
-        assert len(set(rows)) == len(rows)
-        counts[rows] += 1
-        sizes.append(len(rows))
-    # Each record: Binomial(2000, 1/3); 6 standard deviations, 60 records:
-    # one seed in 10^7 fails.
-    deviation = math.sqrt(2000 * 2 / 9)
-    assert np.abs(counts - 2000 / 3).max() < 6 * deviation
-    # Sizes vary as independent draws do: variance 60 * 2/9 = 13.3, within
-    # 6 of its standard deviations (a sixth of it).
-    assert 11 < np.var(sizes) < 15.6
-    plan = config(sampling="shuffled", steps=6).plan(N, math.inf, 1e-5)
-    epochs = list(plan.batches("shuffled", rng))
-    for first in (0, 3):
-        rows = np.concatenate(epochs[first : first + 3])
-        np.testing.assert_array_equal(np.sort(rows), np.arange(N))
-    assert not np.array_equal(epochs[0], epochs[3])
-    plan = config(sampling="full", steps=2).plan(N, math.inf, 1e-5)
-    for rows in plan.batches("full", rng):
-        np.testing.assert_array_equal(rows, np.arange(N))
 
 
 def test_epochs_count_steps():

@@ -1,0 +1,267 @@
+"""Poisson samples of arrays as fixed-shape batches for any Keras model."""
+
+import dataclasses
+import secrets
+import threading
+
+import keras
+import numpy as np
+
+from keras_fm import sampling as sampling_lib
+
+# Without a given capacity, a run of this many batches overflows with at most
+# the probability below.
+_BATCHES = 10**6
+_OVERFLOW_PROBABILITY = 1e-12
+
+
+class PoissonBatches(keras.utils.PyDataset):
+    """Batches that every record joins independently, padded to one shape.
+
+    Privacy by sampling (DP-SGD, DP-MAC, noisy reads) is proven for such
+    batches, not for the shuffled ones of `Model.fit`. Any Keras model on any
+    backend trains on them. By itself this is only the sampling: what is
+    computed from the batches must be clipped, noised and charged.
+
+    A batch is `(x, y, mask)` of `capacity` rows: the sampled records, then
+    zeros. The float32 mask `(capacity,)`, which Keras takes as the sample
+    weight, is 1 for records and 0 for padding. The true size of a batch is
+    private; nothing but the noisy sum may depend on it.
+
+    Every `dataset[i]` is a fresh sample, whatever `i` is: the order, the
+    workers (threads or processes) and batches that are drawn and thrown away
+    (Keras looks at two for their shape with TensorFlow) do not matter.
+
+    *Loss.* With the default reduction `"sum_over_batch_size"`, Keras divides
+    the loss of a batch by the number of rows, padding included: by
+    `capacity`, a constant. The gradient is therefore that of the sum over
+    the records divided by `capacity`; for the usual `batch_size` multiply
+    the loss by `capacity / batch_size`, or use `reduction="sum"` and divide.
+    `"mean_with_sample_weight"` divides by the true size, which is private:
+    do not use it for a private step. Metrics see the mask only as
+    `weighted_metrics`. Batch normalization mixes records, and would read the
+    padding.
+
+    Args:
+        x: array `(n, ...)` of finite numbers, or a tuple or dict of such
+            arrays for several inputs.
+        y: the same for targets. `None`: the targets are the inputs, as an
+            auto-encoder needs them (`(x, None, mask)` is not a batch for
+            Keras with TensorFlow; a model without targets ignores them).
+        batch_size: int, the expected number of records of a batch;
+            each record is in with probability `batch_size / n`. `None` with
+            `sampling="full"`.
+        steps_per_epoch: int, number of batches of an epoch. Default:
+            `n / batch_size`, rounded, at least 1.
+        capacity: int, rows of a batch, at least `batch_size`: that of the
+            `keras_fm.sampling.plan` of the run. Default: the smallest for
+            which one of 10^6 batches overflows with probability at most
+            1e-12 (a Chernoff bound). `n` with `sampling="full"`.
+        sampling: `"poisson"`, or `"full"`: every batch holds all records.
+        seed: int, for tests and studies only: whoever knows the samples gets
+            no privacy from sampling. `None` asks the operating system for
+            256 bits for each batch.
+        **kwargs: `workers`, `use_multiprocessing` (not with a seed) and
+            `max_queue_size` of `keras.utils.PyDataset`.
+
+    Attributes:
+        n, batch_size, capacity, sampling_rate, steps_per_epoch, sampling:
+            public facts of the sampling.
+        reproducible: bool, whether it is seeded, hence not private.
+
+    Raises:
+        ValueError: if a value is outside its range, NaN or infinite, or
+            arrays differ in length.
+        RuntimeError: by `dataset[i]`, if a sample exceeds `capacity`.
+
+    Example:
+
+    ```python
+    batches = keras_fm.datasets.PoissonBatches(x, y, batch_size=250)
+    model.compile("adam", "sparse_categorical_crossentropy")
+    model.fit(batches, epochs=10)
+    ```
+
+    Source: Abadi et al., "Deep Learning with Differential Privacy", 2016
+    (the sampling); the capacity is proven in docs/proofs/mechanisms.md.
+    """
+
+    def __init__(
+        self,
+        x,
+        y=None,
+        *,
+        batch_size=None,
+        steps_per_epoch=None,
+        capacity=None,
+        sampling="poisson",
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if sampling not in ("poisson", "full"):
+            raise ValueError(
+                '`sampling` must be "poisson" or "full". '
+                f"Received: sampling={sampling!r}"
+            )
+        if seed is not None and self.use_multiprocessing:
+            raise ValueError(
+                "Processes would repeat the samples of a `seed`. Use threads, "
+                "or no seed. Received: use_multiprocessing=True"
+            )
+        self._x = _arrays("x", x)
+        self._y = None if y is None else _arrays("y", y)
+        leaves = keras.tree.flatten([self._x, [] if y is None else self._y])
+        lengths = [len(leaf) for leaf in leaves]
+        if len(set(lengths)) > 1:
+            raise ValueError(
+                "All arrays of `x` and `y` must hold the same number of "
+                f"records. Received lengths: {lengths}"
+            )
+        n = lengths[0]
+        batch_size = sampling_lib.expected_batch_size(n, sampling, batch_size)
+        if steps_per_epoch is None:
+            steps_per_epoch = max(1, round(n / batch_size))
+        rate = batch_size / n
+        if capacity is None:
+            capacity = n
+            if rate < 1:
+                tail = _OVERFLOW_PROBABILITY / _BATCHES
+                capacity = sampling_lib.capacity(n, rate, tail)
+        for name, value, least in (
+            ("steps_per_epoch", steps_per_epoch, 1),
+            ("capacity", capacity, batch_size),
+        ):
+            integer = isinstance(value, (int, np.integer))
+            if not integer or isinstance(value, bool) or value < least:
+                raise ValueError(
+                    f"`{name}` must be an integer of at least {least}. "
+                    f"Received: {name}={value}"
+                )
+        if seed is not None and (
+            isinstance(seed, bool)
+            or not isinstance(seed, (int, np.integer))
+            or seed < 0
+        ):
+            raise ValueError(
+                "`seed` must be a non-negative integer or None. "
+                f"Received: seed={seed}"
+            )
+        self.n = n
+        self.batch_size = int(batch_size)
+        self.capacity = int(capacity)
+        self.sampling_rate = rate
+        self.steps_per_epoch = int(steps_per_epoch)
+        self.sampling = sampling
+        self.reproducible = seed is not None
+        self._draws = _SeededDraws(seed) if self.reproducible else None
+
+    @property
+    def data(self):
+        """The records, `(x, y)` or x alone: what a release below reads."""
+        return self._x if self._y is None else (self._x, self._y)
+
+    @property
+    def num_batches(self):
+        return self.steps_per_epoch
+
+    def plan(self, *, steps, delta, epsilon=None):
+        """The `keras_fm.sampling.SamplingPlan` of training `steps` batches.
+
+        It has this capacity, hence its own overflow probability.
+
+        Args:
+            steps: int, number of batches that are used.
+            delta, epsilon: the budget, as `keras_fm.sampling.plan` takes it.
+
+        Raises:
+            ValueError: if a value is outside its range, or overflows of this
+                capacity are so likely that delta cannot pay for them.
+        """
+        full = self.sampling == "full"
+        made = sampling_lib.plan(
+            self.n,
+            sampling=self.sampling,
+            batch_size=None if full else self.batch_size,
+            steps=steps,
+            delta=delta,
+            epsilon=epsilon,
+        )
+        overflow = 0.0
+        if self.sampling_rate < 1:
+            one = sampling_lib.overflow_bound(
+                self.n, self.sampling_rate, self.capacity
+            )
+            overflow = made.steps * one
+            if overflow >= delta:
+                raise ValueError(
+                    "A Poisson sample exceeds the capacity too often for "
+                    f"delta={delta:g} to pay for it. "
+                    f"Received: capacity={self.capacity}, of which "
+                    f"{made.capacity} would do."
+                )
+        return dataclasses.replace(
+            made, capacity=self.capacity, overflow_probability=overflow
+        )
+
+    def __getitem__(self, index):
+        if self.sampling == "full":
+            rows = np.arange(self.n)
+        else:
+            # Without a seed, no state that processes could share.
+            if self.reproducible:
+                seed = self._draws.next()
+            else:
+                seed = np.random.SeedSequence(secrets.randbits(256))
+            rows = sampling_lib.poisson_sample(
+                self.n,
+                self.sampling_rate,
+                self.capacity,
+                np.random.Generator(np.random.Philox(seed)),
+            )
+
+        def padded(array):
+            batch = np.zeros((self.capacity, *array.shape[1:]), array.dtype)
+            batch[: len(rows)] = array[rows]
+            return batch
+
+        x = keras.tree.map_structure(padded, self._x)
+        y = x
+        if self._y is not None:
+            y = keras.tree.map_structure(padded, self._y)
+        mask = np.zeros(self.capacity, "float32")
+        mask[: len(rows)] = 1.0
+        return x, y, mask
+
+
+class _SeededDraws:
+    """One seed per draw, counted across threads."""
+
+    def __init__(self, seed):
+        self._seed, self._count = seed, 0
+        self._lock = threading.Lock()
+
+    def next(self):
+        with self._lock:
+            self._count += 1
+            return np.random.SeedSequence([self._seed, self._count])
+
+
+def _arrays(name, data):
+    if not isinstance(data, (tuple, dict)):
+        data = np.asarray(data)
+    data = keras.tree.map_structure(np.asarray, data)
+    leaves = keras.tree.flatten(data)
+    if not leaves or any(leaf.ndim == 0 or not len(leaf) for leaf in leaves):
+        raise ValueError(
+            f"`{name}` must hold at least one record along the first axis. "
+            f"Received shapes: {[leaf.shape for leaf in leaves]}"
+        )
+    for leaf in leaves:
+        if leaf.dtype == object:
+            raise ValueError(
+                f"`{name}` must hold numbers. Received: dtype={leaf.dtype}"
+            )
+        if leaf.dtype.kind in "fc" and not np.all(np.isfinite(leaf)):
+            raise ValueError(f"`{name}` must be finite. It holds NaN or inf.")
+    return data

@@ -1,0 +1,283 @@
+"""Poisson batches: their law, their padding, and Keras fits on them.
+
+Statistical tests use fixed seeds; each states how often a fresh one fails.
+"""
+
+import concurrent.futures
+import math
+import pickle
+
+import keras
+import numpy as np
+import pytest
+
+from keras_fm import sampling
+from keras_fm.datasets import PoissonBatches
+
+N = 60
+
+
+def data(n=N):
+    # Every record is recognisable, and none is a row of zeros.
+    x = np.arange(1, n + 1, dtype="float32")[:, None] * [1.0, 2.0]
+    return x.astype("float32"), np.arange(n)
+
+
+def make(**changes):
+    x, y = data()
+    return PoissonBatches(
+        x, y, **{"batch_size": 20, "capacity": 50, "seed": 0, **changes}
+    )
+
+
+def records(batch):
+    x, y, mask = batch
+    rows = mask == 1
+    np.testing.assert_array_equal(x[rows], data()[0][y[rows]])
+    return y[rows]
+
+
+def test_a_batch_is_the_records_and_then_zeros():
+    batches = make()
+    x, y, mask = batches[0]
+    assert x.shape == (50, 2) and x.dtype == np.float32
+    assert y.shape == (50,) and y.dtype == data()[1].dtype
+    assert mask.shape == (50,) and mask.dtype == np.float32
+    size = int(mask.sum())
+    assert 0 < size < 50
+    np.testing.assert_array_equal(mask, np.arange(50) < size)
+    assert np.all(np.diff(records((x, y, mask))) > 0)
+    assert not x[size:].any() and not y[size:].any()
+
+
+def test_every_item_is_a_fresh_sample_of_independent_records():
+    batches, draws = make(), 4000
+    member = np.zeros((draws, N))
+    for row in member:
+        row[records(batches[0])] = 1
+    # 60 counts, 1,770 + 3,600 correlations, all nearly normal; 6 standard
+    # deviations: one seed in 10^5 fails.
+    centred = (member - 1 / 3) / math.sqrt(2 / 9)
+    assert np.abs(centred.sum(axis=0)).max() < 6 * math.sqrt(draws)
+    between = centred.T @ centred / math.sqrt(draws)
+    assert np.abs(between[np.triu_indices(N, 1)]).max() < 6
+    lagged = centred[1:].T @ centred[:-1] / math.sqrt(draws)
+    assert np.abs(lagged).max() < 6
+    # The sum of squares of 4,000 sizes, variance 60 * 2 / 9, has a relative
+    # standard deviation of 0.0224: within 5 of them.
+    assert abs(np.var(member.sum(axis=1)) / (N * 2 / 9) - 1) < 5 * 0.0224
+
+
+def test_threads_neither_repeat_nor_lose_samples():
+    one, many = make(), make()
+    alone = [tuple(records(one[i])) for i in range(400)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda i: tuple(records(many[i])), range(400)))
+    assert sorted(alone) == sorted(together)
+    assert len(set(alone)) == 400
+
+
+def test_without_a_seed_nothing_repeats():
+    """Nor with a seed of NumPy's or Keras' own, nor in a copied process."""
+    batches = make(seed=None)
+    copied = pickle.loads(pickle.dumps(batches))
+    draws = set()
+    for source in (batches, copied, make(seed=None)):
+        keras.utils.set_random_seed(3)
+        draws.add(tuple(records(source[0])))
+    # Two samples of 60 records agree with probability (5/9)^60 < 1e-15.
+    assert len(draws) == 3
+    assert not batches.reproducible
+    assert make(seed=0).reproducible
+    np.testing.assert_array_equal(records(make()[0]), records(make()[1]))
+    assert tuple(records(make(seed=1)[0])) != tuple(records(make()[0]))
+
+
+def test_public_facts():
+    batches = make()
+    assert batches.n == N and batches.batch_size == 20
+    assert batches.sampling_rate == 1 / 3
+    assert batches.steps_per_epoch == batches.num_batches == 3
+    assert batches.sampling == "poisson"
+    assert make(batch_size=45).steps_per_epoch == 1
+    assert make(steps_per_epoch=7).num_batches == 7
+    # One of 10^6 batches of the default overflows with probability 1e-12.
+    batches = PoissonBatches(np.ones((5000, 1)), batch_size=500)
+    assert batches.capacity == sampling.capacity(5000, 0.1, 1e-18)
+    assert sampling.overflow_bound(5000, 0.1, batches.capacity) <= 1e-18
+
+
+def test_the_plan_has_the_capacity_of_the_data_set():
+    batches = make(capacity=55)
+    plan = batches.plan(steps=12, delta=1e-5, epsilon=2.0)
+    assert plan.n == N and plan.steps == 12 and plan.capacity == 55
+    assert plan.sampling_rate == 1 / 3 and plan.expected_batch_size == 20
+    one = sampling.overflow_bound(N, 1 / 3, 55)
+    assert plan.overflow_probability == pytest.approx(12 * one)
+    assert plan.overflow_probability > 0
+    # The default pays little for long runs and large epsilons.
+    batches = PoissonBatches(np.ones((5000, 1)), batch_size=500)
+    plan = batches.plan(steps=10**5, delta=1e-5)
+    assert plan.overflow_probability * (1 + math.exp(8)) < 1e-9
+    full = make(sampling="full", batch_size=None, capacity=None)
+    plan = full.plan(steps=2, delta=1e-5)
+    assert plan.sampling_rate == 1 and plan.overflow_probability == 0
+    with pytest.raises(ValueError, match="capacity=22, of which"):
+        make(capacity=22).plan(steps=1, delta=1e-5)
+
+
+def test_full_batches_hold_every_record():
+    batches = make(sampling="full", batch_size=None, capacity=None)
+    assert batches.capacity == N and batches.steps_per_epoch == 1
+    np.testing.assert_array_equal(records(batches[0]), np.arange(N))
+    every = make(batch_size=N, capacity=None)
+    np.testing.assert_array_equal(records(every[0]), np.arange(N))
+
+
+def test_a_sample_beyond_the_capacity_is_an_error():
+    with pytest.raises(RuntimeError, match="exceeded its capacity of 20"):
+        for _ in range(100):
+            make(capacity=20, seed=4)[0]
+            make(capacity=20, seed=None)[0]
+
+
+def test_several_inputs_and_no_targets():
+    x, y = data()
+    batches = PoissonBatches(
+        {"a": x, "b": y}, (y, x), batch_size=20, capacity=50, seed=1
+    )
+    inputs, targets, mask = batches[0]
+    np.testing.assert_array_equal(inputs["a"], targets[1])
+    np.testing.assert_array_equal(inputs["b"], targets[0])
+    rows = inputs["b"][mask == 1]
+    np.testing.assert_array_equal(inputs["a"][mask == 1], x[rows])
+    inputs, targets, _ = PoissonBatches(x, batch_size=20)[0]
+    np.testing.assert_array_equal(inputs, targets)
+
+
+# Keras ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_plain_model_learns_from_them(workers):
+    keras.utils.set_random_seed(0)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 4)).astype("float32")
+    y = (x[:, 0] > 0).astype("int32")
+    model = keras.Sequential([keras.layers.Dense(2)])
+    model.compile(
+        keras.optimizers.Adam(0.05),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        weighted_metrics=["accuracy"],
+    )
+    batches = PoissonBatches(
+        x, y, batch_size=50, capacity=110, seed=0, workers=workers
+    )
+    history = model.fit(batches, epochs=8, verbose=0).history
+    assert history["accuracy"][-1] > 0.9 > history["accuracy"][0]
+    assert int(model.optimizer.iterations) == 80
+    _, accuracy = model.evaluate(x, y, verbose=0)
+    assert accuracy > 0.9
+
+
+def test_an_autoencoder_and_two_inputs_learn_from_them():
+    keras.utils.set_random_seed(0)
+    x, _ = data()
+    x /= x.max()
+    model = keras.Sequential([keras.layers.Dense(2)])
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+    batches = PoissonBatches(x, batch_size=20, steps_per_epoch=10, seed=0)
+    losses = model.fit(batches, epochs=6, verbose=0).history["loss"]
+    assert losses[-1] < 0.3 * losses[0]
+    inputs = {name: keras.Input((2,), name=name) for name in "ab"}
+    outputs = keras.layers.Dense(1)(
+        keras.layers.Concatenate()(list(inputs.values()))
+    )
+    model = keras.Model(inputs, outputs)
+    model.compile("adam", "mse")
+    batches = PoissonBatches({"a": x, "b": x}, x[:, :1], batch_size=20, seed=0)
+    before = model.get_weights()[0]
+    model.fit(batches, verbose=0)
+    assert np.abs(model.get_weights()[0] - before).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    "reduction", ["sum_over_batch_size", "sum", "mean_with_sample_weight"]
+)
+def test_what_keras_divides_the_loss_by(reduction):
+    """As documented: by rows, by nothing, by the (private) true size."""
+    model = keras.Sequential(
+        [
+            keras.Input((2,)),
+            keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
+        ]
+    )
+    # The gradient of |far - output| is -x, wherever the output is.
+    model.compile(
+        keras.optimizers.SGD(1.0),
+        keras.losses.MeanAbsoluteError(reduction=reduction),
+    )
+    x, far = data()[0], np.full((N, 1), 1e6, "float32")
+    x, y, mask = PoissonBatches(x, far, batch_size=20, capacity=50, seed=5)[0]
+    size = int(mask.sum())
+    assert size not in (20, 50)
+    model.train_on_batch(x, y, sample_weight=mask)
+    divisor = {
+        "sum_over_batch_size": 50,
+        "sum": 1,
+        "mean_with_sample_weight": size,
+    }[reduction]
+    np.testing.assert_allclose(
+        model.get_weights()[0][:, 0], x.sum(axis=0) / divisor, rtol=1e-5
+    )
+
+
+# Arguments ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"batch_size": 61}, "must not exceed the number of records"),
+        ({"batch_size": 0}, "`batch_size` must be a positive integer"),
+        ({"batch_size": None}, "`batch_size` must be None with"),
+        ({"sampling": "full"}, "`batch_size` must be None with"),
+        ({"sampling": "shuffled"}, '`sampling` must be "poisson" or "full"'),
+        ({"steps_per_epoch": 0}, "`steps_per_epoch` must be an integer"),
+        ({"steps_per_epoch": 1.5}, "`steps_per_epoch` must be an integer"),
+        ({"capacity": 19}, "`capacity` must be an integer of at least 20"),
+        ({"capacity": math.inf}, "`capacity` must be an integer"),
+        ({"seed": -1}, "`seed` must be a non-negative integer"),
+        ({"seed": 1.0}, "`seed` must be a non-negative integer"),
+        ({"use_multiprocessing": True}, "Processes would repeat"),
+    ],
+)
+def test_argument_errors(changes, message):
+    with pytest.raises(ValueError, match=message):
+        make(**changes)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_numbers_must_be_finite(bad):
+    x, y = data()
+    broken = x.copy()
+    broken[7, 1] = bad
+    with pytest.raises(ValueError, match="`x` must be finite"):
+        PoissonBatches(broken, y, batch_size=20)
+    with pytest.raises(ValueError, match="`x` must be finite"):
+        PoissonBatches((x, broken), y, batch_size=20)
+    with pytest.raises(ValueError, match="`y` must be finite"):
+        PoissonBatches(x, broken, batch_size=20)
+
+
+def test_arrays_must_fit():
+    x, y = data()
+    with pytest.raises(ValueError, match="same number of records"):
+        PoissonBatches(x, y[:-1], batch_size=20)
+    with pytest.raises(ValueError, match="same number of records"):
+        PoissonBatches((x, x[:-1]), batch_size=20)
+    for empty in (np.zeros((0, 2)), np.float32(1), ()):
+        with pytest.raises(ValueError, match="at least one record"):
+            PoissonBatches(empty, batch_size=20)
+    with pytest.raises(ValueError, match="must hold numbers"):
+        PoissonBatches([None, None], batch_size=1)
