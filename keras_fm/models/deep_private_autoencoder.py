@@ -227,15 +227,9 @@ class DeepPrivateAutoencoder(keras.Model):
         Returns:
             an `Autoencoder`.
         """
-        encoders = self.encoders
-        depth = len(encoders) if depth is None else depth
-        if not 1 <= depth <= len(encoders):
-            raise ValueError(
-                f"`depth` must be between 1 and {len(encoders)}. Received: "
-                f"depth={depth}"
-            )
-        model = keras.Model(self.inputs[0], self._codes[depth - 1])
-        return Autoencoder(model, encoders[:depth], part_of=self)
+        encoders = pretraining.lowest(self.encoders, depth)
+        model = keras.Model(self.inputs[0], self._codes[len(encoders) - 1])
+        return Autoencoder(model, encoders, part_of=self)
 
     # Use -----------------------------------------------------------------
 
@@ -272,8 +266,8 @@ class DeepPrivateAutoencoder(keras.Model):
                 "perturbs `PerturbedReconstruction`."
             )
         return pretraining.fit_stack(
-            self,
             self.autoencoder,
+            len(self.encoders),
             x,
             private,
             proven=self._arguments["guarantee"] == "proven",

@@ -5,9 +5,24 @@ import warnings
 import keras
 
 
+def lowest(layers, depth):
+    """The lowest `depth` layers of a stack; all of them for `None`.
+
+    Raises:
+        ValueError: if there are not so many.
+    """
+    depth = len(layers) if depth is None else depth
+    if not 1 <= depth <= len(layers):
+        raise ValueError(
+            f"`depth` must be between 1 and {len(layers)}. Received: "
+            f"depth={depth}"
+        )
+    return layers[:depth]
+
+
 def fit_stack(
-    model,
     view,
+    depth,
     x,
     private,
     *,
@@ -24,9 +39,9 @@ def fit_stack(
     layer of the stack that has no release yet; nothing else is trained.
 
     Args:
-        model: a model whose `PretrainedLayer`s form the stack.
         view: function from a depth (1, 2, ...) to the Keras model that trains
             the layer at that depth; its `stack` holds the layers up to there.
+        depth: int, how many layers the stack has.
         x: the records.
         private: a `PrivateModel`, or `None` for the non-private twin.
         proven: whether the model is of the proven form.
@@ -46,10 +61,9 @@ def fit_stack(
             '`private`, or use guarantee="published" without a callback for '
             "the non-private twin."
         )
-    depths = range(1, len(view(None).stack) + 1)
     histories = []
-    for depth in depths[-1:] if proven else depths:
-        stage = view(depth)
+    for level in [depth] if proven else range(1, depth + 1):
+        stage = view(level)
         top, below = stage.stack[-1], stage.stack[:-1]
         trainable = [layer.trainable for layer in below]
         for layer in below:

@@ -315,19 +315,13 @@ class PrivateCDBN(keras.Model):
         Returns:
             an `EnergyModel`.
         """
-        rbms = self.rbms
-        depth = len(rbms) if depth is None else depth
-        if not 1 <= depth <= len(rbms):
-            raise ValueError(
-                f"`depth` must be between 1 and {len(rbms)}. Received: "
-                f"depth={depth}"
-            )
+        rbms = pretraining.lowest(self.rbms, depth)
         if contrast is None:
             code = self._arguments["form"] == "code"
             contrast = "absolute" if code else "energy"
         return EnergyModel(
-            keras.Model(self.inputs[0], self._tops[depth - 1]),
-            rbms[:depth],
+            keras.Model(self.inputs[0], self._tops[len(rbms) - 1]),
+            rbms,
             part_of=self,
             gibbs_steps=gibbs_steps,
             contrast=contrast,
@@ -362,8 +356,8 @@ class PrivateCDBN(keras.Model):
             list of `keras.callbacks.History`, one for each fit.
         """
         histories = pretraining.fit_stack(
-            self,
             lambda depth: self.energy_model(depth, contrast, gibbs_steps),
+            len(self.rbms),
             x,
             private,
             proven=self._proven,
