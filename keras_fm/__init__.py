@@ -12,14 +12,17 @@ from keras_fm import (
     filters,
     layers,
     losses,
+    mechanisms,
     models,
     objectives,
     polynomials,
     relevance,
+    sampling,
 )
 from keras_fm.budget import Neighbours, PrivacyBudget
 from keras_fm.ledger import BudgetExceededError, Ledger, LedgerEntry
 from keras_fm.release import Release
+from keras_fm.rounds import Rounds
 from keras_fm.version import __version__
 
 __all__ = [
@@ -29,6 +32,7 @@ __all__ = [
     "Neighbours",
     "PrivacyBudget",
     "Release",
+    "Rounds",
     "__version__",
     "baselines",
     "callbacks",
@@ -37,8 +41,10 @@ __all__ = [
     "filters",
     "layers",
     "losses",
+    "mechanisms",
     "models",
     "objectives",
     "polynomials",
     "relevance",
+    "sampling",
 ]

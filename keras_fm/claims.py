@@ -30,6 +30,11 @@ ENERGY_REASON = (
     "negative phase of contrastive divergence reads the records at every "
     "step; see docs/guarantees.md"
 )
+SHUFFLED_REASON = (
+    "none. Batches of a fixed size from a shuffled data set are accounted as "
+    "if every record joined each of them by itself (Poisson samples); see "
+    "docs/guarantees.md"
+)
 RELEVANCE_REASON = (
     "none. The network whose relevance is averaged was itself trained on "
     "the private records without noise; see docs/guarantees.md"

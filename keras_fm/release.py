@@ -102,12 +102,7 @@ def release(
             "A release reads every record, so it cannot be accounted as a "
             "sample of them. Use the mechanism of `calibrate`."
         )
-    needed = objective.sensitivity(mechanism.norm, neighbours=ledger.neighbours)
-    if mechanism.sensitivity < needed * (1 - 1e-12):
-        raise ValueError(
-            f"The mechanism's sensitivity {mechanism.sensitivity:g} is below "
-            f"the objective's {needed:g} under {ledger.neighbours}."
-        )
+    _check_sensitivity(objective, mechanism, ledger)
     entry = planned_entry(
         objective,
         mechanism,
@@ -135,6 +130,116 @@ def release(
     )
 
 
+def _check_sensitivity(objective, mechanism, ledger):
+    needed = objective.sensitivity(mechanism.norm, neighbours=ledger.neighbours)
+    if mechanism.sensitivity < needed * (1 - 1e-12):
+        raise ValueError(
+            f"The mechanism's sensitivity {mechanism.sensitivity:g} is below "
+            f"the objective's {needed:g} under {ledger.neighbours}."
+        )
+
+
+class GradientReads:
+    """R reads of first-order coefficients, paid for together.
+
+    Opening it checks the ledger (a refusal reads nothing), looks at every
+    record once for what is invalid (nothing is charged then) and charges all
+    R reads: an error midway leaves them charged. Each call is one read.
+
+    Args:
+        objective: a `GradientObjective`.
+        batches: function from nothing to an iterable of `(features, labels)`;
+            consumed once for each read, or once for all with `keep`.
+        keep: whether features that were looked at are kept in memory,
+            `(n, m)` in float64, for all reads.
+        mechanism: a `SampledGaussianMechanism`: its `steps` is R, at a
+            `sampling_rate` below 1 each record joins each read by itself
+            with that probability (a Poisson sample of any size).
+        ledger, name, noise, clip, notes: see `release`.
+
+    Raises:
+        BudgetExceededError: before anything is read.
+        ValueError: if a record is invalid; nothing was charged then.
+    """
+
+    def __init__(
+        self,
+        objective,
+        batches,
+        *,
+        mechanism,
+        ledger,
+        name,
+        noise,
+        clip=False,
+        notes=(),
+        keep=False,
+    ):
+        if not isinstance(mechanism, mechanisms_lib.SampledGaussianMechanism):
+            raise ValueError(
+                "Several reads are accounted as a SampledGaussianMechanism. "
+                f"Received: {type(mechanism).__name__}"
+            )
+        _check_sensitivity(objective, mechanism, ledger)
+        entry = planned_entry(
+            objective,
+            mechanism,
+            ledger=ledger,
+            name=name,
+            noise=noise,
+            notes=notes,
+        )
+        ledger.check([entry])
+
+        def checked():
+            for h, y in batches():
+                yield objective.check_records(h, y, clip)
+
+        kept = [found for found in checked() if keep]
+        ledger.charge([entry])
+        self._objective = objective
+        self._checked = (lambda: iter(kept)) if keep else checked
+        self._mechanism, self._noise = mechanism, noise
+        self._neighbours = str(ledger.neighbours)
+        self._left = mechanism.steps
+
+    def __call__(self, weights):
+        """The noisy sum of one read at `weights`, `(m, M)`.
+
+        Raises:
+            RuntimeError: after the last read that was paid for.
+        """
+        if not self._left:
+            raise RuntimeError(
+                f"All {self._mechanism.steps} reads that were paid for are "
+                "used up."
+            )
+        self._left -= 1
+        total = np.zeros(self._objective.shapes[0])
+        rate = self._mechanism.sampling_rate
+        for rows, targets in self._checked():
+            if rate < 1:
+                drawn = self._noise.generator().random(len(rows)) < rate
+                rows, targets = rows[drawn], targets[drawn]
+            total += self._objective.total(rows, targets, weights)
+        if not np.all(np.isfinite(total)):
+            raise ValueError(
+                "The coefficients overflowed; lower `learning_rate`."
+            )
+        noise = self._mechanism.noise(self._objective.size, self._noise)
+        return total + noise.reshape(total.shape)
+
+    def finish(self, weights):
+        """The weights that the reads led to, as a `Release`."""
+        return WeightsRelease(
+            statistics={"weights": np.array(weights, np.float64)},
+            objective=self._objective,
+            mechanism=self._mechanism,
+            neighbours=self._neighbours,
+            private=not self._noise.reproducible,
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Release:
     """Perturbed statistics: public from here on.
@@ -148,6 +253,8 @@ class Release:
     statistics: dict
     objective: (
         objectives.QuadraticObjective
+        | objectives.GradientObjective
+        | objectives.NormHistogramObjective
         | objectives.PatchMomentObjective
         | objectives.RelevanceObjective
     )
@@ -334,18 +441,23 @@ class SecondMomentRelease(_SecondMoments):
         """Mean and covariance of the records.
 
         Args:
-            constant: c > 0, the last entry of every vector.
+            constant: c > 0, the last entry of every vector; or `None` if
+                there is no such entry.
 
         Returns:
             tuple `(mean, covariance, count)`: `(d,)`, `(d, d)` symmetric
             (may be indefinite), and n as the noisy A states it, at least 1.
+            Without a constant the mean is taken for zero and the count for
+            1: the covariance then is A, a sum over records.
         """
+        if constant is None:
+            return np.zeros(len(self.quadratic)), self.quadratic, 1.0
         count = max(1.0, self.quadratic[-1, -1] / constant**2)
         mean = self.quadratic[:-1, -1] / constant / count
         covariance = self.quadratic[:-1, :-1] / count - np.outer(mean, mean)
         return mean, covariance, count
 
-    def principal(self, units, constant):
+    def principal(self, units, constant, ridge_factor=None):
         """The directions a linear auto-encoder of `units` units keeps.
 
         The `units` eigenvectors of the noisy covariance with the largest
@@ -357,6 +469,8 @@ class SecondMomentRelease(_SecondMoments):
         Args:
             units: int, at most d.
             constant: c, see `moments`.
+            ridge_factor: `None`, or in the place of the floor a ridge, in
+                units of the spectral edge, that is added to every variance.
 
         Returns:
             tuple `(mean, directions, variances)`: `(d,)`, orthonormal
@@ -373,11 +487,11 @@ class SecondMomentRelease(_SecondMoments):
         # A sign that does not depend on the linear algebra library.
         largest = np.abs(vectors).argmax(axis=0)
         signs = np.sign(vectors[largest, np.arange(len(values))])
-        floor = max(
-            self.noise_edge() / count,
-            values.max(initial=0.0) * 1e-9,
-            np.finfo(float).tiny,
-        )
+        edge = self.noise_edge() / count
+        if ridge_factor is not None:
+            values = np.maximum(values, 0.0) + ridge_factor * edge
+            edge = 0.0
+        floor = max(edge, values.max(initial=0.0) * 1e-9, np.finfo(float).tiny)
         return mean, vectors * signs, np.maximum(values, floor)
 
     def gaussian_records(self, n, constant, seed=0):
@@ -472,6 +586,47 @@ class PatchMomentRelease(Release):
         return total / self.count()
 
 
+class WeightsRelease(Release):
+    """The weights that reads of a `GradientObjective` led to: a function of
+    their noisy sums alone."""
+
+
+class NormHistogramRelease(Release):
+    """A released `NormHistogramObjective`: counts plus noise."""
+
+    def quantiles(self, level):
+        """The smallest bin edge of each column at or below which a share
+        `level` of the (nonnegative) noisy counts lies.
+
+        Args:
+            level: float in (0, 1).
+
+        Returns:
+            `(K,)` array of edges; post-processing.
+
+        Raises:
+            ValueError: if noise hides every count of a column.
+        """
+        if not 0 < level < 1:
+            raise ValueError(
+                f"`level` must be in (0, 1). Received: level={level}"
+            )
+        counts = self.statistics["counts"]
+        # Counts that noise alone would give count for nothing.
+        stddev = math.sqrt(
+            self.mechanism.coordinate_variance(self.objective.size)
+        )
+        counts = np.where(counts > 2 * stddev, counts, 0.0)
+        totals = np.cumsum(counts, axis=1)
+        if not np.all(totals[:, -1] > 0):
+            raise ValueError(
+                "The noise hides the histogram: no count stands out. Give "
+                "thresholds as numbers, or the histogram a larger share."
+            )
+        reached = totals >= level * totals[:, -1:]
+        return self.objective.upper_edges[reached.argmax(axis=1)]
+
+
 class RelevanceRelease(Release):
     """A released `RelevanceObjective`: the summed relevance plus noise."""
 
@@ -489,6 +644,8 @@ class RelevanceRelease(Release):
 
 RELEASES = {
     objectives.CrossEntropyObjective: CrossEntropyRelease,
+    objectives.GradientObjective: WeightsRelease,
+    objectives.NormHistogramObjective: NormHistogramRelease,
     objectives.PatchMomentObjective: PatchMomentRelease,
     objectives.ReconstructionObjective: ReconstructionRelease,
     objectives.RelevanceObjective: RelevanceRelease,

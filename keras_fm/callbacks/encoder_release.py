@@ -6,6 +6,9 @@ import numpy as np
 from keras_fm.callbacks.step import Step
 from keras_fm.objectives import ReconstructionObjective, SecondMomentObjective
 
+# Of the budget, for all encoders under an output layer together.
+SHARE = 0.3
+
 
 def names(layer):
     """What the releases of an encoder are called, in order."""

@@ -6,6 +6,10 @@ from keras_fm import filters
 from keras_fm.callbacks.step import Step
 from keras_fm.objectives import PatchMomentObjective
 
+# Of the budget, for each layer: its few moments are averages over many
+# patches.
+SHARE = 0.05
+
 
 def names(layer):
     """What the release of the layer is called."""

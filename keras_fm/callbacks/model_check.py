@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from keras_fm import relevance as relevance_lib
+from keras_fm.layers.dp_pca import DPPCA
 from keras_fm.layers.normalization_layer import NormalizationLayer
 from keras_fm.layers.perturbed_input import PerturbedInputLayer
 from keras_fm.layers.pretrained_layer import PretrainedLayer
@@ -14,6 +15,20 @@ _BATCH_STATE = (
     keras.layers.BatchNormalization,
     keras.layers.SpectralNormalization,
 )
+
+
+def check_built(model):
+    """Refuses a model whose layers are not connected yet.
+
+    Raises:
+        ValueError: saying how to build it.
+    """
+    if not model.built:
+        raise ValueError(
+            "The model must be built before its privacy can be planned: "
+            "begin it with `keras.Input(shape)` or call "
+            "`model.build((None, ...))`."
+        )
 
 
 def output_layer(model, needed=True):
@@ -31,12 +46,7 @@ def output_layer(model, needed=True):
         ValueError: if the model is not built, not functional or sequential,
             has several inputs or outputs, or another output layer.
     """
-    if not model.built:
-        raise ValueError(
-            "The model must be built before its privacy can be planned: "
-            "begin it with `keras.Input(shape)` or call "
-            "`model.build((None, ...))`."
-        )
+    check_built(model)
     inputs = getattr(model, "inputs", None)
     outputs = getattr(model, "outputs", None)
     if not inputs or not outputs:
@@ -70,8 +80,10 @@ def pretrained_layers(model):
     they read, from the input upwards.
 
     Raises:
-        ValueError: if one is inside a nested model.
+        ValueError: if the model is not built, or one is inside a nested
+            model.
     """
+    check_built(model)
     found = [
         layer
         for layer in model._flatten_layers(include_self=False)
@@ -175,6 +187,28 @@ def check_proven(model, head):
                 "as public), or use "
                 '`PrivateModel(guarantee="published")`.'
             )
+
+
+def check_bounded_above_pca(model, head):
+    """Refuses features whose length is found out only after a release below
+    was paid for: a whitened component has no bound known beforehand.
+
+    Raises:
+        ValueError: naming the layer and the way out.
+    """
+    whitening = None
+    for layer in model.layers:
+        if isinstance(layer, DPPCA) and layer.whitening > 0:
+            whitening = layer
+        elif isinstance(layer, NormalizationLayer):
+            whitening = None
+    if whitening is not None:
+        raise ValueError(
+            f"The components of layer '{whitening.name}' are scaled by its "
+            "release, so their length has no public bound. Put "
+            "`keras_fm.layers.NormalizationLayer()` after it, or give layer "
+            f"'{head.name}' `clip=True`."
+        )
 
 
 def _is_adapted(layer):

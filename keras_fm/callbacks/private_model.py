@@ -17,7 +17,9 @@ from keras_fm.callbacks.published_plan import (
     PublishedPlan,
 )
 from keras_fm.callbacks.published_pretraining import PublishedPretraining
+from keras_fm.callbacks.sampled_plan import SampledPlan
 from keras_fm.ledger import ONE_RECORD, Ledger
+from keras_fm.models.dpmac import DPMAC
 
 _GUARANTEES = ("proven", "published")
 LOTS = ("batch", "data")
@@ -39,9 +41,17 @@ class PrivateModel(keras.callbacks.Callback):
     A model with a `RelevanceScaling` layer is read three times within the
     same budget: a first model, the relevance of its features, and the model
     that is kept, in features scaled by their relevance (AdLM). Every
-    `PrivateEncoder` (dPA) and `ChebyshevCRBM` (pCDBN) of a model is released
-    before the output layer, from the input upwards; a model of these alone
-    needs no labels.
+    `PrivateEncoder` (dPA), `ChebyshevCRBM` (pCDBN) and `DPPCA` of a model is
+    released before the output layer, from the input upwards; a model of the
+    first two alone needs no labels. An output layer with `rounds` is read R
+    times.
+
+    A `DPMAC` is trained on the records at every step instead, each step a
+    noisy sum of clipped coefficients: `fit` it on
+    `keras_fm.datasets.PoissonBatches`. All its steps are charged before the
+    first; metrics of the private records are removed from the logs here,
+    too. With `guarantee="published"` it takes shuffled batches, whose epsilon
+    is claimed.
 
     `guarantee="published"`: the papers' minibatch training with noise on
     the first layer (`PerturbedAffine`, `PerturbedConv2D`) and on the
@@ -54,7 +64,8 @@ class PrivateModel(keras.callbacks.Callback):
         data: the private records `(x, y)`: arrays, a `tf.data.Dataset`, a
             `keras.utils.PyDataset`, or a function returning an iterator of
             batches; or x alone for a model without labels. Needed for
-            `"proven"`.
+            `"proven"`, unless a `DPMAC` is fitted on `PoissonBatches`, which
+            hold the records.
         guarantee: `"proven"` or `"published"`.
         neighbours: `"add_remove"` or `"replace_one"`. Default
             `"add_remove"` (proven) and the papers' `"replace_one"`
@@ -105,6 +116,10 @@ class PrivateModel(keras.callbacks.Callback):
             record's relevance and averages (Eq. 7); `"code"` averages
             first, normalises the average and takes its fourth power, as the
             authors' code does.
+        planned_steps: of a `DPMAC`: `None`, or how many steps are paid for
+            at its first fit, if that fit is not to be the last.
+        noise_multiplier: of a `DPMAC`: `None` for the noise that spends the
+            budget, or the noise of its steps, in units of the sensitivity.
         relevance_floor: published AdLM: smallest noisy relevance, so that
             no noise scale is infinite (1e-5 in the authors' code).
         reproducible_noise: `None`, or an int seed. A seeded run is labelled
@@ -120,8 +135,8 @@ class PrivateModel(keras.callbacks.Callback):
 
     Raises:
         ValueError: on arguments outside their range (at once), or a model,
-            data or fit arguments no statement could cover (before anything
-            is read or spent).
+            data or fit arguments that do not belong together or that no
+            statement could cover (before anything is read or spent).
         BudgetExceededError: before anything is read.
 
     Example:
@@ -156,6 +171,8 @@ class PrivateModel(keras.callbacks.Callback):
         pretrained=None,
         relevance_form="paper",
         relevance_floor=1e-5,
+        planned_steps=None,
+        noise_multiplier=None,
         reproducible_noise=None,
     ):
         super().__init__()
@@ -181,10 +198,11 @@ class PrivateModel(keras.callbacks.Callback):
                 "`ridge_factor` must be a finite number of at least 0. "
                 f"Received: ridge_factor={ridge_factor}"
             )
-        if guarantee == "proven" and data is None:
-            raise ValueError(
-                'guarantee="proven" needs the private records: pass '
-                "`data=(x, y)`."
+        if planned_steps is not None:
+            planned_steps = domain.check_count("planned_steps", planned_steps)
+        if noise_multiplier is not None:
+            noise_multiplier = domain.check_norm_bound(
+                "noise_multiplier", noise_multiplier
             )
         if lot not in LOTS:
             raise ValueError(
@@ -254,6 +272,8 @@ class PrivateModel(keras.callbacks.Callback):
         self.owners = owners
         self.reach = reach
         self.notes = (notes,) if isinstance(notes, str) else tuple(notes)
+        self.planned_steps = planned_steps
+        self.noise_multiplier = noise_multiplier
         self.pretrained = pretrained
         self.relevance_form = relevance_form
         self.relevance_floor = relevance_floor
@@ -312,15 +332,22 @@ class PrivateModel(keras.callbacks.Callback):
         """The privacy statement, composed from the ledger."""
         return self._ledger.statement()
 
-    def plan(self, model):
+    def plan(self, model, batches=None, epochs=1):
         """A table of what a fit of `model` would release, before anything
         is read or spent.
+
+        Args:
+            model: the model.
+            batches, epochs: of a `DPMAC`: what `fit` will be given.
 
         Returns:
             str.
         """
         self.set_model(model)
-        entries = self._make_plan().entries()
+        arguments = {"x": batches}
+        if batches is not None:
+            arguments["steps"] = epochs * batches.num_batches
+        entries = self._make_plan(arguments).entries()
         budget = self._ledger.budget
         lines = [
             f"Privacy plan: budget (epsilon = {budget.epsilon:g}, delta = "
@@ -340,24 +367,45 @@ class PrivateModel(keras.callbacks.Callback):
             lines.append(f"    reads {entry.reads}")
         return "\n".join(lines)
 
-    def _make_plan(self):
+    def _make_plan(self, arguments):
         shared = {
             "ledger": self._ledger,
             "noise": self._noise,
             "shares": self.shares,
         }
-        if self.guarantee == "proven":
-            return ProvenPlan(
+        proven = {
+            "data": self.data,
+            "planned_releases": self.planned_releases,
+            "n_public": self.n_public,
+            "ridge_factor": self.ridge_factor,
+            "owners": self.owners,
+            "reach": self.reach,
+            "notes": self.notes,
+            "redo": self.new_release,
+        }
+        if isinstance(self.model, DPMAC):
+            return SampledPlan(
                 self.model,
-                planned_releases=self.planned_releases,
-                n_public=self.n_public,
-                ridge_factor=self.ridge_factor,
-                owners=self.owners,
-                reach=self.reach,
-                notes=self.notes,
-                redo=self.new_release,
+                batches=arguments.get("x"),
+                planned_steps=self.planned_steps or arguments.get("steps"),
+                guarantee=self.guarantee,
+                batch_size=self.batch_size,
+                noise_multiplier=self.noise_multiplier,
+                **proven,
                 **shared,
             )
+        if self.planned_steps is not None or self.noise_multiplier is not None:
+            raise ValueError(
+                "`planned_steps` and `noise_multiplier` belong to a DPMAC. "
+                f"Received a {type(self.model).__name__}"
+            )
+        if self.guarantee == "proven":
+            if self.data is None:
+                raise ValueError(
+                    'guarantee="proven" needs the private records: pass '
+                    "`data=(x, y)`."
+                )
+            return ProvenPlan(self.model, **proven, **shared)
         lot_size = self.batch_size
         if self.lot == "data":
             lot_size = len(_inputs_of(self.data))
@@ -376,9 +424,12 @@ class PrivateModel(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         arguments = fit_arguments.of_running_fit(self.model) or {}
-        plan = self._make_plan()
+        arguments["steps"] = self._steps_of_fit(arguments)
+        plan = self._make_plan(arguments)
         self._check_fit(arguments)
-        if self.guarantee == "proven":
+        if isinstance(plan, SampledPlan):
+            drawn = self._begin_sampled(plan, arguments)
+        elif self.guarantee == "proven":
             drawn = self._begin_proven(plan, arguments)
         else:
             drawn = self._begin_published(plan, arguments)
@@ -427,13 +478,55 @@ class PrivateModel(keras.callbacks.Callback):
             self._check_untrained()
         plan.check()
         self._warn_about_delta()
-        plan.carry_out(self.data)
+        plan.carry_out()
         self.release = plan.release
         self.releases = plan.releases
         self.relevance = plan.relevance
         self._fingerprint = self._fingerprint_of(self.data)
         self.new_release = False
         plan.install(self.start)
+        return True
+
+    # Sampled -------------------------------------------------------------
+
+    def _steps_of_fit(self, arguments):
+        """How many steps the running fit takes, or `None` if unknown."""
+        steps = self.params.get("steps")
+        if not steps:
+            return None
+        epochs = self.params.get("epochs", 1)
+        return steps * max(1, epochs - (arguments.get("initial_epoch") or 0))
+
+    def _begin_sampled(self, plan, arguments):
+        """Pays for the steps of a DPMAC. Returns whether noise was fixed."""
+        model, steps = self.model, arguments["steps"]
+        if steps is None:
+            raise ValueError(
+                "The number of steps must be known before the first: pass "
+                "`steps_per_epoch` to fit."
+            )
+        records = plan.data
+        if model.is_perturbed:
+            given = self._fingerprint_of(records)
+            if self._fingerprint is not None and given != self._fingerprint:
+                raise ValueError(
+                    "The data changed since the steps of this model were "
+                    "paid for. Go on with the same records, or build a new "
+                    "model."
+                )
+            plan.resume(steps)
+            return True
+        if self.planned_steps is not None and steps > self.planned_steps:
+            raise ValueError(
+                "This fit takes more steps than are planned. Received: "
+                f"planned_steps={self.planned_steps}, steps of fit={steps}"
+            )
+        self._check_untrained()
+        plan.check()
+        self._warn_about_delta()
+        plan.carry_out()
+        self.releases = plan.releases
+        self._fingerprint = self._fingerprint_of(records)
         return True
 
     def _check_untrained(self):

@@ -2,39 +2,51 @@
 
 import dataclasses
 import functools
+import math
 
 import keras
 import numpy as np
 
-from keras_fm import records
+from keras_fm import records, sampling
 from keras_fm import release as release_lib
 from keras_fm import relevance as relevance_lib
-from keras_fm.callbacks import encoder_release, energy_release, model_check
+from keras_fm.callbacks import (
+    encoder_release,
+    energy_release,
+    model_check,
+    pca_release,
+)
 from keras_fm.callbacks.step import Step
 from keras_fm.layers.chebyshev_crbm import ChebyshevCRBM
-from keras_fm.objectives import CrossEntropyObjective, RelevanceObjective
+from keras_fm.layers.dp_pca import DPPCA
+from keras_fm.layers.private_encoder import PrivateEncoder
+from keras_fm.objectives import (
+    CrossEntropyObjective,
+    GradientObjective,
+    RelevanceObjective,
+)
 
 _READ_BATCH = 1024
 # Shares of the budget: first model, its relevance, the model that is kept.
 ADAPTIVE_SHARES = (0.2, 0.1, 0.7)
-# What all encoders under an output layer get together, and each energy: its
-# few moments are averages over many patches.
-ENCODER_SHARE = 0.3
-ENERGY_SHARE = 0.05
+# What is left to what is above the pre-trained layers, however many.
+LEAST_TOP_SHARE = 0.5
 
 
 class ProvenPlan:
     """The releases of one fit.
 
     In order: every `PrivateEncoder` of the model (its moments, or its rounds
-    of reconstruction) and every `ChebyshevCRBM` (the moments of its patches),
-    from the input upwards; then the output layer's objective. With
-    `RelevanceScaling` the output layer takes three: the objective at scale 1,
-    the relevance of the model it gives, and the objective of the scaled
-    features. Each reads every record once.
+    of reconstruction), every `ChebyshevCRBM` (the moments of its patches) and
+    every `DPPCA` (its second moment), from the input upwards; then the output
+    layer's objective. With `RelevanceScaling` the output layer takes three:
+    the objective at scale 1, the relevance of the model it gives, and the
+    objective of the scaled features. Each reads every record once; an output
+    layer with `rounds` takes one release of several reads.
 
     Args:
         model: a built model.
+        data: the private records.
         ledger: the `Ledger` that is charged.
         noise: a `NoiseSource`.
         shares: `None`, or one share for each release.
@@ -54,6 +66,7 @@ class ProvenPlan:
         self,
         model,
         *,
+        data,
         ledger,
         noise,
         shares,
@@ -69,21 +82,23 @@ class ProvenPlan:
         # shares are those it has in the model that it is a part of.
         self.model = getattr(model, "encoding_model", model)
         whole = getattr(model, "part_of", None) or self.model
-        self.ledger, self.noise = ledger, noise
+        self.data, self.ledger, self.noise = data, ledger, noise
+        self.planned_releases = planned_releases
         self.n_public, self.ridge_factor = n_public, ridge_factor
         self.owners, self.reach = owners, reach
         self.extra_notes = tuple(notes)
         self.pretrained = model_check.pretrained_layers(self.model)
-        self.head, self.inputs = model_check.output_layer(
-            self.model, needed=not self.pretrained
-        )
         self.scaling, self.scaling_inputs = model_check.relevance_scaling(
             self.model
         )
+        top = self._top_names(whole)
+        self.head, self.inputs = model_check.output_layer(
+            self.model, needed=not (self.pretrained or top)
+        )
         if self.scaling is not None and (self.pretrained or not self.head):
             raise ValueError(
-                "A model can have PrivateEncoder and ChebyshevCRBM layers or "
-                "a RelevanceScaling layer, not both."
+                "A model can have PrivateEncoder, ChebyshevCRBM and DPPCA "
+                "layers or a RelevanceScaling layer, not both."
             )
         self.release, self.relevance, self.redo = None, None, redo
         self._pretrained_releases = {}
@@ -93,7 +108,7 @@ class ProvenPlan:
                 for layer, _ in model_check.pretrained_layers(whole)
                 for name in _kind(layer).names(layer)
             ),
-            *self._head_names(model_check.output_layer(whole, needed=False)[0]),
+            *top,
         ]
         shares = self._default_shares(whole) if shares is None else shares
         if len(shares) != len(names):
@@ -106,7 +121,8 @@ class ProvenPlan:
             name: share / planned_releases for name, share in zip(names, shares)
         }
 
-    def _head_names(self, head):
+    def _top_names(self, model):
+        head = model_check.output_layer(model, needed=False)[0]
         if head is None:
             return []
         if self.scaling is None:
@@ -121,18 +137,23 @@ class ProvenPlan:
         if self.scaling is not None:
             return ADAPTIVE_SHARES
         layers = [layer for layer, _ in model_check.pretrained_layers(whole)]
-        if not layers:
-            return (1.0,)
-        energies = [isinstance(layer, ChebyshevCRBM) for layer in layers]
-        encoders = len(layers) - sum(energies)
+        kinds = [_kind(layer) for layer in layers]
         shares = []
-        for layer, energy in zip(layers, energies):
-            parts = len(_kind(layer).names(layer))
-            total = ENERGY_SHARE if energy else ENCODER_SHARE / encoders
+        for layer, kind in zip(layers, kinds):
+            total = kind.SHARE
+            if kind is encoder_release:
+                total /= kinds.count(kind)
+            parts = len(kind.names(layer))
             shares += [total / parts] * parts
-        if model_check.output_layer(whole, needed=False)[0] is not None:
-            return [*shares, 1 - sum(shares)]
-        return [share / sum(shares) for share in shares]
+        if not self._top_names(whole):
+            return [share / sum(shares) for share in shares]
+        most = 1 - LEAST_TOP_SHARE
+        if sum(shares) > most:
+            shares = [share * most / sum(shares) for share in shares]
+        return [*shares, *self._top_shares(1 - sum(shares))]
+
+    def _top_shares(self, left):
+        return [left]
 
     # What will be read ---------------------------------------------------
 
@@ -143,9 +164,14 @@ class ProvenPlan:
         for layer, tensor in self.pretrained:
             if self.redo or not layer.is_released:
                 found += _kind(layer).steps(self, layer, self.reader(tensor))
-        if self.head is not None:
-            found += self._head_steps()
-        return found
+        return found + self._top_steps()
+
+    def _all_steps(self):
+        """The same, with the releases that a layer has already."""
+        found = []
+        for layer, _ in self.pretrained:
+            found += _kind(layer).steps(self, layer, None)
+        return found + self._top_steps()
 
     @property
     def is_done(self):
@@ -171,6 +197,14 @@ class ProvenPlan:
         layer.mark_released(self.ledger.to_json())
 
     def _head_objective(self):
+        if self.head.rounds is not None:
+            return GradientObjective(
+                num_features=self.head.num_features,
+                num_outputs=self.head.units,
+                feature_bound=self.head.objective_bound,
+                clip=self.head.rounds.clip,
+                loss=self.head.rounds.loss,
+            )
         return CrossEntropyObjective(
             num_features=self.head.num_features,
             num_outputs=self.head.units,
@@ -180,13 +214,17 @@ class ProvenPlan:
             **self.privacy_unit,
         )
 
-    def _head_steps(self):
+    def _top_steps(self):
+        """The releases of what is above the pre-trained layers."""
+        if self.head is None:
+            return []
         objective = self._head_objective()
+        self._check_supported()
 
         def learn(release):
             self.release = release
 
-        def step(name, objective, read, learn):
+        def step(name, objective, read, learn, **sampled):
             return Step(
                 name=name,
                 objective=objective,
@@ -194,21 +232,23 @@ class ProvenPlan:
                 clip=self.head.clip,
                 read=read,
                 learn=learn,
+                **sampled,
             )
 
-        kept = step(self.head.name, objective, self._read_head, learn)
+        sampled = {}
+        if self.head.rounds is not None:
+            sampled["samples"] = self._samples(self.head.rounds)
+            sampled["sample"] = functools.partial(self._descend, objective)
+        kept = step(
+            self.head.name, objective, self._read_head, learn, **sampled
+        )
         if self.scaling is None:
             return [kept]
-        if self.owners is not None or self.reach:
-            raise ValueError(
-                "`owners` and `reach` are not supported together with a "
-                "RelevanceScaling layer."
-            )
         ball = "l2" if self.ledger.budget.delta > 0 else "l1"
         relevance = RelevanceObjective(
             num_features=int(np.prod(self.scaling.scale.shape)), ball=ball
         )
-        first, second = self._head_names(self.head)[:2]
+        first, second = self._top_names(self.model)[:2]
         state = {}
 
         def read_first():
@@ -239,13 +279,81 @@ class ProvenPlan:
             kept,
         ]
 
+    def _check_supported(self):
+        other = "a RelevanceScaling layer" if self.scaling is not None else ""
+        if self.head.rounds is not None:
+            rounds = f"`rounds` of layer '{self.head.name}'"
+            if other:
+                raise ValueError(f"{rounds} and {other} exclude each other.")
+            other = rounds
+            self._check_delta(rounds)
+            if not self.n_public:
+                raise ValueError(
+                    f"{rounds} divide by the number of records, which must "
+                    "be public: `n_public=True`, or `rounds=None`."
+                )
+        if other and (self.owners is not None or self.reach):
+            raise ValueError(
+                f"`owners` and `reach` are not supported together with {other}."
+            )
+
+    def _check_delta(self, reads):
+        if self.ledger.budget.delta == 0:
+            raise ValueError(
+                f"{reads} have Gaussian noise, which needs delta > 0: give "
+                "the budget a delta far below one over the number of records."
+            )
+
+    # Noise ---------------------------------------------------------------
+
     def _mechanism(self, step):
-        return release_lib.calibrate(
-            step.objective,
+        if step.samples is None:
+            return release_lib.calibrate(
+                step.objective,
+                self.ledger.budget,
+                neighbours=self.ledger.neighbours,
+                share=step.share,
+            )
+        return step.samples.mechanism(
+            self._noise_multiplier(step),
+            step.objective.sensitivity("l2", neighbours=self.ledger.neighbours),
+        )
+
+    def _noise_multiplier(self, step):
+        """What the releases beside a sampled one leave to it."""
+        others = [
+            self._mechanism(other)
+            for other in self._all_steps()
+            if other.samples is None
+        ]
+        # All planned releases together, of which this is one.
+        samples = dataclasses.replace(
+            step.samples, steps=step.samples.steps * self.planned_releases
+        )
+        return sampling.noise_multiplier(
+            samples,
             self.ledger.budget,
             neighbours=self.ledger.neighbours,
-            share=step.share,
+            others=others * self.planned_releases,
         )
+
+    def _samples(self, rounds):
+        """The samples of the output layer's reads, of any size."""
+        n, kind = self._n, "full" if rounds.batch_size is None else "poisson"
+        size = sampling.expected_batch_size(n, kind, rounds.batch_size)
+        return sampling.SamplingPlan(
+            n=n,
+            sampling=kind,
+            expected_batch_size=size,
+            capacity=n,
+            sampling_rate=size / n,
+            steps=rounds.reads,
+        )
+
+    @functools.cached_property
+    def _n(self):
+        """The number of records, public by declaration."""
+        return sum(len(x) for x, _ in records.batches(self.data, _READ_BATCH))
 
     def entries(self):
         """The ledger entries of the plan, nothing read."""
@@ -277,6 +385,8 @@ class ProvenPlan:
     def check(self):
         """Refuses models no proof covers and budgets already spent."""
         model_check.check_proven(self.model, self.head)
+        if self.head is not None and not self.head.clip:
+            model_check.check_bounded_above_pca(self.model, self.head)
         self._check_ledgers()
         self.ledger.check(self.entries())
         model_input = self.model.inputs[0]
@@ -289,37 +399,46 @@ class ProvenPlan:
 
     def _check_ledgers(self):
         """What a layer was released with must be in this ledger."""
-        known = [dataclasses.asdict(e) for e in self.ledger.entries]
         for layer, _ in self.pretrained:
-            if self.redo or not layer.is_released:
-                continue
-            other = type(self.ledger).from_json(layer.ledger_json)
-            if any(dataclasses.asdict(e) not in known for e in other.entries):
-                raise ValueError(
-                    f"Layer '{layer.name}' was released by another "
-                    "PrivateModel, and what that spent is not in this ledger. "
-                    "Go on with that callback, or continue its ledger: "
-                    "`PrivateModel(Ledger.from_json(layer.ledger_json), ...)`."
-                )
+            if layer.is_released and not self.redo:
+                self._check_known(layer.name, layer.ledger_json)
 
-    def carry_out(self, data):
-        """Reads the records and charges the ledger, once for each step."""
-        self.data = data
-        for step in self.steps:
-            release = release_lib.release(
-                step.objective,
-                step.read(),
-                mechanism=self._mechanism(step),
-                ledger=self.ledger,
-                name=step.name,
-                noise=self.noise,
-                clip=step.clip,
-                notes=self._notes(),
+    def _check_known(self, name, ledger_json):
+        known = [dataclasses.asdict(e) for e in self.ledger.entries]
+        other = type(self.ledger).from_json(ledger_json)
+        if any(dataclasses.asdict(e) not in known for e in other.entries):
+            raise ValueError(
+                f"'{name}' was released by another PrivateModel, and what "
+                "that spent is not in this ledger. Go on with that callback, "
+                "or continue its ledger: "
+                "`PrivateModel(Ledger.from_json(...ledger_json), ...)`."
             )
-            step.learn(release)
+
+    def carry_out(self):
+        """Reads the records and charges the ledger, once for each step."""
+        for step in self.steps:
+            self.carry_out_one(step)
         self.releases = dict(self._pretrained_releases)
         if self.head is not None:
             self.releases[self.head.name] = self.release
+
+    def carry_out_one(self, step):
+        """Charges the ledger for one step, reads, and lets it be learned."""
+        arguments = {
+            "mechanism": self._mechanism(step),
+            "ledger": self.ledger,
+            "name": step.name,
+            "noise": self.noise,
+            "clip": step.clip,
+            "notes": self._notes(),
+        }
+        if step.samples is None:
+            release = release_lib.release(
+                step.objective, step.read(), **arguments
+            )
+        else:
+            release = step.sample(**arguments)
+        step.learn(release)
 
     def unlabelled(self):
         """Batches `(x, records[, owners])` of one shape, for layers that
@@ -335,6 +454,26 @@ class ProvenPlan:
     def _read_head(self):
         for x, y, n, *owners in self._padded():
             yield self.head.augment(self._features(x)[:n]), y, *owners
+
+    def _descend(self, objective, **arguments):
+        """The reads of an output layer with `rounds`."""
+        reads = release_lib.GradientReads(
+            objective,
+            self._read_head,
+            # Arrays are in memory already, so their features may be.
+            keep=isinstance(self.data, (tuple, list)),
+            **arguments,
+        )
+        rounds = self.head.rounds
+        weights = rounds.descend(
+            reads,
+            np.zeros(objective.shapes[0]),
+            self._samples(rounds).expected_batch_size,
+            math.sqrt(
+                arguments["mechanism"].coordinate_variance(objective.size)
+            ),
+        )
+        return reads.finish(weights)
 
     def _read_relevance(self):
         below = self.reader(self.scaling_inputs)
@@ -393,6 +532,12 @@ class ProvenPlan:
         if self.head is None:
             return
         release = self.release
+        if self.head.rounds is not None:
+            weights = release.statistics["weights"]
+            self.head.set_release(None, weights, 0.0, self.ledger.to_json())
+            if start == "minimiser":
+                self.head.set_weights_from_minimiser()
+            return
         hessian, minimiser = release.minimise(self.ridge_factor)
         # The objective per record; the estimate comes from the release.
         n = release.estimated_records()
@@ -408,8 +553,14 @@ class ProvenPlan:
             self.head.set_weights_from_minimiser()
 
 
+# How a layer learns from a release, and its share of the budget; the layers
+# of a kind with a share of their own split it.
+_KINDS = {
+    ChebyshevCRBM: energy_release,
+    DPPCA: pca_release,
+    PrivateEncoder: encoder_release,
+}
+
+
 def _kind(layer):
-    """How a pre-trained layer learns from a release."""
-    return (
-        energy_release if isinstance(layer, ChebyshevCRBM) else encoder_release
-    )
+    return next(v for k, v in _KINDS.items() if isinstance(layer, k))

@@ -62,6 +62,11 @@ class PublishedPlan:
         self.relevance_form = relevance_form
         self.relevance_floor = relevance_floor
         self.head, _ = model_check.output_layer(model)
+        if self.head.rounds is not None:
+            raise ValueError(
+                f"`rounds` of layer '{self.head.name}' belong to "
+                'guarantee="proven".'
+            )
         self.layers = [
             layer
             for layer in model._flatten_layers(include_self=False)

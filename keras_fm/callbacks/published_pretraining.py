@@ -1,6 +1,7 @@
 """The papers' perturbation of one pre-trained layer: claimed, never proven."""
 
 from keras_fm.callbacks import model_check
+from keras_fm.layers.dp_pca import DPPCA
 from keras_fm.ledger import LedgerEntry
 
 
@@ -76,6 +77,11 @@ class PublishedPretraining:
 
 def check_published(layer):
     """Refuses a layer of the proven form."""
+    if isinstance(layer, DPPCA):
+        raise ValueError(
+            f"DPPCA '{layer.name}' learns from a proven release only. Leave "
+            'it out, or use guarantee="proven".'
+        )
     if layer.is_released or not layer.is_published:
         raise ValueError(
             f"{type(layer).__name__} '{layer.name}' is of the proven form, or "

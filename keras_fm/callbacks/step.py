@@ -3,6 +3,8 @@
 import collections.abc
 import dataclasses
 
+from keras_fm.sampling import SamplingPlan
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
@@ -16,11 +18,17 @@ class Step:
         read: function from nothing to an iterator of what the objective
             accumulates.
         learn: function that takes the release.
+        samples: `None` for one read of all records, or the samples of
+            several.
+        sample: with `samples`: function that takes the mechanism and the
+            other arguments of a charge, reads, and returns a release.
     """
 
     name: str
     objective: object
     share: float
-    clip: bool
-    read: collections.abc.Callable
+    clip: bool = False
+    read: collections.abc.Callable | None = None
     learn: collections.abc.Callable
+    samples: SamplingPlan | None = None
+    sample: collections.abc.Callable | None = None

@@ -2,6 +2,7 @@
 
 from keras_fm.layers.chebyshev_crbm import ChebyshevCRBM
 from keras_fm.layers.discriminant_projection import DiscriminantProjection
+from keras_fm.layers.dp_pca import DPPCA
 from keras_fm.layers.local_response_normalization import (
     LocalResponseNormalization,
 )
@@ -16,6 +17,7 @@ from keras_fm.layers.scattering import Scattering2D
 
 __all__ = [
     "ChebyshevCRBM",
+    "DPPCA",
     "DiscriminantProjection",
     "LocalResponseNormalization",
     "NormalizationLayer",

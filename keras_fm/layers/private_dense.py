@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_fm.layers import coefficient_noise
 from keras_fm.layers.hidden_state import HiddenStateLayer
+from keras_fm.rounds import Rounds
 
 _RELEASE_ARRAYS = ("hessian", "minimiser", "offset")
 
@@ -24,7 +25,10 @@ class PrivateDense(HiddenStateLayer):
       adds the released objective to the loss and outputs zero logits (the
       data loss is then a constant), and at inference it outputs its logits.
       This holds for every later fit, with or without the callback, and for
-      a loaded model.
+      a loaded model. With `rounds` the records are read R times instead, as
+      clipped first-order coefficients at the weights of that moment, and
+      what is released are the weights they led to; the released objective
+      then is the squared distance to these.
     * published: noise on the coefficients of the Taylor cross-entropy is
       added to the loss while records still drive the gradient (AdLM steps
       4-5, dPA Lemma 3). That is claimed, not proven.
@@ -42,6 +46,8 @@ class PrivateDense(HiddenStateLayer):
             release instead of refused.
         quadratic_scale: float > 0, how much of the noise A takes (see
             `keras_fm.objectives.CrossEntropyObjective`).
+        rounds: `None` for one read, or a `keras_fm.Rounds` (an int R stands
+            for `Rounds(reads=R)`): R reads within the same budget.
         kernel_initializer, bias_initializer: initializers.
 
     Input shape: `(batch, inputs)`. Output shape: `(batch, units)`.
@@ -65,6 +71,7 @@ class PrivateDense(HiddenStateLayer):
         nonnegative=False,
         clip=False,
         quadratic_scale=1.0,
+        rounds=None,
         kernel_initializer="glorot_uniform",
         bias_initializer="zeros",
         **kwargs,
@@ -85,6 +92,11 @@ class PrivateDense(HiddenStateLayer):
                     f"`{name}` must be a finite number greater than 0. "
                     f"Received: {name}={value}"
                 )
+        if rounds is not None and quadratic_scale != 1.0:
+            raise ValueError(
+                "`quadratic_scale` belongs to one read, not to `rounds`. "
+                f"Received: quadratic_scale={quadratic_scale}"
+            )
         self.units = units
         self.use_bias = use_bias
         self.bias_feature = float(bias_feature)
@@ -92,6 +104,7 @@ class PrivateDense(HiddenStateLayer):
         self.nonnegative = bool(nonnegative)
         self.clip = bool(clip)
         self.quadratic_scale = float(quadratic_scale)
+        self.rounds = Rounds.of(rounds)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.input_spec = keras.layers.InputSpec(min_ndim=2)
@@ -141,6 +154,9 @@ class PrivateDense(HiddenStateLayer):
         """Appends the constant entry: `(n, inputs)` to `(n, m)`, NumPy."""
         if not self.use_bias:
             return features
+        if features.dtype.kind in "biu":
+            # Integers have no room for the constant.
+            features = features.astype(np.float64)
         constant = np.full(
             (len(features), 1), self.bias_feature, features.dtype
         )
@@ -175,7 +191,7 @@ class PrivateDense(HiddenStateLayer):
     @property
     def is_released(self):
         """Whether training minimises a released objective."""
-        return self._has_hidden("hessian")
+        return self._has_hidden("minimiser")
 
     @property
     def is_perturbed(self):
@@ -195,7 +211,7 @@ class PrivateDense(HiddenStateLayer):
         minimum, whatever the precision.
 
         Args:
-            hessian: `(m, m)`.
+            hessian: `(m, m)`, or `None` for the identity.
             minimiser: `(m, units)`.
             offset: float, the value at the minimum without the constant
                 `units log 2` that the data loss contributes.
@@ -206,7 +222,11 @@ class PrivateDense(HiddenStateLayer):
                 f"Layer '{self.name}' already carries published noise; one "
                 "objective is perturbed once. Build a new model."
             )
-        self._set_hidden("hessian", np.asarray(hessian))
+        if hessian is None and self._has_hidden("hessian"):
+            # What an earlier release left is not to stay.
+            hessian = np.eye(self.num_features)
+        if hessian is not None:
+            self._set_hidden("hessian", np.asarray(hessian))
         self._set_hidden("minimiser", np.asarray(minimiser))
         self._set_hidden("offset", np.asarray(offset))
         self._ledger_json = ledger_json
@@ -232,7 +252,9 @@ class PrivateDense(HiddenStateLayer):
 
     def _released_loss(self):
         step = self._weights_in_objective() - self._get_hidden("minimiser")
-        curved = ops.matmul(self._get_hidden("hessian"), step)
+        curved = step
+        if self._has_hidden("hessian"):
+            curved = ops.matmul(self._get_hidden("hessian"), step)
         return ops.sum(step * curved) / 8 + self._get_hidden("offset")
 
     def _noise_loss(self):
@@ -275,7 +297,8 @@ class PrivateDense(HiddenStateLayer):
         super().save_own_variables(store)
         if self.is_released:
             for name in _RELEASE_ARRAYS:
-                store[name] = ops.convert_to_numpy(self._get_hidden(name))
+                if self._has_hidden(name):
+                    store[name] = ops.convert_to_numpy(self._get_hidden(name))
             store["ledger"] = np.frombuffer(
                 self._ledger_json.encode(), np.uint8
             )
@@ -294,7 +317,11 @@ class PrivateDense(HiddenStateLayer):
             # Read before anything is set, so a bad file changes nothing.
             ledger = bytes(np.asarray(store["ledger"])).decode()
             json.loads(ledger)
-            arrays = [np.asarray(store[name]) for name in _RELEASE_ARRAYS]
+            held = store.keys()
+            arrays = [
+                np.asarray(store[name]) if name in held else None
+                for name in _RELEASE_ARRAYS
+            ]
             self.set_release(*arrays, ledger)
 
     def get_config(self):
@@ -307,6 +334,7 @@ class PrivateDense(HiddenStateLayer):
             "nonnegative": self.nonnegative,
             "clip": self.clip,
             "quadratic_scale": self.quadratic_scale,
+            "rounds": self.rounds and self.rounds.config(),
             "kernel_initializer": keras.initializers.serialize(
                 self.kernel_initializer
             ),

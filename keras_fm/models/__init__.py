@@ -7,6 +7,7 @@ from keras_fm.models.deep_private_autoencoder import (
     Autoencoder,
     DeepPrivateAutoencoder,
 )
+from keras_fm.models.dpmac import DPMAC
 from keras_fm.models.energy_model import EnergyModel
 from keras_fm.models.private_cdbn import PrivateCDBN
 
@@ -15,6 +16,7 @@ __all__ = [
     "Autoencoder",
     "BehaviorAutoencoder",
     "BehaviorCDBN",
+    "DPMAC",
     "DeepPrivateAutoencoder",
     "EnergyModel",
     "PrivateCDBN",

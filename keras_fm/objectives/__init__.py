@@ -1,6 +1,9 @@
 """Objectives as functions of perturbed statistics."""
 
 from keras_fm.objectives.cross_entropy import CrossEntropyObjective
+from keras_fm.objectives.gradient import GradientObjective
+from keras_fm.objectives.layer_coefficients import LayerCoefficientsObjective
+from keras_fm.objectives.norm_histogram import NormHistogramObjective
 from keras_fm.objectives.patch_moments import PatchMomentObjective
 from keras_fm.objectives.quadratic import QuadraticObjective
 from keras_fm.objectives.reconstruction import ReconstructionObjective
@@ -11,6 +14,8 @@ OBJECTIVES = {
     kind.__name__: kind
     for kind in (
         CrossEntropyObjective,
+        GradientObjective,
+        NormHistogramObjective,
         PatchMomentObjective,
         ReconstructionObjective,
         RelevanceObjective,
@@ -20,6 +25,9 @@ OBJECTIVES = {
 
 __all__ = [
     "CrossEntropyObjective",
+    "GradientObjective",
+    "LayerCoefficientsObjective",
+    "NormHistogramObjective",
     "PatchMomentObjective",
     "QuadraticObjective",
     "ReconstructionObjective",

@@ -407,11 +407,19 @@ def test_a_large_delta_is_warned_about():
         model().fit(x, y, callbacks=[p], verbose=0)
 
 
+def test_a_proven_fit_needs_its_records():
+    x, y = records()
+    m = model()
+    p = PrivateModel(1.0)
+    with pytest.raises(ValueError, match="needs the private records"):
+        m.fit(x, y, callbacks=[p], verbose=0)
+    assert not p.ledger.entries
+
+
 @pytest.mark.parametrize(
     "kwargs, match",
     [
         ({"guarantee": "sure"}, "`guarantee` must be"),
-        ({"data": None}, "needs the private records"),
         ({"planned_releases": 0}, "`planned_releases`"),
         ({"start": "zero"}, "`start` must be"),
         ({"ridge_factor": -1.0}, "`ridge_factor`"),

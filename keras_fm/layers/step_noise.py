@@ -1,0 +1,277 @@
+import json
+import secrets
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm import domain
+from keras_fm.layers.hidden_state import HiddenStateLayer, HiddenVariable
+
+_COUNTERS = ("steps_taken", "steps_allowed", "steps_refused")
+# What TensorFlow reduces the words of a seed by; smaller than all others.
+_WORD = 2**31 - 2
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class StepNoise(HiddenStateLayer):
+    """Fresh Gaussian noise for every training step, and a count of steps.
+
+    The identity on its inputs. Part of `keras_fm.models.DPMAC`, which hands
+    it the clipped sums of a batch at each step; what comes back is all that
+    a step may know of the records. Steps beyond the allowed number come back
+    as zeros.
+
+    The seed of the noise has two words from the operating system. It is
+    carried through compiled steps with the layer's variables but is in no
+    weight, file, config or repr. (PyTorch would reduce both words to one of
+    32 bits, which can be searched through, so there the noise is NumPy's
+    Philox with a key of 128 bits.) Noise is single precision, as in every
+    form of DP-SGD: no statement covers its floating-point grid.
+
+    The counts are saved, with the public facts of the noise and the ledger,
+    but are no weights: `set_weights` (`EarlyStopping` with
+    `restore_best_weights`, for one) does not turn them back, and a file can
+    only raise them.
+
+    Input shape: any. Output shape: that of the input.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self._facts = None
+        self._ledger_json = None
+        # Changes whenever a compiled step is stale.
+        self.generation = 0
+        # Set when a training step with noise is traced.
+        self.objective_in_use = False
+
+    def build(self, input_shape):
+        for name in _COUNTERS:
+            self._hidden.variables[name] = HiddenVariable(
+                0, dtype="int", trainable=False, autocast=False, name=name
+            )
+        # Compiled steps of JAX take the variables that are there at first.
+        self._hidden.variables["seed"] = HiddenVariable(
+            np.zeros(2),
+            dtype=keras.random.SeedGenerator(0).state.dtype,
+            trainable=False,
+            autocast=False,
+            name="seed",
+        )
+
+    def call(self, inputs):
+        return inputs
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return super().get_config()
+
+    # What is public ------------------------------------------------------
+
+    def _count(self, name):
+        return int(ops.convert_to_numpy(self._get_hidden(name)))
+
+    @property
+    def steps_taken(self):
+        """Noisy steps that were released."""
+        return self._count("steps_taken")
+
+    @property
+    def steps_allowed(self):
+        """Noisy steps that may be, those taken included."""
+        return self._count("steps_allowed")
+
+    @property
+    def steps_refused(self):
+        """Steps beyond the allowed number: nothing was released."""
+        return self._count("steps_refused")
+
+    @property
+    def noise_multiplier(self):
+        """Standard deviation in units of the sensitivity, or `None`."""
+        return None if self._facts is None else self._facts[0]
+
+    @property
+    def expected_batch_size(self):
+        """What noisy sums are divided by, or `None`."""
+        return None if self._facts is None else self._facts[1]
+
+    @property
+    def is_perturbed(self):
+        """Whether noise was fixed, in this process or before saving."""
+        return self._facts is not None
+
+    @property
+    def has_seed(self):
+        """Whether there is a stream of noise: not after loading."""
+        return self._hidden.seed is not None
+
+    @property
+    def ledger_json(self):
+        """The ledger of the noise, or `None`."""
+        return self._ledger_json
+
+    # Noise ---------------------------------------------------------------
+
+    def fix(
+        self,
+        noise_multiplier,
+        expected_batch_size,
+        steps,
+        seed=None,
+        ledger_json=None,
+    ):
+        """Fixes the noise of all steps before the first, or goes on.
+
+        Args:
+            noise_multiplier: float > 0.
+            expected_batch_size: float > 0, public.
+            steps: int, steps that may be, those taken before included.
+            seed: `None`, or an int: the noise then is known to whoever knows
+                it, which protects nobody.
+            ledger_json: `None`, or str, kept with the layer when it is saved.
+
+        Raises:
+            ValueError: if a value is outside its range, or steps under other
+                values are still allowed.
+        """
+        facts = (
+            domain.check_norm_bound("noise_multiplier", noise_multiplier),
+            domain.check_norm_bound("expected_batch_size", expected_batch_size),
+        )
+        steps = domain.check_count("steps", steps)
+        if seed is not None and not (isinstance(seed, int) and seed >= 0):
+            raise ValueError(
+                "`seed` must be `None` or an integer of at least 0. "
+                f"Received: seed={seed!r}"
+            )
+        taken, allowed = self.steps_taken, self.steps_allowed
+        if taken < allowed and facts != self._facts:
+            raise ValueError(
+                "The noise was fixed already, and "
+                f"{allowed - taken} of its steps are still allowed. Received: "
+                f"noise_multiplier={facts[0]:g}, expected_batch_size="
+                f"{facts[1]:g}; fixed: noise_multiplier={self._facts[0]:g}, "
+                f"expected_batch_size={self._facts[1]:g}"
+            )
+        if steps <= taken:
+            raise ValueError(
+                "`steps` counts the steps that were taken before: it must be "
+                f"greater. Received: steps={steps}, taken: {taken}"
+            )
+        if not self.has_seed or seed is not None:
+            self._set_seed(seed, taken)
+        self._facts = facts
+        self._get_hidden("steps_allowed").assign(steps)
+        if ledger_json is not None:
+            self._ledger_json = ledger_json
+        self.generation += 1
+
+    def _set_seed(self, seed, taken):
+        if seed is None:
+            words = [secrets.randbelow(_WORD), secrets.randbelow(_WORD)]
+            key = secrets.randbits(128)
+        else:
+            # Steps after a pause must not see the noise of those before.
+            known = np.random.SeedSequence([seed, taken])
+            words = (known.generate_state(2) % _WORD).tolist()
+            key = known
+        if keras.backend.backend() == "torch":
+            self._hidden.seed = _host_generator(key)
+            return
+        stream = keras.random.SeedGenerator(0)
+        stream.state = self._get_hidden("seed")
+        stream.state.assign(np.asarray(words))
+        self._hidden.seed = stream
+
+    def _normal(self, shape):
+        stream = self._hidden.seed
+        if isinstance(stream, np.random.Generator):
+            drawn = stream.standard_normal(shape, dtype=np.float32)
+            return ops.convert_to_tensor(drawn)
+        return keras.random.normal(shape, dtype="float32", seed=stream)
+
+    def draw(self, shape, symmetric=False):
+        """Standard normal noise that is new at every step.
+
+        Args:
+            shape: static shape.
+            symmetric: whether the last two axes are those of a symmetric
+                matrix: independent entries of variance 1 on its diagonal
+                and 1/2 above, so that its density depends on the Frobenius
+                norm alone.
+        """
+        noise = self._normal(tuple(shape))
+        if not symmetric:
+            return noise
+        axes = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+        return (noise + ops.transpose(noise, axes)) / 2
+
+    def release(self, sums, sensitivities, symmetric):
+        """Noisy sums over the expected batch size; counts one step.
+
+        Args:
+            sums: list of tensors.
+            sensitivities: list of floats, what the noise multiplier of each
+                is multiplied by.
+            symmetric: list of bools, see `draw`.
+
+        Returns:
+            list of tensors, all zeros if the step is not allowed.
+        """
+        taken = self._get_hidden("steps_taken")
+        refused = self._get_hidden("steps_refused")
+        allowed = ops.less(taken.value, self._get_hidden("steps_allowed").value)
+        found = []
+        for value, sensitivity, mirrored in zip(sums, sensitivities, symmetric):
+            noise = ops.cast(self.draw(value.shape, mirrored), value.dtype)
+            noisy = value + self.noise_multiplier * sensitivity * noise
+            noisy = noisy / self.expected_batch_size
+            found.append(ops.where(allowed, noisy, ops.zeros_like(noisy)))
+        counted = ops.cast(allowed, taken.dtype)
+        taken.assign_add(counted)
+        refused.assign_add(1 - counted)
+        self.objective_in_use = True
+        return found
+
+    # Saving: counts and public facts, neither seed nor noise --------------
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        store["counts"] = np.array([self._count(name) for name in _COUNTERS])
+        if self.is_perturbed:
+            store["facts"] = np.array(self._facts)
+        if self._ledger_json is not None:
+            store["ledger"] = np.frombuffer(
+                self._ledger_json.encode(), np.uint8
+            )
+
+    def load_own_variables(self, store):
+        counts = [int(value) for value in np.asarray(store["counts"])]
+        facts, ledger = None, None
+        if "facts" in store.keys():
+            facts = tuple(float(value) for value in np.asarray(store["facts"]))
+        if "ledger" in store.keys():
+            ledger = bytes(np.asarray(store["ledger"])).decode()
+            json.loads(ledger)
+        if self.is_perturbed and facts not in (None, self._facts):
+            raise ValueError(
+                "The file holds a model under other noise than this one. "
+                "Load it with `keras.saving.load_model`."
+            )
+        for name, count in zip(_COUNTERS, counts):
+            known = self._get_hidden(name)
+            known.assign(max(count, self._count(name)))
+        if facts is not None:
+            self._facts = facts
+            self._ledger_json = self._ledger_json or ledger
+        self.generation += 1
+
+
+def _host_generator(key):
+    if isinstance(key, np.random.SeedSequence):
+        return np.random.Generator(np.random.Philox(key))
+    return np.random.Generator(np.random.Philox(key=key))

@@ -1,0 +1,279 @@
+"""Layers as linear maps of every record: forwards, backwards, and sums of
+per-record coefficients that are clipped before any of them exists.
+
+The first-order coefficient of a record is the outer product of what comes
+back to the layer, d, and what it reads, u (with a constant 1 for the bias).
+Its Frobenius norm is ||d|| ||[u; 1]|| for a Dense layer; for a convolution it
+follows from sums over positions. No tensor of batch x weights is made.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+SUPPORTED = (
+    "Dense, Conv2D (channels_last, groups=1, dilation_rate=1), Flatten and "
+    "Reshape"
+)
+# More than all squares of a vector that float32 takes for 0: a factor of a
+# norm must not vanish where the other one is huge.
+_UNDERFLOW = 1e-30
+
+
+class DenseMap:
+    """`inputs @ kernel + bias` of a `keras.layers.Dense`.
+
+    Args:
+        layer: the layer.
+        input_shape: shape of what it reads, without the batch.
+    """
+
+    def __init__(self, layer, input_shape):
+        if len(input_shape) != 1:
+            raise ValueError(
+                f"Layer '{layer.name}' (Dense) must read vectors: put "
+                "`keras.layers.Flatten()` before it. Received: "
+                f"input_shape={input_shape}"
+            )
+        self.layer = layer
+        self.input_shape = tuple(input_shape)
+        self.output_shape = (layer.units,)
+
+    def forward(self, inputs, weights):
+        outputs = ops.matmul(inputs, weights[0])
+        return outputs + weights[1] if len(weights) > 1 else outputs
+
+    def backward(self, delta, weights):
+        """What `delta` is for the inputs."""
+        return ops.matmul(delta, ops.transpose(weights[0]))
+
+    def squared_norm(self, inputs, delta):
+        """`(n,)` squared Frobenius norms of the coefficients."""
+        returned = ops.sum(ops.square(delta), axis=1) + _UNDERFLOW
+        return self.squared_inputs(inputs) * returned
+
+    def squared_inputs(self, inputs):
+        """`(n,)` squared norms of the inputs and the constant."""
+        constant = 1.0 if self.layer.use_bias else 0.0
+        return ops.sum(ops.square(inputs), axis=1) + (constant + _UNDERFLOW)
+
+    def sums(self, inputs, delta):
+        """Coefficients summed over records, in the shapes of the weights."""
+        kernel = ops.matmul(ops.transpose(inputs), delta)
+        return [kernel, ops.sum(delta, axis=0)][: 1 + self.layer.use_bias]
+
+    def augmented(self, inputs):
+        """Inputs with the constant entry: `(n, m)`."""
+        if not self.layer.use_bias:
+            return inputs
+        return ops.concatenate([inputs, ops.ones_like(inputs[:, :1])], axis=1)
+
+    def input_bound(self, norm):
+        """Bound on `||[u; 1]||` from one on the norm of the inputs."""
+        return math.hypot(norm, 1.0) if self.layer.use_bias else norm
+
+
+class Conv2DMap:
+    """The correlation of a `keras.layers.Conv2D`, unfolded.
+
+    A kernel of a x b positions is a sum over a b shifted views of the input,
+    each `(n, positions, channels)`; nothing larger is made of the inputs.
+
+    Args:
+        layer: the layer.
+        input_shape: shape of what it reads, without the batch.
+    """
+
+    def __init__(self, layer, input_shape):
+        options = (
+            ("data_format", layer.data_format, "channels_last"),
+            ("groups", layer.groups, 1),
+            ("dilation_rate", tuple(layer.dilation_rate), (1, 1)),
+        )
+        for name, value, wanted in options:
+            if value != wanted:
+                raise ValueError(
+                    f"Layer '{layer.name}' (Conv2D) must have {name}="
+                    f"{wanted!r}. Received: {name}={value!r}"
+                )
+        self.layer = layer
+        self.input_shape = tuple(input_shape)
+        self.padding = layer.padding
+        self.strides = tuple(layer.strides)
+        self.kernel_size = tuple(layer.kernel_size)
+        self.channels, self.filters = input_shape[-1], layer.filters
+        sides = [
+            _side(size, kernel, stride, layer.padding)
+            for size, kernel, stride in zip(
+                input_shape[:2], self.kernel_size, self.strides
+            )
+        ]
+        self._outputs = tuple(outputs for outputs, _, _ in sides)
+        self._pads = tuple((low, high) for _, low, high in sides)
+        self.output_shape = (*self._outputs, self.filters)
+        self.positions = math.prod(self._outputs)
+
+    def forward(self, inputs, weights):
+        outputs = ops.conv(
+            inputs,
+            weights[0],
+            strides=self.strides,
+            padding=self.padding,
+            data_format="channels_last",
+        )
+        return outputs + weights[1] if len(weights) > 1 else outputs
+
+    def backward(self, delta, weights):
+        """What `delta` is for the inputs: zeros between its entries, then a
+        correlation with the flipped kernel."""
+        kernel = ops.transpose(ops.flip(weights[0], axis=(0, 1)), (0, 1, 3, 2))
+        spread = self._spread(delta)
+        full = [(k - 1, k - 1) for k in self.kernel_size]
+        spread = ops.pad(spread, [(0, 0), *full, (0, 0)])
+        found = ops.conv(
+            spread, kernel, padding="valid", data_format="channels_last"
+        )
+        # Inputs at the end that no position reads.
+        ends, cut = [], []
+        for axis in range(2):
+            low, high = self._pads[axis]
+            size = self.input_shape[axis]
+            covered = (self._outputs[axis] - 1) * self.strides[axis]
+            covered += self.kernel_size[axis]
+            ends.append((0, max(low + size + high - covered, 0)))
+            cut.append(slice(low, low + size))
+        found = ops.pad(found, [(0, 0), *ends, (0, 0)])
+        return ops.reshape(found[:, cut[0], cut[1]], (-1, *self.input_shape))
+
+    def _spread(self, delta):
+        rows, columns = self._outputs
+        down, across = self.strides
+        if (down, across) == (1, 1):
+            return delta
+        spread = ops.reshape(delta, (-1, rows, 1, columns, self.filters))
+        spread = ops.pad(
+            spread, [(0, 0), (0, 0), (0, down - 1), (0, 0), (0, 0)]
+        )
+        spread = ops.reshape(
+            spread, (-1, rows * down, columns, 1, self.filters)
+        )
+        spread = ops.pad(
+            spread, [(0, 0), (0, 0), (0, 0), (0, across - 1), (0, 0)]
+        )
+        spread = ops.reshape(
+            spread, (-1, rows * down, columns * across, self.filters)
+        )
+        return spread[:, : (rows - 1) * down + 1, : (columns - 1) * across + 1]
+
+    def _views(self, inputs):
+        """`(n, positions, channels)` for every position of the kernel."""
+        padded = ops.pad(inputs, [(0, 0), *self._pads, (0, 0)])
+        down, across = self.strides
+        rows, columns = self._outputs
+        for i in range(self.kernel_size[0]):
+            for j in range(self.kernel_size[1]):
+                view = padded[
+                    :,
+                    i : i + (rows - 1) * down + 1 : down,
+                    j : j + (columns - 1) * across + 1 : across,
+                ]
+                yield ops.reshape(view, (-1, self.positions, self.channels))
+
+    def _by_position(self, delta):
+        return ops.reshape(delta, (-1, self.positions, self.filters))
+
+    def squared_norm(self, inputs, delta):
+        """`(n,)` squared Frobenius norms of the coefficients.
+
+        Either from the P x P products between positions, or from one block
+        of the coefficients at a time, whichever is less work.
+        """
+        delta = self._by_position(delta)
+        total = 0.0
+        if self.layer.use_bias:
+            total = ops.sum(ops.square(ops.sum(delta, axis=1)), axis=1)
+        fan_in = self.channels * math.prod(self.kernel_size)
+        work = self.positions * (fan_in + self.filters)
+        if work < fan_in * self.filters:
+            return total + self._norm_by_products(inputs, delta)
+        return total + self._norm_by_blocks(inputs, delta)
+
+    def _norm_by_products(self, inputs, delta):
+        between = sum(
+            ops.matmul(view, ops.transpose(view, (0, 2, 1)))
+            for view in self._views(inputs)
+        )
+        returned = ops.matmul(delta, ops.transpose(delta, (0, 2, 1)))
+        return ops.sum(between * returned, axis=(1, 2))
+
+    def _norm_by_blocks(self, inputs, delta):
+        total = 0.0
+        for view in self._views(inputs):
+            for part in self._parts(view):
+                block = ops.matmul(ops.transpose(part, (0, 2, 1)), delta)
+                total = total + ops.sum(ops.square(block), axis=(1, 2))
+        return total
+
+    def _parts(self, view):
+        """A kernel of one position would be one block: halve it."""
+        half = self.channels // 2
+        if math.prod(self.kernel_size) > 1 or half == 0:
+            return [view]
+        return [view[..., :half], view[..., half:]]
+
+    def sums(self, inputs, delta):
+        """Coefficients summed over records, in the shapes of the weights."""
+        delta = ops.reshape(delta, (-1, self.filters))
+        blocks = [
+            ops.matmul(
+                ops.transpose(ops.reshape(view, (-1, self.channels))), delta
+            )
+            for view in self._views(inputs)
+        ]
+        kernel = ops.reshape(
+            ops.stack(blocks),
+            (*self.kernel_size, self.channels, self.filters),
+        )
+        return [kernel, ops.sum(delta, axis=0)][: 1 + self.layer.use_bias]
+
+    def input_bound(self, norm):
+        """Bound on the norm of all patches, each with its constant.
+
+        An entry of the input is part of at most ceil(kernel / stride)
+        patches along each side. The norm of sum_p d_p [u_p; 1]^T is at most
+        ||d|| times this, by the Cauchy-Schwarz inequality.
+        """
+        often = math.prod(
+            math.ceil(kernel / stride)
+            for kernel, stride in zip(self.kernel_size, self.strides)
+        )
+        constants = self.positions if self.layer.use_bias else 0
+        return math.sqrt(often * norm**2 + constants)
+
+
+def _side(size, kernel, stride, padding):
+    """Outputs, and padding before and after, along one side."""
+    if padding == "valid":
+        return (size - kernel) // stride + 1, 0, 0
+    outputs = -(-size // stride)
+    pad = max((outputs - 1) * stride + kernel - size, 0)
+    return outputs, pad // 2, pad - pad // 2
+
+
+def of_layer(layer, input_shape):
+    """The map of a layer.
+
+    Raises:
+        ValueError: if it is not one of `SUPPORTED`, naming them.
+    """
+    # Subclasses may do anything in `call`.
+    if type(layer) is keras.layers.Dense:
+        return DenseMap(layer, input_shape)
+    if type(layer) is keras.layers.Conv2D:
+        return Conv2DMap(layer, input_shape)
+    raise ValueError(
+        f"Layer '{layer.name}' ({type(layer).__name__}) has no per-record "
+        f"coefficients in DPMAC, which takes {SUPPORTED}. Public layers go "
+        "into `below`."
+    )

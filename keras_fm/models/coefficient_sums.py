@@ -1,0 +1,138 @@
+"""Sums of per-record coefficients, each record clipped on its own.
+
+A record's coefficients of one layer and one order have a Frobenius norm that
+is known before they are: they are scaled to at most a threshold by a factor
+per record, and only their sum is made.
+"""
+
+import math
+
+from keras import ops
+
+# Below the threshold by more than the rounding of a float32 norm.
+_MARGIN = 1 - 1e-4
+_TINY = 1e-30
+
+
+def weights_of_rows(sample_weight, features, private):
+    """`(n,)` weights of records; padding has weight 0.
+
+    Under noise a weight can only lower what a record counts: it is brought
+    into [0, 1], and anything that is no number counts as 0.
+    """
+    if sample_weight is None:
+        return ops.ones((ops.shape(features)[0],), features.dtype)
+    weights = ops.cast(ops.reshape(sample_weight, (-1,)), features.dtype)
+    if not private:
+        return weights
+    return ops.where(weights > 0, ops.minimum(weights, 1.0), 0.0)
+
+
+def first_norms(stage, meeting):
+    """`(n,)` norms of the first-order coefficients, before clipping."""
+    return ops.sqrt(stage.map.squared_norm(meeting.inputs, meeting.delta))
+
+
+def second_norms(stage, meeting):
+    """`(n,)` Frobenius norms of the second-order coefficients."""
+    curved = ops.sqrt(ops.sum(ops.square(meeting.curvature), axis=1))
+    return curved * stage.map.squared_inputs(meeting.inputs)
+
+
+def factors(norms, weights, threshold):
+    """`(n,)` scale of every record, and whether it is counted at all.
+
+    Args:
+        norms: `(n,)`, before clipping.
+        weights: `(n,)`.
+        threshold: float, or `None`: no clipping.
+    """
+    if threshold is None:
+        return weights, weights != 0
+    kept = ops.logical_and(weights > 0, ops.isfinite(norms))
+    scale = threshold * _MARGIN / ops.maximum(norms, _TINY)
+    return weights * ops.minimum(scale, 1.0), kept
+
+
+def _chosen(values, kept):
+    # A product with 0 would keep what is no number.
+    shape = (-1,) + (1,) * (len(values.shape) - 1)
+    return ops.where(ops.reshape(kept, shape), values, ops.zeros_like(values))
+
+
+def _scaled(values, scale, kept):
+    shape = (-1,) + (1,) * (len(values.shape) - 1)
+    return _chosen(values, kept) * ops.reshape(_chosen(scale, kept), shape)
+
+
+def first_order(stage, meeting, weights, threshold):
+    """Sum of `delta [inputs; 1]^T`, in the shapes of the layer's weights.
+
+    Args:
+        stage: a `Stage`.
+        meeting: its `Meeting`.
+        weights: `(n,)` weights of records.
+        threshold: float, bound on the norm of a record, or `None`.
+
+    Returns:
+        list of tensors.
+    """
+    norms = None if threshold is None else first_norms(stage, meeting)
+    scale, kept = factors(norms, weights, threshold)
+    return stage.map.sums(
+        _chosen(meeting.inputs, kept), _scaled(meeting.delta, scale, kept)
+    )
+
+
+def second_order(stage, meeting, weights, threshold):
+    """Sum of `c_h [inputs; 1] [inputs; 1]^T` for every unit h.
+
+    Returns:
+        tensor `(units, m, m)`.
+    """
+    norms = None if threshold is None else second_norms(stage, meeting)
+    scale, kept = factors(norms, weights, threshold)
+    inputs = stage.map.augmented(_chosen(meeting.inputs, kept))
+    curved = _scaled(meeting.curvature, scale, kept)
+
+    # One unit at a time: batch x m is the largest there is.
+    def of_unit(column):
+        weighted = inputs * ops.expand_dims(column, 1)
+        return ops.matmul(ops.transpose(weighted), inputs)
+
+    return ops.map(of_unit, ops.transpose(curved))
+
+
+def newton_direction(first, second, noise, damping):
+    """`(C_h + ridge)^-1 b_h` for every unit, C_h projected to the positive
+    semi-definite matrices: what a step of rate 1 takes off the weights.
+
+    The ridge is `damping` and half the spectral edge of the noise on C_h.
+
+    Args:
+        first: list `[kernel]` or `[kernel, bias]`, the b_h in columns.
+        second: `(units, m, m)` in the same scale.
+        noise: float, standard deviation of a diagonal entry of `second`.
+        damping: float > 0.
+
+    Returns:
+        list like `first`.
+    """
+    columns = first[0]
+    if len(first) > 1:
+        columns = ops.concatenate([columns, ops.expand_dims(first[1], 0)])
+    size = columns.shape[0]
+    # TensorFlow ends the program where there is no decomposition.
+    finite = ops.all(ops.isfinite(second))
+    second = ops.where(finite, second, ops.zeros_like(second))
+    values, vectors = ops.linalg.eigh(second)
+    values = ops.maximum(values, 0.0)
+    ridge = damping + noise * math.sqrt(2 * size) / 2
+    columns = ops.expand_dims(ops.transpose(columns), 2)
+    rotated = ops.matmul(ops.transpose(vectors, (0, 2, 1)), columns)
+    solved = ops.matmul(vectors, rotated / ops.expand_dims(values + ridge, 2))
+    solved = ops.transpose(solved[:, :, 0])
+    solved = ops.where(finite, solved, float("nan"))
+    if len(first) == 1:
+        return [solved]
+    return [solved[:-1], solved[-1]]

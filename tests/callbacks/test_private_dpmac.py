@@ -1,0 +1,313 @@
+"""A DPMAC under PrivateModel: one budget for what is below and every step."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fm as fm
+from keras_fm import mechanisms
+
+DELTA = 1e-5
+N, INPUTS, CLASSES, BATCH = 400, 6, 3, 100
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, CLASSES, N)
+    x = rng.normal(size=(N, INPUTS)) + 5 * np.eye(CLASSES, INPUTS)[y]
+    return x.astype("float32"), y
+
+
+def build(pca=False, clip=0.5, **arguments):
+    below = [fm.layers.NormalizationLayer()]
+    if pca:
+        below.append(fm.layers.DPPCA(4))
+    model = fm.models.DPMAC(
+        (INPUTS,),
+        [
+            keras.layers.Dense(5, activation="tanh"),
+            keras.layers.Dense(CLASSES),
+        ],
+        below=below,
+        clip=clip,
+        z_steps=2,
+        **arguments,
+    )
+    model.compile(keras.optimizers.SGD(0.5), metrics=["accuracy"])
+    return model
+
+
+def poisson(data, **arguments):
+    return fm.datasets.PoissonBatches(*data, batch_size=BATCH, **arguments)
+
+
+def private_model(epsilon=2.0, **arguments):
+    return fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(epsilon, DELTA), **arguments
+    )
+
+
+class StopAfter(keras.callbacks.Callback):
+    def __init__(self, batches, error=None):
+        super().__init__()
+        self.left, self.error = batches, error
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            if self.error:
+                raise self.error
+            self.model.stop_training = True
+
+
+def fit(model, batches, private, epochs=2, **arguments):
+    callbacks = [private, *arguments.pop("callbacks", [])]
+    return model.fit(
+        batches, epochs=epochs, callbacks=callbacks, verbose=0, **arguments
+    )
+
+
+def test_a_plan_meets_its_budget_just_so(data):
+    model, private = build(pca=True), private_model()
+    batches = poisson(data)
+    planned = private.plan(model, batches, epochs=2)
+    assert not private.ledger.entries
+    history = fit(model, batches, private, validation_data=data)
+    pca, steps = private.ledger.entries
+    assert f"noise_multiplier {steps.mechanism['noise_multiplier']:.6g}" in (
+        planned
+    )
+    assert pca.name == "dppca (second moment)"
+    assert steps.mechanism["steps"] == 8 == model.steps_taken
+    assert steps.mechanism["sampling_rate"] == BATCH / N
+    assert steps.mechanism["sensitivity"] == pytest.approx(2**0.5)
+    assert 1.99 < private.ledger.epsilon() <= 2.0
+    assert model.noise_multiplier == steps.mechanism["noise_multiplier"]
+    assert model.expected_batch_size == BATCH
+    # Metrics of the records are gone, those of other data stay.
+    assert set(history.history) == {"loss", "val_loss", "val_accuracy"}
+    assert "proven:     (epsilon = 1.99" in private.report()
+
+
+def test_it_learns_what_noise_allows(data):
+    keras.utils.set_random_seed(0)
+    model = build(clip=[0.5, 0.5])
+    model.compile(keras.optimizers.Adam(0.05), metrics=["accuracy"])
+    private = private_model(50.0, reproducible_noise=1)
+    fit(model, poisson(data, seed=0), private, epochs=15)
+    accuracy = model.evaluate(*data, verbose=0)[1]
+    assert accuracy > 0.8
+    assert not private.ledger.entries[0].private
+    assert private.ledger.epsilon() == np.inf
+
+
+def test_seeded_samples_are_not_private(data):
+    model, private = build(), private_model()
+    fit(model, poisson(data, seed=0), private)
+    assert not private.ledger.entries[0].private
+    assert private.ledger.epsilon() == np.inf
+
+
+@pytest.mark.parametrize("form", ["arrays", "dataset"])
+def test_shuffled_batches_are_no_proof(data, form):
+    model, private = build(), private_model(data=data)
+    given = {"x": data[0], "y": data[1], "batch_size": BATCH}
+    if form == "dataset":
+        tf = pytest.importorskip("tensorflow")
+        given = {"x": tf.data.Dataset.from_tensor_slices(data).batch(BATCH)}
+    with pytest.raises(ValueError, match="trained on Poisson samples"):
+        model.fit(**given, callbacks=[private], verbose=0)
+    assert not private.ledger.entries and not model.is_perturbed
+
+
+def test_shuffled_batches_are_claimed(data):
+    model = build(pca=True)
+    private = private_model(
+        data=data,
+        batch_size=BATCH,
+        guarantee="published",
+        neighbours="add_remove",
+    )
+    model.fit(*data, batch_size=BATCH, epochs=2, callbacks=[private], verbose=0)
+    pca, steps = private.ledger.entries
+    assert (pca.guarantee, steps.guarantee) == ("proven", "claimed")
+    assert private.ledger.epsilon() == np.inf
+    assert 1.99 < private.ledger.claimed_epsilon() <= 2.0
+    assert "as if every record joined" in private.report()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"n_public": False}, "must be public"),
+        ({"neighbours": "replace_one"}, "add_remove"),
+        ({"owners": np.arange(N)}, "`owners` and `reach`"),
+    ],
+)
+def test_unsafe_use_is_refused_before_anything_is_spent(
+    data, arguments, message
+):
+    model, private = build(pca=True), private_model(**arguments)
+    with pytest.raises(ValueError, match=message):
+        fit(model, poisson(data), private)
+    assert not private.ledger.entries and not model.is_perturbed
+
+
+def test_a_budget_without_delta_is_refused(data):
+    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0))
+    with pytest.raises(ValueError, match="needs delta > 0"):
+        fit(build(), poisson(data), private)
+    assert not private.ledger.entries
+
+
+def test_a_model_trained_without_noise_is_refused(data):
+    model, private = build(), private_model()
+    model.fit(*data, verbose=0)
+    with pytest.raises(ValueError, match="trained before its first release"):
+        fit(model, poisson(data), private)
+    assert not private.ledger.entries
+
+
+def test_epsilon_from_sigma(data):
+    model, private = build(), private_model(5.0, noise_multiplier=2.5)
+    batches = poisson(data)
+    fit(model, batches, private)
+    (entry,) = private.ledger.entries
+    assert entry.mechanism["noise_multiplier"] == 2.5
+    samples = batches.plan(steps=8, delta=DELTA, epsilon=5.0)
+    expected = mechanisms.compose_epsilon(
+        [samples.mechanism(2.5, 2**0.5)], DELTA, scale=5.0
+    )
+    assert private.ledger.epsilon() == pytest.approx(expected, rel=1e-9)
+    assert private.ledger.epsilon() < 5.0
+
+
+def test_too_little_noise_for_the_budget_is_refused(data):
+    model, private = build(), private_model(0.1, noise_multiplier=0.5)
+    with pytest.raises(fm.BudgetExceededError):
+        fit(model, poisson(data), private)
+    assert not private.ledger.entries and not model.is_perturbed
+
+
+def test_an_interrupted_fit_goes_on_under_the_same_ledger(data):
+    model, private = build(), private_model()
+    batches = poisson(data)
+    fit(model, batches, private, epochs=3, callbacks=[StopAfter(5)])
+    before = private.ledger.entries
+    assert model.steps_taken >= 5 and model.steps_allowed == 12
+    taken = model.steps_taken
+    fit(model, batches, private, epochs=3, initial_epoch=2)
+    assert private.ledger.entries == before
+    assert model.steps_taken == taken + 4 and model.steps_refused == 0
+
+
+def test_a_crash_leaves_all_steps_charged(data):
+    model, private = build(), private_model()
+    with pytest.raises(RuntimeError, match="power"):
+        fit(
+            model,
+            poisson(data),
+            private,
+            callbacks=[StopAfter(3, RuntimeError("power"))],
+        )
+    assert private.ledger.entries[0].mechanism["steps"] == 8
+    assert model.steps_taken == 3
+
+
+def test_a_saved_model_goes_on_with_its_ledger(data, tmp_path):
+    model, private = build(pca=True), private_model(planned_steps=8)
+    batches = poisson(data)
+    fit(model, batches, private, epochs=1)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert (loaded.steps_taken, loaded.steps_allowed) == (4, 8)
+    with pytest.raises(ValueError, match="was released by another"):
+        fit(loaded, batches, private_model(), epochs=1)
+    ledger = fm.Ledger.from_json(loaded.ledger_json)
+    again = fm.callbacks.PrivateModel(ledger)
+    before = ledger.entries
+    fit(loaded, batches, again, epochs=1)
+    assert ledger.entries == before
+    assert loaded.steps_taken == 8
+    with pytest.raises(fm.BudgetExceededError, match="planned_steps"):
+        fit(loaded, batches, again, epochs=1)
+    assert ledger.entries == before
+
+
+def test_more_steps_are_charged_where_the_budget_allows(data):
+    model, private = build(), private_model(20.0, noise_multiplier=2.0)
+    batches = poisson(data)
+    fit(model, batches, private, epochs=1)
+    once = private.ledger.epsilon()
+    fit(model, batches, private, epochs=1)
+    assert [e.mechanism["steps"] for e in private.ledger.entries] == [4, 4]
+    assert once < private.ledger.epsilon() < 2 * once
+    assert model.steps_taken == 8
+
+
+def test_going_on_in_another_way_is_refused(data):
+    model, private = build(), private_model(planned_steps=20)
+    fit(model, poisson(data), private, epochs=1)
+    other = data[0] + 1, data[1]
+    with pytest.raises(ValueError, match="data changed"):
+        fit(model, poisson(other), private, epochs=1)
+    batches = fm.datasets.PoissonBatches(*data, batch_size=BATCH // 2)
+    with pytest.raises(ValueError, match="sampling rate"):
+        fit(model, batches, private, epochs=1)
+
+
+def test_a_fit_longer_than_planned_is_refused(data):
+    model, private = build(), private_model(planned_steps=3)
+    with pytest.raises(ValueError, match="more steps than are planned"):
+        fit(model, poisson(data), private)
+    assert not private.ledger.entries
+
+
+def test_thresholds_from_a_histogram(data):
+    model, private = build(clip="histogram"), private_model(20.0)
+    batches = poisson(data)
+    norms = model.coefficient_norms(*data)
+    fit(model, batches, private)
+    first, steps = private.ledger.entries
+    assert first.name == "dpmac (thresholds)" or "thresholds" in first.name
+    assert first.mechanism["sensitivity"] == pytest.approx(2**0.5)
+    assert 19.9 < private.ledger.epsilon() <= 20.0
+    learned = [t for _, _, t in model.partitions]
+    # The noise of epsilon 20 moves a median of 400 by one bin at most.
+    exact = np.median(norms, axis=0)
+    ratio = (1e3 / 1e-4) ** (1 / 69)
+    assert np.all(learned <= exact * ratio**2.01)
+    assert np.all(learned >= exact / ratio**1.01)
+
+
+def test_auto_encoders_need_no_labels(data):
+    x = data[0]
+    model = fm.models.DPMAC(
+        (INPUTS,),
+        [keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(INPUTS)],
+        loss="squared_error",
+        clip=0.5,
+        z_steps=2,
+    )
+    model.compile(keras.optimizers.SGD(0.1))
+    private = private_model()
+    batches = fm.datasets.PoissonBatches(x, batch_size=BATCH)
+    fit(model, batches, private)
+    assert 1.99 < private.ledger.epsilon() <= 2.0
+    assert model.predict(x, verbose=0).shape == x.shape
+
+
+def test_arguments_of_other_models_are_refused(data):
+    model = keras.Sequential(
+        [
+            keras.Input((INPUTS,)),
+            fm.layers.NormalizationLayer(),
+            fm.layers.PrivateDense(CLASSES),
+        ]
+    )
+    model.compile("sgd", fm.losses.TaylorCrossEntropy())
+    private = private_model(data=data, planned_steps=3)
+    with pytest.raises(ValueError, match="belong to a DPMAC"):
+        model.fit(*data, callbacks=[private], verbose=0)
+    assert not private.ledger.entries
