@@ -68,3 +68,16 @@ def test_cdbn_filters(run, tmp_path):
     accuracy = float(printed.split("test accuracy ")[1].split()[0])
     assert accuracy > 0.5  # chance is 0.1
     assert (tmp_path / "cdbn_filters.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_dp_mac(run):
+    printed = run("dp_mac.py")
+    accuracies = {
+        line.split(":")[0]: float(line.split("accuracy ")[1].split()[0])
+        for line in printed.splitlines()
+        if "test accuracy" in line
+    }
+    assert set(accuracies) == {"one read", "40 reads", "DP-MAC"}
+    # Fresh noise; ten classes.
+    assert min(accuracies.values()) > 65
+    assert "proven:     (epsilon = 1.99" in printed

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_fm import budget as budget_lib
-from keras_fm import domain, mechanisms
+from keras_fm import domain, mechanisms, sampling
 from keras_fm.callbacks import fit_arguments, model_check
 from keras_fm.callbacks.proven_plan import ProvenPlan
 from keras_fm.callbacks.published_plan import (
@@ -365,6 +365,20 @@ class PrivateModel(keras.callbacks.Callback):
             )
             lines.append(f"  {entry.name} ({entry.guarantee}): {parameters}")
             lines.append(f"    reads {entry.reads}")
+        planned = [
+            entry.build_mechanism()
+            for entry in (*self._ledger.entries, *entries)
+            if entry.guarantee == "proven"
+        ]
+        if any(hasattr(mechanism, "sampling_rate") for mechanism in planned):
+            tight = mechanisms.compose_epsilon(
+                planned, budget.delta, scale=budget.epsilon
+            )
+            renyi = sampling.rdp_epsilon(planned, budget.delta)
+            lines.append(
+                f"  together: epsilon = {tight:.6g} by privacy loss "
+                f"distributions (by Renyi divergences {renyi:.4g})"
+            )
         return "\n".join(lines)
 
     def _make_plan(self, arguments):

@@ -125,7 +125,9 @@ def newton_direction(first, second, noise, damping):
     # TensorFlow ends the program where there is no decomposition.
     finite = ops.all(ops.isfinite(second))
     second = ops.where(finite, second, ops.zeros_like(second))
-    values, vectors = ops.linalg.eigh(second)
+    # One matrix at a time: on a CPU, JAX shares a stack of them among threads
+    # that its other steps may hold, and then waits for ever.
+    values, vectors = ops.map(ops.linalg.eigh, second)
     values = ops.maximum(values, 0.0)
     ridge = damping + noise * math.sqrt(2 * size) / 2
     columns = ops.expand_dims(ops.transpose(columns), 2)
