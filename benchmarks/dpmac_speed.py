@@ -31,7 +31,8 @@ METHODS = {
     "sequential": "tensorflow-privacy, DPSequential",
     "vectorized": "tensorflow-privacy, vectorised",
 }
-SHORT, LONG = 5, 25
+# Steps of an epoch; a slope is taken over two epochs or as many steps.
+EPOCH = 50
 INPUTS, HIDDEN, CLASSES = 60, 300, 10
 
 
@@ -43,7 +44,7 @@ def one(method, batch):
     from keras_fm.baselines import dp_sgd
 
     rng = np.random.default_rng(0)
-    n = 4 * batch
+    n = EPOCH * batch
     x = rng.normal(size=(n, INPUTS)).astype("float32")
     y = rng.integers(0, CLASSES, n)
 
@@ -84,7 +85,7 @@ def one(method, batch):
     if not method.startswith(("plain", "mac")):
         train(2)
         slopes = [
-            (train(LONG) - train(SHORT)) / (LONG - SHORT)
+            (train(3 * EPOCH) - train(EPOCH)) / (2 * EPOCH)
             for _ in range(_REPEATS.value)
         ]
     else:
@@ -96,8 +97,7 @@ def one(method, batch):
 
         train(2)
         slopes = [
-            (train(LONG) - train(SHORT)) / (LONG - SHORT) / 4
-            for _ in range(_REPEATS.value)
+            (train(3) - train(1)) / (2 * EPOCH) for _ in range(_REPEATS.value)
         ]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(

@@ -75,6 +75,20 @@ class SampledPlan(ProvenPlan):
                 "records, which must be public: `n_public=True`."
             )
         self._check_delta("The steps of a DPMAC")
+        below = model.feature_model.layers[1:]
+        if below and not model.needs_labels and self._targets_are_inputs:
+            raise ValueError(
+                "Without `y` the targets of these PoissonBatches are the "
+                "records themselves, but the first trained layer reads what "
+                f"'{below[-1].name}' makes of them. Pass the targets: "
+                "`PoissonBatches(x, y, ...)`."
+            )
+
+    @property
+    def _targets_are_inputs(self):
+        batches = self.batches
+        poisson = isinstance(batches, PoissonBatches)
+        return poisson and not isinstance(batches.data, tuple)
 
     # Names and shares ----------------------------------------------------
 

@@ -304,6 +304,25 @@ def test_auto_encoders_need_no_labels(data):
     assert model.predict(x, verbose=0).shape == x.shape
 
 
+def test_targets_of_an_auto_encoder_are_never_guessed(data):
+    x = data[0]
+    model = fm.models.DPMAC(
+        (INPUTS,),
+        [keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(INPUTS)],
+        loss="squared_error",
+        below=[keras.layers.Rescaling(0.5)],
+    )
+    model.compile(keras.optimizers.SGD(0.1))
+    private = private_model()
+    batches = fm.datasets.PoissonBatches(x, batch_size=BATCH)
+    with pytest.raises(ValueError, match="Pass the targets"):
+        fit(model, batches, private)
+    assert not private.ledger.entries
+    given = fm.datasets.PoissonBatches(x, 0.5 * x, batch_size=BATCH)
+    fit(model, given, private, epochs=1)
+    assert model.steps_taken == 4
+
+
 def test_arguments_of_other_models_are_refused(data):
     model = keras.Sequential(
         [
