@@ -381,7 +381,8 @@ class PrivateModel(keras.callbacks.Callback):
             )
         return "\n".join(lines)
 
-    def _make_plan(self, arguments):
+    def _make_plan(self, arguments=None):
+        arguments = arguments or {}
         shared = {
             "ledger": self._ledger,
             "noise": self._noise,
