@@ -662,8 +662,8 @@ def test_encoders_must_be_in_the_model_itself_and_called_once():
 
 def test_relevance_scaling_and_encoders_exclude_each_other():
     refused(
-        "PrivateEncoder, ChebyshevCRBM and DPPCA layers or a RelevanceScaling layer, "
-        "not both",
+        "PrivateEncoder, ChebyshevCRBM and DPPCA layers or a "
+        "RelevanceScaling layer, not both",
         by_hand(body=[fm.layers.RelevanceScaling()]),
     )
 
