@@ -36,8 +36,8 @@ class DPMAC(keras.Model):
     is a sum over layers, and of each layer only the Taylor coefficients at
     its current weights are used, summed over the batch. A record's first
     coefficient is an outer product (delta_k, [z_{k-1}; 1]), so it is clipped
-    to its threshold before it exists: beside its Z-steps, a step costs about
-    what a plain one costs. With noise on the sums
+    to its threshold before it exists: nothing of the size records x weights
+    is formed. With noise on the sums
     (`keras_fm.callbacks.PrivateModel`, or `perturb`) these are all that a
     step knows of the records; without noise this is the non-private twin
     (MAC): no clipping, mean over the batch.
