@@ -428,16 +428,18 @@ def test_how_many_weights_are_averaged(reads, averaging, last):
     assert made[0, 0] == pytest.approx(reads - (last - 1) / 2)
 
 
+@pytest.mark.parametrize("loss", rounds_lib.LOSSES)
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
-def test_the_rule_for_the_learning_rate(momentum):
+def test_the_rule_for_the_learning_rate(momentum, loss):
     """Noise alone gives 2000 weights the stated standard deviation, to 5 %
     (its own error is 1.6 %); momentum lacks a few steps at the end."""
     rng = np.random.default_rng(0)
-    rounds = Rounds(reads=400, momentum=momentum)
+    rounds = Rounds(reads=400, momentum=momentum, loss=loss)
     made = rounds.descend(
         lambda w: rng.normal(size=w.shape) * 30.0, np.zeros((40, 50)), 7, 30.0
     )
-    assert np.std(made) == pytest.approx(rounds_lib._WEIGHT_NOISE, rel=0.05)
+    wanted = rounds_lib._WEIGHT_NOISE[loss]
+    assert np.std(made) == pytest.approx(wanted, rel=0.05)
     given = Rounds(reads=400, learning_rate=3.0)
     assert given.rate(None, 7) == given.rate(30.0, 9) == 3.0
 
