@@ -13,13 +13,12 @@ weeks; DP-SGD's rate is chosen on the last fifth of the training windows.
 Results are written after every run; a second call goes on where one stopped.
 """
 
-import json
-import os
 import statistics
 
 import keras
 import numpy as np
 from absl import app, flags, logging
+from results_file import ResultsFile
 
 import keras_fm as fm
 
@@ -282,47 +281,25 @@ def plot(rows, path, majority):
 
 def main(_):
     logging.set_verbosity(logging.ERROR)
-    os.makedirs(_OUT.value, exist_ok=True)
-    base = os.path.join(_OUT.value, _NAME.value)
-    rows = []
-    if os.path.exists(f"{base}.json"):
-        with open(f"{base}.json") as f:
-            rows = json.load(f)
-    done = {(r["method"], r["epsilon"], r["draw"]) for r in rows}
+    file = ResultsFile(_OUT.value, _NAME.value, ("method", "epsilon", "draw"))
     name = "health_network" + ("_weekly" * (_RESOLUTION.value == "weekly"))
     windows = fm.datasets.load(name).windows(history=HISTORY)
     train, test = windows.split(0.8)
     majority = float(max(np.mean(test.y), 1 - np.mean(test.y)))
     print(len(train), len(test), round(majority, 4), flush=True)
     for method, epsilon, draw in jobs():
-        if (method, epsilon, draw) in done:
+        if file.has(method, epsilon, draw):
             continue
         if _METHODS.value and method not in _METHODS.value:
             continue
         keras.utils.clear_session()
         keras.utils.set_random_seed(draw)
         found, ledger = run(method, train, test, epsilon)
-        rows.append(
-            {
-                "method": method,
-                "epsilon": epsilon,
-                "draw": draw,
-                "accuracy": found,
-                "records": len(train),
-                "proven": str(ledger.epsilon()) if ledger else None,
-                "claimed": ledger.claimed_epsilon() if ledger else None,
-                "delta": ledger.budget.delta if ledger else None,
-                "neighbours": str(ledger.neighbours) if ledger else None,
-            }
+        file.add(
+            (method, epsilon, draw), ledger, accuracy=found, records=len(train)
         )
-        print(json.dumps(rows[-1]), flush=True)
-        with open(f"{base}.json", "w") as f:
-            json.dump(rows, f, indent=1)
-    text = table(rows)
-    with open(f"{base}_table.md", "w") as f:
-        f.write(text)
-    plot(rows, f"{base}.png", majority)
-    print(text)
+    plot(file.rows, f"{file.base}.png", majority)
+    file.finish(table(file.rows))
 
 
 if __name__ == "__main__":

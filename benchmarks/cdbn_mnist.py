@@ -19,8 +19,6 @@ Nothing is chosen on the test images. Results are written after every run; a
 second call goes on where one stopped.
 """
 
-import json
-import os
 import statistics
 import time
 from unittest import mock
@@ -28,6 +26,7 @@ from unittest import mock
 import keras
 import numpy as np
 from absl import app, flags, logging
+from results_file import ResultsFile
 
 import keras_fm as fm
 from keras_fm import filters
@@ -275,17 +274,11 @@ def plot(rows, path):
 
 def main(_):
     logging.set_verbosity(logging.ERROR)
-    os.makedirs(_OUT.value, exist_ok=True)
-    base = os.path.join(_OUT.value, _NAME.value)
-    rows = []
-    if os.path.exists(f"{base}.json"):
-        with open(f"{base}.json") as f:
-            rows = json.load(f)
     keys = ("part", "kind", "epsilon", "degree", "draw")
-    done = {tuple(r[k] for k in keys) for r in rows}
+    file = ResultsFile(_OUT.value, _NAME.value, keys)
     train, test = fm.datasets.load("mnist")
     for job in jobs():
-        if job in done:
+        if file.has(*job):
             continue
         part, kind, epsilon, degree, draw = job
         keras.utils.clear_session()
@@ -295,25 +288,14 @@ def main(_):
             found, ledger = proven(kind, train, test, epsilon)
         else:
             found, ledger = published(kind, train, test, epsilon, degree)
-        rows.append(
-            {
-                **dict(zip(keys, job)),
-                "accuracy": found,
-                "cpu_seconds": round(time.process_time() - start),
-                "proven": str(ledger.epsilon()) if ledger else None,
-                "claimed": ledger.claimed_epsilon() if ledger else None,
-                "delta": ledger.budget.delta if ledger else None,
-                "neighbours": str(ledger.neighbours) if ledger else None,
-            }
+        file.add(
+            job,
+            ledger,
+            accuracy=found,
+            cpu_seconds=round(time.process_time() - start),
         )
-        print(json.dumps(rows[-1]), flush=True)
-        with open(f"{base}.json", "w") as f:
-            json.dump(rows, f, indent=1)
-    text = table(rows)
-    with open(f"{base}_table.md", "w") as f:
-        f.write(text)
-    plot(rows, f"{base}.png")
-    print(text)
+    plot(file.rows, f"{file.base}.png")
+    file.finish(table(file.rows))
 
 
 if __name__ == "__main__":

@@ -16,14 +16,13 @@ The settings were chosen on the last 10,000 training images of MNIST and on
 every run; a second call goes on where one stopped.
 """
 
-import json
-import os
 import statistics
 import time
 
 import keras
 import numpy as np
 from absl import app, flags, logging
+from results_file import ResultsFile
 
 import keras_fm as fm
 
@@ -210,53 +209,37 @@ def go_on(model, optimizer, x, ledger, batch, epochs):
 
 def main(_):
     logging.set_verbosity(logging.ERROR)
-    os.makedirs(_OUT.value, exist_ok=True)
-    base = os.path.join(_OUT.value, _NAME.value)
-    rows = []
-    if os.path.exists(f"{base}.json"):
-        with open(f"{base}.json") as f:
-            rows = json.load(f)
-    keys = ("part", "form", "epsilon", "draw")
-    done = {tuple(r[k] for k in keys) for r in rows}
+    file = ResultsFile(
+        _OUT.value, _NAME.value, ("part", "form", "epsilon", "draw")
+    )
+    measures = {"mnist": mnist, "usps": usps}
+    for job in jobs():
+        if file.has(*job):
+            continue
+        part, form, epsilon, draw = job
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(draw)
+        start = time.process_time()
+        score, ledger = measures[part](form, epsilon)
+        file.add(
+            job,
+            ledger,
+            score=round(score, 3),
+            cpu_seconds=round(time.process_time() - start),
+        )
+    file.finish(table(file.rows))
+
+
+def jobs():
+    """(part, form, epsilon, draw)."""
     for part in _PARTS.value:
         for draw in range(_DRAWS.value):
             for form in _FORMS.value:
+                if (part, form) == ("mnist", "warm"):
+                    continue
                 budgets = (None,) if form == "twin" else EPSILONS[part]
                 for epsilon in budgets:
-                    if (part, form, epsilon, draw) in done:
-                        continue
-                    if (part, form) == ("mnist", "warm"):
-                        continue
-                    keras.utils.clear_session()
-                    keras.utils.set_random_seed(draw)
-                    start = time.process_time()
-                    measure = {"mnist": mnist, "usps": usps}[part]
-                    score, ledger = measure(form, epsilon)
-                    rows.append(
-                        {
-                            "part": part,
-                            "form": form,
-                            "epsilon": epsilon,
-                            "draw": draw,
-                            "score": round(score, 3),
-                            "cpu_seconds": round(time.process_time() - start),
-                            "proven": str(ledger.epsilon()) if ledger else None,
-                            "claimed": ledger.claimed_epsilon()
-                            if ledger
-                            else None,
-                            "delta": DELTA if ledger else None,
-                            "neighbours": str(ledger.neighbours)
-                            if ledger
-                            else None,
-                        }
-                    )
-                    print(json.dumps(rows[-1]), flush=True)
-                    with open(f"{base}.json", "w") as f:
-                        json.dump(rows, f, indent=1)
-    text = table(rows)
-    with open(f"{base}_table.md", "w") as f:
-        f.write(text)
-    print(text)
+                    yield part, form, epsilon, draw
 
 
 def table(rows):

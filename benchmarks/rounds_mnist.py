@@ -19,14 +19,13 @@ Nothing but DP-SGD's rate is chosen here; test accuracy of fresh noise draws.
 Results are written after every budget; a second call goes on.
 """
 
-import json
-import os
 import statistics
 import time
 
 import keras
 import numpy as np
 from absl import app, flags, logging
+from results_file import ResultsFile
 
 import keras_fm as fm
 from keras_fm.baselines import dp_sgd
@@ -109,7 +108,8 @@ def choose(train, epsilon, steps):
     return best((found / 2, 2 * found))
 
 
-def measure(method, features, train, test, epsilon):
+def measure(method, train, test, epsilon):
+    """What the draws of one budget gave, and the ledger of the first."""
     more = {}
     if method.startswith("dp_sgd"):
         steps = int(method.split("_")[-1])
@@ -124,21 +124,12 @@ def measure(method, features, train, test, epsilon):
             score = proven(method, train, test, epsilon)
         found.append(score)
         seconds.append(time.perf_counter() - start)
-    accuracies = [accuracy for accuracy, _ in found]
-    ledger = found[0][1]
+    # Every draw has the same plan, hence the same ledger.
     return {
-        "features": features,
-        "units": train[0].shape[1],
-        "method": method,
-        "epsilon": epsilon,
-        "accuracies": accuracies,
+        "accuracies": [accuracy for accuracy, _ in found],
         "seconds": round(statistics.median(seconds), 1),
-        "proven": max(ledger.epsilon() for _, ledger in found),
-        "delta": ledger.budget.delta,
-        "neighbours": str(ledger.neighbours),
-        "held_out": _HELD_OUT.value,
         **more,
-    }
+    }, found[0][1]
 
 
 def table(rows):
@@ -171,13 +162,11 @@ def table(rows):
 def main(_):
     logging.set_verbosity(logging.ERROR)
     keras.utils.set_random_seed(0)
-    os.makedirs(_OUT.value, exist_ok=True)
-    base = os.path.join(_OUT.value, _NAME.value)
-    rows = []
-    if os.path.exists(f"{base}.json"):
-        with open(f"{base}.json") as f:
-            rows = json.load(f)
-    keys = ("features", "units", "method", "epsilon", "held_out")
+    file = ResultsFile(
+        _OUT.value,
+        _NAME.value,
+        ("features", "units", "method", "epsilon", "held_out"),
+    )
     (x, y), (x_test, y_test) = fm.datasets.load("mnist")
     for name in _FEATURES.value:
         body = fm.features.build(name, x.shape[1:], units=_UNITS.value)
@@ -188,16 +177,10 @@ def main(_):
         for epsilon in map(float, _EPSILONS.value):
             for method in METHODS:
                 key = (name, _UNITS.value, method, epsilon, _HELD_OUT.value)
-                if key in {tuple(r[k] for k in keys) for r in rows}:
-                    continue
-                rows.append(measure(method, name, train, test, epsilon))
-                print(json.dumps(rows[-1]), flush=True)
-                with open(f"{base}.json", "w") as f:
-                    json.dump(rows, f, indent=1)
-    text = table(rows)
-    with open(f"{base}_table.md", "w") as f:
-        f.write(text)
-    print(text)
+                if not file.has(*key):
+                    found, ledger = measure(method, train, test, epsilon)
+                    file.add(key, ledger, **found)
+    file.finish(table(file.rows))
 
 
 if __name__ == "__main__":

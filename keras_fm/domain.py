@@ -49,6 +49,28 @@ def check_count(name, value):
     return int(value)
 
 
+def check_labels(y, units):
+    """Refuses labels of a classifier that no class has.
+
+    Args:
+        y: array `(n,)`, `(n, 1)` or `(n, units)`.
+        units: int, outputs of the classifier. One is the logit of class 1.
+
+    Raises:
+        ValueError: if a class index is not an integer in `[0, units)`, or a
+            target is outside `[0, 1]`.
+    """
+    y = np.asarray(y)
+    index = units > 1 and (y.ndim == 1 or y.shape[1:] == (1,))
+    if index:
+        fits = (y == np.floor(y)) & (y >= 0) & (y < units)
+    else:
+        fits = (y >= 0) & (y <= 1)
+    if not np.all(fits):
+        wanted = f"whole numbers in [0, {units})" if index else "in [0, 1]"
+        raise ValueError(f"Labels must be {wanted}. At least one is not.")
+
+
 def check_norm_bound(name, bound):
     """Returns `bound` as a float after checking that it is positive.
 

@@ -143,10 +143,15 @@ class Ledger:
 
     # Composition ---------------------------------------------------------
 
-    def epsilon(self):
+    def epsilon(self, planned=()):
         """Proven epsilon at the budget's delta; infinite if any access to
-        the records has no valid proof."""
-        return self._compose(self._entries)
+        the records has no valid proof.
+
+        Args:
+            planned: entries that are not charged yet, composed with those
+                that are.
+        """
+        return self._compose([*self._entries, *planned])
 
     def claimed_epsilon(self):
         """The sum of all claims and of the proven epsilon of the rest.

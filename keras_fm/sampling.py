@@ -13,6 +13,7 @@ import dp_accounting
 import numpy as np
 from dp_accounting import rdp
 
+from keras_fm import domain
 from keras_fm import mechanisms as mechanisms_lib
 from keras_fm.budget import Neighbours
 from keras_fm.mechanisms import GaussianMechanism, SampledGaussianMechanism
@@ -171,7 +172,7 @@ def plan(n, *, sampling="poisson", batch_size=None, steps, delta, epsilon=None):
             f"Received: sampling={sampling!r}"
         )
     batch_size = expected_batch_size(n, sampling, batch_size)
-    _check_integer("steps", steps)
+    domain.check_count("steps", steps)
     if not (_is_number(delta) and 0 < delta < 1):
         raise ValueError(
             "`delta` must be in (0, 1): no Gaussian noise meets delta = 0. "
@@ -204,7 +205,7 @@ def plan(n, *, sampling="poisson", batch_size=None, steps, delta, epsilon=None):
 
 def expected_batch_size(n, sampling, batch_size):
     """Checks `n` and `batch_size`; all `n` records with full batches."""
-    _check_integer("n", n)
+    domain.check_count("n", n)
     if (sampling == "full") != (batch_size is None):
         raise ValueError(
             '`batch_size` must be None with sampling="full" and a positive '
@@ -213,7 +214,7 @@ def expected_batch_size(n, sampling, batch_size):
         )
     if batch_size is None:
         return n
-    _check_integer("batch_size", batch_size)
+    domain.check_count("batch_size", batch_size)
     if batch_size > n:
         raise ValueError(
             "`batch_size` must not exceed the number of records. "
@@ -534,11 +535,3 @@ def _event(mechanism):
 def _is_number(value):
     number = isinstance(value, (int, float, np.integer, np.floating))
     return number and not isinstance(value, bool) and not math.isnan(value)
-
-
-def _check_integer(name, value):
-    integer = isinstance(value, (int, np.integer))
-    if not integer or isinstance(value, bool) or value <= 0:
-        raise ValueError(
-            f"`{name}` must be a positive integer. Received: {name}={value}"
-        )

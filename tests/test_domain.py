@@ -162,3 +162,26 @@ def test_refuses_bounds_that_are_no_box(low, high):
 def test_refuses_a_norm_bound_outside_its_range(bound):
     with pytest.raises(ValueError, match="`radius`"):
         domain.check_norm_bound("radius", bound)
+
+
+@pytest.mark.parametrize(
+    "y, units, fits",
+    [
+        ([0, 2], 3, True),
+        ([[0], [2]], 3, True),
+        ([0, 3], 3, False),
+        ([0.5], 3, False),
+        ([-1], 3, False),
+        ([np.nan], 3, False),
+        ([0, 1, 0.25], 1, True),
+        ([[2.0]], 1, False),
+        ([[0, 0.5, 0.5]], 3, True),
+        ([[0, 1.5, 0]], 3, False),
+    ],
+)
+def test_labels_must_be_of_a_class(y, units, fits):
+    if fits:
+        domain.check_labels(np.array(y), units)
+    else:
+        with pytest.raises(ValueError, match="At least one is not"):
+            domain.check_labels(np.array(y), units)

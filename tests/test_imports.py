@@ -180,7 +180,8 @@ def test_the_core_is_layered():
         "polynomials": CORE,
         "records": CORE,
         "ledger": CORE - {f"keras_fm.{m}" for m in ("budget", "mechanisms")},
-        "sampling": CORE - {f"keras_fm.{m}" for m in ("budget", "mechanisms")},
+        "sampling": CORE
+        - {f"keras_fm.{m}" for m in ("budget", "domain", "mechanisms")},
     }
     for module, forbidden in lower.items():
         assert offences(within(module), forbidden) == [], module

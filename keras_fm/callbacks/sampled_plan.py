@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from keras_fm import claims, mechanisms, records, sampling
+from keras_fm import claims, domain, mechanisms, records, sampling
 from keras_fm import release as release_lib
 from keras_fm.callbacks.proven_plan import ProvenPlan
 from keras_fm.callbacks.step import Step
@@ -201,6 +201,13 @@ class SampledPlan(ProvenPlan):
         """Whether neither noise nor samples come from a known seed."""
         seeded = getattr(self.batches, "reproducible", False)
         return not (seeded or self.noise.reproducible)
+
+    def check(self):
+        super().check()
+        # One pass, before anything is spent: inside a step there is no error.
+        if self.trained.needs_labels and self.data is not None:
+            for _, y in records.batches(self.data):
+                domain.check_labels(y, self.trained.output_shape[-1])
 
     # Noise ---------------------------------------------------------------
 

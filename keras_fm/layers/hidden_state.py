@@ -1,9 +1,30 @@
 """State that takes part in training but is not one of a layer's weights."""
 
+import json
 import secrets
 
 import keras
+import numpy as np
 from keras import ops
+
+
+def store_ledger(store, ledger_json):
+    """Writes a ledger into what a layer saves; nothing for `None`."""
+    if ledger_json is not None:
+        store["ledger"] = np.frombuffer(ledger_json.encode(), np.uint8)
+
+
+def stored_ledger(store):
+    """The ledger of a saved layer, or `None`.
+
+    Raises:
+        ValueError: if it is not JSON; read it before anything is set.
+    """
+    if "ledger" not in store.keys():
+        return None
+    ledger_json = bytes(np.asarray(store["ledger"])).decode()
+    json.loads(ledger_json)
+    return ledger_json
 
 
 class HiddenVariable(keras.Variable):

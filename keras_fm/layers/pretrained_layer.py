@@ -1,10 +1,12 @@
 """What layers have in common that learn before the output layer does."""
 
-import json
-
 import numpy as np
 
-from keras_fm.layers.hidden_state import HiddenStateLayer
+from keras_fm.layers.hidden_state import (
+    HiddenStateLayer,
+    store_ledger,
+    stored_ledger,
+)
 
 
 class PretrainedLayer(HiddenStateLayer):
@@ -109,10 +111,7 @@ class PretrainedLayer(HiddenStateLayer):
 
     def save_own_variables(self, store):
         super().save_own_variables(store)
-        if self.is_released:
-            store["ledger"] = np.frombuffer(
-                self._ledger_json.encode(), np.uint8
-            )
+        store_ledger(store, self._ledger_json)
 
     def load_own_variables(self, store):
         weights = self.weights
@@ -122,10 +121,7 @@ class PretrainedLayer(HiddenStateLayer):
                 f"Layer '{self.name}' expected {len(weights)} variables, but "
                 f"the file holds {len(stored)}."
             )
-        ledger = None
-        if "ledger" in store.keys():
-            ledger = bytes(np.asarray(store["ledger"])).decode()
-            json.loads(ledger)
+        ledger = stored_ledger(store)
         for index, weight in enumerate(weights):
             weight.assign(store[str(index)])
         self._ledger_json = ledger

@@ -1,4 +1,3 @@
-import json
 import math
 
 import keras
@@ -6,7 +5,11 @@ import numpy as np
 from keras import ops
 
 from keras_fm.layers import coefficient_noise
-from keras_fm.layers.hidden_state import HiddenStateLayer
+from keras_fm.layers.hidden_state import (
+    HiddenStateLayer,
+    store_ledger,
+    stored_ledger,
+)
 from keras_fm.rounds import Rounds
 
 _RELEASE_ARRAYS = ("hessian", "minimiser", "offset")
@@ -299,9 +302,7 @@ class PrivateDense(HiddenStateLayer):
             for name in _RELEASE_ARRAYS:
                 if self._has_hidden(name):
                     store[name] = ops.convert_to_numpy(self._get_hidden(name))
-            store["ledger"] = np.frombuffer(
-                self._ledger_json.encode(), np.uint8
-            )
+            store_ledger(store, self._ledger_json)
 
     def load_own_variables(self, store):
         weights = [self.kernel] + ([self.bias] if self.use_bias else [])
@@ -313,10 +314,8 @@ class PrivateDense(HiddenStateLayer):
             )
         for index, weight in enumerate(weights):
             weight.assign(store[str(index)])
-        if "ledger" in store.keys():
-            # Read before anything is set, so a bad file changes nothing.
-            ledger = bytes(np.asarray(store["ledger"])).decode()
-            json.loads(ledger)
+        ledger = stored_ledger(store)
+        if ledger is not None:
             held = store.keys()
             arrays = [
                 np.asarray(store[name]) if name in held else None

@@ -1,4 +1,3 @@
-import json
 import secrets
 
 import keras
@@ -6,7 +5,12 @@ import numpy as np
 from keras import ops
 
 from keras_fm import domain
-from keras_fm.layers.hidden_state import HiddenStateLayer, HiddenVariable
+from keras_fm.layers.hidden_state import (
+    HiddenStateLayer,
+    HiddenVariable,
+    store_ledger,
+    stored_ledger,
+)
 
 _COUNTERS = ("steps_taken", "steps_allowed", "steps_refused")
 # What TensorFlow reduces the words of a seed by; smaller than all others.
@@ -244,19 +248,13 @@ class StepNoise(HiddenStateLayer):
         store["counts"] = np.array([self._count(name) for name in _COUNTERS])
         if self.is_perturbed:
             store["facts"] = np.array(self._facts)
-        if self._ledger_json is not None:
-            store["ledger"] = np.frombuffer(
-                self._ledger_json.encode(), np.uint8
-            )
+        store_ledger(store, self._ledger_json)
 
     def load_own_variables(self, store):
         counts = [int(value) for value in np.asarray(store["counts"])]
-        facts, ledger = None, None
+        facts, ledger = None, stored_ledger(store)
         if "facts" in store.keys():
             facts = tuple(float(value) for value in np.asarray(store["facts"]))
-        if "ledger" in store.keys():
-            ledger = bytes(np.asarray(store["ledger"])).decode()
-            json.loads(ledger)
         if self.is_perturbed and facts not in (None, self._facts):
             raise ValueError(
                 "The file holds a model under other noise than this one. "

@@ -23,6 +23,25 @@ from keras_fm.objectives.cross_entropy import CrossEntropyObjective
 LOSSES = ("cross_entropy", "squared_hinge", "crammer_singer")
 
 
+def clipped_sensitivity(bound, norm, neighbours):
+    """L2 sensitivity of a sum of vectors of norm at most `bound`: `bound`
+    (add_remove), `2 bound` (replace_one).
+
+    docs/proofs/gradient.md, propositions 1 and 3.
+
+    Raises:
+        ValueError: for another norm.
+    """
+    if norm != "l2":
+        raise ValueError(
+            'Clipped coefficients have an "l2" sensitivity only. '
+            f"Received: norm={norm!r}"
+        )
+    relation = budget_lib.Neighbours.of(neighbours)
+    replace = relation is budget_lib.Neighbours.REPLACE_ONE
+    return 2 * bound if replace else bound
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GradientObjective:
     """The clipped first-order coefficients of one dense output layer.
@@ -101,14 +120,7 @@ class GradientObjective:
             norm: `"l2"`.
             neighbours: `"add_remove"` or `"replace_one"`.
         """
-        if norm != "l2":
-            raise ValueError(
-                'First-order coefficients have an "l2" sensitivity only. '
-                f"Received: norm={norm!r}"
-            )
-        relation = budget_lib.Neighbours.of(neighbours)
-        replace = relation is budget_lib.Neighbours.REPLACE_ONE
-        return 2 * self.clip if replace else self.clip
+        return clipped_sensitivity(self.clip, norm, neighbours)
 
     # One read ------------------------------------------------------------
 

@@ -10,8 +10,8 @@ docs/proofs/gradient.md.
 import dataclasses
 import math
 
-from keras_fm import budget as budget_lib
 from keras_fm import domain
+from keras_fm.objectives.gradient import clipped_sensitivity
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,11 +69,5 @@ class LayerCoefficientsObjective:
             norm: `"l2"`.
             neighbours: `"add_remove"` or `"replace_one"`.
         """
-        if norm != "l2":
-            raise ValueError(
-                'Clipped coefficients have an "l2" sensitivity only. '
-                f"Received: norm={norm!r}"
-            )
-        relation = budget_lib.Neighbours.of(neighbours)
-        replace = relation is budget_lib.Neighbours.REPLACE_ONE
-        return (2 if replace else 1) * math.sqrt(len(self.thresholds))
+        bound = math.sqrt(len(self.thresholds))
+        return clipped_sensitivity(bound, norm, neighbours)

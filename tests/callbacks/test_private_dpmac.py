@@ -68,6 +68,29 @@ def fit(model, batches, private, epochs=2, **arguments):
     )
 
 
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("label", [-1, CLASSES, 0.5, np.nan])
+def test_labels_outside_the_classes_are_refused_unspent(data, label, published):
+    x, y = data
+    y = y.astype("float32")
+    y[7] = label
+    arguments = {}
+    if published:
+        arguments = {
+            "guarantee": "published",
+            "neighbours": "add_remove",
+            "data": (x, y),
+            "batch_size": BATCH,
+        }
+    model, private = build(), private_model(**arguments)
+    with pytest.raises(ValueError, match=r"whole numbers in \[0, 3\)|finite"):
+        if published:
+            model.fit(x, y, batch_size=BATCH, callbacks=[private], verbose=0)
+        else:
+            fit(model, poisson((x, y)), private)
+    assert not private.ledger.entries and not model.is_perturbed
+
+
 def test_a_plan_meets_its_budget_just_so(data):
     model, private = build(pca=True), private_model()
     batches = poisson(data)

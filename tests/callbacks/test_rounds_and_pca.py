@@ -23,18 +23,9 @@ POISSON = fm.Rounds(
 BOTH = pytest.mark.parametrize("rounds", [FULL, POISSON], ids=["full", "some"])
 
 
-@pytest.fixture(autouse=True)
-def untraced(request):
-    """Tracing costs TensorFlow more than all steps of these small fits."""
-    traced = "traced" in request.node.name
-    if keras.backend.backend() != "tensorflow" or traced:
-        yield
-        return
-    import tensorflow as tf
-
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+# Compiled in tests of this name alone; see `untraced`.
+TRACED = "traced"
+pytestmark = pytest.mark.usefixtures("untraced")
 
 
 @functools.cache

@@ -12,17 +12,9 @@ from keras_fm.models import EnergyModel, PrivateCDBN
 SIDE = 6
 
 
-@pytest.fixture(autouse=True)
-def untraced(request):
-    """Tracing costs TensorFlow more than all steps of the short fits."""
-    if keras.backend.backend() != "tensorflow" or "learn" in request.node.name:
-        yield
-        return
-    import tensorflow as tf
-
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+# Compiled in tests of this name alone; see `untraced`.
+TRACED = "learn"
+pytestmark = pytest.mark.usefixtures("untraced")
 
 
 @functools.cache
