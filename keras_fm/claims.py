@@ -30,6 +30,10 @@ ENERGY_REASON = (
     "negative phase of contrastive divergence reads the records at every "
     "step; see docs/guarantees.md"
 )
+EXPANSION_REASON = (
+    "none. Theorem 6 leaves out the sum over incoming units, and records "
+    "exceed it; sums are clipped, not records; see docs/guarantees.md"
+)
 SHUFFLED_REASON = (
     "none. Batches of a fixed size from a shuffled data set are accounted as "
     "if every record joined each of them by itself (Poisson samples); see "
@@ -200,6 +204,28 @@ def energy_sensitivity(
         ratio = max(t / max(t, (q + a * t * t) ** beta) for t in (s, turn))
     series = math.fsum(abs(c) * ratio**p for p, c in enumerate(coefficients))
     return factor * (positions * s * series + visible)
+
+
+def network_expansion_sensitivity(sizes, *, neighbours):
+    """S of FunctionalNet's Theorem 6: `2 (0.25^m P + P (0.1^m + 0.001625 m))`.
+
+    With P the product of the sizes of the m layers above the inputs. As
+    printed, for replace_one; half of it for add_remove. It is no bound: with
+    five inputs and one output in [0, 1] records reach 1.87 for 0.70
+    (docs/proofs/network_expansion.md).
+
+    Args:
+        sizes: units of every layer.
+        neighbours: `"add_remove"` or `"replace_one"`.
+
+    Example:
+
+    >>> round(network_expansion_sensitivity([1], neighbours="replace_one"), 5)
+    0.70325
+    """
+    m, product = len(sizes), math.prod(sizes)
+    full = 2 * (0.25**m * product + product * (0.1**m + 0.001625 * m))
+    return full * _relation_factor(neighbours)
 
 
 def normalised_relevance(relevance):

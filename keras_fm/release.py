@@ -102,16 +102,7 @@ def release(
             "A release reads every record, so it cannot be accounted as a "
             "sample of them. Use the mechanism of `calibrate`."
         )
-    _check_sensitivity(objective, mechanism, ledger)
-    entry = planned_entry(
-        objective,
-        mechanism,
-        ledger=ledger,
-        name=name,
-        noise=noise,
-        notes=notes,
-    )
-    ledger.check([entry])
+    entry = _checked_entry(objective, mechanism, ledger, name, noise, notes)
     statistics = objective.zero()
     for batch in batches:
         statistics = objective.accumulate(statistics, *batch, clip=clip)
@@ -130,13 +121,29 @@ def release(
     )
 
 
-def _check_sensitivity(objective, mechanism, ledger):
+def _checked_entry(objective, mechanism, ledger, name, noise, notes):
+    """The entry of a release that the ledger allows.
+
+    Raises:
+        BudgetExceededError: if it does not.
+        ValueError: if the mechanism has less noise than its entry says.
+    """
     needed = objective.sensitivity(mechanism.norm, neighbours=ledger.neighbours)
     if mechanism.sensitivity < needed * (1 - 1e-12):
         raise ValueError(
             f"The mechanism's sensitivity {mechanism.sensitivity:g} is below "
             f"the objective's {needed:g} under {ledger.neighbours}."
         )
+    entry = planned_entry(
+        objective,
+        mechanism,
+        ledger=ledger,
+        name=name,
+        noise=noise,
+        notes=notes,
+    )
+    ledger.check([entry])
+    return entry
 
 
 class GradientReads:
@@ -180,25 +187,19 @@ class GradientReads:
                 "Several reads are accounted as a SampledGaussianMechanism. "
                 f"Received: {type(mechanism).__name__}"
             )
-        _check_sensitivity(objective, mechanism, ledger)
-        entry = planned_entry(
-            objective,
-            mechanism,
-            ledger=ledger,
-            name=name,
-            noise=noise,
-            notes=notes,
-        )
-        ledger.check([entry])
+        entry = _checked_entry(objective, mechanism, ledger, name, noise, notes)
 
         def checked():
             for h, y in batches():
                 yield objective.check_records(h, y, clip)
 
-        kept = [found for found in checked() if keep]
+        kept = []
+        for found in checked():
+            if keep:
+                kept.append(found)
         ledger.charge([entry])
         self._objective = objective
-        self._checked = (lambda: iter(kept)) if keep else checked
+        self._checked = (lambda: kept) if keep else checked
         self._mechanism, self._noise = mechanism, noise
         self._neighbours = str(ledger.neighbours)
         self._left = mechanism.steps
@@ -254,6 +255,7 @@ class Release:
     objective: (
         objectives.QuadraticObjective
         | objectives.GradientObjective
+        | objectives.NetworkExpansionObjective
         | objectives.NormHistogramObjective
         | objectives.PatchMomentObjective
         | objectives.RelevanceObjective
@@ -627,6 +629,44 @@ class NormHistogramRelease(Release):
         return self.objective.upper_edges[reached.argmax(axis=1)]
 
 
+class NetworkExpansionRelease(Release):
+    """A released `NetworkExpansionObjective`: a quadratic in every weight.
+
+    Everything here is post-processing: exact functions of the released
+    coefficients and of public constants.
+    """
+
+    def quadratic(self, ridge_factor=0.5, damping=0.1):
+        """The convex quadratic `sum g d + 1/2 h d^2` of every layer, d the
+        weights minus those it was expanded about.
+
+        A curvature that is not positive has no minimum. Negative ones are
+        set to zero, and to all of a layer is added `damping` times their
+        mean and `2 ridge_factor` standard deviations of their noise: a rule
+        from the release and public numbers.
+
+        Args:
+            ridge_factor: float >= 0.
+            damping: float >= 0.
+
+        Returns:
+            list of `(g, h)` for every layer, `(inputs, units)` each, h > 0.
+        """
+        objective = self.objective
+        stddev = math.sqrt(self.mechanism.coordinate_variance(objective.size))
+        ridge = 2 * ridge_factor * stddev / objective.curvature_weight
+        found = []
+        for g, h in zip(
+            objective.layers(self.statistics["gradient"]),
+            objective.layers(self.statistics["curvature"]),
+        ):
+            h = np.maximum(h, 0.0) + damping * max(h.mean(), 0.0) + ridge
+            # Without noise a weight that no record moves stays where it is.
+            floor = max(h.max() * 1e-12, np.finfo(float).tiny)
+            found.append((g, np.maximum(h, floor)))
+        return found
+
+
 class RelevanceRelease(Release):
     """A released `RelevanceObjective`: the summed relevance plus noise."""
 
@@ -645,6 +685,7 @@ class RelevanceRelease(Release):
 RELEASES = {
     objectives.CrossEntropyObjective: CrossEntropyRelease,
     objectives.GradientObjective: WeightsRelease,
+    objectives.NetworkExpansionObjective: NetworkExpansionRelease,
     objectives.NormHistogramObjective: NormHistogramRelease,
     objectives.PatchMomentObjective: PatchMomentRelease,
     objectives.ReconstructionObjective: ReconstructionRelease,

@@ -10,6 +10,7 @@ import numpy as np
 from keras_fm import budget as budget_lib
 from keras_fm import domain, mechanisms, sampling
 from keras_fm.callbacks import fit_arguments, model_check
+from keras_fm.callbacks.expansion_plan import ExpansionPlan
 from keras_fm.callbacks.proven_plan import ProvenPlan
 from keras_fm.callbacks.published_plan import (
     ORDERS,
@@ -20,6 +21,7 @@ from keras_fm.callbacks.published_pretraining import PublishedPretraining
 from keras_fm.callbacks.sampled_plan import SampledPlan
 from keras_fm.ledger import ONE_RECORD, Ledger
 from keras_fm.models.dpmac import DPMAC
+from keras_fm.models.functional_net import FunctionalNet
 
 _GUARANTEES = ("proven", "published")
 LOTS = ("batch", "data")
@@ -52,6 +54,9 @@ class PrivateModel(keras.callbacks.Callback):
     first; metrics of the private records are removed from the logs here,
     too. With `guarantee="published"` it takes shuffled batches, whose epsilon
     is claimed.
+
+    A `FunctionalNet` is read once for each of its rounds when training
+    begins, with both guarantees; the fit then reads nothing.
 
     `guarantee="published"`: the papers' minibatch training with noise on
     the first layer (`PerturbedAffine`, `PerturbedConv2D`) and on the
@@ -365,18 +370,15 @@ class PrivateModel(keras.callbacks.Callback):
             )
             lines.append(f"  {entry.name} ({entry.guarantee}): {parameters}")
             lines.append(f"    reads {entry.reads}")
-        planned = [
-            entry.build_mechanism()
-            for entry in (*self._ledger.entries, *entries)
-            if entry.guarantee == "proven"
-        ]
-        if any(hasattr(mechanism, "sampling_rate") for mechanism in planned):
-            tight = mechanisms.compose_epsilon(
-                planned, budget.delta, scale=budget.epsilon
+        together = self._ledger.epsilon(entries)
+        sampled = any("sampling_rate" in e.mechanism for e in entries)
+        if sampled and math.isfinite(together):
+            everything = (*self._ledger.entries, *entries)
+            renyi = sampling.rdp_epsilon(
+                [entry.build_mechanism() for entry in everything], budget.delta
             )
-            renyi = sampling.rdp_epsilon(planned, budget.delta)
             lines.append(
-                f"  together: epsilon = {tight:.6g} by privacy loss "
+                f"  together: epsilon = {together:.6g} by privacy loss "
                 f"distributions (by Renyi divergences {renyi:.4g})"
             )
         return "\n".join(lines)
@@ -414,12 +416,23 @@ class PrivateModel(keras.callbacks.Callback):
                 "`planned_steps` and `noise_multiplier` belong to a DPMAC. "
                 f"Received a {type(self.model).__name__}"
             )
-        if self.guarantee == "proven":
-            if self.data is None:
+        if self.data is None and (
+            self.guarantee == "proven" or isinstance(self.model, FunctionalNet)
+        ):
+            raise ValueError(
+                'guarantee="proven" needs the private records, and so does '
+                "every FunctionalNet: pass `data=(x, y)`."
+            )
+        if isinstance(self.model, FunctionalNet):
+            if self.guarantee == "published" and self.lot != "data":
                 raise ValueError(
-                    'guarantee="proven" needs the private records: pass '
-                    "`data=(x, y)`."
+                    "A FunctionalNet has no lots: its sums are over all "
+                    'records. Pass `lot="data"`.'
                 )
+            return ExpansionPlan(
+                self.model, guarantee=self.guarantee, **proven, **shared
+            )
+        if self.guarantee == "proven":
             return ProvenPlan(self.model, **proven, **shared)
         lot_size = self.batch_size
         if self.lot == "data":
@@ -444,7 +457,7 @@ class PrivateModel(keras.callbacks.Callback):
         self._check_fit(arguments)
         if isinstance(plan, SampledPlan):
             drawn = self._begin_sampled(plan, arguments)
-        elif self.guarantee == "proven":
+        elif isinstance(plan, ProvenPlan):
             drawn = self._begin_proven(plan, arguments)
         else:
             drawn = self._begin_published(plan, arguments)
@@ -489,7 +502,7 @@ class PrivateModel(keras.callbacks.Callback):
             model_check.check_proven(plan.model, head)
             self._check_same_data(arguments)
             return False
-        if head is None or not head.is_released:
+        if not plan.was_trained_on_release:
             self._check_untrained()
         plan.check()
         self._warn_about_delta()

@@ -182,9 +182,19 @@ class ProvenPlan:
         return all(layer.is_released for layer in layers)
 
     @property
+    def was_trained_on_release(self):
+        """Whether what was trained before was a released objective."""
+        return self.head is not None and self.head.is_released
+
+    @property
     def in_training(self):
         """Layers whose released objective takes part in training."""
         return [] if self.head is None else [self.head]
+
+    @property
+    def labelled(self):
+        """Whether the records have labels that are read."""
+        return self.head is not None
 
     @property
     def privacy_unit(self):
@@ -498,7 +508,7 @@ class ProvenPlan:
         """Batches of one shape, `(x, y, records[, owners])`: no second trace
         for the last one."""
         expected = self.model.inputs[0].shape[1:]
-        labelled = self.head is not None
+        labelled = self.labelled
         if self.owners is None:
             found = records.batches(self.data, _READ_BATCH, labelled=labelled)
         else:

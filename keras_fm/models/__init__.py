@@ -9,6 +9,7 @@ from keras_fm.models.deep_private_autoencoder import (
 )
 from keras_fm.models.dpmac import DPMAC
 from keras_fm.models.energy_model import EnergyModel
+from keras_fm.models.functional_net import FunctionalNet
 from keras_fm.models.private_cdbn import PrivateCDBN
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "DPMAC",
     "DeepPrivateAutoencoder",
     "EnergyModel",
+    "FunctionalNet",
     "PrivateCDBN",
 ]

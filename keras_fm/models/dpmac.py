@@ -5,10 +5,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm import activations, domain
-from keras_fm.layers.normalization_layer import NormalizationLayer
+from keras_fm import domain
 from keras_fm.layers.step_noise import StepNoise
-from keras_fm.models import affine_maps, coefficient_sums, output_losses
+from keras_fm.models import (
+    affine_maps,
+    coefficient_sums,
+    layer_stack,
+    output_losses,
+)
 from keras_fm.models.coordinate_steps import (
     CoordinateSteps,
     Stage,
@@ -21,7 +25,6 @@ _BATCH = 1024
 _LARGEST_CURVATURE = 5e7
 # Values of `clip` that are no thresholds.
 _LEARNED = ("histogram", "analytic")
-_RESHAPES = (keras.layers.Flatten, keras.layers.Reshape)
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -152,8 +155,8 @@ class DPMAC(keras.Model):
             "z_steps": domain.check_count("z_steps", z_steps),
             "input_bound": input_bound,
         }
-        trained = _check_layers(layers)
-        activation = [_activation(layer) for layer in trained]
+        trained = layer_stack.check_layers(layers)
+        activation = [layer_stack.activation_of(layer) for layer in trained]
         optimizer = RecordOptimizer(z_optimizer, len(trained) - 1)
         thresholds = {
             order: _thresholds(name, value, len(trained))
@@ -165,7 +168,7 @@ class DPMAC(keras.Model):
         _check_orders(order, clip, curvature_clip)
 
         inputs = keras.Input(tuple(input_shape), name="records")
-        features = _apply_public(below, inputs, input_bound)
+        features = layer_stack.apply_public(below, inputs, input_bound)
         outputs, maps = features, []
         for layer in layers:
             if layer in trained:
@@ -521,7 +524,7 @@ class DPMAC(keras.Model):
         head = self._steps.loss
         if head.labels and head.units == 1 and metrics is not None:
             # Keras would compare the logit with 0.5.
-            metrics = keras.tree.map_structure(_of_logit, metrics)
+            metrics = keras.tree.map_structure(layer_stack.of_logit, metrics)
         super().compile(optimizer, metrics=metrics, **kwargs)
 
     def compile_from_config(self, config):
@@ -560,10 +563,13 @@ class DPMAC(keras.Model):
         rows = coefficient_sums.weights_of_rows(
             sample_weight, features, private
         )
-        penalties = self._weight_penalties()
+        penalties = layer_stack.weight_penalties(self)
         if not training:
             outputs = constant(y_pred)
-            return _mean(self._steps.loss.value(outputs, y), rows) + penalties
+            return (
+                layer_stack.mean(self._steps.loss.value(outputs, y), rows)
+                + penalties
+            )
         self._check_can_train()
         weights = self._steps.weights()
         affine = self._steps.forward(features, weights)
@@ -576,7 +582,7 @@ class DPMAC(keras.Model):
         if private:
             return surrogate + penalties
         last = self._steps.stages[-1].activation.value(affine[-1])
-        mean = _mean(self._steps.loss.value(last, y), rows)
+        mean = layer_stack.mean(self._steps.loss.value(last, y), rows)
         # The value of the one with the gradient of the other.
         surrogate = surrogate - ops.stop_gradient(surrogate)
         return mean + surrogate + penalties
@@ -593,16 +599,7 @@ class DPMAC(keras.Model):
 
     def _targets(self, y, features):
         head = self._steps.loss
-        y = features if y is None and not head.labels else y
-        if y is None:
-            raise ValueError(
-                f"loss={self._given['loss']!r} needs labels. Received: y=None"
-            )
-        # A list of one, as for the one output.
-        y = keras.tree.flatten(y)[0]
-        y = output_losses.targets(
-            head.labels, ops.convert_to_tensor(y), head.units, features.dtype
-        )
+        y = layer_stack.targets(head, y, features)
         bounds = self._steps.stages[-1].activation.bounds
         if self._given["clip"] == "analytic" and not head.labels:
             y = ops.clip(y, *bounds)
@@ -638,7 +635,7 @@ class DPMAC(keras.Model):
         return found
 
     def _exact(self, meetings, rows):
-        total = _total(rows)
+        total = layer_stack.total(rows)
         found = []
         for first, second in self._sums(meetings, rows, clipped=False):
             first = [values / total for values in first]
@@ -692,14 +689,6 @@ class DPMAC(keras.Model):
                     ops.cast(coefficient, weight.dtype) * weight
                 )
         return total
-
-    def _weight_penalties(self):
-        """Regularizers of weights; they read no record."""
-        return sum(
-            ops.cast(weight.regularizer(weight), "float32")
-            for weight in self.trainable_variables
-            if weight.regularizer is not None
-        )
 
     # Looking at records: private -----------------------------------------
 
@@ -782,67 +771,12 @@ class DPMAC(keras.Model):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        config = dict(config)
+        config = layer_stack.deserialized(config, custom_objects)
         thresholds = config.pop("thresholds", None)
-        for key in ("layers", "below"):
-            config[key] = [
-                keras.saving.deserialize_keras_object(
-                    layer, custom_objects=custom_objects
-                )
-                for layer in config[key]
-            ]
         model = cls(**config)
         if thresholds is not None:
             model.learn_thresholds(thresholds)
         return model
-
-
-def _check_layers(layers):
-    """The trained ones among the layers.
-
-    Raises:
-        ValueError: if the stack is none that coordinates are known for.
-    """
-    for layer in layers:
-        kind = f"'{getattr(layer, 'name', layer)}' ({type(layer).__name__})"
-        if type(layer) in _RESHAPES:
-            if getattr(layer, "data_format", None) == "channels_first":
-                raise ValueError(
-                    f"Layer {kind} must be of data_format='channels_last'."
-                )
-        elif type(layer) not in (keras.layers.Dense, keras.layers.Conv2D):
-            raise ValueError(
-                f"Layer {kind} has no per-record coefficients here. "
-                f"`layers` takes {affine_maps.SUPPORTED}; public or frozen "
-                "layers go into `below`."
-            )
-        elif getattr(layer, "activity_regularizer", None) is not None:
-            raise ValueError(
-                f"`activity_regularizer` of layer {kind} reads records "
-                "beside the coefficients. Remove it."
-            )
-        if layers.count(layer) > 1:
-            raise ValueError(
-                f"Layer {kind} is in `layers` twice: shared weights have no "
-                "coefficients of their own."
-            )
-    if not layers or type(layers[-1]) is not keras.layers.Dense:
-        raise ValueError(
-            "`layers` must end with a `keras.layers.Dense`. Received: "
-            f"layers={layers}"
-        )
-    return [layer for layer in layers if type(layer) not in _RESHAPES]
-
-
-def _activation(layer):
-    found = activations.get(layer.activation)
-    if found is None:
-        raise ValueError(
-            f"The activation of layer '{layer.name}' must be one of "
-            f"{activations.NAMES}, whose derivatives are known. Received: "
-            f"activation={layer.activation}"
-        )
-    return found
 
 
 def _thresholds(name, value, count):
@@ -879,40 +813,3 @@ def _check_orders(order, clip, curvature_clip):
             "are numbers, and not otherwise. Received: "
             f"curvature_clip={curvature_clip}, order={order}, clip={clip!r}"
         )
-
-
-def _apply_public(below, inputs, input_bound):
-    outputs = inputs
-    for layer in below:
-        outputs = layer(outputs)
-        if any(weight.trainable for weight in layer.weights):
-            raise ValueError(
-                f"Layer '{layer.name}' ({type(layer).__name__}) in `below` "
-                "has trainable weights: put it into `layers`, or set "
-                "`trainable = False`; its weights then count as public."
-            )
-    if input_bound is not None:
-        for layer in (
-            keras.layers.Rescaling(1 / input_bound, name="to_unit"),
-            NormalizationLayer(mode="ball", name="input_ball"),
-            keras.layers.Rescaling(input_bound, name="from_unit"),
-        ):
-            outputs = layer(outputs)
-    return outputs
-
-
-def _of_logit(metric):
-    if metric in ("accuracy", "acc", "binary_accuracy"):
-        return keras.metrics.BinaryAccuracy(name=metric, threshold=0.0)
-    return metric
-
-
-def _total(rows):
-    # A batch may be all padding.
-    return ops.maximum(ops.sum(rows), 1e-7)
-
-
-def _mean(values, rows):
-    # Padding may hold anything.
-    values = ops.where(rows != 0, values, ops.zeros_like(values))
-    return ops.sum(values * rows) / _total(rows)

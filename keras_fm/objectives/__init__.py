@@ -3,6 +3,7 @@
 from keras_fm.objectives.cross_entropy import CrossEntropyObjective
 from keras_fm.objectives.gradient import GradientObjective
 from keras_fm.objectives.layer_coefficients import LayerCoefficientsObjective
+from keras_fm.objectives.network_expansion import NetworkExpansionObjective
 from keras_fm.objectives.norm_histogram import NormHistogramObjective
 from keras_fm.objectives.patch_moments import PatchMomentObjective
 from keras_fm.objectives.quadratic import QuadraticObjective
@@ -15,6 +16,7 @@ OBJECTIVES = {
     for kind in (
         CrossEntropyObjective,
         GradientObjective,
+        NetworkExpansionObjective,
         NormHistogramObjective,
         PatchMomentObjective,
         ReconstructionObjective,
@@ -27,6 +29,7 @@ __all__ = [
     "CrossEntropyObjective",
     "GradientObjective",
     "LayerCoefficientsObjective",
+    "NetworkExpansionObjective",
     "NormHistogramObjective",
     "PatchMomentObjective",
     "QuadraticObjective",

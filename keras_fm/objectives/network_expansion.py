@@ -1,0 +1,284 @@
+"""Second-order Taylor coefficients of a whole network about one point.
+
+With a the affine outputs of a layer, z what it reads (a constant 1 for the
+bias appended) and E the error of a record,
+
+    g_ij = delta_i z_j,    delta_i = dE/da_i,
+    h_ij = b_i v_j,        b_i = d2E/da_i^2 (or a bound), v_j = z_j^2,
+
+so the record's coefficients of a layer are two outer products. Their norms
+are products of the factors' norms: a record is clipped before any of its
+coefficients is formed, and only sums over records are made, in float64.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from keras_fm import budget as budget_lib
+from keras_fm import domain
+
+CURVATURES = ("majorized", "diagonal")
+NORMS = ("l2", "l1")
+# The square of a smaller norm must not pass for zero.
+_TINY = 1e-290
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NetworkExpansionObjective:
+    """Gradient and diagonal curvature of a network's error, clipped jointly.
+
+    A record's vector is `[g; curvature_weight h]` over all layers, scaled
+    back to `clip` as a whole, so that the ratio of its parts (the Newton
+    step) stays as it is.
+
+    Args:
+        shapes_of_layers: tuple of `(inputs, units)` of every layer, the
+            constant input of a bias counted.
+        clip: float > 0, threshold on the norm of one record's vector, which
+            is the sensitivity; or `None`: exact sums without a sensitivity.
+        norm: `"l2"` (Gaussian noise) or `"l1"` (pure epsilon): the norm that
+            is clipped.
+        curvature: how v follows from z: `"diagonal"`, `z_j^2` (the paper);
+            or `"majorized"`, `|z_j| ||z||_1`, for which
+            `(sum_j z_j d_j)^2 <= sum_j v_j d_j^2`: moving all weights of a
+            unit at once is covered.
+        curvature_weight: float > 0, what h counts in the vector. Public.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> objective = NetworkExpansionObjective(
+    ...     shapes_of_layers=((3, 2), (3, 1)), clip=0.5
+    ... )
+    >>> objective.size, objective.sensitivity("l2", neighbours="replace_one")
+    (18, 1.0)
+
+    Source: Manco and Pirro 2018, equations 1 to 6 (the factors); clipping
+    and sensitivity are ours, docs/proofs/network_expansion.md.
+    """
+
+    shapes_of_layers: tuple
+    clip: float | None = 1.0
+    norm: str = "l2"
+    curvature: str = "majorized"
+    curvature_weight: float = 0.1
+
+    names = ("gradient", "curvature")
+    proof = "docs/proofs/network_expansion.md, docs/proofs/mechanisms.md"
+
+    def __post_init__(self):
+        shapes = tuple(
+            tuple(domain.check_count("shapes_of_layers", size) for size in pair)
+            for pair in self.shapes_of_layers
+        )
+        if not shapes or any(len(pair) != 2 for pair in shapes):
+            raise ValueError(
+                "`shapes_of_layers` must hold (inputs, units) of at least one "
+                f"layer. Received: {self.shapes_of_layers}"
+            )
+        object.__setattr__(self, "shapes_of_layers", shapes)
+        for name in ("clip", "curvature_weight"):
+            value = getattr(self, name)
+            if name == "clip" and value is None:
+                continue
+            value = domain.check_norm_bound(name, value)
+            object.__setattr__(self, name, value)
+        for name, known in (("norm", NORMS), ("curvature", CURVATURES)):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"`{name}` must be one of {known}. Received: "
+                    f"{name}={getattr(self, name)!r}"
+                )
+
+    @property
+    def num_weights(self):
+        """Number of weights, P."""
+        return sum(inputs * units for inputs, units in self.shapes_of_layers)
+
+    @property
+    def size(self):
+        """Length of the released vector, 2 P."""
+        return 2 * self.num_weights
+
+    @property
+    def shapes(self):
+        return ((self.num_weights,), (self.num_weights,))
+
+    @property
+    def reads(self):
+        """What one release takes, in words."""
+        kind = "diagonal" if self.curvature == "diagonal" else "majorized"
+        clipped = "unclipped"
+        if self.clip is not None:
+            clipped = (
+                f"each record's clipped to {self.norm.upper()} norm "
+                f"{self.clip:g}"
+            )
+        return (
+            f"gradient and {kind} curvature of the error by "
+            f"{self.num_weights} weights (curvature counted "
+            f"{self.curvature_weight:g}) at the current weights, {clipped}"
+        )
+
+    def sensitivity(self, norm, *, neighbours):
+        """Sensitivity of the sum: `clip` (add_remove), `2 clip`
+        (replace_one), in the norm that is clipped.
+
+        In the other norm: the L2 norm of a vector is at most its L1 norm;
+        its L1 norm at most `sqrt(size)` times its L2 norm.
+        docs/proofs/network_expansion.md, proposition 2.
+
+        Args:
+            norm: `"l1"` or `"l2"`.
+            neighbours: `"add_remove"` or `"replace_one"`.
+
+        Raises:
+            ValueError: without a `clip`.
+        """
+        if self.clip is None:
+            raise ValueError(
+                "Without `clip` one record may change the coefficients by any "
+                "amount: there is no sensitivity."
+            )
+        if norm not in NORMS:
+            raise ValueError(
+                f"`norm` must be one of {NORMS}. Received: norm={norm!r}"
+            )
+        relation = budget_lib.Neighbours.of(neighbours)
+        replace = relation is budget_lib.Neighbours.REPLACE_ONE
+        wider = norm == "l1" and self.norm == "l2"
+        factor = math.sqrt(self.size) if wider else 1.0
+        return (2 if replace else 1) * factor * self.clip
+
+    def expected_squared_error(self, mechanism):
+        """Expected squared L2 norm of the noise on the vector."""
+        return self.size * mechanism.coordinate_variance(self.size)
+
+    # Statistics ----------------------------------------------------------
+
+    def zero(self):
+        """Statistics of no record: one vector, float64."""
+        return (np.zeros(self.size),)
+
+    def accumulate(self, statistics, factors, clip=True):
+        """Adds a batch to `statistics`, in place.
+
+        Args:
+            statistics: what `zero()` or an earlier call returned.
+            factors: for every layer a tuple `(z, delta, b)` of arrays
+                `(n, inputs)`, `(n, units)`, `(n, units)`.
+            clip: ignored: every record is clipped if there is a threshold.
+
+        Raises:
+            ValueError: on wrong shapes, or a factor that is no finite
+                number. Nothing is added then.
+        """
+        rows = self._check(factors)
+        scale = self._scales(rows)
+        found = []
+        for part in (0, 1):
+            weight = (1.0, self.curvature_weight)[part]
+            for z, v, delta, b in rows:
+                left, right = ((z, delta), (v, b))[part]
+                summed = left.T @ (right * scale[:, None])
+                found.append(weight * summed.ravel())
+        (total,) = statistics
+        total += np.concatenate(found)
+        return (total,)
+
+    def _check(self, factors):
+        if len(factors) != len(self.shapes_of_layers):
+            raise ValueError(
+                f"Factors of {len(self.shapes_of_layers)} layers are needed. "
+                f"Received: {len(factors)}"
+            )
+        rows = []
+        for (inputs, units), given in zip(self.shapes_of_layers, factors):
+            z, delta, b = (np.array(a, np.float64, order="C") for a in given)
+            expected = [(len(z), size) for size in (inputs, units, units)]
+            if [a.shape for a in (z, delta, b)] != expected:
+                raise ValueError(
+                    "Factors must have the shapes (records, inputs), "
+                    "(records, units), (records, units). Received: "
+                    f"{[a.shape for a in (z, delta, b)]} for a layer of "
+                    f"{(inputs, units)}"
+                )
+            if self.curvature == "diagonal":
+                v = np.square(z)
+            else:
+                size = np.abs(z)
+                v = size * size.sum(axis=1, keepdims=True)
+            rows.append((z, v, delta, b))
+        if len({len(z) for z, *_ in rows}) > 1:
+            raise ValueError("All layers must have the same records.")
+        if not all(np.all(np.isfinite(a)) for row in rows for a in row):
+            raise ValueError(
+                "The coefficients of at least one record are not finite: it "
+                "has a NaN or infinite entry, or one that overflows. Clean "
+                "the records, or normalize them in `below`."
+            )
+        return rows
+
+    def _scales(self, rows):
+        """`(n,)` factors that bring every record inside its bound."""
+        n = len(rows[0][0])
+        if self.clip is None:
+            return np.ones(n)
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms = self._norms(rows)
+        # A norm that overflows is that of a record that counts for nothing.
+        norms = np.where(np.isfinite(norms), norms, np.inf)
+        # Inside by more than the rounding of norms and products amounts to.
+        terms = 4 * max(sum(pair) for pair in self.shapes_of_layers)
+        terms += 4 * len(self.shapes_of_layers) + 16
+        bound = self.clip * (1 - terms * np.finfo(np.float64).eps)
+        return np.minimum(1.0, bound / np.maximum(norms, _TINY))
+
+    def _norms(self, rows):
+        total = 0.0
+        for z, v, delta, b in rows:
+            for left, right, weight in (
+                (z, delta, 1.0),
+                (v, b, self.curvature_weight),
+            ):
+                if self.norm == "l1":
+                    product = np.abs(left).sum(axis=1)
+                    product = product * np.abs(right).sum(axis=1)
+                    total = total + weight * product
+                else:
+                    # Not as products of squares, which may underflow.
+                    product = _lengths(left) * _lengths(right)
+                    total = np.hypot(total, weight * product)
+        return total
+
+    def pack(self, statistics, norm):
+        """The vector that is perturbed, a copy."""
+        return np.array(statistics[0])
+
+    def unpack(self, vector, norm):
+        """`(gradient, curvature)`, each `(P,)`, the curvature as itself."""
+        p = self.num_weights
+        return vector[:p], vector[p:] / self.curvature_weight
+
+    def layers(self, vector):
+        """A vector `(P,)` as list of `(inputs, units)` arrays."""
+        found, start = [], 0
+        for inputs, units in self.shapes_of_layers:
+            stop = start + inputs * units
+            found.append(vector[start:stop].reshape(inputs, units))
+            start = stop
+        return found
+
+    def config(self):
+        return dataclasses.asdict(self)
+
+
+def _lengths(rows):
+    """`(n,)` L2 norms that neither underflow nor overflow early."""
+    largest = np.maximum(np.abs(rows).max(axis=1, keepdims=True), _TINY)
+    scaled = rows / largest
+    return largest[:, 0] * np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
