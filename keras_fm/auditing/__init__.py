@@ -1,0 +1,47 @@
+"""Audits: lower bounds on what a mechanism really reveals."""
+
+from keras_fm.auditing.bounds import (
+    CoinRunBound,
+    ManyRunBound,
+    OneRunBound,
+    coin_run_bound,
+    coin_run_epsilon,
+    default_guess_counts,
+    many_run_epsilon,
+    one_run_best,
+    one_run_epsilon,
+    one_run_p_value,
+)
+from keras_fm.auditing.canaries import (
+    CanaryPlan,
+    PlantedCanaries,
+    canary_losses,
+    include_scores,
+    swap_scores,
+)
+from keras_fm.auditing.white_box import (
+    log_likelihood_ratio,
+    record_difference,
+    release_epsilon,
+)
+
+__all__ = [
+    "CanaryPlan",
+    "CoinRunBound",
+    "ManyRunBound",
+    "OneRunBound",
+    "PlantedCanaries",
+    "canary_losses",
+    "coin_run_bound",
+    "coin_run_epsilon",
+    "default_guess_counts",
+    "include_scores",
+    "log_likelihood_ratio",
+    "many_run_epsilon",
+    "one_run_best",
+    "one_run_epsilon",
+    "one_run_p_value",
+    "record_difference",
+    "release_epsilon",
+    "swap_scores",
+]

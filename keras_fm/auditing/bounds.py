@@ -1,0 +1,640 @@
+"""Lower bounds on epsilon from guesses about secret coins.
+
+Somebody flips coins, lets each decide one record of a data set, runs a
+mechanism and guesses the coins from its output. The smaller epsilon is, the
+fewer guesses can be right; too many right ones refute it. Three settings:
+
+* one run, a coin for every canary (Steinke, Nasr and Jagielski 2023);
+* many runs, a coin for every run: whether it sees D or its neighbour D';
+* many runs on D and many on D', a test at a threshold between them.
+
+All are free of assumptions about the mechanism. A bound says "with this
+confidence the mechanism is not (epsilon, delta)-private for a smaller
+epsilon"; a bound of 0 says nothing. Proofs: docs/proofs/audit.md.
+"""
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+from scipy import special, stats
+
+_TOLERANCE = 1e-6
+# Of the error of a coin-run bound, what the share of guesses may use.
+_SHARE_OF_GUESSES = 0.1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OneRunBound:
+    """What one run with many canaries shows.
+
+    Attributes:
+        epsilon: the lower bound, 0 if nothing was shown.
+        ceiling: the bound had all of these guesses been right: no mechanism,
+            however leaky, gets beyond it.
+        guesses, correct: of the guess count that gave the bound.
+        candidates: canaries with a coin.
+        delta, confidence: for which it holds; confidence is over all guess
+            counts that were tried.
+    """
+
+    epsilon: float
+    ceiling: float
+    guesses: int
+    correct: int
+    candidates: int
+    delta: float
+    confidence: float
+
+    @property
+    def at_ceiling(self):
+        """Whether every guess was right: more canaries would show more."""
+        return self.correct == self.guesses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CoinRunBound:
+    """What many runs show, each with a coin of its own.
+
+    Attributes:
+        epsilon: the lower bound, 0 if nothing was shown.
+        ceiling: the bound had all of these guesses been right.
+        runs: on which the bound rests.
+        guesses, correct: runs that were guessed, and those guessed right.
+        threshold: score from which on a run was guessed.
+        delta, confidence: for which it holds.
+    """
+
+    epsilon: float
+    ceiling: float
+    runs: int
+    guesses: int
+    correct: int
+    threshold: float
+    delta: float
+    confidence: float
+
+    @property
+    def at_ceiling(self):
+        return self.correct == self.guesses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ManyRunBound:
+    """What a test shows over runs on D and runs on D'.
+
+    Attributes:
+        epsilon: the lower bound, 0 if nothing was shown.
+        ceiling: the bound of a test that is never wrong in as many runs.
+        threshold: scores above it are taken for D.
+        detections, runs: runs on D above the threshold, and all that the
+            bound rests on.
+        false_alarms, other_runs: the same for D'.
+        delta, confidence: for which it holds.
+    """
+
+    epsilon: float
+    ceiling: float
+    threshold: float
+    detections: int
+    runs: int
+    false_alarms: int
+    other_runs: int
+    delta: float
+    confidence: float
+
+    @property
+    def at_ceiling(self):
+        return self.detections == self.runs and self.false_alarms == 0
+
+
+def one_run_p_value(correct, guesses, candidates, *, epsilon, delta):
+    """How likely so many right guesses are under (epsilon, delta).
+
+    With q = 1 / (1 + exp(-epsilon)) and W ~ Binomial(guesses, q),
+
+        p = min(1, beta + 2 candidates delta alpha),
+        beta = P[W >= correct],
+        alpha = max over i = 1..correct of P[correct - i <= W < correct] / i.
+
+    A p-value for levels up to 1/2 (docs/proofs/audit.md, corollary 2).
+
+    Args:
+        correct, guesses, candidates: ints, see `one_run_epsilon`.
+        epsilon: float >= 0, the claim that is tested.
+        delta: float in [0, 1).
+
+    Returns:
+        float.
+
+    Raises:
+        ValueError: if a value is outside its range.
+
+    Example:
+
+    >>> p = one_run_p_value(90, 100, 1000, epsilon=1.0, delta=1e-5)
+    >>> round(p, 5)
+    0.00084
+    """
+    correct, guesses, candidates = _check_guesses(correct, guesses, candidates)
+    if correct.ndim:
+        raise ValueError("`one_run_p_value` takes one count of each kind.")
+    _check_delta(delta)
+    if not (math.isfinite(epsilon) and epsilon >= 0):
+        raise ValueError(
+            "`epsilon` must be a finite number of at least 0. "
+            f"Received: epsilon={epsilon}"
+        )
+    p_value = _p_value_of_epsilon(
+        int(correct), int(guesses), int(candidates), float(delta)
+    )
+    return p_value(float(epsilon))
+
+
+def one_run_epsilon(correct, guesses, candidates, *, delta, confidence=0.95):
+    """Lower bound on epsilon from one run with many canaries.
+
+    The largest epsilon, to 1e-6, whose `one_run_p_value` is at most
+    1 - confidence. It audits the relation that flipping one coin is a step
+    of: *swap* coins (one of two records or labels in the same place) audit
+    replace_one, *include* coins (present or not) audit add_remove.
+
+    Assumes: the coins are fair, independent of each other and of all else;
+    every guess depends on the coins through the output of the mechanism
+    only; `guesses` was fixed in advance (fewer may be made). Several counts
+    need a correction: `one_run_best`.
+
+    Args:
+        correct: int or array, guesses that were right.
+        guesses: int or array, guesses that were made.
+        candidates: int or array, coins that were flipped, guessed or not.
+        delta: float in [0, 1).
+        confidence: float in [0.5, 1).
+
+    Returns:
+        float, or an array of the arguments' common shape; 0 where nothing
+        is shown.
+
+    Raises:
+        ValueError: if a value is outside its range.
+
+    Example:
+
+    >>> round(one_run_epsilon(90, 100, 1000, delta=1e-5), 3)
+    1.626
+    """
+    correct, guesses, candidates = _check_guesses(correct, guesses, candidates)
+    _check_delta(delta)
+    _check_confidence(confidence)
+    # Many audits differ in few counts.
+    rows = np.stack([a.ravel() for a in (correct, guesses, candidates)], axis=1)
+    distinct, where = np.unique(rows, axis=0, return_inverse=True)
+    found = np.array(
+        [
+            _one_run_epsilon(
+                *map(int, row), float(delta), 1 - float(confidence)
+            )
+            for row in distinct
+        ]
+    )
+    epsilons = found[where.ravel()].reshape(correct.shape)
+    return epsilons if correct.ndim else float(epsilons)
+
+
+# Counts recur: the ceiling of every audit, and simulated audits.
+@functools.lru_cache(maxsize=4096)
+def _one_run_epsilon(correct, guesses, candidates, delta, level):
+    # Without delta the level is a quantile of the beta distribution, and
+    # with it the bound is smaller.
+    high = _odds_epsilon(*_lower_rate(correct, guesses, level))
+    if delta == 0 or high == 0:
+        return high
+    p_value = _p_value_of_epsilon(correct, guesses, candidates, delta)
+    if p_value(0.0) > level:
+        return 0.0
+    low = 0.0
+    while high - low > _TOLERANCE:
+        middle = (low + high) / 2
+        if p_value(middle) <= level:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _p_value_of_epsilon(correct, guesses, candidates, delta):
+    """`one_run_p_value` as a function of epsilon alone."""
+    # Wrong guesses, whose probability keeps its precision for large epsilon.
+    wrong = guesses - correct
+    below = np.arange(wrong + 1, guesses + 1)
+    coefficients = (
+        special.gammaln(guesses + 1)
+        - special.gammaln(below + 1)
+        - special.gammaln(guesses - below + 1)
+    )
+
+    def p_value(epsilon):
+        beta = special.bdtr(wrong, guesses, special.expit(-epsilon))
+        if delta == 0 or correct == 0:
+            return float(min(1.0, beta))
+        # log(1 - rate) and log(rate) of a wrong guess.
+        log_right = -np.logaddexp(0.0, -epsilon)
+        log_wrong = -np.logaddexp(0.0, epsilon)
+        mass = np.exp(
+            coefficients + below * log_wrong + (guesses - below) * log_right
+        )
+        alpha = np.max(np.cumsum(mass) / np.arange(1, correct + 1))
+        return float(min(1.0, beta + 2 * candidates * delta * alpha))
+
+    return p_value
+
+
+def default_guess_counts(candidates):
+    """m, m/2, m/4, ..., down to 25 guesses: a rule from m alone.
+
+    All guesses serve a mechanism that leaks about every canary; few guesses
+    one that betrays only some of them. Halving again costs little: the
+    correction grows with the number of counts, which is log2 of m / 25.
+
+    Example:
+
+    >>> default_guess_counts(1000)
+    (1000, 500, 250, 125, 62, 31)
+    """
+    candidates = _check_whole("candidates", candidates)
+    if candidates < 1:
+        raise ValueError(
+            "`candidates` must be a positive integer. Received: "
+            f"candidates={candidates}"
+        )
+    counts = [int(candidates)]
+    while counts[-1] // 2 >= 25:
+        counts.append(counts[-1] // 2)
+    return tuple(counts)
+
+
+def one_run_best(scores, coins, *, delta, confidence=0.95, guess_counts=None):
+    """The best `one_run_epsilon` over some numbers of guesses.
+
+    For each count r the r canaries with the largest |score| are guessed:
+    1 where the score is positive, 0 elsewhere; the others are abstentions.
+    Every count gets an equal part of the error (Bonferroni), so the best of
+    the bounds holds with `confidence`.
+
+    Args:
+        scores: `(m,)` finite floats: functions of the mechanism's output and
+            of the canaries, never of the coins.
+        coins: `(m,)` zeros and ones.
+        delta: float in [0, 1).
+        confidence: float in [0.5, 1).
+        guess_counts: `None` for `default_guess_counts(m)`, or ints in
+            [1, m], fixed before the scores were seen.
+
+    Returns:
+        A `OneRunBound`.
+
+    Raises:
+        ValueError: if a value is outside its range.
+
+    Example:
+
+    >>> coins = np.arange(1000) % 2
+    >>> bound = one_run_best(2.0 * coins - 1, coins, delta=1e-5)
+    >>> bound.guesses, round(bound.epsilon, 2), bound.at_ceiling
+    (1000, 5.27, True)
+    """
+    scores, coins = _check_scores(scores, coins)
+    if guess_counts is None:
+        guess_counts = default_guess_counts(len(scores))
+    counts = np.unique(_check_whole("guess_counts", guess_counts))[::-1]
+    if counts.size == 0 or counts[-1] < 1 or counts[0] > len(scores):
+        raise ValueError(
+            "`guess_counts` must be integers between 1 and the number of "
+            f"canaries, {len(scores)}. Received: guess_counts={guess_counts}"
+        )
+    _check_confidence(confidence)
+    order = np.argsort(-np.abs(scores), kind="stable")
+    right = np.cumsum((scores[order] > 0) == coins[order])[counts - 1]
+    corrected = 1 - (1 - confidence) / len(counts)
+    bounds, ceilings = one_run_epsilon(
+        np.stack([right, counts]),
+        counts,
+        len(scores),
+        delta=delta,
+        confidence=corrected,
+    )
+    best = int(np.argmax(bounds))
+    return OneRunBound(
+        epsilon=float(bounds[best]),
+        ceiling=float(ceilings[best]),
+        guesses=int(counts[best]),
+        correct=int(right[best]),
+        candidates=len(scores),
+        delta=float(delta),
+        confidence=float(confidence),
+    )
+
+
+def coin_run_epsilon(correct, guesses, runs, *, delta, confidence=0.95):
+    """Lower bound on epsilon from independent runs with a coin each.
+
+    Each run sees D or its neighbour D' by a fair coin, and its coin is
+    guessed from its output or not at all. With rates c of right and w of
+    wrong guesses per run, privacy is c <= exp(epsilon) w + delta. Given the
+    number of guesses the right ones are binomial: with the Clopper-Pearson
+    bounds rho on the share of right guesses and s on the share of runs that
+    were guessed,
+
+        epsilon >= log((rho - delta / s) / (1 - rho)).
+
+    Args:
+        correct: int or array, right guesses.
+        guesses: int or array, runs that were guessed.
+        runs: int or array, all of them.
+        delta: float in [0, 1).
+        confidence: float in [0.5, 1).
+
+    Returns:
+        float or array; 0 where nothing is shown.
+
+    Raises:
+        ValueError: if a value is outside its range.
+
+    Example:
+
+    >>> round(coin_run_epsilon(900, 1000, 5000, delta=1e-5), 3)
+    2.016
+    """
+    correct, guesses, runs = _check_guesses(
+        correct, guesses, runs, whole="runs"
+    )
+    _check_delta(delta)
+    _check_confidence(confidence)
+    level = 1 - confidence
+    if delta > 0:
+        share, _ = _lower_rate(guesses, runs, _SHARE_OF_GUESSES * level)
+        level = (1 - _SHARE_OF_GUESSES) * level
+    right, wrong = _lower_rate(correct, guesses, level)
+    if delta > 0:
+        with np.errstate(divide="ignore"):
+            right = right - delta / share
+    return _odds_epsilon(right, wrong)
+
+
+def coin_run_bound(scores, coins, *, threshold, delta, confidence=0.95):
+    """`coin_run_epsilon` of runs that are guessed by their scores.
+
+    A run is guessed if |score| reaches the threshold: 1 if its score is
+    positive, else 0.
+
+    Args:
+        scores: `(N,)` finite floats, one for each run: functions of its
+            output, never of its coin.
+        coins: `(N,)` zeros and ones.
+        threshold: float >= 0, fixed without these runs.
+        delta: float in [0, 1).
+        confidence: float in [0.5, 1).
+
+    Returns:
+        A `CoinRunBound`.
+
+    Raises:
+        ValueError: if a value is outside its range.
+
+    Example:
+
+    >>> coins = np.arange(1000) % 2
+    >>> bound = coin_run_bound(
+    ...     2.0 * coins - 1, coins, threshold=0.5, delta=0.0
+    ... )
+    >>> bound.guesses, round(bound.epsilon, 2), bound.at_ceiling
+    (1000, 5.81, True)
+    """
+    scores, coins = _check_scores(scores, coins)
+    if not (math.isfinite(threshold) and threshold >= 0):
+        raise ValueError(
+            "`threshold` must be a finite number of at least 0. "
+            f"Received: threshold={threshold}"
+        )
+    guessed = np.abs(scores) >= threshold
+    guesses = int(guessed.sum())
+    correct = int((guessed & ((scores > 0) == coins)).sum())
+    epsilon, ceiling = coin_run_epsilon(
+        np.array([correct, guesses]),
+        guesses,
+        len(scores),
+        delta=delta,
+        confidence=confidence,
+    )
+    return CoinRunBound(
+        epsilon=float(epsilon),
+        ceiling=float(ceiling),
+        runs=len(scores),
+        guesses=guesses,
+        correct=correct,
+        threshold=float(threshold),
+        delta=float(delta),
+        confidence=float(confidence),
+    )
+
+
+def many_run_epsilon(
+    scores, other_scores, *, delta, confidence=0.95, threshold=None
+):
+    """Lower bound on epsilon from runs on D and runs on its neighbour D'.
+
+    The test takes scores above the threshold for D. With t its true
+    positive rate (D) and f its false positive rate (D'), privacy is both
+    t <= exp(epsilon) f + delta and 1 - f <= exp(epsilon) (1 - t) + delta,
+    so either kind of error may show the leak. Two one-sided Clopper-Pearson
+    bounds, t from below and f from above, share the error and serve both.
+
+    Args:
+        scores: `(n,)` finite floats, one for each run on D, in an order
+            that does not depend on the scores.
+        other_scores: `(n',)`, the same for D'.
+        delta: float in [0, 1).
+        confidence: float in [0.5, 1).
+        threshold: float, fixed before these scores were seen; or `None`:
+            the first half of the runs on each side chooses it, and the
+            bound rests on the others alone.
+
+    Returns:
+        A `ManyRunBound`.
+
+    Raises:
+        ValueError: if a value is outside its range.
+
+    Example:
+
+    >>> bound = many_run_epsilon(
+    ...     np.ones(500), np.zeros(500), delta=0.0, threshold=0.5
+    ... )
+    >>> round(bound.epsilon, 2), bound.at_ceiling
+    (4.91, True)
+    """
+    scores = _check_finite("scores", scores)
+    other_scores = _check_finite("other_scores", other_scores)
+    _check_delta(delta)
+    _check_confidence(confidence)
+    if threshold is None:
+        if min(len(scores), len(other_scores)) < 2:
+            raise ValueError(
+                "Half of the runs choose the threshold, so at least 2 on "
+                "each side are needed. Give `threshold`, or more runs."
+            )
+        half, other_half = len(scores) // 2, len(other_scores) // 2
+        threshold = _best_threshold(
+            scores[:half], other_scores[:other_half], delta, confidence
+        )
+        scores, other_scores = scores[half:], other_scores[other_half:]
+    elif not math.isfinite(threshold):
+        raise ValueError(
+            f"`threshold` must be finite. Received: threshold={threshold}"
+        )
+    detections = int((scores > threshold).sum())
+    false_alarms = int((other_scores > threshold).sum())
+    runs, other_runs = len(scores), len(other_scores)
+    epsilon, ceiling = _rates_epsilon(
+        np.array([detections, runs]),
+        runs,
+        np.array([false_alarms, 0]),
+        other_runs,
+        delta,
+        confidence,
+    )
+    return ManyRunBound(
+        epsilon=float(epsilon),
+        ceiling=float(ceiling),
+        threshold=float(threshold),
+        detections=detections,
+        runs=runs,
+        false_alarms=false_alarms,
+        other_runs=other_runs,
+        delta=float(delta),
+        confidence=float(confidence),
+    )
+
+
+def _best_threshold(scores, other_scores, delta, confidence):
+    values = np.unique(np.concatenate([scores, other_scores]))
+    picked = np.linspace(0, len(values) - 1, min(len(values), 256))
+    thresholds = values[np.round(picked).astype(int)]
+
+    def above(sample):
+        sample = np.sort(sample)
+        return len(sample) - np.searchsorted(sample, thresholds, "right")
+
+    tried = _rates_epsilon(
+        above(scores),
+        len(scores),
+        above(other_scores),
+        len(other_scores),
+        delta,
+        confidence,
+    )
+    return thresholds[np.argmax(tried)]
+
+
+def _rates_epsilon(detections, runs, false_alarms, others, delta, confidence):
+    level = (1 - confidence) / 2
+    true_low, miss_high = _lower_rate(detections, runs, level)
+    # From above f is one minus the bound of 1 - f from below.
+    rest_low, false_high = _lower_rate(others - false_alarms, others, level)
+    return np.maximum(
+        _odds_epsilon(true_low - delta, false_high),
+        _odds_epsilon(rest_low - delta, miss_high),
+    )
+
+
+def _lower_rate(count, total, level):
+    """Clopper and Pearson's lower bound on a rate, and one minus it.
+
+    Both to full precision: the one with P[Binomial(total, rate) >= count]
+    equal to `level`; 0 where nothing was counted.
+    """
+    count, total = np.broadcast_arrays(count, total)
+    some = count > 0
+    a, b = np.where(some, count, 1), total - count + 1
+    rate = np.where(some, stats.beta.ppf(level, a, b), 0.0)
+    rest = np.where(some, stats.beta.isf(level, b, a), 1.0)
+    return rate, rest
+
+
+def _odds_epsilon(numerator, denominator):
+    """max(0, log(numerator / denominator)), 0 if the numerator is not > 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.log(numerator) - np.log(denominator)
+    epsilon = np.where(np.greater(ratio, 0.0), ratio, 0.0)
+    return epsilon if epsilon.ndim else float(epsilon)
+
+
+def _check_whole(name, value):
+    array = np.asarray(value)
+    if array.dtype == bool or not np.issubdtype(array.dtype, np.number):
+        raise ValueError(f"`{name}` must be integers. Received: {value!r}")
+    if not np.all(np.isfinite(array)) or np.any(array != np.floor(array)):
+        raise ValueError(f"`{name}` must be integers. Received: {value!r}")
+    return array.astype(np.int64)
+
+
+def _check_guesses(correct, guesses, total, whole="candidates"):
+    """The three counts as integer arrays of a common shape."""
+    correct, guesses, total = np.broadcast_arrays(
+        _check_whole("correct", correct),
+        _check_whole("guesses", guesses),
+        _check_whole(whole, total),
+    )
+    if np.any(correct < 0) or np.any(correct > guesses):
+        raise ValueError(
+            "`correct` must be between 0 and the number of guesses. "
+            f"Received: correct={correct}, guesses={guesses}"
+        )
+    if np.any(guesses > total) or np.any(total < 1):
+        raise ValueError(
+            f"`{whole}` must be at least 1 and at least the number of "
+            f"guesses. Received: guesses={guesses}, {whole}={total}"
+        )
+    return correct, guesses, total
+
+
+def _check_delta(delta):
+    if not 0 <= delta < 1:
+        raise ValueError(f"`delta` must be in [0, 1). Received: delta={delta}")
+
+
+def _check_confidence(confidence):
+    if not 0.5 <= confidence < 1:
+        raise ValueError(
+            "`confidence` must be in [0.5, 1). "
+            f"Received: confidence={confidence}"
+        )
+
+
+def _check_finite(name, scores):
+    scores = np.asarray(scores, np.float64)
+    if scores.ndim != 1 or scores.size == 0:
+        raise ValueError(
+            f"`{name}` must have shape (number,), with at least one entry. "
+            f"Received: shape={scores.shape}"
+        )
+    if not np.all(np.isfinite(scores)):
+        raise ValueError(
+            f"`{name}` must be finite; {np.sum(~np.isfinite(scores))} of "
+            f"{scores.size} are not. Did the training diverge?"
+        )
+    return scores
+
+
+def _check_scores(scores, coins):
+    scores = _check_finite("scores", scores)
+    coins = np.asarray(coins)
+    if coins.shape != scores.shape:
+        raise ValueError(
+            "Every score needs one coin. Received: scores of shape "
+            f"{scores.shape}, coins of shape {coins.shape}"
+        )
+    if not np.all((coins == 0) | (coins == 1)):
+        raise ValueError("`coins` must be zeros and ones.")
+    return scores, coins.astype(bool)
