@@ -28,7 +28,7 @@ _CORE = [
     "scikit-learn>=1.3",
     "matplotlib>=3.7",
 ]
-_TEST = ["pytest>=8", "hypothesis>=6.100", "ruff>=0.6"]
+_TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "ruff>=0.6"]
 
 setuptools.setup(
     name="keras-fm",

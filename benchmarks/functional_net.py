@@ -97,13 +97,16 @@ def functional(form, data, train, depth, rounds, epsilon):
 
 
 def rival(data, train, depth, epsilon):
-    """DP-SGD of the best learning rate, and its ledger."""
+    """DP-SGD of the best learning rate, and its ledger.
+
+    It has the same public maps: `train` is what they make of the records.
+    """
     x, y = train
     cut = len(x) * 4 // 5
 
     def fit(rate, x, y):
-        body = [keras.Input(x.shape[1:]), *below()]
-        model = keras.Sequential([*body, *layers(data, depth, "tanh")])
+        inputs = keras.Input(x.shape[1:])
+        model = keras.Sequential([inputs, *layers(data, depth, "tanh")])
         config = dp_sgd.DPSGDConfig(
             learning_rate=rate,
             l2_norm_clip=0.1,
@@ -162,9 +165,11 @@ def main(_):
         keras.utils.set_random_seed(draw)
         start, more = time.process_time(), {}
         if form == "dp_sgd":
+            mapped = keras.Sequential([keras.Input(x.shape[1:]), *below()])
+            train = mapped.predict(train[0], verbose=0), train[1]
             model, ledger, rate = rival(data, train, depth, epsilon)
             more["learning_rate"] = rate
-            z = model.predict(x)
+            z = model.predict(mapped.predict(x, verbose=0))
         else:
             model, ledger = functional(
                 form, data, train, depth, rounds, epsilon

@@ -5,8 +5,10 @@ Perturb the coefficients of an objective once, then train with ordinary
 """
 
 from keras_fm import (
+    auditing,
     baselines,
     callbacks,
+    composition,
     datasets,
     features,
     filters,
@@ -34,8 +36,10 @@ __all__ = [
     "Release",
     "Rounds",
     "__version__",
+    "auditing",
     "baselines",
     "callbacks",
+    "composition",
     "datasets",
     "features",
     "filters",

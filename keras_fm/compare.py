@@ -19,6 +19,9 @@ and every method starts from the same initial weights:
   encoder of `hidden` units, pre-trained, then fine-tuned.
 * `dpa_proven`: the affine layer of `proven` becomes a `PrivateEncoder`: the
   same budget also pays for its moments.
+* `functional_published`: `keras_fm.models.FunctionalNet` as published, all
+  layers, sigmoid, ten rounds.
+* `functional_proven`: the proven form, all layers, tanh, ten rounds.
 * `dp_sgd_vectorized`, `dp_sgd_sequential`: all layers train by
   tensorflow-privacy's DP-SGD, in its two forms.
 * `dp_sgd_head`: DP-SGD on the features that `proven` uses, output layer
@@ -52,7 +55,11 @@ from keras_fm.layers.perturbed_affine import PerturbedAffine
 from keras_fm.layers.private_dense import PrivateDense
 from keras_fm.layers.private_encoder import PrivateEncoder
 from keras_fm.losses import TaylorCrossEntropy
-from keras_fm.models import AdaptiveLaplace, DeepPrivateAutoencoder
+from keras_fm.models import (
+    AdaptiveLaplace,
+    DeepPrivateAutoencoder,
+    FunctionalNet,
+)
 
 METHODS = (
     "non_private",
@@ -63,6 +70,8 @@ METHODS = (
     "adlm_proven",
     "dpa_published",
     "dpa_proven",
+    "functional_published",
+    "functional_proven",
     "dp_sgd_vectorized",
     "dp_sgd_sequential",
     "dp_sgd_head",
@@ -77,6 +86,8 @@ _LABELS = {
     "adlm_proven": "proven, adaptive (AdLM)",
     "dpa_published": "published (dPA), claimed",
     "dpa_proven": "proven, auto-encoder (dPA)",
+    "functional_published": "published (FunctionalNet)",
+    "functional_proven": "proven, FunctionalNet",
     "dp_sgd_vectorized": "DP-SGD, vectorized optimizer",
     "dp_sgd_sequential": "DP-SGD, DPSequential",
     "dp_sgd_head": "DP-SGD on proven's features",
@@ -299,7 +310,9 @@ class _Trainer:
 
     def _train_keras(self, method, epsilon, seed, log_dir):
         spec = self.spec
-        loss = TaylorCrossEntropy()
+        # A FunctionalNet brings its own.
+        functional = method.startswith("functional")
+        loss = None if functional else TaylorCrossEntropy()
         callbacks, private, epochs = [], None, spec.epochs
         if method == "non_private":
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -332,9 +345,20 @@ class _Trainer:
                 batch_size=spec.batch_size,
                 optimizer=keras.optimizers.Adam(spec.learning_rate),
             )
+        elif method == "functional_published":
+            model = self._functional_net(seed, published=True)
+            private = PrivateModel(
+                epsilon,
+                data=(self.x, self.y),
+                guarantee="published",
+                lot="data",
+            )
+            epochs = 1
         else:
             if method == "proven":
                 model = self._model(seed, trainable=False)
+            elif method == "functional_proven":
+                model = self._functional_net(seed)
             elif method == "dpa_proven":
                 model = self._proven_dpa(seed)
             else:
@@ -431,6 +455,35 @@ class _Trainer:
                     name="output",
                 ),
             ]
+        )
+
+    # FunctionalNet -------------------------------------------------------
+
+    def _functional_net(self, seed, published=False):
+        """All layers, on features of norm 8; ten rounds."""
+        layers = []
+        if self.spec.hidden:
+            affine = self._affine(seed)
+            if published:
+                affine.activation = keras.activations.sigmoid
+            layers.append(affine)
+        # What one class of many would learn first.
+        rare = keras.initializers.Constant(-math.log(max(1, self.classes - 1)))
+        layers.append(
+            keras.layers.Dense(
+                self.classes,
+                kernel_initializer=self._head_initializer(seed),
+                bias_initializer=rare,
+                name="output",
+            )
+        )
+        paper = {"curvature": "diagonal", "step_size": 1.0, "momentum": 0.0}
+        return FunctionalNet(
+            self.x.shape[1:],
+            layers,
+            rounds=10,
+            below=[keras.layers.Rescaling(8.0)],
+            **(paper if published else {}),
         )
 
     # DP-SGD --------------------------------------------------------------

@@ -11,7 +11,7 @@ import math
 
 import dp_accounting
 import numpy as np
-from dp_accounting import rdp
+from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
 from keras_fm import domain
 from keras_fm import mechanisms as mechanisms_lib
@@ -500,33 +500,60 @@ def rdp_epsilon(mechanisms, delta):
     mechanisms = tuple(mechanisms)
     if not mechanisms:
         return 0.0
-    accountant = rdp.RdpAccountant(
-        _RDP_ORDERS, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    )
-    for mechanism in mechanisms:
-        accountant.compose(*_event(mechanism))
+    orders = np.asarray(_RDP_ORDERS, np.float64)
+    total = sum(_divergences(mechanism, orders) for mechanism in mechanisms)
     return mechanisms_lib.epsilon_with_overflow(
-        accountant.get_epsilon,
-        accountant.get_delta,
+        lambda delta: rdp.compute_epsilon(orders, total, delta)[0],
+        lambda epsilon: rdp.compute_delta(orders, total, epsilon)[0],
         delta,
         math.fsum(m.overflow_probability for m in mechanisms),
     )
 
 
-def _event(mechanism):
-    """A dp_accounting event and how often it happens."""
+def _divergences(mechanism, orders):
+    """Renyi divergences of all runs of a mechanism."""
     pure = mechanism.pure_epsilon()
     if math.isfinite(pure):
-        # Of an event of this name only its pure epsilon is used.
-        return dp_accounting.LaplaceDpEvent(1 / pure), 1
-    event = dp_accounting.GaussianDpEvent(mechanism.noise_multiplier)
-    if not isinstance(mechanism, SampledGaussianMechanism):
-        return event, 1
-    if mechanism.sampling_rate < 1:
-        event = dp_accounting.PoissonSampledDpEvent(
-            mechanism.sampling_rate, event
-        )
-    return event, mechanism.steps
+        return pure_divergences(pure, orders)
+    event, count = dp_accounting.GaussianDpEvent(mechanism.noise_multiplier), 1
+    if isinstance(mechanism, SampledGaussianMechanism):
+        count = mechanism.steps
+        if mechanism.sampling_rate < 1:
+            event = dp_accounting.PoissonSampledDpEvent(
+                mechanism.sampling_rate, event
+            )
+    accountant = rdp.RdpAccountant(
+        orders, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
+    accountant.compose(event, count)
+    return accountant.rdp
+
+
+def pure_divergences(epsilon, orders):
+    """Renyi divergences that every pure mechanism meets: those of randomised
+    response.
+
+    dp_accounting's Laplace event means this in some releases and Laplace
+    noise, whose divergences are smaller, in others. It is
+    `ln(cosh((a - 1/2) epsilon) / cosh(epsilon / 2)) / (a - 1)`, written
+    without cancellation.
+
+    Args:
+        epsilon: float > 0.
+        orders: array of orders above 1.
+    """
+    far = orders * epsilon > 30
+    a = np.where(far, 2.0, orders)
+    scale = min(epsilon, 15.0)
+    near = np.log1p(
+        2
+        * np.sinh(a * scale / 2)
+        * np.sinh((a - 1) * scale / 2)
+        / np.cosh(scale / 2)
+    )
+    x, y = (orders - 0.5) * epsilon, epsilon / 2
+    beyond = np.logaddexp(x, -x) - np.logaddexp(y, -y)
+    return np.where(far, beyond, near) / (orders - 1)
 
 
 # Validation ---------------------------------------------------------------

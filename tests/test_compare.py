@@ -48,9 +48,9 @@ def spec(path, **kwargs):
 def test_columns_say_what_is_proven_and_what_is_claimed(small, tmp_path):
     outcomes = compare.run(spec(small), out=str(tmp_path / "o"), progress=False)
     rows = {(r["method"], r["epsilon"]): r for r in compare.summarise(outcomes)}
-    assert len(rows) == 2 + 6 * 2
+    assert len(rows) == 2 + 8 * 2
     for epsilon in (1.0, 100.0):
-        for model in ("adlm", "dpa"):
+        for model in ("adlm", "dpa", "functional"):
             found = rows[f"{model}_proven", epsilon]
             assert 0.99 * epsilon < found["proven"] <= epsilon
             found = rows[f"{model}_published", epsilon]
@@ -107,6 +107,13 @@ def test_all_methods_begin_with_the_same_weights(small):
     body = trainer._dp_sgd_model("dp_sgd_sequential", 0, (16,))
     for a, b in zip(reference, body.get_weights()):
         np.testing.assert_array_equal(a, b)
+    for published in (False, True):
+        # All but the bias of the output layer, which starts at the rarity
+        # of a class.
+        net = trainer._functional_net(0, published)
+        for a, b in zip(reference[:-1], net.get_weights()):
+            np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(net.get_weights()[-1], -np.log(2))
 
 
 def test_dp_sgd_beside_ours(small, tmp_path):

@@ -21,7 +21,9 @@ FRAMEWORKS = {
 TENSORFLOW = {"tensorflow", "tensorflow_privacy", "tf_keras"}
 CORE = {
     "keras_fm.budget",
+    "keras_fm.auditing",
     "keras_fm.claims",
+    "keras_fm.composition",
     "keras_fm.domain",
     "keras_fm.filters",
     "keras_fm.ledger",
@@ -170,8 +172,15 @@ def test_layers_and_losses_cannot_release():
 def test_the_core_is_layered():
     """What a number means, what noise costs and who spends stay apart."""
     lower = {
+        "auditing": CORE
+        - {f"keras_fm.{m}" for m in ("auditing", "domain", "mechanisms")},
         "budget": CORE,
         "claims": CORE - {"keras_fm.budget"},
+        "composition": CORE
+        - {
+            f"keras_fm.{m}"
+            for m in ("composition", "domain", "mechanisms", "sampling")
+        },
         "domain": CORE,
         "filters": CORE,
         "mechanisms": CORE,

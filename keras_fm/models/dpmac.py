@@ -588,7 +588,7 @@ class DPMAC(keras.Model):
         return mean + surrogate + penalties
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if y is None and not self._steps.loss.labels:
+        if y is None:
             y = self._targets(None, self._features(x))
         return super().compute_metrics(x, y, y_pred, sample_weight)
 

@@ -443,7 +443,7 @@ class FunctionalNet(keras.Model):
         return total
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if y is None and not self._expansion.loss.labels:
+        if y is None:
             y = self._targets(None, self._features(x))
         return super().compute_metrics(x, y, y_pred, sample_weight)
 

@@ -37,7 +37,8 @@ def error(model, x, y, weights):
     """The error of a record, from the activations' own functions."""
     z = ops.convert_to_tensor(x)
     for layer, (kernel, bias) in zip(model.private_layers, weights):
-        z = layer.activation(ops.matmul(z, kernel) + bias)
+        kernel, bias = (ops.convert_to_tensor(w) for w in (kernel, bias))
+        z = layer.activation(ops.add(ops.matmul(z, kernel), bias))
     y = ops.convert_to_tensor(y)
     if model.needs_labels:
         return ops.sum(ops.softplus(z) - y * z)
