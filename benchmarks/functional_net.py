@@ -42,7 +42,7 @@ _LAYERS = flags.DEFINE_list("layers", ["1", "2", "3"], "")
 _ROUNDS = flags.DEFINE_list("rounds", ["1", "3", "10"], "")
 _EPSILONS = flags.DEFINE_list("epsilons", ["0.5", "2", "8"], "")
 _DRAWS = flags.DEFINE_integer("draws", 1, "Runs of each.")
-DELTA = 1e-5
+_DELTA = flags.DEFINE_float("delta", 1e-5, "0 for pure epsilon (proven).")
 NORM = 8.0
 UNITS = {"digits": 32, "mnist": 64}
 RATES = (0.25, 1.0, 4.0, 16.0)
@@ -83,7 +83,7 @@ def functional(form, data, train, depth, rounds, epsilon):
         )
     else:
         private = fm.callbacks.PrivateModel(
-            fm.PrivacyBudget(epsilon or 1e6, DELTA), data=train
+            fm.PrivacyBudget(epsilon or 1e6, _DELTA.value), data=train
         )
     model.compile("sgd")
     model.fit(
@@ -114,7 +114,7 @@ def rival(data, train, depth, epsilon):
             steps=200,
         )
         fitted = dp_sgd.DPSGDClassifier(
-            model, config, epsilon=epsilon, delta=DELTA
+            model, config, epsilon=epsilon, delta=_DELTA.value
         )
         return fitted.fit(x, y)
 

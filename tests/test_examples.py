@@ -81,3 +81,20 @@ def test_dp_mac(run):
     # Fresh noise; ten classes.
     assert min(accuracies.values()) > 65
     assert "proven:     (epsilon = 1.99" in printed
+
+
+def test_functional_net(run):
+    printed = run("functional_net.py")
+    assert "proven:     (epsilon = 7.99" in printed
+    assert "(round 10 of 10): proven" in printed
+    accuracy = float(printed.split("test accuracy ")[1].split()[0])
+    assert accuracy > 75
+    # Every theorem's epsilon is above the one that is reported.
+    rows = [line.split() for line in printed.splitlines()]
+    known = {
+        row[0]: row[1]
+        for row in rows
+        if row[3:4] == ["bound"] and row[1] != "-"
+    }
+    assert float(known["pld"]) <= 8.01
+    assert all(float(v) >= 7.9 for v in known.values())
