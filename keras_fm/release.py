@@ -273,6 +273,16 @@ class Release:
             f"{type(self.mechanism).__name__}, {self.neighbours}>"
         )
 
+    def vector(self):
+        """The statistics as the vector that the noise was added to, or
+        `None` if they are a function of several.
+
+        Every coordinate has noise of variance
+        `mechanism.coordinate_variance(objective.size)`.
+        """
+        arrays = tuple(self.statistics.values())
+        return self.objective.pack(arrays, self.mechanism.norm)
+
     def save(self, path):
         """Writes the release as `.npz`. It holds no noise and no raw
         statistic, only their sum."""
@@ -591,6 +601,9 @@ class PatchMomentRelease(Release):
 class WeightsRelease(Release):
     """The weights that reads of a `GradientObjective` led to: a function of
     their noisy sums alone."""
+
+    def vector(self):
+        return None
 
 
 class NormHistogramRelease(Release):

@@ -23,6 +23,7 @@ CURVATURES = ("majorized", "diagonal")
 NORMS = ("l2", "l1")
 # The square of a smaller norm must not pass for zero.
 _TINY = 1e-290
+_HUGE = 1e280
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,8 +162,8 @@ class NetworkExpansionObjective:
     # Statistics ----------------------------------------------------------
 
     def zero(self):
-        """Statistics of no record: one vector, float64."""
-        return (np.zeros(self.size),)
+        """Statistics of no record: gradient and curvature, `(P,)` each."""
+        return np.zeros(self.num_weights), np.zeros(self.num_weights)
 
     def accumulate(self, statistics, factors, clip=True):
         """Adds a batch to `statistics`, in place.
@@ -179,16 +180,15 @@ class NetworkExpansionObjective:
         """
         rows = self._check(factors)
         scale = self._scales(rows)
-        found = []
-        for part in (0, 1):
-            weight = (1.0, self.curvature_weight)[part]
-            for z, v, delta, b in rows:
-                left, right = ((z, delta), (v, b))[part]
-                summed = left.T @ (right * scale[:, None])
-                found.append(weight * summed.ravel())
-        (total,) = statistics
-        total += np.concatenate(found)
-        return (total,)
+        gradient, curvature = statistics
+        for total, pairs in (
+            (gradient, [(z, delta) for z, _, delta, _ in rows]),
+            (curvature, [(v, b) for _, v, _, b in rows]),
+        ):
+            total += np.concatenate(
+                [(x.T @ (y * scale[:, None])).ravel() for x, y in pairs]
+            )
+        return gradient, curvature
 
     def _check(self, factors):
         if len(factors) != len(self.shapes_of_layers):
@@ -230,8 +230,10 @@ class NetworkExpansionObjective:
             return np.ones(n)
         with np.errstate(over="ignore", invalid="ignore"):
             norms = self._norms(rows)
-        # A norm that overflows is that of a record that counts for nothing.
-        norms = np.where(np.isfinite(norms), norms, np.inf)
+        # A factor so small that it has lost digits, or a norm that has
+        # overflowed: such a record counts for nothing.
+        with np.errstate(invalid="ignore"):
+            norms = np.where(norms <= _HUGE * self.clip, norms, np.inf)
         # Inside by more than the rounding of norms and products amounts to.
         terms = 4 * max(sum(pair) for pair in self.shapes_of_layers)
         terms += 4 * len(self.shapes_of_layers) + 16
@@ -256,13 +258,14 @@ class NetworkExpansionObjective:
         return total
 
     def pack(self, statistics, norm):
-        """The vector that is perturbed, a copy."""
-        return np.array(statistics[0])
+        """The vector that is perturbed: `[g; curvature_weight h]`."""
+        gradient, curvature = statistics
+        return np.concatenate([gradient, self.curvature_weight * curvature])
 
     def unpack(self, vector, norm):
-        """`(gradient, curvature)`, each `(P,)`, the curvature as itself."""
+        """The inverse of `pack`."""
         p = self.num_weights
-        return vector[:p], vector[p:] / self.curvature_weight
+        return vector[:p].copy(), vector[p:] / self.curvature_weight
 
     def layers(self, vector):
         """A vector `(P,)` as list of `(inputs, units)` arrays."""
