@@ -86,7 +86,7 @@ _LABELS = {
     "adlm_proven": "proven, adaptive (AdLM)",
     "dpa_published": "published (dPA), claimed",
     "dpa_proven": "proven, auto-encoder (dPA)",
-    "functional_published": "published (FunctionalNet)",
+    "functional_published": "published (FunctionalNet), claimed",
     "functional_proven": "proven, FunctionalNet",
     "dp_sgd_vectorized": "DP-SGD, vectorized optimizer",
     "dp_sgd_sequential": "DP-SGD, DPSequential",
@@ -648,7 +648,7 @@ def summarise(outcomes):
 def table(outcomes):
     """The comparison as text, one line per method and epsilon."""
     head = (
-        f"{'method':30} {'epsilon':>7} {'accuracy %':>13} {'claimed':>8} "
+        f"{'method':34} {'epsilon':>7} {'accuracy %':>13} {'claimed':>8} "
         f"{'proven':>8} {'delta':>7} {'neighbours':>11} {'seconds':>8} "
         f"{'MiB':>6}"
     )
@@ -656,7 +656,7 @@ def table(outcomes):
     for r in summarise(outcomes):
         accuracy = f"{100 * r['accuracy']:.1f} +- {100 * r['spread']:.1f}"
         lines.append(
-            f"{_LABELS[r['method']]:30} {_number(r['epsilon']):>7} "
+            f"{_LABELS[r['method']]:34} {_number(r['epsilon']):>7} "
             f"{accuracy:>13} {_number(r['claimed']):>8} "
             f"{_number(r['proven']):>8} {_number(r['delta']):>7} "
             f"{r['neighbours'] or '-':>11} {r['seconds']:>8.1f} "
