@@ -211,7 +211,7 @@ def network_expansion_sensitivity(sizes, *, neighbours):
 
     With P the product of the sizes of the m layers above the inputs. As
     printed, for replace_one; half of it for add_remove. It is no bound: with
-    five inputs and one output in [0, 1] records reach 1.87 for 0.70
+    five inputs and one output in [0, 1] two records reach 1.63 for 0.70
     (docs/proofs/network_expansion.md).
 
     Args:

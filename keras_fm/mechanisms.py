@@ -362,13 +362,29 @@ def _compose_epsilon(mechanisms, delta, scale):
         lambda p, q: p.compose(q),
         [m.loss_distribution(discretization) for m in merged],
     )
+    slack = transform_error(sum(getattr(m, "steps", 1) for m in merged))
     epsilon = epsilon_with_overflow(
-        total.get_epsilon_for_delta,
-        total.get_delta_for_epsilon,
+        lambda left: (
+            total.get_epsilon_for_delta(left - slack)
+            if left > slack
+            else math.inf
+        ),
+        lambda value: total.get_delta_for_epsilon(value) + slack,
         delta,
         math.fsum(m.overflow_probability for m in mechanisms),
     )
     return min(pure, epsilon)
+
+
+def transform_error(runs):
+    """What rounding may take off delta where the distributions of `runs`
+    mechanisms are convolved by fast Fourier transforms.
+
+    Errors of up to 7e-12 were found at 10^6 runs; this is a hundred times
+    that, four units in the last place of 1 for every run, and is added to
+    delta before it is used.
+    """
+    return runs * 2.0**-50 if runs > 1 else 0.0
 
 
 def _coarsening(merged):

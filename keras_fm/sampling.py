@@ -542,7 +542,7 @@ def pure_divergences(epsilon, orders):
         epsilon: float > 0.
         orders: array of orders above 1.
     """
-    far = orders * epsilon > 30
+    far = (orders * epsilon > 30) | (epsilon > 15)
     a = np.where(far, 2.0, orders)
     scale = min(epsilon, 15.0)
     near = np.log1p(

@@ -791,3 +791,29 @@ def test_extreme_plans_end_in_a_number_or_a_reason():
     tiny = rows(gaussian(4.0, 1.0, 10), 1e-30)
     assert tiny["pld"].epsilon is None and "1e-12" in tiny["pld"].note
     assert tiny["renyi"].epsilon > 0
+
+
+@pytest.mark.parametrize("epsilon", [15.5, 18.0, 20.0, 29.0])
+def test_moments_of_large_pure_steps_are_bounds(epsilon):
+    """Where the divergences change their form."""
+    for count in (1, 3):
+        plan = Plan([Stage(mechanism="pure", epsilon=epsilon, count=count)])
+        truth = composition.optimal(plan, 1e-3).epsilon
+        for method in (composition.moments, composition.renyi):
+            assert method(plan, 1e-3).epsilon >= truth * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("delta", [1e-12, 1e-11, 1e-10, 1e-9, 1e-8])
+def test_many_runs_at_a_small_delta_are_bounded(delta):
+    """The rounding of the transforms is paid for, or there is no number."""
+    epsilon, count = 0.001, 100_000
+    plan = Plan(
+        [
+            Stage(mechanism="pure", epsilon=epsilon, count=count),
+            Stage(mechanism="pure", epsilon=epsilon * 1.00001, count=count),
+        ]
+    )
+    truth = composition.optimal_epsilon(epsilon, 2 * count, delta)
+    for method in (composition.pld, composition.optimal):
+        found = method(plan, delta).epsilon
+        assert found is None or found >= truth

@@ -228,7 +228,13 @@ def test_renyi_epsilon_of_what_has_a_formula():
 
 def test_renyi_epsilon_of_any_pure_mechanism_is_a_bound():
     """Noise in L2 norm loses more than Laplace noise of the same epsilon."""
-    for epsilon, count in ((0.0824, 4), (0.5, 3), (2.0, 2)):
+    for epsilon, count in (
+        (0.0824, 4),
+        (0.5, 3),
+        (2.0, 2),
+        (18.0, 1),
+        (20.0, 3),
+    ):
         parts = [L2NormMechanism(sensitivity=1.0, epsilon=epsilon)] * count
         exact = mechanisms.compose_epsilon(parts, 1e-3)
         assert sampling.rdp_epsilon(parts, 1e-3) > exact * (1 - 1e-3)

@@ -78,9 +78,13 @@ class ExpansionPlan(ProvenPlan):
 
     @property
     def labelled(self):
-        # Arrays alone are the targets too.
-        alone = hasattr(self.data, "__array__")
-        return self.trained.needs_labels or not alone
+        if self.trained.needs_labels:
+            return True
+        # Records alone are the targets too.
+        data = getattr(self.data, "element_spec", self.data)
+        if isinstance(data, tuple | list):
+            return len(data) > 1
+        return callable(data) or hasattr(data, "num_batches")
 
     @functools.cached_property
     def _objective(self):
@@ -100,21 +104,30 @@ class ExpansionPlan(ProvenPlan):
             for name in names
         ]
 
+    def check_labels(self, y, n):
+        if y is None:
+            return
+        if self.trained.needs_labels:
+            domain.check_labels(y, self.trained.output_shape[-1])
+        elif not np.all(np.isfinite(y)):
+            raise ValueError("Targets must be finite. At least one is not.")
+
     def _read(self):
         """Factors of every record at the current weights."""
-        labels, units = self.trained.needs_labels, self.trained.output_shape[-1]
+        count = 0
         for x, y, n in self._padded():
+            self.check_labels(y, n)
+            count += n
             if y is not None:
-                if labels:
-                    domain.check_labels(y, units)
-                elif not np.all(np.isfinite(y)):
-                    raise ValueError(
-                        "Targets must be finite. At least one is not."
-                    )
                 filler = np.zeros((len(x) - n, *y.shape[1:]), y.dtype)
                 y = np.concatenate([y, filler])
             found = self.trained.factors(x, y)
             yield ([tuple(part[:n] for part in layer) for layer in found],)
+        if not count:
+            raise ValueError(
+                "`data` held no record in this round. A function must return "
+                "a new iterator at every call."
+            )
 
     # What is learned -----------------------------------------------------
 
@@ -137,7 +150,13 @@ class ExpansionPlan(ProvenPlan):
             model.set_augmented_weights(minimiser)
 
     def carry_out(self):
-        super().carry_out()
+        before = self.trained.augmented_weights()
+        try:
+            super().carry_out()
+        except BaseException:
+            # Weights between rounds are known to no ledger but this one.
+            self.trained.set_augmented_weights(before)
+            raise
         self.releases = {
             **self._pretrained_releases,
             self.trained.name: self.release,
@@ -221,10 +240,25 @@ class ExpansionPlan(ProvenPlan):
             found.append(part.ravel() / max(1.0, np.sum(part**2) / bound))
         return np.concatenate(found)
 
+    def _notes(self):
+        own = f"initial weights of '{self.trained.name}': public by declaration"
+        return (*super()._notes(), own)
+
     def check(self):
         """Refuses models no proof covers and budgets already spent."""
+        if self.trained.was_trained_on_records:
+            raise ValueError(
+                f"'{self.trained.name}' was trained on records before its "
+                "first release, which expands about its weights. Build a new "
+                "model."
+            )
         if self.published:
             self.ledger.check(self.entries())
             model_check.check_built(self.model)
         else:
             super().check()
+
+    def _check_ledgers(self):
+        super()._check_ledgers()
+        if self.trained.is_released:
+            self._check_known(self.trained.name, self.trained.ledger_json)

@@ -499,7 +499,14 @@ class PrivateModel(keras.callbacks.Callback):
                 'for guarantee="proven".'
             )
         if plan.is_done and not self.new_release:
-            model_check.check_proven(plan.model, head)
+            if self.guarantee == "proven":
+                model_check.check_proven(plan.model, head)
+            elif not self._ledger.entries:
+                raise ValueError(
+                    f"'{self.model.name}' carries the release of another "
+                    "PrivateModel, whose ledger holds the claim. Go on with "
+                    "that callback, or build a new model."
+                )
             self._check_same_data(arguments)
             return False
         if not plan.was_trained_on_release:
@@ -617,6 +624,12 @@ class PrivateModel(keras.callbacks.Callback):
     # Checks of the running fit -------------------------------------------
 
     def _check_fit(self, arguments):
+        epochs = self.params.get("epochs", 1)
+        if epochs <= (arguments.get("initial_epoch") or 0):
+            raise ValueError(
+                "A fit without an epoch would be paid for and not trained. "
+                f"Received: epochs={epochs}"
+            )
         for name in ("class_weight", "sample_weight"):
             if arguments.get(name) is not None:
                 raise ValueError(

@@ -19,6 +19,7 @@ from keras_fm.callbacks import (
 from keras_fm.callbacks.step import Step
 from keras_fm.layers.chebyshev_crbm import ChebyshevCRBM
 from keras_fm.layers.dp_pca import DPPCA
+from keras_fm.layers.expansion_state import ExpansionState
 from keras_fm.layers.private_encoder import PrivateEncoder
 from keras_fm.objectives import (
     CrossEntropyObjective,
@@ -412,6 +413,10 @@ class ProvenPlan:
         for layer, _ in self.pretrained:
             if layer.is_released and not self.redo:
                 self._check_known(layer.name, layer.ledger_json)
+        # A FunctionalNet below was made of a release, too.
+        for layer in self.model._flatten_layers(include_self=False):
+            if isinstance(layer, ExpansionState) and layer.is_released:
+                self._check_known(layer.name, layer.ledger_json)
 
     def _check_known(self, name, ledger_json):
         known = [dataclasses.asdict(e) for e in self.ledger.entries]
@@ -455,11 +460,14 @@ class ProvenPlan:
         learn without labels."""
         # A wrong label is an error before the first charge, not after the
         # layers below were paid for.
-        objective = self._head_objective() if self.head else None
         for x, y, n, *owners in self._padded():
-            if objective is not None:
-                objective.targets(y, n)
+            self.check_labels(y, n)
             yield x, n, *owners
+
+    def check_labels(self, y, n):
+        """Refuses labels that the output layer has no class for."""
+        if self.head is not None:
+            self._head_objective().targets(y, n)
 
     def _read_head(self):
         for x, y, n, *owners in self._padded():

@@ -206,4 +206,7 @@ def pld(plan, delta):
     # Bounds tell the order of magnitude.
     rough = renyi(plan, delta), basic(plan, delta, sampled=plan.is_sampled)
     scale = min(r.epsilon for r in rough if r.epsilon is not None)
-    return bound("pld", epsilon_of(parts, delta, scale), delta)
+    epsilon = epsilon_of(parts, delta, scale)
+    if math.isinf(epsilon):
+        return none("pld", "delta is too small for so many runs")
+    return bound("pld", epsilon, delta)

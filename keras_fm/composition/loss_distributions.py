@@ -127,6 +127,11 @@ def _grid(parts, scale):
 
 
 def epsilon_of(parts, delta, scale):
+    """Epsilon of all parts at delta; infinite where the rounding of the
+    transforms may hide as much as delta."""
+    delta -= mechanisms_lib.transform_error(sum(p.count for p in parts))
+    if delta <= 0:
+        return math.inf
     grid = _grid(parts, scale)
     total = functools.reduce(
         lambda p, q: p.compose(q), [p.loss_distribution(grid) for p in parts]

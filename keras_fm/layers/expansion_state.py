@@ -18,7 +18,8 @@ class ExpansionState(HiddenStateLayer):
     Both are saved with the model; noise alone is in neither.
 
     The layer returns its inputs; in training under a proven release it
-    returns zeros, so that no metric of the private records is computed.
+    returns zeros, so that metrics say nothing of how well the model fits the
+    private records.
 
     Example:
 
@@ -31,6 +32,9 @@ class ExpansionState(HiddenStateLayer):
         self._ledger_json = None
         self._published = False
         self.objective_in_use = False
+        self.trained_on_records = False
+        # Counts what a step that was compiled before does not know.
+        self.generation = 0
 
     def call(self, inputs, training=False):
         if training and self.is_released and not self._published:
@@ -93,6 +97,7 @@ class ExpansionState(HiddenStateLayer):
             self._set_hidden(f"minimiser_{index}", np.asarray(value))
         self._published = bool(published)
         self._ledger_json = ledger_json
+        self.generation += 1
 
     def minimiser(self):
         """Weights at the minimum of the released quadratic, as arrays."""
@@ -123,6 +128,7 @@ class ExpansionState(HiddenStateLayer):
             for index, value in enumerate(self._listed(kind)):
                 store[f"{kind}_{index}"] = ops.convert_to_numpy(value)
         store["published"] = np.array(self._published)
+        store["trained_on_records"] = np.array(self.trained_on_records)
         store_ledger(store, self._ledger_json)
 
     def load_own_variables(self, store):
@@ -164,4 +170,6 @@ class ExpansionState(HiddenStateLayer):
             for name, value in arrays.items():
                 self._set_hidden(name, value)
         self._published = bool(np.asarray(store["published"]))
+        self.trained_on_records = bool(np.asarray(store["trained_on_records"]))
         self._ledger_json = ledger
+        self.generation += 1

@@ -183,6 +183,7 @@ class FunctionalNet(keras.Model):
         self.__dict__["_feature_model"] = keras.Model(inputs, features)
         self.__dict__["_feature_shape"] = tuple(features.shape[1:])
         self.__dict__["_state"] = state
+        self.__dict__["_traced"] = state.generation
         self.__dict__["_expansion"] = NetworkExpansion(stages, head, curvature)
         self.expand()
 
@@ -236,6 +237,12 @@ class FunctionalNet(keras.Model):
     def is_released(self):
         """Whether training minimises a released objective."""
         return self._state.is_released
+
+    @property
+    def was_trained_on_records(self):
+        """Whether a step without a release was taken: the weights may carry
+        records that no ledger knows."""
+        return self._state.trained_on_records
 
     @property
     def published(self):
@@ -387,6 +394,12 @@ class FunctionalNet(keras.Model):
             metrics = keras.tree.map_structure(layer_stack.of_logit, metrics)
         super().compile(optimizer, metrics=metrics, **kwargs)
 
+    def make_train_function(self, force=False):
+        # Loaded weights may have brought a release into a compiled model.
+        stale = self._traced != self._state.generation
+        self.__dict__["_traced"] = self._state.generation
+        return super().make_train_function(force=force or stale)
+
     def compile_from_config(self, config):
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.optimizer is not None and not self.optimizer.built:
@@ -407,6 +420,7 @@ class FunctionalNet(keras.Model):
         if not training:
             values = self._expansion.loss.value(constant(y_pred), y)
             return layer_stack.mean(values, rows) + penalties
+        self._state.trained_on_records = True
         return self._exact(features, y, rows) + penalties
 
     def _exact(self, features, y, rows):
@@ -449,8 +463,10 @@ class FunctionalNet(keras.Model):
 
     def _features(self, x):
         """What the first trained layer reads, as constants."""
-        x = self._feature_model(x, training=False)
-        return ops.reshape(constant(x), (-1, *self._feature_shape))
+        x = constant(self._feature_model(x, training=False))
+        kernel = constant(self.private_layers[0].kernel)
+        x = ops.cast(x, kernel.dtype)
+        return ops.reshape(x, (-1, *self._feature_shape))
 
     def _targets(self, y, features):
         return layer_stack.targets(self._expansion.loss, y, features)

@@ -36,6 +36,11 @@ def check_layers(layers, dense_only=False):
                 f"`layers` takes {supported}; public or frozen layers go into "
                 "`below`."
             )
+        elif getattr(layer, "lora_rank", None):
+            raise ValueError(
+                f"Layer {kind} has LoRA weights, whose coefficients are not "
+                "known here."
+            )
         elif getattr(layer, "activity_regularizer", None) is not None:
             raise ValueError(
                 f"`activity_regularizer` of layer {kind} reads records "

@@ -23,7 +23,8 @@ CURVATURES = ("majorized", "diagonal")
 NORMS = ("l2", "l1")
 # The square of a smaller norm must not pass for zero.
 _TINY = 1e-290
-_HUGE = 1e280
+_HUGE = 1e100
+_LARGEST_NORM = 1e250
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -230,10 +231,12 @@ class NetworkExpansionObjective:
             return np.ones(n)
         with np.errstate(over="ignore", invalid="ignore"):
             norms = self._norms(rows)
-        # A factor so small that it has lost digits, or a norm that has
-        # overflowed: such a record counts for nothing.
-        with np.errstate(invalid="ignore"):
-            norms = np.where(norms <= _HUGE * self.clip, norms, np.inf)
+        # Where a product may overflow, or a scaled factor lose its digits,
+        # the record counts for nothing.
+        for row in rows:
+            for factor in (row[0], row[2], row[3]):
+                norms[np.abs(factor).max(axis=1) > _HUGE] = np.inf
+        norms[~(norms <= _LARGEST_NORM)] = np.inf
         # Inside by more than the rounding of norms and products amounts to.
         terms = 4 * max(sum(pair) for pair in self.shapes_of_layers)
         terms += 4 * len(self.shapes_of_layers) + 16

@@ -219,6 +219,121 @@ def test_a_crash_between_rounds_keeps_the_record(data):
         fit(model, data, private)
 
 
+def test_a_crash_leaves_the_weights_that_were_there(data):
+    model, private = build(), private_model(data)
+    start, factors, calls = model.get_weights(), model.factors, []
+
+    def crash(x, y=None):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return factors(x, y)
+
+    model.__dict__["factors"] = crash
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, data, private)
+    # Weights of a round would belong to a ledger that may be lost.
+    for a, b in zip(model.get_weights(), start):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_a_new_release_needs_the_ledger_of_the_first(data):
+    model = build()
+    fit(model, data, private_model(data))
+    fresh = private_model(data, new_release=True)
+    with pytest.raises(ValueError, match="another PrivateModel"):
+        fit(model, data, fresh)
+    assert not fresh.ledger.entries
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_a_model_that_was_trained_on_records_is_refused(data, published):
+    model = build()
+    model.fit(*data, verbose=0)
+    # Recompiling makes the optimizer forget, not the weights.
+    model.compile(keras.optimizers.SGD(1.0))
+    private = (published_model if published else private_model)(data)
+    with pytest.raises(ValueError, match="trained on records"):
+        fit(model, data, private)
+    assert not private.ledger.entries
+
+
+def test_a_saved_model_remembers_that_it_was_trained(data, tmp_path):
+    model = build()
+    model.fit(*data, verbose=0)
+    model.save(tmp_path / "net.keras")
+    loaded = keras.models.load_model(tmp_path / "net.keras", compile=False)
+    loaded.compile("sgd")
+    with pytest.raises(ValueError, match="trained on records"):
+        fit(loaded, data, private_model(data))
+
+
+def test_a_loaded_release_enters_a_step_that_was_compiled_before(
+    data, tmp_path
+):
+    x, y = data
+    released = build()
+    fit(released, data, private_model(data, start="current"))
+    released.save_weights(tmp_path / "net.weights.h5")
+    found = []
+    for records in (x, np.zeros_like(x)):
+        model = build()
+        model.fit(x, y, verbose=0)
+        model.load_weights(tmp_path / "net.weights.h5")
+        model.fit(records, y, shuffle=False, verbose=0)
+        found.append(model.get_weights())
+    for a, b in zip(*found):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_released_net_below_is_in_the_same_ledger(data):
+    lower = build(name="lower", units=())
+    first = private_model(data, epsilon=1.0)
+    fit(lower, data, first)
+    lower.trainable = False
+    upper = build(below=[lower])
+    with pytest.raises(ValueError, match="not in this ledger"):
+        fit(upper, data, private_model(data))
+    ledger = fm.Ledger.from_json(lower.ledger_json)
+    with pytest.raises(fm.BudgetExceededError):
+        fit(upper, data, fm.callbacks.PrivateModel(ledger, data=data))
+
+
+@pytest.mark.parametrize("kind", ["labels", "empty"])
+def test_bad_data_above_a_released_layer_is_refused_unspent(data, kind):
+    x, y = data
+    below = [fm.layers.NormalizationLayer(), fm.layers.DPPCA(4)]
+    model, given = build(below=below), (x, y + 2)
+    if kind == "empty":
+        model, once = build(), iter([(x, y)])
+
+        def given():
+            return once
+
+    private = private_model(given)
+    with pytest.raises(ValueError, match="whole numbers|no record"):
+        fit(model, data, private)
+    # An iterator that ends is seen in the second round.
+    assert len(private.ledger.entries) == (1 if kind == "empty" else 0)
+
+
+def test_a_fit_without_an_epoch_is_refused(data):
+    private = private_model(data)
+    with pytest.raises(ValueError, match="without an epoch"):
+        fit(build(), data, private, epochs=0)
+    assert not private.ledger.entries
+
+
+def test_records_alone_in_a_tuple(data):
+    x = 1 / (1 + np.exp(-data[0]))
+    layers = [keras.layers.Dense(INPUTS, activation="sigmoid")]
+    model = fm.models.FunctionalNet((INPUTS,), layers, loss="squared_error")
+    model.compile("sgd")
+    private = private_model((x,))
+    model.fit(x, x, callbacks=[private], verbose=0)
+    assert len(private.ledger.entries) == 1
+
+
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("label", [-1, CLASSES, 0.5, np.nan])
 def test_labels_outside_the_classes_are_refused_unspent(data, label, published):
@@ -403,6 +518,13 @@ def test_published_and_proven_do_not_mix(data):
     fit(other, data, private_model(data))
     with pytest.raises(ValueError, match="'proven'"):
         fit(other, data, published_model(data))
+
+
+def test_a_second_published_callback_is_refused(data):
+    model = build()
+    fit(model, data, published_model(data))
+    with pytest.raises(ValueError, match="another PrivateModel"):
+        fit(model, data, published_model(data))
 
 
 def test_the_published_form_has_no_lots(data):

@@ -301,6 +301,20 @@ def test_mixed_precision(policy, data):
     assert history["loss"][1] < history["loss"][0]
 
 
+def test_float64(data):
+    x, y = data
+    before = keras.config.dtype_policy()
+    try:
+        keras.config.set_dtype_policy("float64")
+        model = build(below=[])
+        model.fit(x, y, verbose=0)
+        release(model)
+        history = model.fit(x, y, epochs=2, verbose=0).history
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert history["loss"][1] < history["loss"][0]
+
+
 @pytest.mark.parametrize("use_bias", [True, False])
 def test_layers_with_and_without_bias(use_bias, data):
     x, y = data
@@ -363,6 +377,7 @@ def test_bad_arguments(arguments, match):
         ([keras.layers.Conv2D(2, 3)], "no per-record coefficients"),
         ([keras.layers.Flatten(), keras.layers.Dense(2)], "takes Dense;"),
         ([keras.layers.Dense(2, activation="softmax")], "activation"),
+        ([keras.layers.Dense(2, lora_rank=1)], "LoRA"),
         (
             [keras.layers.Dense(2, activity_regularizer="l2")],
             "activity_regularizer",
