@@ -1,0 +1,731 @@
+"""Noise on a power-of-two lattice, exact on a real machine.
+
+A continuous density sampled in floating point leaves holes and steps that an
+observer of the output can tell apart (Mironov 2012). Here a statistic is
+rounded to the multiples of a public power of two, the noise is an integer
+number of steps, and the sum is formed in 64-bit integers. Every sample has
+the stated law exactly, given uniform random bits: no floating point number
+decides one. Proofs: docs/proofs/lattice_noise.md.
+
+Example:
+
+>>> import numpy as np
+>>> release = gaussian_release(
+...     sensitivity=1.0, noise_multiplier=4.0, dimension=3
+... )
+>>> release.lattice.step
+3.0517578125e-05
+>>> noisy = release(np.array([3.0, 1.0, 4.0]), OSWords())
+>>> bool(np.all(noisy % release.lattice.step == 0))
+True
+"""
+
+import bisect
+import dataclasses
+import functools
+import math
+import numbers
+import os
+from fractions import Fraction
+
+import numpy as np
+
+# The random word of a draw: 32 bits for the block, then sign, acceptance, and
+# offset in the block. A wider block takes its offset from a second word.
+_ACCEPT_BITS = 15
+_OFFSET_BITS = 16
+_LARGEST_OFFSET_BITS = 40
+# Blocks of 2^m values with 2^9 to 2^10 blocks to a scale: one draw in about
+# 1500 then needs its exponential. Finer tables leave the cache.
+_SCALE_BITS = 9
+_COLUMN_BITS = 13
+_LARGEST_SCALE = 2 ** (_LARGEST_OFFSET_BITS + _SCALE_BITS + 1)
+# exp(-45) < 2^-64: blocks further out have no weight of their own.
+_FURTHEST_EXPONENT = 45
+# Precision of the table's exponentials, and of the first comparison.
+_TABLE_BITS = 128
+_ACCEPT_MASK = np.uint64(2**_ACCEPT_BITS - 1)
+# Draws handled at once: what they need stays in the second-level cache.
+_CHUNK = 2**14
+# Sums of a saturated statistic and noise stay below 2^63.
+_SATURATION = 2.0**62
+_NOISE_LIMIT = 2**62
+# Variance, in steps squared, that pays for a lattice instead of the line.
+_SMOOTHING_VARIANCE = 4
+
+
+class OSWords:
+    """Random 64-bit words of the operating system's generator.
+
+    On Linux that is ChaCha20, keyed from and rekeyed with the kernel's
+    entropy. Nothing is kept in the process: there is no key to leak, and a
+    forked process draws different words.
+    """
+
+    private = True
+
+    def words(self, count):
+        """Returns `count` random words, `(count,)` uint64, read-only."""
+        return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
+
+    def __repr__(self):
+        return "<OSWords>"
+
+
+class SeededWords:
+    """Words that a seed determines, for tests and studies: not private.
+
+    Anybody who knows the seed can replay the noise and subtract it.
+
+    Args:
+        seed: int or sequence of ints.
+    """
+
+    private = False
+
+    def __init__(self, seed):
+        self._philox = np.random.Philox(np.random.SeedSequence(seed))
+
+    def words(self, count):
+        """Returns the next `count` words, `(count,)` uint64."""
+        return self._philox.random_raw(count)
+
+    def __repr__(self):
+        return "<SeededWords (not private)>"
+
+    def __reduce__(self):
+        raise TypeError(
+            "SeededWords cannot be pickled or copied: its state would "
+            "reveal the noise."
+        )
+
+
+def exp_bounds(numerator, denominator, bits):
+    """Encloses `2**bits * exp(-numerator / denominator)` by integers.
+
+    A Taylor series at the argument over a power of two, then squarings, in
+    integers with every rounding directed outwards.
+
+    Args:
+        numerator: int >= 0.
+        denominator: int > 0.
+        bits: int > 0.
+
+    Returns:
+        Integers `(low, high)` with `low <= 2**bits * exp(...) <= high`. They
+        are equal or adjacent but for arguments next to a rounding boundary.
+
+    Example:
+
+    >>> exp_bounds(1, 1, 20)  # 2^20 / e = 385749.5...
+    (385749, 385750)
+    """
+    if numerator == 0:
+        return 1 << bits, 1 << bits
+    if numerator >= bits * denominator:
+        return 0, 1
+    work = bits + 32
+    argument = (numerator << work) // denominator
+    halvings = max(0, argument.bit_length() - work + 8)
+    # The same integer with more fractional bits is the argument halved.
+    places = work + halvings
+    one = 1 << places
+    total, term, k = one, one, 0
+    while term:
+        k += 1
+        term = (term * argument >> places) // k
+        total += -term if k % 2 else term
+    # At most two units are lost in each term, less than one in the rest.
+    low, high = total - 2 * k - 2, min(total + 2 * k + 2, one)
+    for _ in range(halvings):
+        low = low * low >> places
+        high = (high * high >> places) + 1
+    # The argument was rounded down by less than 2^-work.
+    low = max(low - (1 << places - work), 0)
+    return low >> places - bits, -(-high >> places - bits)
+
+
+class _SymmetricSampler:
+    """Integers x with probability proportional to `exp(-energy(|x|))`.
+
+    |x| is cut into blocks of 2^m values. A block is drawn with its largest
+    weight, by an alias table of 64-bit integers, a value in it uniformly, and
+    the value is accepted with its weight over that of the block. Nearly all
+    are accepted on 15 bits; the others are compared in Python's integers, to
+    as many further random bits as it takes. Past the last block, blocks have
+    weights halved again and again.
+
+    `energy` is a convex, increasing rational function, 0 at 0.
+    """
+
+    def __init__(self, scale):
+        """Builds the table, some 50 ms for large scales.
+
+        Args:
+            scale: Fraction, the distance over which the energy grows by
+                about one.
+        """
+        whole = max(1, math.floor(scale))
+        self._shift = max(0, whole.bit_length() - 1 - _SCALE_BITS)
+        self._width = 1 << self._shift
+        self._lay_blocks()
+        self._fill_table()
+
+    def _energy(self, x):
+        """Numerator and denominator of the energy of `x >= 0`."""
+        raise NotImplementedError
+
+    def _lay_blocks(self):
+        """Weights of blocks, of the tail, and of what is always rejected."""
+
+        def exponent(block):
+            return Fraction(*self._energy(block * self._width))
+
+        # The first block that needs no weight, if the table reaches it; two
+        # columns are left for the tail and for rejection.
+        blocks = bisect.bisect_left(
+            range(2**_COLUMN_BITS - 2), _FURTHEST_EXPONENT, key=exponent
+        )
+        # Over this many blocks of the tail a weight falls to less than half:
+        # exp(-7/10) < 1/2, and a convex energy never grows slower again.
+        self._tail_bits = 0
+        while exponent(blocks + 2**self._tail_bits) - exponent(
+            blocks
+        ) < Fraction(7, 10):
+            self._tail_bits += 1
+        tail = 2 ** (self._tail_bits + 1)
+        bounds = [
+            exp_bounds(*self._energy(block * self._width), _TABLE_BITS)
+            for block in range(blocks + 1)
+        ]
+        upper = [high for _, high in bounds]
+        total = sum(upper[:-1]) + tail * upper[-1]
+        # Integers up to 2^64 in all, after every weight is rounded up.
+        self._unit = ((2**64 - blocks - tail) << _TABLE_BITS) // total
+        self._weights = [-(-self._unit * high >> _TABLE_BITS) for high in upper]
+        self._blocks = blocks
+        used = sum(self._weights[:-1]) + tail * self._weights[-1]
+        self._masses = self._weights[:-1] + [
+            tail * self._weights[-1],
+            2**64 - used,
+        ]
+        # Numbers below these are accepted wherever in the block: no value in
+        # it weighs less than the first of the next one.
+        last = bounds[:-1] if self._shift == 0 else bounds[1:]
+        self._sure = [
+            (self._unit * low << _ACCEPT_BITS) // (weight << _TABLE_BITS)
+            for (low, _), weight in zip(last, self._weights[:-1])
+        ]
+
+    def _fill_table(self):
+        """Alias table (Walker 1977; Vose 1991), in integers."""
+        symbols = len(self._masses)
+        self._column_bits = (symbols - 1).bit_length()
+        columns = 2**self._column_bits
+        capacity = 2**64 // columns
+        left = self._masses + [0] * (columns - symbols)
+        threshold = [capacity] * columns
+        alias = list(range(columns))
+        poor = [i for i, mass in enumerate(left) if mass < capacity]
+        rich = [i for i, mass in enumerate(left) if mass > capacity]
+        while poor:
+            i, donor = poor.pop(), rich[-1]
+            threshold[i], alias[i] = left[i], donor
+            left[donor] -= capacity - left[i]
+            if left[donor] <= capacity:
+                rich.pop()
+                if left[donor] < capacity:
+                    poor.append(donor)
+        # A 64-bit number keeps its column i if it is below this.
+        self._threshold = [i * capacity + t for i, t in enumerate(threshold)]
+        self._alias = np.array(alias, np.int64)
+        # Half of the bits decide, unless they are those of the threshold.
+        self._high = np.array([t >> 32 for t in self._threshold], np.uint64)
+        # Of the tail and of rejections nothing is accepted at once.
+        sure = self._sure + [0] * (columns - len(self._sure))
+        self._sure = np.array(sure, np.uint64)
+
+    def sample(self, size, source):
+        """Draws `size` independent integers.
+
+        Args:
+            size: int >= 0.
+            source: `OSWords`, or `SeededWords` for tests.
+
+        Returns:
+            `(size,)` int64.
+
+        Raises:
+            OverflowError: if a sample is 2^62 or larger in absolute value,
+                which has probability below exp(-4000) at every scale.
+        """
+        out = np.empty(size, np.int64)
+        filled = 0
+        while filled < size:
+            # A few more than are missing, so that one pass mostly does.
+            missing = size - filled
+            count = min(_CHUNK, missing + missing // 256 + 8)
+            drawn = self._draw(count, source)[:missing]
+            out[filled : filled + len(drawn)] = drawn
+            filled += len(drawn)
+        return out
+
+    def _draw(self, count, source):
+        """The accepted ones of `count` draws."""
+        word = source.words(count)
+        high = word >> np.uint64(32)
+        column = (high >> np.uint64(32 - self._column_bits)).view(np.int64)
+        threshold = self._high.take(column)
+        alias = self._alias.take(column)
+        symbol = np.where(high < threshold, column, alias)
+        accept = (word >> np.uint64(_OFFSET_BITS)) & _ACCEPT_MASK
+        sure = accept < self._sure.take(symbol)
+        sure &= high != threshold
+        wide = self._shift > _OFFSET_BITS
+        offset = source.words(count) if wide else word
+        offset = (offset & np.uint64(self._width - 1)).view(np.int64)
+        x = (symbol << self._shift) | offset
+        negative = ((word >> np.uint64(31)) & np.uint64(1)).view(np.int64)
+        for i in np.flatnonzero(~sure):
+            value = self._decide(
+                self._symbol(int(high[i]), int(column[i]), source),
+                int(offset[i]),
+                int(accept[i]),
+                source,
+            )
+            sure[i] = value is not None
+            x[i] = value or 0
+        # Zero has one sign only; else it would come twice as often.
+        sure &= x >= negative
+        x = (x ^ -negative) + negative
+        return x if sure.all() else x[sure]
+
+    def _symbol(self, high, column, source):
+        """The symbol of 32 bits, with 32 more if they do not decide."""
+        threshold = self._threshold[column]
+        if high == threshold >> 32:
+            keeps = (high << 32 | _integer(source) >> 32) < threshold
+        else:
+            keeps = high < threshold >> 32
+        return column if keeps else int(self._alias[column])
+
+    def _decide(self, symbol, offset, accept, source):
+        """The value of a draw that is not accepted at once, or None.
+
+        Args:
+            symbol: int, a block, the tail, or rejection.
+            offset: int, position in the block.
+            accept: int, the first bits of the uniform number to compare.
+        """
+        if symbol > self._blocks:
+            return None
+        unit, block = self._unit, symbol
+        if symbol == self._blocks:
+            halvings = 0
+            while True:
+                word = _integer(source)
+                halvings += 64 - word.bit_length()
+                if word:
+                    break
+            block += halvings << self._tail_bits
+            block += _integer(source) >> 64 - self._tail_bits
+            unit <<= halvings
+        x = (block << self._shift) | offset
+        energy, weight = self._energy(x), self._weights[symbol]
+        bits = _ACCEPT_BITS
+        while True:
+            accept, bits = accept << 64 | _integer(source), bits + 64
+            low, high = exp_bounds(*energy, bits + 32)
+            if (accept + 1) * weight << 32 <= unit * low:
+                break
+            if accept * weight << 32 >= unit * high:
+                return None
+        if x >= _NOISE_LIMIT:
+            raise OverflowError(
+                f"A sample of {self!r} does not fit 64-bit integers."
+            )
+        return x
+
+
+def _integer(source):
+    """One random word as a Python integer."""
+    return int(source.words(1)[0])
+
+
+def _positive_fraction(name, value):
+    """`value` exactly, if it is a finite number greater than 0."""
+    exact = None
+    if isinstance(value, numbers.Rational) and not isinstance(value, bool):
+        # NumPy's integers would overflow inside a Fraction.
+        exact = Fraction(int(value.numerator), int(value.denominator))
+    elif isinstance(value, (float, np.floating)) and math.isfinite(value):
+        exact = Fraction(float(value))
+    if exact is None or exact <= 0:
+        raise ValueError(
+            f"`{name}` must be a finite number greater than 0. "
+            f"Received: {name}={value}"
+        )
+    return exact
+
+
+def _positive_integer(name, value):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, numbers.Integral)
+        or value < 1
+    ):
+        raise ValueError(
+            f"`{name}` must be a positive integer. Received: {name}={value}"
+        )
+    return int(value)
+
+
+class DiscreteLaplace(_SymmetricSampler):
+    """Integers with probability proportional to `exp(-|x| / scale)`.
+
+    Also called two-sided geometric (Ghosh, Roughgarden and Sundararajan
+    2009). Added to integers of L1 sensitivity `D` it is `D / scale`-private,
+    exactly.
+
+    Args:
+        scale: positive number below 2^50: an int, a `Fraction`, or a float,
+            which stands for the rational number that it is.
+
+    Raises:
+        ValueError: if `scale` is not such a number.
+
+    Example:
+
+    >>> DiscreteLaplace(3).sample(4, SeededWords(1)).dtype
+    dtype('int64')
+    """
+
+    def __init__(self, scale):
+        self.scale = _positive_fraction("scale", scale)
+        if self.scale >= _LARGEST_SCALE:
+            raise ValueError(
+                f"`scale` must be below 2**50 steps of the lattice. "
+                f"Received: scale={scale}"
+            )
+        super().__init__(self.scale)
+
+    def _energy(self, x):
+        return x * self.scale.denominator, self.scale.numerator
+
+    @property
+    def variance(self):
+        """Variance, float: slightly below `2 * scale**2`."""
+        # 2 q / (1 - q)^2 = 1 / (2 sinh(1 / (2 scale))^2), without loss.
+        half = 1 / (2 * float(self.scale))
+        return 1 / (2 * math.sinh(half) ** 2) if half < 350 else 0.0
+
+    def __repr__(self):
+        return f"<DiscreteLaplace (scale={float(self.scale):g})>"
+
+
+class DiscreteGaussian(_SymmetricSampler):
+    """Integers with probability proportional to `exp(-x^2 / (2 variance))`.
+
+    The discrete Gaussian of Canonne, Kamath and Steinke (2020). Its variance
+    is at most the parameter, and equal to it but for a factor
+    `1 - O(exp(-19 variance))`.
+
+    Args:
+        variance: positive number below 2^100: an int, a `Fraction`, or a
+            float, which stands for the rational number that it is.
+
+    Raises:
+        ValueError: if `variance` is not such a number.
+
+    Example:
+
+    >>> DiscreteGaussian(9).sample(4, SeededWords(1)).dtype
+    dtype('int64')
+    """
+
+    def __init__(self, variance):
+        self.variance_parameter = _positive_fraction("variance", variance)
+        if self.variance_parameter >= _LARGEST_SCALE**2:
+            raise ValueError(
+                f"`variance` must be below 2**100 steps of the lattice "
+                f"squared. Received: variance={variance}"
+            )
+        super().__init__(Fraction(math.isqrt(int(self.variance_parameter))))
+
+    def _energy(self, x):
+        parameter = self.variance_parameter
+        return x * x * parameter.denominator, 2 * parameter.numerator
+
+    def __repr__(self):
+        return (
+            f"<DiscreteGaussian (variance={float(self.variance_parameter):g})>"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Lattice:
+    """The multiples of `2**exponent`.
+
+    Attributes:
+        exponent: int from -960 to 900, public.
+    """
+
+    exponent: int
+
+    def __post_init__(self):
+        # Steps and sums of up to 2^63 of them are then normal numbers.
+        if not -960 <= self.exponent <= 900:
+            raise ValueError(
+                "`exponent` must be from -960 to 900: rescale the statistic. "
+                f"Received: exponent={self.exponent}"
+            )
+
+    @classmethod
+    def for_statistic(cls, sensitivity, dimension, norm, precision=2.0**-14):
+        """The coarsest lattice that costs little sensitivity.
+
+        Args:
+            sensitivity: float > 0 of the vector, in `norm`.
+            dimension: int >= 1, number of coordinates in which the vectors
+                of two neighbours can differ.
+            norm: `"l1"` or `"l2"`.
+            precision: float > 0; rounding adds at most this fraction of
+                `sensitivity`.
+
+        Returns:
+            `Lattice`. All arguments are public, so it is.
+
+        Example:
+
+        >>> Lattice.for_statistic(1.0, 100, "l2").step  # 2^-14 / 10, down
+        3.814697265625e-06
+        """
+        largest = _positive_fraction("precision", precision)
+        largest *= _positive_fraction("sensitivity", sensitivity)
+        largest /= _rounding_cost(dimension, norm)
+        return cls(_floor_log2(largest))
+
+    @property
+    def step(self):
+        """float, the distance of neighbouring points."""
+        return math.ldexp(1.0, self.exponent)
+
+    @property
+    def largest(self):
+        """float, the absolute value at which `rounded` saturates."""
+        return math.ldexp(_SATURATION, self.exponent)
+
+    def rounded(self, values):
+        """Rounds to the nearest points, ties to the even one, exactly.
+
+        Results beyond `largest`, 2^62 steps, are moved to there, which
+        enlarges no distance; an error would tell something of the data.
+
+        Args:
+            values: floats, finite for every data set.
+
+        Returns:
+            int64 array of the same shape, in steps.
+
+        Raises:
+            ValueError: if a value is infinite or not a number. No statistic
+                may be either on any data set: clip the records first.
+        """
+        values = np.asarray(values, np.float64)
+        if not np.all(np.isfinite(values)):
+            raise ValueError(
+                "`values` must be finite. Clip the records before they are "
+                "summed."
+            )
+        # Scaling is exact but for numbers next to 0 or past the clip.
+        with np.errstate(over="ignore", under="ignore"):
+            scaled = np.ldexp(values, -self.exponent)
+        scaled = np.rint(np.clip(scaled, -_SATURATION, _SATURATION))
+        return scaled.astype(np.int64)
+
+    def values(self, integers):
+        """Points as float64: exact up to 2^53 steps, then rounded.
+
+        The rounding sees only what is released anyway.
+        """
+        points = np.asarray(integers, np.int64).astype(np.float64)
+        return np.ldexp(points, self.exponent)
+
+    def sensitivity(self, sensitivity, dimension, norm):
+        """Bounds the distance of two neighbours' rounded vectors.
+
+        Every coordinate moves by half a step at most, so the L1 distance
+        grows by `dimension` steps at most and the L2 distance by
+        `sqrt(dimension)` steps; both are then rounded down to what integer
+        vectors can have.
+
+        Args:
+            sensitivity: float > 0 of the vector before, in `norm`.
+            dimension, norm: as in `for_statistic`.
+
+        Returns:
+            `Fraction`, in steps: an integer for `"l1"`, an upper bound of the
+            root of one (relative excess below 2^-60) for `"l2"`.
+
+        Example:
+
+        >>> Lattice(0).sensitivity(10.0, 4, "l1")
+        Fraction(14, 1)
+        """
+        before = _positive_fraction("sensitivity", sensitivity)
+        before /= Fraction(2) ** self.exponent
+        after = before + _rounding_cost(dimension, norm)
+        if norm == "l1":
+            return Fraction(math.floor(after))
+        return _root_above(math.floor(after**2))
+
+
+def _rounding_cost(dimension, norm):
+    """Steps by which rounding can enlarge a distance; an upper bound."""
+    dimension = _positive_integer("dimension", dimension)
+    if norm == "l1":
+        return Fraction(dimension)
+    if norm == "l2":
+        return _root_above(dimension)
+    raise ValueError(f'`norm` must be "l1" or "l2". Received: norm={norm}')
+
+
+def _root_above(n):
+    """A fraction at or barely above the square root of an integer n >= 0."""
+    root = math.isqrt(n)
+    if root * root == n:
+        return Fraction(root)
+    return Fraction(math.isqrt(n << 128) + 1, 1 << 64)
+
+
+def _floor_log2(value):
+    """Largest k with `2**k <= value`, for a positive Fraction."""
+    k = value.numerator.bit_length() - value.denominator.bit_length()
+    return k if Fraction(2) ** k <= value else k - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class LatticeRelease:
+    """Rounds a vector, adds integer noise, and scales back.
+
+    Attributes:
+        lattice: `Lattice`.
+        sensitivity: `Fraction`, that of the rounded vector, in steps.
+        sampler: `DiscreteLaplace` or `DiscreteGaussian`, in steps.
+    """
+
+    lattice: Lattice
+    sensitivity: Fraction
+    sampler: _SymmetricSampler
+
+    def __call__(self, values, source):
+        """Returns the noisy values, float64, all multiples of the step.
+
+        Args:
+            values: float vector of finite values.
+            source: `OSWords`, or `SeededWords` for tests.
+        """
+        exact = self.lattice.rounded(values)
+        noise = self.sampler.sample(exact.size, source).reshape(exact.shape)
+        return self.lattice.values(exact + noise)
+
+
+@functools.lru_cache(maxsize=32)
+def laplace_release(*, sensitivity, epsilon, dimension, precision=2.0**-14):
+    """Discrete Laplace noise that is `epsilon`-private, with no error term.
+
+    Args:
+        sensitivity: float > 0, L1 sensitivity of the vector.
+        epsilon: float > 0.
+        dimension: int >= 1, number of coordinates in which the vectors of
+            two neighbours can differ.
+        precision: float > 0, see `Lattice.for_statistic`; the noise is
+            larger than unrounded noise by this fraction at most.
+
+    Returns:
+        `LatticeRelease`.
+
+    Raises:
+        ValueError: if an argument is out of range, or the noise has a scale
+            of 2^50 steps or more: then raise `precision`.
+
+    Example:
+
+    >>> release = laplace_release(sensitivity=1.0, epsilon=0.5, dimension=8)
+    >>> float(release.sampler.scale) * release.lattice.step
+    2.0001220703125
+    """
+    epsilon = _positive_fraction("epsilon", epsilon)
+    lattice = Lattice.for_statistic(sensitivity, dimension, "l1", precision)
+    after = lattice.sensitivity(sensitivity, dimension, "l1")
+    return LatticeRelease(lattice, after, DiscreteLaplace(after / epsilon))
+
+
+@functools.lru_cache(maxsize=32)
+def gaussian_release(
+    *, sensitivity, noise_multiplier, dimension, precision=2.0**-14
+):
+    """Discrete Gaussian noise, as private as a continuous Gaussian.
+
+    Its privacy losses, and those of all compositions with other mechanisms,
+    are those of a Gaussian mechanism with this `noise_multiplier`, up to
+    `log_ratio(dimension)` (below 1e-21 for any vector that fits a machine).
+    That takes a variance of `(noise_multiplier * sensitivity)^2`, with the
+    sensitivity of the rounded vector, and 4 steps squared more.
+
+    Args:
+        sensitivity: float > 0, L2 sensitivity of the vector.
+        noise_multiplier: float > 0, of the Gaussian mechanism to match.
+        dimension: int >= 1, number of coordinates in which the vectors of
+            two neighbours can differ.
+        precision: float > 0, see `Lattice.for_statistic`.
+
+    Returns:
+        `LatticeRelease`.
+
+    Raises:
+        ValueError: if an argument is out of range, or the noise has a
+            standard deviation of 2^50 steps or more: then raise `precision`.
+
+    Example:
+
+    >>> release = gaussian_release(
+    ...     sensitivity=1.0, noise_multiplier=2.0, dimension=100
+    ... )
+    >>> stddev = math.sqrt(release.sampler.variance_parameter)
+    >>> round(stddev * release.lattice.step, 3)
+    2.0
+    """
+    multiplier = _positive_fraction("noise_multiplier", noise_multiplier)
+    lattice = Lattice.for_statistic(sensitivity, dimension, "l2", precision)
+    after = lattice.sensitivity(sensitivity, dimension, "l2")
+    variance = (multiplier * after) ** 2 + _SMOOTHING_VARIANCE
+    return LatticeRelease(lattice, after, DiscreteGaussian(variance))
+
+
+def log_ratio(dimension):
+    """How far `gaussian_release` is from a continuous Gaussian.
+
+    There is a mechanism that only processes the output of a Gaussian
+    mechanism further, and whose probabilities are those of the release up to
+    factors within `exp(-eta)` and `exp(eta)`. A Gaussian that is
+    `(epsilon, delta)`-private makes the release
+    `(epsilon + 2 eta, exp(eta) delta)`-private; over several releases the
+    etas add up.
+
+    Args:
+        dimension: int >= 1, number of coordinates of the vector.
+
+    Returns:
+        float, eta.
+
+    Example:
+
+    >>> log_ratio(1_000_000) < 1e-27
+    True
+    """
+    dimension = _positive_integer("dimension", dimension)
+    # By Poisson summation the weights of a Gaussian on a shifted lattice add
+    # up to the integral but for this fraction of it; doubled for both sums.
+    error = 2 * math.exp(-2 * math.pi**2 * _SMOOTHING_VARIANCE)
+    return 2.001 * dimension * error
