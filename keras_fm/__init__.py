@@ -21,6 +21,7 @@ from keras_fm import (
     relevance,
     sampling,
 )
+from keras_fm.auditing import audit
 from keras_fm.budget import Neighbours, PrivacyBudget
 from keras_fm.ledger import BudgetExceededError, Ledger, LedgerEntry
 from keras_fm.release import Release
@@ -36,6 +37,7 @@ __all__ = [
     "Release",
     "Rounds",
     "__version__",
+    "audit",
     "auditing",
     "baselines",
     "callbacks",

@@ -19,6 +19,13 @@ from keras_fm.auditing.canaries import (
     include_scores,
     swap_scores,
 )
+from keras_fm.auditing.objective import (
+    ObjectiveAudit,
+    audit_objective,
+    worst_pair,
+)
+from keras_fm.auditing.report import AuditReport, Claim, SeedRun
+from keras_fm.auditing.training_audit import audit
 from keras_fm.auditing.white_box import (
     log_likelihood_ratio,
     record_difference,
@@ -26,11 +33,17 @@ from keras_fm.auditing.white_box import (
 )
 
 __all__ = [
+    "AuditReport",
     "CanaryPlan",
+    "Claim",
     "CoinRunBound",
     "ManyRunBound",
+    "ObjectiveAudit",
     "OneRunBound",
     "PlantedCanaries",
+    "SeedRun",
+    "audit",
+    "audit_objective",
     "canary_losses",
     "coin_run_bound",
     "coin_run_epsilon",
@@ -44,4 +57,5 @@ __all__ = [
     "record_difference",
     "release_epsilon",
     "swap_scores",
+    "worst_pair",
 ]

@@ -1,0 +1,528 @@
+"""An audit of a training: plant canaries, train once, guess their coins."""
+
+import dataclasses
+import hashlib
+import math
+import sys
+import time
+
+import numpy as np
+
+from keras_fm import budget as budget_lib
+from keras_fm import domain
+from keras_fm.auditing import bounds
+from keras_fm.auditing.canaries import (
+    DESIGNS,
+    CanaryPlan,
+    canary_losses,
+    include_scores,
+    swap_scores,
+)
+from keras_fm.auditing.report import (
+    CONFIDENCE,
+    GUARANTEES,
+    AuditReport,
+    Claim,
+    SeedRun,
+)
+from keras_fm.ledger import Ledger
+
+SCORES = ("loss", "margin")
+_MOST_CANARIES = 1000
+_BATCH = 4096
+# Of a bound that is converted between relations.
+_TOLERANCE = 1e-4
+
+
+def audit(
+    fit,
+    data,
+    claim=None,
+    *,
+    control=None,
+    neighbours=None,
+    guarantee=None,
+    classes=None,
+    design="swap",
+    kind="labels",
+    canaries=None,
+    low=None,
+    high=None,
+    bound=None,
+    score="loss",
+    seeds=(0, 1, 2),
+    progress=True,
+):
+    """Measures how much a training reveals, against what is said about it.
+
+    For each seed, m canaries are planted into the records, each by a fair
+    coin (`CanaryPlan`), `fit` trains once on the result, and the coins are
+    guessed from what the trained model says about the canaries. The more
+    guesses are right, the larger is the epsilon that the training must have
+    at least (`one_run_best`). `control` is trained on the same arrays: an
+    attack that learns nothing from a training without privacy says nothing
+    about one with it.
+
+    Neither `fit` nor `control` is given a seed or a coin. What they return is
+    treated as public: the model alone, not its training's metrics.
+
+    Args:
+        fit: function `(x, y)` (or `(x)` without labels) that trains once,
+            privately, from new initial weights, and returns a Keras model
+            with logits as outputs or a function from x to logits; or a pair
+            of that and the `Ledger` of the training. Probabilities in place
+            of logits weaken the attack.
+        data: `(x, y)`, or x alone: arrays of records, and classes or
+            one-hot rows.
+        claim: the statement that is audited: an epsilon, a `PrivacyBudget`,
+            a `Ledger` that was charged, a `Claim`, or `None` for the ledger
+            that `fit` returns (over several seeds, the largest).
+        control: like `fit`, the same architecture without privacy. Required.
+        neighbours: relation of a claim in numbers, `"replace_one"` or
+            `"add_remove"`. Required for those.
+        guarantee: `"claimed"` or `"proven"`, for the report; `None` takes
+            the word from the ledger, or `"claimed"` without one.
+        classes: int, the public number of classes, if there are labels.
+        design: `"swap"`: the number of records is fixed; audits replace_one,
+            and add_remove through it with half the bound. `"include"`:
+            canaries are in or out; audits add_remove only.
+        kind, low, high, bound: of the canaries, see `CanaryPlan`.
+        canaries: int m, or `None`: half of the records, at most 1000.
+        score: `"loss"`, `"margin"` (see `canary_losses`), or a function
+            `(model, x, labels)` to `(m,)` losses (labels `None` without y),
+            such as a reconstruction error or a gradient's size.
+        seeds: distinct ints, one audit each. Their bounds are combined with
+            a Bonferroni correction.
+        progress: whether progress is written to standard error.
+
+    Returns:
+        An `AuditReport`.
+
+    Raises:
+        ValueError: if an argument is invalid (before anything is trained),
+            or what was returned gives no logits or no claim.
+
+    Example:
+
+    ```python
+    def fit(x, y):
+        model = build()
+        private = fm.callbacks.PrivateModel(
+            fm.PrivacyBudget(1.0, 1e-5), data=(x, y), neighbours="replace_one"
+        )
+        model.compile("adam", loss=fm.losses.TaylorCrossEntropy())
+        model.fit(x, y, callbacks=[private])
+        return model, private.ledger
+
+
+    def control(x, y):
+        model = build()
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(True))
+        model.fit(x, y, epochs=500)
+        return model
+
+
+    report = fm.audit(fit, (x, y), control=control, classes=10)
+    print(report.text())
+    ```
+    """
+    _check_functions(fit, control)
+    x, y = _split(data)
+    seeds = _check_seeds(seeds)
+    name = _check_score(score, y)
+    design_relation = DESIGNS.get(design)
+    if guarantee is not None and guarantee not in GUARANTEES:
+        raise ValueError(
+            f"`guarantee` must be one of {GUARANTEES}. Received: "
+            f"guarantee={guarantee!r}"
+        )
+    given = _given_claim(claim, neighbours, guarantee)
+    if canaries is None:
+        canaries = max(1, min(_MOST_CANARIES, len(x) // 2))
+    plans = [
+        CanaryPlan(
+            design=design,
+            kind=kind,
+            canaries=canaries,
+            seed=_plan_seed(seed),
+            low=low,
+            high=high,
+            bound=bound,
+        )
+        for seed in seeds
+    ]
+    if given is not None:
+        _check_relation(given, design_relation)
+    # Whatever does not fit shows before anything is trained.
+    plans[0].plant(x, y, classes)
+
+    bar = _Progress(2 * len(seeds)) if progress else None
+    measured, ledgers = [], []
+    for seed, plan in zip(seeds, plans):
+        planted = plan.plant(x, y, classes)
+        found = [seed]
+        for which, function in (("private", fit), ("control", control)):
+            if bar:
+                bar.show(f"seed {seed}, {which}")
+            begin = time.perf_counter()
+            model, ledger = _train(function, planted)
+            seconds = time.perf_counter() - begin
+            if which == "private":
+                ledgers.append(ledger)
+                if given is None:
+                    _check_relation(_ledger_claim(ledger), design_relation)
+            scores, diverged = _score(model, planted, score)
+            found.append((scores, diverged, seconds))
+            if bar:
+                bar.advance()
+        measured.append((found, planted.coins))
+    if bar:
+        bar.close()
+    stated, notes = _final_claim(given, ledgers, guarantee)
+    return _report(
+        stated,
+        measured,
+        notes,
+        design=design,
+        kind=kind,
+        score=name,
+        records=len(x) + _added(design, kind, canaries),
+    )
+
+
+def _report(claim, measured, notes, *, design, kind, score, records):
+    corrected = 1 - (1 - CONFIDENCE) / len(measured)
+
+    def lower(scores, coins, confidence):
+        return _lower_bound(scores, coins, claim, design, confidence)
+
+    runs = []
+    for (seed, private, control), coins in measured:
+        runs.append(
+            SeedRun(
+                seed=seed,
+                bound=lower(private[0], coins, CONFIDENCE),
+                control=lower(control[0], coins, CONFIDENCE),
+                corrected=lower(private[0], coins, corrected),
+                control_corrected=lower(control[0], coins, corrected),
+                seconds=private[2],
+                control_seconds=control[2],
+                diverged=private[1],
+                control_diverged=control[1],
+            )
+        )
+    right = np.ones(len(measured[0][1]))
+    return AuditReport(
+        claim=claim,
+        design=design,
+        kind=kind,
+        canaries=len(right),
+        score=score,
+        records=records,
+        ceiling=lower(right, right, corrected).epsilon,
+        runs=tuple(runs),
+        notes=tuple(notes),
+    )
+
+
+# Bounds ------------------------------------------------------------------
+
+
+def _lower_bound(scores, coins, claim, design, confidence):
+    """`one_run_best` in the relation of the claim."""
+
+    def at(delta):
+        return bounds.one_run_best(
+            scores, coins, delta=delta, confidence=confidence
+        )
+
+    if DESIGNS[design] == claim.neighbours:
+        return at(claim.delta)
+    # (e, delta) under add_remove is (2 e, (1 + exp(e)) delta) under
+    # replace_one. An e is refuted if the swap bound at that delta is 2 e or
+    # more, and with it every smaller one; docs/audit.md.
+    found = at(min(2 * claim.delta, 0.5))
+    low, high = 0.0, found.epsilon / 2
+    if claim.delta == 0:
+        low = high
+    while high - low > _TOLERANCE:
+        middle = (low + high) / 2
+        delta = (1 + math.exp(middle)) * claim.delta
+        tried = at(delta) if delta < 1 else None
+        if tried is not None and tried.epsilon >= 2 * middle:
+            low, found = middle, tried
+        else:
+            high = middle
+    return dataclasses.replace(
+        found, epsilon=low, ceiling=found.ceiling / 2, delta=claim.delta
+    )
+
+
+def _score(model, planted, score):
+    """Scores of all canaries, and how many had no finite output."""
+    swap = planted.plan.design == "swap"
+    x, labels = planted.canary_x, planted.canary_y
+    if callable(score):
+        columns = []
+        for form in range(2 if swap else 1):
+            records = x[:, form % x.shape[1]]
+            own = None if labels is None else labels[:, form]
+            columns.append(_array(score(model, records, own)))
+        losses = np.stack(columns, axis=-1)
+        if losses.shape[:-1] != (len(x),):
+            raise ValueError(
+                "`score` must return one loss for each canary, "
+                f"({len(x)},). Received: shape={columns[0].shape}"
+            )
+        finite = np.isfinite(losses).all(axis=-1)
+        losses = np.where(finite[:, None], losses, 0.0)
+    else:
+        logits = _array(_outputs(model, x[:, 0]))
+        if logits.ndim == 1:
+            logits = logits[:, None]
+        if logits.ndim != 2 or len(logits) != len(x):
+            raise ValueError(
+                "The trained model must give logits of shape (records, "
+                f"classes). Received: shape={logits.shape} for {len(x)} "
+                "records"
+            )
+        finite = np.isfinite(logits).all(axis=-1)
+        logits = np.where(finite[:, None], logits, 0.0)
+        losses = canary_losses(logits, labels, score)
+    scores = swap_scores(losses) if swap else include_scores(losses)
+    # A guess without an output: allowed, and right half of the time.
+    return np.where(finite, scores, 0.0), int(np.sum(~finite))
+
+
+def _outputs(model, x):
+    predict = getattr(model, "predict", None)
+    if predict is not None:
+        return predict(x, batch_size=_BATCH, verbose=0)
+    if not callable(model):
+        raise ValueError(
+            "`fit` and `control` must return a Keras model or a function "
+            f"from records to logits. Received: {type(model).__name__}"
+        )
+    return model(x)
+
+
+def _array(values):
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    return np.asarray(values, np.float64)
+
+
+def _train(function, planted):
+    """The model, and the ledger if the function returned one."""
+    # Copies: what a function does to its arrays stays its own affair.
+    arrays = [planted.x.copy()]
+    if planted.y is not None:
+        arrays.append(planted.y.copy())
+    returned = function(*arrays)
+    if isinstance(returned, tuple):
+        if len(returned) != 2 or not isinstance(returned[1], Ledger):
+            raise ValueError(
+                "`fit` must return a model or a pair (model, ledger). "
+                f"Received a tuple of {[type(r).__name__ for r in returned]}"
+            )
+        return returned
+    return returned, None
+
+
+# What is claimed ---------------------------------------------------------
+
+
+def _given_claim(claim, neighbours, guarantee):
+    """The claim of the arguments, or `None`: that of the fits."""
+    if claim is None or isinstance(claim, (Ledger, Claim)):
+        if neighbours is not None:
+            raise ValueError(
+                "`neighbours` belongs to a claim in numbers; a ledger has "
+                f"its own. Received: neighbours={neighbours!r}"
+            )
+        if isinstance(claim, Ledger):
+            return _ledger_claim(claim, guarantee)
+        return claim
+    if not isinstance(claim, budget_lib.PrivacyBudget):
+        claim = budget_lib.PrivacyBudget(claim)
+    if neighbours is None:
+        raise ValueError(
+            "A claim in numbers needs its relation: `neighbours` "
+            '"replace_one" or "add_remove".'
+        )
+    return Claim(
+        epsilon=claim.epsilon,
+        delta=claim.delta,
+        neighbours=str(budget_lib.Neighbours.of(neighbours)),
+        # "": not said yet.
+        guarantee=guarantee or "",
+    )
+
+
+def _ledger_claim(ledger, guarantee=None):
+    if ledger is None:
+        raise ValueError(
+            "Nothing is claimed: pass `claim`, or let `fit` return "
+            "(model, ledger)."
+        )
+    if not ledger.entries:
+        raise ValueError(
+            "The ledger has no entry: nothing is claimed yet. Let `fit` "
+            "return (model, ledger) instead, or pass the budget."
+        )
+    epsilon, word = ledger.epsilon(), "proven"
+    if not math.isfinite(epsilon):
+        epsilon, word = ledger.claimed_epsilon(), "claimed"
+    if not math.isfinite(epsilon):
+        raise ValueError(
+            "The ledger states no finite epsilon (was its noise "
+            "reproducible?). Pass the claim in numbers."
+        )
+    return Claim(
+        epsilon=epsilon,
+        delta=ledger.budget.delta,
+        neighbours=str(ledger.neighbours),
+        guarantee=guarantee or word,
+    )
+
+
+def _check_relation(claim, audited):
+    if audited == "add_remove" and claim.neighbours == "replace_one":
+        raise ValueError(
+            'design="include" says nothing about a replace_one claim: its '
+            'data sets differ in length. Use design="swap".'
+        )
+
+
+def _final_claim(given, ledgers, guarantee):
+    """The claim of the report, and notes where ledgers say otherwise."""
+    spoken = [ledger for ledger in ledgers if ledger is not None]
+    if given is None:
+        claims = [_ledger_claim(ledger, guarantee) for ledger in ledgers]
+        kinds = {(c.neighbours, c.delta, c.guarantee) for c in claims}
+        if len(kinds) > 1:
+            raise ValueError(
+                "The ledgers of the runs state different kinds of "
+                f"guarantees: {sorted(map(str, claims))}"
+            )
+        return max(claims, key=lambda c: c.epsilon), ()
+    notes, word = [], "claimed"
+    for ledger in spoken[:1]:
+        try:
+            stated = _ledger_claim(ledger)
+        except ValueError as e:
+            notes.append(f"The ledger of the training: {e}")
+            continue
+        word = stated.guarantee
+        same = dataclasses.replace(
+            stated,
+            guarantee=given.guarantee,
+            epsilon=given.epsilon
+            if math.isclose(stated.epsilon, given.epsilon, rel_tol=1e-3)
+            else stated.epsilon,
+        )
+        if same != given:
+            notes.append(f"The ledger of the training states: {stated}.")
+    if not given.guarantee:
+        given = dataclasses.replace(given, guarantee=word)
+    return given, notes
+
+
+# Arguments ---------------------------------------------------------------
+
+
+def _check_functions(fit, control):
+    if not callable(fit):
+        raise ValueError(
+            "`fit` must be a function (x, y) that trains once and returns "
+            f"the model. Received: fit={fit!r}"
+        )
+    if control is None:
+        raise ValueError(
+            "`control` is required: a function like `fit` that trains the "
+            "same architecture without privacy. Where an attack finds "
+            "nothing in that, finding nothing in the private training says "
+            "nothing, and there is no verdict."
+        )
+    if not callable(control) or control is fit:
+        raise ValueError(
+            "`control` must be another function than `fit`, (x, y) to a "
+            f"model trained without privacy. Received: control={control!r}"
+        )
+
+
+def _split(data):
+    x, y = data if isinstance(data, (tuple, list)) else (data, None)
+    x = np.asarray(x)
+    if x.ndim < 2 or x.dtype.kind not in "fiu":
+        raise ValueError(
+            "`data` must hold a numeric array of shape (records, ...). "
+            f"Received: shape={x.shape}, dtype={x.dtype}"
+        )
+    if not np.all(np.isfinite(x)):
+        raise ValueError("`data` must be finite.")
+    return x, None if y is None else np.asarray(y)
+
+
+def _check_seeds(seeds):
+    if isinstance(seeds, (int, np.integer)):
+        seeds = (seeds,)
+    seeds = tuple(seeds)
+    whole = all(
+        isinstance(s, (int, np.integer)) and not isinstance(s, bool)
+        for s in seeds
+    )
+    if not seeds or not whole or len(set(seeds)) < len(seeds):
+        raise ValueError(
+            f"`seeds` must be distinct integers. Received: seeds={seeds}"
+        )
+    return tuple(int(s) for s in seeds)
+
+
+def _check_score(score, y):
+    if callable(score):
+        return getattr(score, "__name__", type(score).__name__)
+    if score not in SCORES:
+        raise ValueError(
+            f"`score` must be one of {SCORES} or a function. Received: "
+            f"score={score!r}"
+        )
+    if y is None:
+        raise ValueError(
+            f'`score="{score}"` needs labels. Without, pass a function '
+            "(model, x, labels) that returns one loss for each record."
+        )
+    return score
+
+
+def _plan_seed(seed):
+    """No generator that a training seeds with `seed` yields these coins."""
+    digest = hashlib.sha256(f"keras_fm canaries {seed}".encode()).digest()
+    return int.from_bytes(digest[:16], "big")
+
+
+def _added(design, kind, canaries):
+    alone = design == "include" and kind != "labels"
+    return domain.check_count("canaries", canaries) if alone else 0
+
+
+class _Progress:
+    """A bar of the trainings on standard error."""
+
+    def __init__(self, total):
+        self._total, self._done = total, 0
+
+    def show(self, what):
+        filled = 20 * self._done // self._total
+        bar = "=" * filled + "." * (20 - filled)
+        sys.stderr.write(
+            f"\raudit [{bar}] {self._done}/{self._total} {what:<24}"
+        )
+        sys.stderr.flush()
+
+    def advance(self):
+        self._done += 1
+
+    def close(self):
+        self.show("done")
+        sys.stderr.write("\n")
