@@ -127,17 +127,29 @@ def _has_dp_sgd():
     )
 
 
+def _parse(command, define, words, argv):
+    """The flags of a command, or `None` once its help was shown.
+
+    Raises:
+        flags.Error: if they cannot be read.
+    """
+    values = flags.FlagValues()
+    define(values)
+    flags.DEFINE_bool("help", False, "Show this help.", flag_values=values)
+    rest = values([f"keras-fm {command}", *argv])[1:]
+    if rest:
+        raise flags.Error(f"unexpected argument {rest[0]!r}")
+    if values.help:
+        sys.stdout.write(words + "\nFlags:\n" + values.get_help() + "\n")
+        return None
+    return values
+
+
 def compare(argv):
     """Runs `keras-fm compare`; returns the exit status."""
-    values = flags.FlagValues()
-    _define_compare(values)
-    flags.DEFINE_bool("help", False, "Show this help.", flag_values=values)
     try:
-        rest = values(["keras-fm compare", *argv])[1:]
-        if rest:
-            raise flags.Error(f"unexpected argument {rest[0]!r}")
-        if values.help:
-            sys.stdout.write(_COMPARE + "\nFlags:\n" + values.get_help() + "\n")
+        values = _parse("compare", _define_compare, _COMPARE, argv)
+        if values is None:
             return 0
         epsilons = tuple(float(e) for e in values.epsilons)
     except (flags.Error, ValueError) as e:
@@ -340,15 +352,9 @@ def _plan_and_delta(values, composition):
 
 def compose(argv):
     """Runs `keras-fm compose`; returns the exit status."""
-    values = flags.FlagValues()
-    _define_compose(values)
-    flags.DEFINE_bool("help", False, "Show this help.", flag_values=values)
     try:
-        rest = values(["keras-fm compose", *argv])[1:]
-        if rest:
-            raise flags.Error(f"unexpected argument {rest[0]!r}")
-        if values.help:
-            sys.stdout.write(_COMPOSE + "\nFlags:\n" + values.get_help() + "\n")
+        values = _parse("compose", _define_compose, _COMPOSE, argv)
+        if values is None:
             return 0
         counts = values.counts and [_whole(c) for c in values.counts]
     except (flags.Error, ValueError) as e:
@@ -532,15 +538,9 @@ _SUBJECT_FLAGS = (
 
 def audit(argv):
     """Runs `keras-fm audit`; returns the exit status."""
-    values = flags.FlagValues()
-    _define_audit(values)
-    flags.DEFINE_bool("help", False, "Show this help.", flag_values=values)
     try:
-        rest = values(["keras-fm audit", *argv])[1:]
-        if rest:
-            raise flags.Error(f"unexpected argument {rest[0]!r}")
-        if values.help:
-            sys.stdout.write(_AUDIT + "\nFlags:\n" + values.get_help() + "\n")
+        values = _parse("audit", _define_audit, _AUDIT, argv)
+        if values is None:
             return 0
     except (flags.Error, ValueError) as e:
         sys.stderr.write(f"keras-fm audit: {e}\nTry --help.\n")

@@ -19,6 +19,7 @@ from keras_fm.models.coordinate_steps import (
     constant,
 )
 from keras_fm.models.record_optimizer import RecordOptimizer
+from keras_fm.models.stack_model import StackModel
 
 _BATCH = 1024
 # Floats in all second-order coefficients of a layer.
@@ -28,7 +29,7 @@ _LEARNED = ("histogram", "analytic")
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class DPMAC(keras.Model):
+class DPMAC(StackModel):
     """DP-MAC: a deep network trained by private auxiliary coordinates.
 
     Harder, Koehler, Welling and Park, PPML 2018. Every record has its own
@@ -182,13 +183,8 @@ class DPMAC(keras.Model):
             Stage(map=made, activation=f) for made, f in zip(maps, activation)
         ]
         head = output_losses.LOSSES[loss](activation[-1], outputs.shape[-1])
-        # Plain objects: what Keras tracks it would save once more.
-        self.__dict__["_given"] = given
-        self.__dict__["_stack"] = (layers, below)
-        self.__dict__["_feature_model"] = keras.Model(inputs, features)
-        self.__dict__["_feature_shape"] = tuple(features.shape[1:])
         self.__dict__["_noise"] = noise
-        self.__dict__["_traced"] = noise.generation
+        self._keep(given, layers, below, inputs, features)
         self.__dict__["_about_to_train"] = False
         self.__dict__["_steps"] = CoordinateSteps(
             stages,
@@ -212,12 +208,15 @@ class DPMAC(keras.Model):
             )
         self.__dict__["_thresholds"] = thresholds
 
-    # What is released ----------------------------------------------------
+    @property
+    def _solver(self):
+        return self._steps
 
     @property
-    def private_layers(self):
-        """The layers that are trained, from the features upwards."""
-        return [stage.layer for stage in self._steps.stages]
+    def _hidden_layer(self):
+        return self._noise
+
+    # What is released ----------------------------------------------------
 
     @property
     def partitions(self):
@@ -284,17 +283,6 @@ class DPMAC(keras.Model):
         self._given["thresholds"] = values
         # A compiled step holds the old ones.
         self._noise.generation += 1
-
-    @property
-    def feature_model(self):
-        """The model of the layers in `below`: from records to what the
-        first trained layer reads."""
-        return self._feature_model
-
-    @property
-    def needs_labels(self):
-        """Whether y is needed; without, y is what `feature_model` gives."""
-        return self._steps.loss.labels
 
     def analytic_thresholds(self):
         """Bounds on the norm of any record's coefficients.
@@ -510,34 +498,9 @@ class DPMAC(keras.Model):
 
     # Keras' training -----------------------------------------------------
 
-    def compile(self, optimizer="rmsprop", loss=None, metrics=None, **kwargs):
-        """As in Keras, without a loss: the model has its own.
-
-        Raises:
-            ValueError: if there is one.
-        """
-        if loss is not None:
-            raise ValueError(
-                "A DPMAC has its own loss, given when it is built: `compile` "
-                f"it without one. Received: loss={loss!r}"
-            )
-        head = self._steps.loss
-        if head.labels and head.units == 1 and metrics is not None:
-            # Keras would compare the logit with 0.5.
-            metrics = keras.tree.map_structure(layer_stack.of_logit, metrics)
-        super().compile(optimizer, metrics=metrics, **kwargs)
-
-    def compile_from_config(self, config):
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.optimizer is not None and not self.optimizer.built:
-            self.optimizer.build(self.trainable_variables)
-
     def make_train_function(self, force=False):
-        # Loaded weights may have brought noise into a compiled model.
-        stale = self._traced != self._noise.generation
-        self.__dict__["_traced"] = self._noise.generation
         self.__dict__["_about_to_train"] = True
-        return super().make_train_function(force=force or stale)
+        return super().make_train_function(force=force)
 
     def make_test_function(self, force=False):
         self.__dict__["_about_to_train"] = False
@@ -563,7 +526,7 @@ class DPMAC(keras.Model):
         rows = coefficient_sums.weights_of_rows(
             sample_weight, features, private
         )
-        penalties = layer_stack.weight_penalties(self)
+        penalties = self._weight_penalties()
         if not training:
             outputs = constant(y_pred)
             return (
@@ -587,23 +550,11 @@ class DPMAC(keras.Model):
         surrogate = surrogate - ops.stop_gradient(surrogate)
         return mean + surrogate + penalties
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if y is None:
-            y = self._targets(None, self._features(x))
-        return super().compute_metrics(x, y, y_pred, sample_weight)
-
-    def _features(self, x):
-        """What the first trained layer reads, as constants."""
-        x = self._feature_model(x, training=False)
-        return ops.reshape(constant(x), (-1, *self._feature_shape))
-
     def _targets(self, y, features):
-        head = self._steps.loss
-        y = layer_stack.targets(head, y, features)
-        bounds = self._steps.stages[-1].activation.bounds
-        if self._given["clip"] == "analytic" and not head.labels:
-            y = ops.clip(y, *bounds)
-        return ops.stop_gradient(y)
+        y = super()._targets(y, features)
+        if self._given["clip"] == "analytic" and not self.needs_labels:
+            y = ops.clip(y, *self._steps.stages[-1].activation.bounds)
+        return y
 
     def _meet(self, features, y, weights, affine):
         z = self._steps.coordinates(features, y, weights, affine)
@@ -759,21 +710,17 @@ class DPMAC(keras.Model):
     # Saving --------------------------------------------------------------
 
     def get_config(self):
-        layers, below = self._stack
         optimizer = self._steps.optimizer.optimizer
         return {
-            **self._given,
-            "layers": [keras.saving.serialize_keras_object(v) for v in layers],
-            "below": [keras.saving.serialize_keras_object(v) for v in below],
+            **super().get_config(),
             "z_optimizer": keras.optimizers.serialize(optimizer),
-            "name": self.name,
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        config = layer_stack.deserialized(config, custom_objects)
+        config = dict(config)
         thresholds = config.pop("thresholds", None)
-        model = cls(**config)
+        model = super().from_config(config, custom_objects)
         if thresholds is not None:
             model.learn_thresholds(thresholds)
         return model

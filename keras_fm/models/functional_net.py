@@ -7,6 +7,7 @@ from keras_fm.layers.expansion_state import ExpansionState
 from keras_fm.models import affine_maps, layer_stack, output_losses
 from keras_fm.models.coordinate_steps import Stage, constant
 from keras_fm.models.network_expansion import NetworkExpansion, weights_of
+from keras_fm.models.stack_model import StackModel
 from keras_fm.objectives.network_expansion import (
     CURVATURES,
     NetworkExpansionObjective,
@@ -24,7 +25,7 @@ _LEMMA_1 = (
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class FunctionalNet(keras.Model):
+class FunctionalNet(StackModel):
     """FunctionalNet: a network trained on its own noisy Taylor expansion.
 
     Manco and Pirro, SEBD 2018. The error of all records is expanded about
@@ -177,33 +178,20 @@ class FunctionalNet(keras.Model):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
         head = output_losses.LOSSES[loss](activation[-1], outputs.shape[-1])
-        # Plain objects: what Keras tracks it would save once more.
-        self.__dict__["_given"] = given
-        self.__dict__["_stack"] = (layers, below)
-        self.__dict__["_feature_model"] = keras.Model(inputs, features)
-        self.__dict__["_feature_shape"] = tuple(features.shape[1:])
         self.__dict__["_state"] = state
-        self.__dict__["_traced"] = state.generation
+        self._keep(given, layers, below, inputs, features)
         self.__dict__["_expansion"] = NetworkExpansion(stages, head, curvature)
         self.expand()
 
+    @property
+    def _solver(self):
+        return self._expansion
+
+    @property
+    def _hidden_layer(self):
+        return self._state
+
     # What is private -----------------------------------------------------
-
-    @property
-    def private_layers(self):
-        """The layers that are trained, from the features upwards."""
-        return [stage.layer for stage in self._expansion.stages]
-
-    @property
-    def feature_model(self):
-        """The model of the layers in `below`."""
-        return self._feature_model
-
-    @property
-    def needs_labels(self):
-        """Whether y holds classes; otherwise any targets, or none: the
-        targets then are the features (an auto-encoder)."""
-        return self._expansion.loss.labels
 
     @property
     def rounds(self):
@@ -377,38 +365,10 @@ class FunctionalNet(keras.Model):
 
     # Keras' training -----------------------------------------------------
 
-    def compile(self, optimizer="rmsprop", loss=None, metrics=None, **kwargs):
-        """As in Keras, without a loss: the model has its own.
-
-        Raises:
-            ValueError: if there is one.
-        """
-        if loss is not None:
-            raise ValueError(
-                "A FunctionalNet has its own loss, given when it is built: "
-                f"`compile` it without one. Received: loss={loss!r}"
-            )
-        head = self._expansion.loss
-        if head.labels and head.units == 1 and metrics is not None:
-            # Keras would compare the logit with 0.5.
-            metrics = keras.tree.map_structure(layer_stack.of_logit, metrics)
-        super().compile(optimizer, metrics=metrics, **kwargs)
-
-    def make_train_function(self, force=False):
-        # Loaded weights may have brought a release into a compiled model.
-        stale = self._traced != self._state.generation
-        self.__dict__["_traced"] = self._state.generation
-        return super().make_train_function(force=force or stale)
-
-    def compile_from_config(self, config):
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.optimizer is not None and not self.optimizer.built:
-            self.optimizer.build(self.trainable_variables)
-
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
-        penalties = layer_stack.weight_penalties(self)
+        penalties = self._weight_penalties()
         if training and self.is_released:
             held = [w for v in self.private_layers for w in weights_of(v)]
             return self._state.released_loss(held) + penalties
@@ -455,34 +415,6 @@ class FunctionalNet(keras.Model):
             g, h = ops.stop_gradient(g), ops.stop_gradient(h)
             total = total + ops.sum(g * move + h * ops.square(move) / 2)
         return total
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if y is None:
-            y = self._targets(None, self._features(x))
-        return super().compute_metrics(x, y, y_pred, sample_weight)
-
-    def _features(self, x):
-        """What the first trained layer reads, as constants."""
-        x = constant(self._feature_model(x, training=False))
-        kernel = constant(self.private_layers[0].kernel)
-        x = ops.cast(x, kernel.dtype)
-        return ops.reshape(x, (-1, *self._feature_shape))
-
-    def _targets(self, y, features):
-        return layer_stack.targets(self._expansion.loss, y, features)
-
-    def get_config(self):
-        layers, below = self._stack
-        return {
-            **self._given,
-            "layers": [keras.saving.serialize_keras_object(v) for v in layers],
-            "below": [keras.saving.serialize_keras_object(v) for v in below],
-            "name": self.name,
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        return cls(**layer_stack.deserialized(config, custom_objects))
 
 
 def _stacked(rows):

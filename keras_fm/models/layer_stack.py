@@ -136,15 +136,6 @@ def targets(loss, y, features):
     return ops.stop_gradient(y)
 
 
-def weight_penalties(model):
-    """Regularizers of weights; they read no record."""
-    return sum(
-        ops.cast(weight.regularizer(weight), "float32")
-        for weight in model.trainable_variables
-        if weight.regularizer is not None
-    )
-
-
 def total(rows):
     """The sum of the records' weights; a batch may be all padding."""
     return ops.maximum(ops.sum(rows), 1e-7)
@@ -154,16 +145,3 @@ def mean(values, rows):
     """Weighted mean over records; padding may hold anything."""
     values = ops.where(rows != 0, values, ops.zeros_like(values))
     return ops.sum(values * rows) / total(rows)
-
-
-def deserialized(config, custom_objects):
-    """A config with its `layers` and `below` as layers."""
-    config = dict(config)
-    for key in ("layers", "below"):
-        config[key] = [
-            keras.saving.deserialize_keras_object(
-                layer, custom_objects=custom_objects
-            )
-            for layer in config[key]
-        ]
-    return config

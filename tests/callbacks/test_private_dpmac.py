@@ -22,7 +22,7 @@ def data():
 def build(pca=False, clip=0.5, **arguments):
     below = [fm.layers.NormalizationLayer()]
     if pca:
-        below.append(fm.layers.DPPCA(4))
+        below.append(fm.layers.DPPCA(4, name="dppca"))
     model = fm.models.DPMAC(
         (INPUTS,),
         [

@@ -1,0 +1,115 @@
+"""What models have in common whose layers are trained on coefficients."""
+
+import keras
+from keras import ops
+
+from keras_fm.models import layer_stack
+from keras_fm.models.coordinate_steps import constant
+
+
+class StackModel(keras.Model):
+    """Public layers below, trained layers above, and a loss of its own.
+
+    A subclass calls `_keep` once it is built and gives two attributes:
+    `_solver`, with `stages` and `loss`, and `_hidden_layer`, whose
+    `generation` counts what a compiled step does not know yet.
+    """
+
+    def _keep(self, given, layers, below, inputs, features):
+        # Plain objects: what Keras tracks it would save once more.
+        self.__dict__["_given"] = given
+        self.__dict__["_stack"] = (layers, below)
+        self.__dict__["_feature_model"] = keras.Model(inputs, features)
+        self.__dict__["_feature_shape"] = tuple(features.shape[1:])
+        self.__dict__["_traced"] = self._hidden_layer.generation
+
+    @property
+    def private_layers(self):
+        """The layers that are trained, from the features upwards."""
+        return [stage.layer for stage in self._solver.stages]
+
+    @property
+    def feature_model(self):
+        """The model of the layers in `below`: from records to what the
+        first trained layer reads."""
+        return self._feature_model
+
+    @property
+    def needs_labels(self):
+        """Whether y is needed; without, y is what `feature_model` gives
+        unless other targets are given."""
+        return self._solver.loss.labels
+
+    # Keras' training -----------------------------------------------------
+
+    def compile(self, optimizer="rmsprop", loss=None, metrics=None, **kwargs):
+        """As in Keras, without a loss: the model has its own.
+
+        Raises:
+            ValueError: if there is one.
+        """
+        if loss is not None:
+            raise ValueError(
+                f"A {type(self).__name__} has its own loss, given when it is "
+                f"built: `compile` it without one. Received: loss={loss!r}"
+            )
+        head = self._solver.loss
+        if head.labels and head.units == 1 and metrics is not None:
+            # Keras would compare the logit with 0.5.
+            metrics = keras.tree.map_structure(layer_stack.of_logit, metrics)
+        super().compile(optimizer, metrics=metrics, **kwargs)
+
+    def compile_from_config(self, config):
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def make_train_function(self, force=False):
+        # Loaded weights may have brought noise or a release into a compiled
+        # model.
+        stale = self._traced != self._hidden_layer.generation
+        self.__dict__["_traced"] = self._hidden_layer.generation
+        return super().make_train_function(force=force or stale)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if y is None:
+            y = self._targets(None, self._features(x))
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def _features(self, x):
+        """What the first trained layer reads, as constants."""
+        x = constant(self._feature_model(x, training=False))
+        x = ops.cast(x, constant(self.private_layers[0].kernel).dtype)
+        return ops.reshape(x, (-1, *self._feature_shape))
+
+    def _targets(self, y, features):
+        return layer_stack.targets(self._solver.loss, y, features)
+
+    def _weight_penalties(self):
+        """Regularizers of weights; they read no record."""
+        return sum(
+            ops.cast(weight.regularizer(weight), "float32")
+            for weight in self.trainable_variables
+            if weight.regularizer is not None
+        )
+
+    def get_config(self):
+        layers, below = self._stack
+        return {
+            **self._given,
+            "layers": [keras.saving.serialize_keras_object(v) for v in layers],
+            "below": [keras.saving.serialize_keras_object(v) for v in below],
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        for key in ("layers", "below"):
+            config[key] = [
+                keras.saving.deserialize_keras_object(
+                    layer, custom_objects=custom_objects
+                )
+                for layer in config[key]
+            ]
+        return cls(**config)
