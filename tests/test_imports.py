@@ -214,8 +214,7 @@ def test_tensorflow_is_imported_only_where_it_is_needed():
                 assert nested, (module, name)
                 allowed = within(
                     "baselines",
-                    "callbacks.privacy_tensorboard",
-                    "callbacks.relevance_image",
+                    "callbacks.tensorboard_files",
                     "compare",
                     "relevance",
                 )

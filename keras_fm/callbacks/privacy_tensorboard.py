@@ -4,6 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.callbacks.tensorboard_files import tensorflow
+
 _RECORDS = (
     "Computed on the private records: no part of the privacy statement, and "
     "not to be published."
@@ -61,7 +63,9 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
                 "`private` must be the PrivateModel of the same fit. "
                 f"Received: {type(private).__name__}"
             )
-        self._tf = _tensorflow()
+        self._tf = tensorflow(
+            "`PrivateModel.report()` and `releases` hold the same facts."
+        )
         self.private, self.log_dir = private, str(log_dir)
         self.samples = samples
         self.most_kernels = most_kernels
@@ -244,15 +248,3 @@ def _mosaic(pictures, columns=None):
         left = index % columns * (width + 1)
         board[top : top + height, left : left + width] = picture
     return board
-
-
-def _tensorflow():
-    try:
-        import tensorflow as tf
-    except ImportError as e:
-        raise ImportError(
-            "TensorBoard files are written by TensorFlow, which is not "
-            "installed. `PrivateModel.report()` and `releases` hold the same "
-            "facts."
-        ) from e
-    return tf

@@ -4,6 +4,9 @@ import keras
 import numpy as np
 
 from keras_fm import relevance as relevance_lib
+from keras_fm.callbacks.tensorboard_files import tensorflow
+
+_INSTEAD = "Use `path=` for a PNG, or install tensorflow."
 
 
 class RelevanceImage(keras.callbacks.Callback):
@@ -43,7 +46,7 @@ class RelevanceImage(keras.callbacks.Callback):
                 "where to write."
             )
         if log_dir is not None:
-            _tensorflow()
+            tensorflow(_INSTEAD)
         self.private, self.path, self.log_dir = private, path, log_dir
         self.shape = shape
 
@@ -61,7 +64,7 @@ class RelevanceImage(keras.callbacks.Callback):
             self._log(values, title)
 
     def _log(self, values, title):
-        tf = _tensorflow()
+        tf = tensorflow(_INSTEAD)
         buffer = io.BytesIO()
         relevance_lib.plot(values, buffer, title)
         picture = tf.io.decode_png(buffer.getvalue(), channels=3)
@@ -69,14 +72,3 @@ class RelevanceImage(keras.callbacks.Callback):
         with writer.as_default():
             tf.summary.image("privacy/relevance", picture[None], step=0)
         writer.close()
-
-
-def _tensorflow():
-    try:
-        import tensorflow as tf
-    except ImportError as e:
-        raise ImportError(
-            "TensorBoard images are written by TensorFlow, which is not "
-            "installed. Use `path=` for a PNG, or install tensorflow."
-        ) from e
-    return tf
