@@ -79,7 +79,11 @@ class StackModel(keras.Model):
     def _features(self, x):
         """What the first trained layer reads, as constants."""
         x = constant(self._feature_model(x, training=False))
-        x = ops.cast(x, constant(self.private_layers[0].kernel).dtype)
+        # By its name: in a symbolic step a weight has no value.
+        kind = keras.backend.standardize_dtype(
+            self.private_layers[0].kernel.dtype
+        )
+        x = ops.cast(x, "float64" if kind == "float64" else "float32")
         return ops.reshape(x, (-1, *self._feature_shape))
 
     def _targets(self, y, features):
