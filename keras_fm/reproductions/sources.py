@@ -1,0 +1,59 @@
+"""Data sets of the experiments, and what to do where one is missing."""
+
+from keras_fm import datasets
+
+
+class MissingDataError(ValueError):
+    """A data set is neither on this machine nor to be had."""
+
+
+def images(name):
+    """`(x, y), (x_test, y_test)` of images; see `keras_fm.datasets.load`.
+
+    Raises:
+        MissingDataError: if it is not found and cannot be downloaded.
+        ValueError: if the name is unknown or of another kind of data.
+    """
+    loaded = _load(name)
+    if not isinstance(loaded, tuple):
+        raise ValueError(
+            f"This experiment needs images; {name!r} is a health network."
+        )
+    return loaded
+
+
+def network(name):
+    """A `keras_fm.datasets.HealthNetwork`.
+
+    Raises:
+        ValueError: if the name is not of a health network.
+    """
+    loaded = _load(name)
+    if not isinstance(loaded, datasets.HealthNetwork):
+        raise ValueError(
+            "This experiment needs a health network (health_network, "
+            f"health_network_weekly); {name!r} holds images."
+        )
+    return loaded
+
+
+def _load(name):
+    try:
+        return datasets.load(name)
+    except ValueError:
+        # An unknown name or a broken file: its words say what is wrong.
+        raise
+    except Exception as e:
+        # Loaders raise what their downloads raise, bare `Exception` too.
+        raise MissingDataError(
+            f"The data set {name!r} was not found and could not be "
+            f"downloaded ({type(e).__name__}: {_first_line(e)}). Put "
+            f"{name}.npz (x_train, y_train, x_test, y_test) into a folder "
+            "and name the folder in KERAS_FM_DATA, connect this machine, or "
+            "substitute data that are always there by --data=digits; the "
+            "paper's numbers are then left out."
+        ) from e
+
+
+def _first_line(e):
+    return (str(e).splitlines() or [""])[0][:200]
