@@ -27,6 +27,7 @@ _CORE = [
     "scipy>=1.10",
     "scikit-learn>=1.3",
     "matplotlib>=3.7",
+    "jinja2>=3.1",
 ]
 _TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "ruff>=0.6"]
 
@@ -41,7 +42,11 @@ setuptools.setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=setuptools.find_packages(include=["keras_fm", "keras_fm.*"]),
-    package_data={"keras_fm": ["py.typed"]},
+    package_data={
+        "keras_fm": ["py.typed"],
+        "keras_fm.html_report": ["templates/*"],
+        "keras_fm.reproductions": ["facts.json"],
+    },
     python_requires=">=3.10",
     # The JAX and PyTorch forms need no TensorFlow: see the README.
     install_requires=[
@@ -54,7 +59,15 @@ setuptools.setup(
         "dp-sgd": _DP_SGD,
         "jax": ["jax"],
         "torch": ["torch"],
+        # Another dp-accounting than tensorflow-privacy's: an environment of
+        # its own, where tensorflow-privacy is not (Python 3.12 or later, or
+        # --no-deps: see docs/compare.md).
+        "jax-privacy": [
+            'jax-privacy>=2.0,<3; python_version >= "3.11"',
+            'jax; python_version >= "3.11"',
+        ],
         "test": _TEST,
+        "test-opendp": [*_TEST, "opendp>=0.16"],
         # Cross-checks of the regression baselines; 0.6.6 needs an old
         # scikit-learn, so it has an environment of its own.
         "test-diffprivlib": [*_TEST, "diffprivlib==0.6.6", "scikit-learn<1.7"],

@@ -1,0 +1,104 @@
+"""AdLM and ILM: the adaptive Laplace mechanism and its plain sibling."""
+
+import keras
+
+from keras_fm.callbacks import PrivateModel
+from keras_fm.experiments.methods import method as method_lib
+from keras_fm.experiments.watch import Watch
+from keras_fm.layers.perturbed_affine import PerturbedAffine
+from keras_fm.losses import TaylorCrossEntropy
+from keras_fm.models import AdaptiveLaplace
+
+
+class PublishedILM(method_lib.Method):
+    name = "published"
+    label = "published (ILM), claimed"
+    about = "`PerturbedAffine` and noisy coefficients, one noise for all steps."
+
+    def train(self, task, job, choice, log_dir):
+        spec = task.spec
+        private = PrivateModel(
+            job.epsilon, guarantee="published", batch_size=spec.batch_size
+        )
+        return method_lib.fit(
+            task,
+            task.model(job.seed, kind=PerturbedAffine),
+            private,
+            log_dir,
+            epochs=spec.epochs,
+        )
+
+
+def _model(task, seed, guarantee, **kwargs):
+    keras.utils.set_random_seed(seed)
+    return AdaptiveLaplace(
+        task.x.shape[1:], task.classes, guarantee=guarantee, **kwargs
+    )
+
+
+class PublishedAdLM(method_lib.Method):
+    name = "adlm_published"
+    label = "published (AdLM), claimed"
+    about = (
+        "`AdaptiveLaplace` as published: its own ReLU layer, min-max "
+        "normalisation, a pre-trained clone."
+    )
+
+    def _model(self, task, seed):
+        return _model(task, seed, "published", hidden=task.units)
+
+    def prepare(self, task, job):
+        """One pre-training serves all budgets; each run counts its cost."""
+        if job.seed not in task.pretrained:
+            spec = task.spec
+            with Watch() as watch:
+                model = self._model(task, job.seed)
+                model.compile(
+                    keras.optimizers.Adam(spec.learning_rate),
+                    TaylorCrossEntropy(),
+                )
+                model.fit(
+                    task.x,
+                    task.y,
+                    batch_size=spec.batch_size,
+                    epochs=spec.epochs,
+                    verbose=0,
+                )
+            cost = method_lib.Before(
+                watch.seconds, watch.cpu_seconds, watch.peak_mib
+            )
+            task.pretrained[job.seed] = model, cost
+        return task.pretrained[job.seed][1]
+
+    def train(self, task, job, choice, log_dir):
+        model = self._model(task, job.seed)
+        private = PrivateModel(
+            job.epsilon,
+            data=(task.x, task.y),
+            batch_size=task.spec.batch_size,
+            pretrained=task.pretrained[job.seed][0],
+            **model.private_arguments,
+        )
+        return method_lib.fit(
+            task, model, private, log_dir, epochs=task.spec.epochs
+        )
+
+
+class ProvenAdLM(method_lib.Method):
+    name = "adlm_proven"
+    label = "proven, adaptive (AdLM)"
+    about = (
+        "`AdaptiveLaplace` around the layers of `proven`: the same budget "
+        "also pays for the relevance that scales the features."
+    )
+
+    def train(self, task, job, choice, log_dir):
+        body = task.body(job.seed, trainable=False)
+        top = keras.Sequential(body, name="body") if body else None
+        model = _model(task, job.seed, "proven", top=top)
+        private = PrivateModel(
+            method_lib.budget(task, job.epsilon),
+            data=(task.x, task.y),
+            neighbours=task.spec.neighbours,
+        )
+        return method_lib.fit(task, model, private, log_dir)

@@ -1,0 +1,61 @@
+"""Proven forms that read the records for the output layer only.
+
+The affine layer stays at its random initial weights, which makes it public.
+"""
+
+import keras
+
+from keras_fm.callbacks import PrivateModel
+from keras_fm.experiments.methods import method as method_lib
+from keras_fm.layers.dp_pca import DPPCA
+from keras_fm.layers.normalization_layer import NormalizationLayer
+from keras_fm.layers.private_dense import PrivateDense
+from keras_fm.rounds import Rounds
+
+
+class OneRead(method_lib.Method):
+    name = "proven"
+    label = "proven, one read"
+    about = "The output layer's objective is released once."
+
+    def train(self, task, job, choice, log_dir):
+        private = PrivateModel(
+            method_lib.budget(task, job.epsilon),
+            data=(task.x, task.y),
+            neighbours=task.spec.neighbours,
+        )
+        # It starts at the optimum of the released objective.
+        return method_lib.fit(
+            task, task.model(job.seed, trainable=False), private, log_dir
+        )
+
+
+class ManyReads(method_lib.Method):
+    name = "rounds_proven"
+    label = "proven, 80 reads"
+    about = "80 reads of the output layer, whitened by a released moment."
+    needs_delta = True
+
+    def train(self, task, job, choice, log_dir):
+        keras.utils.set_random_seed(job.seed)
+        body = task.body(job.seed, trainable=False)
+        width = task.spec.hidden or task.x.shape[1]
+        model = keras.Sequential(
+            [
+                keras.Input(task.x.shape[1:]),
+                *body,
+                DPPCA(width, whitening=0.5),
+                NormalizationLayer(),
+                PrivateDense(
+                    task.classes, use_bias=False, rounds=Rounds(reads=80)
+                ),
+            ]
+        )
+        private = PrivateModel(
+            method_lib.budget(task, job.epsilon),
+            data=(task.x, task.y),
+            neighbours=task.spec.neighbours,
+        )
+        return method_lib.fit(
+            task, model, private, log_dir, optimizer="sgd", steps_per_epoch=1
+        )
