@@ -1,8 +1,10 @@
-"""Rivals: DP-SGD by its own library, and private regression."""
+"""Rivals: DP-SGD by its own libraries, and private regression."""
 
 from keras_fm.baselines.conditional_rbm import ConditionalRBM
-from keras_fm.baselines.dp_sgd import DPSGDClassifier, DPSGDConfig
+from keras_fm.baselines.dp_sgd import DPSGDClassifier
 from keras_fm.baselines.dp_sgd_autoencoder import DPSGDAutoencoder
+from keras_fm.baselines.dp_sgd_jax import JaxDPSGDClassifier
+from keras_fm.baselines.dp_sgd_training import DPSGDConfig
 from keras_fm.baselines.dpme import DPME
 from keras_fm.baselines.filter_priority import FilterPriority
 from keras_fm.baselines.functional_regression import (
@@ -20,5 +22,6 @@ __all__ = [
     "FilterPriority",
     "FunctionalLinearRegression",
     "FunctionalLogisticRegression",
+    "JaxDPSGDClassifier",
     "SocialRBM",
 ]

@@ -405,7 +405,8 @@ class DPME(HistogramClassifier):
         return np.bincount(2 * number + cells[:, -1], minlength=grid.cells)
 
     def _release(self, plan, exact, mechanism, source):
-        noisy = exact + mechanism.noise(len(exact), source)
+        # A record is in one cell, and its substitute in another.
+        noisy = mechanism.perturb(exact, source, dimension=2)
         self.grid_, self.counts_ = plan.grid, np.maximum(noisy, 0.0)
         shape = (plan.grid.bins,) * plan.grid.num_dimensions + (2,)
         kept = np.flatnonzero(self.counts_)

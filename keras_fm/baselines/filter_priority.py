@@ -7,17 +7,19 @@ itself with a known, small probability. Priority sampling then keeps a fixed
 number of cells with unbiased weights (Cormode et al. 2012).
 
 Which empty cells pass is drawn exactly, for a grid of any size: points of a
-Poisson process over *all* cells with intensity -log(1 - p) hit each cell
-independently with probability p; hits on occupied cells are discarded. The
-proof is in docs/proofs/regression_baselines.md.
+Poisson process over *all* cells hit each cell independently, a little more
+often than cells pass; coins make up for that, and hits on occupied cells are
+discarded. The proof is in docs/proofs/regression_baselines.md.
 """
 
 import dataclasses
+import functools
 import math
+from fractions import Fraction
 
 import numpy as np
 
-from keras_fm import domain
+from keras_fm import domain, lattice_noise
 from keras_fm.baselines.dpme import HistogramClassifier, PublicGrid
 
 # Points that are drawn at a time fill memory, whatever the grid.
@@ -43,7 +45,10 @@ def high_pass_threshold(cells, scale, expected):
 def passing_points(cells, scale, threshold):
     """Expected number of Poisson points, `cells * -log(1 - p)`, with p the
     probability that an empty cell's noise reaches `threshold`."""
-    log_p = -math.log(2) - threshold / scale
+    return _hits(cells, -math.log(2) - threshold / scale)
+
+
+def _hits(cells, log_p):
     p = math.exp(log_p)
     # Below 1e-16, -log(1 - p) is p to all digits, and p may underflow.
     log_rate = math.log(-math.log1p(-p)) if p > 1e-16 else log_p
@@ -51,11 +56,89 @@ def passing_points(cells, scale, threshold):
     return math.exp(log_points) if log_points < 700 else math.inf
 
 
+def _empty_passes(scale, least, bits):
+    """Encloses `2**bits` times the probability that discrete Laplace noise
+    of `scale` is `least >= 0` or more: q^least / (1 + q), q = exp(-1 /
+    scale)."""
+    n, d = scale.numerator, scale.denominator
+    low, high = lattice_noise.exp_bounds(least * d, n, bits)
+    one, q = 1 << bits, lattice_noise.exp_bounds(d, n, bits)
+    return (low << bits) // (one + q[1]), -(-(high << bits) // (one + q[0]))
+
+
+@functools.lru_cache(maxsize=64)
+def _kept_hits(cells, points, scale, least, bits):
+    """Encloses `2**bits` times the share of hit, empty cells that pass.
+
+    A cell is hit by one of Poisson(`points`) points with probability
+    1 - exp(-points / cells), no less than that of passing.
+    """
+    # The denominator is 1 / cells or more; none of its digits may be lost.
+    work = bits + 2 * cells.bit_length() + 64
+    low, high = _empty_passes(scale, least, work)
+    missed = lattice_noise.exp_bounds(points, cells, work)
+    one = 1 << work
+    return (
+        (low << bits) // (one - missed[0]),
+        -(-(high << bits) // (one - missed[1])),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _points(cells, scale, least):
+    """A whole mean number of points that hit no cell too rarely."""
+    float_scale = float(scale)
+    log_p = -float(least / scale) - math.log1p(math.exp(-1 / float_scale))
+    points = max(1, math.ceil(_hits(cells, log_p)))
+    while _kept_hits(cells, points, scale, least, 64)[1] > 2**64:
+        points += 1 + (points >> 20)
+    return points
+
+
+@functools.lru_cache(maxsize=512)
+def _one_more(k, bits):
+    """Encloses `2**bits P(X > k | X >= k)`, X Poisson of mean 1."""
+    # The tails are about 1 / k!.
+    work = bits + 64 + 2 * k * k.bit_length()
+    low, high = lattice_noise.exp_bounds(1, 1, work)
+
+    def tail(k):
+        """k! P(X > k), 2^work times."""
+        whole = math.factorial(k)
+        terms = sum(whole // math.factorial(j) for j in range(k + 1))
+        return (whole << work) - high * terms, (whole << work) - low * terms
+
+    before = (1 << work, 1 << work) if k == 0 else tail(k - 1)
+    after = tail(k)
+    return (
+        (after[0] << bits) // (max(k, 1) * before[1]),
+        min(1 << bits, -(-(after[1] << bits) // (max(k, 1) * before[0]))),
+    )
+
+
+def poisson(mean, source):
+    """A Poisson number of integer mean, exactly: a sum of such of mean 1,
+    each counted up by one coin after another.
+
+    Args:
+        mean: int >= 0.
+        source: a `NoiseSource`.
+    """
+    total, alive, k = 0, mean, 0
+    while alive:
+        coins = lattice_noise.bernoulli(
+            functools.partial(_one_more, k), alive, source
+        )
+        alive, k = int(coins.sum()), k + 1
+        total += alive
+    return total
+
+
 def noisy_cells(grid, occupied, counts, mechanism, threshold, source):
     """Cells whose count plus Laplace noise reaches `threshold`.
 
     Has the distribution of adding noise to *every* cell of the grid and
-    dropping what is below the threshold.
+    dropping what is below the threshold, exactly.
 
     Args:
         grid: a `PublicGrid`.
@@ -69,27 +152,47 @@ def noisy_cells(grid, occupied, counts, mechanism, threshold, source):
         Cells `(j, q + 1)` in lexicographic order (which tells nothing of
         how they came to pass) and their noisy counts `(j,)`.
     """
-    noisy = counts + mechanism.noise(len(counts), source)
-    passed = noisy >= threshold
-    generator = source.generator()
-    points = generator.poisson(
-        passing_points(grid.cells, mechanism.scale, threshold)
-    )
+    # How many cells are occupied is private: a record is in one of them, and
+    # its substitute in another.
+    release = mechanism.lattice_release(dimension=2)
+    scale, step = release.sampler.scale, Fraction(release.lattice.step)
+    least = math.ceil(Fraction(threshold) / step)
+    noisy = release(counts, source)
+    passed = noisy >= float(least * step)
+    mean = _points(grid.cells, scale, least)
+    points = poisson(mean, source)
     hits = np.empty((points, grid.num_dimensions + 1), np.uint16)
-    hits[:, :-1] = generator.integers(
-        grid.bins, size=(points, grid.num_dimensions)
-    )
-    hits[:, -1] = generator.integers(2, size=points)
+    for bound, columns in ((grid.bins, hits[:, :-1]), (2, hits[:, -1:])):
+        drawn = lattice_noise.uniform_integers(bound, columns.size, source)
+        columns[...] = drawn.reshape(columns.shape)
     # The first of equal rows is the occupied one, if there is one.
     both = np.concatenate([occupied.astype(np.uint16), hits])
     rows, first = np.unique(both, axis=0, return_index=True)
     empty = first >= len(occupied)
-    # Above its threshold a Laplace variable is exponential.
-    values = threshold + generator.exponential(mechanism.scale, len(rows))
-    values[~empty] = noisy[first[~empty]]
-    kept = empty.copy()
+    kept = np.empty(len(rows), bool)
     kept[~empty] = passed[first[~empty]]
+    kept[empty] = lattice_noise.bernoulli(
+        functools.partial(_kept_hits, grid.cells, mean, scale, least),
+        int(empty.sum()),
+        source,
+    )
+    # What noise exceeds its threshold by has the law of noise that is not
+    # negative.
+    excess = _nonnegative(release.sampler, int(empty.sum()), source)
+    values = np.empty(len(rows))
+    values[empty] = float(least * step) + release.lattice.values(excess)
+    values[~empty] = noisy[first[~empty]]
     return rows[kept], values[kept]
+
+
+def _nonnegative(sampler, size, source):
+    """Samples given that they are not negative."""
+    parts, missing = [np.empty(0, np.int64)], size
+    while missing:
+        drawn = sampler.sample(2 * missing, source)
+        parts.append(drawn[drawn >= 0][:missing])
+        missing -= len(parts[-1])
+    return np.concatenate(parts)
 
 
 def priority_sample(values, size, generator):
@@ -136,8 +239,8 @@ class FilterPriority(HistogramClassifier):
     (add_remove), simulated on the empty cells; counts below `threshold` are
     dropped; priority sampling keeps `sample_size` cells; logistic
     regression is fitted to this synthetic data. The grid may have any
-    number of cells. (The paper draws two-sided geometric noise; this is its
-    continuous form, at the same epsilon.)
+    number of cells. (The paper draws two-sided geometric noise; so does
+    this, in finer steps, at the same epsilon.)
 
     On a huge grid the threshold that keeps the dummies few exceeds the
     counts of real cells, and nothing of the data remains: that is the

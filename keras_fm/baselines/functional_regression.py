@@ -21,9 +21,9 @@ import math
 import numpy as np
 from scipy import special
 
-from keras_fm import domain
+from keras_fm import domain, summation
 from keras_fm.budget import Neighbours, PrivacyBudget
-from keras_fm.ledger import Ledger, LedgerEntry
+from keras_fm.ledger import LATTICE, Ledger, LedgerEntry
 from keras_fm.mechanisms import LaplaceMechanism, NoiseSource
 
 SENSITIVITIES = ("published", "tight")
@@ -214,9 +214,11 @@ class PrivateEstimator(abc.ABC):
             reads=plan.reads,
             proof=_PROOF,
             private=self._seed is None,
+            noise=LATTICE,
             notes=plan.notes,
         )
         self._ledger.check([entry])
+        summation.check_count(self._shape(x)[0])
         cube = self._to_cube(x)
         exact = self._read(plan, cube, self._check_targets(y, len(cube)))
         self._ledger.charge([entry])
@@ -344,6 +346,8 @@ class _Coefficients:
 
     def __init__(self, sensitivity, length, quadratic_factor, target):
         self.sensitivity = sensitivity
+        # No record's vector is longer, under either relation.
+        self.rounding_error = summation.error_bound(sensitivity)
         self.length = length
         self.quadratic_factor = quadratic_factor
         self.reads = (
@@ -409,12 +413,17 @@ class _FunctionalRegression(PrivateEstimator):
             # unit ball.
             cube = np.hstack([cube, np.ones((len(cube), 1))])
         x = domain.box_to_ball(cube, 0.0, 1.0)
-        quadratic = self._quadratic_factor * (x.T @ x)
+        linear, quadratic = summation.total(
+            (targets[part] @ x[part], x[part].T @ x[part])
+            for part in summation.chunks(len(x))
+        )
         upper = np.triu_indices(plan.length)
-        return np.concatenate([targets @ x, quadratic[upper]])
+        return np.concatenate(
+            [linear, self._quadratic_factor * quadratic[upper]]
+        )
 
     def _release(self, plan, exact, mechanism, source):
-        noisy = exact + mechanism.noise(len(exact), source)
+        noisy = mechanism.perturb(exact, source, error=plan.rounding_error)
         m = plan.length
         self.linear_ = noisy[:m]
         quadratic = np.zeros((m, m))

@@ -5,9 +5,12 @@ fresh seed would fail once in 10,000 runs for each p-value) and must reject a
 stated wrong law at p < 1e-6.
 """
 
+import decimal
 import math
 import pickle
 import time
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -17,12 +20,13 @@ from scipy import stats
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 
-from keras_fm.baselines import DPME, FilterPriority
+from keras_fm.baselines import DPME, FilterPriority, filter_priority
 from keras_fm.baselines.dpme import PublicGrid, bandwidth, weighted_logistic
 from keras_fm.baselines.filter_priority import (
     high_pass_threshold,
     noisy_cells,
     passing_points,
+    poisson,
     priority_sample,
 )
 from keras_fm.ledger import BudgetExceededError
@@ -241,7 +245,8 @@ def dense_runs(runs, threshold, source, noise=NOISE):
     """The same of noise on every cell."""
     exact = np.zeros(32)
     exact[number(OCCUPIED)] = COUNTS
-    values = exact + noise.noise((runs, 32), source)
+    exact = np.broadcast_to(exact, (runs, 32))
+    values = noise.perturb(exact, source, dimension=2)
     passed = values >= threshold
     return passed, np.where(passed, values, 0.0)
 
@@ -308,6 +313,80 @@ def test_the_comparison_has_power():
     rng = np.random.default_rng(4)
     careless = (rng.poisson(p, size=(runs, 28)) > 0).sum(axis=0)
     assert inclusion(careless) < 1e-6
+
+
+def test_poisson_numbers():
+    """Against the law, at p > 1e-4; another mean is found out."""
+    source = NoiseSource(5)
+    for mean in (1, 6):
+        drawn = np.array([poisson(mean, source) for _ in range(4000)])
+        law = stats.poisson(mean).pmf(np.arange(60)) * 4000
+        often = law > 10
+        found = np.bincount(drawn, minlength=60)
+        observed = np.append(found[often], found[~often].sum())
+        expected = np.append(law[often], law[~often].sum())
+        assert stats.chisquare(observed, expected).pvalue > 1e-4
+        law = stats.poisson(1.15 * mean).pmf(np.arange(60)) * 4000
+        expected = np.append(law[often], law[~often].sum())
+        expected *= 4000 / expected.sum()
+        assert stats.chisquare(observed, expected).pvalue < 1e-6
+    # Sums of many are Poisson too: mean and variance.
+    drawn = np.array([poisson(10_000, source) for _ in range(50)])
+    assert abs(drawn.mean() - 10_000) < 5 * 100 / math.sqrt(50)
+    assert 0.4 < drawn.var() / 10_000 < 2
+    assert poisson(0, source) == 0
+
+
+@pytest.mark.parametrize("k", [0, 1, 5, 30])
+def test_coins_of_poisson_numbers_are_enclosed(k):
+    low, high = filter_priority._one_more(k, 100)
+    with decimal.localcontext() as context:
+        context.prec = 120
+        tails, term = [], Decimal(1)
+        below = Decimal(0)
+        for j in range(k + 1):
+            tails.append(1 - below / Decimal(1).exp())
+            below += term
+            term /= j + 1
+        exact = (1 - below / Decimal(1).exp()) / tails[-1] * 2**100
+        assert low <= exact <= high and high - low <= 1
+
+
+@pytest.mark.parametrize("cells", [8, 2 * 16**5, 2**1001])
+@pytest.mark.parametrize("least", [0, 3, 2**14, 40 * 2**14])
+def test_hits_that_pass_are_enclosed(cells, least):
+    """P(cell passes) = P(cell is hit) times the share that is kept."""
+    scale = Fraction(2**14) + Fraction(1, 3)
+    points = 12
+    while filter_priority._kept_hits(cells, points, scale, least, 64)[1] > (
+        2**64
+    ):
+        points *= 2
+        if points > 2**40:
+            return  # Far too many points for any plan.
+    low, high = filter_priority._kept_hits(cells, points, scale, least, 90)
+    with decimal.localcontext() as context:
+        context.prec = 700
+        t = Decimal(scale.numerator) / Decimal(scale.denominator)
+        passes = (-Decimal(least) / t).exp() / (1 + (-1 / t).exp())
+        hit = 1 - (-Decimal(points) / Decimal(cells)).exp()
+        assert low <= passes / hit * 2**90 <= high
+        assert high - low <= 2
+    # The number of points that is chosen is the least that does, or so.
+    if cells < 2**30:
+        made = filter_priority._points(cells, scale, least)
+        hit = 1 - math.exp(-made / cells)
+        assert float(passes) <= hit * (1 + 1e-12)
+
+
+def test_the_values_do_not_tell_occupied_cells_from_empty_ones():
+    """Both are whole steps of one lattice, which no private number chose."""
+    for counts in (COUNTS, COUNTS[:1]):
+        _, values = noisy_cells(
+            GRID, OCCUPIED[: len(counts)], counts, NOISE, 0.0, NoiseSource(3)
+        )
+        step = NOISE.lattice_release(2).lattice.step
+        np.testing.assert_array_equal(values % step, 0)
 
 
 def test_on_a_huge_grid_the_dummies_are_spread_over_it():

@@ -1,0 +1,306 @@
+"""DP-SGD through jax-privacy, on the JAX backend of Keras.
+
+The clipping (`clipped_grad`) and the noise (`gaussian_privatizer`) are
+jax-privacy's own code, and so is the padding of batches; the model is the
+Keras 3 model itself and the optimizer a Keras optimizer; the batches and the
+noise multiplier are those of a plan (`dp_sgd_training`).
+
+What jax-privacy 2.0.0 does with a batch, and what is made of it:
+
+* `clipped_grad` maps the gradient over records by `jax.vmap`, each in a batch
+  of one, and sums what it clipped. It divides by the *expected* batch size
+  (`normalize_by`), a constant: the true size of a Poisson batch is private.
+* the records that pad a batch to a fixed shape are named to it
+  (`is_padding_example`), which makes their gradients exactly 0.
+* `microbatch_size` rows are mapped at a time, the others wait in a loop that
+  ends at the last real record. Noise is drawn once for each step.
+* without a key, `gaussian_privatizer` draws 31 bits from NumPy's global
+  generator: a caller's `keras.utils.set_random_seed` would decide the noise.
+  It is given a key of its own here.
+
+`jax_privacy.keras_api.make_private` is not used: unless its
+`poisson_sampling_in_fit` is set it accounts Keras's shuffled batches as if
+they were Poisson (here that is `sampling="shuffled"`, and only claimed), and
+it takes its seeds from NumPy's global generator.
+"""
+
+import contextlib
+import importlib
+import math
+import secrets
+import types
+
+import keras
+import numpy as np
+
+from keras_fm.baselines.dp_sgd_training import DPSGDTrainer, check_layers
+
+# Memory of the gradients that are held at a time. A processor is fastest when
+# they stay in its caches, an accelerator when it is busy.
+_CACHED_BYTES = 8e6
+_DEVICE_BYTES = 1e9
+
+
+class JaxDPSGDClassifier(DPSGDTrainer):
+    """A Keras 3 classifier trained by jax-privacy's DP-SGD.
+
+    Needs the extra `pip install "keras-fm[jax-privacy]"`, Python 3.11 or
+    later and the JAX backend of Keras (`KERAS_BACKEND=jax`). jax-privacy and
+    tensorflow-privacy need different versions of dp-accounting, so it has an
+    environment of its own.
+
+    The model object itself is trained: its weights change when `fit` is done.
+    The loss is the softmax cross-entropy. The model may end in logits or in a
+    softmax activation. Features must be public or computed record by record
+    beforehand: `x` is what the trained layers see.
+
+    *Guarantee.* As of `DPSGDClassifier`: with `sampling="poisson"` or
+    `"full"` the final weights and every iterate are (epsilon, delta)-DP with
+    respect to the records given to `fit`; with `"shuffled"` that is only
+    claimed. *Not covered*: tuning on the same records, metrics on them, and
+    the finite precision of the noise, which jax-privacy draws in float32 from
+    JAX's generator under a key of 64 bits (neither cryptographic nor safe
+    against floating-point attacks).
+
+    Args:
+        model: a Keras 3 `Sequential` or a list of Keras 3 layers without
+            state that training changes (`BatchNormalization`, `Dropout`);
+            `None` for softmax regression from zero weights.
+        config: a `DPSGDConfig` with `form=None`.
+        epsilon: float in (0, 100], or infinite to train the clipped twin
+            without noise.
+        delta: float in (0, 1).
+        seed: int >= 0, for tests and studies only. Whoever knows it can
+            subtract the noise, so a seeded fit is reported as not private.
+        neighbours: `"add_remove"` or `"replace_one"` (full batches only; the
+            sum of clipped gradients then moves by twice the clip, and the
+            noise doubles).
+
+    Raises:
+        ValueError: if an argument is outside its range or a layer is not
+            supported.
+
+    Example:
+
+    ```python
+    config = DPSGDConfig(
+        learning_rate=2.0, l2_norm_clip=0.1, batch_size=256, steps=100
+    )
+    rival = JaxDPSGDClassifier(None, config, epsilon=2.0, delta=1e-5)
+    rival.fit(x, y, num_classes=10)
+    rival.evaluate(x_test, y_test)["accuracy"]
+    ```
+
+    Source: Abadi et al., "Deep Learning with Differential Privacy", 2016.
+    """
+
+    _library = "jax-privacy"
+    _generator = "JAX's generator"
+    _form = "vmap"
+    _clipping = "gradients"
+
+    def __init__(self, model, config, epsilon, delta, **kwargs):
+        super().__init__(model, config, epsilon, delta, **kwargs)
+        if config.form is not None:
+            raise ValueError(
+                "`form` names a form of tensorflow-privacy; jax-privacy has "
+                f"one only. Leave it None. Received: form={config.form!r}"
+            )
+
+    def to_keras(self):
+        """The trained Keras 3 model.
+
+        With `model=None` that is `Sequential([Dense(num_classes)])`.
+        """
+        self._check_fitted()
+        return self._model
+
+    def _import_library(self):
+        return _import_jax_privacy()
+
+    @staticmethod
+    def _check_layers(layers):
+        check_layers(layers)
+
+    def _train(self, library, x, y, plan, batches):
+        _check_state(self._model)
+        with _logits(self._model):
+            step = _Step(
+                library, self._model, self.config, plan, x, y, self.seed
+            )
+            self._take(step, plan, batches)
+        step.write_weights()
+
+    def _outputs(self, x):
+        self._check_fitted()
+        x = np.asarray(x, dtype="float32")
+        with _logits(self._model):
+            return np.concatenate(
+                [
+                    np.asarray(
+                        self._model(x[i : i + 4096], training=False),
+                        dtype="float32",
+                    )
+                    for i in range(0, len(x), 4096)
+                ]
+            )
+
+
+class _Step:
+    """One DP-SGD update: clip and sum, add the noise, apply."""
+
+    def __init__(self, library, model, config, plan, x, y, seed):
+        jax = library.jax
+        rows = config.physical_batch_size or _microbatch_rows(jax, model)
+        self._size = plan.capacity
+        self._rows = rows if rows < plan.capacity else None
+        if self._rows:
+            self._size = -(-plan.capacity // rows) * rows
+        self._pad = library.batch_selection.split_and_pad_global_batch
+        self._wait = jax.block_until_ready
+        self._variables = model.trainable_variables
+        optimizer = _optimizer(config)
+        optimizer.build(self._variables)
+        frozen = [v.value for v in model.non_trainable_variables]
+
+        def loss(weights, x, y):
+            logits, _ = model.stateless_call(weights, frozen, x, training=True)
+            losses = keras.ops.sparse_categorical_crossentropy(
+                y, keras.ops.cast(logits, "float32"), from_logits=True
+            )
+            return keras.ops.mean(losses)
+
+        clipped_mean = library.clipped_grad(
+            loss,
+            l2_clip_norm=config.l2_norm_clip,
+            normalize_by=float(plan.expected_batch_size),
+            batch_argnums=(1, 2),
+            microbatch_size=self._rows,
+        )
+        # The plan's multiplier is in units of the clip, whatever the
+        # neighbours are.
+        privatizer = library.noise_addition.gaussian_privatizer(
+            stddev=plan.noise_multiplier * clipped_mean.l2_norm_bound,
+            prng_key=_noise_key(jax, seed),
+        )
+
+        def update(state, x, y, rows, padding):
+            weights, slots, noise_state = state
+            mean = clipped_mean(
+                weights, x[rows], y[rows], is_padding_example=padding
+            )
+            mean, noise_state = privatizer.update(mean, noise_state)
+            weights, slots = optimizer.stateless_apply(slots, mean, weights)
+            return weights, slots, noise_state
+
+        weights = [v.value for v in self._variables]
+        slots = [v.value for v in optimizer.variables]
+        self._state = (weights, slots, privatizer.init(weights))
+        self._update = jax.jit(update)
+        self._x, self._y = jax.device_put(x), jax.device_put(y)
+
+    def __call__(self, batch):
+        (rows,) = self._pad(np.asarray(batch, "int32"), self._size, self._rows)
+        # A padding row reads record 0, to no effect.
+        self._state = self._update(
+            self._state, self._x, self._y, np.maximum(rows, 0), rows < 0
+        )
+        self._wait(self._state[0])
+
+    def write_weights(self):
+        """Puts the trained weights into the model."""
+        for variable, value in zip(
+            self._variables, self._state[0], strict=True
+        ):
+            variable.assign(value)
+
+
+def _optimizer(config):
+    if config.optimizer == "sgd":
+        return keras.optimizers.SGD(
+            config.learning_rate, momentum=config.momentum
+        )
+    return keras.optimizers.Adam(config.learning_rate)
+
+
+def _noise_key(jax, seed):
+    if seed is None:
+        words = np.frombuffer(secrets.token_bytes(8), np.uint32)
+    else:
+        # Not the stream that draws the batches.
+        words = np.random.SeedSequence(seed).spawn(1)[0].generate_state(2)
+    return jax.random.wrap_key_data(words, impl="threefry2x32")
+
+
+def _microbatch_rows(jax, model):
+    """Records whose gradients are held at a time."""
+    weights = sum(math.prod(v.shape) for v in model.trainable_variables)
+    outputs = sum(math.prod(v.output.shape[1:]) for v in model.layers)
+    memory = _CACHED_BYTES if jax.default_backend() == "cpu" else _DEVICE_BYTES
+    return max(8, int(memory // (4 * (weights + outputs))))
+
+
+@contextlib.contextmanager
+def _logits(model):
+    """The model without the softmax of its last layer."""
+    last = model.layers[-1]
+    activation = getattr(last, "activation", None)
+    if activation is not keras.activations.softmax:
+        yield
+        return
+    last.activation = keras.activations.linear
+    try:
+        yield
+    finally:
+        last.activation = activation
+
+
+def _check_state(model):
+    """Raises for what `stateless_call` would change and the step drops."""
+    for layer in model.layers:
+        if layer.trainable and layer.non_trainable_variables:
+            raise ValueError(
+                "DP-SGD by jax-privacy does not support the layer "
+                f"{layer.name!r} of type {type(layer).__name__}: it holds "
+                "state that is not trained by gradients."
+            )
+        for variable in layer.trainable_variables:
+            if variable.dtype != "float32":
+                raise ValueError(
+                    "DP-SGD by jax-privacy trains float32 weights. Received: "
+                    f"{variable.path!r} of dtype {variable.dtype}"
+                )
+    if not model.trainable_variables:
+        raise ValueError("The model has no trainable weights.")
+
+
+def _import_jax_privacy():
+    """Returns `jax` and the parts of jax-privacy."""
+    install = (
+        'pip install "keras-fm[jax-privacy]", in an environment without '
+        "tensorflow-privacy, with Python 3.11 or later and KERAS_BACKEND=jax"
+    )
+    if keras.backend.backend() != "jax":
+        raise ImportError(
+            "DP-SGD by jax-privacy needs the JAX backend of Keras. Received: "
+            f"backend={keras.backend.backend()!r}. It is chosen before Keras "
+            f"is imported: {install}"
+        )
+    try:
+        return types.SimpleNamespace(
+            jax=importlib.import_module("jax"),
+            batch_selection=importlib.import_module(
+                "jax_privacy.batch_selection"
+            ),
+            clipped_grad=importlib.import_module(
+                "jax_privacy.clipping"
+            ).clipped_grad,
+            noise_addition=importlib.import_module(
+                "jax_privacy.noise_addition"
+            ),
+        )
+    except ImportError as error:
+        raise ImportError(
+            f"DP-SGD by jax-privacy needs jax-privacy 2.0: {install}. "
+            f"The import that failed: {error}"
+        ) from error

@@ -1,0 +1,575 @@
+"""What DP-SGD does, whichever library clips and adds the noise.
+
+Settings, plan, guarantee, ledger and report of a classifier trained by
+DP-SGD. `keras_fm.baselines.dp_sgd` trains one by tensorflow-privacy,
+`keras_fm.baselines.dp_sgd_jax` by jax-privacy. Sampler and accountant are one
+object (`keras_fm.sampling.SamplingPlan`), so they cannot disagree.
+"""
+
+import dataclasses
+import math
+import secrets
+import statistics
+import time
+
+import keras
+import numpy as np
+
+from keras_fm import sampling as sampling_lib
+from keras_fm.budget import Neighbours, PrivacyBudget
+from keras_fm.ledger import Ledger, LedgerEntry
+
+FORMS = ("fast_clipping", "vectorized")
+_OPTIMIZERS = ("sgd", "adam")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DPSGDConfig:
+    """How DP-SGD trains. Every field is public.
+
+    Args:
+        learning_rate: float > 0.
+        l2_norm_clip: float > 0. Each record's gradient, over all weights
+            together, is scaled down to at most this L2 norm.
+        form: of tensorflow-privacy: `"fast_clipping"` (its `DPSequential`
+            with a layer registry: only the norms of per-record gradients if
+            every trainable layer is `Dense`; per-record gradients otherwise,
+            and `report()["clipping"]` says which) or `"vectorized"` (its
+            `VectorizedDPKerasSGDOptimizer` / `...AdamOptimizer`: per-record
+            gradients through a Jacobian). Both define the same mechanism.
+            `None` chooses `"fast_clipping"`, and is what jax-privacy needs,
+            which has one form.
+        optimizer: `"sgd"` or `"adam"`.
+        momentum: float in [0, 1), of `"sgd"`.
+        sampling: `"poisson"` (each record joins each batch independently
+            with probability `batch_size / n`; proven), `"full"` (each step
+            reads all records; proven) or `"shuffled"` (batches of a fixed
+            size from a fresh permutation in each epoch, accounted *as if*
+            they were Poisson, as is common practice: only claimed).
+        batch_size: int, the expected batch size; `None` with `"full"`.
+        steps: int, number of updates. Give `steps` or `epochs`.
+        epochs: float, number of updates in units of `n / batch_size`.
+        physical_batch_size: int, rows whose gradients are held at a time;
+            `None` chooses. It changes time and memory, not the mechanism.
+
+    Raises:
+        ValueError: if a value is outside its range, NaN or infinite, or two
+            of them contradict each other.
+
+    Example:
+
+    >>> DPSGDConfig(
+    ...     learning_rate=2.0, l2_norm_clip=0.1, batch_size=256, steps=100
+    ... ).sampling
+    'poisson'
+
+    Source: Abadi et al., "Deep Learning with Differential Privacy", 2016.
+    """
+
+    learning_rate: float
+    l2_norm_clip: float
+    form: str | None = None
+    optimizer: str = "sgd"
+    momentum: float = 0.9
+    sampling: str = "poisson"
+    batch_size: int | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    physical_batch_size: int | None = None
+
+    def __post_init__(self):
+        if self.form is not None:
+            _check_choice("form", self.form, FORMS)
+        _check_choice("optimizer", self.optimizer, _OPTIMIZERS)
+        _check_choice("sampling", self.sampling, sampling_lib.SAMPLINGS)
+        _check_positive("learning_rate", self.learning_rate)
+        _check_positive("l2_norm_clip", self.l2_norm_clip)
+        if not (_is_number(self.momentum) and 0 <= self.momentum < 1):
+            raise ValueError(
+                "`momentum` must be in [0, 1). "
+                f"Received: momentum={self.momentum}"
+            )
+        for name in ("batch_size", "steps", "physical_batch_size"):
+            value = getattr(self, name)
+            if value is not None and not (_is_integer(value) and value > 0):
+                raise ValueError(
+                    f"`{name}` must be a positive integer. "
+                    f"Received: {name}={value}"
+                )
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError(
+                "Exactly one of `steps` and `epochs` must be given. "
+                f"Received: steps={self.steps}, epochs={self.epochs}"
+            )
+        if self.epochs is not None:
+            _check_positive("epochs", self.epochs)
+        if (self.sampling == "full") != (self.batch_size is None):
+            raise ValueError(
+                '`batch_size` must be None with sampling="full" and a '
+                "positive integer otherwise. Received: "
+                f"batch_size={self.batch_size}, sampling={self.sampling!r}"
+            )
+
+    def plan(self, n, epsilon, delta, neighbours="add_remove"):
+        """What a fit on `n` records does and costs, before anything is read.
+
+        Args:
+            n: int, number of records, public by declaration.
+            epsilon: float in (0, 100], or infinite for the clipped,
+                noiseless twin.
+            delta: float in (0, 1).
+            neighbours: `"add_remove"` or `"replace_one"`.
+
+        Returns:
+            A `DPSGDPlan`.
+
+        Raises:
+            ValueError: if the batch is larger than `n`, a budget is outside
+                its range, or the relation has no accounting here (Poisson
+                batches under `"replace_one"`).
+        """
+        neighbours = Neighbours.of(neighbours)
+        _check_budget(epsilon, delta)
+        sampling_lib.check_neighbours(self.sampling, neighbours)
+        batch = sampling_lib.expected_batch_size(
+            n, self.sampling, self.batch_size
+        )
+        steps = self.steps
+        if steps is None:
+            steps = max(1, round(self.epochs * n / batch))
+        reads = sampling_lib.plan(
+            n,
+            sampling=self.sampling,
+            batch_size=self.batch_size,
+            steps=steps,
+            delta=delta,
+            epsilon=epsilon,
+        )
+        return DPSGDPlan(
+            **dataclasses.asdict(reads),
+            noise_multiplier=_noise_multiplier(
+                reads, epsilon, delta, neighbours
+            ),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DPSGDPlan(sampling_lib.SamplingPlan):
+    """Which records each step reads, and the noise that pays for it.
+
+    Attributes:
+        noise_multiplier: standard deviation of the noise on the sum of
+            clipped gradients, in units of `l2_norm_clip`. Under
+            `"replace_one"` the sum moves by twice the clip, which is
+            contained in this number. 0 without noise.
+    """
+
+    noise_multiplier: float
+
+
+def _noise_multiplier(reads, epsilon, delta, neighbours):
+    if math.isinf(epsilon):
+        return 0.0
+    sensitivity = 2 if neighbours is Neighbours.REPLACE_ONE else 1
+    return sensitivity * sampling_lib.noise_multiplier(
+        reads, PrivacyBudget(epsilon, delta), neighbours=neighbours
+    )
+
+
+class DPSGDTrainer:
+    """Base of classifiers trained by DP-SGD; a subclass names the library.
+
+    A subclass sets `_library`, `_generator`, `_form` and `_clipping`, which
+    the report names, and defines `_import_library`, `_check_layers`, `_train`,
+    `_outputs` and `to_keras`.
+    """
+
+    _library = None
+    _generator = None
+    _form = None
+    _clipping = None
+
+    def __init__(
+        self,
+        model,
+        config,
+        epsilon,
+        delta,
+        *,
+        seed=None,
+        neighbours="add_remove",
+    ):
+        if not isinstance(config, DPSGDConfig):
+            raise ValueError(
+                f"`config` must be a DPSGDConfig. Received: config={config!r}"
+            )
+        _check_budget(epsilon, delta)
+        if model is not None and not isinstance(model, keras.Sequential):
+            if not isinstance(model, (list, tuple)):
+                raise ValueError(
+                    "`model` must be a keras.Sequential, a list of Keras "
+                    f"layers or None. Received: model={model!r}"
+                )
+            model = keras.Sequential(list(model))
+        if model is not None:
+            self._check_layers(model.layers)
+        self.config = config
+        self.epsilon = float(epsilon)
+        self.delta = float(delta)
+        self.neighbours = Neighbours.of(neighbours)
+        self.seed = seed
+        self.plan = None
+        self._model = model
+        self._seconds = None
+        self._step_seconds = []
+
+    def fit(self, x, y, num_classes=None):
+        """Trains on the records `x`, `y`, once.
+
+        Args:
+            x: array `(n, ...)` of finite numbers.
+            y: int array `(n,)` of class numbers.
+            num_classes: int. Required with `model=None` (the number of
+                classes is public and never read from `y`); otherwise it must
+                equal the width of the model's output, if given.
+
+        Returns:
+            self.
+
+        Raises:
+            ImportError: if the library is not installed, or cannot work
+                with Keras's backend.
+            RuntimeError: if called again: a second fit on the same records
+                would spend again, which a new classifier makes visible.
+            ValueError: if the data do not fit the model.
+        """
+        if self.plan is not None:
+            raise RuntimeError(
+                f"This {type(self).__name__} was fitted already. Another fit "
+                "on the same records spends epsilon again: build another "
+                "classifier."
+            )
+        library = self._import_library()
+        began = time.perf_counter()
+        x, y = self._check_data(x, y, num_classes)
+        plan = self.config.plan(
+            len(x), self.epsilon, self.delta, self.neighbours
+        )
+        entropy = secrets.randbits(256) if self.seed is None else self.seed
+        batches = plan.batches(np.random.default_rng(entropy))
+        self._train(library, x, y, plan, batches)
+        self._seconds = time.perf_counter() - began
+        return self
+
+    def _import_library(self):
+        raise NotImplementedError
+
+    def _train(self, library, x, y, plan, batches):
+        """Prepares a step and hands it to `_take`."""
+        raise NotImplementedError
+
+    def _take(self, step, plan, batches):
+        """Takes all steps; `step` returns when one is done."""
+        # From the first read on, the budget counts as spent.
+        self.plan = plan
+        for batch in batches:
+            began = time.perf_counter()
+            step(batch)
+            self._step_seconds.append(time.perf_counter() - began)
+
+    def predict(self, x):
+        """Class probabilities.
+
+        Args:
+            x: array `(m, ...)`.
+
+        Returns:
+            float32 array `(m, num_classes)`.
+        """
+        logits = self._outputs(x)
+        logits -= logits.max(axis=1, keepdims=True)
+        exp = np.exp(logits)
+        return exp / exp.sum(axis=1, keepdims=True)
+
+    def evaluate(self, x, y):
+        """Mean cross-entropy and accuracy on held-out records.
+
+        Returns:
+            dict with `"loss"` and `"accuracy"`.
+        """
+        p = self.predict(x)
+        y = np.asarray(y).reshape(-1)
+        picked = np.maximum(p[np.arange(len(y)), y], 1e-30)
+        return {
+            "loss": float(-np.mean(np.log(picked))),
+            "accuracy": float(np.mean(p.argmax(axis=1) == y)),
+        }
+
+    def report(self):
+        """What was read, what it costs and what proves it.
+
+        The epsilons are those of `ledger`.
+
+        Returns:
+            dict: `mechanism`, `epsilon_claimed`, `epsilon_proven` (infinite
+            for `"shuffled"` and for a seeded fit), `delta`, `neighbours`,
+            `private`, `noise_multiplier`, `l2_norm_clip`, `sampling`,
+            `sampling_rate`, `steps`, `expected_batch_size`,
+            `overflow_probability`, `form`, `clipping` (`"norms"`: per-record
+            gradients were never formed, or `"gradients"`), `seconds` (of the
+            fit, tracing included), `step_seconds` (median over the steps
+            after the first), `notes`.
+        """
+        self._check_fitted()
+        plan, config = self.plan, self.config
+        if math.isfinite(self.epsilon):
+            ledger = self.ledger
+            claimed, proven = ledger.claimed_epsilon(), ledger.epsilon()
+        else:
+            claimed = proven = math.inf
+        times = self._step_seconds[1:] or self._step_seconds
+        return {
+            "mechanism": f"DP-SGD ({self._library})",
+            "epsilon_claimed": claimed,
+            "epsilon_proven": proven,
+            "delta": self.delta,
+            "neighbours": str(self.neighbours),
+            "private": self.seed is None and math.isfinite(self.epsilon),
+            "noise_multiplier": plan.noise_multiplier,
+            "l2_norm_clip": config.l2_norm_clip,
+            "sampling": config.sampling,
+            "sampling_rate": plan.sampling_rate,
+            "steps": plan.steps,
+            "expected_batch_size": plan.expected_batch_size,
+            "overflow_probability": plan.overflow_probability,
+            "form": self._form,
+            "clipping": self._clipping,
+            "seconds": self._seconds,
+            "step_seconds": statistics.median(times) if times else None,
+            "notes": self._notes(),
+        }
+
+    @property
+    def ledger(self):
+        """The `keras_fm.Ledger` of the fit.
+
+        Raises:
+            RuntimeError: before `fit`.
+            ValueError: for the noiseless twin, which no ledger can hold.
+        """
+        self._check_fitted()
+        if not math.isfinite(self.epsilon):
+            raise ValueError("A fit without noise has no privacy ledger.")
+        plan, config = self.plan, self.config
+        ledger = Ledger(
+            PrivacyBudget(self.epsilon, self.delta),
+            neighbours=self.neighbours,
+        )
+        claimed = config.sampling == "shuffled"
+        # The plan's multiplier is relative to the clip; a replaced record
+        # moves the sum by twice that.
+        moves = 2 if self.neighbours is Neighbours.REPLACE_ONE else 1
+        mechanism = plan.mechanism(
+            plan.noise_multiplier / moves, moves * config.l2_norm_clip
+        ).config()
+        if claimed:
+            mechanism["claimed_epsilon"] = self.epsilon
+        ledger.charge(
+            [
+                LedgerEntry(
+                    name="DP-SGD",
+                    guarantee="claimed" if claimed else "proven",
+                    neighbours=str(self.neighbours),
+                    mechanism=mechanism,
+                    reads=(
+                        f"clipped gradients of {plan.steps} "
+                        f"{config.sampling} batches of {plan.n} records"
+                    ),
+                    proof=(
+                        "none: shuffled batches are accounted as if Poisson"
+                        if claimed
+                        else "Abadi et al. 2016, in real arithmetic"
+                    ),
+                    private=self.seed is None,
+                    notes=self._notes(),
+                )
+            ]
+        )
+        return ledger
+
+    def _notes(self):
+        notes = ["n is public", f"noise: float32, {self._generator}"]
+        if self.config.sampling == "shuffled":
+            notes.append("shuffled batches accounted as if Poisson")
+        if self.seed is not None:
+            notes.append("reproducible noise: not private")
+        return tuple(notes)
+
+    def _check_fitted(self):
+        if self.plan is None:
+            raise RuntimeError(
+                f"This {type(self).__name__} is not fitted. Call `fit` first."
+            )
+
+    @staticmethod
+    def _check_layers(layers):
+        raise NotImplementedError
+
+    def _outputs(self, x):
+        """Logits, a float32 array that the caller may overwrite."""
+        raise NotImplementedError
+
+    def _check_data(self, x, y, num_classes):
+        x = np.asarray(x, dtype="float32")
+        y = np.asarray(y)
+        if x.ndim < 2 or y.shape != x.shape[:1] or len(x) == 0:
+            raise ValueError(
+                "`x` must have shape (n, ...) and `y` shape (n,). "
+                f"Received: x.shape={x.shape}, y.shape={y.shape}"
+            )
+        if not np.issubdtype(y.dtype, np.integer):
+            raise ValueError(
+                "`y` must hold integer class numbers. "
+                f"Received: y.dtype={y.dtype}"
+            )
+        if not np.all(np.isfinite(x)):
+            raise ValueError(
+                "`x` must be finite: the gradient of a record with NaN or "
+                "infinite features has no norm to clip."
+            )
+        if self._model is None:
+            if not (_is_integer(num_classes) and num_classes > 1):
+                raise ValueError(
+                    "`num_classes` must be an integer greater than 1 with "
+                    f"model=None. Received: num_classes={num_classes}"
+                )
+            head = keras.layers.Dense(num_classes, kernel_initializer="zeros")
+            self._model = keras.Sequential([head])
+        if not self._model.built:
+            self._model.build((None, *x.shape[1:]))
+        if tuple(self._model.input_shape[1:]) != x.shape[1:]:
+            raise ValueError(
+                f"The model expects inputs of shape (n, "
+                f"{', '.join(map(str, self._model.input_shape[1:]))}). "
+                f"Received: x.shape={x.shape}"
+            )
+        shape = self._model.output_shape
+        if len(shape) != 2 or num_classes not in (None, shape[-1]):
+            raise ValueError(
+                "The model must end in one output per class. Received: "
+                f"output_shape={shape}, num_classes={num_classes}"
+            )
+        if y.min() < 0 or y.max() >= shape[-1]:
+            raise ValueError(
+                f"`y` must hold class numbers from 0 to {shape[-1] - 1}."
+            )
+        return x, y.astype("int32")
+
+
+def small_cnn(input_shape, num_classes):
+    """The small convolutional network usual for DP-SGD on digits, built.
+
+    Two strided convolutions (16 of 8x8, 32 of 4x4), each with a 2x2 maximum
+    of stride 1, a dense layer of 32 and a linear read-out; tanh throughout,
+    whose bounded range suits clipped gradients.
+
+    Args:
+        input_shape: `(height, width, channels)`, at least 14x14.
+        num_classes: int.
+
+    Returns:
+        A built Keras 3 `Sequential` that ends in logits; 26,010 weights for
+        `(28, 28, 1)` and 10 classes.
+
+    Source: the architecture of tensorflow-privacy's MNIST tutorial, with the
+    activation of Papernot et al., "Tempered Sigmoid Activations for Deep
+    Learning with Differential Privacy", 2021.
+    """
+    if len(input_shape) != 3 or min(input_shape[:2]) < 14:
+        raise ValueError(
+            "`input_shape` must be (height, width, channels) with at least "
+            f"14 x 14 pixels. Received: input_shape={input_shape}"
+        )
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            layers.Input(tuple(input_shape)),
+            layers.Conv2D(16, 8, strides=2, padding="same", activation="tanh"),
+            layers.MaxPooling2D(2, strides=1),
+            layers.Conv2D(32, 4, strides=2, activation="tanh"),
+            layers.MaxPooling2D(2, strides=1),
+            layers.Flatten(),
+            layers.Dense(32, activation="tanh"),
+            layers.Dense(num_classes),
+        ]
+    )
+
+
+def check_layers(layers):
+    """Raises for what no library here clips record by record."""
+    for layer in layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            raise ValueError(
+                f"DP-SGD does not support the layer {layer.name!r} of type "
+                "BatchNormalization. It mixes the records of a batch, so no "
+                "record has a gradient of its own to clip."
+            )
+        for key, value in layer.get_config().items():
+            if key.endswith(("_regularizer", "_constraint")) and value:
+                raise ValueError(
+                    f"DP-SGD does not support `{key}` of the layer "
+                    f"{layer.name!r}: its libraries treat it differently."
+                )
+    last = layers[-1] if layers else None
+    activation = last.get_config().get("activation") if last else None
+    if activation not in (None, "linear", "softmax") or isinstance(
+        last, keras.layers.Softmax
+    ):
+        raise ValueError(
+            "The model must end in logits or a softmax activation. "
+            f"Received: activation={activation!r} in the last layer, "
+            f"{type(last).__name__}"
+        )
+
+
+# Validation ---------------------------------------------------------------
+
+
+def _is_number(value):
+    number = isinstance(value, (int, float, np.integer, np.floating))
+    return number and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _is_integer(value):
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _check_choice(name, value, choices):
+    if value not in choices:
+        raise ValueError(
+            f"`{name}` must be one of {', '.join(map(repr, choices))}. "
+            f"Received: {name}={value!r}"
+        )
+
+
+def _check_positive(name, value):
+    if not (_is_number(value) and 0 < value < math.inf):
+        raise ValueError(
+            f"`{name}` must be a finite number greater than 0. "
+            f"Received: {name}={value}"
+        )
+
+
+def _check_budget(epsilon, delta):
+    if not (
+        _is_number(epsilon) and (0 < epsilon <= 100 or epsilon == math.inf)
+    ):
+        raise ValueError(
+            "`epsilon` must be in (0, 100], or infinite for no noise. "
+            f"Received: epsilon={epsilon}"
+        )
+    if not (_is_number(delta) and 0 < delta < 1):
+        raise ValueError(
+            "`delta` must be in (0, 1): no Gaussian noise meets delta = 0. "
+            f"Received: delta={delta}"
+        )
