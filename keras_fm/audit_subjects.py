@@ -12,6 +12,7 @@ takes a shift that all records share out again.
 """
 
 import dataclasses
+import json
 import math
 import os
 
@@ -19,7 +20,7 @@ import keras
 import numpy as np
 
 from keras_fm import budget as budget_lib
-from keras_fm import datasets, domain
+from keras_fm import datasets, domain, provenance
 from keras_fm.auditing import audit
 from keras_fm.callbacks import PrivateModel
 from keras_fm.layers.normalization_layer import NormalizationLayer
@@ -185,6 +186,7 @@ def run(
     seeds=(0, 1, 2),
     out=None,
     progress=True,
+    command=None,
 ):
     """Audits a subject on a data set and writes what was found.
 
@@ -197,6 +199,7 @@ def run(
             [0, 1], `"unit"` ones have one pixel of 1.
         out: folder for `audit.json`, `audit.txt` and `audit.png`; `None`
             writes nothing.
+        command: `None`, or the command line to write down.
 
     Returns:
         An `AuditReport`.
@@ -230,9 +233,10 @@ def run(
     )
     if out:
         os.makedirs(out, exist_ok=True)
+        data = json.loads(report.to_json()) | provenance.record(command)
         for name, text in (
             ("audit.txt", report.text()),
-            ("audit.json", report.to_json()),
+            ("audit.json", json.dumps(data, indent=1)),
         ):
             with open(os.path.join(out, name), "w") as f:
                 f.write(text + "\n")

@@ -9,6 +9,8 @@ import math
 
 import numpy as np
 
+from keras_fm import summation
+
 # Features arrive in the precision of the network; a norm that exceeds its
 # bound by no more than this is rounding, and is scaled back, not refused.
 ROUNDING = {
@@ -140,7 +142,9 @@ def project_to_ball(h, bound, clip=False, rounding=None, l1_bound=None):
             "Features must have shape (records, features). "
             f"Received: shape={h.shape}"
         )
-    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    # Squares may overflow; the norm is then infinite, and refused.
+    with np.errstate(over="ignore"):
+        norms = summation.lengths(rows)
     if not np.all(np.isfinite(norms)):
         raise ValueError(
             "Features must be finite: at least one record has a NaN, an "
@@ -149,7 +153,7 @@ def project_to_ball(h, bound, clip=False, rounding=None, l1_bound=None):
         )
     _scale_rows(rows, norms, bound, clip, rounding, "L2")
     if l1_bound is not None:
-        norms = np.abs(rows).sum(axis=1)
+        norms = summation.lengths(rows, "l1")
         _scale_rows(rows, norms, l1_bound, clip, rounding, "L1")
     return rows
 

@@ -47,6 +47,8 @@ _TABLE_BITS = 128
 _ACCEPT_MASK = np.uint64(2**_ACCEPT_BITS - 1)
 # Draws handled at once: what they need stays in the second-level cache.
 _CHUNK = 2**14
+# Numbers of a release handled at once: no large array but the result.
+_PART = 2**18
 # Sums of a saturated statistic and noise stay below 2^63.
 _SATURATION = 2.0**62
 _NOISE_LIMIT = 2**62
@@ -85,6 +87,10 @@ class SeededWords:
 
     def __init__(self, seed):
         self._philox = np.random.Philox(np.random.SeedSequence(seed))
+
+    def generator(self):
+        """A NumPy generator of the same seed, far from these words."""
+        return np.random.Generator(self._philox.jumped())
 
     def words(self, count):
         """Returns the next `count` words, `(count,)` uint64."""
@@ -350,6 +356,100 @@ class _SymmetricSampler:
 def _integer(source):
     """One random word as a Python integer."""
     return int(source.words(1)[0])
+
+
+def bernoulli(probability, size, source):
+    """Independent coins that fall on `True` with exactly `probability`.
+
+    Args:
+        probability: a number in [0, 1], a float standing for the rational
+            number that it is; or a function from an int `bits` to integers
+            `(low, high)` with `low <= 2**bits * p <= high`, which come as
+            close to each other as the bits allow.
+        size: int >= 0.
+        source: `OSWords`, or `SeededWords` for tests.
+
+    Returns:
+        `(size,)` bool.
+
+    Raises:
+        ValueError: if a number is not in [0, 1].
+
+    Example:
+
+    >>> bernoulli(1.0, 3, SeededWords(1))
+    array([ True,  True,  True])
+    """
+    enclose = probability
+    if not callable(probability):
+        exact = Fraction(0)
+        if probability != 0:
+            exact = _positive_fraction("probability", probability)
+        if exact > 1:
+            raise ValueError(
+                "`probability` must be in [0, 1]. Received: "
+                f"probability={probability}"
+            )
+
+        def enclose(bits):
+            low, rest = divmod(exact.numerator << bits, exact.denominator)
+            return low, low + (rest > 0)
+
+    words = source.words(size)
+    low, high = enclose(64)
+    # A uniform number that starts with the word w is in [w, w + 1] / 2^64.
+    # Bounds may be 2^64, which no word holds: compared with those below.
+    drawn = words <= np.uint64(low - 1) if low else np.zeros(size, bool)
+    if high > low:
+        open_ = ~drawn & (words <= np.uint64(high - 1))
+        for i in np.flatnonzero(open_):
+            drawn[i] = _is_below(int(words[i]), enclose, source)
+    return drawn
+
+
+def _is_below(number, enclose, source):
+    """Whether a uniform number that starts with the 64 bits of `number` is
+    below an enclosed probability."""
+    bits = 64
+    while True:
+        number, bits = number << 64 | _integer(source), bits + 64
+        low, high = enclose(bits)
+        if number < low:
+            return True
+        if number >= high:
+            return False
+
+
+def uniform_integers(bound, size, source):
+    """Independent uniform integers in `[0, bound)`, by rejection.
+
+    Args:
+        bound: int from 1 to 2^32.
+        size: int >= 0.
+        source: `OSWords`, or `SeededWords` for tests.
+
+    Returns:
+        `(size,)` int64.
+
+    Example:
+
+    >>> uniform_integers(1, 2, SeededWords(1))
+    array([0, 0])
+    """
+    if not 1 <= _positive_integer("bound", bound) <= 2**32:
+        raise ValueError(
+            f"`bound` must be at most 2**32. Received: bound={bound}"
+        )
+    # The largest multiple of the bound: every residue is as frequent.
+    fair = 2**32 // bound * bound
+    out, filled = np.empty(size, np.int64), 0
+    while filled < size:
+        halves = source.words((size - filled + 1) // 2).view(np.uint32)
+        halves = halves[: size - filled].astype(np.int64)
+        halves = halves[halves < fair]
+        out[filled : filled + len(halves)] = halves % bound
+        filled += len(halves)
+    return out
 
 
 def _positive_fraction(name, value):
@@ -625,9 +725,14 @@ class LatticeRelease:
             values: float vector of finite values.
             source: `OSWords`, or `SeededWords` for tests.
         """
-        exact = self.lattice.rounded(values)
-        noise = self.sampler.sample(exact.size, source).reshape(exact.shape)
-        return self.lattice.values(exact + noise)
+        values = np.asarray(values, np.float64)
+        exact, noisy = values.ravel(), np.empty(values.size)
+        for start in range(0, exact.size, _PART):
+            part = exact[start : start + _PART]
+            noise = self.sampler.sample(part.size, source)
+            noise += self.lattice.rounded(part)
+            noisy[start : start + _PART] = self.lattice.values(noise)
+        return noisy.reshape(values.shape)
 
 
 @functools.lru_cache(maxsize=32)

@@ -3,23 +3,32 @@
 Append-only. Every entry is either *proven* (a mechanism whose proof is in
 docs/proofs) or *claimed* (an epsilon a paper asserts; it composes to infinity
 on the proven side). Check, charge, then release, in that order: an entry that
-was charged and whose release then failed stays charged.
+was charged and whose release then failed stays charged. A ledger that lives in
+a file (`Ledger.open`) has the entry on disk before `charge` returns, so no
+noise is drawn for a spend that a crash could forget.
 """
 
+import contextlib
 import copy
 import dataclasses
 import datetime
 import json
 import math
-import os
 import re
-import tempfile
+import threading
+import warnings
 
 from keras_fm import budget as budget_lib
+from keras_fm import locked_file, settings_file
 from keras_fm import mechanisms as mechanisms_lib
 
 _FORMAT = 1
+_MOST_LISTED = 5
+# One charge at a time in this process: check and charge are one step.
+_CHARGING = threading.RLock()
 ONE_RECORD = "one record (one row of the data given)"
+FLOATING_POINT = "floating point"
+LATTICE = "lattice"
 
 
 class BudgetExceededError(ValueError):
@@ -39,6 +48,8 @@ class LedgerEntry:
         reads: what was read, in words.
         proof: where the proof is, or why there is none.
         private: `False` when the noise was reproducible, which voids it.
+        noise: `"lattice"` for exact discrete noise on a power-of-two lattice,
+            `"floating point"` for noise whose low-order bits no proof covers.
         notes: further public facts (n declared public, public data used).
         when: UTC time, ISO 8601.
     """
@@ -50,10 +61,12 @@ class LedgerEntry:
     reads: str
     proof: str
     private: bool = True
+    noise: str = FLOATING_POINT
     notes: tuple = ()
     when: str = ""
 
     def __post_init__(self):
+        self._check_texts()
         if self.guarantee not in ("proven", "claimed"):
             raise ValueError(
                 '`guarantee` of a ledger entry must be "proven" or '
@@ -63,6 +76,11 @@ class LedgerEntry:
             raise ValueError(
                 "`private` of a ledger entry must be True or False. "
                 f"Received: private={self.private!r}"
+            )
+        if self.noise not in (FLOATING_POINT, LATTICE):
+            raise ValueError(
+                f"`noise` of a ledger entry must be {FLOATING_POINT!r} or "
+                f"{LATTICE!r}. Received: noise={self.noise!r}"
             )
         if self.guarantee == "claimed":
             claim = self.mechanism.get("claimed_epsilon")
@@ -80,16 +98,36 @@ class LedgerEntry:
                 f"neighbours={self.neighbours!r}"
             )
 
+    def _check_texts(self):
+        if not isinstance(self.notes, tuple):
+            raise ValueError(
+                "`notes` of a ledger entry must be a tuple of texts. "
+                f"Received: notes={self.notes!r}"
+            )
+        texts = {
+            name: getattr(self, name)
+            for name in ("name", "reads", "proof", "when")
+        }
+        for name, text in (*texts.items(), *(("notes", n) for n in self.notes)):
+            _check_line(f"`{name}` of a ledger entry", text)
+        if not isinstance(self.mechanism, dict):
+            raise ValueError(
+                "`mechanism` of a ledger entry must be a dict. Received: "
+                f"mechanism={self.mechanism!r}"
+            )
+        for key, value in self.mechanism.items():
+            _check_line("A name in `mechanism` of a ledger entry", key)
+            if isinstance(value, str):
+                _check_line(f"`{key}` of a ledger entry", value)
+            elif isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(
+                    f"`{key}` of a ledger entry must be finite. Received: "
+                    f"{key}={value}"
+                )
+
     def build_mechanism(self):
         """The `Mechanism` of a proven entry."""
-        config = dict(self.mechanism)
-        name = config.pop("mechanism", None)
-        if name not in mechanisms_lib.MECHANISMS:
-            raise ValueError(
-                "A proven entry needs one of the mechanisms "
-                f"{sorted(mechanisms_lib.MECHANISMS)}. Received: {name!r}"
-            )
-        return mechanisms_lib.MECHANISMS[name](**config)
+        return mechanisms_lib.from_config(self.mechanism)
 
 
 class Ledger:
@@ -121,8 +159,12 @@ class Ledger:
                 "`unit` must say in words what the privacy unit is. "
                 f"Received: unit={unit!r}"
             )
+        _check_line("`unit`", unit)
         self._unit = unit
         self._entries = []
+        self._file = None
+        # Names of entries that this object charged itself.
+        self._own = set()
 
     @property
     def budget(self):
@@ -187,9 +229,14 @@ class Ledger:
 
         Raises:
             BudgetExceededError: what is asked, spent and left.
-            ValueError: if an entry refers to another relation.
+            ValueError: if an entry refers to another relation, or the file
+                of the ledger lost what it held.
         """
         entries = list(entries)
+        self.reload()
+        self._check(entries)
+
+    def _check(self, entries):
         for entry in entries:
             self._check_relation(entry)
         after = self._entries + entries
@@ -208,8 +255,33 @@ class Ledger:
                 f"{self._budget.epsilon:g} allowed. Nothing was read. "
                 "Reuse the release that exists (fits on it are free), or "
                 "plan several releases from the start with "
-                "`PrivateModel(..., planned_releases=k)`."
+                "`PrivateModel(..., planned_releases=k)`." + self._spent()
             )
+
+    def _spent(self):
+        """What was spent, for whom and when, as the end of a refusal."""
+        if not self._entries:
+            return ""
+        lines = [
+            f"  {e.when}  {e.name} ({_describe(e.mechanism)})"
+            for e in self._entries[-_MOST_LISTED:]
+        ]
+        if len(self._entries) > _MOST_LISTED:
+            lines.insert(
+                0, f"  {len(self._entries) - _MOST_LISTED} before these"
+            )
+        where = f" in {self._file.path}" if self._file else ""
+        return "\n".join(
+            [
+                f"\nCharged before{where}:",
+                *lines,
+                "If a run ended between a charge and its release (a crash), "
+                "that release is lost and stays paid for: load the model or "
+                "the backup that carries it, if one was saved. More can only "
+                "be spent by deciding on a larger budget, in a new ledger "
+                "that adds to this one.",
+            ]
+        )
 
     def _check_relation(self, entry):
         if entry.neighbours != str(self._neighbours):
@@ -220,28 +292,186 @@ class Ledger:
             )
 
     def charge(self, entries):
-        """Checks, stamps and appends `entries`."""
+        """Checks, stamps and appends `entries`.
+
+        A ledger in a file is read again first, with all other processes
+        locked out, and is on disk when this returns. If it raises an
+        `OSError`, the charge may or may not be in the file: no noise may be
+        drawn, and what is in the file counts as spent.
+
+        Raises:
+            BudgetExceededError, ValueError: see `check`.
+            OSError: if the file cannot be written.
+        """
         entries = list(entries)
-        self.check(entries)
-        now = datetime.datetime.now(datetime.timezone.utc)
-        stamp = now.isoformat(timespec="seconds")
-        self._entries.extend(
-            dataclasses.replace(copy.deepcopy(e), when=stamp) for e in entries
+        with _CHARGING, self._locked():
+            self._refresh()
+            self._check(entries)
+            self._warn_of_repeats(entries)
+            now = datetime.datetime.now(datetime.timezone.utc)
+            stamp = now.isoformat(timespec="seconds")
+            stamped = [
+                dataclasses.replace(copy.deepcopy(e), when=stamp)
+                for e in entries
+            ]
+            charged = [*self._entries, *stamped]
+            if self._file is not None:
+                text = self._text(charged)
+                # What could not be read again is not written.
+                charged = _parsed(type(self), self._file, text)._entries
+                self._file.write(text)
+            self._entries = charged
+            self._own.update(e.name for e in stamped)
+
+    # In a file -----------------------------------------------------------
+
+    @classmethod
+    def open(cls, path, *, budget=None, neighbours=None, unit=None):
+        """A ledger that lives in a file: made if there is none, else
+        continued.
+
+        Every `charge` takes the lock of the file, reads it again (another
+        process may have charged), checks the budget and has the new text on
+        disk (written, synchronised, renamed) before it returns. Two processes
+        never spend the same budget, and one that is killed at any point
+        leaves the old text or the new one: what was spent is never
+        forgotten, and never spent twice unseen.
+
+        An empty file `path` + ".lock" stays beside it.
+
+        Args:
+            path: of a JSON file in a folder that exists and is writable.
+            budget: a `PrivacyBudget` or an epsilon; optional if the file
+                exists.
+            neighbours: the relation; optional if the file exists.
+            unit: the privacy unit in words; default: the file's, or one
+                record.
+
+        Returns:
+            `Ledger`.
+
+        Raises:
+            ValueError: if the file is not a ledger (an empty one included),
+                or has another budget, relation or unit.
+            OSError: if the folder cannot be written.
+
+        Example:
+
+        ```python
+        ledger = Ledger.open(
+            "privacy.json",
+            budget=PrivacyBudget(1.0, 1e-5),
+            neighbours="add_remove",
         )
+        model.fit(x, y, callbacks=[PrivateModel(ledger, data=(x, y))])
+        ```
+        """
+        file = locked_file.LockedFile(path)
+        if budget is not None and not isinstance(
+            budget, budget_lib.PrivacyBudget
+        ):
+            budget = budget_lib.PrivacyBudget(budget)
+        with file.lock():
+            text = _read(file)
+            if text is None:
+                if budget is None or neighbours is None:
+                    raise ValueError(
+                        f"There is no ledger at {file.path!r} yet: pass "
+                        "`budget` and `neighbours` to begin one."
+                    )
+                ledger = cls(
+                    budget, neighbours=neighbours, unit=unit or ONE_RECORD
+                )
+                file.write(ledger.to_json())
+            else:
+                ledger = _parsed(cls, file, text)
+                ledger._check_same(file.path, budget, neighbours, unit)
+        ledger._file = file
+        return ledger
+
+    @property
+    def path(self):
+        """The file that this ledger lives in, or `None`."""
+        return None if self._file is None else self._file.path
+
+    def reload(self):
+        """Takes in what other processes charged to the file.
+
+        Raises:
+            ValueError: if the file is gone, is no ledger, or lost entries.
+        """
+        with _CHARGING, self._locked():
+            self._refresh()
+
+    def _locked(self):
+        if self._file is None:
+            return contextlib.nullcontext()
+        return self._file.lock()
+
+    def _refresh(self):
+        if self._file is None:
+            return
+        text = _read(self._file)
+        if text is None:
+            raise ValueError(
+                f"The ledger {self.path!r} is gone, and what was spent with "
+                "it. Put it back before anything else is released."
+            )
+        found = _parsed(type(self), self._file, text)
+        found._check_same(self.path, self._budget, self._neighbours, self._unit)
+        if found._entries[: len(self._entries)] != self._entries:
+            raise ValueError(
+                f"The ledger {self.path!r} lost or changed entries that were "
+                "in it (an older copy was put in its place, or it was "
+                "edited). Put the newest copy back."
+            )
+        self._entries = found._entries
+
+    def _check_same(self, path, budget, neighbours, unit):
+        for name, given, own in (
+            ("budget", budget, self._budget),
+            ("neighbours", neighbours, self._neighbours),
+            ("unit", unit, self._unit),
+        ):
+            if given is not None and given != own:
+                own = str(own) if name == "neighbours" else own
+                raise ValueError(
+                    f"`{name}` of the ledger at {path!r} is {own!r} and "
+                    f"cannot be changed. Received: {name}={given!r}"
+                )
+
+    def _warn_of_repeats(self, entries):
+        """Says it if what is charged was charged by an earlier run."""
+        if self._file is None:
+            return
+        asked = {e.name for e in entries} - self._own
+        before = [e for e in self._entries if e.name in asked]
+        if before:
+            warnings.warn(
+                f"{before[-1].name!r} is charged to {self.path!r} in addition "
+                f"to {len(before)} charge(s) of this name by an earlier "
+                f"run, the last at {before[-1].when}. If that run ended "
+                "before its release was saved, both stay paid for.",
+                stacklevel=4,
+            )
 
     # Persistence ---------------------------------------------------------
 
     def to_json(self):
         """The ledger as a JSON string (no noise, no statistic)."""
+        return self._text(self._entries)
+
+    def _text(self, entries):
         return json.dumps(
             {
                 "format": _FORMAT,
                 "budget": dataclasses.asdict(self._budget),
                 "neighbours": str(self._neighbours),
                 "unit": self._unit,
-                "entries": [dataclasses.asdict(e) for e in self._entries],
+                "entries": [dataclasses.asdict(e) for e in entries],
             },
             indent=1,
+            allow_nan=False,
         )
 
     @classmethod
@@ -252,42 +482,56 @@ class Ledger:
             ValueError: if the text is not a ledger of a known format.
         """
         try:
-            data = json.loads(text)
+            data = settings_file.parse_json(text)
             if data["format"] != _FORMAT:
                 raise ValueError(f"unknown format {data['format']!r}")
+            for name, value in data["budget"].items():
+                if isinstance(value, str):
+                    raise ValueError(f"`{name}` must be a number: {value!r}")
             ledger = cls(
                 budget_lib.PrivacyBudget(**data["budget"]),
                 neighbours=data["neighbours"],
                 unit=data.get("unit", ONE_RECORD),
             )
+            if not isinstance(data["entries"], list):
+                raise ValueError("`entries` must be a list")
             for entry in data["entries"]:
+                if not isinstance(entry["notes"], list):
+                    raise ValueError("`notes` must be a list")
                 entry["notes"] = tuple(entry["notes"])
                 entry = LedgerEntry(**entry)
                 ledger._check_relation(entry)
                 ledger._entries.append(entry)
-        except (AttributeError, KeyError, TypeError, ValueError) as e:
+        except (
+            AttributeError,
+            KeyError,
+            OverflowError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as e:
             raise ValueError(f"This is not a keras_fm ledger: {e}") from e
         return ledger
 
     def save(self, path):
-        """Writes the ledger as JSON; the old file stays until the new one
-        is on disk."""
-        folder = os.path.dirname(os.path.abspath(path))
-        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".ledger")
-        try:
-            with os.fdopen(handle, "w") as f:
-                f.write(self.to_json())
-                f.flush()
-                os.fsync(f.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        """Writes a copy as JSON; the old file stays until the new one is on
+        disk. Charges go on where they went before: see `open`."""
+        locked_file.write_text(path, self.to_json())
 
     @classmethod
     def load(cls, path):
-        with open(path) as f:
-            return cls.from_json(f.read())
+        """Reads what `save` wrote; charges do not reach the file: see
+        `open`.
+
+        Raises:
+            ValueError: if the file is not a ledger.
+            OSError: if it cannot be read.
+        """
+        try:
+            text = locked_file.read_text(path)
+        except ValueError as e:
+            raise ValueError(f"This is not a keras_fm ledger: {e}") from e
+        return cls.from_json(text)
 
     # Statement -----------------------------------------------------------
 
@@ -313,13 +557,21 @@ class Ledger:
             f"unit:       {self._unit}",
         ]
         if math.isfinite(proven):
+            uncovered = [
+                "metrics on private records",
+                "choices made by looking at them",
+                "the number of records where public",
+                "refusals of invalid records",
+                "side channels",
+            ]
+            if any(e.noise == FLOATING_POINT for e in self._entries):
+                uncovered.insert(
+                    -1, "the low-order bits of floating-point noise"
+                )
             lines += [
                 "covered:    weights, all checkpoints and everything "
                 "computed from the releases below",
-                "uncovered:  metrics on private records, choices made by "
-                "looking at them, the number of records where public, "
-                "refusals of invalid records, the low-order bits of "
-                "floating-point noise, side channels",
+                "uncovered:  " + ", ".join(uncovered),
             ]
         if any(not e.private for e in self._entries):
             lines.append(
@@ -343,6 +595,31 @@ class Ledger:
             f"<Ledger of {len(self._entries)} entries, proven epsilon "
             f"{self.epsilon():.6g} at delta {self._budget.delta:g}, "
             f"{self._neighbours}>"
+        )
+
+
+def _read(file):
+    try:
+        return file.read()
+    except ValueError as e:
+        raise ValueError(f"{file.path!r} is not a keras_fm ledger: {e}") from e
+
+
+def _parsed(cls, file, text):
+    try:
+        return cls.from_json(text)
+    except ValueError as e:
+        raise ValueError(
+            f"{file.path!r} cannot be continued: {e}. If it was damaged, put "
+            "its newest copy back; do not begin a new one over it."
+        ) from e
+
+
+def _check_line(what, text):
+    """Refuses what could pass for other lines of a statement."""
+    if not isinstance(text, str) or not (text.isprintable() or not text):
+        raise ValueError(
+            f"{what} must be one line of printable text. Received: {text!r}"
         )
 
 

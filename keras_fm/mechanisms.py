@@ -1,7 +1,8 @@
 """Noise for a vector of statistics, and what that noise costs.
 
 A mechanism sees a flat float64 vector and the sensitivity of that vector; it
-does not know what the numbers mean. It says how it composes through its
+does not know what the numbers mean. The noise is exact, on the lattice of
+`keras_fm.lattice_noise`. A mechanism says how it composes through its
 privacy loss distribution (dp_accounting). The sensitivity it is given already
 is the one of the chosen neighbouring relation, so nothing here, and nothing
 in the ledger, depends on that relation again.
@@ -12,7 +13,7 @@ import collections
 import dataclasses
 import functools
 import math
-import secrets
+from fractions import Fraction
 
 import numpy as np
 from dp_accounting.pld import common as pld_common
@@ -20,18 +21,28 @@ from dp_accounting.pld import privacy_loss_distribution as pld_lib
 from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 from scipy import optimize
 
+from keras_fm import lattice_noise
+
 # The privacy loss is rounded up to multiples of this fraction of epsilon.
 _RELATIVE_DISCRETIZATION = 1e-4
+# Rounding to the lattice moves a statistic by at most this share of the
+# sensitivity, and of the noise unless that is below the least share (which
+# leaves room for sums of 2^30 records in 62 bits).
+_PRECISION = 2.0**-14
+_LEAST_NOISE = 2.0**-20
+# What discrete Gaussian noise costs more than continuous noise: more than
+# `lattice_noise.log_ratio(2**40)` for each of this many releases.
+_LATTICE_COST = 2.0**-50
+_LATTICE_RELEASES = 2**20
 
 
 class NoiseSource:
-    """Where the noise of releases comes from.
+    """Where the randomness of releases comes from.
 
-    Without a seed, a counter-based generator (Philox, a 128-bit key) seeded
-    from 256 bits of the operating system's entropy. It is a statistical
-    generator, not a cryptographic one. With `reproducible_noise`, anybody
-    who knows the seed can replay the noise and subtract it: everything
-    released from it is labelled "not private".
+    Without a seed, random words of the operating system's cryptographic
+    generator. With `reproducible_noise`, anybody who knows the seed can
+    replay the noise and subtract it: everything released from it is labelled
+    "not private".
 
     Args:
         reproducible_noise: `None`, or an int seed for tests and studies.
@@ -40,12 +51,19 @@ class NoiseSource:
     def __init__(self, reproducible_noise=None):
         self.reproducible = reproducible_noise is not None
         if self.reproducible:
-            seed = np.random.SeedSequence(reproducible_noise)
+            self._source = lattice_noise.SeededWords(reproducible_noise)
+            self._generator = self._source.generator()
         else:
-            seed = np.random.SeedSequence(secrets.randbits(256))
-        self._generator = np.random.Generator(np.random.Philox(seed))
+            self._source = lattice_noise.OSWords()
+            self._generator = np.random.Generator(np.random.Philox())
+
+    def words(self, count):
+        """The next `count` random words, `(count,)` uint64."""
+        return self._source.words(count)
 
     def generator(self):
+        """A statistical NumPy generator for all that no proof rests on:
+        noise of published forms, and choices after a release."""
         return self._generator
 
     def __repr__(self):
@@ -62,6 +80,11 @@ class NoiseSource:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mechanism(abc.ABC):
     """Additive noise calibrated to `sensitivity`.
+
+    Variances are those of the continuous law. What is drawn is larger: the
+    lattice adds 2^-13 of the standard deviation at most, and a bound on the
+    error of sums (`summation.error_bound`) twice that bound over the
+    sensitivity, about 2^-11.7 for sums of up to 2^30 records.
 
     Attributes:
         sensitivity: float > 0, the largest distance (in `norm`) between the
@@ -86,9 +109,49 @@ class Mechanism(abc.ABC):
                     f"0. Received: {field.name}={value}"
                 )
 
+    def perturb(self, exact, source, *, error=0.0, dimension=None):
+        """Rounds a statistic to the lattice and adds the noise.
+
+        Args:
+            exact: `(size,)` floats, finite; or `(..., size)`, each vector
+                with independent noise.
+            source: a `NoiseSource`.
+            error, dimension: see `lattice_release`; by default all
+                coordinates.
+
+        Returns:
+            float64 array of the same shape, multiples of the lattice's step.
+        """
+        exact = np.asarray(exact, np.float64)
+        if dimension is None:
+            dimension = exact.shape[-1]
+        return self.lattice_release(dimension, error)(exact, source)
+
+    def lattice_release(self, dimension, error=0.0):
+        """The lattice and the integer noise on it.
+
+        Args:
+            dimension: int >= 1, public: in how many coordinates the vectors
+                of two neighbours can differ.
+            error: float >= 0, how far the vector that is given may be, in
+                `norm`, from the one that `sensitivity` is about. The noise
+                covers it; the privacy stays what it is.
+
+        Returns:
+            A `lattice_noise.LatticeRelease`.
+
+        Raises:
+            ValueError: if 64-bit integers cannot hold such noise.
+        """
+        return self._on_lattice(
+            sensitivity=Fraction(float(self.sensitivity))
+            + 2 * Fraction(float(error)),
+            dimension=dimension,
+        )
+
     @abc.abstractmethod
-    def noise(self, size, source):
-        """Draws a noise vector `(size,)`, float64, from a `NoiseSource`."""
+    def _on_lattice(self, **arguments):
+        """`lattice_release` of a `sensitivity` and a `dimension`."""
 
     @abc.abstractmethod
     def coordinate_variance(self, size):
@@ -107,11 +170,42 @@ class Mechanism(abc.ABC):
         return {"mechanism": type(self).__name__, **dataclasses.asdict(self)}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GaussianMechanism(Mechanism):
-    """Independent normal noise, `stddev = noise_multiplier * sensitivity`.
+def _precision(noise):
+    """Of a lattice, for noise of this many sensitivities."""
+    return _PRECISION * min(1.0, max(noise, _LEAST_NOISE))
 
-    The privacy loss depends on the L2 distance only (the density is
+
+class _GaussianNoise(Mechanism):
+    """What a sum with Gaussian noise draws, once or many times."""
+
+    norm = "l2"
+
+    @property
+    def stddev(self):
+        return self.noise_multiplier * self.sensitivity
+
+    def _on_lattice(self, **arguments):
+        return lattice_noise.gaussian_release(
+            noise_multiplier=self.noise_multiplier,
+            precision=_precision(self.noise_multiplier),
+            **arguments,
+        )
+
+    def coordinate_variance(self, size):
+        return self.stddev**2
+
+    def pure_epsilon(self):
+        return math.inf
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GaussianMechanism(_GaussianNoise):
+    """Independent discrete Gaussian noise of standard deviation
+    `noise_multiplier * sensitivity`.
+
+    It is accounted as continuous noise: up to a factor of 1 + 10^-21 it is a
+    function of that (docs/proofs/lattice_noise.md). The privacy loss of
+    continuous noise depends on the L2 distance only (the density is
     rotationally symmetric), so the scalar pair N(0, m^2), N(1, m^2) with
     m the noise multiplier dominates it exactly (Dwork and Roth 2014,
     appendix A; Balle and Wang 2018).
@@ -122,21 +216,6 @@ class GaussianMechanism(Mechanism):
     """
 
     noise_multiplier: float
-
-    norm = "l2"
-
-    @property
-    def stddev(self):
-        return self.noise_multiplier * self.sensitivity
-
-    def noise(self, size, source):
-        return source.generator().normal(0.0, self.stddev, size)
-
-    def coordinate_variance(self, size):
-        return self.stddev**2
-
-    def pure_epsilon(self):
-        return math.inf
 
     def loss_distribution(self, discretization):
         return pld_lib.from_gaussian_mechanism(
@@ -174,7 +253,7 @@ class PureMechanism(Mechanism):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LaplaceMechanism(PureMechanism):
-    """Independent Laplace noise of scale `sensitivity / epsilon`.
+    """Independent discrete Laplace noise of scale `sensitivity / epsilon`.
 
     The accounting holds for every way a record may spread its L1 norm over
     the coordinates.
@@ -186,46 +265,24 @@ class LaplaceMechanism(PureMechanism):
 
     norm = "l1"
 
-    def noise(self, size, source):
-        return source.generator().laplace(0.0, self.scale, size)
+    def _on_lattice(self, **arguments):
+        return lattice_noise.laplace_release(
+            epsilon=self.epsilon,
+            precision=_precision(1 / self.epsilon),
+            **arguments,
+        )
 
     def coordinate_variance(self, size):
         return 2 * self.scale**2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class L2NormMechanism(PureMechanism):
-    """Noise with density proportional to exp(-epsilon ||z||_2 / sensitivity).
-
-    Pure epsilon-DP by the triangle inequality (Hardt and Talwar 2010, with
-    the L2 ball for K). The radius is Gamma(size, sensitivity / epsilon), the
-    direction uniform. It beats Laplace noise where the L1 sensitivity grows
-    faster with the dimension than sqrt(size).
-
-    Args:
-        sensitivity: L2 sensitivity of the vector.
-        epsilon: float > 0.
-    """
-
-    norm = "l2"
-
-    def noise(self, size, source):
-        generator = source.generator()
-        direction = generator.normal(size=size)
-        direction /= np.linalg.norm(direction)
-        return generator.gamma(size, self.scale) * direction
-
-    def coordinate_variance(self, size):
-        return (size + 1) * self.scale**2
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SampledGaussianMechanism(Mechanism):
+class SampledGaussianMechanism(_GaussianNoise):
     """Gaussian noise on `steps` sums over Poisson samples (DP-SGD).
 
-    A description for the ledger: the noise itself is drawn by whoever
-    trains. Under add_remove the privacy loss of a Poisson-sampled Gaussian
-    is that of dp_accounting (Abadi et al. 2016; Zhu, Dong and Wang 2022).
+    `perturb` is for one of the sums. Under add_remove the privacy loss of a
+    Poisson-sampled Gaussian is that of dp_accounting (Abadi et al. 2016; Zhu,
+    Dong and Wang 2022).
 
     Args:
         sensitivity: L2 norm bound on one record's contribution to a sum.
@@ -242,8 +299,6 @@ class SampledGaussianMechanism(Mechanism):
     sampling_rate: float
     steps: int
     overflow_probability: float = 0.0
-
-    norm = "l2"
 
     def __post_init__(self):
         super().__post_init__()
@@ -262,17 +317,6 @@ class SampledGaussianMechanism(Mechanism):
                 "`steps` must be a positive integer. "
                 f"Received: steps={self.steps}"
             )
-
-    def noise(self, size, source):
-        return source.generator().normal(
-            0.0, self.noise_multiplier * self.sensitivity, size
-        )
-
-    def coordinate_variance(self, size):
-        return (self.noise_multiplier * self.sensitivity) ** 2
-
-    def pure_epsilon(self):
-        return math.inf
 
     def loss_distribution(self, discretization):
         if self.sampling_rate == 1:
@@ -293,10 +337,32 @@ MECHANISMS = {
     for c in (
         GaussianMechanism,
         LaplaceMechanism,
-        L2NormMechanism,
         SampledGaussianMechanism,
     )
 }
+
+
+def from_config(config):
+    """The mechanism that `Mechanism.config` describes.
+
+    Raises:
+        ValueError: if it names none that can vouch for its noise.
+    """
+    config = dict(config)
+    name = config.pop("mechanism", None)
+    if name == "L2NormMechanism":
+        raise ValueError(
+            "It was made with L2-norm noise, which has no exact sampler and "
+            "is not offered any more. Release with Laplace noise "
+            "(`delta = 0`) instead; the old file stays readable as JSON or "
+            "`.npz`."
+        )
+    if name not in MECHANISMS:
+        raise ValueError(
+            f"A proven entry needs one of the mechanisms {sorted(MECHANISMS)}. "
+            f"Received: {name!r}"
+        )
+    return MECHANISMS[name](**config)
 
 
 def _largest_loss(mechanisms):
@@ -330,7 +396,9 @@ def compose_epsilon(mechanisms, delta, scale=1.0):
     so the result is an upper bound. Overflow probabilities, p in all, are
     paid at the epsilon of the whole: it is the smallest with
     `delta_of(epsilon) + (1 + exp(epsilon)) * p <= delta`
-    (docs/proofs/mechanisms.md).
+    (docs/proofs/mechanisms.md). That Gaussian noise is discrete is paid for
+    too, with 2^-49 of epsilon and 2^-50 of delta (docs/proofs/
+    lattice_noise.md).
 
     Args:
         mechanisms: sequence of `Mechanism`.
@@ -363,17 +431,35 @@ def _compose_epsilon(mechanisms, delta, scale):
         [m.loss_distribution(discretization) for m in merged],
     )
     slack = transform_error(sum(getattr(m, "steps", 1) for m in merged))
+    eta = _lattice_cost(mechanisms)
+
+    def epsilon_of(left):
+        left = left * (1 - eta) - slack
+        if left <= 0:
+            return math.inf
+        return total.get_epsilon_for_delta(left) + 2 * eta
+
+    def delta_of(value):
+        found = total.get_delta_for_epsilon(value - 2 * eta)
+        return found * (1 + 2 * eta) + slack
+
     epsilon = epsilon_with_overflow(
-        lambda left: (
-            total.get_epsilon_for_delta(left - slack)
-            if left > slack
-            else math.inf
-        ),
-        lambda value: total.get_delta_for_epsilon(value) + slack,
+        epsilon_of,
+        delta_of,
         delta,
         math.fsum(m.overflow_probability for m in mechanisms),
     )
     return min(pure, epsilon)
+
+
+def _lattice_cost(mechanisms):
+    """A bound on the sum of the `log_ratio`s of discrete Gaussians."""
+    releases = sum(
+        getattr(m, "steps", 1)
+        for m in mechanisms
+        if isinstance(m, _GaussianNoise)
+    )
+    return _LATTICE_COST * max(releases > 0, releases / _LATTICE_RELEASES)
 
 
 def transform_error(runs):

@@ -8,19 +8,34 @@ and train on for ever.
 import dataclasses
 import json
 import math
-import zipfile
-import zlib
 
 import numpy as np
 
 from keras_fm import budget as budget_lib
+from keras_fm import lattice_noise, objectives, stored_arrays, summation
+from keras_fm import ledger as ledger_lib
 from keras_fm import mechanisms as mechanisms_lib
-from keras_fm import objectives
 from keras_fm.ledger import LedgerEntry
 
+_LARGEST_PUBLIC = 1_000_000
 
-def planned_entry(objective, mechanism, *, ledger, name, noise, notes=()):
-    """The `LedgerEntry` a release of `objective` is charged with."""
+
+def planned_entry(
+    objective,
+    mechanism,
+    *,
+    ledger,
+    name,
+    noise,
+    notes=(),
+    drawn=ledger_lib.LATTICE,
+):
+    """The `LedgerEntry` a release of `objective` is charged with.
+
+    Args:
+        objective, mechanism, ledger, name, noise, notes: see `release`.
+        drawn: how the noise is drawn, see `LedgerEntry.noise`.
+    """
     return LedgerEntry(
         name=name,
         guarantee="proven",
@@ -29,6 +44,7 @@ def planned_entry(objective, mechanism, *, ledger, name, noise, notes=()):
         reads=objective.reads,
         proof=objective.proof,
         private=not noise.reproducible,
+        noise=drawn,
         notes=tuple(notes),
     )
 
@@ -36,9 +52,7 @@ def planned_entry(objective, mechanism, *, ledger, name, noise, notes=()):
 def calibrate(objective, budget, *, neighbours, share=1.0):
     """The mechanism that spends `share` of `budget` on `objective`.
 
-    delta > 0: Gaussian noise. delta = 0: Laplace noise or the L2-norm
-    mechanism, whichever has the smaller expected squared error (a choice
-    from public numbers only).
+    delta > 0: Gaussian noise. delta = 0: Laplace noise.
 
     Args:
         objective: what is released (gives sensitivities).
@@ -49,23 +63,18 @@ def calibrate(objective, budget, *, neighbours, share=1.0):
     Returns:
         A `Mechanism`.
     """
-    l2 = objective.sensitivity("l2", neighbours=neighbours)
     if budget.delta > 0:
         multiplier = mechanisms_lib.gaussian_multiplier(
             budget.epsilon, budget.delta
         )
         return mechanisms_lib.GaussianMechanism(
-            sensitivity=l2, noise_multiplier=multiplier / math.sqrt(share)
+            sensitivity=objective.sensitivity("l2", neighbours=neighbours),
+            noise_multiplier=multiplier / math.sqrt(share),
         )
-    epsilon = budget.epsilon * share
-    candidates = [
-        mechanisms_lib.LaplaceMechanism(
-            sensitivity=objective.sensitivity("l1", neighbours=neighbours),
-            epsilon=epsilon,
-        ),
-        mechanisms_lib.L2NormMechanism(sensitivity=l2, epsilon=epsilon),
-    ]
-    return min(candidates, key=objective.expected_squared_error)
+    return mechanisms_lib.LaplaceMechanism(
+        sensitivity=objective.sensitivity("l1", neighbours=neighbours),
+        epsilon=budget.epsilon * share,
+    )
 
 
 def release(
@@ -75,7 +84,8 @@ def release(
 
     The order is: check the ledger (a refusal reads nothing), accumulate in
     float64, charge the ledger, draw the noise. Memory does not depend on
-    the number of records.
+    the number of records. The noise covers what rounding may do to their
+    sum (docs/proofs/lattice_noise.md).
 
     Args:
         objective: an objective of `keras_fm.objectives`.
@@ -95,7 +105,8 @@ def release(
 
     Raises:
         BudgetExceededError: before anything is read.
-        ValueError: if a record is invalid; nothing was charged then.
+        ValueError: if a record is invalid, or there are more than 2^30;
+            nothing was charged then.
     """
     if isinstance(mechanism, mechanisms_lib.SampledGaussianMechanism):
         raise ValueError(
@@ -103,15 +114,20 @@ def release(
             "sample of them. Use the mechanism of `calibrate`."
         )
     entry = _checked_entry(objective, mechanism, ledger, name, noise, notes)
-    statistics = objective.zero()
-    for batch in batches:
-        statistics = objective.accumulate(statistics, *batch, clip=clip)
+    error = objective.rounding_error(mechanism.norm)
+    # Fails now, not after the charge, if no lattice holds this noise.
+    mechanism.lattice_release(objective.size, error)
+    statistics = _summed(objective, batches, clip)
     exact = objective.pack(statistics, mechanism.norm)
     if not np.all(np.isfinite(exact)):
         raise ValueError("The statistics overflowed; nothing was released.")
-    ledger.charge([entry])
-    exact += mechanism.noise(objective.size, noise)
-    arrays = objective.unpack(exact, mechanism.norm)
+    try:
+        ledger.charge([entry])
+        noisy = mechanism.perturb(exact, noise, error=error)
+    finally:
+        # A crash report that holds local variables must not hold these.
+        del exact, statistics
+    arrays = objective.unpack(noisy, mechanism.norm)
     return RELEASES[type(objective)](
         statistics=dict(zip(objective.names, arrays)),
         objective=objective,
@@ -119,6 +135,21 @@ def release(
         neighbours=str(ledger.neighbours),
         private=not noise.reproducible,
     )
+
+
+def _summed(objective, batches, clip):
+    """Statistics of all batches: each from zero, then added up without
+    losing digits."""
+
+    def counted():
+        yield objective.zero()
+        records = 0
+        for batch in batches:
+            records += objective.num_records(*batch)
+            summation.check_count(records)
+            yield objective.accumulate(objective.zero(), *batch, clip=clip)
+
+    return summation.total(counted())
 
 
 def _checked_entry(objective, mechanism, ledger, name, noise, notes):
@@ -152,6 +183,8 @@ class GradientReads:
     Opening it checks the ledger (a refusal reads nothing), looks at every
     record once for what is invalid (nothing is charged then) and charges all
     R reads: an error midway leaves them charged. Each call is one read.
+    Who takes part in a sample is decided by the words of the noise's source,
+    exactly at the sampling rate.
 
     Args:
         objective: a `GradientObjective`.
@@ -189,8 +222,15 @@ class GradientReads:
             )
         entry = _checked_entry(objective, mechanism, ledger, name, noise, notes)
 
+        self._error = objective.rounding_error(mechanism.norm)
+        # Fails now, not after the charge, if no lattice holds this noise.
+        mechanism.lattice_release(objective.size, self._error)
+
         def checked():
+            records = 0
             for h, y in batches():
+                records += len(h)
+                summation.check_count(records)
                 yield objective.check_records(h, y, clip)
 
         kept = []
@@ -209,26 +249,29 @@ class GradientReads:
 
         Raises:
             RuntimeError: after the last read that was paid for.
+            ValueError: if a weight is not finite.
         """
         if not self._left:
             raise RuntimeError(
                 f"All {self._mechanism.steps} reads that were paid for are "
                 "used up."
             )
+        # Of what is public: an error that depends on records tells of them.
+        if not np.all(np.isfinite(weights)):
+            raise ValueError("The weights overflowed; lower `learning_rate`.")
         self._left -= 1
-        total = np.zeros(self._objective.shapes[0])
         rate = self._mechanism.sampling_rate
+        total = summation.CompensatedSum()
+        total.add(np.zeros(self._objective.shapes[0]))
         for rows, targets in self._checked():
             if rate < 1:
-                drawn = self._noise.generator().random(len(rows)) < rate
+                drawn = lattice_noise.bernoulli(rate, len(rows), self._noise)
                 rows, targets = rows[drawn], targets[drawn]
-            total += self._objective.total(rows, targets, weights)
-        if not np.all(np.isfinite(total)):
-            raise ValueError(
-                "The coefficients overflowed; lower `learning_rate`."
-            )
-        noise = self._mechanism.noise(self._objective.size, self._noise)
-        return total + noise.reshape(total.shape)
+            total.add(self._objective.total(rows, targets, weights))
+        noisy = self._mechanism.perturb(
+            total.value().ravel(), self._noise, error=self._error
+        )
+        return noisy.reshape(self._objective.shapes[0])
 
     def finish(self, weights):
         """The weights that the reads led to, as a `Release`."""
@@ -312,42 +355,42 @@ class Release:
             ValueError: if the file is not a release.
         """
         try:
-            with np.load(path, allow_pickle=False) as data:
-                public = json.loads(bytes(data["public"]))
-                mechanism = dict(public["mechanism"])
-                kind = mechanisms_lib.MECHANISMS[mechanism.pop("mechanism")]
+            with stored_arrays.opened(path) as data:
+                public = data.read("public")
+                if public.dtype != np.uint8 or public.size > _LARGEST_PUBLIC:
+                    raise ValueError("it does not say what it holds")
+                public = json.loads(bytes(public))
+                mechanism = mechanisms_lib.from_config(public["mechanism"])
                 objective = objectives.OBJECTIVES[public["kind"]](
                     **public["objective"]
                 )
-                loaded = RELEASES[type(objective)](
-                    statistics={
-                        name: np.asarray(data[name], np.float64)
-                        for name in objective.names
-                    },
+                # Shapes are compared before anything of their size is made.
+                arrays = [
+                    data.read(name, shape).astype(np.float64)
+                    for name, shape in zip(objective.names, objective.shapes)
+                ]
+                if not all(np.isfinite(array).all() for array in arrays):
+                    raise ValueError("it holds numbers that are not finite")
+                if not isinstance(public["private"], bool):
+                    raise ValueError("`private` must be true or false")
+                return RELEASES[type(objective)](
+                    statistics=dict(zip(objective.names, arrays)),
                     objective=objective,
-                    mechanism=kind(**mechanism),
+                    mechanism=mechanism,
                     neighbours=str(
                         budget_lib.Neighbours.of(public["neighbours"])
                     ),
-                    private=bool(public["private"]),
+                    private=public["private"],
                 )
         except (
+            ArithmeticError,
             AttributeError,
-            EOFError,
             KeyError,
+            RecursionError,
             TypeError,
             ValueError,
-            zipfile.BadZipFile,
-            zlib.error,
         ) as e:
             raise ValueError(f"This is not a keras_fm release: {e}") from e
-        shapes = tuple(a.shape for a in loaded.statistics.values())
-        if shapes != objective.shapes:
-            raise ValueError(
-                "This is not a keras_fm release: its arrays do not have the "
-                "shapes its objective states."
-            )
-        return loaded
 
 
 class _SecondMoments(Release):

@@ -435,22 +435,89 @@ def test_sizes(size):
         assert sampler.sample(size, SeededWords(13)).shape == (size,)
 
 
-def test_opendp_draws_the_same_law():
-    dp = pytest.importorskip("opendp.prelude")
-    dp.enable_features("contrib")
-    domain = dp.vector_domain(dp.atom_domain(T=int))
-    for metric, make, sampler in (
-        (dp.l1_distance, dp.m.make_laplace, DiscreteLaplace(9.5)),
-        (dp.l2_distance, dp.m.make_gaussian, DiscreteGaussian(9.5**2)),
-    ):
-        theirs = np.array(make(domain, metric(T=float), 9.5)([0] * 20_000))
-        ours = sampler.sample(20_000, OSWords())
-        edges = np.arange(-25.5, 26, 3)
-        table = [
-            np.histogram(np.clip(v, -24, 24), edges)[0] for v in (theirs, ours)
-        ]
-        # Both are fresh at each run: false alarm once in 10^8 runs.
-        assert stats.chi2_contingency(table).pvalue > 1e-8
+# Coins and integers ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "probability", [1e-3, 0.25, Fraction(1, 3), 0.9, 1 - 2**-53]
+)
+def test_coins_fall_as_often_as_stated(probability):
+    drawn = lattice_noise.bernoulli(probability, 200_000, SeededWords(21))
+    p = float(probability)
+    assert drawn.dtype == bool
+    error = math.sqrt(200_000 * p * (1 - p)) + 1e-3
+    assert abs(drawn.sum() - 200_000 * p) < 5 * error
+
+
+def test_coins_compare_all_digits():
+    """Words on both sides of 64 bits of 1/3, and equal to them: the next word
+    decides, and the next."""
+    third = 2**64 // 3
+    words = Words(third - 1, third, third + 1, third)
+    words._words.extend([third - 1, third, third, 2**63])
+    drawn = lattice_noise.bernoulli(Fraction(1, 3), 4, words)
+    np.testing.assert_array_equal(drawn, [True, True, False, False])
+    assert not len(words)
+    # A float has so many digits and no more: no further words.
+    words = Words(2**62 - 1, 2**62, 2**64 - 1)
+    drawn = lattice_noise.bernoulli(0.25, 3, words)
+    np.testing.assert_array_equal(drawn, [True, False, False])
+    for sure in (0, 0.0, 1, 1.0):
+        drawn = lattice_noise.bernoulli(sure, 2, Words(0, 2**64 - 1))
+        np.testing.assert_array_equal(drawn, bool(sure))
+
+
+def test_coins_of_enclosed_probabilities():
+    """1 / e, whose digits are asked for as they are needed."""
+    asked = []
+
+    def enclose(bits):
+        asked.append(bits)
+        return exp_bounds(1, 1, bits)
+
+    first = exp_bounds(1, 1, 64)[0]
+    below, above = exp_bounds(1, 1, 128)
+    second = below - (first << 64)
+    words = Words(first - 1, first, first, second - 1, second + 2)
+    drawn = lattice_noise.bernoulli(enclose, 3, words)
+    np.testing.assert_array_equal(drawn, [True, True, False])
+    assert asked == [64, 128, 128] and not len(words)
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.1, math.nan, "1", None])
+def test_probabilities_are_checked(wrong):
+    with pytest.raises((ValueError, TypeError), match="probability|NoneType"):
+        lattice_noise.bernoulli(wrong, 1, SeededWords(0))
+
+
+@pytest.mark.parametrize("bound", [1, 2, 7, 1000, 2**31 + 1, 2**32])
+def test_integers_are_uniform(bound):
+    drawn = lattice_noise.uniform_integers(bound, 50_001, SeededWords(22))
+    assert drawn.min() >= 0 and drawn.max() < bound
+    cells = np.bincount(drawn * min(bound, 50) // bound)
+    if bound > 1:
+        edges = np.ceil(np.arange(len(cells) + 1) * bound / len(cells))
+        expected = np.diff(edges) / bound * 50_001
+        assert stats.chisquare(cells, expected).pvalue > BY_CHANCE
+
+
+def test_integers_reject_the_uneven_rest():
+    """2^32 = 3 * 1431655765 + 1: the last number would be a fourth 0."""
+    words = Words((2**32 - 1) | 5 << 32, 1 | 2 << 32)
+    drawn = lattice_noise.uniform_integers(3, 2, words)
+    np.testing.assert_array_equal(drawn, [2, 1])
+    for wrong in (0, -1, 2.5, 2**32 + 1):
+        with pytest.raises(ValueError, match="`bound`"):
+            lattice_noise.uniform_integers(wrong, 1, SeededWords(0))
+
+
+def test_a_seed_has_a_generator_far_from_its_words():
+    source = SeededWords(3)
+    generator = source.generator()
+    raw = generator.bit_generator.random_raw(1000)
+    assert not np.intersect1d(raw, source.words(1000)).size
+    again = SeededWords(3).generator().bit_generator.random_raw(1000)
+    np.testing.assert_array_equal(raw, again)
 
 
 # Extreme and wrong parameters -----------------------------------------------

@@ -1,15 +1,16 @@
 """Composition, refusal, persistence and the statement."""
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
+import threading
 
 import pytest
 from scipy import optimize, stats
 
-from keras_fm import ledger as ledger_lib
-from keras_fm import mechanisms, objectives, release
+from keras_fm import locked_file, mechanisms, objectives, release
 from keras_fm.budget import PrivacyBudget
 from keras_fm.ledger import BudgetExceededError, Ledger, LedgerEntry
 
@@ -244,6 +245,11 @@ def test_a_ledger_needs_a_relation():
     "make",
     [
         lambda: entry(guarantee="sure"),
+        lambda: entry(noise="sure"),
+        lambda: entry(name="head\nproven: (epsilon = 0, delta = 0)"),
+        lambda: entry(notes=("\x1b[2J",)),
+        lambda: entry(notes="n is public"),
+        lambda: entry(reads=None),
         lambda: entry(private="no"),
         lambda: entry(private=1),
         lambda: claim(0.0),
@@ -370,14 +376,211 @@ def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch, step):
     def fail(*args):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(ledger_lib.os, step, fail)
+    monkeypatch.setattr(locked_file.os, step, fail)
     with pytest.raises(OSError, match="full"):
         full().save(path)
     assert path.read_text() == before
     assert os.listdir(tmp_path) == ["ledger.json"]
 
 
+# In a file --------------------------------------------------------------------
+
+
+def begin(path, epsilon=1.0, **arguments):
+    arguments = {"neighbours": "add_remove", **arguments}
+    return Ledger.open(path, budget=PrivacyBudget(epsilon), **arguments)
+
+
+def test_a_file_is_begun_and_continued(tmp_path):
+    path = tmp_path / "privacy.json"
+    first = begin(path, unit="one user")
+    assert Ledger.load(path).entries == ()
+    first.charge([entry(laplace(0.25), notes=("n is public",))])
+    again = Ledger.open(path)
+    assert again.entries == first.entries
+    assert again.unit == "one user" and again.budget == PrivacyBudget(1.0)
+    again.charge([entry(laplace(0.5), name="other")])
+    # What another charged is seen at the latest when it matters.
+    assert first.epsilon() == 0.25
+    with pytest.raises(BudgetExceededError, match="Charged before in") as e:
+        first.check([entry(laplace(0.5))])
+    assert "other" in str(e.value) and path.name in str(e.value)
+    assert first.epsilon() == 0.75
+    again.charge([entry(laplace(0.25), name="other")])
+    first.reload()
+    assert first.remaining() == 0.0
+    assert sorted(os.listdir(tmp_path)) == [path.name, f"{path.name}.lock"]
+
+
+def test_a_long_past_is_not_listed_whole():
+    ledger = new()
+    for number in range(8):
+        ledger.charge([entry(laplace(0.125), name=f"fit {number}")])
+    with pytest.raises(BudgetExceededError, match="3 before these") as e:
+        ledger.check([entry(laplace(0.125))])
+    assert "fit 7" in str(e.value) and "fit 2" not in str(e.value)
+
+
+def test_a_file_keeps_its_terms(tmp_path):
+    path = tmp_path / "privacy.json"
+    with pytest.raises(ValueError, match="no ledger at .* yet"):
+        Ledger.open(path)
+    assert not path.exists()
+    begin(path)
+    for arguments in (
+        {"epsilon": 2.0},
+        {"neighbours": "replace_one"},
+        {"unit": "one user"},
+    ):
+        with pytest.raises(ValueError, match="cannot be changed"):
+            begin(path, **arguments)
+    assert Ledger.open(path, budget=1.0).path == str(path)
+    assert new().path is None
+
+
+def test_a_file_that_was_turned_back_is_noticed(tmp_path):
+    path = tmp_path / "privacy.json"
+    ledger = begin(path)
+    older = path.read_text()
+    ledger.charge([entry()])
+    newest = path.read_text()
+    for text in (older, newest.replace('"epsilon": 0.25', '"epsilon": 0.2')):
+        path.write_text(text)
+        for spend in (ledger.check, ledger.charge):
+            with pytest.raises(ValueError, match="lost or changed"):
+                spend([entry()])
+        assert path.read_text() == text
+    path.unlink()
+    with pytest.raises(ValueError, match="is gone"):
+        ledger.charge([entry()])
+    assert not path.exists()
+    path.write_text(newest)
+    ledger.charge([entry()])
+    assert ledger.epsilon() == 0.5
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_what_was_not_written_was_not_charged(tmp_path, monkeypatch, step):
+    path = tmp_path / "privacy.json"
+    ledger = begin(path)
+
+    def fail(*args):
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(locked_file.os, step, fail)
+        with pytest.raises(OSError, match="full"):
+            ledger.charge([entry()])
+    assert ledger.epsilon() == 0.0 and Ledger.load(path).entries == ()
+    ledger.charge([entry()])
+    assert Ledger.load(path).epsilon() == 0.25
+
+
+def test_a_charge_that_may_be_on_disk_counts(tmp_path, monkeypatch):
+    """Renamed, then the folder could not be synchronised."""
+    path = tmp_path / "privacy.json"
+    ledger = begin(path)
+
+    def fail(folder):
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(locked_file, "_sync_folder", fail)
+        with pytest.raises(OSError, match="gone"):
+            ledger.charge([entry(laplace(0.75))])
+    with pytest.raises(BudgetExceededError):
+        ledger.charge([entry(laplace(0.75))])
+
+
+def test_what_cannot_be_read_again_is_not_written(tmp_path):
+    ledger = begin(tmp_path / "privacy.json", 1000.0)
+    strange = claim(0.25)
+    strange.mechanism["sizes"] = [1, math.inf]
+    with pytest.raises(ValueError):
+        ledger.charge([strange])
+    assert ledger.entries == Ledger.load(ledger.path).entries == ()
+
+
+def test_links_lead_to_one_file(tmp_path):
+    path, link = tmp_path / "privacy.json", tmp_path / "link.json"
+    begin(path)
+    link.symlink_to(path)
+    ledger = Ledger.open(link)
+    ledger.charge([entry()])
+    assert link.is_symlink() and Ledger.load(path).epsilon() == 0.25
+    assert ledger.path == str(path)
+
+
+def test_who_may_read_the_file_may_read_the_next(tmp_path):
+    path = tmp_path / "privacy.json"
+    ledger = begin(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    ledger.charge([entry()])
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_what_a_killed_process_left_is_overwritten(tmp_path):
+    path = tmp_path / "privacy.json"
+    ledger = begin(path)
+    (tmp_path / "privacy.json.tmp").write_text("a part of")
+    ledger.charge([entry()])
+    assert Ledger.load(path).epsilon() == 0.25
+    assert not (tmp_path / "privacy.json.tmp").exists()
+
+
+def test_a_lock_that_is_held_for_long(tmp_path, monkeypatch):
+    ledger = begin(tmp_path / "privacy.json")
+    monkeypatch.setattr(locked_file, "_PATIENCE", 0.05)
+    with locked_file.LockedFile(ledger.path).lock():
+        with pytest.raises(TimeoutError, match="Another process holds"):
+            ledger.charge([entry()])
+    ledger.charge([entry()])
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_threads_take_turns(tmp_path, in_file):
+    """Eight threads want twenty shares of one tenth of a budget."""
+    ledger = begin(tmp_path / "privacy.json") if in_file else new()
+    had = []
+
+    def spend():
+        for _ in range(20):
+            with contextlib.suppress(BudgetExceededError):
+                ledger.charge([entry(laplace(0.1))])
+                had.append(1)
+
+    threads = [threading.Thread(target=spend) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(had) == len(ledger.entries) == 10
+
+
+def test_a_repeat_after_a_restart_is_said(tmp_path, recwarn):
+    path = tmp_path / "privacy.json"
+    first = begin(path)
+    first.charge([entry(laplace(0.1))])
+    first.charge([entry(laplace(0.1))])
+    Ledger.open(path).charge([entry(laplace(0.1), name="other")])
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="in addition to 2 charge"):
+        Ledger.open(path).charge([entry(laplace(0.1))])
+
+
 # Statement ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", ["floating point", "lattice"])
+def test_floating_point_noise_is_said(noise):
+    ledger = new()
+    assert "low-order bits" not in ledger.statement()
+    ledger.charge([entry(noise="lattice"), entry(noise=noise)])
+    listed = "low-order bits of floating-point noise" in ledger.statement()
+    assert listed == (noise == "floating point")
+    assert Ledger.from_json(ledger.to_json()).entries[1].noise == noise
+    assert entry().noise == "floating point"
 
 
 def test_statement_of_a_proven_ledger():

@@ -68,19 +68,30 @@ def make_release(
 class SilentNoise(NoiseSource):
     """Fails the test if any noise is drawn."""
 
-    def generator(self):
+    def words(self, count):
         pytest.fail("noise was drawn")
 
+    generator = words
 
-class NoNoise(NoiseSource):
-    """Draws zeros: shows what the release adds noise to."""
 
-    class _Zeros:
-        def normal(self, loc=0.0, scale=1.0, size=None):
-            return np.zeros(size)
+class Noiseless(mechanisms.GaussianMechanism):
+    """Shows what the release adds noise to."""
 
-    def generator(self):
-        return self._Zeros()
+    def perturb(self, exact, source, **kwargs):
+        return np.array(exact, np.float64)
+
+    def config(self):
+        return {**super().config(), "mechanism": "GaussianMechanism"}
+
+
+def without_noise(objective, batches, **kwargs):
+    mechanism = Noiseless(
+        sensitivity=objective.sensitivity("l2", neighbours="add_remove"),
+        noise_multiplier=mechanisms.gaussian_multiplier(1.0, DELTA),
+    )
+    return make_release(
+        objective, batches, mechanism=mechanism, noise=SilentNoise(1), **kwargs
+    )
 
 
 def untouched():
@@ -109,37 +120,17 @@ def test_calibrate_chooses_gaussian_noise_for_a_positive_delta():
         )
 
 
-@pytest.mark.parametrize(
-    "m, outputs, kind",
-    [
-        (1, 1, mechanisms.L2NormMechanism),
-        (40, 1, mechanisms.L2NormMechanism),
-        (2, 60, mechanisms.LaplaceMechanism),
-        (60, 40, mechanisms.LaplaceMechanism),
-    ],
-)
-def test_calibrate_chooses_the_smaller_error_for_pure_epsilon(m, outputs, kind):
+@pytest.mark.parametrize("m, outputs", [(1, 1), (40, 1), (60, 40)])
+def test_calibrate_chooses_laplace_noise_for_pure_epsilon(m, outputs):
     objective = make_objective(m, outputs)
     made = calibrate(
         objective, PrivacyBudget(2.0), neighbours="add_remove", share=0.5
     )
+    assert isinstance(made, mechanisms.LaplaceMechanism)
     assert made.pure_epsilon() == 1.0
     assert made.sensitivity == objective.sensitivity(
-        made.norm, neighbours="add_remove"
+        "l1", neighbours="add_remove"
     )
-    others = [
-        mechanisms.LaplaceMechanism(
-            sensitivity=objective.sensitivity("l1", neighbours="add_remove"),
-            epsilon=1.0,
-        ),
-        mechanisms.L2NormMechanism(
-            sensitivity=objective.sensitivity("l2", neighbours="add_remove"),
-            epsilon=1.0,
-        ),
-    ]
-    errors = [objective.expected_squared_error(o) for o in others]
-    assert objective.expected_squared_error(made) == min(errors)
-    assert isinstance(made, kind)
 
 
 # Order of events ------------------------------------------------------------
@@ -239,7 +230,7 @@ def test_the_charge_comes_before_the_noise():
     """A release that fails after the charge stays charged."""
 
     class Broken(NoiseSource):
-        def generator(self):
+        def words(self, count):
             raise RuntimeError("no entropy")
 
     ledger = Ledger(PrivacyBudget(1.0, DELTA), neighbours="add_remove")
@@ -270,6 +261,74 @@ def test_the_entry_says_what_was_done():
     assert ledger.epsilon() == pytest.approx(1.0, rel=1e-3)
 
 
+def test_releases_draw_words_alone_and_say_so():
+    """Noise of the lattice, not of the statistical generator."""
+
+    class Wordy(NoiseSource):
+        def generator(self):
+            pytest.fail("the statistical generator was asked")
+
+    for delta in (0.0, DELTA):
+        budget = PrivacyBudget(1.0, delta)
+        ledger = Ledger(budget, neighbours="add_remove")
+        objective = make_objective()
+        made = make_release(
+            objective,
+            [make_records()],
+            delta=delta,
+            ledger=ledger,
+            noise=Wordy(),
+        )
+        assert ledger.entries[0].noise == "lattice"
+        assert "floating-point" not in ledger.statement()
+        # All numbers that were released are on the lattice.
+        error = objective.rounding_error(made.mechanism.norm)
+        lattice = made.mechanism.lattice_release(objective.size, error).lattice
+        np.testing.assert_array_equal(made.linear % lattice.step, 0)
+
+
+def test_the_noise_covers_the_error_of_the_sum(monkeypatch):
+    """What `perturb` is told is the objective's bound."""
+    told = []
+    perturb = mechanisms.Mechanism.perturb
+
+    def watched(self, exact, source, **kwargs):
+        told.append(kwargs)
+        return perturb(self, exact, source, **kwargs)
+
+    monkeypatch.setattr(mechanisms.Mechanism, "perturb", watched)
+    objective = make_objective()
+    make_release(objective, [make_records()])
+    assert told == [{"error": objective.rounding_error("l2")}]
+    assert told[0]["error"] > 1e-4 * objective.sensitivity(
+        "l2", neighbours="add_remove"
+    )
+
+
+def test_more_records_than_the_bound_is_for_are_refused(monkeypatch):
+    monkeypatch.setattr("keras_fm.summation.MOST_RECORDS", 900)
+    ledger = Ledger(PrivacyBudget(1.0, DELTA), neighbours="add_remove")
+    with pytest.raises(ValueError, match="More than 900 records"):
+        make_release(
+            make_objective(), [make_records(), make_records()], ledger=ledger
+        )
+    assert ledger.entries == ()
+    make_release(make_objective(), [make_records(n=900)], ledger=ledger)
+
+
+def test_a_lattice_that_cannot_be_is_refused_before_reading():
+    ledger = Ledger(PrivacyBudget(1e-9), neighbours="add_remove")
+    with pytest.raises(ValueError, match="steps of the lattice"):
+        make_release(
+            make_objective(60, 40),
+            untouched(),
+            epsilon=1e-9,
+            delta=0.0,
+            ledger=ledger,
+        )
+    assert ledger.entries == ()
+
+
 def test_reproducible_noise_is_labelled():
     ledger = Ledger(PrivacyBudget(1.0, DELTA), neighbours="add_remove")
     one = make_release(make_objective(), [make_records()], ledger=ledger)
@@ -289,7 +348,7 @@ def test_streaming_equals_one_shot(outputs, size):
     objective = make_objective(outputs=outputs)
     h, y = make_records(outputs=outputs)
     parts = [(h[i : i + size], y[i : i + size]) for i in range(0, 500, size)]
-    made = make_release(objective, parts, noise=NoNoise(1))
+    made = without_noise(objective, parts)
     a, s = exact_statistics(objective, h, y)
     np.testing.assert_allclose(made.quadratic, a, atol=1e-11)
     np.testing.assert_allclose(made.linear, s, atol=1e-11)
@@ -317,7 +376,7 @@ def test_memory_does_not_grow_with_the_records():
 def test_clip_scales_records_back():
     objective = make_objective()
     h, y = make_records()
-    made = make_release(objective, [(3 * h, y)], clip=True, noise=NoNoise(1))
+    made = without_noise(objective, [(3 * h, y)], clip=True)
     a, s = exact_statistics(objective, h, y)
     np.testing.assert_allclose(made.quadratic, a, atol=1e-11)
     np.testing.assert_allclose(made.linear, s, atol=1e-11)
@@ -373,7 +432,9 @@ def test_the_diagonal_has_twice_the_variance_of_the_rest():
     )
     source = NoiseSource(13)
     for _ in range(3000):
-        a, s = objective.unpack(mechanism.noise(objective.size, source), "l2")
+        a, s = objective.unpack(
+            mechanism.perturb(np.zeros(objective.size), source), "l2"
+        )
         draws.append(np.concatenate([a[np.triu_indices(3)], s.ravel()]))
     covariance = np.cov(np.transpose(draws)) / mechanism.stddev**2
     # The upper triangle of a 3 x 3 matrix, then S.
@@ -480,7 +541,7 @@ def test_no_record_gives_no_explosion():
     """Directions that nothing spans get no weight."""
     objective = make_objective(m=3, outputs=2)
     h = np.array([[1.0, 0.0, 0.0]] * 5)
-    made = make_release(objective, [(h, [0, 1, 1, 1, 1])], noise=NoNoise(1))
+    made = without_noise(objective, [(h, [0, 1, 1, 1, 1])])
     _, minimiser = made.minimise(ridge_factor=0.0)
     assert np.all(np.isfinite(minimiser))
     np.testing.assert_array_equal(minimiser[1:], 0.0)
@@ -490,9 +551,9 @@ def test_no_record_gives_no_explosion():
 def test_estimated_records():
     objective = make_objective(feature_bound=0.5)
     h, y = make_records()
-    made = make_release(objective, [(h / 2, y)], noise=NoNoise(1))
+    made = without_noise(objective, [(h / 2, y)])
     assert made.estimated_records() == pytest.approx(500)
-    empty = make_release(objective, [], noise=NoNoise(1))
+    empty = without_noise(objective, [])
     assert empty.estimated_records() == 1.0
 
 
@@ -610,6 +671,20 @@ def test_a_file_that_is_no_release_is_refused(tmp_path, case):
     write_bad(path, case)
     with pytest.raises(ValueError, match="not a keras_fm release"):
         Release.load(path)
+
+
+def test_a_release_with_noise_that_is_not_offered_any_more(tmp_path):
+    saved = make_release(make_objective(), [make_records()], delta=0.0)
+    saved.save(tmp_path / "new")
+    with np.load(tmp_path / "new") as data:
+        arrays = dict(data)
+    public = json.loads(bytes(arrays["public"]))
+    public["mechanism"]["mechanism"] = "L2NormMechanism"
+    arrays["public"] = np.frombuffer(json.dumps(public).encode(), np.uint8)
+    with open(tmp_path / "old", "wb") as f:
+        np.savez(f, **arrays)
+    with pytest.raises(ValueError, match="L2-norm noise, which has no exact"):
+        Release.load(tmp_path / "old")
 
 
 def test_a_missing_file_is_missing(tmp_path):

@@ -269,7 +269,14 @@ class AuditReport:
             report = cls(**fields)
             if not report.runs:
                 raise ValueError("it holds no run")
-        except (AttributeError, KeyError, TypeError, ValueError) as e:
+        except (
+            AttributeError,
+            KeyError,
+            OverflowError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as e:
             raise ValueError(f"This is not a keras_fm audit: {e}") from e
         return report
 

@@ -2,13 +2,11 @@
 
 Neighbouring data sets move the statistics by a known difference, and the law
 of the noise is known, so the best test is known too: the likelihood ratio
-(Neyman and Pearson). Its power is measured on draws of the mechanism's own
-`noise`, so a wrong scale, a wrong sensitivity or a wrong draw shows as a
-bound above the claim. Whether the bound holds does not depend on the stated
-law being the true one: only how large it gets does.
-
-It audits the mechanism as it is computed in float64; what the last bits of
-floating-point noise reveal (Mironov 2012) is not looked at.
+(Neyman and Pearson). Its power is measured on what the mechanism's own
+`perturb` makes of both data sets, so a wrong scale, a wrong sensitivity or a
+wrong draw shows as a bound above the claim. Whether the bound holds does not
+depend on the stated law being the true one: only how large it gets does. The
+ratio is that of the continuous law, which the lattice hardly changes.
 """
 
 import math
@@ -25,9 +23,9 @@ _CHUNK = 2**20
 _PILOT = 8
 # A threshold is tried only if it keeps at least this many pilot runs.
 _FEWEST_GUESSES = 20
-# Decimals of a likelihood ratio. The last bits of a sum of noise and
-# statistics do depend on the statistics, and bounded ratios (Laplace) would
-# let the threshold sort runs by them.
+# Decimals of a likelihood ratio. Its own rounding depends on where the
+# statistics lie, and bounded ratios (Laplace) would let the threshold sort
+# runs by it.
 _DECIMALS = 9
 
 
@@ -69,8 +67,7 @@ def log_likelihood_ratio(mechanism, noisy, difference):
     """log of the density of `noisy` around `difference` over that around 0.
 
     Args:
-        mechanism: a `GaussianMechanism`, `LaplaceMechanism` or
-            `L2NormMechanism`.
+        mechanism: a `GaussianMechanism` or `LaplaceMechanism`.
         noisy: `(runs, size)`.
         difference: `(size,)`.
 
@@ -97,11 +94,8 @@ def log_likelihood_ratio(mechanism, noisy, difference):
     if isinstance(mechanism, mechanisms_lib.LaplaceMechanism):
         closer = np.sum(np.abs(noisy) - np.abs(moved), axis=1)
         return closer / mechanism.scale
-    if isinstance(mechanism, mechanisms_lib.L2NormMechanism):
-        closer = np.linalg.norm(noisy, axis=1) - np.linalg.norm(moved, axis=1)
-        return closer / mechanism.scale
     raise ValueError(
-        "A release is audited with Gaussian, Laplace or L2-norm noise. "
+        "A release is audited with Gaussian or Laplace noise. "
         f"Received: {type(mechanism).__name__}"
     )
 
@@ -111,8 +105,8 @@ def release_epsilon(
 ):
     """Lower bound on the epsilon of one release, by its best test.
 
-    Each run flips a fair coin between D and D', draws the mechanism's noise
-    once and guesses the coin by the sign of the likelihood ratio, or
+    Each run flips a fair coin between D and D', perturbs the one it shows
+    and guesses the coin by the sign of the likelihood ratio, or
     abstains where it is small (`bounds.coin_run_bound`). An eighth of the
     runs chooses the threshold, the others give the bound. Which relation is
     audited is the one that `difference` comes from.
@@ -121,12 +115,9 @@ def release_epsilon(
     epsilon but for sampling error. Noise with delta > 0 leaks most in a tail
     of probability near delta, which no affordable number of runs reaches:
     2,000,000 runs of a Gaussian at delta = 1e-5 show about 0.8 epsilon.
-    L2-norm noise betrays all of epsilon only along the difference, so its
-    bound falls with the number of dimensions.
 
     Args:
-        mechanism: a `GaussianMechanism`, `LaplaceMechanism` or
-            `L2NormMechanism`.
+        mechanism: a `GaussianMechanism` or `LaplaceMechanism`.
         difference: `(size,)`, from `record_difference`, or any vector. It
             is not compared with the stated sensitivity: a longer one shows
             what a sensitivity that is too small costs.
@@ -173,9 +164,7 @@ def release_epsilon(
     chunk = max(1, _CHUNK // size)
     for start in range(0, runs, chunk):
         part = coins[start : start + chunk]
-        # One call a run, as a release makes it.
-        noisy = np.concatenate([mechanism.noise(size, noise) for _ in part])
-        noisy = noisy.reshape(-1, size) + part[:, None] * difference
+        noisy = mechanism.perturb(part[:, None] * difference, noise)
         scores[start : start + chunk] = log_likelihood_ratio(
             mechanism, noisy, difference
         )

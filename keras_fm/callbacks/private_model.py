@@ -129,6 +129,11 @@ class PrivateModel(keras.callbacks.Callback):
             no noise scale is infinite (1e-5 in the authors' code).
         reproducible_noise: `None`, or an int seed. A seeded run is labelled
             "not private".
+        ledger: `None`, or the path of a file that the ledger lives in
+            (`keras_fm.Ledger.open`): begun if there is none, else continued,
+            by this process and any other. A run that is killed then cannot
+            be repeated on a budget that it spent. An existing file must be
+            of the same budget, neighbours and unit.
 
     Attributes:
         release: the last `Release` of the output layer, or `None`.
@@ -142,6 +147,8 @@ class PrivateModel(keras.callbacks.Callback):
         ValueError: on arguments outside their range (at once), or a model,
             data or fit arguments that do not belong together or that no
             statement could cover (before anything is read or spent).
+        OSError: if the file of the ledger cannot be written; no noise was
+            drawn then.
         BudgetExceededError: before anything is read.
 
     Example:
@@ -179,6 +186,7 @@ class PrivateModel(keras.callbacks.Callback):
         planned_steps=None,
         noise_multiplier=None,
         reproducible_noise=None,
+        ledger=None,
     ):
         super().__init__()
         if not isinstance(budget, (budget_lib.PrivacyBudget, Ledger)):
@@ -258,7 +266,9 @@ class PrivateModel(keras.callbacks.Callback):
                 owners = np.array(owners)
             if reach:
                 reach = domain.check_count("reach", reach)
-        ledger = self._open_ledger(budget, neighbours, guarantee, owners, unit)
+        ledger = self._open_ledger(
+            budget, neighbours, guarantee, owners, unit, ledger
+        )
         if guarantee == "proven":
             # Keras waits for the metrics of every step if this hook is
             # there, so it is only where it is needed.
@@ -291,8 +301,19 @@ class PrivateModel(keras.callbacks.Callback):
         self._fingerprint = None
 
     @staticmethod
-    def _open_ledger(budget, neighbours, guarantee, owners, unit):
+    def _open_ledger(budget, neighbours, guarantee, owners, unit, path):
+        if isinstance(path, Ledger):
+            raise ValueError(
+                "`ledger` is the path of a file. Pass a Ledger that is "
+                "continued in the place of the budget."
+            )
         if isinstance(budget, Ledger):
+            if path is not None:
+                raise ValueError(
+                    "`ledger` names the file of a new ledger, and the budget "
+                    "is a Ledger already. Open that one as a file, "
+                    "`keras_fm.Ledger.open(path, ...)`."
+                )
             for name, given, own in (
                 ("neighbours", neighbours, str(budget.neighbours)),
                 ("unit", unit, budget.unit),
@@ -324,7 +345,11 @@ class PrivateModel(keras.callbacks.Callback):
             )
         if unit is None:
             unit = ONE_RECORD if owners is None else ONE_OWNER
-        return Ledger(budget, neighbours=neighbours, unit=unit)
+        if path is None:
+            return Ledger(budget, neighbours=neighbours, unit=unit)
+        return Ledger.open(
+            path, budget=budget, neighbours=neighbours, unit=unit
+        )
 
     # What a user asks ----------------------------------------------------
 
@@ -455,6 +480,10 @@ class PrivateModel(keras.callbacks.Callback):
         arguments["steps"] = self._steps_of_fit(arguments)
         plan = self._make_plan(arguments)
         self._check_fit(arguments)
+        if self._first_epoch(arguments) >= self.params.get("epochs", 1):
+            # A backup of a fit that was cut off after its last epoch.
+            self._perturbed = []
+            return
         if isinstance(plan, SampledPlan):
             drawn = self._begin_sampled(plan, arguments)
         elif isinstance(plan, ProvenPlan):
@@ -530,7 +559,12 @@ class PrivateModel(keras.callbacks.Callback):
         if not steps:
             return None
         epochs = self.params.get("epochs", 1)
-        return steps * max(1, epochs - (arguments.get("initial_epoch") or 0))
+        return steps * max(1, epochs - self._first_epoch(arguments))
+
+    def _first_epoch(self, arguments):
+        """The epoch that the fit begins with; Keras prefers a backup's."""
+        restored = getattr(self.model, "_initial_epoch", None)
+        return restored or arguments.get("initial_epoch") or 0
 
     def _begin_sampled(self, plan, arguments):
         """Pays for the steps of a DPMAC. Returns whether noise was fixed."""
@@ -629,6 +663,16 @@ class PrivateModel(keras.callbacks.Callback):
             raise ValueError(
                 "A fit without an epoch would be paid for and not trained. "
                 f"Received: epochs={epochs}"
+            )
+        callbacks = fit_arguments.callbacks(arguments)
+        if self in callbacks and any(
+            isinstance(c, keras.callbacks.BackupAndRestore)
+            for c in callbacks[callbacks.index(self) :]
+        ):
+            raise ValueError(
+                "Put BackupAndRestore before PrivateModel in `callbacks`: a "
+                "release that is restored after this callback began would "
+                "have been drawn, and paid for, a second time."
             )
         for name in ("class_weight", "sample_weight"):
             if arguments.get(name) is not None:

@@ -8,7 +8,11 @@ from keras_fm import release as release_lib
 from keras_fm.callbacks.proven_plan import ProvenPlan
 from keras_fm.callbacks.step import Step
 from keras_fm.datasets.poisson_batches import PoissonBatches
-from keras_fm.ledger import BudgetExceededError, LedgerEntry
+from keras_fm.ledger import (
+    FLOATING_POINT,
+    BudgetExceededError,
+    LedgerEntry,
+)
 from keras_fm.objectives import (
     LayerCoefficientsObjective,
     NormHistogramObjective,
@@ -263,6 +267,8 @@ class SampledPlan(ProvenPlan):
                 name=name,
                 noise=noise,
                 notes=notes,
+                # The model draws it while it trains.
+                drawn=FLOATING_POINT,
             )
         )
         ledger.charge([entry])

@@ -875,8 +875,12 @@ def _exists(folder, name):
 
 
 def _finite(value):
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 def _read_schema(folder):
@@ -887,7 +891,7 @@ def _read_schema(folder):
             schema = json.load(f)
     except FileNotFoundError:
         raise ValueError(f"schema.json is missing in {folder!r}.") from None
-    except (OSError, ValueError) as e:
+    except (OSError, RecursionError, ValueError) as e:
         raise ValueError(f"schema.json cannot be read as JSON: {e}") from e
 
     def require(condition, key, expected):

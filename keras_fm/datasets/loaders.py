@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 
+from keras_fm import stored_arrays
 from keras_fm.datasets import health_simulator
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
@@ -69,12 +70,12 @@ def load(name):
 
 def _from_file(path):
     try:
-        with np.load(path, allow_pickle=False) as data:
+        with stored_arrays.opened(path) as data:
             missing = [key for key in _KEYS if key not in data]
             if missing:
                 raise ValueError(f"it lacks the arrays {missing}")
-            arrays = [data[key] for key in _KEYS]
-    except (OSError, ValueError, EOFError) as e:
+            arrays = [data.read(key) for key in _KEYS]
+    except (OSError, ValueError) as e:
         raise ValueError(f"Cannot load {path!r} as a data set: {e}") from e
     return _pair(*arrays)
 

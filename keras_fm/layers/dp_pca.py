@@ -159,9 +159,13 @@ class DPPCA(PretrainedLayer):
         Args:
             mean: `(inputs,)`.
             directions: orthonormal columns `(inputs, units)`.
-            variances: `(units,)`, positive, descending.
+            variances: `(units,)`, at least 0, descending.
         """
-        scale = (variances / variances[0]) ** -self.whitening
+        # No noise stood out where the released variance is 0: raising such
+        # a direction to the others would divide by it.
+        scale = np.full(len(variances), float(self.whitening == 0))
+        found = variances > 0
+        scale[found] = (variances[found] / variances[0]) ** -self.whitening
         kernel = directions * scale
         self.kernel.assign(kernel)
         if self.bias is not None:

@@ -23,7 +23,10 @@ def stored_ledger(store):
     if "ledger" not in store.keys():
         return None
     ledger_json = bytes(np.asarray(store["ledger"])).decode()
-    json.loads(ledger_json)
+    try:
+        json.loads(ledger_json)
+    except (RecursionError, ValueError) as e:
+        raise ValueError(f"The file holds a ledger that is none: {e}") from e
     return ledger_json
 
 

@@ -17,9 +17,11 @@ import dataclasses
 import numpy as np
 
 from keras_fm import budget as budget_lib
-from keras_fm import domain
+from keras_fm import domain, summation
 from keras_fm.objectives.cross_entropy import CrossEntropyObjective
 
+# Of coefficients that are scaled back without losing digits.
+_LARGEST_NORM = 1e250
 LOSSES = ("cross_entropy", "squared_hinge", "crammer_singer")
 
 
@@ -122,6 +124,11 @@ class GradientObjective:
         """
         return clipped_sensitivity(self.clip, norm, neighbours)
 
+    def rounding_error(self, norm):
+        """How far the computed sum may be from that of real numbers, see
+        `summation.error_bound`."""
+        return summation.error_bound(self.clip)
+
     # One read ------------------------------------------------------------
 
     def check_records(self, h, y, clip=False):
@@ -172,18 +179,28 @@ class GradientObjective:
         return p / p.sum(axis=1, keepdims=True) - targets
 
     def total(self, h, targets, weights):
-        """G(W) of a batch that `check_records` returned, `(m, M)`."""
-        delta = self.residuals(h, targets, weights)
+        """G(W) of a batch that `check_records` returned, `(m, M)`.
+
+        A record whose coefficient overflows counts for nothing: an error
+        would tell of it.
+        """
+        if not len(h):
+            return np.zeros(self.shapes[0])
+        with np.errstate(over="ignore", invalid="ignore"):
+            delta = self.residuals(h, targets, weights)
+            norms = summation.lengths(delta)
         # Squares below the smallest number must not pass for a norm of 0.
-        squares = np.maximum(np.einsum("ij,ij->i", h, h), 1e-290)
-        norms = np.sqrt(squares)
-        norms *= np.sqrt(np.einsum("ij,ij->i", delta, delta))
+        norms *= np.maximum(summation.lengths(h), 1e-145)
+        silent = ~(norms <= _LARGEST_NORM)
+        delta[silent], norms[silent] = 0.0, 0.0
         # Inside by more than the rounding of norms and products amounts to.
-        terms = self.num_features + self.num_outputs + 8
-        bound = self.clip * (1 - terms * np.finfo(np.float64).eps)
+        bound = self.clip * (1 - 1e-13)
         outside = norms > bound
         delta[outside] *= (bound / norms[outside])[:, None]
-        return h.T @ delta
+        (summed,) = summation.total(
+            (h[part].T @ delta[part],) for part in summation.chunks(len(h))
+        )
+        return summed
 
     def config(self):
         return dataclasses.asdict(self)

@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from keras_fm import budget as budget_lib
-from keras_fm import domain
+from keras_fm import domain, summation
 
 CURVATURES = ("majorized", "diagonal")
 NORMS = ("l2", "l1")
@@ -156,6 +156,13 @@ class NetworkExpansionObjective:
         factor = math.sqrt(self.size) if wider else 1.0
         return (2 if replace else 1) * factor * self.clip
 
+    def rounding_error(self, norm):
+        """How far the computed vector may be from that of real numbers, see
+        `summation.error_bound`."""
+        return summation.error_bound(
+            self.sensitivity(norm, neighbours="add_remove")
+        )
+
     def expected_squared_error(self, mechanism):
         """Expected squared L2 norm of the noise on the vector."""
         return self.size * mechanism.coordinate_variance(self.size)
@@ -166,8 +173,12 @@ class NetworkExpansionObjective:
         """Statistics of no record: gradient and curvature, `(P,)` each."""
         return np.zeros(self.num_weights), np.zeros(self.num_weights)
 
+    def num_records(self, factors):
+        """How many records a batch holds."""
+        return len(factors[0][0])
+
     def accumulate(self, statistics, factors, clip=True):
-        """Adds a batch to `statistics`, in place.
+        """Statistics with a batch added.
 
         Args:
             statistics: what `zero()` or an earlier call returned.
@@ -180,16 +191,21 @@ class NetworkExpansionObjective:
                 number. Nothing is added then.
         """
         rows = self._check(factors)
-        scale = self._scales(rows)
-        gradient, curvature = statistics
-        for total, pairs in (
-            (gradient, [(z, delta) for z, _, delta, _ in rows]),
-            (curvature, [(v, b) for _, v, _, b in rows]),
-        ):
-            total += np.concatenate(
-                [(x.T @ (y * scale[:, None])).ravel() for x, y in pairs]
+        scale = self._scales(rows)[:, None]
+        if not len(scale):
+            return statistics
+        pairs = (
+            [(z, delta * scale) for z, _, delta, _ in rows],
+            [(v, b * scale) for _, v, _, b in rows],
+        )
+        batch = summation.total(
+            tuple(
+                np.concatenate([(x[part].T @ y[part]).ravel() for x, y in own])
+                for own in pairs
             )
-        return gradient, curvature
+            for part in summation.chunks(len(scale))
+        )
+        return tuple(s + b for s, b in zip(statistics, batch))
 
     def _check(self, factors):
         if len(factors) != len(self.shapes_of_layers):
@@ -238,8 +254,7 @@ class NetworkExpansionObjective:
                 norms[np.abs(factor).max(axis=1) > _HUGE] = np.inf
         norms[~(norms <= _LARGEST_NORM)] = np.inf
         # Inside by more than the rounding of norms and products amounts to.
-        terms = 4 * max(sum(pair) for pair in self.shapes_of_layers)
-        terms += 4 * len(self.shapes_of_layers) + 16
+        terms = 4 * len(self.shapes_of_layers) + 400
         bound = self.clip * (1 - terms * np.finfo(np.float64).eps)
         return np.minimum(1.0, bound / np.maximum(norms, _TINY))
 
@@ -251,8 +266,8 @@ class NetworkExpansionObjective:
                 (v, b, self.curvature_weight),
             ):
                 if self.norm == "l1":
-                    product = np.abs(left).sum(axis=1)
-                    product = product * np.abs(right).sum(axis=1)
+                    product = summation.lengths(left, "l1")
+                    product = product * summation.lengths(right, "l1")
                     total = total + weight * product
                 else:
                     # Not as products of squares, which may underflow.
@@ -287,4 +302,4 @@ def _lengths(rows):
     """`(n,)` L2 norms that neither underflow nor overflow early."""
     largest = np.maximum(np.abs(rows).max(axis=1, keepdims=True), _TINY)
     scaled = rows / largest
-    return largest[:, 0] * np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
+    return largest[:, 0] * summation.lengths(scaled)

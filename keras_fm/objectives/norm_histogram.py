@@ -81,6 +81,10 @@ class NormHistogramObjective:
         """Statistics of no record: `(counts,)`, float64."""
         return (np.zeros(self.shapes[0]),)
 
+    def num_records(self, norms):
+        """How many records a batch holds."""
+        return len(norms)
+
     def accumulate(self, statistics, norms, clip=False):
         """Adds a batch to `statistics`, in place.
 
@@ -132,6 +136,10 @@ class NormHistogramObjective:
         replace = relation is budget_lib.Neighbours.REPLACE_ONE
         moved = self.num_columns * (2 if replace else 1)
         return float(moved) if norm == "l1" else math.sqrt(moved)
+
+    def rounding_error(self, norm):
+        """0: float64 counts up to 2^53 without error."""
+        return 0.0
 
     # The vector a mechanism perturbs -------------------------------------
 

@@ -22,12 +22,13 @@ import numpy as np
 from scipy.linalg import blas
 
 from keras_fm import budget as budget_lib
-from keras_fm import domain
+from keras_fm import domain, summation
 from keras_fm.objectives import quadratic
 
 ORDERS = (2, 3, 4)
 # Numbers in the largest array that is made while patches are summed.
 _CHUNK = 2**19
+_FEWEST_PATCHES = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,8 +142,12 @@ class PatchMomentObjective:
         """Statistics of no record: `(moments,)`, float64."""
         return (np.zeros(self.size),)
 
+    def num_records(self, patches, owners=None):
+        """How many records a batch holds."""
+        return len(patches)
+
     def accumulate(self, statistics, patches, owners=None, clip=False):
-        """Adds a batch to `statistics`, in place.
+        """Statistics with a batch added.
 
         Args:
             statistics: what `zero()` or an earlier call returned.
@@ -169,16 +174,19 @@ class PatchMomentObjective:
                 f"{self.num_features}) with at least one position. Received: "
                 f"shape={patches.shape}"
             )
+        if not len(patches):
+            return statistics
         if not self.grouped:
             batch = self._sum(patches, clip)
         else:
-            batch = np.zeros(self.size)
-            for part in quadratic.owner_runs(owners, len(patches)):
-                own = self._sum(patches[part], clip)
-                batch += self._owner_scale(own) * own
-        (moments,) = statistics
-        moments += batch
-        return (moments,)
+            owned = (
+                self._sum(patches[part], clip)
+                for part in quadratic.owner_runs(owners, len(patches))
+            )
+            (batch,) = summation.total(
+                (self._owner_scale(own) * own,) for own in owned
+            )
+        return (statistics[0] + batch,)
 
     def _sum(self, patches, clip):
         """Unique entries of the sum over records of their mean tensors."""
@@ -186,12 +194,11 @@ class PatchMomentObjective:
         first, second = m - m // 2, m // 2
         n, positions, _ = patches.shape
         columns = math.comb(p + first - 1, first)
-        rows = max(_CHUNK // columns, 64)
+        rows = max(_CHUNK // columns, _FEWEST_PATCHES)
+        rows = min(rows, summation.ROWS)
         steps = min(positions, rows), max(rows // positions, 1)
         # The product of monomials of half the order has every entry.
-        product = np.zeros(
-            (columns, math.comb(p + second - 1, second)), order="F"
-        )
+        product = summation.CompensatedSum()
         for i in range(0, n, steps[1]):
             for j in range(0, positions, steps[0]):
                 part = patches[i : i + steps[1], j : j + steps[0]]
@@ -199,14 +206,14 @@ class PatchMomentObjective:
                 left = _monomials(u, first)
                 if first == second:
                     # dsyrk fills one triangle: half the work.
-                    product = blas.dsyrk(
-                        1.0, left.T, beta=1.0, c=product, trans=1, overwrite_c=1
-                    )
+                    product.add(blas.dsyrk(1.0, left.T, trans=1))
                 else:
-                    product += left @ _monomials(u, second).T
+                    product.add(left @ _monomials(u, second).T)
         # Of equal entries, the one in the triangle that is filled.
         indices = _indices(p, m)
-        entries = product[_rank(indices[:, :first]), _rank(indices[:, first:])]
+        entries = product.value()[
+            _rank(indices[:, :first]), _rank(indices[:, first:])
+        ]
         return entries / positions
 
     def _checked(self, patches, clip):
@@ -229,11 +236,12 @@ class PatchMomentObjective:
     def _owner_scale(self, own):
         """Brings an owner's sum to the norms that one record may have."""
         scale = 1.0
-        for norm, order in (("l1", 1), ("l2", 2)):
-            length = np.linalg.norm(self.pack((own,), norm), order)
-            bound = self._record(norm, replace=False)
+        for norm in quadratic.NORMS:
+            length = summation.lengths(self.pack((own,), norm)[None], norm)[0]
+            # Inside by more than the length is wrong; no jump at the bound.
+            bound = self._record(norm, replace=False) * (1 - 1e-12)
             if length > bound:
-                scale = min(scale, bound / length * (1 - 1e-12))
+                scale = min(scale, bound / length)
         return scale
 
     # Sensitivity ---------------------------------------------------------
@@ -277,6 +285,15 @@ class PatchMomentObjective:
                 self._unit(norm, replace=True), self._unit(norm, replace=False)
             )
         return total
+
+    def rounding_error(self, norm):
+        """How far the computed vector may be from that of real numbers, see
+        `summation.error_bound`."""
+        return summation.error_bound(
+            self._record(norm, replace=False),
+            reach=self.reach,
+            grouped=self.grouped,
+        )
 
     def _unit(self, norm, replace):
         """What one privacy unit's own records may change."""

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.linalg import blas
 
 from keras_fm import budget as budget_lib
-from keras_fm import domain
+from keras_fm import domain, summation
 
 NORMS = ("l1", "l2")
 
@@ -131,8 +131,12 @@ class QuadraticObjective(abc.ABC):
         quadratic = np.zeros((m, m), dtype=np.float64, order="F")
         return quadratic, np.zeros((m, self.num_targets))
 
+    def num_records(self, h, y=None, owners=None):
+        """How many records a batch holds."""
+        return len(h)
+
     def accumulate(self, statistics, h, y=None, owners=None, clip=False):
-        """Adds a batch to `statistics` (in place where possible).
+        """Statistics with a batch added.
 
         Only the upper triangle of A is filled; `pack` reads no other.
 
@@ -150,32 +154,41 @@ class QuadraticObjective(abc.ABC):
         """
         rows = self._check_features(h, clip)
         targets = self.targets(y, len(rows), clip)
+        if not len(rows):
+            return statistics
         if not self.grouped:
-            return self._add(statistics, rows, targets)
-        for part in owner_runs(owners, len(rows)):
-            own = self._add(self.zero(), rows[part], targets[part])
-            shrink = self._owner_scale(own)
-            statistics = tuple(s + shrink * o for s, o in zip(statistics, own))
-        return statistics
+            batch = self._sum(rows, targets)
+        else:
+            batch = summation.total(
+                self._scaled(self._sum(rows[part], targets[part]))
+                for part in owner_runs(owners, len(rows))
+            )
+        return tuple(s + b for s, b in zip(statistics, batch))
 
-    @staticmethod
-    def _add(statistics, rows, targets):
-        quadratic, linear = statistics
-        # dsyrk fills one triangle: half the work of a full product.
-        quadratic = blas.dsyrk(
-            1.0, rows.T, beta=1.0, c=quadratic, overwrite_c=1
+    def _sum(self, rows, targets):
+        """A and S of some rows."""
+        return summation.total(
+            # dsyrk fills one triangle: half the work of a full product.
+            (
+                blas.dsyrk(1.0, rows[part].T),
+                rows[part].T @ targets[part],
+            )
+            for part in summation.chunks(len(rows))
         )
-        linear += rows.T @ targets
-        return quadratic, linear
+
+    def _scaled(self, own):
+        shrink = self._owner_scale(own)
+        return tuple(shrink * part for part in own)
 
     def _owner_scale(self, own):
         """Brings an owner's sum to the norms that one record may have."""
         scale = 1.0
-        for norm, order in (("l1", 1), ("l2", 2)):
-            length = np.linalg.norm(self.pack(own, norm), order)
-            bound = self._joint(norm, replace=False)
+        for norm in NORMS:
+            length = summation.lengths(self.pack(own, norm)[None], norm)[0]
+            # Inside by more than the length is wrong; no jump at the bound.
+            bound = self._joint(norm, replace=False) * (1 - 1e-12)
             if length > bound:
-                scale = min(scale, bound / length * (1 - 1e-12))
+                scale = min(scale, bound / length)
         return scale
 
     def _check_features(self, h, clip):
@@ -267,6 +280,15 @@ class QuadraticObjective(abc.ABC):
         if self.reach:
             total += self.reach * self._unit(norm, replace=True)
         return total
+
+    def rounding_error(self, norm):
+        """How far the computed vector may be from that of real numbers, see
+        `summation.error_bound`."""
+        return summation.error_bound(
+            self._joint(norm, replace=False),
+            reach=self.reach,
+            grouped=self.grouped,
+        )
 
     def _unit(self, norm, replace):
         """What one privacy unit's own records may change."""

@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from keras_fm import budget as budget_lib
-from keras_fm import domain
+from keras_fm import domain, summation
 
 BALLS = ("l1", "l2")
 
@@ -70,8 +70,12 @@ class RelevanceObjective:
         """Statistics of no record: `(sum,)`, float64."""
         return (np.zeros(self.num_features),)
 
+    def num_records(self, relevance):
+        """How many records a batch holds."""
+        return len(relevance)
+
     def accumulate(self, statistics, relevance, clip=False):
-        """Adds a batch to `statistics`, in place.
+        """Statistics with a batch added.
 
         Args:
             statistics: what `zero()` or an earlier call returned.
@@ -82,9 +86,11 @@ class RelevanceObjective:
         Raises:
             ValueError: on NaN or a wrong shape.
         """
-        (total,) = statistics
-        total += self.normalised(relevance).sum(axis=0)
-        return (total,)
+        rows = self.normalised(relevance)
+        (batch,) = summation.total(
+            (rows[part].sum(axis=0),) for part in summation.chunks(len(rows))
+        )
+        return (statistics[0] + batch,)
 
     def normalised(self, relevance):
         """Rows as they are summed: nonnegative, of norm 1 or 0, float64."""
@@ -101,13 +107,10 @@ class RelevanceObjective:
                 "infinite relevance."
             )
         # First by the largest entry, so that squares neither over- nor
-        # underflow; then a few ulp inside the ball.
+        # underflow; then inside the ball by more than norms are wrong.
         rows /= np.where(largest > 0, largest, 1.0)[:, None]
-        if self.ball == "l1":
-            norms = rows.sum(axis=1)
-        else:
-            norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        norms = np.where(norms > 0, norms, 1.0) * (1 + 1e-15 * len(rows.T))
+        norms = summation.lengths(rows, self.ball)
+        norms = np.where(norms > 0, norms, 1.0) * (1 + 1e-14)
         return rows / norms[:, None]
 
     # Sensitivity ---------------------------------------------------------
@@ -144,6 +147,13 @@ class RelevanceObjective:
         if self.ball == "l1":
             return 2.0 if replace else 1.0
         return math.sqrt(2 * d if replace else d)
+
+    def rounding_error(self, norm):
+        """How far the computed sum may be from that of real numbers, see
+        `summation.error_bound`."""
+        return summation.error_bound(
+            self.sensitivity(norm, neighbours="add_remove")
+        )
 
     # The vector a mechanism perturbs -------------------------------------
 

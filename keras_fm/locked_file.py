@@ -1,0 +1,150 @@
+"""A text file that several processes replace, one after the other.
+
+A reader finds the old text or the new one, never a part of one. A process
+that is killed leaves one of the two and lets go of the lock: locks are the
+kernel's, not files that stay behind.
+"""
+
+import contextlib
+import errno
+import os
+import tempfile
+import time
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+    import msvcrt
+
+_PATIENCE = 300.0
+_PAUSE = 0.01
+_LARGEST = 64_000_000
+
+
+class LockedFile:
+    """The file at `path`, with a lock beside it (`path` + ".lock").
+
+    The lock file is empty and stays: removed, two processes could hold locks
+    on two files of one name.
+
+    Args:
+        path: the file; links are followed once, here, so that all who name
+            one file hold one lock.
+    """
+
+    def __init__(self, path):
+        self.path = os.path.realpath(os.fspath(path))
+
+    @contextlib.contextmanager
+    def lock(self):
+        """Holds the file exclusively, against threads and processes.
+
+        Raises:
+            TimeoutError: if somebody else holds it for five minutes.
+            OSError: if the lock file cannot be made.
+        """
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+        handle = os.open(f"{self.path}.lock", flags, 0o666)
+        try:
+            deadline = time.monotonic() + _PATIENCE
+            while not _try_lock(handle):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"Another process holds the lock of {self.path!r} "
+                        f"for {_PATIENCE:g} seconds. If it hangs, end it: "
+                        "its lock ends with it."
+                    )
+                time.sleep(_PAUSE)
+            yield
+        finally:
+            # Closing lets go of the lock, as the end of the process does.
+            os.close(handle)
+
+    def read(self):
+        """The text, or `None` if there is no file; under the lock.
+
+        Raises:
+            ValueError: if it is larger than 64 MB or not UTF-8.
+        """
+        try:
+            return read_text(self.path)
+        except FileNotFoundError:
+            return None
+
+    def write(self, text):
+        """Replaces the text; on disk when it returns. Under the lock."""
+        temporary = f"{self.path}.tmp"
+        # What a process left that was killed here.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(temporary, os.stat(self.path).st_mode & 0o777)
+        _replace(handle, temporary, self.path, text)
+
+
+def read_text(path):
+    """The text of a file in UTF-8, at most 64 MB.
+
+    Raises:
+        ValueError: if it is larger or not UTF-8.
+        OSError: if it cannot be read.
+    """
+    with open(path, "rb") as f:
+        raw = f.read(_LARGEST + 1)
+    if len(raw) > _LARGEST:
+        raise ValueError(f"it is larger than {_LARGEST / 1e6:g} MB")
+    return raw.decode("utf-8")
+
+
+def write_text(path, text):
+    """Replaces a file by `text`; the old file stays until the new one is on
+    disk."""
+    path = os.path.abspath(path)
+    handle, temporary = tempfile.mkstemp(
+        dir=os.path.dirname(path), suffix=".tmp"
+    )
+    _replace(handle, temporary, path, text)
+
+
+def _replace(handle, temporary, path, text):
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as f:
+            f.write(text)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    _sync_folder(os.path.dirname(path))
+
+
+def _sync_folder(folder):
+    """Makes a change of names in a folder last through a power failure."""
+    if fcntl is None:
+        return  # Windows opens no folders
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as e:
+        # Some network file systems have no such call.
+        if e.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
+
+
+def _try_lock(handle):
+    try:
+        if fcntl is None:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        if e.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
+            return False
+        raise
+    return True

@@ -1,0 +1,305 @@
+"""Every file of a fit is searched for noise, raw statistics and records."""
+
+import faulthandler
+import importlib.util
+import secrets as secrets_module
+import traceback
+
+import keras
+import numpy as np
+import pytest
+import secret_scan
+
+import keras_fm as fm
+from keras_fm import mechanisms
+from keras_fm import release as release_lib
+
+TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
+N, D, CLASSES = 60, 6, 3
+LABELS = np.arange(N) % CLASSES
+RECORDS = np.random.default_rng(7).random((N, D)).astype("float32")
+
+
+def records_of(y):
+    return np.random.default_rng(8).random((len(y), D)).astype("float32")
+
+
+def compiled(model, *loss, **arguments):
+    model.compile("adam", *loss, **arguments)
+    return model
+
+
+def dense(**arguments):
+    inputs = keras.Input((D,))
+    x = fm.layers.NormalizationLayer()(inputs)
+    outputs = fm.layers.PrivateDense(CLASSES, name="head", **arguments)(x)
+    return compiled(
+        keras.Model(inputs, outputs),
+        fm.losses.TaylorCrossEntropy(),
+        metrics=["accuracy"],
+    )
+
+
+def adaptive():
+    return compiled(
+        fm.models.AdaptiveLaplace((D,), CLASSES, bounds=(0.0, 1.0)),
+        fm.losses.TaylorCrossEntropy(),
+    )
+
+
+def autoencoder(**arguments):
+    return compiled(
+        fm.models.DeepPrivateAutoencoder(
+            (D,), (4,), units=CLASSES, **arguments
+        ),
+        fm.losses.TaylorCrossEntropy(),
+    )
+
+
+def network():
+    return compiled(
+        fm.models.FunctionalNet(
+            (D,), [keras.layers.Dense(4), keras.layers.Dense(3)], rounds=2
+        )
+    )
+
+
+def steps():
+    return compiled(
+        fm.models.DPMAC((D,), [keras.layers.Dense(3)], clip=0.5, z_steps=1)
+    )
+
+
+def perturbed():
+    return compiled(
+        keras.Sequential(
+            [
+                keras.Input((D,)),
+                fm.layers.PerturbedAffine(4, activation="relu"),
+                fm.layers.PrivateDense(CLASSES),
+            ]
+        ),
+        fm.losses.TaylorCrossEntropy(),
+    )
+
+
+PUBLISHED = {"guarantee": "published", "batch_size": 32}
+# How a model is made and what its PrivateModel is given.
+FORMS = {
+    "dense": (dense, {}),
+    "dense pure": (dense, {"budget": fm.PrivacyBudget(4.0)}),
+    "dense published": (dense, PUBLISHED),
+    "rounds": (lambda: dense(rounds=2), {}),
+    "AdLM": (adaptive, {}),
+    "ILM published": (perturbed, PUBLISHED),
+    "dPA": (autoencoder, {}),
+    "FunctionalNet": (network, {}),
+    "DPMAC": (steps, {}),
+}
+
+
+@pytest.fixture
+def secrets(monkeypatch):
+    """Noise and statistics, as they were drawn and as they are unpacked."""
+    found, objectives = {}, []
+    perturb, release = mechanisms.Mechanism.perturb, release_lib.release
+    generator = mechanisms.NoiseSource.generator
+
+    def keep(name, array):
+        found[f"{name} {len(found)}"] = np.array(array)
+
+    def watched(self, exact, *arguments, **keywords):
+        noisy = perturb(self, exact, *arguments, **keywords)
+        for name, vector in (("statistic", exact), ("noise", noisy - exact)):
+            keep(name, vector)
+            keep(name, np.asarray(vector) / N)
+            if objectives and np.ndim(vector) == 1:
+                for part in objectives[-1].unpack(vector.copy(), self.norm):
+                    keep(name, part)
+        return noisy
+
+    def watched_release(objective, *arguments, **keywords):
+        objectives.append(objective)
+        try:
+            return release(objective, *arguments, **keywords)
+        finally:
+            objectives.pop()
+
+    class Watched:
+        def __init__(self, made):
+            self._made = made
+
+        def __getattr__(self, name):
+            draw = getattr(self._made, name)
+
+            def watched_draw(*arguments, **keywords):
+                drawn = draw(*arguments, **keywords)
+                keep(f"published {name}", drawn)
+                return drawn
+
+            return watched_draw
+
+    monkeypatch.setattr(mechanisms.Mechanism, "perturb", watched)
+    monkeypatch.setattr(release_lib, "release", watched_release)
+    monkeypatch.setattr(
+        mechanisms.NoiseSource,
+        "generator",
+        lambda self: Watched(generator(self)),
+    )
+    return found
+
+
+@pytest.fixture
+def seeds(monkeypatch):
+    """Seeds of noise that is drawn within steps, as bytes and digits."""
+    found = []
+
+    def watched(draw):
+        def watched_draw(bound):
+            drawn = draw(bound)
+            size = next(n for n in (4, 16, 32) if drawn < 2 ** (8 * n))
+            # Few digits are anywhere.
+            if drawn > 10**7:
+                found.append(drawn.to_bytes(size, "little"))
+                found.append(str(drawn).encode())
+            return drawn
+
+        return watched_draw
+
+    for name in ("randbelow", "randbits"):
+        original = getattr(secrets_module, name)
+        monkeypatch.setattr(secrets_module, name, watched(original))
+    return found
+
+
+class Fails(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            raise ZeroDivisionError("on purpose")
+
+
+def own_frames(error):
+    """Text of a crash report: frames with their variables, and of those of
+    the package alone."""
+    report = traceback.TracebackException.from_exception(
+        error, capture_locals=True
+    )
+    own = [f for f in report.stack if "/keras_fm/" in f.filename]
+    assert report.stack
+    return (
+        "".join(report.format()).encode(),
+        repr([f.locals for f in own]).encode(),
+    )
+
+
+def everything(make, arguments, folder):
+    """A fit with all that writes, an error, and a fit that goes on."""
+    arguments = dict(arguments)
+    budget = arguments.pop("budget", fm.PrivacyBudget(4.0, 1e-5))
+    model = make()
+    sampled = isinstance(model, fm.models.DPMAC)
+    data = (RECORDS, LABELS)
+    if sampled:
+        data = (fm.datasets.PoissonBatches(*data, batch_size=20),)
+    private = fm.callbacks.PrivateModel(
+        budget,
+        data=(RECORDS, LABELS),
+        ledger=folder / "privacy.json",
+        **arguments,
+    )
+    public = records_of(LABELS)
+    callbacks = [
+        keras.callbacks.BackupAndRestore(str(folder / "backup")),
+        private,
+        keras.callbacks.ModelCheckpoint(str(folder / "{epoch}.keras")),
+        keras.callbacks.ModelCheckpoint(
+            str(folder / "{epoch}.weights.h5"), save_weights_only=True
+        ),
+        keras.callbacks.CSVLogger(str(folder / "log.csv")),
+    ]
+    if TENSORFLOW:
+        callbacks.append(
+            fm.callbacks.PrivacyTensorBoard(private, str(folder / "board"))
+        )
+        if keras.backend.backend() == "tensorflow":
+            callbacks.append(
+                keras.callbacks.TensorBoard(
+                    str(folder / "kerasboard"), histogram_freq=1
+                )
+            )
+    dumped = dict(epochs=3, verbose=0, validation_data=(public, LABELS))
+    if hasattr(model, "pretrain"):
+        model.pretrain(RECORDS, private, epochs=1, verbose=0)
+    with pytest.raises(ZeroDivisionError) as e:
+        model.fit(*data, callbacks=[*callbacks, Fails()], **dumped)
+    whole, own = own_frames(e.value)
+    with open(folder / "fault", "w") as f:
+        faulthandler.dump_traceback(f)
+    model.fit(*data, callbacks=[private], epochs=1, verbose=0)
+    model.save(folder / "model.keras")
+    model.save_weights(folder / "model.weights.h5")
+    private.ledger.save(folder / "ledger.json")
+    (folder / "statement.txt").write_text(private.report())
+    (folder / "repr.txt").write_text(
+        repr((private.__dict__, model.__dict__, private.releases))
+    )
+    for name, release in private.releases.items():
+        release.save(folder / f"{name.replace('/', '_')}.npz")
+    return private, model, whole, own
+
+
+@pytest.mark.usefixtures("untraced")
+@pytest.mark.parametrize("form", FORMS)
+def test_no_secret_is_in_a_file(tmp_path, secrets, seeds, form):
+    private, model, whole, own = everything(*FORMS[form], tmp_path)
+    # A DPMAC draws its noise in the step, from a seed.
+    assert len(seeds if form == "DPMAC" else secrets) >= 2
+    watch = secret_scan.Secrets(secrets, {"records": RECORDS})
+    assert len(watch) > 100
+    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert len(files) >= 10
+    found = watch.found_under(tmp_path)
+    # `repr` of the callback shows the records that its user gave it.
+    assert found.pop("repr.txt", {"records"}) == {"records"}
+    assert found == {}
+    for path in files:
+        for name, raw in secret_scan.unpacked(path.name, path.read_bytes()):
+            assert not any(seed in raw for seed in seeds), name
+    # A crash report with variables shows the arguments of `fit`, the records
+    # among them; never what was drawn or summed.
+    assert watch.found_in(whole) <= {"records"}
+    assert watch.found_in(own) == set()
+    assert not any(seed in whole for seed in seeds)
+
+
+@pytest.mark.usefixtures("untraced")
+def test_the_scan_finds_what_is_there(tmp_path, secrets):
+    """The releases themselves, and secrets that are put into files."""
+    private, *_ = everything(*FORMS["dense"], tmp_path)
+    released = private.release.statistics["quadratic"]
+    known = secret_scan.Secrets({"release": released}, {})
+    assert "release" in set().union(*known.found_under(tmp_path).values())
+    watch = secret_scan.Secrets(secrets, {"records": RECORDS})
+    noise = next(v for k, v in secrets.items() if k.startswith("noise"))
+    planted = tmp_path / "planted"
+    planted.mkdir()
+    np.savez_compressed(planted / "a.npz", noise=noise)
+    (planted / "b.json").write_text(str(noise.tolist()))
+    (planted / "c.txt").write_text(repr(RECORDS[:3]))
+    import h5py
+
+    with h5py.File(planted / "d.h5", "w") as f:
+        f.create_dataset("x", data=noise.astype("f4"), compression="gzip")
+    (planted / "e.bin").write_bytes(b"abc" + RECORDS[5].tobytes())
+    found = watch.found_under(planted)
+    assert {name.split("/")[0] for name in found} == {
+        "a.npz", "b.json", "c.txt", "d.h5", "e.bin",
+    }  # fmt: skip
+    if TENSORFLOW:
+        import tensorflow as tf
+
+        writer = tf.summary.create_file_writer(str(planted / "board"))
+        with writer.as_default():
+            tf.summary.write("x", noise, step=0)
+        writer.close()
+        assert any("events" in name for name in watch.found_under(planted))
