@@ -129,7 +129,7 @@ def dp_sgd(x, epsilon):
     def fit(config, rows):
         keras.utils.set_random_seed(0)
         config = fm.baselines.DPSGDConfig(
-            form="sequential",
+            form="fast_clipping",
             sampling="poisson",
             batch_size=len(rows) // 8,
             momentum=0.9,

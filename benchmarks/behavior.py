@@ -166,7 +166,7 @@ def rbm(train, test, kind):
 
 
 def dp_sgd(train, test, epsilon):
-    from keras_fm import compare
+    from keras_fm.experiments.methods import dp_sgd as rival_grid
 
     def features(windows):
         x = 2 * scaled(windows) - 1
@@ -176,16 +176,15 @@ def dp_sgd(train, test, epsilon):
     cut = len(x) * 4 // 5
 
     def fit(config, x, y):
-        config = fm.baselines.DPSGDConfig(form="sequential", **config)
+        config = fm.baselines.DPSGDConfig(form="fast_clipping", **config)
         rival = fm.baselines.DPSGDClassifier(
             None, config, epsilon=epsilon, delta=DELTA
         )
         return rival.fit(x, y, num_classes=2)
 
     # A wide grid, so that the choice is not at its end.
-    first = compare.default_dp_sgd(len(x))[0]
     grid = [
-        {**first, "learning_rate": rate}
+        rival_grid.config(len(x), rate)
         for rate in (1.0, 4.0, 16.0, 64.0, 256.0)
     ]
     scores = [

@@ -28,7 +28,7 @@ METHODS = {
     "plain": "plain Keras step",
     "mac_1": "DP-MAC, 1 Z-step",
     "mac_30": "DP-MAC, 30 Z-steps (Adam)",
-    "sequential": "tensorflow-privacy, DPSequential",
+    "fast_clipping": "tensorflow-privacy, fast clipping",
     "vectorized": "tensorflow-privacy, vectorised",
 }
 # Steps of an epoch; a slope is taken over two epochs or as many steps.

@@ -1,4 +1,4 @@
-"""Samples a second of the integer samplers, on one core.
+"""What exact noise costs: samples a second, and whole releases.
 
     python benchmarks/lattice_noise.py
 
@@ -9,6 +9,10 @@ else runs on it), and how many times longer they take than NumPy's continuous
 the operating system; the same with a seeded statistical generator shows what
 they cost. Nothing here depends on values, so a second run gives numbers that
 differ by the machine's noise only.
+
+The second table is the path of a release, from an exact vector to a noisy one:
+`Mechanism.perturb` (rounding, integer noise, back to floats) against NumPy's
+`exact + normal(...)` and `exact + laplace(...)`.
 """
 
 import os
@@ -19,7 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np  # noqa: E402
 from absl import app, flags  # noqa: E402
 
-from keras_fm import lattice_noise  # noqa: E402
+from keras_fm import lattice_noise, mechanisms  # noqa: E402
 
 _SAMPLES = flags.DEFINE_integer("samples", 1_000_000, "Samples a repeat.")
 _REPEATS = flags.DEFINE_integer("repeats", 9, "Repeats; medians are shown.")
@@ -27,6 +31,7 @@ _REPEATS = flags.DEFINE_integer("repeats", 9, "Repeats; medians are shown.")
 # Standard deviations and scales in steps of the lattice. From 2^26 on a
 # sample takes two words.
 SCALES = (1, 1000, 2**20, 2**40)
+SIZES = (10**4, 10**5, 10**6, 10**7)
 LAWS = {
     "Laplace": (
         lattice_noise.DiscreteLaplace,
@@ -75,8 +80,51 @@ def main(_):
     taken = np.median([seconds(sources[0].words, size) for _ in range(9)])
     print(
         f"\nWords of the operating system alone: {size / taken / 1e6:.0f} "
-        "million a second."
+        "million a second.\n"
     )
+    releases(generator)
+
+
+def add_noise(exact, draw):
+    return exact + draw(exact.size)
+
+
+def releases(generator):
+    """Prints the table of releases."""
+    print(
+        "| law | size | secure, ms | NumPy, ms | times NumPy's time |\n"
+        "|---|---|---|---|---|"
+    )
+    for mechanism, draw in (
+        (
+            mechanisms.GaussianMechanism(sensitivity=1.0, noise_multiplier=4.0),
+            lambda size: generator.normal(0.0, 4.0, size),
+        ),
+        (
+            mechanisms.LaplaceMechanism(sensitivity=1.0, epsilon=0.25),
+            lambda size: generator.laplace(0.0, 4.0, size),
+        ),
+    ):
+        source = mechanisms.NoiseSource()
+        for size in SIZES:
+            exact = generator.normal(0.0, 100.0, size)
+            # The table of the sampler is built once for each mechanism.
+            mechanism.perturb(exact[:1], source, dimension=size)
+            rounds = []
+            for _ in range(max(3, min(_REPEATS.value, 10**8 // size))):
+                rounds.append(
+                    (
+                        seconds(mechanism.perturb, exact, source),
+                        seconds(add_noise, exact, draw),
+                    )
+                )
+            secure, numpy = np.median(rounds, axis=0)
+            print(
+                f"| {type(mechanism).__name__} | {size} "
+                f"| {secure * 1e3:.1f} | {numpy * 1e3:.1f} "
+                f"| {np.median([s / n for s, n in rounds]):.1f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

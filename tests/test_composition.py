@@ -23,7 +23,6 @@ from keras_fm.composition import Plan, Stage, accountants
 from keras_fm.ledger import Ledger, LedgerEntry
 from keras_fm.mechanisms import (
     GaussianMechanism,
-    L2NormMechanism,
     LaplaceMechanism,
     SampledGaussianMechanism,
 )
@@ -478,7 +477,7 @@ def test_a_ledger_is_composed_as_it_composes_itself():
         entry(GaussianMechanism(sensitivity=3.0, noise_multiplier=5.0)),
         entry(GaussianMechanism(sensitivity=1.0, noise_multiplier=5.0)),
         entry(LaplaceMechanism(sensitivity=1.0, epsilon=0.2)),
-        entry(L2NormMechanism(sensitivity=1.0, epsilon=0.2)),
+        entry(LaplaceMechanism(sensitivity=9.0, epsilon=0.2)),
         entry(
             SampledGaussianMechanism(
                 sensitivity=1.0,

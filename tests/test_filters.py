@@ -32,7 +32,7 @@ def patches(n=150, positions=5, seed=0):
 
 
 def released(v, order=2, noise=1e-12, seed=0):
-    """Moments of these patches under Gaussian noise."""
+    """Moments of these patches under Gaussian noise, if there is any."""
     objective = PatchMomentObjective(
         num_features=v.shape[2] + 1,
         order=order,
@@ -47,9 +47,9 @@ def released(v, order=2, noise=1e-12, seed=0):
     exact = objective.accumulate(
         objective.zero(), np.concatenate([v, constant], axis=2)
     )
-    vector = objective.pack(exact, "l2") + mechanism.noise(
-        objective.size, mechanisms.NoiseSource(seed)
-    )
+    vector = objective.pack(exact, "l2")
+    if noise > 1e-9:
+        vector = mechanism.perturb(vector, mechanisms.NoiseSource(seed))
     return PatchMomentRelease(
         statistics={"moments": objective.unpack(vector, "l2")[0]},
         objective=objective,

@@ -54,8 +54,8 @@ def mechanism(steps=5, rate=1.0, multiplier=20.0, sensitivity=1.0):
 class Silent(SampledGaussianMechanism):
     """Charged as the noise it states, but adds none."""
 
-    def noise(self, size, source):
-        return np.zeros(size)
+    def perturb(self, exact, source, **kwargs):
+        return np.array(exact, np.float64)
 
     def config(self):
         return super().config() | {"mechanism": "SampledGaussianMechanism"}
@@ -197,11 +197,48 @@ def test_records_outside_the_bound_are_scaled_back_if_asked():
     np.testing.assert_allclose(reads(np.ones((4, 3))), exact, rtol=1e-12)
 
 
-def test_an_overflow_is_an_error_and_not_a_release():
+def test_a_record_whose_coefficient_overflows_counts_for_nothing():
+    """An error would tell one data set from its neighbour."""
     made = objective(loss="squared_hinge")
-    reads = opened(made=made)
-    with np.errstate(all="ignore"), pytest.raises(ValueError, match="overflow"):
-        reads(np.full((4, 3), 1e308) * [[1], [-1], [1], [-1]])
+    weights = np.diag([0.1, 0.2, 0.3, 1e308])[:, [0, 1, 3]]
+    h, y = np.eye(4)[:3] * 0.5, np.arange(3)
+    loud = np.array([[0.0, 0.0, 0.0, 1.0]])
+    reads = opened(
+        (np.concatenate([h, loud]), np.append(y, 0)), silent(1), made
+    )
+    exact = made.total(*made.check_records(h, y), weights)
+    assert np.all(np.isfinite(exact)) and np.any(exact)
+    np.testing.assert_array_equal(reads(weights), exact)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_weights_that_overflowed_are_an_error(bad):
+    """They are public, and the read is still there."""
+    reads = opened(found=mechanism(steps=1))
+    with pytest.raises(ValueError, match="weights overflowed"):
+        reads(np.full((4, 3), bad))
+    reads(np.zeros((4, 3)))
+
+
+def test_samples_and_noise_come_from_words_alone():
+    """Not from the statistical generator."""
+
+    class Wordy(NoiseSource):
+        def generator(self):
+            pytest.fail("the statistical generator was asked")
+
+    reads = opened(found=mechanism(rate=0.5), to=(to := ledger(9.0)))
+    reads._noise = Wordy()
+    assert reads(np.zeros((4, 3))).shape == (4, 3)
+    assert to.entries[0].noise == "lattice"
+
+
+def test_more_records_than_the_bound_is_for_are_refused(monkeypatch):
+    monkeypatch.setattr("keras_fm.summation.MOST_RECORDS", 30)
+    to = ledger()
+    with pytest.raises(ValueError, match="More than 30 records"):
+        opened(to=to)
+    assert not to.entries
 
 
 def test_other_mechanisms_are_refused():
@@ -488,7 +525,7 @@ def dp_sgd(data, seed, **kwargs):
     return rival, np.concatenate([kernel, bias[None]])
 
 
-@pytest.mark.parametrize("form", ["sequential", "vectorized"])
+@pytest.mark.parametrize("form", ["fast_clipping", "vectorized"])
 @pytest.mark.parametrize("batch_size", [None, 20])
 def test_dp_sgd_of_a_linear_layer_is_a_special_case(form, batch_size):
     """The same full or Poisson batches, no noise: the same weights."""

@@ -18,7 +18,8 @@ from keras_fm.release import calibrate
 OBJECTIVE = CrossEntropyObjective(num_features=2, num_outputs=2)
 RECORDS = [
     (np.array([h]), np.array([y]))
-    for h in ((0.1, 0.0), (1.0, 0.0), (0.0, 1.0), (-1.0, 0.0))
+    # Equal entries are the longest in L1 (Laplace noise).
+    for h in ((0.1, 0.0), (1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.7, 0.7))
     for y in (0, 1)
 ]
 

@@ -749,12 +749,12 @@ def test_padding_of_the_last_batch_is_not_counted():
 
 
 GOLDEN = [
-    [80.58663, 27.32041, 27.99519],
-    [0.59716, 0.01742, -0.33683, -0.3249],
-    [2.16881, 5.44988, 1.99161, -8.51265, 5.78119],
-    [31.25292, -45.49317, 13.43112, 46.29242, -39.12526, -64.43308],
+    [81.19749, 27.47918, 28.75867],
+    [0.59961, -0.0297, 0.17119, 0.55401],
+    [2.24833, 5.51086, 1.76961, -8.40687, 5.565],
+    [30.69307, -45.20538, 15.84586, 43.11348, -40.89389, -65.22897],
 ]
-GOLDEN_RANDOM = [-83.38891, -58.91772, -41.89006]
+GOLDEN_RANDOM = [-81.90842, -60.66552, -41.84449]
 
 
 SEEDED = {"reproducible_noise": 0, "delta": DELTA}
@@ -849,7 +849,8 @@ def test_an_owner_of_many_records_counts_as_one(kind, units):
             objective.pack(parts[0], "l2") - objective.pack(parts[1], "l2")
         )
 
-    assert 0.3 * bound < distance(owned) <= bound * (1 + 1e-9)
+    # Rounding to the lattice moves the two apart by 2^-14 of it at most.
+    assert 0.3 * bound < distance(owned) <= bound * (1 + 2**-13)
     assert distance(plain) > 10 * bound
 
 

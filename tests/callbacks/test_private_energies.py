@@ -930,11 +930,11 @@ def test_half_precision():
 
 SEEDED = {"reproducible_noise": 0, "delta": DELTA}
 GOLDEN = [
-    [1.77484, 0.72786, 0.61140],
-    [-0.31759, -0.53800, -2.25568],
-    [2.36523, 1.04791, 2.79649],
-    [1.77575, 0.14220, 1.73077],
-    [2.77675, 2.56333, 2.93529],
+    [1.92203, 0.75257, 0.71837],
+    [-0.05004, 0.56783, 1.37207],
+    [2.51255, 0.89836, 2.67635],
+    [0.68640, 1.16102, 3.38598],
+    [2.59512, 2.39968, 2.23277],
 ]
 
 
@@ -1034,7 +1034,8 @@ def test_an_owner_of_many_records_counts_as_one(kind):
         ]
         return np.linalg.norm(vectors[0] - vectors[1])
 
-    assert 0.3 * bound < distance(owned) <= bound * (1 + 1e-9)
+    # Rounding to the lattice moves the two apart by 2^-14 of it at most.
+    assert 0.3 * bound < distance(owned) <= bound * (1 + 2**-13)
     assert distance(plain) > 5 * bound
 
 

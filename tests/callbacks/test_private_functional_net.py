@@ -125,8 +125,10 @@ def test_every_round_expands_about_the_minimum_of_the_one_before(data):
         objective = model.objective()
         statistics = objective.accumulate(objective.zero(), factors(*data))
         mechanism = entry.build_mechanism()
-        noisy = objective.pack(statistics, "l2") + mechanism.noise(
-            objective.size, noise
+        noisy = mechanism.perturb(
+            objective.pack(statistics, "l2"),
+            noise,
+            error=objective.rounding_error("l2"),
         )
         g, h = objective.unpack(noisy, "l2")
         shape = objective.shapes_of_layers[0]

@@ -52,8 +52,7 @@ def learned(layer, x, noise_multiplier=1e-9, seed=0):
     statistics = made.accumulate(
         made.zero(), layer.augment(x), None, clip=layer.clip
     )
-    vector = made.pack(statistics, "l2")
-    vector += mechanism.noise(made.size, NoiseSource(seed))
+    vector = mechanism.perturb(made.pack(statistics, "l2"), NoiseSource(seed))
     (quadratic,) = made.unpack(vector, "l2")
     found = SecondMomentRelease(
         statistics={"quadratic": quadratic},
@@ -304,3 +303,17 @@ def test_signs_do_not_depend_on_the_backend():
     kernel = array(layer.kernel)
     largest = kernel[np.abs(kernel).argmax(axis=0), np.arange(7)]
     assert np.all(largest > 0)
+
+
+@pytest.mark.parametrize("whitening", [0.0, 0.25, 0.5])
+def test_directions_of_no_variance_stay_finite(whitening):
+    layer = built(3, whitening=whitening)
+    directions = np.eye(7)[:, :3]
+    layer.set_components(np.zeros(7), directions, np.array([4.0, 1.0, 0.0]))
+    kernel = array(layer.kernel)
+    last = float(whitening == 0)
+    np.testing.assert_allclose(
+        np.diag(kernel[:3]), [1.0, 4.0**whitening, last], rtol=1e-6
+    )
+    layer.set_components(np.zeros(7), directions, np.zeros(3))
+    assert np.all(np.isfinite(array(layer.kernel)))
