@@ -16,6 +16,7 @@ from keras_fm import lattice_noise, objectives, stored_arrays, summation
 from keras_fm import ledger as ledger_lib
 from keras_fm import mechanisms as mechanisms_lib
 from keras_fm.ledger import LedgerEntry
+from keras_fm.partial_statistics import PartialStatistics
 
 _LARGEST_PUBLIC = 1_000_000
 
@@ -114,42 +115,65 @@ def release(
             "sample of them. Use the mechanism of `calibrate`."
         )
     entry = _checked_entry(objective, mechanism, ledger, name, noise, notes)
-    error = objective.rounding_error(mechanism.norm)
-    # Fails now, not after the charge, if no lattice holds this noise.
-    mechanism.lattice_release(objective.size, error)
-    statistics = _summed(objective, batches, clip)
-    exact = objective.pack(statistics, mechanism.norm)
+    partial = _summed(objective, batches, clip)
+    try:
+        return _perturbed(partial, mechanism, ledger, entry, noise)
+    finally:
+        # A crash report that holds local variables must not hold these.
+        del partial
+
+
+def release_statistics(partial, *, mechanism, ledger, name, noise, notes=()):
+    """Charges for statistics that were read elsewhere, and perturbs them.
+
+    What several processes or a data engine have read and merged: in one
+    process, once. The result is, bit for bit before the noise, that of
+    `release` on the same records (see `PartialStatistics`).
+
+    Args:
+        partial: a `PartialStatistics` of all records. Forget it afterwards:
+            it is not private.
+        mechanism, ledger, name, noise, notes: see `release`.
+
+    Returns:
+        A `Release`.
+
+    Raises:
+        BudgetExceededError: if the ledger has too little left.
+    """
+    entry = _checked_entry(
+        partial.objective, mechanism, ledger, name, noise, notes
+    )
+    return _perturbed(partial, mechanism, ledger, entry, noise)
+
+
+def _summed(objective, batches, clip):
+    partial = PartialStatistics(objective, clip)
+    for batch in batches:
+        partial.add(*batch)
+    return partial
+
+
+def _perturbed(partial, mechanism, ledger, entry, noise):
+    objective = partial.objective
+    exact = objective.pack(partial.statistics(), mechanism.norm)
     if not np.all(np.isfinite(exact)):
         raise ValueError("The statistics overflowed; nothing was released.")
     try:
         ledger.charge([entry])
-        noisy = mechanism.perturb(exact, noise, error=error)
+        noisy = mechanism.perturb(
+            exact, noise, error=objective.rounding_error(mechanism.norm)
+        )
     finally:
-        # A crash report that holds local variables must not hold these.
-        del exact, statistics
+        del exact, partial
     arrays = objective.unpack(noisy, mechanism.norm)
     return RELEASES[type(objective)](
         statistics=dict(zip(objective.names, arrays)),
         objective=objective,
         mechanism=mechanism,
         neighbours=str(ledger.neighbours),
-        private=not noise.reproducible,
+        private=entry.private,
     )
-
-
-def _summed(objective, batches, clip):
-    """Statistics of all batches: each from zero, then added up without
-    losing digits."""
-
-    def counted():
-        yield objective.zero()
-        records = 0
-        for batch in batches:
-            records += objective.num_records(*batch)
-            summation.check_count(records)
-            yield objective.accumulate(objective.zero(), *batch, clip=clip)
-
-    return summation.total(counted())
 
 
 def _checked_entry(objective, mechanism, ledger, name, noise, notes):
@@ -157,7 +181,8 @@ def _checked_entry(objective, mechanism, ledger, name, noise, notes):
 
     Raises:
         BudgetExceededError: if it does not.
-        ValueError: if the mechanism has less noise than its entry says.
+        ValueError: if the mechanism has less noise than its entry says, or
+            no lattice holds its noise.
     """
     needed = objective.sensitivity(mechanism.norm, neighbours=ledger.neighbours)
     if mechanism.sensitivity < needed * (1 - 1e-12):
@@ -174,6 +199,10 @@ def _checked_entry(objective, mechanism, ledger, name, noise, notes):
         notes=notes,
     )
     ledger.check([entry])
+    # Fails now, not after the charge.
+    mechanism.lattice_release(
+        objective.size, objective.rounding_error(mechanism.norm)
+    )
     return entry
 
 
@@ -223,8 +252,6 @@ class GradientReads:
         entry = _checked_entry(objective, mechanism, ledger, name, noise, notes)
 
         self._error = objective.rounding_error(mechanism.norm)
-        # Fails now, not after the charge, if no lattice holds this noise.
-        mechanism.lattice_release(objective.size, self._error)
 
         def checked():
             records = 0

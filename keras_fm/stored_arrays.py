@@ -6,6 +6,7 @@ before anything of their size is made.
 """
 
 import contextlib
+import io
 import math
 import os
 import struct
@@ -36,19 +37,32 @@ def opened(path):
         OSError: if it cannot be opened.
     """
     with open(path, "rb") as f:
-        try:
-            with zipfile.ZipFile(f) as archive:
-                yield StoredArrays(archive, os.fstat(f.fileno()).st_size)
-        except (
-            EOFError,
-            NotImplementedError,
-            OSError,
-            RuntimeError,
-            struct.error,
-            zipfile.BadZipFile,
-            zlib.error,
-        ) as e:
-            raise ValueError(f"not a readable .npz file: {e}") from e
+        with _unzipped(f, os.fstat(f.fileno()).st_size) as arrays:
+            yield arrays
+
+
+@contextlib.contextmanager
+def unpacked(data):
+    """The same for bytes that another process sent."""
+    with _unzipped(io.BytesIO(data), len(data)) as arrays:
+        yield arrays
+
+
+@contextlib.contextmanager
+def _unzipped(f, size):
+    try:
+        with zipfile.ZipFile(f) as archive:
+            yield StoredArrays(archive, size)
+    except (
+        EOFError,
+        NotImplementedError,
+        OSError,
+        RuntimeError,
+        struct.error,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as e:
+        raise ValueError(f"not a readable .npz file: {e}") from e
 
 
 class StoredArrays:

@@ -1,21 +1,30 @@
-"""Sums over records in float64 whose error has a proven bound.
+"""Sums over records whose error has a proven bound, or that have none.
 
 Neighbouring data sets move a sum of real numbers by its sensitivity, and the
 sum that a machine computes by a little more: every record takes part in
-roundings. Here rows are summed a limited number at a time, from zero, in
-whatever order a linear algebra library likes, and these partial sums are added
-up with their rounding errors kept (Knuth's two-sum). The error then hardly
-grows with the number of additions, and a bound on it enters the scale of the
-noise. Proofs: docs/proofs/lattice_noise.md, "The sum that is computed".
+roundings. Three things keep that small and bounded:
+
+* Rows are summed a limited number at a time, from zero, in whatever order a
+  linear algebra library likes, and such sums of one batch are added up with
+  their rounding errors kept (`CompensatedSum`, Knuth's two-sum).
+* The sums of batches are added in integers (`FixedPointSum`): in which order,
+  and on how many machines, makes no difference.
+* Rows on a grid (`on_grid`) have products that float64 holds exactly, and so
+  have their sums: then not even the batches make a difference.
+
+The bound enters the scale of the noise. Proofs: docs/proofs/lattice_noise.md,
+"The sum that is computed" and "Sums without rounding".
 
 Example:
 
->>> total = CompensatedSum()
+>>> total = FixedPointSum(bound=1.0)
 >>> for term in (1.0, 1e-20, -1.0):
 ...     total.add(np.array([term]))
 >>> total.value()
 array([1.e-20])
 """
+
+import math
 
 import numpy as np
 
@@ -27,6 +36,13 @@ UNIT_ROUNDOFF = 2.0**-53
 # What else a record's numbers are rounded by, on the way to the released
 # vector; counted out in the proof, 192 at most.
 _OTHER_ROUNDINGS = 256
+# Of rows on a grid, the bits below the power of two above their bound, and
+# how many of them are summed at once: 2 * 20 + 13 bits fit into a float64.
+_GRID_BITS = 20
+EXACT_ROWS = 2**13
+# Bits of a `FixedPointSum` below and above its bound. A sum of
+# `MOST_RECORDS` terms of at most twice the bound fits above.
+_HIGH_BITS, _LOW_BITS = 30, 60
 
 
 class CompensatedSum:
@@ -55,6 +71,121 @@ class CompensatedSum:
     def value(self):
         """The sum, float64; 0 if nothing was added."""
         return 0.0 if self._high is None else self._high + self._low
+
+
+class FixedPointSum:
+    """A running sum of arrays that does not depend on their order.
+
+    Every number is two integers, a whole number of units and a fraction of
+    one: 90 bits below the bound. Terms are rounded to that when they come
+    in, and then nothing is lost: sums of sums, in any order, are the same.
+
+    Args:
+        bound: float > 0, on the size of what one record adds to any entry.
+
+    Raises:
+        ValueError: by `add`, if a sum cannot be one of `MOST_RECORDS` such
+            records.
+    """
+
+    def __init__(self, bound):
+        self._unit = 2.0 ** (math.frexp(bound)[1] - _HIGH_BITS)
+        self._high = None
+
+    def add(self, terms):
+        """Adds an array of the shape of the first one."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = np.asarray(terms, np.float64) / self._unit
+            largest = np.abs(scaled).max(initial=0.0)
+        if not largest < 2.0**62:
+            raise ValueError("The statistics overflowed; nothing was released.")
+        high = np.trunc(scaled)
+        # Exact: what is left has no digit that the whole had not.
+        scaled -= high
+        scaled *= 2.0**_LOW_BITS
+        low = np.rint(scaled, out=scaled).astype(np.int64)
+        self._take(high.astype(np.int64), low)
+
+    def merge(self, other):
+        """Adds another sum of arrays of the same shape."""
+        if self._unit != other._unit:
+            raise ValueError("Sums of different bounds cannot be merged.")
+        if other._high is not None:
+            self._take(other._high, other._low)
+
+    def _take(self, high, low):
+        """Adds integers; of the many pairs for a number, keeps the one with
+        a fraction of at least 0 and less than 1."""
+        if self._high is not None:
+            if low.shape != self._low.shape:
+                raise ValueError(
+                    "Sums must have one shape. Received: "
+                    f"{low.shape} and {self._low.shape}"
+                )
+            low = low + self._low
+            high = high + self._high
+        self._high = high + (low >> _LOW_BITS)
+        self._low = low & (2**_LOW_BITS - 1)
+        if np.abs(self._high).max(initial=0) >= 2**62:
+            raise ValueError("The statistics overflowed; nothing was released.")
+
+    def integers(self):
+        """The two integers of every number, int64 `(2, ...)`: as secret as
+        the records."""
+        return np.stack([self._high, self._low])
+
+    @classmethod
+    def of(cls, bound, integers):
+        """The sum that `integers` told.
+
+        Raises:
+            ValueError: if these are not such integers.
+        """
+        high, low = integers
+        if (
+            integers.dtype != np.int64
+            or np.abs(high).max(initial=0) >= 2**62
+            or low.min(initial=0) < 0
+            or low.max(initial=0) >= 2**_LOW_BITS
+        ):
+            raise ValueError("These are not the integers of a sum.")
+        made = cls(bound)
+        made._take(high, low)
+        return made
+
+    def value(self):
+        """The sum, float64; 0 if nothing was added."""
+        if self._high is None:
+            return 0.0
+        # A fraction of either sign, so that small sums keep their digits.
+        carry = self._low >> (_LOW_BITS - 1)
+        low = (self._low - (carry << _LOW_BITS)) / 2.0**_LOW_BITS
+        return ((self._high + carry) + low) * self._unit
+
+
+def grid_step(bound):
+    """The grid of rows with entries up to `bound`: 2^-20 of the next power
+    of two.
+
+    Sums of up to `EXACT_ROWS` products of two such rows are exact in float64,
+    whatever the order, with or without fused operations: they are multiples
+    of the product of the steps, at most 2^53 of them.
+    """
+    return 2.0 ** (math.frexp(bound)[1] - _GRID_BITS)
+
+
+def on_grid(values, step):
+    """Cuts off, in place, what is no multiple of `step`, a power of two.
+
+    Towards zero: no value becomes larger, so norms stay within their bounds.
+
+    Returns:
+        `values`, float64.
+    """
+    values /= step
+    np.trunc(values, out=values)
+    values *= step
+    return values
 
 
 def total(parts):

@@ -31,6 +31,50 @@ def check_built(model):
         )
 
 
+def check_one_process(model):
+    """Refuses to draw noise in each of several processes.
+
+    They would read different records, or draw twice for the same ones, and
+    train on different objectives. Several devices of one process are fine.
+
+    Raises:
+        ValueError: saying how several processes share one release.
+    """
+    count = _processes(model)
+    if count > 1:
+        raise ValueError(
+            "Noise must be drawn once, but this training runs in several "
+            "processes. Add up their statistics "
+            "(`keras_fm.partial_statistics`), release them in one process, "
+            "and let the layer learn that release in all of them: "
+            "`layer.learn(release, ledger)`; see docs/scale.md. Received: "
+            f"{count} processes"
+        )
+
+
+def _processes(model):
+    """How many processes train this model together."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        strategy = getattr(model, "distribute_strategy", None)
+        resolver = getattr(strategy, "cluster_resolver", None)
+        if resolver is None:
+            return 1
+        jobs = resolver.cluster_spec().as_dict()
+        return sum(len(jobs.get(job, ())) for job in ("chief", "worker"))
+    if backend == "jax":
+        import jax
+
+        return jax.process_count()
+    if backend == "torch":
+        import torch
+
+        together = torch.distributed
+        if together.is_available() and together.is_initialized():
+            return together.get_world_size()
+    return 1
+
+
 def output_layer(model, needed=True):
     """The model's one PrivateDense output layer, and the tensor it reads.
 

@@ -540,6 +540,7 @@ class PrivateModel(keras.callbacks.Callback):
             return False
         if not plan.was_trained_on_release:
             self._check_untrained()
+        model_check.check_one_process(self.model)
         plan.check()
         self._warn_about_delta()
         plan.carry_out()
@@ -591,6 +592,7 @@ class PrivateModel(keras.callbacks.Callback):
                 f"planned_steps={self.planned_steps}, steps of fit={steps}"
             )
         self._check_untrained()
+        model_check.check_one_process(self.model)
         plan.check()
         self._warn_about_delta()
         plan.carry_out()
@@ -639,6 +641,7 @@ class PrivateModel(keras.callbacks.Callback):
             )
         if plan.adaptive:
             plan.check_pretrained(self.pretrained)
+        model_check.check_one_process(self.model)
         found = plan.carry_out(self.pretrained, self.data)
         if found is not None:
             self.relevance = found.reshape(plan.adaptive.record_shape)

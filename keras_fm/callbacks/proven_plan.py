@@ -21,11 +21,7 @@ from keras_fm.layers.chebyshev_crbm import ChebyshevCRBM
 from keras_fm.layers.dp_pca import DPPCA
 from keras_fm.layers.expansion_state import ExpansionState
 from keras_fm.layers.private_encoder import PrivateEncoder
-from keras_fm.objectives import (
-    CrossEntropyObjective,
-    GradientObjective,
-    RelevanceObjective,
-)
+from keras_fm.objectives import RelevanceObjective
 
 _READ_BATCH = 1024
 # Shares of the budget: first model, its relevance, the model that is kept.
@@ -208,22 +204,9 @@ class ProvenPlan:
         layer.mark_released(self.ledger.to_json())
 
     def _head_objective(self):
-        if self.head.rounds is not None:
-            return GradientObjective(
-                num_features=self.head.num_features,
-                num_outputs=self.head.units,
-                feature_bound=self.head.objective_bound,
-                clip=self.head.rounds.clip,
-                loss=self.head.rounds.loss,
-            )
-        return CrossEntropyObjective(
-            num_features=self.head.num_features,
-            num_outputs=self.head.units,
-            feature_bound=self.head.objective_bound,
-            nonnegative=self.head.nonnegative,
-            quadratic_scale=self.head.quadratic_scale,
-            **self.privacy_unit,
-        )
+        # `rounds` with owners is refused later, in words.
+        rounds = self.head.rounds is not None
+        return self.head.objective(**({} if rounds else self.privacy_unit))
 
     def _top_steps(self):
         """The releases of what is above the pre-trained layers."""
@@ -547,28 +530,8 @@ class ProvenPlan:
 
     def install(self, start):
         """Gives the output layer its released objective."""
-        if self.head is None:
-            return
-        release = self.release
-        if self.head.rounds is not None:
-            weights = release.statistics["weights"]
-            self.head.set_release(None, weights, 0.0, self.ledger.to_json())
-            if start == "minimiser":
-                self.head.set_weights_from_minimiser()
-            return
-        hessian, minimiser = release.minimise(self.ridge_factor)
-        # The objective per record; the estimate comes from the release.
-        n = release.estimated_records()
-        linear = release.objective.linear_coefficients(release.linear)
-        offset = (
-            np.vdot(linear, minimiser)
-            + np.vdot(minimiser, hessian @ minimiser) / 8
-        ) / n
-        self.head.set_release(
-            hessian / n, minimiser, offset, self.ledger.to_json()
-        )
-        if start == "minimiser":
-            self.head.set_weights_from_minimiser()
+        if self.head is not None:
+            self.head.learn(self.release, self.ledger, self.ridge_factor, start)
 
 
 # How a layer learns from a release, and its share of the budget; the layers

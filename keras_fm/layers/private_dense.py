@@ -10,6 +10,7 @@ from keras_fm.layers.hidden_state import (
     store_ledger,
     stored_ledger,
 )
+from keras_fm.objectives import CrossEntropyObjective, GradientObjective
 from keras_fm.rounds import Rounds
 
 _RELEASE_ARRAYS = ("hessian", "minimiser", "offset")
@@ -152,6 +153,90 @@ class PrivateDense(HiddenStateLayer):
         if self.use_bias:
             return math.hypot(self.feature_bound, self.bias_feature)
         return self.feature_bound
+
+    def objective(self, grouped=False, reach=0):
+        """What is released of the records for this layer.
+
+        Args:
+            grouped, reach: see `objectives.QuadraticObjective`.
+
+        Returns:
+            A `CrossEntropyObjective` of `augment`-ed features, or with
+            `rounds` a `GradientObjective`.
+        """
+        if self.rounds is not None:
+            return GradientObjective(
+                num_features=self.num_features,
+                num_outputs=self.units,
+                feature_bound=self.objective_bound,
+                clip=self.rounds.clip,
+                loss=self.rounds.loss,
+            )
+        return CrossEntropyObjective(
+            num_features=self.num_features,
+            num_outputs=self.units,
+            feature_bound=self.objective_bound,
+            nonnegative=self.nonnegative,
+            quadratic_scale=self.quadratic_scale,
+            grouped=grouped,
+            reach=reach,
+        )
+
+    def learn(self, release, ledger, ridge_factor=0.5, start="minimiser"):
+        """Puts a release in the place of the records: nothing is read, drawn
+        or charged.
+
+        A fit with `PrivateModel` does this by itself. By hand it is for what
+        was released elsewhere: by a data engine, or from a file.
+
+        Args:
+            release: a `Release` of `self.objective()`.
+            ledger: the `Ledger` that was charged for it.
+            ridge_factor: ridge in units of the noise's spectral edge.
+            start: `"minimiser"` to move the weights to the released
+                objective's minimum, `"current"` to leave them.
+
+        Raises:
+            ValueError: if the release is of another objective, or another
+                kind of layer.
+
+        Example:
+
+        >>> layer.learn(Release.load("head.npz"), Ledger.load("ledger.json"))
+        """
+        if start not in ("minimiser", "current"):
+            raise ValueError(
+                '`start` must be "minimiser" or "current". Received: '
+                f"start={start!r}"
+            )
+        objective = release.objective
+        expected = self.objective(
+            **{
+                name: getattr(objective, name, default)
+                for name, default in (("grouped", False), ("reach", 0))
+            }
+        )
+        if objective != expected:
+            raise ValueError(
+                f"The release is not one of layer '{self.name}', which "
+                f"expects {expected}. Received: {objective}"
+            )
+        if self.rounds is not None:
+            hessian, minimiser = None, release.statistics["weights"]
+            offset = 0.0
+        else:
+            hessian, minimiser = release.minimise(ridge_factor)
+            # The objective per record; the estimate comes from the release.
+            n = release.estimated_records()
+            linear = objective.linear_coefficients(release.linear)
+            offset = (
+                np.vdot(linear, minimiser)
+                + np.vdot(minimiser, hessian @ minimiser) / 8
+            ) / n
+            hessian = hessian / n
+        self.set_release(hessian, minimiser, offset, ledger.to_json())
+        if start == "minimiser":
+            self.set_weights_from_minimiser()
 
     def augment(self, features):
         """Appends the constant entry: `(n, inputs)` to `(n, m)`, NumPy."""

@@ -173,6 +173,11 @@ class NetworkExpansionObjective:
         """Statistics of no record: gradient and curvature, `(P,)` each."""
         return np.zeros(self.num_weights), np.zeros(self.num_weights)
 
+    @property
+    def entry_bounds(self):
+        """Bounds on what one record adds to an entry of either."""
+        return self.clip, self.clip / self.curvature_weight
+
     def num_records(self, factors):
         """How many records a batch holds."""
         return len(factors[0][0])

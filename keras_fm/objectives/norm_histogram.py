@@ -81,6 +81,9 @@ class NormHistogramObjective:
         """Statistics of no record: `(counts,)`, float64."""
         return (np.zeros(self.shapes[0]),)
 
+    # Bound on what one record adds to an entry.
+    entry_bounds = (1.0,)
+
     def num_records(self, norms):
         """How many records a batch holds."""
         return len(norms)

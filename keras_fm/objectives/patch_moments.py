@@ -142,6 +142,11 @@ class PatchMomentObjective:
         """Statistics of no record: `(moments,)`, float64."""
         return (np.zeros(self.size),)
 
+    @property
+    def entry_bounds(self):
+        """Bound on what one privacy unit adds to an entry."""
+        return (self.feature_bound**self.order,)
+
     def num_records(self, patches, owners=None):
         """How many records a batch holds."""
         return len(patches)

@@ -54,6 +54,8 @@ class QuadraticObjective(abc.ABC):
     proof_of_one_record = "docs/proofs/cross_entropy.md"
     # The objective is <L, W> + curvature * tr(W^T A W).
     curvature = 1 / 8
+    # Sums of that many records are exact if that is asked for.
+    exact_rows = summation.EXACT_ROWS
 
     def __post_init__(self):
         count = domain.check_count("num_features", self.num_features)
@@ -131,22 +133,34 @@ class QuadraticObjective(abc.ABC):
         quadratic = np.zeros((m, m), dtype=np.float64, order="F")
         return quadratic, np.zeros((m, self.num_targets))
 
+    @property
+    def entry_bounds(self):
+        """Bounds on what one privacy unit adds to an entry of A, and of S."""
+        c = self.feature_bound
+        return c * c, c * (self.target_bound or 1.0)
+
     def num_records(self, h, y=None, owners=None):
         """How many records a batch holds."""
         return len(h)
 
-    def accumulate(self, statistics, h, y=None, owners=None, clip=False):
+    def accumulate(
+        self, statistics, h, y=None, owners=None, clip=False, exact=False
+    ):
         """Statistics with a batch added.
 
         Only the upper triangle of A is filled; `pack` reads no other.
 
         Args:
-            statistics: what `zero()` or an earlier call returned.
+            statistics: what `zero()` or an earlier call returned; its arrays
+                may be reused.
             h: `(n, m)` features.
             y: what `targets` takes.
             owners: `(n,)` ids, needed if `grouped`: all records of an owner
                 in one batch, next to each other.
             clip: whether rows outside the bound are scaled back.
+            exact: whether features and targets are cut to a grid
+                (`summation.on_grid`) where sums over up to `exact_rows`
+                records have no rounding.
 
         Raises:
             ValueError: on NaN, wrong shapes, labels outside their range,
@@ -156,13 +170,19 @@ class QuadraticObjective(abc.ABC):
         targets = self.targets(y, len(rows), clip)
         if not len(rows):
             return statistics
-        if not self.grouped:
-            batch = self._sum(rows, targets)
-        else:
+        if exact:
+            steps = self._grid_steps
+            rows = summation.on_grid(rows, steps[0])
+            targets = summation.on_grid(np.array(targets, float), steps[1])
+        if self.grouped:
             batch = summation.total(
-                self._scaled(self._sum(rows[part], targets[part]))
+                self._scaled(self._sum(rows[part], targets[part]), exact)
                 for part in owner_runs(owners, len(rows))
             )
+        elif exact:
+            return self._added(statistics, rows, targets)
+        else:
+            batch = self._sum(rows, targets)
         return tuple(s + b for s, b in zip(statistics, batch))
 
     def _sum(self, rows, targets):
@@ -176,9 +196,29 @@ class QuadraticObjective(abc.ABC):
             for part in summation.chunks(len(rows))
         )
 
-    def _scaled(self, own):
+    def _added(self, statistics, rows, targets):
+        """A and S with some rows added, without a copy of A."""
+        quadratic, linear = statistics
+        quadratic = blas.dsyrk(1.0, rows.T, 1.0, quadratic, overwrite_c=True)
+        return quadratic, linear + rows.T @ targets
+
+    def _scaled(self, own, exact):
+        """An owner's sums, scaled back."""
         shrink = self._owner_scale(own)
-        return tuple(shrink * part for part in own)
+        own = tuple(shrink * part for part in own)
+        if not exact:
+            return own
+        step = self._grid_steps[0]
+        return tuple(
+            summation.on_grid(part, step * other)
+            for part, other in zip(own, self._grid_steps)
+        )
+
+    @property
+    def _grid_steps(self):
+        """Of features and of targets."""
+        bounds = self.feature_bound, self.target_bound or 1.0
+        return tuple(summation.grid_step(bound) for bound in bounds)
 
     def _owner_scale(self, own):
         """Brings an owner's sum to the norms that one record may have."""

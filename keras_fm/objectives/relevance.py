@@ -70,6 +70,9 @@ class RelevanceObjective:
         """Statistics of no record: `(sum,)`, float64."""
         return (np.zeros(self.num_features),)
 
+    # Bound on what one record adds to an entry.
+    entry_bounds = (1.0,)
+
     def num_records(self, relevance):
         """How many records a batch holds."""
         return len(relevance)

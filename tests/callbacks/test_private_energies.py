@@ -892,7 +892,8 @@ def test_padding_of_the_last_batch_is_not_counted():
             fit(m, (x, y), p)
         for layer in m.rbms:
             count = p.releases[layer.name].count()
-            assert count == pytest.approx(n, abs=0.01)
+            # Noise is larger with a probability below 1e-18.
+            assert count == pytest.approx(n, abs=0.1)
 
 
 def test_memory_of_patches_is_bounded_and_changes_nothing(monkeypatch):

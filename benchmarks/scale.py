@@ -1,0 +1,204 @@
+"""Statistics of a release: rate, growth with n, memory, batches per spill.
+
+    python benchmarks/scale.py [--out=DIR]
+
+1. The statistics pass in GFLOP/s against a plain float64 matrix product of
+   the same size, alternating, medians. Rates count the full product
+   2 n m^2, of which one triangle is computed.
+2. Seconds and peak memory for 10^4 to 10^6 records of a synthetic stream.
+3. The sums of batches kept in integers against adding them in float64 with
+   compensation, and against not keeping digits at all.
+4. Two processes with half of the records each, merged, against one (both with
+   one BLAS thread).
+"""
+
+import json
+import multiprocessing
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+from absl import app, flags
+
+from keras_fm import summation
+from keras_fm.objectives import CrossEntropyObjective
+from keras_fm.partial_statistics import PartialStatistics
+
+_OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
+_REPEATS = flags.DEFINE_integer("repeats", 5, "Repetitions per median.")
+_STREAM = flags.DEFINE_integer(
+    "stream", 0, "Only stream so many records and print what it took."
+)
+_BATCH = 1024
+
+
+def records(n, m, seed=0):
+    h = np.random.default_rng(seed).random((n, m), np.float32)
+    h /= np.linalg.norm(h, axis=1, keepdims=True)
+    return h, np.arange(n) % 10
+
+
+def passed(h, y):
+    """The pass of a release over batches of records."""
+    partial = PartialStatistics(
+        CrossEntropyObjective(num_features=h.shape[1], num_outputs=10)
+    )
+    for start in range(0, len(h), _BATCH):
+        rows = slice(start, start + _BATCH)
+        partial.add(h[rows], y[rows])
+    return partial
+
+
+def medians(runs):
+    """Median seconds of functions, taken in turn."""
+    seconds = {name: [] for name in runs}
+    for run in runs.values():
+        run()
+    for _ in range(_REPEATS.value):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(s) for name, s in seconds.items()}
+
+
+def rates():
+    found = {}
+    for m, n in ((800, 16_384), (3969, 8_192)):
+        h, y = records(n, m)
+        right = h.astype(np.float64)
+        # A distinct operand: NumPy halves the work of `h.T @ h`.
+        left = np.ascontiguousarray(right)
+        took = medians(
+            {
+                "pass": lambda h=h, y=y: passed(h, y).statistics(),
+                "product": lambda a=left, b=right: a.T @ b,
+            }
+        )
+        flop = 2 * n * m * m / 1e9
+        found[f"{m} dims"] = {
+            "pass_gflops": round(flop / took["pass"], 1),
+            "product_gflops": round(flop / took["product"], 1),
+            "ratio": round(took["product"] / took["pass"], 2),
+        }
+    return found
+
+
+def stream(n, m=400):
+    """Seconds and peak memory for n records made on the way."""
+    h, y = records(8 * _BATCH, m)
+    partial = PartialStatistics(
+        CrossEntropyObjective(num_features=m, num_outputs=10)
+    )
+    start = time.perf_counter()
+    for i in range(0, n, _BATCH):
+        rows = slice(i % len(h), i % len(h) + min(_BATCH, n - i))
+        partial.add(h[rows].copy(), y[rows])
+    partial.statistics()
+    return {
+        "seconds": round(time.perf_counter() - start, 3),
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+
+
+def growth():
+    """Each in a process of its own, so that peaks are its own."""
+    found = {}
+    for n in (10_000, 100_000, 1_000_000):
+        runs = [
+            json.loads(
+                subprocess.run(
+                    [sys.executable, __file__, f"--stream={n}"],
+                    stdout=subprocess.PIPE,
+                    check=True,
+                ).stdout
+            )
+            for _ in range(3)
+        ]
+        seconds = statistics.median(run["seconds"] for run in runs)
+        found[f"{n} records"] = {
+            "seconds": seconds,
+            "microseconds_per_record": round(1e6 * seconds / n, 2),
+            "peak_mib": max(run["peak_mib"] for run in runs),
+        }
+    return found
+
+
+def spills(m=800, batches=16):
+    """What it costs to keep the sums of 16 batches of 1,024 exact."""
+    h, y = records(_BATCH, m)
+    objective = CrossEntropyObjective(num_features=m, num_outputs=10)
+
+    def compensated():
+        summation.total(
+            objective.accumulate(objective.zero(), h, y) for _ in range(batches)
+        )
+
+    def plain():
+        sums = objective.zero()
+        for _ in range(batches):
+            sums = objective.accumulate(sums, h, y, exact=True)
+
+    def exact():
+        partial = PartialStatistics(objective)
+        for _ in range(batches):
+            partial.add(h, y)
+        partial.statistics()
+
+    took = medians({"plain": plain, "exact": exact, "compensated": compensated})
+    base = took["plain"]
+    return {name: round(s / base, 3) for name, s in took.items()}
+
+
+def _share(bounds):
+    h, y = records(65_536, 400)
+    start = time.perf_counter()
+    sent = passed(h[slice(*bounds)], y[slice(*bounds)]).to_bytes()
+    return time.perf_counter() - start, sent
+
+
+def processes():
+    """Time of the slower half, and of merging, over that of one process."""
+    context = multiprocessing.get_context("spawn")
+    objective = CrossEntropyObjective(num_features=400, num_outputs=10)
+    ratios = []
+    with context.Pool(2) as pool:
+        pool.map(_share, [(0, 1024), (0, 1024)])
+        for _ in range(_REPEATS.value):
+            ((alone, _),) = pool.map(_share, [(0, 65_536)])
+            halves = pool.map(_share, [(0, 32_768), (32_768, 65_536)])
+            start = time.perf_counter()
+            one, other = (
+                PartialStatistics.from_bytes(sent, objective)
+                for _, sent in halves
+            )
+            one.merge(other)
+            merging = time.perf_counter() - start
+            ratios.append(alone / (max(s for s, _ in halves) + merging))
+    return round(statistics.median(ratios), 2)
+
+
+def main(_):
+    if _STREAM.value:
+        print(json.dumps(stream(_STREAM.value)))
+        return
+    results = {
+        "cores": os.cpu_count(),
+        "statistics pass / dgemm of the same size": rates(),
+        "stream of records of 400 features": growth(),
+        "sums of 16 batches of 1,024 x 800, over plain float64": spills(),
+        "one process / two with half of the records each": processes(),
+    }
+    text = json.dumps(results, indent=1)
+    print(text)
+    os.makedirs(_OUT.value, exist_ok=True)
+    with open(os.path.join(_OUT.value, "scale.json"), "w") as f:
+        f.write(text + "\n")
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,141 @@
+"""Statistics of a release by Apache Beam, on as many machines as it has.
+
+`SumStatistics` is a transform from batches of records to one
+`PartialStatistics`. Sums are integers there, so what it gives does not depend
+on how a runner splits, orders or repeats the work. The process that started
+the pipeline charges the ledger and adds the noise, once:
+
+    layer = model.get_layer("output")
+    with beam.Pipeline() as pipeline:
+        _ = (
+            pipeline
+            | batches  # of (key, (features, labels))
+            | SumStatistics(layer.objective())
+            | beam.Map(write, "statistics")  # where the records are
+        )
+    objective = layer.objective()
+    partial = PartialStatistics.from_bytes(read("statistics"), objective)
+    release = release_statistics(partial, ledger=ledger, ...)
+    layer.learn(release, ledger)
+
+Statistics that are not perturbed are as secret as the records: write them
+where the records are, and delete them after the release.
+
+Needs the extra `beam`.
+"""
+
+try:
+    import apache_beam as beam
+except ImportError as e:
+    raise ImportError(
+        "keras_fm.beam needs Apache Beam. Run `pip install keras-fm[beam]`."
+    ) from e
+
+import numpy as np
+
+from keras_fm.partial_statistics import PartialStatistics
+
+
+class SumStatistics(beam.PTransform):
+    """Sums an objective's statistics over all batches.
+
+    Elements are `(key, batch)`. The key says which batch it is: a batch that
+    is there twice, since an upstream step was repeated, counts once. Two
+    different batches under one key are an error. If the objective is
+    `grouped`, the key is the owner and the batch holds all records of this
+    owner.
+
+    A batch is a tuple of arrays, as the objective accumulates them, such as
+    `(features, labels)`. Elements should be batches of some hundred records.
+
+    Args:
+        objective: an objective of `keras_fm.objectives` that is released in
+            one pass.
+        clip: whether records outside their bounds are scaled back instead of
+            refused.
+
+    Returns:
+        A PCollection of one element, the bytes that
+        `PartialStatistics.from_bytes` reads; of no records at all, too.
+
+    Raises:
+        ValueError: in the pipeline, on records outside their bounds or of a
+            wrong shape. Nothing is charged then.
+    """
+
+    def __init__(self, objective, clip=False):
+        super().__init__()
+        self.objective, self.clip = objective, clip
+
+    def expand(self, batches):
+        return (
+            batches
+            | "By key" >> beam.GroupByKey()
+            | "Once" >> beam.MapTuple(_once)
+            | "Sum" >> beam.CombineGlobally(_Sum(self.objective, self.clip))
+        )
+
+
+def _once(key, batches):
+    batches = iter(batches)
+    first = next(batches)
+    for other in batches:
+        if len(other) != len(first) or not all(
+            np.array_equal(a, b) for a, b in zip(first, other)
+        ):
+            raise ValueError(
+                "Two different batches have the same key. Give every batch a "
+                "key of its own; for a grouped objective, all records of an "
+                "owner in one batch."
+            )
+    return key, first
+
+
+class _Sum(beam.CombineFn):
+    """Batches to the bytes of their statistics."""
+
+    def __init__(self, objective, clip):
+        super().__init__()
+        self._objective, self._clip = objective, clip
+
+    def create_accumulator(self):
+        return PartialStatistics(self._objective, self._clip)
+
+    def add_input(self, partial, element):
+        key, batch = element
+        owners = None
+        if getattr(self._objective, "grouped", False):
+            owners = np.full(self._objective.num_records(*batch), str(key))
+        partial.add(*batch, owners=owners)
+        return partial
+
+    def merge_accumulators(self, partials):
+        partials = iter(partials)
+        whole = next(partials)
+        for partial in partials:
+            whole.merge(partial)
+        return whole
+
+    def extract_output(self, partial):
+        return partial.to_bytes()
+
+    def get_accumulator_coder(self):
+        return _Coder(self._objective, self._clip)
+
+
+class _Coder(beam.coders.Coder):
+    """Statistics on their way from one worker to another."""
+
+    def __init__(self, objective, clip):
+        self._objective, self._clip = objective, clip
+
+    def encode(self, partial):
+        return partial.to_bytes()
+
+    def decode(self, encoded):
+        return PartialStatistics.from_bytes(
+            encoded, self._objective, self._clip
+        )
+
+    def is_deterministic(self):
+        return False
