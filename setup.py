@@ -59,12 +59,20 @@ setuptools.setup(
         "dp-sgd": _DP_SGD,
         "jax": ["jax"],
         "torch": ["torch"],
+        "beam": ["apache-beam>=2.60"],
         # Another dp-accounting than tensorflow-privacy's: an environment of
         # its own, where tensorflow-privacy is not (Python 3.12 or later, or
         # --no-deps: see docs/compare.md).
         "jax-privacy": [
             'jax-privacy>=2.0,<3; python_version >= "3.11"',
             'jax; python_version >= "3.11"',
+        ],
+        # The site: see CONTRIBUTING.md.
+        "docs": [
+            "sphinx>=7.2",
+            "myst-parser>=3",
+            "furo>=2024.1",
+            "sphinx-mathjax-offline",
         ],
         "test": _TEST,
         "test-opendp": [*_TEST, "opendp>=0.16"],

@@ -13,8 +13,13 @@ def run(tmp_path, monkeypatch, capsys):
     """Runs an example in an empty folder; gives what it printed."""
     monkeypatch.chdir(tmp_path)
 
-    def run_script(name):
-        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    def run_script(name, **small):
+        """The whole script, or its `main` with smaller arguments."""
+        path = str(EXAMPLES / name)
+        if small:
+            runpy.run_path(path)["main"](**small)
+        else:
+            runpy.run_path(path, run_name="__main__")
         return capsys.readouterr().out
 
     return run_script
@@ -98,3 +103,47 @@ def test_functional_net(run):
     }
     assert float(known["pld"]) <= 8.01
     assert all(float(v) >= 7.9 for v in known.values())
+
+
+def test_public_features(run):
+    printed = run("public_features.py", epsilons=(1.0,), shapes=30, epochs=5)
+    assert "proven:     (epsilon = 0.999" in printed
+    note = "public by declaration: frozen weights of layer 'conv2d"
+    assert printed.count(note) == 2
+    row = next(x for x in printed.splitlines() if x.startswith("epsilon 1"))
+    # Fresh noise; chance is 10.
+    assert min(float(word) for word in row.split()[2:]) > 30
+
+
+def test_train_on_a_release(run, tmp_path):
+    printed = run("train_on_a_release.py", steps=150)
+    assert "proven:     (epsilon = 3.999" in printed
+    assert (tmp_path / "digits_release.npz").exists()
+    lines = [x for x in printed.splitlines() if "test accuracy" in x]
+    assert len(lines) == 3
+    # Three ways to train on one file; one read of the records.
+    assert min(float(x.split()[-2]) for x in lines) > 60
+    assert "[1] " in printed and "[2] " not in printed
+
+
+def test_audit_your_model(run):
+    printed = run("audit_your_model.py", records=600, epochs=40)
+    right, wrong = printed.split("== trained layers")
+    statement = "proven (epsilon = 0.999"
+    assert statement in right and statement in wrong
+    assert "verdict:     not refuted" in right
+    # All but a few of 150 guesses are right; 83 % would be enough.
+    assert "verdict:     violated at 95%" in wrong
+
+
+def test_every_example_is_tested_and_listed():
+    """Here, or where a package is asked for that only some have."""
+    folder = pathlib.Path(__file__).parent
+    tests = "".join(
+        path.read_text(encoding="utf-8") for path in folder.rglob("test_*.py")
+    )
+    page = EXAMPLES.parent / "docs" / "examples.md"
+    listed = page.read_text(encoding="utf-8")
+    for path in EXAMPLES.glob("*.py"):
+        assert f'"{path.name}"' in tests, path.name
+        assert f"[{path.name}](../examples/{path.name})" in listed

@@ -5,6 +5,7 @@ directions keep it so. The tests read syntax trees: they need no backend.
 """
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,16 @@ CORE = {
     "keras_fm.records",
     "keras_fm.release",
     "keras_fm.sampling",
+    "keras_fm.partial_statistics",
     "keras_fm.settings_file",
     "keras_fm.stored_arrays",
     "keras_fm.summation",
+}
+
+# What audits see beyond arrays: imported late, and only by the audits.
+AUDIT_VIEWS = {
+    "keras_fm.auditing.gradient_score",
+    "keras_fm.auditing.report_board",
 }
 
 
@@ -148,12 +156,25 @@ def test_the_core_is_there():
     assert len(within("layers")) > 2 and len(within("losses")) > 1
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if is_in(m, CORE)])
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES if is_in(m, CORE) and m not in AUDIT_VIEWS]
+)
 def test_the_core_imports_no_framework_and_only_the_core(module):
     assert offences([module], FRAMEWORKS) == []
     for name, _ in imports_of(module):
         if name.startswith("keras_fm"):
             assert is_in(name, CORE), name
+
+
+def test_what_audits_look_at_is_imported_late():
+    assert AUDIT_VIEWS <= set(MODULES)
+    for view in AUDIT_VIEWS:
+        for name, nested in imports_of(view):
+            if is_in(name, FRAMEWORKS | {"keras_fm"}):
+                assert nested, (view, name)
+    for module in MODULES:
+        if not is_in(module, {"keras_fm.auditing"}):
+            assert offences([module], AUDIT_VIEWS) == []
 
 
 def test_layers_and_losses_cannot_release():
@@ -204,6 +225,8 @@ def test_the_core_is_layered():
             f"keras_fm.{m}"
             for m in ("budget", "domain", "objectives", "summation")
         },
+        "partial_statistics": CORE
+        - {f"keras_fm.{m}" for m in ("stored_arrays", "summation")},
         "polynomials": CORE,
         "records": CORE,
         "ledger": CORE
@@ -236,6 +259,7 @@ def test_tensorflow_is_imported_only_where_it_is_needed():
             if is_in(name, TENSORFLOW):
                 assert nested, (module, name)
                 allowed = within(
+                    "auditing.gradient_score",
                     "baselines",
                     "callbacks.tensorboard_files",
                     "relevance",
@@ -243,3 +267,12 @@ def test_tensorflow_is_imported_only_where_it_is_needed():
                 assert module in allowed, module
             elif is_in(name, {"jax", "torch"}):
                 assert nested, (module, name)
+
+
+def test_commands_import_nothing_heavy_before_they_run():
+    """`keras-fm COMMAND --help`, and a script for a shell, load nothing."""
+    light = {*sys.stdlib_module_names, "absl", "keras_fm.version"}
+    for module in within("commands"):
+        for name, nested in imports_of(module):
+            if not nested and not is_in(name, {"keras_fm.commands"}):
+                assert is_in(name, light), (module, name)

@@ -6,6 +6,25 @@ A command is a module with `NAME`, `SUMMARY` (a line of the usage text),
 what may follow the flags. Nothing heavy is imported before `run`.
 """
 
-from keras_fm.commands import audit, compare, compose, report, reproduce
+from keras_fm.commands import (
+    audit,
+    compare,
+    completion,
+    compose,
+    doctor,
+    report,
+    reproduce,
+)
 
-COMMANDS = {c.NAME: c for c in (compare, reproduce, compose, audit, report)}
+COMMANDS = {
+    c.NAME: c
+    for c in (
+        compare,
+        reproduce,
+        compose,
+        audit,
+        report,
+        doctor,
+        completion,
+    )
+}
