@@ -147,3 +147,14 @@ def test_every_example_is_tested_and_listed():
     for path in EXAMPLES.glob("*.py"):
         assert f'"{path.name}"' in tests, path.name
         assert f"[{path.name}](../examples/{path.name})" in listed
+
+
+def test_beam_release(run):
+    pytest.importorskip("apache_beam")
+    printed = run("beam_release.py")
+    assert "proven:     (epsilon = 1.99" in printed
+    # The noise has a standard deviation of 23.
+    records = float(printed.split("by the release: ")[1].split()[0])
+    assert abs(records - 1437) < 160
+    accuracy = float(printed.split("test accuracy ")[1].split()[0])
+    assert accuracy > 60  # fresh noise; chance is 10
