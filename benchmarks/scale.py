@@ -15,7 +15,6 @@
 import json
 import multiprocessing
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -72,7 +71,7 @@ def rates():
         h, y = records(n, m)
         right = h.astype(np.float64)
         # A distinct operand: NumPy halves the work of `h.T @ h`.
-        left = np.ascontiguousarray(right)
+        left = right.copy()
         took = medians(
             {
                 "pass": lambda h=h, y=y: passed(h, y).statistics(),
@@ -101,8 +100,15 @@ def stream(n, m=400):
     partial.statistics()
     return {
         "seconds": round(time.perf_counter() - start, 3),
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "peak_mib": _peak_mib(),
     }
+
+
+def _peak_mib():
+    """Of this process alone; `getrusage` begins with its parent's."""
+    with open("/proc/self/status") as f:
+        (line,) = (line for line in f if line.startswith("VmHWM"))
+    return int(line.split()[1]) // 1024
 
 
 def growth():
@@ -164,6 +170,8 @@ def _share(bounds):
 def processes():
     """Time of the slower half, and of merging, over that of one process."""
     context = multiprocessing.get_context("spawn")
+    # Of each process that is started from here on.
+    os.environ["OMP_NUM_THREADS"] = "1"
     objective = CrossEntropyObjective(num_features=400, num_outputs=10)
     ratios = []
     with context.Pool(2) as pool:

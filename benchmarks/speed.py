@@ -146,7 +146,7 @@ def statistics_pass(n=8192):
         objective = CrossEntropyObjective(num_features=m, num_outputs=10)
         right = h.astype(np.float64)
         # A distinct right operand: NumPy halves the work of `h.T @ h`.
-        left = np.ascontiguousarray(right)
+        left = right.copy()
 
         def ours(objective=objective, h=h, y=y):
             statistics_ = objective.zero()

@@ -41,17 +41,18 @@ class PartialStatistics:
 
     def __init__(self, objective, clip=False):
         self.objective, self.clip = objective, clip
+        self._running = objective.zero()
         self._sums = [
-            summation.FixedPointSum(bound) for bound in objective.entry_bounds
+            summation.FixedPointSum(bound, zero.shape)
+            for bound, zero in zip(objective.entry_bounds, self._running)
         ]
         # Batches are summed together while that is exact.
         self._most = getattr(objective, "exact_rows", 0)
         self._options = {"clip": clip}
         if self._most:
             self._options["exact"] = True
-        self._running, self._rows = objective.zero(), 0
-        self._records = 0
-        self._flush()
+        # Rows that are in the running sum, and all records.
+        self._rows = self._records = 0
 
     def add(self, *batch, owners=None):
         """Adds a batch of records.
@@ -103,9 +104,13 @@ class PartialStatistics:
         return tuple(one.value() for one in self._sums)
 
     def _flush(self):
+        if not self._rows:
+            return
         for one, terms in zip(self._sums, self._running):
             one.add(terms)
-        self._running, self._rows = self.objective.zero(), 0
+            # The same memory again: new pages cost as much as the sum.
+            terms.fill(0.0)
+        self._rows = 0
 
     # To other processes --------------------------------------------------
 
@@ -153,7 +158,8 @@ class PartialStatistics:
                 made._sums = [
                     summation.FixedPointSum.of(
                         bound,
-                        stored.read(f"sum_{i}", (2, *np.shape(zero))),
+                        zero.shape,
+                        stored.read(f"sum_{i}", (2, zero.size)),
                     )
                     for i, (bound, zero) in enumerate(
                         zip(objective.entry_bounds, objective.zero())

@@ -17,11 +17,11 @@ The bound enters the scale of the noise. Proofs: docs/proofs/lattice_noise.md,
 
 Example:
 
->>> total = FixedPointSum(bound=1.0)
->>> for term in (1.0, 1e-20, -1.0):
+>>> total = FixedPointSum(1.0, shape=(1,))
+>>> for term in (1.0, 2.0**-60, -1.0):
 ...     total.add(np.array([term]))
->>> total.value()
-array([1.e-20])
+>>> total.value() == 2.0**-60
+array([ True])
 """
 
 import math
@@ -43,6 +43,7 @@ EXACT_ROWS = 2**13
 # Bits of a `FixedPointSum` below and above its bound. A sum of
 # `MOST_RECORDS` terms of at most twice the bound fits above.
 _HIGH_BITS, _LOW_BITS = 30, 60
+_PART = 2**14
 
 
 class CompensatedSum:
@@ -82,85 +83,107 @@ class FixedPointSum:
 
     Args:
         bound: float > 0, on the size of what one record adds to any entry.
+        shape: of the arrays.
 
     Raises:
         ValueError: by `add`, if a sum cannot be one of `MOST_RECORDS` such
             records.
     """
 
-    def __init__(self, bound):
+    def __init__(self, bound, shape):
         self._unit = 2.0 ** (math.frexp(bound)[1] - _HIGH_BITS)
-        self._high = None
+        self._shape, size = tuple(shape), math.prod(shape)
+        self._high = np.zeros(size, np.int64)
+        self._low = np.zeros(size, np.int64)
 
     def add(self, terms):
-        """Adds an array of the shape of the first one."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            scaled = np.asarray(terms, np.float64) / self._unit
-            largest = np.abs(scaled).max(initial=0.0)
-        if not largest < 2.0**62:
+        """Adds an array of this shape."""
+        terms = np.asarray(terms, np.float64)
+        largest = 2.0**62 * self._unit
+        # Not so of NaN either.
+        within = terms.max(initial=0.0) < largest
+        if not (within and terms.min(initial=0.0) > -largest):
             raise ValueError("The statistics overflowed; nothing was released.")
-        high = np.trunc(scaled)
-        # Exact: what is left has no digit that the whole had not.
-        scaled -= high
-        scaled *= 2.0**_LOW_BITS
-        low = np.rint(scaled, out=scaled).astype(np.int64)
-        self._take(high.astype(np.int64), low)
+        self._check(terms.shape)
+        # In Fortran's order, in which BLAS gives its results.
+        flat = terms.ravel(order="F")
+        for part in _parts(flat.size):
+            scaled = flat[part] / self._unit
+            high = np.trunc(scaled)
+            # Exact: what is left has no digit that the whole had not.
+            scaled -= high
+            scaled *= 2.0**_LOW_BITS
+            low = np.rint(scaled, out=scaled).astype(np.int64)
+            self._take(part, high.astype(np.int64), low)
 
     def merge(self, other):
         """Adds another sum of arrays of the same shape."""
         if self._unit != other._unit:
             raise ValueError("Sums of different bounds cannot be merged.")
-        if other._high is not None:
-            self._take(other._high, other._low)
+        self._check(other._shape)
+        for part in _parts(len(other._high)):
+            self._take(part, other._high[part], other._low[part])
 
-    def _take(self, high, low):
+    def _check(self, shape):
+        if shape != self._shape:
+            raise ValueError(
+                f"Sums must have one shape. Received: {shape} and {self._shape}"
+            )
+
+    def _take(self, part, high, low):
         """Adds integers; of the many pairs for a number, keeps the one with
         a fraction of at least 0 and less than 1."""
-        if self._high is not None:
-            if low.shape != self._low.shape:
-                raise ValueError(
-                    "Sums must have one shape. Received: "
-                    f"{low.shape} and {self._low.shape}"
-                )
-            low = low + self._low
-            high = high + self._high
-        self._high = high + (low >> _LOW_BITS)
-        self._low = low & (2**_LOW_BITS - 1)
-        if np.abs(self._high).max(initial=0) >= 2**62:
+        own_high, own_low = self._high[part], self._low[part]
+        # Not in place yet: `part` may be of this sum itself.
+        low = own_low + low
+        own_high += high
+        own_high += low >> _LOW_BITS
+        np.bitwise_and(low, 2**_LOW_BITS - 1, out=own_low)
+        if own_high.max(initial=0) >= 2**62 or own_high.min(initial=0) <= -(
+            2**62
+        ):
             raise ValueError("The statistics overflowed; nothing was released.")
 
     def integers(self):
-        """The two integers of every number, int64 `(2, ...)`: as secret as
-        the records."""
+        """The two integers of every number, int64 `(2, size)`, in Fortran's
+        order: as secret as the records."""
         return np.stack([self._high, self._low])
 
     @classmethod
-    def of(cls, bound, integers):
-        """The sum that `integers` told.
+    def of(cls, bound, shape, integers):
+        """The sum that `integers` told, of arrays of a shape.
 
         Raises:
             ValueError: if these are not such integers.
         """
-        high, low = integers
         if (
             integers.dtype != np.int64
-            or np.abs(high).max(initial=0) >= 2**62
-            or low.min(initial=0) < 0
-            or low.max(initial=0) >= 2**_LOW_BITS
+            or integers.shape != (2, math.prod(shape))
+            or integers[0].max(initial=0) >= 2**62
+            or integers[0].min(initial=0) <= -(2**62)
+            or integers[1].min(initial=0) < 0
+            or integers[1].max(initial=0) >= 2**_LOW_BITS
         ):
             raise ValueError("These are not the integers of a sum.")
-        made = cls(bound)
-        made._take(high, low)
+        made = cls(bound, shape)
+        made._high[:], made._low[:] = integers
         return made
 
     def value(self):
-        """The sum, float64; 0 if nothing was added."""
-        if self._high is None:
-            return 0.0
-        # A fraction of either sign, so that small sums keep their digits.
-        carry = self._low >> (_LOW_BITS - 1)
-        low = (self._low - (carry << _LOW_BITS)) / 2.0**_LOW_BITS
-        return ((self._high + carry) + low) * self._unit
+        """The sum, float64."""
+        found = np.empty(len(self._high))
+        for part in _parts(len(found)):
+            high, low = self._high[part], self._low[part]
+            # A fraction of either sign: small sums keep their digits.
+            carry = low >> (_LOW_BITS - 1)
+            fraction = (low - (carry << _LOW_BITS)) / 2.0**_LOW_BITS
+            found[part] = ((high + carry) + fraction) * self._unit
+        return found.reshape(self._shape, order="F")
+
+
+def _parts(size):
+    """Slices that stay in a processor's cache."""
+    return [slice(i, i + _PART) for i in range(0, size, _PART)]
 
 
 def grid_step(bound):
