@@ -2,35 +2,57 @@
 
     KERAS_FM_DATA=... python benchmarks/audit.py
     python benchmarks/audit.py --part=releases
+    python benchmarks/audit.py --part=shuffled
+    python benchmarks/audit.py --part=scores
+    KERAS_FM_DATA=... python benchmarks/audit.py --part=trainings \\
+        --data=mnist --epsilons=0.3 \\
+        --forms="ilm (batch),head (published),dpa (published)"
 
 `trainings`: every published form at claimed epsilon 0.3, 0.5, 1 and 2 and
 every proven form, three seeds each (a row each, and one over all of them at
 95% with a Bonferroni correction), the control without privacy beside it:
-1,000 canaries with swapped labels in all 1,437 digits, or in 2,500 images of
-MNIST. The architectures are those of `keras_fm/audit_subjects.py`, fixed in
-advance.
+718 canaries with swapped labels in all 1,437 digits, or 1,000 in 2,500 images
+of MNIST, but for the attacks in `ATTACKS`. The architectures are those of
+`keras_fm/audit_subjects`, fixed in advance. A control is trained once for each
+seed: it does not depend on epsilon.
 
 `releases`: white-box audits of the release of every objective at its worst of
 a few records: lower bound over epsilon, 99% confidence.
 
+`shuffled`: what one epoch of a `DPMAC` on shuffled batches reveals at worst,
+beside what its accountant says (Poisson samples); no training, see
+`keras_fm/auditing/shuffled_batches.py`.
+
+`scores`: loss, margin and gradient (white-box) on the same trained models, at
+claimed 0.3.
+
 Results are written after every row; a second call goes on where one stopped.
+A row with fewer seeds than are asked for is measured again.
 """
 
+import hashlib
 import time
 
 import numpy as np
 from absl import app, flags, logging
 from results_file import ResultsFile
 
-from keras_fm import audit_subjects, objectives
-from keras_fm.auditing import audit, audit_objective, worst_pair
+from keras_fm import audit_subjects, objectives, sampling
+from keras_fm.auditing import (
+    audit,
+    audit_objective,
+    shuffled_batches_epsilon,
+    worst_pair,
+)
 from keras_fm.budget import PrivacyBudget
 from keras_fm.mechanisms import NoiseSource
 from keras_fm.release import calibrate
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _NAME = flags.DEFINE_string("name", "audit", "Name of the files.")
-_PARTS = flags.DEFINE_list("part", ["trainings", "releases"], "")
+_PARTS = flags.DEFINE_list(
+    "part", ["trainings", "releases", "shuffled", "scores"], ""
+)
 _DATA = flags.DEFINE_string("data", "digits", "digits or mnist.")
 _FORMS = flags.DEFINE_list("forms", [], "Some of the forms; default all.")
 _EPSILONS = flags.DEFINE_list("epsilons", ["0.3", "0.5", "1", "2"], "")
@@ -48,6 +70,11 @@ FORMS = {
         "epochs": 1080,
         "normalization": "minmax",
     },
+    "ilm (minmax; single pixels)": {
+        "model": "ilm",
+        "epochs": 1080,
+        "normalization": "minmax",
+    },
     "ilm (none)": {"model": "ilm", "epochs": 1080, "normalization": "none"},
     "ilm (batch; noise per step)": {
         "model": "ilm",
@@ -56,77 +83,175 @@ FORMS = {
     },
     "head (published)": {"model": "head", "epochs": 1080},
     "dpa (published)": {"model": "dpa", "epochs": 1080},
-    "dpmac (published)": {"model": "dpmac", "epochs": 100},
+    "pcdbn (published)": {"model": "pcdbn", "control_epochs": 600},
     "functional (published)": {"model": "functional"},
+    "dpmac (published)": {"model": "dpmac", "epochs": 100},
+    "adlm (published)": {"model": "adlm", "epochs": 1500},
     "head (proven)": {"model": "head", "guarantee": "proven"},
+    "adlm (proven)": {"model": "adlm", "guarantee": "proven"},
     "dpa (proven)": {"model": "dpa", "guarantee": "proven"},
+    "pcdbn (proven)": {"model": "pcdbn", "guarantee": "proven"},
     "dpmac (proven)": {"model": "dpmac", "guarantee": "proven", "epochs": 100},
     "functional (proven)": {"model": "functional", "guarantee": "proven"},
 }
+# Other than records with wrong labels, scored by their loss.
+ATTACKS = {
+    # As many as the digits have pixels.
+    "ilm (minmax; single pixels)": {"kind": "unit", "canaries": 64},
+    # Nothing is memorised, so every record may be one.
+    "functional (published)": {"canaries": 1437},
+}
+
+# Batches of an epoch, and epochs. The first are the paper's: 60,000 images of
+# MNIST in batches of 1,000.
+SHUFFLED = ((60, 1), (60, 10), (60, 30), (100, 1), (1000, 1))
 
 
 def trainings():
     rows = ResultsFile(
         _OUT.value, _NAME.value, ("data", "form", "epsilon", "seed")
     )
-    records, canaries = DATA[_DATA.value]
-    canaries = _CANARIES.value or canaries
-    x, y, classes = audit_subjects.load(_DATA.value, records)
+    x, y, classes = audit_subjects.load(_DATA.value, DATA[_DATA.value][0])
     seeds = tuple(range(_SEEDS.value))
     for form in _FORMS.value or FORMS:
+        given = {"control_epochs": 1080, **FORMS[form]}
+        if _EPOCHS.value:
+            given.update(epochs=_EPOCHS.value, control_epochs=_EPOCHS.value)
+        controls = {}
         for epsilon in map(float, _EPSILONS.value):
             key = (_DATA.value, form, epsilon)
-            if rows.has(*key, "all"):
+            if _is_measured(rows, key, len(seeds)):
                 continue
-            given = {"control_epochs": 1080, **FORMS[form]}
-            if _EPOCHS.value:
-                given.update(epochs=_EPOCHS.value, control_epochs=_EPOCHS.value)
             subject = audit_subjects.Subject(
                 epsilon=epsilon, delta=DELTA, **given
             )
-            fit, control = subject.functions(classes)
-            spent = []
+            _measure(rows, key, subject, (x, y), classes, seeds, controls)
+    rows.finish(training_table(rows.rows))
 
-            def noted(x, y, fit=fit, spent=spent):
-                model, ledger = fit(x, y)
-                spent.append(ledger)
-                return model, ledger
 
-            begin = time.perf_counter()
+def _is_measured(rows, key, seeds):
+    """Whether so many seeds were; if fewer were, they are taken out."""
+    found = [
+        row
+        for row in rows.rows
+        if (row["data"], row["form"], row["epsilon"]) == key
+    ]
+    if len(found) > seeds:
+        return True
+    rows.rows = [row for row in rows.rows if row not in found]
+    return False
+
+
+def _measure(rows, key, subject, data, classes, seeds, controls):
+    fit, control = subject.functions(classes)
+    spent = []
+
+    def noted(x, y):
+        model, ledger = fit(x, y)
+        spent.append(ledger)
+        return model, ledger
+
+    attack = {"canaries": DATA[key[0]][1], **ATTACKS.get(key[1], {})}
+    if _CANARIES.value:
+        attack["canaries"] = _CANARIES.value
+    begin = time.perf_counter()
+    report = audit(
+        noted,
+        data,
+        # Of the same canaries, trained for the first epsilon.
+        control=_once(control, controls),
+        classes=classes,
+        seeds=seeds,
+        progress=False,
+        **({"bound": 1.0} if attack.get("kind") == "unit" else {}),
+        **attack,
+    )
+    seconds = time.perf_counter() - begin
+    shared = {
+        "canaries": report.canaries,
+        "kind": report.kind,
+        "score": report.score,
+        "ceiling": report.ceiling,
+    }
+    for run, ledger in zip(report.runs, spent):
+        rows.add(
+            (*key, run.seed),
+            ledger,
+            bound=run.bound.epsilon,
+            right=run.bound.correct,
+            guesses=run.bound.guesses,
+            control=run.control.epsilon,
+            seconds=run.seconds,
+            control_seconds=run.control_seconds,
+            **shared,
+        )
+    rows.add(
+        (*key, "all"),
+        spent[0],
+        bound=report.bound,
+        control=report.control_bound,
+        verdict=report.verdict,
+        at_ceiling=report.at_ceiling,
+        seconds=seconds,
+        **shared,
+    )
+
+
+def _once(train, kept):
+    """`train`, or what it returned before for the same records."""
+
+    def trained(x, y):
+        name = hashlib.sha256(x.tobytes() + y.tobytes()).digest()
+        if name not in kept:
+            kept[name] = train(x, y)
+        return kept[name]
+
+    return trained
+
+
+def scores():
+    """The built-in scores on the same trained models."""
+    rows = ResultsFile(_OUT.value, f"{_NAME.value}_scores", ("form", "score"))
+    x, y, classes = audit_subjects.load("digits")
+    for form in ("head (published)", "ilm (minmax)"):
+        subject = audit_subjects.Subject(
+            **{"epsilon": 0.3, "control_epochs": 1080, **FORMS[form]}
+        )
+        fit, control = (_once(f, {}) for f in subject.functions(classes))
+        for score in ("loss", "margin", "gradient"):
+            if rows.has(form, score):
+                continue
             report = audit(
-                noted,
+                fit,
                 (x, y),
                 control=control,
                 classes=classes,
-                canaries=canaries,
-                seeds=seeds,
+                canaries=DATA["digits"][1],
+                seeds=tuple(range(_SEEDS.value)),
+                score=score,
                 progress=False,
             )
-            seconds = time.perf_counter() - begin
-            shared = {"canaries": canaries, "ceiling": report.ceiling}
-            for run, ledger in zip(report.runs, spent):
-                rows.add(
-                    (*key, run.seed),
-                    ledger,
-                    bound=run.bound.epsilon,
-                    right=run.bound.correct,
-                    guesses=run.bound.guesses,
-                    control=run.control.epsilon,
-                    seconds=run.seconds,
-                    control_seconds=run.control_seconds,
-                    **shared,
-                )
             rows.add(
-                (*key, "all"),
-                spent[0],
+                (form, score),
+                None,
+                epsilon=subject.epsilon,
+                bounds=[run.bound.epsilon for run in report.runs],
+                controls=[run.control.epsilon for run in report.runs],
                 bound=report.bound,
                 control=report.control_bound,
                 verdict=report.verdict,
-                at_ceiling=report.at_ceiling,
-                seconds=seconds,
-                **shared,
             )
-    rows.finish(training_table(rows.rows))
+    lines = [
+        "| form | score | lower bound, seeds | all, 95% | control |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows.rows:
+        single = " / ".join(f"{bound:.2f}" for bound in row["bounds"])
+        lines.append(
+            f"| {row['form']} | {row['score']} | {single} | "
+            f"{row['bound']:.2f} | {row['control']:.2f} |"
+        )
+    rows.finish("\n".join(lines) + "\n")
 
 
 def training_table(rows):
@@ -259,9 +384,62 @@ def releases():
     rows.finish("\n".join(lines) + "\n")
 
 
+def shuffled():
+    """The noise is that of a published `DPMAC` for its claimed epsilon."""
+    rows = ResultsFile(
+        _OUT.value,
+        f"{_NAME.value}_shuffled",
+        ("batches", "epochs", "epsilon"),
+    )
+    for batches, epochs in SHUFFLED:
+        for epsilon in map(float, _EPSILONS.value):
+            if rows.has(batches, epochs, epsilon):
+                continue
+            reads = sampling.plan(
+                1000 * batches,
+                sampling="shuffled",
+                batch_size=1000,
+                steps=batches * epochs,
+                delta=DELTA,
+            )
+            multiplier = sampling.noise_multiplier(
+                reads,
+                PrivacyBudget(epsilon, DELTA),
+                neighbours="add_remove",
+            )
+            found = shuffled_batches_epsilon(
+                batches, multiplier, DELTA, epochs=epochs
+            )
+            rows.add(
+                (batches, epochs, epsilon),
+                None,
+                noise_multiplier=multiplier,
+                bound=found.epsilon,
+                probability=found.probability,
+                without=found.without,
+            )
+    lines = [
+        "| batches | epochs | claimed | noise multiplier | probability with | "
+        "without | lower bound |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows.rows:
+        lines.append(
+            f"| {row['batches']} | {row['epochs']} | {row['epsilon']:g} | "
+            f"{row['noise_multiplier']:.3f} | {row['probability']:.1e} | "
+            f"{row['without']:.1e} | {row['bound']:.2f} |"
+        )
+    rows.finish("\n".join(lines) + "\n")
+
+
 def main(_):
     for part in _PARTS.value:
-        {"trainings": trainings, "releases": releases}[part]()
+        {
+            "trainings": trainings,
+            "releases": releases,
+            "shuffled": shuffled,
+            "scores": scores,
+        }[part]()
 
 
 if __name__ == "__main__":

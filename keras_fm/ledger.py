@@ -162,6 +162,8 @@ class Ledger:
         _check_line("`unit`", unit)
         self._unit = unit
         self._entries = []
+        # Lines about this ledger; no part of what is composed.
+        self._audits = []
         self._file = None
         # Names of entries that this object charged itself.
         self._own = set()
@@ -182,6 +184,11 @@ class Ledger:
     def entries(self):
         """A copy: changing it cannot change what was spent."""
         return tuple(copy.deepcopy(self._entries))
+
+    @property
+    def audits(self):
+        """Lines of audits that were noted, `(when, line)` each."""
+        return tuple(self._audits)
 
     # Composition ---------------------------------------------------------
 
@@ -308,20 +315,50 @@ class Ledger:
             self._refresh()
             self._check(entries)
             self._warn_of_repeats(entries)
-            now = datetime.datetime.now(datetime.timezone.utc)
-            stamp = now.isoformat(timespec="seconds")
+            stamp = _now()
             stamped = [
                 dataclasses.replace(copy.deepcopy(e), when=stamp)
                 for e in entries
             ]
             charged = [*self._entries, *stamped]
             if self._file is not None:
-                text = self._text(charged)
+                text = self._text(charged, self._audits)
                 # What could not be read again is not written.
                 charged = _parsed(type(self), self._file, text)._entries
                 self._file.write(text)
             self._entries = charged
             self._own.update(e.name for e in stamped)
+
+    def note_audit(self, line):
+        """Writes down what an audit measured, under the statement.
+
+        Nothing that is composed changes: an audit gives a lower bound on
+        what was revealed. It can refute a statement and never prove one. A
+        ledger in a file is on disk when this returns, as after `charge`.
+
+        Args:
+            line: str, one line, such as `keras_fm.auditing.AuditReport.line`
+                gives.
+
+        Raises:
+            ValueError: if it is empty or not one line of printable text.
+            OSError: if the file cannot be written.
+
+        Example:
+
+        ```python
+        report = fm.audit(fit, (x, y), private.ledger, control=control)
+        private.ledger.note_audit(report.line())
+        print(private.ledger.statement())
+        ```
+        """
+        _check_audit(line)
+        with _CHARGING, self._locked():
+            self._refresh()
+            audits = [*self._audits, (_now(), line)]
+            if self._file is not None:
+                self._file.write(self._text(self._entries, audits))
+            self._audits = audits
 
     # In a file -----------------------------------------------------------
 
@@ -425,7 +462,7 @@ class Ledger:
                 "in it (an older copy was put in its place, or it was "
                 "edited). Put the newest copy back."
             )
-        self._entries = found._entries
+        self._entries, self._audits = found._entries, found._audits
 
     def _check_same(self, path, budget, neighbours, unit):
         for name, given, own in (
@@ -459,20 +496,19 @@ class Ledger:
 
     def to_json(self):
         """The ledger as a JSON string (no noise, no statistic)."""
-        return self._text(self._entries)
+        return self._text(self._entries, self._audits)
 
-    def _text(self, entries):
-        return json.dumps(
-            {
-                "format": _FORMAT,
-                "budget": dataclasses.asdict(self._budget),
-                "neighbours": str(self._neighbours),
-                "unit": self._unit,
-                "entries": [dataclasses.asdict(e) for e in entries],
-            },
-            indent=1,
-            allow_nan=False,
-        )
+    def _text(self, entries, audits):
+        data = {
+            "format": _FORMAT,
+            "budget": dataclasses.asdict(self._budget),
+            "neighbours": str(self._neighbours),
+            "unit": self._unit,
+            "entries": [dataclasses.asdict(e) for e in entries],
+        }
+        if audits:
+            data["audits"] = [[when, line] for when, line in audits]
+        return json.dumps(data, indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text):
@@ -502,6 +538,10 @@ class Ledger:
                 entry = LedgerEntry(**entry)
                 ledger._check_relation(entry)
                 ledger._entries.append(entry)
+            for when, line in data.get("audits", []):
+                _check_line("The time of an audit", when)
+                _check_audit(line)
+                ledger._audits.append((when, line))
         except (
             AttributeError,
             KeyError,
@@ -588,6 +628,12 @@ class Ledger:
                 f"    proof:     {e.proof}",
             ]
             lines += [f"    note:      {note}" for note in e.notes]
+        lines += [f"measured:   {when}  {line}" for when, line in self._audits]
+        if self._audits:
+            lines.append(
+                "            (lower bounds by an attack: they can refute the "
+                "statement, never prove it)"
+            )
         return "\n".join(lines)
 
     def __repr__(self):
@@ -596,6 +642,12 @@ class Ledger:
             f"{self.epsilon():.6g} at delta {self._budget.delta:g}, "
             f"{self._neighbours}>"
         )
+
+
+def _now():
+    """UTC, ISO 8601."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return now.isoformat(timespec="seconds")
 
 
 def _read(file):
@@ -621,6 +673,12 @@ def _check_line(what, text):
         raise ValueError(
             f"{what} must be one line of printable text. Received: {text!r}"
         )
+
+
+def _check_audit(line):
+    _check_line("The line of an audit", line)
+    if not line:
+        raise ValueError("The line of an audit must not be empty.")
 
 
 def _pair(epsilon, delta):

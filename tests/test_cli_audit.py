@@ -9,6 +9,9 @@ from keras_fm import audit_subjects, cli
 from keras_fm.audit_subjects import MODELS, Subject
 from keras_fm.auditing import AuditReport
 
+# Traced in tests of this name alone; see `untraced`.
+TRACED = "from_flags"
+pytestmark = pytest.mark.usefixtures("untraced")
 PROVEN = [name for name, forms in MODELS.items() if "proven" in forms]
 
 
@@ -102,10 +105,42 @@ def test_a_batch_normalised_form_is_seen_without_its_moving_averages():
     x = rng.random((40, 12)).astype("float32")
     y = rng.integers(0, 3, 40)
     _, control = subject.functions(3)
-    logits = control(x, y)
+    model = control(x, y)
+    logits, shifted = (model.predict(v, verbose=0) for v in (x, x + 5))
     # A shift that all records share changes nothing.
-    assert np.allclose(logits(x), logits(x + 5), atol=1e-2)
-    assert logits(x).shape == (40, 3) and np.std(logits(x)) > 0
+    assert np.allclose(logits, shifted, atol=1e-2)
+    assert logits.shape == (40, 3) and np.std(logits) > 0
+
+
+def test_the_gradient_of_a_functional_net_tells_labels_apart():
+    """Without noise every record's label is read from the sum."""
+    subject = Subject(model="functional", hidden=4)
+    rng = np.random.default_rng(0)
+    x = rng.random((40, 12)).astype("float32")
+    y = rng.integers(0, 3, 40)
+    _, control = subject.functions(3)
+    logits = control(x, y)
+    assert np.array_equal(logits(x[5:20]).argmax(axis=1), y[5:20])
+
+
+def test_a_gradient_score_and_tensorboard(run, npz, tmp_path):
+    pytest.importorskip("tensorflow")
+    board = tmp_path / "board"
+    status, text, error = run(
+        f"--dataset={npz}",
+        "--out=",
+        f"--tensorboard={board}",
+        "--score=gradient",
+        "--model=head",
+        "--epochs=2",
+        "--control_epochs=2",
+        "--hidden=6",
+        "--canaries=10",
+        "--seeds=1",
+    )
+    assert status == 0, error
+    assert "score gradient" in text and f"--logdir={board}" in text
+    assert list(board.iterdir())
 
 
 @pytest.mark.parametrize(

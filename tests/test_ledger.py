@@ -614,5 +614,59 @@ def test_statement_of_a_claim():
     assert "covered" not in text
 
 
+def test_an_audit_is_noted_and_changes_nothing_that_is_composed(tmp_path):
+    ledger = new(0.3)
+    ledger.charge([entry(laplace(0.25)), claim(0.05)])
+    before = ledger.statement()
+    numbers = ledger.epsilon(), ledger.claimed_epsilon(), ledger.remaining()
+    ledger.note_audit("audit of claimed: violated at 95%; lower bound 2")
+    assert numbers == (
+        ledger.epsilon(),
+        ledger.claimed_epsilon(),
+        ledger.remaining(),
+    )
+    (when, line), *others = ledger.audits
+    assert line.endswith("lower bound 2") and not others
+    statement = ledger.statement()
+    # The statement as it was, with what was measured under it.
+    assert statement.startswith(before + "\n")
+    assert f"measured:   {when}  {line}" in statement
+    assert "never prove it" in statement and "measured" not in before
+    again = Ledger.from_json(ledger.to_json())
+    assert again.statement() == statement and again.audits == ledger.audits
+    with pytest.raises(BudgetExceededError):
+        again.charge([entry(laplace(0.1))])
+    # A ledger without audits reads and writes as it always did.
+    assert "audits" not in new().to_json() and new().audits == ()
+
+
+def test_an_audit_is_in_the_file_and_stays_there(tmp_path):
+    path = tmp_path / "ledger.json"
+    one = Ledger.open(path, budget=PrivacyBudget(1.0), neighbours="add_remove")
+    two = Ledger.open(path)
+    one.charge([entry()])
+    two.note_audit("audit: not refuted")
+    assert len(two.entries) == 1
+    one.charge([entry(name="second")])
+    found = Ledger.open(path)
+    assert [e.name for e in found.entries] == ["head", "second"]
+    assert [line for _, line in found.audits] == ["audit: not refuted"]
+    one.reload()
+    assert one.audits == found.audits
+
+
+@pytest.mark.parametrize("line", ["", "two\nproven: 0", "bell\a", 3, None])
+def test_what_could_pass_for_another_line_is_not_noted(line):
+    ledger = new()
+    with pytest.raises(ValueError, match="line of an audit"):
+        ledger.note_audit(line)
+    assert ledger.audits == ()
+    data = json.loads(ledger.to_json())
+    for audits in ([["now", line]], ["now"], 3, {"a": "b"}):
+        data["audits"] = audits
+        with pytest.raises(ValueError, match="not a keras_fm ledger"):
+            Ledger.from_json(json.dumps(data))
+
+
 def test_statement_before_any_release():
     assert "no private record was read" in new().statement()

@@ -19,12 +19,17 @@ from keras_fm.auditing.canaries import (
     include_scores,
     swap_scores,
 )
+from keras_fm.auditing.gradient_score import gradient_losses
 from keras_fm.auditing.objective import (
     ObjectiveAudit,
     audit_objective,
     worst_pair,
 )
 from keras_fm.auditing.report import AuditReport, Claim, SeedRun
+from keras_fm.auditing.shuffled_batches import (
+    ShuffledBound,
+    shuffled_batches_epsilon,
+)
 from keras_fm.auditing.training_audit import audit
 from keras_fm.auditing.white_box import (
     log_likelihood_ratio,
@@ -42,12 +47,14 @@ __all__ = [
     "OneRunBound",
     "PlantedCanaries",
     "SeedRun",
+    "ShuffledBound",
     "audit",
     "audit_objective",
     "canary_losses",
     "coin_run_bound",
     "coin_run_epsilon",
     "default_guess_counts",
+    "gradient_losses",
     "include_scores",
     "log_likelihood_ratio",
     "many_run_epsilon",
@@ -56,6 +63,7 @@ __all__ = [
     "one_run_p_value",
     "record_difference",
     "release_epsilon",
+    "shuffled_batches_epsilon",
     "swap_scores",
     "worst_pair",
 ]

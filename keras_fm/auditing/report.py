@@ -139,7 +139,7 @@ class AuditReport:
         return NOT_REFUTED if self.has_power else NO_POWER
 
     def line(self):
-        """One line, for a ledger's notes or a log."""
+        """One line, for a log or `keras_fm.Ledger.note_audit`."""
         return (
             f"audit of {self.claim}: {self.verdict}; lower bound "
             f"{self.bound:.3g}, control {self.control_bound:.3g}, "
@@ -284,7 +284,7 @@ class AuditReport:
         """Writes a PNG: bounds of all runs beside claim and ceiling.
 
         Args:
-            path: str, the file.
+            path: the file, or a binary file object.
         """
         from matplotlib.figure import Figure
 
@@ -328,7 +328,27 @@ class AuditReport:
         axes.set_axisbelow(True)
         axes.set_xlabel("every bar at the confidence that makes 95% of all")
         figure.legend(loc="outside lower center", ncols=2, fontsize=8)
-        figure.savefig(path, dpi=150)
+        figure.savefig(path, dpi=150, format="png")
+
+    def tensorboard(self, log_dir):
+        """Writes the report to a TensorBoard folder.
+
+        `audit/report` (text), `audit/plot` (image), and scalars:
+        `audit/lower_bound`, `audit/control`, `audit/ceiling` and
+        `audit/stated_epsilon` over all seeds, `audit_seeds/lower_bound` and
+        `audit_seeds/control` of every run (its place as the step), each at
+        95% by itself.
+
+        Args:
+            log_dir: TensorBoard folder, that of the training or another.
+
+        Raises:
+            ImportError: without TensorFlow, which writes the files.
+        """
+        # Late: TensorFlow writes these files.
+        from keras_fm.auditing import report_board
+
+        report_board.write(self, str(log_dir))
 
     def __repr__(self):
         return f"<AuditReport: {self.line()}>"

@@ -27,7 +27,7 @@ from keras_fm.auditing.report import (
 )
 from keras_fm.ledger import Ledger
 
-SCORES = ("loss", "margin")
+SCORES = ("loss", "margin", "gradient")
 _MOST_CANARIES = 1000
 _BATCH = 4096
 # Of a bound that is converted between relations.
@@ -88,9 +88,11 @@ def audit(
             canaries are in or out; audits add_remove only.
         kind, low, high, bound: of the canaries, see `CanaryPlan`.
         canaries: int m, or `None`: half of the records, at most 1000.
-        score: `"loss"`, `"margin"` (see `canary_losses`), or a function
-            `(model, x, labels)` to `(m,)` losses (labels `None` without y),
-            such as a reconstruction error or a gradient's size.
+        score: `"loss"`, `"margin"` (see `canary_losses`), `"gradient"`
+            (white-box, `gradient_losses`: `fit` and `control` must return
+            Keras models, not functions), or a function `(model, x, labels)`
+            to `(m,)` losses (labels `None` without y), such as a
+            reconstruction error.
         seeds: distinct ints, one audit each. Their bounds are combined with
             a Bonferroni correction.
         progress: whether progress is written to standard error.
@@ -274,6 +276,13 @@ def _score(model, planted, score):
                 "`score` must return one loss for each canary, "
                 f"({len(x)},). Received: shape={columns[0].shape}"
             )
+        finite = np.isfinite(losses).all(axis=-1)
+        losses = np.where(finite[:, None], losses, 0.0)
+    elif score == "gradient":
+        # Late: the one score that needs Keras.
+        from keras_fm.auditing.gradient_score import gradient_losses
+
+        losses = gradient_losses(model, x[:, 0], labels)
         finite = np.isfinite(losses).all(axis=-1)
         losses = np.where(finite[:, None], losses, 0.0)
     else:

@@ -38,11 +38,11 @@ def define(values):
     flags.DEFINE_enum(
         "model",
         "ilm",
-        ["ilm", "head", "dpa", "dpmac", "functional"],
+        ["ilm", "head", "adlm", "dpa", "pcdbn", "dpmac", "functional"],
         "ilm: PerturbedAffine, batch normalisation, 25 units, PrivateDense "
         "(published); head: PrivateDense on a trained (published) or frozen "
-        "layer (proven); dpa: DeepPrivateAutoencoder; dpmac: DPMAC; "
-        "functional: FunctionalNet.",
+        "layer (proven); adlm: AdaptiveLaplace; dpa: DeepPrivateAutoencoder; "
+        "pcdbn: PrivateCDBN; dpmac: DPMAC; functional: FunctionalNet.",
         flag_values=values,
     )
     flags.DEFINE_enum(
@@ -96,7 +96,13 @@ def define(values):
         flag_values=values,
     )
     flags.DEFINE_enum(
-        "score", "loss", ["loss", "margin"], "Attack.", flag_values=values
+        "score",
+        "loss",
+        ["loss", "margin", "gradient"],
+        "Attack. gradient (white-box) needs a model whose weights have one: "
+        "not functional, published (audited by the gradient it releases), "
+        "nor a released output layer.",
+        flag_values=values,
     )
     flags.DEFINE_integer(
         "seeds", 3, "Audits, with seeds 0, 1, ...", flag_values=values
@@ -141,6 +147,12 @@ def define(values):
         "Folder for audit.json, audit.txt and audit.png. Empty writes nothing.",
         flag_values=values,
     )
+    flags.DEFINE_string(
+        "tensorboard",
+        None,
+        "TensorBoard folder for the report as scalars, text and plot.",
+        flag_values=values,
+    )
     flags.DEFINE_bool(
         "progress", True, "Show a progress bar.", flag_values=values
     )
@@ -179,6 +191,7 @@ def run(values, rest):
         score=values.score,
         seeds=tuple(range(values.seeds)),
         out=values.out or None,
+        tensorboard=values.tensorboard or None,
         progress=values.progress,
         command=command_line.of(NAME, values),
     )
@@ -186,5 +199,9 @@ def run(values, rest):
     if values.out:
         sys.stdout.write(
             f"\nWritten to {values.out}: audit.txt, audit.json, audit.png\n"
+        )
+    if values.tensorboard:
+        sys.stdout.write(
+            f"Shown by: tensorboard --logdir={values.tensorboard}\n"
         )
     return 0
