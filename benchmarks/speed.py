@@ -6,8 +6,8 @@
    papers' last hidden layer of 25 units, and with one of 300, whose
    quadratic coefficients are 10 x 301 x 301.
 2. An epoch against both tensorflow-privacy forms, same architecture.
-3. The statistics pass in GFLOP/s against a plain matrix product of the same
-   size and precision (float64).
+
+The statistics pass is in `scale.py`.
 """
 
 import json
@@ -21,7 +21,6 @@ from absl import app, flags
 
 import keras_fm as fm
 from keras_fm.baselines import dp_sgd
-from keras_fm.objectives import CrossEntropyObjective
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _REPEATS = flags.DEFINE_integer("repeats", 7, "Repetitions per median.")
@@ -134,49 +133,6 @@ def dp_sgd_epoch(n=16_384, batch=1024):
     return results
 
 
-def statistics_pass(n=8192):
-    """GFLOP/s of the checked, clipped, float64 pass, counted as the full
-    product 2 n m^2 (it fills one triangle only)."""
-    results = {}
-    for m in (800, 3969):
-        rng = np.random.default_rng(0)
-        h = rng.random((n, m), np.float32)
-        h /= np.linalg.norm(h, axis=1, keepdims=True)
-        y = np.arange(n) % 10
-        objective = CrossEntropyObjective(num_features=m, num_outputs=10)
-        right = h.astype(np.float64)
-        # A distinct right operand: NumPy halves the work of `h.T @ h`.
-        left = right.copy()
-
-        def ours(objective=objective, h=h, y=y):
-            statistics_ = objective.zero()
-            for start in range(0, n, 1024):
-                rows = slice(start, start + 1024)
-                statistics_ = objective.accumulate(
-                    statistics_, h[rows], y[rows]
-                )
-
-        def product(left=left, right=right):
-            left.T @ right
-
-        seconds = {"ours": [], "product": []}
-        for _ in range(max(3, _REPEATS.value // 2)):
-            for name, run in (("ours", ours), ("product", product)):
-                start = time.perf_counter()
-                run()
-                seconds[name].append(time.perf_counter() - start)
-        flop = 2 * n * m * m
-        rates = {
-            k: flop / statistics.median(v) / 1e9 for k, v in seconds.items()
-        }
-        results[f"{m} dims"] = {
-            "ours_gflops": round(rates["ours"], 1),
-            "product_gflops": round(rates["product"], 1),
-            "ratio": round(rates["ours"] / rates["product"], 2),
-        }
-    return results
-
-
 def main(_):
     results = {
         "published step / plain step, 784-300-25-10, batch 256": step_time(
@@ -184,7 +140,6 @@ def main(_):
         ),
         "published step / plain step, 784-300-10, batch 256": step_time(),
         "epoch, 784-300-10, batch 1024": dp_sgd_epoch(),
-        "statistics pass / dgemm of the same size": statistics_pass(),
     }
     text = json.dumps(results, indent=1)
     print(text)
