@@ -200,7 +200,11 @@ class QuadraticObjective(abc.ABC):
         """A and S with some rows added, without a copy of A."""
         quadratic, linear = statistics
         quadratic = blas.dsyrk(1.0, rows.T, 1.0, quadratic, overwrite_c=True)
-        return quadratic, linear + rows.T @ targets
+        if targets.size:
+            # NumPy has a BLAS of its own, whose threads would compete.
+            more = blas.dgemm(1.0, rows.T, targets.T, trans_b=True)
+            linear = linear + more
+        return quadratic, linear
 
     def _scaled(self, own, exact):
         """An owner's sums, scaled back."""
