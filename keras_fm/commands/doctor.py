@@ -60,6 +60,11 @@ EXTRAS = (
     ("keras-fm[jax]", ("jax",), "the JAX backend: KERAS_BACKEND=jax"),
     ("keras-fm[torch]", ("torch",), "the PyTorch backend: KERAS_BACKEND=torch"),
     (
+        "keras-fm[beam]",
+        ("apache-beam",),
+        "keras_fm.beam.SumStatistics: a release by Apache Beam",
+    ),
+    (
         "keras-fm[jax-privacy]",
         ("jax", "jax-privacy"),
         "baselines.JaxDPSGDClassifier, the jax_privacy rows of keras-fm "
