@@ -989,13 +989,16 @@ def test_a_saved_model_holds_no_raw_statistic(tmp_path):
     assert stored.size == sum(w.size for w in m.get_weights()) == 61 - 11 + 90
     layer = m.rbms[0]
     u = np.concatenate(list(layer.patches(x)))
-    raw = (np.einsum("nki,nkj->ij", u, u) / u.shape[1]).ravel()
+    raw = np.einsum("nki,nkj->ij", u, u)[np.triu_indices(u.shape[2])]
+    raw /= u.shape[1]
     stored = np.concatenate(
         [stored, p.releases["crbm_1"].statistics["moments"]]
     )
     for scale in (1.0, N):
         gaps = np.abs(stored[:, None] - raw / scale)
-        assert np.sum(gaps < 1e-6 / scale) <= 1
+        # Chance brings 0.01 of them this near on average, more than 5 with
+        # a probability below 1e-12; what is stored, all of them.
+        assert np.sum(gaps < 3e-7 / scale) <= 5 < len(raw)
 
 
 # Owners --------------------
