@@ -458,15 +458,50 @@ class QuadraticRelease(_SecondMoments):
         """
         values, vectors = np.linalg.eigh(self.quadratic)
         values = np.maximum(values, 0.0) + ridge_factor * self.noise_edge()
-        # With (almost) no noise the ridge vanishes; directions no record
-        # spans then get no weight instead of an exploding one.
-        floor = max(values.max(initial=0.0) * 1e-12, np.finfo(float).tiny)
-        inverse = np.where(values > floor, 1 / np.maximum(values, floor), 0.0)
-        linear = self.objective.linear_coefficients(self.linear)
-        step = -1 / (2 * self.objective.curvature)
-        minimiser = step * (vectors * inverse) @ (vectors.T @ linear)
+        rotated = vectors.T @ self._scaled_linear()
+        minimiser = vectors @ (_inverse(values)[:, None] * rotated)
         hessian = (vectors * values) @ vectors.T
         return (hessian + hessian.T) / 2, minimiser
+
+    def ridge_path(self, ridge_factors):
+        """The minimisers of `minimise` for many ridges, by one
+        eigendecomposition.
+
+        A sweep over released statistics reads no record. Which ridge to
+        keep may be chosen on public data, or by a rule: records of the
+        release are read again if they are used for it.
+
+        Args:
+            ridge_factors: `(k,)`, in units of the noise's spectral edge.
+
+        Returns:
+            `(k, m, M)` array.
+
+        Example:
+
+        >>> release.ridge_path([0.25, 0.5, 1.0]).shape
+        (3, 65, 10)
+        """
+        values, vectors = np.linalg.eigh(self.quadratic)
+        ridges = np.asarray(ridge_factors, np.float64) * self.noise_edge()
+        values = np.maximum(values, 0.0) + ridges[:, None]
+        rotated = vectors.T @ self._scaled_linear()
+        return vectors @ (_inverse(values)[..., None] * rotated)
+
+    def _scaled_linear(self):
+        linear = self.objective.linear_coefficients(self.linear)
+        return -linear / (2 * self.objective.curvature)
+
+
+def _inverse(values):
+    """Of eigenvalues, along the last axis.
+
+    With (almost) no noise the ridge vanishes; directions no record spans
+    then get no weight instead of an exploding one.
+    """
+    largest = values.max(axis=-1, initial=0.0, keepdims=True)
+    floor = np.maximum(largest * 1e-12, np.finfo(float).tiny)
+    return np.where(values > floor, 1 / np.maximum(values, floor), 0.0)
 
 
 class CrossEntropyRelease(QuadraticRelease):
