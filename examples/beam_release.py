@@ -74,7 +74,7 @@ def main():
     print(f"records, by the release: {release.estimated_records():.0f}")
 
     layer.learn(release, ledger)
-    model.compile(metrics=["accuracy"])
+    model.compile(loss=fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
     accuracy = model.evaluate(x_test, y_test, verbose=0)[1]
     print(f"test accuracy {100 * accuracy:.1f} %")
 
