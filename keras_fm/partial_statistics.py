@@ -37,9 +37,17 @@ class PartialStatistics:
             one pass.
         clip: whether records outside their bounds are scaled back instead of
             refused.
+
+    Raises:
+        ValueError: if the objective is read in several passes (`rounds`).
     """
 
     def __init__(self, objective, clip=False):
+        if not hasattr(objective, "entry_bounds"):
+            raise ValueError(
+                "Only an objective that is released in one pass has partial "
+                f"statistics. Received: {type(objective).__name__}"
+            )
         self.objective, self.clip = objective, clip
         self._running = objective.zero()
         self._sums = [
@@ -60,7 +68,9 @@ class PartialStatistics:
         Args:
             *batch: what the objective accumulates, such as `features,
                 labels`.
-            owners: their owners' ids, if the objective is `grouped`.
+            owners: their owners' ids, if the objective is `grouped`: all
+                records of an owner in one batch, and in no other one, of any
+                statistics that are merged with these.
 
         Raises:
             ValueError: if a record is invalid, or there are more records
@@ -162,7 +172,7 @@ class PartialStatistics:
                         stored.read(f"sum_{i}", (2, zero.size)),
                     )
                     for i, (bound, zero) in enumerate(
-                        zip(objective.entry_bounds, objective.zero())
+                        zip(objective.entry_bounds, made._running)
                     )
                 ]
         except (

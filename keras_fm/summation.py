@@ -43,6 +43,7 @@ EXACT_ROWS = 2**13
 # Bits of a `FixedPointSum` below and above its bound. A sum of
 # `MOST_RECORDS` terms of at most twice the bound fits above.
 _HIGH_BITS, _LOW_BITS = 30, 60
+# Numbers at a time, so that they stay in a processor's cache.
 _PART = 2**14
 
 
@@ -107,7 +108,7 @@ class FixedPointSum:
         self._check(terms.shape)
         # In Fortran's order, in which BLAS gives its results.
         flat = terms.ravel(order="F")
-        for part in _parts(flat.size):
+        for part in chunks(flat.size, _PART):
             scaled = flat[part] / self._unit
             high = np.trunc(scaled)
             # Exact: what is left has no digit that the whole had not.
@@ -121,7 +122,7 @@ class FixedPointSum:
         if self._unit != other._unit:
             raise ValueError("Sums of different bounds cannot be merged.")
         self._check(other._shape)
-        for part in _parts(len(other._high)):
+        for part in chunks(len(other._high), _PART):
             self._take(part, other._high[part], other._low[part])
 
     def _check(self, shape):
@@ -139,9 +140,7 @@ class FixedPointSum:
         own_high += high
         own_high += low >> _LOW_BITS
         np.bitwise_and(low, 2**_LOW_BITS - 1, out=own_low)
-        if own_high.max(initial=0) >= 2**62 or own_high.min(initial=0) <= -(
-            2**62
-        ):
+        if np.abs(own_high).max(initial=0) >= 2**62:
             raise ValueError("The statistics overflowed; nothing was released.")
 
     def integers(self):
@@ -172,18 +171,13 @@ class FixedPointSum:
     def value(self):
         """The sum, float64."""
         found = np.empty(len(self._high))
-        for part in _parts(len(found)):
+        for part in chunks(len(found), _PART):
             high, low = self._high[part], self._low[part]
             # A fraction of either sign: small sums keep their digits.
             carry = low >> (_LOW_BITS - 1)
             fraction = (low - (carry << _LOW_BITS)) / 2.0**_LOW_BITS
             found[part] = ((high + carry) + fraction) * self._unit
         return found.reshape(self._shape, order="F")
-
-
-def _parts(size):
-    """Slices that stay in a processor's cache."""
-    return [slice(i, i + _PART) for i in range(0, size, _PART)]
 
 
 def grid_step(bound):
@@ -225,10 +219,10 @@ def total(parts):
     return tuple(one.value() for one in sums)
 
 
-def chunks(count):
-    """Slices of at most `ROWS` of `count` rows; one, if there are none."""
-    starts = range(0, max(count, 1), ROWS)
-    return [slice(start, min(start + ROWS, count)) for start in starts]
+def chunks(count, size=ROWS):
+    """Slices of at most `size` of `count` rows; one, if there are none."""
+    starts = range(0, max(count, 1), size)
+    return [slice(start, min(start + size, count)) for start in starts]
 
 
 def lengths(rows, norm="l2"):

@@ -15,6 +15,7 @@ from keras_fm.ledger import BudgetExceededError, Ledger
 from keras_fm.mechanisms import NoiseSource
 from keras_fm.objectives import (
     CrossEntropyObjective,
+    GradientObjective,
     NormHistogramObjective,
     PatchMomentObjective,
     ReconstructionObjective,
@@ -256,6 +257,12 @@ def test_they_travel_as_bytes(objective):
         PartialStatistics.from_bytes(
             text, SecondMomentObjective(num_features=9)
         )
+
+
+def test_objectives_of_several_passes_have_none():
+    objective = GradientObjective(num_features=3, num_outputs=2)
+    with pytest.raises(ValueError, match="one pass.*GradientObjective"):
+        PartialStatistics(objective)
 
 
 def test_nothing_shows_them():

@@ -204,9 +204,7 @@ class ProvenPlan:
         layer.mark_released(self.ledger.to_json())
 
     def _head_objective(self):
-        # `rounds` with owners is refused later, in words.
-        rounds = self.head.rounds is not None
-        return self.head.objective(**({} if rounds else self.privacy_unit))
+        return self.head.objective(**self.privacy_unit)
 
     def _top_steps(self):
         """The releases of what is above the pre-trained layers."""

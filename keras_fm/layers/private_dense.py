@@ -191,14 +191,15 @@ class PrivateDense(HiddenStateLayer):
 
         Args:
             release: a `Release` of `self.objective()`.
-            ledger: the `Ledger` that was charged for it.
+            ledger: the `Ledger` that was charged for it: the statement
+                of the model is composed from it.
             ridge_factor: ridge in units of the noise's spectral edge.
             start: `"minimiser"` to move the weights to the released
                 objective's minimum, `"current"` to leave them.
 
         Raises:
-            ValueError: if the release is of another objective, or another
-                kind of layer.
+            ValueError: if the release is of another objective, or the
+                ledger holds no entry of it.
 
         Example:
 
@@ -220,6 +221,20 @@ class PrivateDense(HiddenStateLayer):
             raise ValueError(
                 f"The release is not one of layer '{self.name}', which "
                 f"expects {expected}. Received: {objective}"
+            )
+        paid = (
+            objective.reads,
+            release.mechanism.config(),
+            release.neighbours,
+        )
+        if not any(
+            (entry.reads, entry.mechanism, entry.neighbours) == paid
+            for entry in ledger.entries
+        ):
+            raise ValueError(
+                "The ledger holds no entry of this release, so a statement "
+                "made from it would leave out what was spent. Pass the "
+                f"ledger that was charged for it. Received: {ledger!r}"
             )
         if self.rounds is not None:
             hessian, minimiser = None, release.statistics["weights"]

@@ -80,15 +80,7 @@ def _proven(train, test, budget, hidden=(100,)):
             ]
         )
     private = PrivateModel(budget, data=(train.x, train.y), notes=(train.note,))
-    model.compile("sgd", TaylorCrossEntropy())
-    model.fit(
-        train.x,
-        train.y,
-        batch_size=20_000,
-        steps_per_epoch=1,
-        callbacks=[private],
-        verbose=0,
-    )
+    training.fit_released(model, private, train.x, train.y, batch_size=20_000)
     return training.accuracy(model, test.x, test.y), private.ledger
 
 

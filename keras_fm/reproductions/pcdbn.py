@@ -133,14 +133,7 @@ def _digits_proven(job, context):
         train[0].shape[1:], 10, maps=context["maps"], dense=context["dense"]
     )
     private = PrivateModel(PrivacyBudget(job.epsilon, _DELTA), data=train)
-    model.compile("sgd", TaylorCrossEntropy())
-    model.fit(
-        *train,
-        batch_size=1000,
-        steps_per_epoch=1,
-        callbacks=[private],
-        verbose=0,
-    )
+    training.fit_released(model, private, *train)
     return ((1, training.accuracy(model, *test)),), private.ledger
 
 
@@ -202,15 +195,7 @@ def _behavior_proven(job, context):
         data=(train.x, train.y),
         notes=(train.note,),
     )
-    model.compile("sgd", TaylorCrossEntropy())
-    model.fit(
-        train.x,
-        train.y,
-        batch_size=20_000,
-        steps_per_epoch=1,
-        callbacks=[private],
-        verbose=0,
-    )
+    training.fit_released(model, private, train.x, train.y, batch_size=20_000)
     return training.accuracy(model, test.x, test.y), private.ledger
 
 
@@ -298,14 +283,7 @@ def _digits_model(context, guarantee="published"):
 
 def _release(model, budget, train):
     private = PrivateModel(budget, data=train)
-    model.compile("sgd", TaylorCrossEntropy())
-    model.fit(
-        *train,
-        batch_size=1000,
-        steps_per_epoch=1,
-        callbacks=[private],
-        verbose=0,
-    )
+    training.fit_released(model, private, *train)
 
 
 def _of_one_epoch(train, model, epsilon, context):

@@ -7,11 +7,15 @@ from layer_checks import check_layer, check_saved
 from scipy import stats
 
 from keras_fm import claims
+from keras_fm.budget import PrivacyBudget
 from keras_fm.callbacks import PrivateModel
 from keras_fm.layers.normalization_layer import NormalizationLayer
 from keras_fm.layers.perturbed_affine import PerturbedAffine
 from keras_fm.layers.private_dense import PrivateDense
+from keras_fm.ledger import Ledger
 from keras_fm.losses import TaylorCrossEntropy
+from keras_fm.mechanisms import NoiseSource
+from keras_fm.release import calibrate, release
 
 X = np.random.default_rng(0).normal(size=(5, 7)).astype("float32")
 IMAGES = np.random.default_rng(1).normal(size=(3, 4, 4, 2)).astype("float32")
@@ -89,6 +93,33 @@ def test_a_released_layer_gives_zero_logits_and_a_loss_while_training():
     expected = 1.5 + np.sum((w - minimiser) ** 2) / 8
     assert float(array(layer.losses[0])) == pytest.approx(expected, rel=1e-5)
     assert np.abs(array(layer(X, training=False))).max() > 0
+
+
+def test_a_layer_learns_a_release_that_its_ledger_paid_for():
+    budget = PrivacyBudget(1.0, 1e-5)
+    layer = PrivateDense(3)
+    layer.build((None, 4))
+    ledger = Ledger(budget, neighbours="add_remove")
+    objective = layer.objective()
+    h = layer.augment(np.eye(4)[np.arange(40) % 4])
+    made = release(
+        objective,
+        [(h, np.arange(40) % 3)],
+        mechanism=calibrate(objective, budget, neighbours="add_remove"),
+        ledger=ledger,
+        name="output",
+        noise=NoiseSource(0),
+    )
+    other = PrivateDense(3, feature_bound=2.0)
+    other.build((None, 4))
+    for wrong, refused in ((layer, "no entry"), (other, "is not one of layer")):
+        with pytest.raises(ValueError, match=refused):
+            wrong.learn(made, Ledger(budget, neighbours="add_remove"))
+        assert not wrong.is_released and wrong.ledger_json is None
+    with pytest.raises(ValueError, match='"minimiser" or "current"'):
+        layer.learn(made, ledger, start="zeros")
+    layer.learn(made, Ledger.from_json(ledger.to_json()))
+    assert layer.is_released and "output" in layer.ledger_json
 
 
 def test_the_released_loss_keeps_full_precision_under_a_half_policy():

@@ -96,9 +96,5 @@ class ProvenAdLM(method_lib.Method):
         body = task.body(job.seed, trainable=False)
         top = keras.Sequential(body, name="body") if body else None
         model = _model(task, job.seed, "proven", top=top)
-        private = PrivateModel(
-            method_lib.budget(task, job.epsilon),
-            data=(task.x, task.y),
-            neighbours=task.spec.neighbours,
-        )
+        private = method_lib.proven(task, job.epsilon)
         return method_lib.fit(task, model, private, log_dir)

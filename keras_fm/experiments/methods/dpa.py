@@ -66,9 +66,5 @@ class ProvenDPA(method_lib.Method):
                 ),
             ]
         )
-        private = PrivateModel(
-            method_lib.budget(task, job.epsilon),
-            data=(task.x, task.y),
-            neighbours=task.spec.neighbours,
-        )
+        private = method_lib.proven(task, job.epsilon)
         return method_lib.fit(task, model, private, log_dir)

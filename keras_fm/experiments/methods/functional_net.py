@@ -59,10 +59,6 @@ class ProvenFunctionalNet(method_lib.Method):
     about = "All layers, tanh, ten rounds, records clipped."
 
     def train(self, task, job, choice, log_dir):
-        private = PrivateModel(
-            method_lib.budget(task, job.epsilon),
-            data=(task.x, task.y),
-            neighbours=task.spec.neighbours,
-        )
+        private = method_lib.proven(task, job.epsilon)
         model = build(task, job.seed)
         return method_lib.fit(task, model, private, log_dir, loss=None)

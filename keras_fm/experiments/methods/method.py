@@ -7,7 +7,7 @@ import typing
 import keras
 
 from keras_fm import budget as budget_lib
-from keras_fm.callbacks import PrivacyTensorBoard
+from keras_fm.callbacks import PrivacyTensorBoard, PrivateModel
 from keras_fm.losses import TaylorCrossEntropy
 
 
@@ -79,6 +79,21 @@ class Method:
 
 def budget(task, epsilon):
     return budget_lib.PrivacyBudget(epsilon, task.spec.delta)
+
+
+def proven(task, epsilon, x=None):
+    """The callback of a proven fit on the training part.
+
+    Args:
+        task: the task.
+        epsilon: of the budget.
+        x: records in another form than `task.x`.
+    """
+    return PrivateModel(
+        budget(task, epsilon),
+        data=(task.x if x is None else x, task.y),
+        neighbours=task.spec.neighbours,
+    )
 
 
 def fit(

@@ -5,7 +5,6 @@ The affine layer stays at its random initial weights, which makes it public.
 
 import keras
 
-from keras_fm.callbacks import PrivateModel
 from keras_fm.experiments.methods import method as method_lib
 from keras_fm.layers.dp_pca import DPPCA
 from keras_fm.layers.normalization_layer import NormalizationLayer
@@ -19,11 +18,7 @@ class OneRead(method_lib.Method):
     about = "The output layer's objective is released once."
 
     def train(self, task, job, choice, log_dir):
-        private = PrivateModel(
-            method_lib.budget(task, job.epsilon),
-            data=(task.x, task.y),
-            neighbours=task.spec.neighbours,
-        )
+        private = method_lib.proven(task, job.epsilon)
         # It starts at the optimum of the released objective.
         return method_lib.fit(
             task, task.model(job.seed, trainable=False), private, log_dir
@@ -51,11 +46,7 @@ class ManyReads(method_lib.Method):
                 ),
             ]
         )
-        private = PrivateModel(
-            method_lib.budget(task, job.epsilon),
-            data=(task.x, task.y),
-            neighbours=task.spec.neighbours,
-        )
+        private = method_lib.proven(task, job.epsilon)
         return method_lib.fit(
             task, model, private, log_dir, optimizer="sgd", steps_per_epoch=1
         )

@@ -67,11 +67,7 @@ class ProvenCDBN(method_lib.Method):
         model = PrivateCDBN(
             task.images.shape[1:], task.classes, **_layers(task)
         )
-        private = PrivateModel(
-            method_lib.budget(task, job.epsilon),
-            data=(task.images, task.y),
-            neighbours=task.spec.neighbours,
-        )
+        private = method_lib.proven(task, job.epsilon, x=task.images)
         return method_lib.fit(
             task,
             model,
