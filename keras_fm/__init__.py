@@ -24,7 +24,8 @@ from keras_fm import (
 )
 from keras_fm.auditing import audit
 from keras_fm.budget import Neighbours, PrivacyBudget
-from keras_fm.ledger import BudgetExceededError, Ledger, LedgerEntry
+from keras_fm.ledger import BudgetExceededError, Ledger
+from keras_fm.ledger_entry import LedgerEntry
 from keras_fm.release import Release
 from keras_fm.rounds import Rounds
 from keras_fm.version import __version__

@@ -41,6 +41,17 @@ def check_bounds(low, high):
     return low, high
 
 
+def check_noise(**noise):
+    """Refuses noise that is not finite; the error holds no value.
+
+    Raises:
+        ValueError: if a number of an array is NaN or infinite.
+    """
+    for name, values in noise.items():
+        if not np.all(np.isfinite(values)):
+            raise ValueError(f"`{name}` must be finite. At least one is not.")
+
+
 def check_count(name, value):
     """Returns `value` as an int after checking that it is positive."""
     whole = isinstance(value, (int, np.integer))

@@ -14,120 +14,23 @@ import dataclasses
 import datetime
 import json
 import math
-import re
 import threading
 import warnings
 
 from keras_fm import budget as budget_lib
-from keras_fm import locked_file, settings_file
+from keras_fm import ledger_entry, locked_file, privacy_statement, settings_file
 from keras_fm import mechanisms as mechanisms_lib
+from keras_fm.ledger_entry import LedgerEntry
 
 _FORMAT = 1
 _MOST_LISTED = 5
 # One charge at a time in this process: check and charge are one step.
 _CHARGING = threading.RLock()
 ONE_RECORD = "one record (one row of the data given)"
-FLOATING_POINT = "floating point"
-LATTICE = "lattice"
 
 
 class BudgetExceededError(ValueError):
     """A release would cost more than what is left of the budget."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LedgerEntry:
-    """One access to private records.
-
-    Attributes:
-        name: which layer or objective it served.
-        guarantee: `"proven"` or `"claimed"`.
-        neighbours: the relation the numbers refer to.
-        mechanism: dict, the mechanism's name and public parameters
-            (proven), or `{"claimed_epsilon": ...}`.
-        reads: what was read, in words.
-        proof: where the proof is, or why there is none.
-        private: `False` when the noise was reproducible, which voids it.
-        noise: `"lattice"` for exact discrete noise on a power-of-two lattice,
-            `"floating point"` for noise whose low-order bits no proof covers.
-        notes: further public facts (n declared public, public data used).
-        when: UTC time, ISO 8601.
-    """
-
-    name: str
-    guarantee: str
-    neighbours: str
-    mechanism: dict
-    reads: str
-    proof: str
-    private: bool = True
-    noise: str = FLOATING_POINT
-    notes: tuple = ()
-    when: str = ""
-
-    def __post_init__(self):
-        self._check_texts()
-        if self.guarantee not in ("proven", "claimed"):
-            raise ValueError(
-                '`guarantee` of a ledger entry must be "proven" or '
-                f'"claimed". Received: guarantee={self.guarantee!r}'
-            )
-        if not isinstance(self.private, bool):
-            raise ValueError(
-                "`private` of a ledger entry must be True or False. "
-                f"Received: private={self.private!r}"
-            )
-        if self.noise not in (FLOATING_POINT, LATTICE):
-            raise ValueError(
-                f"`noise` of a ledger entry must be {FLOATING_POINT!r} or "
-                f"{LATTICE!r}. Received: noise={self.noise!r}"
-            )
-        if self.guarantee == "claimed":
-            claim = self.mechanism.get("claimed_epsilon")
-            if claim is None or not claim > 0:
-                raise ValueError(
-                    "A claimed entry needs a positive `claimed_epsilon`. "
-                    f"Received: mechanism={self.mechanism}"
-                )
-        elif getattr(self.build_mechanism(), "sampling_rate", 1) < 1 and (
-            self.neighbours != str(budget_lib.Neighbours.ADD_REMOVE)
-        ):
-            raise ValueError(
-                "A proven entry of a sampled mechanism must refer to "
-                '"add_remove", the relation its analysis is for. Received: '
-                f"neighbours={self.neighbours!r}"
-            )
-
-    def _check_texts(self):
-        if not isinstance(self.notes, tuple):
-            raise ValueError(
-                "`notes` of a ledger entry must be a tuple of texts. "
-                f"Received: notes={self.notes!r}"
-            )
-        texts = {
-            name: getattr(self, name)
-            for name in ("name", "reads", "proof", "when")
-        }
-        for name, text in (*texts.items(), *(("notes", n) for n in self.notes)):
-            _check_line(f"`{name}` of a ledger entry", text)
-        if not isinstance(self.mechanism, dict):
-            raise ValueError(
-                "`mechanism` of a ledger entry must be a dict. Received: "
-                f"mechanism={self.mechanism!r}"
-            )
-        for key, value in self.mechanism.items():
-            _check_line("A name in `mechanism` of a ledger entry", key)
-            if isinstance(value, str):
-                _check_line(f"`{key}` of a ledger entry", value)
-            elif isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(
-                    f"`{key}` of a ledger entry must be finite. Received: "
-                    f"{key}={value}"
-                )
-
-    def build_mechanism(self):
-        """The `Mechanism` of a proven entry."""
-        return mechanisms_lib.from_config(self.mechanism)
 
 
 class Ledger:
@@ -159,7 +62,7 @@ class Ledger:
                 "`unit` must say in words what the privacy unit is. "
                 f"Received: unit={unit!r}"
             )
-        _check_line("`unit`", unit)
+        ledger_entry.check_line("`unit`", unit)
         self._unit = unit
         self._entries = []
         # Lines about this ledger; no part of what is composed.
@@ -270,7 +173,7 @@ class Ledger:
         if not self._entries:
             return ""
         lines = [
-            f"  {e.when}  {e.name} ({_describe(e.mechanism)})"
+            f"  {e.when}  {e.name} ({e.describe()})"
             for e in self._entries[-_MOST_LISTED:]
         ]
         if len(self._entries) > _MOST_LISTED:
@@ -539,7 +442,7 @@ class Ledger:
                 ledger._check_relation(entry)
                 ledger._entries.append(entry)
             for when, line in data.get("audits", []):
-                _check_line("The time of an audit", when)
+                ledger_entry.check_line("The time of an audit", when)
                 _check_audit(line)
                 ledger._audits.append((when, line))
         except (
@@ -555,8 +458,28 @@ class Ledger:
 
     def save(self, path):
         """Writes a copy as JSON; the old file stays until the new one is on
-        disk. Charges go on where they went before: see `open`."""
-        locked_file.write_text(path, self.to_json())
+        disk. Charges go on where they went before: see `open`.
+
+        Raises:
+            ValueError: if a ledger lives in that file (`open`) whose entries
+                this one does not hold: they would be forgotten.
+            OSError: if the file cannot be written.
+        """
+        file = locked_file.LockedFile(path)
+        if not file.has_lock():
+            locked_file.write_text(path, self.to_json())
+            return
+        with file.lock():
+            text = _read(file)
+            if text is not None:
+                held = _parsed(type(self), file, text)._entries
+                if self._entries[: len(held)] != held:
+                    raise ValueError(
+                        f"A ledger lives in {file.path!r} with entries that "
+                        "this one does not hold; they would be forgotten. "
+                        "Save under another name."
+                    )
+            file.write(self.to_json())
 
     @classmethod
     def load(cls, path):
@@ -577,64 +500,7 @@ class Ledger:
 
     def statement(self):
         """The privacy statement: what is proven, claimed, read, and when."""
-        delta = self._budget.delta
-        lines = ["Privacy statement", "=" * 17]
-        proven, claimed = self.epsilon(), self.claimed_epsilon()
-        lines.append(
-            f"proven:     {_pair(proven, delta)}"
-            + ("" if math.isfinite(proven) else "   (no valid proof)")
-        )
-        reasons = [e.proof for e in self._entries if e.guarantee == "claimed"]
-        if reasons:
-            lines += [
-                f"claimed:    {_pair(claimed, delta)}   (by the paper; not "
-                "a guarantee)",
-                f"why:        {re.sub('^none[.:] ', '', reasons[0])}",
-            ]
-        lines += [
-            f"budget:     {_pair(self._budget.epsilon, delta)}",
-            f"neighbours: {self._neighbours}",
-            f"unit:       {self._unit}",
-        ]
-        if math.isfinite(proven):
-            uncovered = [
-                "metrics on private records",
-                "choices made by looking at them",
-                "the number of records where public",
-                "refusals of invalid records",
-                "side channels",
-            ]
-            if any(e.noise == FLOATING_POINT for e in self._entries):
-                uncovered.insert(
-                    -1, "the low-order bits of floating-point noise"
-                )
-            lines += [
-                "covered:    weights, all checkpoints and everything "
-                "computed from the releases below",
-                "uncovered:  " + ", ".join(uncovered),
-            ]
-        if any(not e.private for e in self._entries):
-            lines.append(
-                "NOT PRIVATE: the noise is reproducible from a seed "
-                "(`reproducible_noise`); use it for tests and studies only"
-            )
-        if not self._entries:
-            lines.append("reads:      none; no private record was read")
-        for number, e in enumerate(self._entries, start=1):
-            lines += [
-                f"[{number}] {e.when}  {e.name}: {e.guarantee}",
-                f"    read:      {e.reads}",
-                f"    mechanism: {_describe(e.mechanism)}",
-                f"    proof:     {e.proof}",
-            ]
-            lines += [f"    note:      {note}" for note in e.notes]
-        lines += [f"measured:   {when}  {line}" for when, line in self._audits]
-        if self._audits:
-            lines.append(
-                "            (lower bounds by an attack: they can refute the "
-                "statement, never prove it)"
-            )
-        return "\n".join(lines)
+        return privacy_statement.text(self)
 
     def __repr__(self):
         return (
@@ -667,31 +533,7 @@ def _parsed(cls, file, text):
         ) from e
 
 
-def _check_line(what, text):
-    """Refuses what could pass for other lines of a statement."""
-    if not isinstance(text, str) or not (text.isprintable() or not text):
-        raise ValueError(
-            f"{what} must be one line of printable text. Received: {text!r}"
-        )
-
-
 def _check_audit(line):
-    _check_line("The line of an audit", line)
+    ledger_entry.check_line("The line of an audit", line)
     if not line:
         raise ValueError("The line of an audit must not be empty.")
-
-
-def _pair(epsilon, delta):
-    return f"(epsilon = {epsilon:.6g}, delta = {delta:g})"
-
-
-def _describe(mechanism):
-    return ", ".join(
-        str(value)
-        if key == "mechanism"
-        else f"{key} {value:.6g}"
-        if isinstance(value, float)
-        else f"{key} {value}"
-        for key, value in mechanism.items()
-        if isinstance(value, (int, float, str))
-    )

@@ -61,6 +61,10 @@ class LockedFile:
             # Closing lets go of the lock, as the end of the process does.
             os.close(handle)
 
+    def has_lock(self):
+        """Whether somebody locked this file before: the lock file stays."""
+        return os.path.exists(f"{self.path}.lock")
+
     def read(self):
         """The text, or `None` if there is no file; under the lock.
 

@@ -13,9 +13,8 @@ import numpy as np
 
 from keras_fm import budget as budget_lib
 from keras_fm import lattice_noise, objectives, stored_arrays, summation
-from keras_fm import ledger as ledger_lib
 from keras_fm import mechanisms as mechanisms_lib
-from keras_fm.ledger import LedgerEntry
+from keras_fm.ledger_entry import LATTICE, LedgerEntry
 from keras_fm.partial_statistics import PartialStatistics
 
 _LARGEST_PUBLIC = 1_000_000
@@ -29,7 +28,7 @@ def planned_entry(
     name,
     noise,
     notes=(),
-    drawn=ledger_lib.LATTICE,
+    drawn=LATTICE,
 ):
     """The `LedgerEntry` a release of `objective` is charged with.
 

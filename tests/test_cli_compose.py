@@ -9,7 +9,8 @@ import pytest
 from keras_fm import cli, composition
 from keras_fm.budget import PrivacyBudget
 from keras_fm.composition import Plan, Stage
-from keras_fm.ledger import Ledger, LedgerEntry
+from keras_fm.ledger import Ledger
+from keras_fm.ledger_entry import LedgerEntry
 from keras_fm.mechanisms import GaussianMechanism
 
 STAGES = {

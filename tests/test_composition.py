@@ -20,7 +20,8 @@ from scipy import optimize, stats
 from keras_fm import composition
 from keras_fm.budget import PrivacyBudget
 from keras_fm.composition import Plan, Stage, accountants
-from keras_fm.ledger import Ledger, LedgerEntry
+from keras_fm.ledger import Ledger
+from keras_fm.ledger_entry import LedgerEntry
 from keras_fm.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,

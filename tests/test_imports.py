@@ -29,10 +29,12 @@ CORE = {
     "keras_fm.filters",
     "keras_fm.lattice_noise",
     "keras_fm.ledger",
+    "keras_fm.ledger_entry",
     "keras_fm.locked_file",
     "keras_fm.mechanisms",
     "keras_fm.objectives",
     "keras_fm.polynomials",
+    "keras_fm.privacy_statement",
     "keras_fm.records",
     "keras_fm.release",
     "keras_fm.sampling",
@@ -232,8 +234,17 @@ def test_the_core_is_layered():
         "ledger": CORE
         - {
             f"keras_fm.{m}"
-            for m in ("budget", "locked_file", "mechanisms", "settings_file")
+            for m in (
+                "budget",
+                "ledger_entry",
+                "locked_file",
+                "mechanisms",
+                "privacy_statement",
+                "settings_file",
+            )
         },
+        "ledger_entry": CORE - {"keras_fm.budget", "keras_fm.mechanisms"},
+        "privacy_statement": CORE - {"keras_fm.ledger_entry"},
         "locked_file": CORE,
         "settings_file": CORE,
         "stored_arrays": CORE,
@@ -263,6 +274,7 @@ def test_tensorflow_is_imported_only_where_it_is_needed():
                     "baselines",
                     "callbacks.tensorboard_files",
                     "relevance",
+                    "replicas",
                 )
                 assert module in allowed, module
             elif is_in(name, {"jax", "torch"}):

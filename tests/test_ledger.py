@@ -12,7 +12,8 @@ from scipy import optimize, stats
 
 from keras_fm import locked_file, mechanisms, objectives, release
 from keras_fm.budget import PrivacyBudget
-from keras_fm.ledger import BudgetExceededError, Ledger, LedgerEntry
+from keras_fm.ledger import BudgetExceededError, Ledger
+from keras_fm.ledger_entry import LedgerEntry
 
 DELTA = 1e-5
 RELATIONS = ("add_remove", "replace_one")
@@ -410,6 +411,24 @@ def test_a_file_is_begun_and_continued(tmp_path):
     first.reload()
     assert first.remaining() == 0.0
     assert sorted(os.listdir(tmp_path)) == [path.name, f"{path.name}.lock"]
+
+
+def test_a_copy_does_not_overwrite_a_ledger_that_lives_in_a_file(tmp_path):
+    path = tmp_path / "privacy.json"
+    lives = begin(path)
+    lives.charge([entry()])
+    before = path.read_text()
+    for other in (new(), full()):
+        with pytest.raises(ValueError, match="would be forgotten"):
+            other.save(path)
+    assert path.read_text() == before
+    # What holds its entries may: nothing is lost.
+    copy = Ledger.load(path)
+    copy.charge([entry()])
+    copy.save(path)
+    lives.reload()
+    assert lives.entries == copy.entries
+    assert len(lives.entries) == 2
 
 
 def test_a_long_past_is_not_listed_whole():

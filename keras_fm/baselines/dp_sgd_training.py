@@ -17,7 +17,8 @@ import numpy as np
 
 from keras_fm import sampling as sampling_lib
 from keras_fm.budget import Neighbours, PrivacyBudget
-from keras_fm.ledger import Ledger, LedgerEntry
+from keras_fm.ledger import Ledger
+from keras_fm.ledger_entry import LedgerEntry
 
 FORMS = ("fast_clipping", "vectorized")
 _OPTIMIZERS = ("sgd", "adam")
@@ -184,10 +185,10 @@ class DPSGDTrainer:
     `_outputs` and `to_keras`.
     """
 
-    _library = None
-    _generator = None
-    _form = None
-    _clipping = None
+    _library: str | None = None
+    _generator: str | None = None
+    _form: str | None = None
+    _clipping: str | None = None
 
     def __init__(
         self,

@@ -17,13 +17,15 @@ The proofs are in docs/proofs/regression_baselines.md.
 
 import abc
 import math
+import typing
 
 import numpy as np
 from scipy import special
 
 from keras_fm import domain, summation
 from keras_fm.budget import Neighbours, PrivacyBudget
-from keras_fm.ledger import LATTICE, Ledger, LedgerEntry
+from keras_fm.ledger import Ledger
+from keras_fm.ledger_entry import LATTICE, LedgerEntry
 from keras_fm.mechanisms import LaplaceMechanism, NoiseSource
 
 SENSITIVITIES = ("published", "tight")
@@ -361,9 +363,9 @@ class _Coefficients:
 class _FunctionalRegression(PrivateEstimator):
     """The part that linear and logistic regression share."""
 
-    _quadratic_factor = None
-    _target = None
-    _sensitivity_of = None
+    _quadratic_factor: float | None = None
+    _target: str | None = None
+    _sensitivity_of: typing.Any = None
 
     def __init__(
         self,

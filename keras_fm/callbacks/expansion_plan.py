@@ -9,7 +9,7 @@ from keras_fm import release as release_lib
 from keras_fm.callbacks import model_check
 from keras_fm.callbacks.proven_plan import ProvenPlan
 from keras_fm.callbacks.step import Step
-from keras_fm.ledger import LedgerEntry
+from keras_fm.ledger_entry import LedgerEntry
 from keras_fm.mechanisms import LaplaceMechanism
 
 

@@ -385,15 +385,9 @@ class PrivateModel(keras.callbacks.Callback):
             f"{self.planned_releases} planned release(s)"
         ]
         for entry in entries:
-            parameters = ", ".join(
-                v
-                if k == "mechanism"
-                else f"{k} {v:.6g}"
-                if isinstance(v, float)
-                else f"{k} {v}"
-                for k, v in entry.mechanism.items()
+            lines.append(
+                f"  {entry.name} ({entry.guarantee}): {entry.describe()}"
             )
-            lines.append(f"  {entry.name} ({entry.guarantee}): {parameters}")
             lines.append(f"    reads {entry.reads}")
         together = self._ledger.epsilon(entries)
         sampled = any("sampling_rate" in e.mechanism for e in entries)

@@ -13,7 +13,7 @@ from keras_fm.callbacks.published_pretraining import (
     pretraining_entry,
 )
 from keras_fm.layers.perturbed_input import PerturbedInputLayer
-from keras_fm.ledger import LedgerEntry
+from keras_fm.ledger_entry import LedgerEntry
 
 ORDERS = ("linear", "quadratic")
 RELEVANCE_FORMS = ("paper", "code")

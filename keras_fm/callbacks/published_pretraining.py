@@ -2,7 +2,7 @@
 
 from keras_fm.callbacks import model_check
 from keras_fm.layers.dp_pca import DPPCA
-from keras_fm.ledger import LedgerEntry
+from keras_fm.ledger_entry import LedgerEntry
 
 
 class PublishedPretraining:

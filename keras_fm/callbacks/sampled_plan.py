@@ -8,11 +8,8 @@ from keras_fm import release as release_lib
 from keras_fm.callbacks.proven_plan import ProvenPlan
 from keras_fm.callbacks.step import Step
 from keras_fm.datasets.poisson_batches import PoissonBatches
-from keras_fm.ledger import (
-    FLOATING_POINT,
-    BudgetExceededError,
-    LedgerEntry,
-)
+from keras_fm.ledger import BudgetExceededError
+from keras_fm.ledger_entry import FLOATING_POINT, LedgerEntry
 from keras_fm.objectives import (
     LayerCoefficientsObjective,
     NormHistogramObjective,

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm import domain
 from keras_fm.layers.hidden_state import HiddenStateLayer
 
 NOISE = ("once", "per_step")
@@ -110,8 +111,9 @@ class PerturbedInputLayer(HiddenStateLayer):
             bias_noise: `(units,)`, likewise; ignored without a bias.
 
         Raises:
-            ValueError: if a shape is wrong or noise was fixed before: the
-                objective of a fit is perturbed exactly once.
+            ValueError: if a shape is wrong, a number is not finite or noise
+                was fixed before: the objective of a fit is perturbed exactly
+                once.
         """
         given = np.shape(input_noise), np.shape(bias_noise)
         wanted = tuple(self.record_shape), (self.bias_units,)
@@ -124,6 +126,7 @@ class PerturbedInputLayer(HiddenStateLayer):
             raise ValueError(
                 f"The noise of layer '{self.name}' is fixed already."
             )
+        domain.check_noise(input_noise=input_noise, bias_noise=bias_noise)
         self._set_hidden("input_noise", np.asarray(input_noise))
         self._set_hidden("bias_noise", np.asarray(bias_noise))
         if self.noise == "per_step":

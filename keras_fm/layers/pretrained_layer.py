@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from keras_fm import domain
 from keras_fm.layers.hidden_state import (
     HiddenStateLayer,
     store_ledger,
@@ -70,7 +71,7 @@ class PretrainedLayer(HiddenStateLayer):
         raise NotImplementedError
 
     # Why the claim is not a proof; see `keras_fm.claims`.
-    claim_reason = None
+    claim_reason: str | None = None
 
     @property
     def is_perturbed(self):
@@ -85,7 +86,7 @@ class PretrainedLayer(HiddenStateLayer):
 
         Raises:
             ValueError: if the layer was perturbed or released before, or a
-                shape is wrong.
+                shape is wrong, or a number is not finite.
         """
         if self.is_perturbed or self.is_released:
             raise ValueError(
@@ -96,6 +97,7 @@ class PretrainedLayer(HiddenStateLayer):
             raise ValueError(
                 f"Noise must have shapes {self.noise_shapes}. Received: {given}"
             )
+        domain.check_noise(**noise)
         for name, value in noise.items():
             self._set_hidden(name, self._kept_noise(name, np.asarray(value)))
 

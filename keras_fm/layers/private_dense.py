@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm import domain
 from keras_fm.layers import coefficient_noise
 from keras_fm.layers.hidden_state import (
     HiddenStateLayer,
@@ -342,12 +343,16 @@ class PrivateDense(HiddenStateLayer):
             quadratic_noise: `(units, m, m)`.
 
         Raises:
-            ValueError: if the layer was perturbed or released before.
+            ValueError: if the layer was perturbed or released before, or a
+                number is not finite.
         """
         if self.is_perturbed or self.is_released:
             raise ValueError(
                 f"The objective of layer '{self.name}' is perturbed already."
             )
+        domain.check_noise(
+            linear_noise=linear_noise, quadratic_noise=quadratic_noise
+        )
         self._set_hidden("linear_noise", np.asarray(linear_noise))
         self._set_hidden(
             "quadratic_noise", coefficient_noise.symmetric(quadratic_noise)

@@ -12,6 +12,7 @@ from keras_fm.layers.perturbed_input import NOISE
 from keras_fm.layers.private_dense import PrivateDense
 from keras_fm.layers.random_features import RandomFeatures
 from keras_fm.layers.relevance_scaling import RelevanceScaling
+from keras_fm.models import dtype_scope
 from keras_fm.models.batch_standardization import BatchStandardization
 
 ARCHITECTURES = ("dense", "mnist", "cifar10")
@@ -331,6 +332,7 @@ class AdaptiveLaplace(keras.Model):
                 name: keras.saving.serialize_keras_object(self.get_layer(layer))
                 for name, layer in self._public_names.items()
             },
+            **dtype_scope.config(self),
         }
 
     @classmethod
@@ -341,4 +343,5 @@ class AdaptiveLaplace(keras.Model):
                 config[name] = keras.saving.deserialize_keras_object(
                     config[name], custom_objects=custom_objects
                 )
-        return cls(**config)
+        with dtype_scope.of(config):
+            return cls(**config)

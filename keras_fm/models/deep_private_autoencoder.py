@@ -7,7 +7,7 @@ from keras_fm.layers.normalization_layer import NormalizationLayer
 from keras_fm.layers.private_dense import PrivateDense
 from keras_fm.layers.private_encoder import PrivateEncoder
 from keras_fm.losses import PerturbedReconstruction
-from keras_fm.models import pretraining
+from keras_fm.models import dtype_scope, pretraining
 
 _BATCH = 1024
 
@@ -314,11 +314,17 @@ class DeepPrivateAutoencoder(keras.Model):
         return {"guarantee": "published", "lot": "data"}
 
     def get_config(self):
-        return {**self._arguments, "name": self.name}
+        return {
+            **self._arguments,
+            "name": self.name,
+            **dtype_scope.config(self),
+        }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        return cls(**config)
+        config = dict(config)
+        with dtype_scope.of(config):
+            return cls(**config)
 
 
 class Autoencoder(keras.Model):

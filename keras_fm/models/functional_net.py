@@ -121,7 +121,8 @@ class FunctionalNet(StackModel):
         below=(),
         **kwargs,
     ):
-        layers, below = list(layers), list(below)
+        layers = layer_stack.as_list(layers=layers)
+        below = layer_stack.as_list(below=below)
         if loss not in LOSSES:
             raise ValueError(
                 f"`loss` must be one of {LOSSES}. Received: loss={loss!r}"

@@ -3,11 +3,26 @@
 import keras
 from keras import ops
 
-from keras_fm import activations
+from keras_fm import activations, replicas
 from keras_fm.layers.normalization_layer import NormalizationLayer
 from keras_fm.models import affine_maps, output_losses
 
 _RESHAPES = (keras.layers.Flatten, keras.layers.Reshape)
+
+
+def as_list(**layers):
+    """The one list of layers that is given by its name, as a new list.
+
+    Raises:
+        ValueError: if it is no list of layers (one layer, say).
+    """
+    ((name, given),) = layers.items()
+    try:
+        return list(given)
+    except TypeError as e:
+        raise ValueError(
+            f"`{name}` must be a list of layers. Received: {name}={given!r}"
+        ) from e
 
 
 def check_layers(layers, dense_only=False):
@@ -137,11 +152,15 @@ def targets(loss, y, features):
 
 
 def total(rows):
-    """The sum of the records' weights; a batch may be all padding."""
-    return ops.maximum(ops.sum(rows), 1e-7)
+    """The sum of the records' weights over the whole batch, of all replicas;
+    a batch may be all padding."""
+    (found,) = replicas.total([ops.sum(rows)])
+    return ops.maximum(found, 1e-7)
 
 
 def mean(values, rows):
-    """Weighted mean over records; padding may hold anything."""
+    """Weighted mean over the records of the whole batch; padding may hold
+    anything."""
     values = ops.where(rows != 0, values, ops.zeros_like(values))
-    return ops.sum(values * rows) / total(rows)
+    (found,) = replicas.total([ops.sum(values * rows)])
+    return found / total(rows)

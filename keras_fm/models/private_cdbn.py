@@ -8,7 +8,7 @@ from keras_fm.layers.perturbed_conv2d import pair
 from keras_fm.layers.private_dense import PrivateDense
 from keras_fm.layers.private_encoder import PrivateEncoder
 from keras_fm.layers.random_features import RandomFeatures
-from keras_fm.models import pretraining
+from keras_fm.models import dtype_scope, pretraining
 from keras_fm.models.batch_standardization import BatchStandardization
 from keras_fm.models.energy_model import EnergyModel
 
@@ -404,13 +404,15 @@ class PrivateCDBN(keras.Model):
             **self._arguments,
             "name": self.name,
             "resting": self._resting,
+            **dtype_scope.config(self),
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
         resting = config.pop("resting", False)
-        model = cls(**config)
+        with dtype_scope.of(config):
+            model = cls(**config)
         if resting:
             model._rest()
         return model

@@ -685,7 +685,7 @@ def test_a_spent_budget_reads_nothing():
     p = published(data=Unreadable(), pretrained=dense_model())
     p.ledger.charge(
         [
-            fm.ledger.LedgerEntry(
+            fm.LedgerEntry(
                 name="earlier",
                 guarantee="claimed",
                 neighbours="replace_one",

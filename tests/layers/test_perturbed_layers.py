@@ -116,6 +116,8 @@ def test_conv_noise_shapes():
     for shapes in (((7, 6), 4), ((7, 6, 2), 5), ((6, 7, 2), 4)):
         with pytest.raises(ValueError, match="Noise must have shapes"):
             layer.fix_noise(*(np.zeros(shape) for shape in shapes))
+    with pytest.raises(ValueError, match="`bias_noise` must be finite"):
+        layer.fix_noise(np.zeros((7, 6, 2)), np.array([0.0, np.nan, 0.0, 0.0]))
     assert not layer.is_perturbed
 
 

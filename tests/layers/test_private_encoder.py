@@ -515,6 +515,10 @@ def test_hidden_noise_is_one_vector_for_all_records_while_training(policy):
 @pytest.mark.parametrize("noise_on", ["coefficients", "hidden"])
 def test_noise_is_fixed_once(noise_on):
     layer = published(noise_on=noise_on)
+    bad = {k: np.full_like(v, np.nan) for k, v in noise_for(layer).items()}
+    with pytest.raises(ValueError, match="must be finite") as e:
+        layer.fix_noise(**bad)
+    assert "nan" not in str(e.value) and not layer.is_perturbed
     layer.fix_noise(**noise_for(layer))
     before = [array(v) for v in layer._hidden.variables.values()]
     with pytest.raises(ValueError, match="'private_enc.*' is perturbed alr"):

@@ -72,6 +72,17 @@ def test_private_dense_objective_view():
     assert np.linalg.norm(row) <= layer.objective_bound * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_noise_that_is_not_finite(bad):
+    layer = PrivateDense(2)
+    layer.build((None, 3))
+    noise = np.ones((2, 4, 4))
+    noise[1, 2, 3] = bad
+    with pytest.raises(ValueError, match="`quadratic_noise` must be finite"):
+        layer.fix_noise(np.ones((4, 2)), noise)
+    assert not layer.is_perturbed
+
+
 def test_a_release_and_noise_exclude_each_other():
     layer = PrivateDense(2)
     layer.build((None, 3))

@@ -374,6 +374,7 @@ def test_bad_arguments(arguments, match):
     "layers, match",
     [
         ([], "end with"),
+        (keras.layers.Dense(2), "must be a list of layers"),
         ([keras.layers.Conv2D(2, 3)], "no per-record coefficients"),
         ([keras.layers.Flatten(), keras.layers.Dense(2)], "takes Dense;"),
         ([keras.layers.Dense(2, activation="softmax")], "activation"),

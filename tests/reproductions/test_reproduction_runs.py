@@ -12,7 +12,8 @@ import pytest
 
 from keras_fm import datasets, reproductions
 from keras_fm.budget import PrivacyBudget
-from keras_fm.ledger import Ledger, LedgerEntry
+from keras_fm.ledger import Ledger
+from keras_fm.ledger_entry import LedgerEntry
 from keras_fm.reproductions import report, session, training
 
 pytestmark = pytest.mark.usefixtures("untraced")

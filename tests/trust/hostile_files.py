@@ -12,7 +12,14 @@ import zipfile
 
 import numpy as np
 
-from keras_fm import budget, composition, ledger, mechanisms, release
+from keras_fm import (
+    budget,
+    composition,
+    ledger,
+    ledger_entry,
+    mechanisms,
+    release,
+)
 from keras_fm import objectives as objectives_lib
 from keras_fm.datasets import health_network, loaders
 
@@ -37,7 +44,7 @@ def ledger_file():
     entry = {"name": "head", "neighbours": "add_remove", "reads": "A and S"}
     made.charge(
         [
-            ledger.LedgerEntry(
+            ledger_entry.LedgerEntry(
                 **entry,
                 guarantee="proven",
                 mechanism=mechanisms.LaplaceMechanism(
@@ -46,7 +53,7 @@ def ledger_file():
                 proof="docs/proofs/cross_entropy.md",
                 notes=("n is public",),
             ),
-            ledger.LedgerEntry(
+            ledger_entry.LedgerEntry(
                 **entry,
                 guarantee="claimed",
                 mechanism={"claimed_epsilon": 0.25},

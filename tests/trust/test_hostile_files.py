@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import keras_fm as fm
-from keras_fm import datasets, ledger, stored_arrays
+from keras_fm import datasets, ledger_entry, stored_arrays
 
 SMALL = settings(
     max_examples=40,
@@ -292,7 +292,7 @@ def test_an_old_file_has_floating_point_noise():
     for entry in data["entries"]:
         del entry["noise"]
     found = fm.Ledger.from_json(json.dumps(data))
-    assert {e.noise for e in found.entries} == {ledger.FLOATING_POINT}
+    assert {e.noise for e in found.entries} == {ledger_entry.FLOATING_POINT}
 
 
 # Models ----------------------------------------------------------------------

@@ -20,8 +20,7 @@ LABELS = np.arange(N) % CLASSES
 RECORDS = np.random.default_rng(7).random((N, D)).astype("float32")
 
 
-def records_of(y):
-    return np.random.default_rng(8).random((len(y), D)).astype("float32")
+IMAGES = np.random.default_rng(9).random((N, 8, 8, 1)).astype("float32")
 
 
 def compiled(model, *loss, **arguments):
@@ -70,6 +69,33 @@ def steps():
     )
 
 
+def deep(**arguments):
+    return compiled(
+        fm.models.AdaptiveLaplace(
+            (D,), CLASSES, hidden=4, guarantee="published", **arguments
+        ),
+        fm.losses.TaylorCrossEntropy(),
+    )
+
+
+def convolutional(guarantee="proven"):
+    model = fm.models.PrivateCDBN(
+        (8, 8, 1), CLASSES, maps=((3, 3),), dense=4, guarantee=guarantee
+    )
+    return compiled(model, fm.losses.TaylorCrossEntropy())
+
+
+def projected():
+    inputs = keras.Input((D,))
+    x = fm.layers.NormalizationLayer()(inputs)
+    x = fm.layers.DPPCA(3)(x)
+    x = fm.layers.NormalizationLayer()(x)
+    outputs = fm.layers.PrivateDense(CLASSES, name="head")(x)
+    return compiled(
+        keras.Model(inputs, outputs), fm.losses.TaylorCrossEntropy()
+    )
+
+
 def perturbed():
     return compiled(
         keras.Sequential(
@@ -95,7 +121,22 @@ FORMS = {
     "dPA": (autoencoder, {}),
     "FunctionalNet": (network, {}),
     "DPMAC": (steps, {}),
+    "DPPCA": (projected, {}),
+    "pCDBN": (convolutional, {}),
+    "AdLM published": (deep, PUBLISHED),
+    "dPA published": (
+        lambda: autoencoder(guarantee="published"),
+        {"guarantee": "published", "lot": "data"},
+    ),
+    "pCDBN published": (
+        lambda: convolutional("published"),
+        {"guarantee": "published", "lot": "data"},
+    ),
 }
+
+
+def records_of(form):
+    return IMAGES if form.startswith("pCDBN") else RECORDS
 
 
 @pytest.fixture
@@ -192,22 +233,28 @@ def own_frames(error):
     )
 
 
-def everything(make, arguments, folder):
+def everything(form, folder):
     """A fit with all that writes, an error, and a fit that goes on."""
+    make, arguments = FORMS[form]
     arguments = dict(arguments)
+    records = records_of(form)
     budget = arguments.pop("budget", fm.PrivacyBudget(4.0, 1e-5))
     model = make()
     sampled = isinstance(model, fm.models.DPMAC)
-    data = (RECORDS, LABELS)
+    data = (records, LABELS)
+    if form == "AdLM published":
+        # The network whose relevance is perturbed.
+        arguments["pretrained"] = make()
     if sampled:
         data = (fm.datasets.PoissonBatches(*data, batch_size=20),)
     private = fm.callbacks.PrivateModel(
         budget,
-        data=(RECORDS, LABELS),
+        data=(records, LABELS),
         ledger=folder / "privacy.json",
         **arguments,
     )
-    public = records_of(LABELS)
+    public = np.random.default_rng(8).random(records.shape)
+    public = public.astype("float32")
     callbacks = [
         keras.callbacks.BackupAndRestore(str(folder / "backup")),
         private,
@@ -229,7 +276,7 @@ def everything(make, arguments, folder):
             )
     dumped = dict(epochs=3, verbose=0, validation_data=(public, LABELS))
     if hasattr(model, "pretrain"):
-        model.pretrain(RECORDS, private, epochs=1, verbose=0)
+        model.pretrain(records, private, epochs=1, verbose=0)
     with pytest.raises(ZeroDivisionError) as e:
         model.fit(*data, callbacks=[*callbacks, Fails()], **dumped)
     whole, own = own_frames(e.value)
@@ -251,10 +298,10 @@ def everything(make, arguments, folder):
 @pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize("form", FORMS)
 def test_no_secret_is_in_a_file(tmp_path, secrets, seeds, form):
-    private, model, whole, own = everything(*FORMS[form], tmp_path)
+    private, model, whole, own = everything(form, tmp_path)
     # A DPMAC draws its noise in the step, from a seed.
     assert len(seeds if form == "DPMAC" else secrets) >= 2
-    watch = secret_scan.Secrets(secrets, {"records": RECORDS})
+    watch = secret_scan.Secrets(secrets, {"records": records_of(form)})
     assert len(watch) > 100
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert len(files) >= 10
@@ -275,7 +322,7 @@ def test_no_secret_is_in_a_file(tmp_path, secrets, seeds, form):
 @pytest.mark.usefixtures("untraced")
 def test_the_scan_finds_what_is_there(tmp_path, secrets):
     """The releases themselves, and secrets that are put into files."""
-    private, *_ = everything(*FORMS["dense"], tmp_path)
+    private, *_ = everything("dense", tmp_path)
     released = private.release.statistics["quadratic"]
     known = secret_scan.Secrets({"release": released}, {})
     assert "release" in set().union(*known.found_under(tmp_path).values())
