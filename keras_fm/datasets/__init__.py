@@ -6,7 +6,8 @@ the schema of behaviour prediction, which `health_simulator` fills.
 """
 
 from keras_fm.datasets import health_network, health_simulator, pen_strokes
-from keras_fm.datasets.health_network import HealthNetwork, Windows
+from keras_fm.datasets.behavior_windows import Windows
+from keras_fm.datasets.health_network import HealthNetwork
 from keras_fm.datasets.loaders import DATASETS, load
 from keras_fm.datasets.poisson_batches import PoissonBatches
 

@@ -7,15 +7,14 @@ that `datasets.load("health_network")` returns is synthetic; `load_csv` reads
 one's own. Everything here is NumPy and the standard library.
 """
 
-import csv
 import dataclasses
-import json
 import math
-import os
 
 import numpy as np
 
 from keras_fm import domain
+from keras_fm.datasets import health_tables
+from keras_fm.datasets.behavior_windows import Windows
 
 # psi of a directed friendship for which no probability is given: every
 # friend counts in full. A public constant.
@@ -88,13 +87,13 @@ class HealthNetwork:
     resolution: str
     friendships: np.ndarray
     synthetic: bool
-    influence: np.ndarray = None
-    events: np.ndarray = None
+    influence: np.ndarray | None = None
+    events: np.ndarray | None = None
     event_names: tuple = ()
-    messages: np.ndarray = None
+    messages: np.ndarray | None = None
     topics: tuple = ()
-    competitions: np.ndarray = None
-    user_names: tuple = None
+    competitions: np.ndarray | None = None
+    user_names: tuple | None = None
 
     def __post_init__(self):
         names = _names("attribute_names", self.attribute_names)
@@ -402,177 +401,7 @@ class HealthNetwork:
         Args:
             folder: path; made if it does not exist.
         """
-        os.makedirs(folder, exist_ok=True)
-        group = {a: g for g, names in self.groups.items() for a in names}
-        schema = {
-            "attributes": [
-                {"name": name, "group": group[name], "bounds": [low, high]}
-                for name, (low, high) in zip(
-                    self.attribute_names, self.bounds.tolist()
-                )
-            ],
-            "activity": self.activity,
-            "active_threshold": self.active_threshold,
-            "resolution": self.resolution,
-            "steps": self.steps,
-            "topics": list(self.topics),
-            "synthetic": self.synthetic,
-        }
-        path = os.path.join(folder, "schema.json")
-        with open(path, "w", encoding="utf-8") as f:
-            json.dump(schema, f, indent=2)
-        user = self.user_names
-        _write(
-            folder,
-            "attributes.csv",
-            ("user", "step", *self.attribute_names),
-            (
-                [user[u], s, *map(_text, row)]
-                for u, rows in enumerate(self.attributes)
-                for s, row in enumerate(rows.tolist())
-            ),
-        )
-        _write(
-            folder,
-            "friendships.csv",
-            ("user", "friend"),
-            ([user[a], user[b]] for a, b in self.friendships),
-        )
-        _write(
-            folder,
-            "messages.csv",
-            ("sender", "receiver", "step", "topic"),
-            (
-                [user[a], user[b], s, self.topics[k] if k >= 0 else ""]
-                for a, b, s, k in self.messages
-            ),
-        )
-        _write(
-            folder,
-            "competitions.csv",
-            ("challenger", "opponent", "step"),
-            ([user[a], user[b], s] for a, b, s in self.competitions),
-        )
-        _write(
-            folder,
-            "events.csv",
-            ("step", *self.event_names),
-            (
-                [s, *map(_text, row)]
-                for s, row in enumerate(self.events.tolist())
-            ),
-        )
-        static = self.influence.ndim == 1
-        _write(
-            folder,
-            "influence.csv",
-            ("step", "source", "target", "probability"),
-            (
-                ["" if static else s, user[a], user[b], _text(p)]
-                for s, row in enumerate(np.atleast_2d(self.influence).tolist())
-                for (a, b), p in zip(self.directed_friendships.tolist(), row)
-            ),
-        )
-
-
-@dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Windows:
-    """Rows to predict behaviour from; made by `HealthNetwork.windows`.
-
-    Attributes:
-        x: float32 `(n, F)`, within `low` and `high`.
-        y: int64 `(n,)`, 0 or 1.
-        users, steps: int64 `(n,)`, the u and the t of each row.
-        names: tuple of F names, such as `"steps[t-1]"`.
-        columns: dict, "present", "history", "social", "events" to the slice
-            of their columns (empty where there are none).
-        low, high: float32 `(F,)`, public bounds.
-        reach: int, how many other users one user's attributes can enter.
-        note: str, what of other users is read, and how often one value is;
-            for a privacy statement.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    users: np.ndarray
-    steps: np.ndarray
-    names: tuple
-    columns: dict
-    low: np.ndarray
-    high: np.ndarray
-    reach: int
-    note: str
-
-    def __repr__(self):
-        return (
-            f"<Windows: {len(self)} rows, {len(self.names)} features, "
-            f"reach {self.reach}>"
-        )
-
-    def __len__(self):
-        return len(self.x)
-
-    def split(self, train=0.8):
-        """Splits by time: the first steps, and the rest.
-
-        Args:
-            train: float in (0, 1), the share of the steps that the first
-                part gets, rounded so that neither part is empty.
-
-        Returns:
-            Two `Windows`. Every step of the first is before every step of
-            the second. The last label of the first part is the activity at
-            the first step of the second.
-
-        Raises:
-            ValueError: if `train` is not in (0, 1) or there is but one step.
-        """
-        if not 0 < train < 1:
-            raise ValueError(
-                f"`train` must be between 0 and 1. Received: train={train}"
-            )
-        steps = np.unique(self.steps)
-        if len(steps) < 2:
-            raise ValueError(
-                "Windows of a single step cannot be split by time."
-            )
-        first = min(max(round(train * len(steps)), 1), len(steps) - 1)
-        early = self.steps < steps[first]
-        return self._take(np.flatnonzero(early)), self._take(
-            np.flatnonzero(~early)
-        )
-
-    def sample(self, rate, seed=0):
-        """Draws `round(rate n)` rows without replacement, in their order.
-
-        Args:
-            rate: float in (0, 1], the share of the rows.
-            seed: int, seed of the NumPy generator.
-
-        Returns:
-            `Windows` of at least one row.
-
-        Raises:
-            ValueError: if `rate` is not in (0, 1].
-        """
-        if not 0 < rate <= 1:
-            raise ValueError(f"`rate` must be in (0, 1]. Received: rate={rate}")
-        size = max(1, round(rate * len(self)))
-        rows = np.random.default_rng(seed).permutation(len(self))[:size]
-        return self._take(np.sort(rows))
-
-    def by_user(self):
-        """Orders the rows by user, then by step."""
-        return self._take(np.lexsort((self.steps, self.users)))
-
-    def _take(self, rows):
-        return dataclasses.replace(
-            self,
-            x=self.x[rows],
-            y=self.y[rows],
-            users=self.users[rows],
-            steps=self.steps[rows],
-        )
+        health_tables.write(self, folder)
 
 
 def counted_friendships(friendships, users, max_friends):
@@ -672,15 +501,17 @@ def load_csv(folder):
     >>> load_csv("network")
     <HealthNetwork synthetic daily: 254 users, 300 steps, ...>
     """
-    schema = _read_schema(folder)
+    schema = health_tables.read_schema(folder)
     names = [a["name"] for a in schema["attributes"]]
     groups = {}
     for a in schema["attributes"]:
         groups.setdefault(a["group"], []).append(a["name"])
-    attributes, users = _read_attributes(folder, names, schema.get("steps"))
+    attributes, users = health_tables.read_attributes(
+        folder, names, schema.get("steps")
+    )
     steps = attributes.shape[1]
-    friendships = _read_friendships(folder, users)
-    events, event_names = _read_events(folder, steps)
+    friendships = health_tables.read_friendships(folder, users)
+    events, event_names = health_tables.read_events(folder, steps)
     topics = schema.get("topics", ())
     return HealthNetwork(
         attributes=attributes,
@@ -692,12 +523,14 @@ def load_csv(folder):
         resolution=schema["resolution"],
         friendships=friendships,
         synthetic=schema.get("synthetic", False),
-        influence=_read_influence(folder, users, steps, friendships),
+        influence=health_tables.read_influence(
+            folder, users, steps, friendships, DEFAULT_INFLUENCE
+        ),
         events=events,
         event_names=event_names,
-        messages=_read_messages(folder, users, steps, topics),
+        messages=health_tables.read_messages(folder, users, steps, topics),
         topics=topics,
-        competitions=_read_competitions(folder, users, steps),
+        competitions=health_tables.read_competitions(folder, users, steps),
         user_names=tuple(users),
     )
 
@@ -774,357 +607,3 @@ def _note(social, max_friends, rows):
         "of users and steps are taken as public; a message or competition "
         "that an attribute counts belongs to the user of that row only."
     )
-
-
-# CSV ---------------------------------------------------------------------
-
-
-def _text(value):
-    """The shortest usual form that reads back as the same float32."""
-    return format(value, ".9g")
-
-
-def _write(folder, name, header, rows):
-    path = os.path.join(folder, name)
-    with open(path, "w", encoding="utf-8", newline="") as f:
-        writer = csv.writer(f)
-        writer.writerow(header)
-        writer.writerows(rows)
-
-
-class _Table:
-    """One CSV file; turns cells into values or into a readable error."""
-
-    def __init__(self, folder, name, required, others=()):
-        self.name = name
-        self.path = os.path.join(folder, name)
-        if not os.path.exists(self.path):
-            raise ValueError(f"{name} is missing in {folder!r}.")
-        self.header = next(self._lines(), [])
-        for column in required:
-            if column not in self.header:
-                raise ValueError(
-                    f"{name} lacks the column {column!r}. Expected the "
-                    f"columns {list(required)}."
-                )
-        for column in (*required, *others):
-            if self.header.count(column) > 1:
-                raise ValueError(f"{name} has the column {column!r} twice.")
-        self.place = {c: i for i, c in enumerate(self.header)}
-
-    def _lines(self):
-        try:
-            with open(self.path, encoding="utf-8-sig", newline="") as f:
-                yield from csv.reader(f, strict=True)
-        except (OSError, UnicodeDecodeError, csv.Error):
-            raise ValueError(
-                f"{self.name} cannot be read: expected a CSV file in UTF-8."
-            ) from None
-
-    def __iter__(self):
-        """Yields `(row number, cells)`; the header is row 1."""
-        for r, cells in enumerate(self._lines(), 1):
-            # Blank lines are no rows, but count.
-            if r == 1 or not cells:
-                continue
-            if len(cells) != len(self.header):
-                raise ValueError(
-                    f"{self.name}, row {r}: expected {len(self.header)} "
-                    f"cells, found {len(cells)}."
-                )
-            yield r, cells
-
-    def error(self, row, column, expected):
-        return ValueError(
-            f"{self.name}, row {row}, column {column!r}: expected {expected}."
-        )
-
-    def cell(self, row, cells, column, read, expected):
-        # `from None`: the original message would quote the cell.
-        try:
-            return read(cells[self.place[column]])
-        except (ValueError, KeyError):
-            raise self.error(row, column, expected) from None
-
-    def user(self, row, cells, column, users):
-        expected = "a user of attributes.csv"
-        return self.cell(row, cells, column, users.__getitem__, expected)
-
-    def step(self, row, cells, steps):
-        try:
-            step = int(cells[self.place["step"]])
-            if 0 <= step and (steps is None or step < steps):
-                return step
-        except ValueError:
-            pass
-        upto = "" if steps is None else f" to {steps - 1}"
-        raise self.error(row, "step", f"an integer from 0{upto}")
-
-    def share(self, row, cells, column):
-        try:
-            value = float(cells[self.place[column]])
-            if 0 <= value <= 1:
-                return value
-        except ValueError:
-            pass
-        raise self.error(row, column, "a number in [0, 1]")
-
-
-def _exists(folder, name):
-    return os.path.exists(os.path.join(folder, name))
-
-
-def _finite(value):
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond every float
-        return False
-
-
-def _read_schema(folder):
-    try:
-        with open(
-            os.path.join(folder, "schema.json"), encoding="utf-8-sig"
-        ) as f:
-            schema = json.load(f)
-    except FileNotFoundError:
-        raise ValueError(f"schema.json is missing in {folder!r}.") from None
-    except (OSError, RecursionError, ValueError) as e:
-        raise ValueError(f"schema.json cannot be read as JSON: {e}") from e
-
-    def require(condition, key, expected):
-        if not condition:
-            raise ValueError(f"schema.json, {key!r}: expected {expected}.")
-
-    def named(value):
-        return isinstance(value, str) and value
-
-    require(isinstance(schema, dict), "schema", "an object")
-    attributes = schema.get("attributes")
-    require(
-        isinstance(attributes, list) and attributes,
-        "attributes",
-        'a list of {"name", "group", "bounds"}',
-    )
-    for i, a in enumerate(attributes):
-        key = f"attributes[{i}]"
-        require(isinstance(a, dict), key, 'an object {"name", ...}')
-        require(named(a.get("name")), f"{key}.name", "a name")
-        require(named(a.get("group")), f"{key}.group", "a name")
-        bounds = a.get("bounds")
-        require(
-            isinstance(bounds, list)
-            and len(bounds) == 2
-            and all(map(_finite, bounds))
-            and bounds[0] < bounds[1],
-            f"{key}.bounds",
-            "[low, high], finite, low < high: public constants",
-        )
-    names = [a["name"] for a in attributes]
-    require(
-        len(set(names)) == len(names) and not {"user", "step"} & set(names),
-        "attributes",
-        'names that differ and are not "user" or "step"',
-    )
-    activity = schema.get("activity")
-    require(activity in names, "activity", "the name of an attribute")
-    threshold = schema.get("active_threshold")
-    require(_finite(threshold), "active_threshold", "a finite number")
-    resolution = schema.get("resolution")
-    require(named(resolution), "resolution", 'a name such as "daily"')
-    steps = schema.get("steps", 1)
-    whole = isinstance(steps, int) and not isinstance(steps, bool)
-    require(whole and steps > 0, "steps", "a positive integer")
-    topics = schema.get("topics", [])
-    require(
-        isinstance(topics, list)
-        and all(map(named, topics))
-        and len(set(topics)) == len(topics),
-        "topics",
-        "a list of names that differ",
-    )
-    synthetic = schema.get("synthetic", False)
-    require(isinstance(synthetic, bool), "synthetic", "true or false")
-    return schema
-
-
-def _read_attributes(folder, names, steps):
-    """float32 `(users, steps, A)` and the users' names with their index."""
-    table = _Table(folder, "attributes.csv", ("user", "step", *names))
-    # Both in the order of the rows, of which `seen` holds the places.
-    numbers, values = [], []
-    users, seen = {}, {}
-    places = [table.place[name] for name in names]
-    for r, cells in table:
-        name = cells[table.place["user"]]
-        if not name:
-            raise table.error(r, "user", "a name")
-        key = users.setdefault(name, len(users)), table.step(r, cells, steps)
-        if key in seen:
-            raise ValueError(
-                f"attributes.csv, row {r}: expected each user once at a "
-                "step; this user and step are also in row "
-                f"{numbers[seen[key]]}."
-            )
-        seen[key] = len(numbers)
-        numbers.append(r)
-        try:
-            row = [float(cells[p]) for p in places]
-        except ValueError:
-            row = [
-                table.cell(r, cells, column, float, "a number")
-                for column in names
-            ]
-        with np.errstate(over="ignore"):
-            row = np.array(row, np.float32)
-        if not np.isfinite(row).all():
-            column = names[int(np.argmin(np.isfinite(row)))]
-            raise table.error(r, column, "a finite number")
-        values.append(row)
-    if not values:
-        raise ValueError("attributes.csv holds no row.")
-    if steps is None:
-        steps = 1 + max(step for _, step in seen)
-    if len(seen) < len(users) * steps:
-        # Found before anything of the size users x steps is made.
-        user, step = next(
-            (u, s)
-            for u in range(len(users))
-            for s in range(steps)
-            if (u, s) not in seen
-        )
-        first = numbers[min(i for (u, _), i in seen.items() if u == user)]
-        raise ValueError(
-            "attributes.csv: expected every user at every step from 0 to "
-            f"{steps - 1}; the user of row {first} has no row for step "
-            f"{step}."
-        )
-    order = [seen[u, s] for u in range(len(users)) for s in range(steps)]
-    return np.stack(values)[order].reshape(len(users), steps, -1), users
-
-
-def _read_friendships(folder, users):
-    table = _Table(folder, "friendships.csv", ("user", "friend"))
-    pairs, seen = [], {}
-    for r, cells in table:
-        pair = [table.user(r, cells, c, users) for c in ("user", "friend")]
-        if pair[0] == pair[1]:
-            raise table.error(r, "friend", "another user, not oneself")
-        row = seen.setdefault(frozenset(pair), r)
-        if row != r:
-            raise ValueError(
-                f"friendships.csv, row {r}: expected each friendship once; "
-                f"this one is also in row {row}."
-            )
-        pairs.append(pair)
-    return np.array(pairs, np.int64).reshape(-1, 2)
-
-
-def _read_messages(folder, users, steps, topics):
-    if not _exists(folder, "messages.csv"):
-        return None
-    table = _Table(
-        folder, "messages.csv", ("sender", "receiver", "step"), ("topic",)
-    )
-    index = {"": -1, **{topic: k for k, topic in enumerate(topics)}}
-    rows = []
-    for r, cells in table:
-        topic = -1
-        if "topic" in table.place:
-            topic = table.cell(
-                r,
-                cells,
-                "topic",
-                index.__getitem__,
-                "one of schema.json's `topics`, or nothing",
-            )
-        rows.append(
-            [
-                table.user(r, cells, "sender", users),
-                table.user(r, cells, "receiver", users),
-                table.step(r, cells, steps),
-                topic,
-            ]
-        )
-    return np.array(rows, np.int64).reshape(-1, 4)
-
-
-def _read_competitions(folder, users, steps):
-    if not _exists(folder, "competitions.csv"):
-        return None
-    table = _Table(
-        folder, "competitions.csv", ("challenger", "opponent", "step")
-    )
-    rows = [
-        [
-            table.user(r, cells, "challenger", users),
-            table.user(r, cells, "opponent", users),
-            table.step(r, cells, steps),
-        ]
-        for r, cells in table
-    ]
-    return np.array(rows, np.int64).reshape(-1, 3)
-
-
-def _read_events(folder, steps):
-    if not _exists(folder, "events.csv"):
-        return None, ()
-    table = _Table(folder, "events.csv", ("step",))
-    names = [column for column in table.header if column != "step"]
-    if not all(names) or len(set(names)) < len(names):
-        raise ValueError("events.csv: expected column names that differ.")
-    events, seen = np.empty((steps, len(names)), np.float32), {}
-    for r, cells in table:
-        step = table.step(r, cells, steps)
-        row = seen.setdefault(step, r)
-        if row != r:
-            raise ValueError(
-                f"events.csv, row {r}: expected each step once; this one is "
-                f"also in row {row}."
-            )
-        events[step] = [table.share(r, cells, name) for name in names]
-    if len(seen) < steps:
-        step = next(s for s in range(steps) if s not in seen)
-        raise ValueError(
-            f"events.csv: expected every step from 0 to {steps - 1}; step "
-            f"{step} has no row."
-        )
-    return events, names
-
-
-def _read_influence(folder, users, steps, friendships):
-    if not _exists(folder, "influence.csv"):
-        return None
-    table = _Table(
-        folder, "influence.csv", ("step", "source", "target", "probability")
-    )
-    names = list(users)
-    edges = np.concatenate([friendships, friendships[:, ::-1]])
-    index = {(names[a], names[b]): e for e, (a, b) in enumerate(edges)}
-    place = [table.place[c] for c in ("source", "target", "step")]
-    # Row `steps` holds what is said of every step; NaN is not listed.
-    values = np.full((steps + 1, len(edges)), np.nan, np.float32)
-    rows = np.zeros(values.shape, int)
-    for r, cells in table:
-        source, target, step = (cells[p] for p in place)
-        edge = index.get((source, target))
-        if edge is None:
-            table.user(r, cells, "source", users)
-            table.user(r, cells, "target", users)
-            raise table.error(
-                r, "target", "a friend of the source in friendships.csv"
-            )
-        key = table.step(r, cells, steps) if step else steps, edge
-        if rows[key]:
-            raise ValueError(
-                f"influence.csv, row {r}: expected each step, source and "
-                f"target once; these are also in row {rows[key]}."
-            )
-        rows[key] = r
-        values[key] = table.share(r, cells, "probability")
-    usual = np.where(np.isnan(values[-1]), DEFAULT_INFLUENCE, values[-1])
-    if not rows[:-1].any():
-        return usual
-    return np.where(np.isnan(values[:-1]), usual, values[:-1])

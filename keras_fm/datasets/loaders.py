@@ -1,6 +1,7 @@
 """Loaders: the folder in KERAS_FM_DATA first, then the usual downloads."""
 
 import os
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from keras_fm.datasets import health_simulator
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def load(name):
+def load(name: str) -> Any:
     """Loads a data set by name: `(x, y), (x_test, y_test)` of images, or a
     health network.
 

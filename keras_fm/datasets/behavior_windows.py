@@ -1,0 +1,105 @@
+"""Rows to predict behaviour from."""
+
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Windows:
+    """Rows to predict behaviour from; made by `HealthNetwork.windows`.
+
+    Attributes:
+        x: float32 `(n, F)`, within `low` and `high`.
+        y: int64 `(n,)`, 0 or 1.
+        users, steps: int64 `(n,)`, the u and the t of each row.
+        names: tuple of F names, such as `"steps[t-1]"`.
+        columns: dict, "present", "history", "social", "events" to the slice
+            of their columns (empty where there are none).
+        low, high: float32 `(F,)`, public bounds.
+        reach: int, how many other users one user's attributes can enter.
+        note: str, what of other users is read, and how often one value is;
+            for a privacy statement.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    users: np.ndarray
+    steps: np.ndarray
+    names: tuple
+    columns: dict
+    low: np.ndarray
+    high: np.ndarray
+    reach: int
+    note: str
+
+    def __repr__(self):
+        return (
+            f"<Windows: {len(self)} rows, {len(self.names)} features, "
+            f"reach {self.reach}>"
+        )
+
+    def __len__(self):
+        return len(self.x)
+
+    def split(self, train=0.8):
+        """Splits by time: the first steps, and the rest.
+
+        Args:
+            train: float in (0, 1), the share of the steps that the first
+                part gets, rounded so that neither part is empty.
+
+        Returns:
+            Two `Windows`. Every step of the first is before every step of
+            the second. The last label of the first part is the activity at
+            the first step of the second.
+
+        Raises:
+            ValueError: if `train` is not in (0, 1) or there is but one step.
+        """
+        if not 0 < train < 1:
+            raise ValueError(
+                f"`train` must be between 0 and 1. Received: train={train}"
+            )
+        steps = np.unique(self.steps)
+        if len(steps) < 2:
+            raise ValueError(
+                "Windows of a single step cannot be split by time."
+            )
+        first = min(max(round(train * len(steps)), 1), len(steps) - 1)
+        early = self.steps < steps[first]
+        return self._take(np.flatnonzero(early)), self._take(
+            np.flatnonzero(~early)
+        )
+
+    def sample(self, rate, seed=0):
+        """Draws `round(rate n)` rows without replacement, in their order.
+
+        Args:
+            rate: float in (0, 1], the share of the rows.
+            seed: int, seed of the NumPy generator.
+
+        Returns:
+            `Windows` of at least one row.
+
+        Raises:
+            ValueError: if `rate` is not in (0, 1].
+        """
+        if not 0 < rate <= 1:
+            raise ValueError(f"`rate` must be in (0, 1]. Received: rate={rate}")
+        size = max(1, round(rate * len(self)))
+        rows = np.random.default_rng(seed).permutation(len(self))[:size]
+        return self._take(np.sort(rows))
+
+    def by_user(self):
+        """Orders the rows by user, then by step."""
+        return self._take(np.lexsort((self.steps, self.users)))
+
+    def _take(self, rows):
+        return dataclasses.replace(
+            self,
+            x=self.x[rows],
+            y=self.y[rows],
+            users=self.users[rows],
+            steps=self.steps[rows],
+        )
