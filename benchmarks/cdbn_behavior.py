@@ -21,6 +21,7 @@ from absl import app, flags, logging
 from results_file import ResultsFile
 
 import keras_fm as fm
+from keras_fm.reproductions import training
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _NAME = flags.DEFINE_string("name", "cdbn_behavior", "Name of the files.")
@@ -49,20 +50,6 @@ PROVEN = {
     "dpah_proven": "dPAH, proven",
     "dp_sgd": "DP-SGD, logistic, proven",
 }
-
-
-def above(model, x):
-    """The layers above the resting RBMs as a model of its own, and what they
-    read. The output layer keeps its noise."""
-    maps = model.get_layer("flatten").output
-    below = keras.Model(model.inputs[0], maps)
-    inputs = outputs = keras.Input(maps.shape[1:])
-    names = [layer.name for layer in model.layers]
-    for layer in model.layers[names.index("flatten") + 1 :]:
-        outputs = layer(outputs)
-    return keras.Model(inputs, outputs), below.predict(
-        x, batch_size=1000, verbose=0
-    )
 
 
 class Watch(keras.callbacks.Callback):
@@ -117,8 +104,8 @@ def trained(train, test, polynomial, epsilon):
         train.x, train.y, batch_size=BATCH, callbacks=callbacks, verbose=0
     )
     found = {"1": accuracy(model, test.x, test.y)}
-    head, maps = above(model, train.x)
-    _, test_maps = above(model, test.x)
+    head, maps = training.above_maps(model, train.x)
+    _, test_maps = training.above_maps(model, test.x)
     head.compile(keras.optimizers.Adam(1e-3), fm.losses.TaylorCrossEntropy())
     head.fit(
         maps,

@@ -30,6 +30,7 @@ from results_file import ResultsFile
 
 import keras_fm as fm
 from keras_fm import filters
+from keras_fm.reproductions import training
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _NAME = flags.DEFINE_string("name", "cdbn_mnist", "Name of the files.")
@@ -77,20 +78,6 @@ def proven(kind, train, test, epsilon):
         )
     score = model.evaluate(*test, batch_size=2000, verbose=0)[1]
     return [float(score)], private.ledger
-
-
-def above(model, x):
-    """The layers above the resting RBMs as a model of its own, and what they
-    read. The output layer keeps its noise."""
-    maps = model.get_layer("flatten").output
-    below = keras.Model(model.inputs[0], maps)
-    inputs = outputs = keras.Input(maps.shape[1:])
-    names = [layer.name for layer in model.layers]
-    for layer in model.layers[names.index("flatten") + 1 :]:
-        outputs = layer(outputs)
-    return keras.Model(inputs, outputs), below.predict(
-        x, batch_size=1000, verbose=0
-    )
 
 
 class Watch(keras.callbacks.Callback):
@@ -144,8 +131,8 @@ def published(kind, train, test, epsilon, degree=7):
     model.compile(keras.optimizers.Adam(1e-3), fm.losses.TaylorCrossEntropy())
     model.fit(x, y, batch_size=LOT, callbacks=callbacks, verbose=0)
     found = [accuracy(model, *test)]
-    head, maps = above(model, x)
-    _, test_maps = above(model, test[0])
+    head, maps = training.above_maps(model, x)
+    _, test_maps = training.above_maps(model, test[0])
     head.compile(keras.optimizers.Adam(1e-3), fm.losses.TaylorCrossEntropy())
     head.fit(
         maps,

@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np  # noqa: E402
 from absl import app, flags  # noqa: E402
 
-from keras_fm import lattice_noise, mechanisms  # noqa: E402
+from keras_fm import discrete_noise, mechanisms  # noqa: E402
 
 _SAMPLES = flags.DEFINE_integer("samples", 1_000_000, "Samples a repeat.")
 _REPEATS = flags.DEFINE_integer("repeats", 9, "Repeats; medians are shown.")
@@ -34,11 +34,11 @@ SCALES = (1, 1000, 2**20, 2**40)
 SIZES = (10**4, 10**5, 10**6, 10**7)
 LAWS = {
     "Laplace": (
-        lattice_noise.DiscreteLaplace,
+        discrete_noise.DiscreteLaplace,
         lambda generator, size: generator.laplace(0.0, 3.0, size),
     ),
     "Gaussian": (
-        lambda scale: lattice_noise.DiscreteGaussian(scale**2),
+        lambda scale: discrete_noise.DiscreteGaussian(scale**2),
         lambda generator, size: generator.normal(0.0, 3.0, size),
     ),
 }
@@ -53,7 +53,7 @@ def seconds(draw, *arguments):
 def main(_):
     size = _SAMPLES.value
     generator = np.random.default_rng(0)
-    sources = lattice_noise.OSWords(), lattice_noise.SeededWords(0)
+    sources = discrete_noise.OSWords(), discrete_noise.SeededWords(0)
     print(
         "| law | scale, steps | table, ms | million a second | seeded | NumPy "
         "| times NumPy's time |\n|---|---|---|---|---|---|---|"

@@ -3,13 +3,13 @@
 A continuous density sampled in floating point leaves holes and steps that an
 observer of the output can tell apart (Mironov 2012). Here a statistic is
 rounded to the multiples of a public power of two, the noise is an integer
-number of steps, and the sum is formed in 64-bit integers. Every sample has
-the stated law exactly, given uniform random bits: no floating point number
-decides one. Proofs: docs/proofs/lattice_noise.md.
+number of steps (`keras_fm.discrete_noise`), and the sum is formed in 64-bit
+integers. Proofs: docs/proofs/lattice_noise.md.
 
 Example:
 
 >>> import numpy as np
+>>> from keras_fm.discrete_noise import OSWords
 >>> release = gaussian_release(
 ...     sensitivity=1.0, noise_multiplier=4.0, dimension=3
 ... )
@@ -20,546 +20,27 @@ Example:
 True
 """
 
-import bisect
 import dataclasses
 import functools
 import math
-import numbers
-import os
 from fractions import Fraction
 
 import numpy as np
 
-# The random word of a draw: 32 bits for the block, then sign, acceptance, and
-# offset in the block. A wider block takes its offset from a second word.
-_ACCEPT_BITS = 15
-_OFFSET_BITS = 16
-_LARGEST_OFFSET_BITS = 40
-# Blocks of 2^m values with 2^9 to 2^10 blocks to a scale: one draw in about
-# 1500 then needs its exponential. Finer tables leave the cache.
-_SCALE_BITS = 9
-_COLUMN_BITS = 13
-_LARGEST_SCALE = 2 ** (_LARGEST_OFFSET_BITS + _SCALE_BITS + 1)
-# exp(-45) < 2^-64: blocks further out have no weight of their own.
-_FURTHEST_EXPONENT = 45
-# Precision of the table's exponentials, and of the first comparison.
-_TABLE_BITS = 128
-_ACCEPT_MASK = np.uint64(2**_ACCEPT_BITS - 1)
-# Draws handled at once: what they need stays in the second-level cache.
-_CHUNK = 2**14
+from keras_fm.discrete_noise import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    SymmetricSampler,
+    positive_fraction,
+    positive_integer,
+)
+
 # Numbers of a release handled at once: no large array but the result.
 _PART = 2**18
 # Sums of a saturated statistic and noise stay below 2^63.
 _SATURATION = 2.0**62
-_NOISE_LIMIT = 2**62
 # Variance, in steps squared, that pays for a lattice instead of the line.
 _SMOOTHING_VARIANCE = 4
-
-
-class OSWords:
-    """Random 64-bit words of the operating system's generator.
-
-    On Linux that is ChaCha20, keyed from and rekeyed with the kernel's
-    entropy. Nothing is kept in the process: there is no key to leak, and a
-    forked process draws different words.
-    """
-
-    private = True
-
-    def words(self, count):
-        """Returns `count` random words, `(count,)` uint64, read-only."""
-        return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
-
-    def __repr__(self):
-        return "<OSWords>"
-
-
-class SeededWords:
-    """Words that a seed determines, for tests and studies: not private.
-
-    Anybody who knows the seed can replay the noise and subtract it.
-
-    Args:
-        seed: int or sequence of ints.
-    """
-
-    private = False
-
-    def __init__(self, seed):
-        self._philox = np.random.Philox(np.random.SeedSequence(seed))
-
-    def generator(self):
-        """A NumPy generator of the same seed, far from these words."""
-        return np.random.Generator(self._philox.jumped())
-
-    def words(self, count):
-        """Returns the next `count` words, `(count,)` uint64."""
-        return self._philox.random_raw(count)
-
-    def __repr__(self):
-        return "<SeededWords (not private)>"
-
-    def __reduce__(self):
-        raise TypeError(
-            "SeededWords cannot be pickled or copied: its state would "
-            "reveal the noise."
-        )
-
-
-def exp_bounds(numerator, denominator, bits):
-    """Encloses `2**bits * exp(-numerator / denominator)` by integers.
-
-    A Taylor series at the argument over a power of two, then squarings, in
-    integers with every rounding directed outwards.
-
-    Args:
-        numerator: int >= 0.
-        denominator: int > 0.
-        bits: int > 0.
-
-    Returns:
-        Integers `(low, high)` with `low <= 2**bits * exp(...) <= high`. They
-        are equal or adjacent but for arguments next to a rounding boundary.
-
-    Example:
-
-    >>> exp_bounds(1, 1, 20)  # 2^20 / e = 385749.5...
-    (385749, 385750)
-    """
-    if numerator == 0:
-        return 1 << bits, 1 << bits
-    if numerator >= bits * denominator:
-        return 0, 1
-    work = bits + 32
-    argument = (numerator << work) // denominator
-    halvings = max(0, argument.bit_length() - work + 8)
-    # The same integer with more fractional bits is the argument halved.
-    places = work + halvings
-    one = 1 << places
-    total, term, k = one, one, 0
-    while term:
-        k += 1
-        term = (term * argument >> places) // k
-        total += -term if k % 2 else term
-    # At most two units are lost in each term, less than one in the rest.
-    low, high = total - 2 * k - 2, min(total + 2 * k + 2, one)
-    for _ in range(halvings):
-        low = low * low >> places
-        high = (high * high >> places) + 1
-    # The argument was rounded down by less than 2^-work.
-    low = max(low - (1 << places - work), 0)
-    return low >> places - bits, -(-high >> places - bits)
-
-
-class _SymmetricSampler:
-    """Integers x with probability proportional to `exp(-energy(|x|))`.
-
-    |x| is cut into blocks of 2^m values. A block is drawn with its largest
-    weight, by an alias table of 64-bit integers, a value in it uniformly, and
-    the value is accepted with its weight over that of the block. Nearly all
-    are accepted on 15 bits; the others are compared in Python's integers, to
-    as many further random bits as it takes. Past the last block, blocks have
-    weights halved again and again.
-
-    `energy` is a convex, increasing rational function, 0 at 0.
-    """
-
-    def __init__(self, scale):
-        """Builds the table, some 50 ms for large scales.
-
-        Args:
-            scale: Fraction, the distance over which the energy grows by
-                about one.
-        """
-        whole = max(1, math.floor(scale))
-        self._shift = max(0, whole.bit_length() - 1 - _SCALE_BITS)
-        self._width = 1 << self._shift
-        self._lay_blocks()
-        self._fill_table()
-
-    def _energy(self, x):
-        """Numerator and denominator of the energy of `x >= 0`."""
-        raise NotImplementedError
-
-    def _lay_blocks(self):
-        """Weights of blocks, of the tail, and of what is always rejected."""
-
-        def exponent(block):
-            return Fraction(*self._energy(block * self._width))
-
-        # The first block that needs no weight, if the table reaches it; two
-        # columns are left for the tail and for rejection.
-        blocks = bisect.bisect_left(
-            range(2**_COLUMN_BITS - 2), _FURTHEST_EXPONENT, key=exponent
-        )
-        # Over this many blocks of the tail a weight falls to less than half:
-        # exp(-7/10) < 1/2, and a convex energy never grows slower again.
-        self._tail_bits = 0
-        while exponent(blocks + 2**self._tail_bits) - exponent(
-            blocks
-        ) < Fraction(7, 10):
-            self._tail_bits += 1
-        tail = 2 ** (self._tail_bits + 1)
-        bounds = [
-            exp_bounds(*self._energy(block * self._width), _TABLE_BITS)
-            for block in range(blocks + 1)
-        ]
-        upper = [high for _, high in bounds]
-        total = sum(upper[:-1]) + tail * upper[-1]
-        # Integers up to 2^64 in all, after every weight is rounded up.
-        self._unit = ((2**64 - blocks - tail) << _TABLE_BITS) // total
-        self._weights = [-(-self._unit * high >> _TABLE_BITS) for high in upper]
-        self._blocks = blocks
-        used = sum(self._weights[:-1]) + tail * self._weights[-1]
-        self._masses = self._weights[:-1] + [
-            tail * self._weights[-1],
-            2**64 - used,
-        ]
-        # Numbers below these are accepted wherever in the block: no value in
-        # it weighs less than the first of the next one.
-        last = bounds[:-1] if self._shift == 0 else bounds[1:]
-        self._sure = [
-            (self._unit * low << _ACCEPT_BITS) // (weight << _TABLE_BITS)
-            for (low, _), weight in zip(last, self._weights[:-1])
-        ]
-
-    def _fill_table(self):
-        """Alias table (Walker 1977; Vose 1991), in integers."""
-        symbols = len(self._masses)
-        self._column_bits = (symbols - 1).bit_length()
-        columns = 2**self._column_bits
-        capacity = 2**64 // columns
-        left = self._masses + [0] * (columns - symbols)
-        threshold = [capacity] * columns
-        alias = list(range(columns))
-        poor = [i for i, mass in enumerate(left) if mass < capacity]
-        rich = [i for i, mass in enumerate(left) if mass > capacity]
-        while poor:
-            i, donor = poor.pop(), rich[-1]
-            threshold[i], alias[i] = left[i], donor
-            left[donor] -= capacity - left[i]
-            if left[donor] <= capacity:
-                rich.pop()
-                if left[donor] < capacity:
-                    poor.append(donor)
-        # A 64-bit number keeps its column i if it is below this.
-        self._threshold = [i * capacity + t for i, t in enumerate(threshold)]
-        self._alias = np.array(alias, np.int64)
-        # Half of the bits decide, unless they are those of the threshold.
-        self._high = np.array([t >> 32 for t in self._threshold], np.uint64)
-        # Of the tail and of rejections nothing is accepted at once.
-        sure = self._sure + [0] * (columns - len(self._sure))
-        self._sure = np.array(sure, np.uint64)
-
-    def sample(self, size, source):
-        """Draws `size` independent integers.
-
-        Args:
-            size: int >= 0.
-            source: `OSWords`, or `SeededWords` for tests.
-
-        Returns:
-            `(size,)` int64.
-
-        Raises:
-            OverflowError: if a sample is 2^62 or larger in absolute value,
-                which has probability below exp(-4000) at every scale.
-        """
-        out = np.empty(size, np.int64)
-        filled = 0
-        while filled < size:
-            # A few more than are missing, so that one pass mostly does.
-            missing = size - filled
-            count = min(_CHUNK, missing + missing // 256 + 8)
-            drawn = self._draw(count, source)[:missing]
-            out[filled : filled + len(drawn)] = drawn
-            filled += len(drawn)
-        return out
-
-    def _draw(self, count, source):
-        """The accepted ones of `count` draws."""
-        word = source.words(count)
-        high = word >> np.uint64(32)
-        column = (high >> np.uint64(32 - self._column_bits)).view(np.int64)
-        threshold = self._high.take(column)
-        alias = self._alias.take(column)
-        symbol = np.where(high < threshold, column, alias)
-        accept = (word >> np.uint64(_OFFSET_BITS)) & _ACCEPT_MASK
-        sure = accept < self._sure.take(symbol)
-        sure &= high != threshold
-        wide = self._shift > _OFFSET_BITS
-        offset = source.words(count) if wide else word
-        offset = (offset & np.uint64(self._width - 1)).view(np.int64)
-        x = (symbol << self._shift) | offset
-        negative = ((word >> np.uint64(31)) & np.uint64(1)).view(np.int64)
-        for i in np.flatnonzero(~sure):
-            value = self._decide(
-                self._symbol(int(high[i]), int(column[i]), source),
-                int(offset[i]),
-                int(accept[i]),
-                source,
-            )
-            sure[i] = value is not None
-            x[i] = value or 0
-        # Zero has one sign only; else it would come twice as often.
-        sure &= x >= negative
-        x = (x ^ -negative) + negative
-        return x if sure.all() else x[sure]
-
-    def _symbol(self, high, column, source):
-        """The symbol of 32 bits, with 32 more if they do not decide."""
-        threshold = self._threshold[column]
-        if high == threshold >> 32:
-            keeps = (high << 32 | _integer(source) >> 32) < threshold
-        else:
-            keeps = high < threshold >> 32
-        return column if keeps else int(self._alias[column])
-
-    def _decide(self, symbol, offset, accept, source):
-        """The value of a draw that is not accepted at once, or None.
-
-        Args:
-            symbol: int, a block, the tail, or rejection.
-            offset: int, position in the block.
-            accept: int, the first bits of the uniform number to compare.
-        """
-        if symbol > self._blocks:
-            return None
-        unit, block = self._unit, symbol
-        if symbol == self._blocks:
-            halvings = 0
-            while True:
-                word = _integer(source)
-                halvings += 64 - word.bit_length()
-                if word:
-                    break
-            block += halvings << self._tail_bits
-            block += _integer(source) >> 64 - self._tail_bits
-            unit <<= halvings
-        x = (block << self._shift) | offset
-        energy, weight = self._energy(x), self._weights[symbol]
-        bits = _ACCEPT_BITS
-        while True:
-            accept, bits = accept << 64 | _integer(source), bits + 64
-            low, high = exp_bounds(*energy, bits + 32)
-            if (accept + 1) * weight << 32 <= unit * low:
-                break
-            if accept * weight << 32 >= unit * high:
-                return None
-        if x >= _NOISE_LIMIT:
-            raise OverflowError(
-                f"A sample of {self!r} does not fit 64-bit integers."
-            )
-        return x
-
-
-def _integer(source):
-    """One random word as a Python integer."""
-    return int(source.words(1)[0])
-
-
-def bernoulli(probability, size, source):
-    """Independent coins that fall on `True` with exactly `probability`.
-
-    Args:
-        probability: a number in [0, 1], a float standing for the rational
-            number that it is; or a function from an int `bits` to integers
-            `(low, high)` with `low <= 2**bits * p <= high`, which come as
-            close to each other as the bits allow.
-        size: int >= 0.
-        source: `OSWords`, or `SeededWords` for tests.
-
-    Returns:
-        `(size,)` bool.
-
-    Raises:
-        ValueError: if a number is not in [0, 1].
-
-    Example:
-
-    >>> bernoulli(1.0, 3, SeededWords(1))
-    array([ True,  True,  True])
-    """
-    enclose = probability
-    if not callable(probability):
-        exact = Fraction(0)
-        if probability != 0:
-            exact = _positive_fraction("probability", probability)
-        if exact > 1:
-            raise ValueError(
-                "`probability` must be in [0, 1]. Received: "
-                f"probability={probability}"
-            )
-
-        def enclose(bits):
-            low, rest = divmod(exact.numerator << bits, exact.denominator)
-            return low, low + (rest > 0)
-
-    words = source.words(size)
-    low, high = enclose(64)
-    # A uniform number that starts with the word w is in [w, w + 1] / 2^64.
-    # Bounds may be 2^64, which no word holds: compared with those below.
-    drawn = words <= np.uint64(low - 1) if low else np.zeros(size, bool)
-    if high > low:
-        open_ = ~drawn & (words <= np.uint64(high - 1))
-        for i in np.flatnonzero(open_):
-            drawn[i] = _is_below(int(words[i]), enclose, source)
-    return drawn
-
-
-def _is_below(number, enclose, source):
-    """Whether a uniform number that starts with the 64 bits of `number` is
-    below an enclosed probability."""
-    bits = 64
-    while True:
-        number, bits = number << 64 | _integer(source), bits + 64
-        low, high = enclose(bits)
-        if number < low:
-            return True
-        if number >= high:
-            return False
-
-
-def uniform_integers(bound, size, source):
-    """Independent uniform integers in `[0, bound)`, by rejection.
-
-    Args:
-        bound: int from 1 to 2^32.
-        size: int >= 0.
-        source: `OSWords`, or `SeededWords` for tests.
-
-    Returns:
-        `(size,)` int64.
-
-    Example:
-
-    >>> uniform_integers(1, 2, SeededWords(1))
-    array([0, 0])
-    """
-    if not 1 <= _positive_integer("bound", bound) <= 2**32:
-        raise ValueError(
-            f"`bound` must be at most 2**32. Received: bound={bound}"
-        )
-    # The largest multiple of the bound: every residue is as frequent.
-    fair = 2**32 // bound * bound
-    out, filled = np.empty(size, np.int64), 0
-    while filled < size:
-        halves = source.words((size - filled + 1) // 2).view(np.uint32)
-        halves = halves[: size - filled].astype(np.int64)
-        halves = halves[halves < fair]
-        out[filled : filled + len(halves)] = halves % bound
-        filled += len(halves)
-    return out
-
-
-def _positive_fraction(name, value):
-    """`value` exactly, if it is a finite number greater than 0."""
-    exact = None
-    if isinstance(value, numbers.Rational) and not isinstance(value, bool):
-        # NumPy's integers would overflow inside a Fraction.
-        exact = Fraction(int(value.numerator), int(value.denominator))
-    elif isinstance(value, (float, np.floating)) and math.isfinite(value):
-        exact = Fraction(float(value))
-    if exact is None or exact <= 0:
-        raise ValueError(
-            f"`{name}` must be a finite number greater than 0. "
-            f"Received: {name}={value}"
-        )
-    return exact
-
-
-def _positive_integer(name, value):
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, numbers.Integral)
-        or value < 1
-    ):
-        raise ValueError(
-            f"`{name}` must be a positive integer. Received: {name}={value}"
-        )
-    return int(value)
-
-
-class DiscreteLaplace(_SymmetricSampler):
-    """Integers with probability proportional to `exp(-|x| / scale)`.
-
-    Also called two-sided geometric (Ghosh, Roughgarden and Sundararajan
-    2009). Added to integers of L1 sensitivity `D` it is `D / scale`-private,
-    exactly.
-
-    Args:
-        scale: positive number below 2^50: an int, a `Fraction`, or a float,
-            which stands for the rational number that it is.
-
-    Raises:
-        ValueError: if `scale` is not such a number.
-
-    Example:
-
-    >>> DiscreteLaplace(3).sample(4, SeededWords(1)).dtype
-    dtype('int64')
-    """
-
-    def __init__(self, scale):
-        self.scale = _positive_fraction("scale", scale)
-        if self.scale >= _LARGEST_SCALE:
-            raise ValueError(
-                f"`scale` must be below 2**50 steps of the lattice. "
-                f"Received: scale={scale}"
-            )
-        super().__init__(self.scale)
-
-    def _energy(self, x):
-        return x * self.scale.denominator, self.scale.numerator
-
-    @property
-    def variance(self):
-        """Variance, float: slightly below `2 * scale**2`."""
-        # 2 q / (1 - q)^2 = 1 / (2 sinh(1 / (2 scale))^2), without loss.
-        half = 1 / (2 * float(self.scale))
-        return 1 / (2 * math.sinh(half) ** 2) if half < 350 else 0.0
-
-    def __repr__(self):
-        return f"<DiscreteLaplace (scale={float(self.scale):g})>"
-
-
-class DiscreteGaussian(_SymmetricSampler):
-    """Integers with probability proportional to `exp(-x^2 / (2 variance))`.
-
-    The discrete Gaussian of Canonne, Kamath and Steinke (2020). Its variance
-    is at most the parameter, and equal to it but for a factor
-    `1 - O(exp(-19 variance))`.
-
-    Args:
-        variance: positive number below 2^100: an int, a `Fraction`, or a
-            float, which stands for the rational number that it is.
-
-    Raises:
-        ValueError: if `variance` is not such a number.
-
-    Example:
-
-    >>> DiscreteGaussian(9).sample(4, SeededWords(1)).dtype
-    dtype('int64')
-    """
-
-    def __init__(self, variance):
-        self.variance_parameter = _positive_fraction("variance", variance)
-        if self.variance_parameter >= _LARGEST_SCALE**2:
-            raise ValueError(
-                f"`variance` must be below 2**100 steps of the lattice "
-                f"squared. Received: variance={variance}"
-            )
-        super().__init__(Fraction(math.isqrt(int(self.variance_parameter))))
-
-    def _energy(self, x):
-        parameter = self.variance_parameter
-        return x * x * parameter.denominator, 2 * parameter.numerator
-
-    def __repr__(self):
-        return (
-            f"<DiscreteGaussian (variance={float(self.variance_parameter):g})>"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -600,8 +81,8 @@ class Lattice:
         >>> Lattice.for_statistic(1.0, 100, "l2").step  # 2^-14 / 10, down
         3.814697265625e-06
         """
-        largest = _positive_fraction("precision", precision)
-        largest *= _positive_fraction("sensitivity", sensitivity)
+        largest = positive_fraction("precision", precision)
+        largest *= positive_fraction("sensitivity", sensitivity)
         largest /= _rounding_cost(dimension, norm)
         return cls(_floor_log2(largest))
 
@@ -672,7 +153,7 @@ class Lattice:
         >>> Lattice(0).sensitivity(10.0, 4, "l1")
         Fraction(14, 1)
         """
-        before = _positive_fraction("sensitivity", sensitivity)
+        before = positive_fraction("sensitivity", sensitivity)
         before /= Fraction(2) ** self.exponent
         after = before + _rounding_cost(dimension, norm)
         if norm == "l1":
@@ -682,7 +163,7 @@ class Lattice:
 
 def _rounding_cost(dimension, norm):
     """Steps by which rounding can enlarge a distance; an upper bound."""
-    dimension = _positive_integer("dimension", dimension)
+    dimension = positive_integer("dimension", dimension)
     if norm == "l1":
         return Fraction(dimension)
     if norm == "l2":
@@ -716,7 +197,7 @@ class LatticeRelease:
 
     lattice: Lattice
     sensitivity: Fraction
-    sampler: _SymmetricSampler
+    sampler: SymmetricSampler
 
     def __call__(self, values, source):
         """Returns the noisy values, float64, all multiples of the step.
@@ -760,7 +241,7 @@ def laplace_release(*, sensitivity, epsilon, dimension, precision=2.0**-14):
     >>> float(release.sampler.scale) * release.lattice.step
     2.0001220703125
     """
-    epsilon = _positive_fraction("epsilon", epsilon)
+    epsilon = positive_fraction("epsilon", epsilon)
     lattice = Lattice.for_statistic(sensitivity, dimension, "l1", precision)
     after = lattice.sensitivity(sensitivity, dimension, "l1")
     return LatticeRelease(lattice, after, DiscreteLaplace(after / epsilon))
@@ -801,7 +282,7 @@ def gaussian_release(
     >>> round(stddev * release.lattice.step, 3)
     2.0
     """
-    multiplier = _positive_fraction("noise_multiplier", noise_multiplier)
+    multiplier = positive_fraction("noise_multiplier", noise_multiplier)
     lattice = Lattice.for_statistic(sensitivity, dimension, "l2", precision)
     after = lattice.sensitivity(sensitivity, dimension, "l2")
     variance = (multiplier * after) ** 2 + _SMOOTHING_VARIANCE
@@ -829,7 +310,7 @@ def log_ratio(dimension):
     >>> log_ratio(1_000_000) < 1e-27
     True
     """
-    dimension = _positive_integer("dimension", dimension)
+    dimension = positive_integer("dimension", dimension)
     # By Poisson summation the weights of a Gaussian on a shifted lattice add
     # up to the integral but for this fraction of it; doubled for both sums.
     error = 2 * math.exp(-2 * math.pi**2 * _SMOOTHING_VARIANCE)

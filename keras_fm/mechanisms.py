@@ -13,6 +13,7 @@ import collections
 import dataclasses
 import functools
 import math
+import typing
 from fractions import Fraction
 
 import numpy as np
@@ -21,7 +22,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld_lib
 from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 from scipy import optimize
 
-from keras_fm import lattice_noise
+from keras_fm import discrete_noise, lattice_noise
 
 # The privacy loss is rounded up to multiples of this fraction of epsilon.
 _RELATIVE_DISCRETIZATION = 1e-4
@@ -51,10 +52,10 @@ class NoiseSource:
     def __init__(self, reproducible_noise=None):
         self.reproducible = reproducible_noise is not None
         if self.reproducible:
-            self._source = lattice_noise.SeededWords(reproducible_noise)
+            self._source = discrete_noise.SeededWords(reproducible_noise)
             self._generator = self._source.generator()
         else:
-            self._source = lattice_noise.OSWords()
+            self._source = discrete_noise.OSWords()
             self._generator = np.random.Generator(np.random.Philox())
 
     def words(self, count):
@@ -95,7 +96,7 @@ class Mechanism(abc.ABC):
 
     sensitivity: float
 
-    norm = None
+    norm: typing.ClassVar[str | None] = None
     overflow_probability = 0.0
 
     def __post_init__(self):

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_fm.lattice_noise import (
+from keras_fm.discrete_noise import (
     DiscreteGaussian,
     DiscreteLaplace,
     OSWords,
-    gaussian_release,
-    laplace_release,
 )
+from keras_fm.lattice_noise import gaussian_release, laplace_release
 
 dp = pytest.importorskip("opendp.prelude")
 dp.enable_features("contrib")

@@ -19,7 +19,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from keras_fm import domain, lattice_noise
+from keras_fm import discrete_noise, domain
 from keras_fm.baselines.dpme import HistogramClassifier, PublicGrid
 
 # Points that are drawn at a time fill memory, whatever the grid.
@@ -61,8 +61,8 @@ def _empty_passes(scale, least, bits):
     of `scale` is `least >= 0` or more: q^least / (1 + q), q = exp(-1 /
     scale)."""
     n, d = scale.numerator, scale.denominator
-    low, high = lattice_noise.exp_bounds(least * d, n, bits)
-    one, q = 1 << bits, lattice_noise.exp_bounds(d, n, bits)
+    low, high = discrete_noise.exp_bounds(least * d, n, bits)
+    one, q = 1 << bits, discrete_noise.exp_bounds(d, n, bits)
     return (low << bits) // (one + q[1]), -(-(high << bits) // (one + q[0]))
 
 
@@ -76,7 +76,7 @@ def _kept_hits(cells, points, scale, least, bits):
     # The denominator is 1 / cells or more; none of its digits may be lost.
     work = bits + 2 * cells.bit_length() + 64
     low, high = _empty_passes(scale, least, work)
-    missed = lattice_noise.exp_bounds(points, cells, work)
+    missed = discrete_noise.exp_bounds(points, cells, work)
     one = 1 << work
     return (
         (low << bits) // (one - missed[0]),
@@ -100,7 +100,7 @@ def _one_more(k, bits):
     """Encloses `2**bits P(X > k | X >= k)`, X Poisson of mean 1."""
     # The tails are about 1 / k!.
     work = bits + 64 + 2 * k * k.bit_length()
-    low, high = lattice_noise.exp_bounds(1, 1, work)
+    low, high = discrete_noise.exp_bounds(1, 1, work)
 
     def tail(k):
         """k! P(X > k), 2^work times."""
@@ -126,7 +126,7 @@ def poisson(mean, source):
     """
     total, alive, k = 0, mean, 0
     while alive:
-        coins = lattice_noise.bernoulli(
+        coins = discrete_noise.bernoulli(
             functools.partial(_one_more, k), alive, source
         )
         alive, k = int(coins.sum()), k + 1
@@ -163,7 +163,7 @@ def noisy_cells(grid, occupied, counts, mechanism, threshold, source):
     points = poisson(mean, source)
     hits = np.empty((points, grid.num_dimensions + 1), np.uint16)
     for bound, columns in ((grid.bins, hits[:, :-1]), (2, hits[:, -1:])):
-        drawn = lattice_noise.uniform_integers(bound, columns.size, source)
+        drawn = discrete_noise.uniform_integers(bound, columns.size, source)
         columns[...] = drawn.reshape(columns.shape)
     # The first of equal rows is the occupied one, if there is one.
     both = np.concatenate([occupied.astype(np.uint16), hits])
@@ -171,7 +171,7 @@ def noisy_cells(grid, occupied, counts, mechanism, threshold, source):
     empty = first >= len(occupied)
     kept = np.empty(len(rows), bool)
     kept[~empty] = passed[first[~empty]]
-    kept[empty] = lattice_noise.bernoulli(
+    kept[empty] = discrete_noise.bernoulli(
         functools.partial(_kept_hits, grid.cells, mean, scale, least),
         int(empty.sum()),
         source,

@@ -1,13 +1,15 @@
 """DP-MAC: its classifier, its auto-encoder, what its noise is worth."""
 
+import typing
+
 import keras
 import numpy as np
 
-from keras_fm import datasets, mechanisms, sampling
+from keras_fm import mechanisms, sampling
 from keras_fm.budget import PrivacyBudget
 from keras_fm.callbacks import PrivateModel
-from keras_fm.layers import DPPCA, NormalizationLayer
-from keras_fm.models import DPMAC, DeepPrivateAutoencoder
+from keras_fm.models import DeepPrivateAutoencoder
+from keras_fm.reproductions import dpmac_networks as networks
 from keras_fm.reproductions import facts, sources, training
 from keras_fm.reproductions.experiment import (
     ACCURACY,
@@ -18,10 +20,6 @@ from keras_fm.reproductions.experiment import (
     Series,
 )
 
-_DELTA = 1e-5
-# Drawn strokes that a public start sees at a time.
-_STROKE_BATCH = 250
-
 
 def _flat(name):
     return tuple(
@@ -31,39 +29,10 @@ def _flat(name):
 
 
 def _fit(model, optimizer, train, job, batch, epochs):
-    """Trains in one of three ways; the ledger, or `None` without noise."""
-    x, y = train
-    batch = min(batch, len(x) // 4)
-    model.compile(optimizer)
-    if job.series == "twin":
-        _set_exact_components(model, x)
-        model.fit(x, y, batch_size=batch, epochs=epochs, verbose=0)
-        return None
-    arguments, given = {}, {"x": x, "y": y, "batch_size": batch}
-    if job.series == "published":
-        arguments = {
-            "data": train,
-            "batch_size": batch,
-            "guarantee": "published",
-            "neighbours": "add_remove",
-        }
-    else:
-        given = {"x": datasets.PoissonBatches(x, y, batch_size=batch)}
-    private = PrivateModel(PrivacyBudget(job.epsilon, _DELTA), **arguments)
-    model.fit(**given, epochs=epochs, callbacks=[private], verbose=0)
-    return private.ledger
-
-
-def _set_exact_components(model, x):
-    """The components without noise, for the twin."""
-    for layer in model.layers:
-        if isinstance(layer, DPPCA):
-            inputs = keras.Model(model.inputs[0], layer.input)
-            found = inputs.predict(x, batch_size=2000, verbose=0)
-            values, vectors = np.linalg.eigh(found.T @ found)
-            top = slice(-1, -layer.units - 1, -1)
-            mean = np.zeros(layer.input_dim)
-            layer.set_components(mean, vectors[:, top], values[top])
+    batch = min(batch, len(train[0]) // 4)
+    return networks.fit(
+        model, optimizer, train, job.series, job.epsilon, batch, epochs
+    )
 
 
 # The classifier ------------------------------------------------------------
@@ -71,22 +40,9 @@ def _set_exact_components(model, x):
 
 def _classifier(job, context):
     if job.series == "dp_sgd":
-        return training.dense_dp_sgd(job, context, _DELTA)
+        return training.dense_dp_sgd(job, context, networks.DELTA)
     train, test = context.data
-    inputs = train[0].shape[1]
-    model = DPMAC(
-        (inputs,),
-        [keras.layers.Dense(300, activation="relu"), keras.layers.Dense(10)],
-        clip=[0.03, 0.3],
-        z_steps=1,
-        z_optimizer=keras.optimizers.SGD(0.1),
-        below=[
-            NormalizationLayer(),
-            DPPCA(min(60, inputs), whitening=0.25),
-            NormalizationLayer(),
-            keras.layers.Rescaling(8.0),
-        ],
-    )
+    model = networks.classifier(train[0].shape[1])
     batch, epochs, rate = _classifier_setting(job.epsilon)
     epochs = max(1, round(epochs * context["share_of_epochs"]))
     if job.epsilon is not None and job.epsilon >= 8:
@@ -110,14 +66,6 @@ def _classifier_setting(epsilon):
 # The auto-encoder ----------------------------------------------------------
 
 
-def _layers(inputs):
-    """300-100-20-100-300, and the inputs again."""
-    return [
-        keras.layers.Dense(units, activation="tanh")
-        for units in (300, 100, 20, 100, 300)
-    ] + [keras.layers.Dense(inputs, activation="sigmoid")]
-
-
 def _squared_error(reconstructed, x):
     """Summed over pixels, mean over images, as the paper prints it."""
     missed = np.clip(reconstructed, 0.0, 1.0) - x
@@ -128,7 +76,9 @@ def _autoencoder(job, context):
     (x, _), (x_test, _) = context.data
     if job.series == "dpa_20":
         model = DeepPrivateAutoencoder(x.shape[1:], hidden=(20,))
-        private = PrivateModel(PrivacyBudget(job.epsilon, _DELTA), data=x)
+        private = PrivateModel(
+            PrivacyBudget(job.epsilon, networks.DELTA), data=x
+        )
         model.pretrain(x, private)
         found, ledger = model.reconstruct(x_test), private.ledger
     elif job.series == "strokes":
@@ -142,117 +92,22 @@ def _autoencoder(job, context):
 
 
 def _from_scratch(job, context, x):
-    model = DPMAC(
-        x.shape[1:],
-        _layers(x.shape[1]),
-        loss="squared_error",
-        clip=0.03,
-        z_steps=10,
-        z_optimizer=keras.optimizers.SGD(0.1),
-    )
-    ledger = _fit(
-        model,
-        keras.optimizers.Adam(3e-3),
-        (x, x),
-        job,
-        500,
-        context["epochs"],
-    )
+    inputs = x.shape[1]
+    model = networks.autoencoder(networks.autoencoder_layers(inputs), inputs)
+    optimizer = keras.optimizers.Adam(3e-3)
+    ledger = _fit(model, optimizer, (x, x), job, 500, context["epochs"])
     return model, ledger
 
 
-def pen_strokes(shapes, variants, size):
-    """Drawings of random pen strokes that fill `size` x `size` pixels.
-
-    Public data: no record is read. `(n, size * size)` float32.
-    """
-    # In this many pixels the ink fills a square of `size`.
-    side = round(size * 22 / 16)
-    drawn, _ = datasets.pen_strokes.load(shapes, variants, image_size=side)
-    drawn = drawn[..., 0]
-
-    def window(ink):
-        """The pixels around the middle of the ink."""
-        first = ink.argmax(axis=1)
-        last = side - 1 - ink[:, ::-1].argmax(axis=1)
-        start = np.rint((first + last + 1 - size) / 2).astype(int)
-        return np.clip(start, 0, side - size)[:, None] + np.arange(size)
-
-    rows = window((drawn > 0.1).any(axis=2))[:, :, None]
-    columns = window((drawn > 0.1).any(axis=1))[:, None, :]
-    cut = drawn[np.arange(len(drawn))[:, None, None], rows, columns]
-    return cut.reshape(-1, size * size)
-
-
-def _public_weights(job, context, inputs):
-    """Weights of the layers trained on strokes alone, and median norms of the
-    strokes' own coefficients in the two last."""
-    size = round(inputs**0.5)
-    if size * size != inputs:
-        raise ValueError(
-            "Strokes are drawn on square grey images. Received: images of "
-            f"{inputs} values"
-        )
-
+def _after_strokes(job, context, x):
     def make():
         keras.utils.set_random_seed(job.seed)
-        layers = _layers(inputs)
-        plain = keras.Sequential([keras.Input((inputs,)), *layers])
-        steps = context["stroke_steps"]
-        drawn = pen_strokes(context["stroke_shapes"], 3, size)
-        rate = keras.optimizers.schedules.CosineDecay(4e-3, steps)
-        plain.compile(keras.optimizers.Adam(rate), "mse")
-        plain.fit(
-            drawn,
-            drawn,
-            batch_size=_STROKE_BATCH,
-            epochs=max(1, steps * _STROKE_BATCH // len(drawn)),
-            verbose=0,
+        return networks.public_start(
+            x.shape[1], context["stroke_shapes"], context["stroke_steps"]
         )
-        norms = _top_of(layers, inputs).coefficient_norms(
-            drawn[:5000], drawn[:5000]
-        )
-        return plain.get_weights(), np.median(norms, axis=0)
 
-    return context.once(("strokes", job.seed), make)
-
-
-def _top_of(layers, inputs):
-    """The two last layers as a DPMAC above the others, which stay."""
-    for layer in layers[:-2]:
-        layer.trainable = False
-    return DPMAC(
-        (inputs,),
-        layers[-2:],
-        loss="squared_error",
-        # One small step: the coefficients are those of back-propagation.
-        z_steps=1,
-        z_optimizer=keras.optimizers.SGD(0.02),
-        below=layers[:-2],
-    )
-
-
-def _after_strokes(job, context, x):
-    """Private steps of the two last layers after a public start."""
-    inputs = x.shape[1]
-    weights, thresholds = _public_weights(job, context, inputs)
-    layers = _layers(inputs)
-    whole = keras.Sequential([keras.Input((inputs,)), *layers])
-    whole.set_weights(weights)
-    model = _top_of(layers, inputs)
-    model.learn_thresholds(thresholds)
-    batches = datasets.PoissonBatches(x, x, batch_size=min(1000, len(x) // 4))
-    epochs = context["stroke_epochs"]
-    rate = keras.optimizers.schedules.CosineDecay(
-        2e-3, epochs * batches.num_batches
-    )
-    model.compile(keras.optimizers.Adam(rate))
-    private = PrivateModel(
-        PrivacyBudget(job.epsilon, _DELTA),
-        notes="initial weights and thresholds: from drawn pen strokes, public",
-    )
-    model.fit(batches, epochs=epochs, callbacks=[private], verbose=0)
-    return whole, private.ledger
+    start = context.once(("strokes", job.seed), make)
+    return networks.after_start(start, x, job.epsilon, context["stroke_epochs"])
 
 
 # The noise -----------------------------------------------------------------
@@ -292,7 +147,7 @@ def _noise(job, context):
     return Measured(curve=tuple(curve))
 
 
-_RIVAL = {"kind": "proven", "needs_dp_sgd": True}
+_RIVAL: dict[str, typing.Any] = {"kind": "proven", "needs_dp_sgd": True}
 
 EXPERIMENTS = (
     Experiment(

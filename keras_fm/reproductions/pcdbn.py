@@ -34,20 +34,6 @@ _POLYNOMIALS = {
 }
 
 
-def _above(model, x):
-    """The layers above the resting RBMs as a model of its own, and what they
-    read. The output layer keeps its noise."""
-    maps = model.get_layer("flatten").output
-    below = keras.Model(model.inputs[0], maps)
-    inputs = outputs = keras.Input(maps.shape[1:])
-    names = [layer.name for layer in model.layers]
-    for layer in model.layers[names.index("flatten") + 1 :]:
-        outputs = layer(outputs)
-    return keras.Model(inputs, outputs), below.predict(
-        x, batch_size=1000, verbose=0
-    )
-
-
 def _lot(context, records):
     return min(context["lot"], max(1, records // 4))
 
@@ -75,8 +61,8 @@ def _train(model, private, train, test, context):
         verbose=0,
     )
     curve = [(1, training.accuracy(model, *test))]
-    head, maps = _above(model, x)
-    _, test_maps = _above(model, test[0])
+    head, maps = training.above_maps(model, x)
+    _, test_maps = training.above_maps(model, test[0])
     head.compile(keras.optimizers.Adam(1e-3), TaylorCrossEntropy())
     watch = training.Watch(test_maps, test[1], context["epochs"])
     head.fit(

@@ -35,6 +35,30 @@ def fit_released(model, private, x, y, batch_size=1000):
     )
 
 
+def above_maps(model, x):
+    """What is above the resting RBMs of a `PrivateCDBN`, and what it reads.
+
+    Maps that rest need to be made once only. The output layer keeps its
+    noise.
+
+    Args:
+        model: a `PrivateCDBN` after its first epoch.
+        x: `(n, ...)` records.
+
+    Returns:
+        the layers above as a model of its own, and the maps of `x`.
+    """
+    maps = model.get_layer("flatten").output
+    below = keras.Model(model.inputs[0], maps)
+    inputs = outputs = keras.Input(maps.shape[1:])
+    names = [layer.name for layer in model.layers]
+    for layer in model.layers[names.index("flatten") + 1 :]:
+        outputs = layer(outputs)
+    return keras.Model(inputs, outputs), below.predict(
+        x, batch_size=1000, verbose=0
+    )
+
+
 class Watch(keras.callbacks.Callback):
     """Test accuracy after some epochs, in `curve`.
 
