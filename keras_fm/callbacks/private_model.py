@@ -1,8 +1,11 @@
 import hashlib
 import math
+import os
 import secrets
 import sys
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -92,7 +95,8 @@ class PrivateModel(keras.callbacks.Callback):
             although the model carries a release.
         start: `"minimiser"` (default) moves the output layer to the
             released optimum in closed form before the first step;
-            `"current"` leaves the weights where they are.
+            `"current"` leaves the weights where they are, which must be
+            those that the layer was built with.
         ridge_factor: float >= 0, ridge in units of the noise's spectral
             edge. A rule fixed in advance.
         n_public: whether the number of records is public. If `False`, `fit`
@@ -163,31 +167,31 @@ class PrivateModel(keras.callbacks.Callback):
 
     def __init__(
         self,
-        budget,
-        data=None,
-        guarantee="proven",
-        neighbours=None,
-        shares=None,
-        planned_releases=1,
-        new_release=False,
-        start="minimiser",
-        ridge_factor=0.5,
-        n_public=True,
-        batch_size=None,
-        published_orders=ORDERS,
-        lot="batch",
-        owners=None,
-        unit=None,
-        reach=0,
-        notes=(),
-        pretrained=None,
-        relevance_form="paper",
-        relevance_floor=1e-5,
-        planned_steps=None,
-        noise_multiplier=None,
-        reproducible_noise=None,
-        ledger=None,
-    ):
+        budget: budget_lib.PrivacyBudget | Ledger | float,
+        data: Any = None,
+        guarantee: str = "proven",
+        neighbours: str | budget_lib.Neighbours | None = None,
+        shares: Sequence[float] | None = None,
+        planned_releases: int = 1,
+        new_release: bool = False,
+        start: str = "minimiser",
+        ridge_factor: float = 0.5,
+        n_public: bool = True,
+        batch_size: int | None = None,
+        published_orders: Sequence[str] = ORDERS,
+        lot: str = "batch",
+        owners: Any = None,
+        unit: str | None = None,
+        reach: int = 0,
+        notes: Sequence[str] = (),
+        pretrained: Any = None,
+        relevance_form: str = "paper",
+        relevance_floor: float = 1e-5,
+        planned_steps: int | None = None,
+        noise_multiplier: float | None = None,
+        reproducible_noise: int | None = None,
+        ledger: str | os.PathLike | None = None,
+    ) -> None:
         super().__init__()
         if not isinstance(budget, (budget_lib.PrivacyBudget, Ledger)):
             budget = budget_lib.PrivacyBudget(budget)
@@ -294,8 +298,8 @@ class PrivateModel(keras.callbacks.Callback):
         self.relevance_floor = relevance_floor
         self.release = None
         self.relevance = None
-        self.releases = {}
-        self._ledger = ledger
+        self.releases: dict[str, Any] = {}
+        self._ledger: Any = ledger
         self._noise = mechanisms.NoiseSource(reproducible_noise)
         self._fingerprint_key = secrets.token_bytes(32)
         self._fingerprint = None
@@ -534,6 +538,8 @@ class PrivateModel(keras.callbacks.Callback):
             return False
         if not plan.was_trained_on_release:
             self._check_untrained()
+        if head is not None:
+            head.check_start(self.start)
         model_check.check_one_process(self.model)
         plan.check()
         self._warn_about_delta()

@@ -1,5 +1,7 @@
 import math
 import numbers
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -109,34 +111,34 @@ class ChebyshevCRBM(PretrainedLayer):
 
     def __init__(
         self,
-        filters,
-        kernel_size,
-        strides=1,
-        padding="same",
-        polynomial="chebyshev",
-        degree=7,
-        gain=1.0,
-        normalization="local",
-        scale=None,
-        size=5,
-        q=2.0,
-        a=1e-4,
-        beta=0.75,
-        visible="binary",
-        conditions=0,
-        noise="once",
-        sensitivity="paper",
-        bounds=(0.0, 1.0),
-        moment_order=2,
-        patch_bound=None,
-        clip=False,
-        standardize=True,
-        sparsity=1.5,
-        moment_strides=None,
-        centre=0.0,
-        trainable=False,
-        **kwargs,
-    ):
+        filters: int,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
+        padding: str = "same",
+        polynomial: str = "chebyshev",
+        degree: int = 7,
+        gain: float = 1.0,
+        normalization: str | None = "local",
+        scale: float | None = None,
+        size: int = 5,
+        q: float = 2.0,
+        a: float = 1e-4,
+        beta: float = 0.75,
+        visible: str = "binary",
+        conditions: int = 0,
+        noise: str = "once",
+        sensitivity: str = "paper",
+        bounds: tuple[float, float] = (0.0, 1.0),
+        moment_order: int = 2,
+        patch_bound: float | None = None,
+        clip: bool = False,
+        standardize: bool = True,
+        sparsity: float = 1.5,
+        moment_strides: int | Sequence[int] | None = None,
+        centre: float = 0.0,
+        trainable: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(trainable=trainable, **kwargs)
         self.filters = domain.check_count("filters", filters)
         self.kernel_size = pair("kernel_size", kernel_size)
@@ -693,6 +695,8 @@ class ChebyshevCRBM(PretrainedLayer):
     def set_filters(self, kernel, bias):
         """Filters and biases from those of patches.
 
+        The biases of visible units, which only records could teach, become 0.
+
         Args:
             kernel: `(patch_size, filters)`, of `v - centre`.
             bias: `(filters,)`.
@@ -707,6 +711,7 @@ class ChebyshevCRBM(PretrainedLayer):
             )
         self.kernel.assign(np.reshape(kernel, tuple(self.kernel.shape)))
         self.bias.assign(bias)
+        self.visible_bias.assign(np.zeros(self.visible_bias.shape))
 
     # Saving --------------------------------------------------------------
 

@@ -1,4 +1,6 @@
+import hashlib
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -69,18 +71,18 @@ class PrivateDense(HiddenStateLayer):
 
     def __init__(
         self,
-        units,
-        use_bias=True,
-        bias_feature=0.1,
-        feature_bound=1.0,
-        nonnegative=False,
-        clip=False,
-        quadratic_scale=1.0,
-        rounds=None,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        **kwargs,
-    ):
+        units: int,
+        use_bias: bool = True,
+        bias_feature: float = 0.1,
+        feature_bound: float = 1.0,
+        nonnegative: bool = False,
+        clip: bool = False,
+        quadratic_scale: float = 1.0,
+        rounds: Any = None,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         if not isinstance(units, int) or units <= 0:
             raise ValueError(
@@ -114,6 +116,7 @@ class PrivateDense(HiddenStateLayer):
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.input_spec = keras.layers.InputSpec(min_ndim=2)
         self._ledger_json = None
+        self._built_with = None
         # Set when a training step with the perturbed objective is traced.
         self.objective_in_use = False
 
@@ -140,6 +143,47 @@ class PrivateDense(HiddenStateLayer):
                 initializer=self.bias_initializer,
                 autocast=False,
             )
+        self._built_with = self._digest()
+
+    # Where training starts -----------------------------------------------
+
+    def check_start(self, start):
+        """Refuses to keep weights that records may have trained.
+
+        Args:
+            start: `"minimiser"` gives the layer released weights; `"current"`
+                keeps those it has.
+
+        Raises:
+            ValueError: if `start` is neither, or is `"current"` although the
+                layer has no release and other weights than it was built with.
+        """
+        if start not in ("minimiser", "current"):
+            raise ValueError(
+                '`start` must be "minimiser" or "current". Received: '
+                f"start={start!r}"
+            )
+        if start == "minimiser" or self.is_released:
+            return
+        if self._built_with is None or self._built_with != self._digest():
+            raise ValueError(
+                f"Layer '{self.name}' has other weights than it was built "
+                'with, and start="current" would keep them: no ledger knows '
+                'what they were trained on. Use start="minimiser", build a '
+                "new model, or give public weights as `kernel_initializer` "
+                "and `bias_initializer`."
+            )
+
+    def _digest(self):
+        """Of the weights; `None` where they have no value yet."""
+        digest = hashlib.blake2b()
+        try:
+            for weight in self.weights:
+                digest.update(ops.convert_to_numpy(weight).tobytes())
+        # Whatever a backend raises for weights that a traced step makes.
+        except Exception:
+            return None
+        return digest.digest()
 
     # The objective's view of the layer -----------------------------------
 
@@ -200,17 +244,14 @@ class PrivateDense(HiddenStateLayer):
 
         Raises:
             ValueError: if the release is of another objective, or the
-                ledger holds no entry of it.
+                ledger holds no entry of it, or `start` keeps weights that
+                records may have trained.
 
         Example:
 
         >>> layer.learn(Release.load("head.npz"), Ledger.load("ledger.json"))
         """
-        if start not in ("minimiser", "current"):
-            raise ValueError(
-                '`start` must be "minimiser" or "current". Received: '
-                f"start={start!r}"
-            )
+        self.check_start(start)
         objective = release.objective
         expected = self.objective(
             **{

@@ -341,6 +341,30 @@ def test_a_model_that_was_trained_without_protection():
     m = model()
     m.fit(x, y, verbose=0)
     refused("trained before its first release", m)
+    # Compiled anew it counts no steps, but its weights are what they are.
+    m.compile("adam", fm.losses.TaylorCrossEntropy())
+    refused("other weights than it was built with", m, start="current")
+    p = private((x, y))
+    m.fit(x, y, callbacks=[p], verbose=0)
+    assert p.ledger.epsilon() <= EPSILON
+
+
+def test_public_weights_to_start_from():
+    x, y = records()
+    kernel = np.full((6, 3), 0.25, "float32")
+    m = model(
+        head=fm.layers.PrivateDense(
+            3, kernel_initializer=keras.initializers.Constant(kernel)
+        ),
+        optimizer=keras.optimizers.SGD(0.0),
+    )
+    p = private((x, y), start="current")
+    m.fit(x, y, callbacks=[p], verbose=0)
+    np.testing.assert_array_equal(m.get_weights()[0], kernel)
+    # Later fits train on the release, whatever the weights are by then.
+    m.set_weights([w + 1 for w in m.get_weights()])
+    m.fit(x, y, callbacks=[p], verbose=0)
+    assert len(p.ledger.entries) == 1
 
 
 def test_wrong_models():

@@ -911,7 +911,10 @@ def test_set_filters_takes_the_order_of_patches():
     layer = built()
     rng = np.random.default_rng(0)
     kernel, bias = rng.normal(size=(12, 3)), rng.normal(size=3)
+    layer.visible_bias.assign(np.ones(layer.visible_bias.shape))
     layer.set_filters(kernel, bias)
+    # What a fit without noise may have left there.
+    assert not array(layer.visible_bias).any()
     v = images()
     wanted = patches_by_loops(layer, v, (1, 1)) @ kernel + bias
     made = array(layer.preactivation(v))
