@@ -1,7 +1,5 @@
-import hashlib
 import math
 import os
-import secrets
 import sys
 import warnings
 from collections.abc import Sequence
@@ -12,7 +10,7 @@ import numpy as np
 
 from keras_fm import budget as budget_lib
 from keras_fm import domain, mechanisms, sampling
-from keras_fm.callbacks import fit_arguments, model_check
+from keras_fm.callbacks import fit_arguments, model_check, same_data
 from keras_fm.callbacks.expansion_plan import ExpansionPlan
 from keras_fm.callbacks.proven_plan import ProvenPlan
 from keras_fm.callbacks.published_plan import (
@@ -301,8 +299,7 @@ class PrivateModel(keras.callbacks.Callback):
         self.releases: dict[str, Any] = {}
         self._ledger: Any = ledger
         self._noise = mechanisms.NoiseSource(reproducible_noise)
-        self._fingerprint_key = secrets.token_bytes(32)
-        self._fingerprint = None
+        self._fingerprint = same_data.Fingerprint()
 
     @staticmethod
     def _open_ledger(budget, neighbours, guarantee, owners, unit, path):
@@ -477,7 +474,7 @@ class PrivateModel(keras.callbacks.Callback):
         arguments = fit_arguments.of_running_fit(self.model) or {}
         arguments["steps"] = self._steps_of_fit(arguments)
         plan = self._make_plan(arguments)
-        self._check_fit(arguments)
+        fit_arguments.check(arguments, self)
         if self._first_epoch(arguments) >= self.params.get("epochs", 1):
             # A backup of a fit that was cut off after its last epoch.
             self._perturbed = []
@@ -547,7 +544,7 @@ class PrivateModel(keras.callbacks.Callback):
         self.release = plan.release
         self.releases = plan.releases
         self.relevance = plan.relevance
-        self._fingerprint = self._fingerprint_of(self.data)
+        self._fingerprint.take(self.data)
         self.new_release = False
         plan.install(self.start)
         return True
@@ -577,8 +574,7 @@ class PrivateModel(keras.callbacks.Callback):
             )
         records = plan.data
         if model.is_perturbed:
-            given = self._fingerprint_of(records)
-            if self._fingerprint is not None and given != self._fingerprint:
+            if self._fingerprint.differs(records):
                 raise ValueError(
                     "The data changed since the steps of this model were "
                     "paid for. Go on with the same records, or build a new "
@@ -597,7 +593,7 @@ class PrivateModel(keras.callbacks.Callback):
         self._warn_about_delta()
         plan.carry_out()
         self.releases = plan.releases
-        self._fingerprint = self._fingerprint_of(records)
+        self._fingerprint.take(records)
         return True
 
     def _check_untrained(self):
@@ -631,7 +627,7 @@ class PrivateModel(keras.callbacks.Callback):
                 )
             return False
         if self.lot == "batch":
-            self._check_lot(arguments)
+            fit_arguments.check_lot(arguments, self.batch_size)
         if plan.adaptive and (self.pretrained is None or self.data is None):
             raise ValueError(
                 f"Layer '{plan.adaptive.name}' has `adaptive=True`: its noise "
@@ -647,67 +643,7 @@ class PrivateModel(keras.callbacks.Callback):
             self.relevance = found.reshape(plan.adaptive.record_shape)
         return True
 
-    def _check_lot(self, arguments):
-        batch_size = arguments.get("batch_size")
-        if hasattr(arguments.get("x"), "shape"):
-            batch_size = 32 if batch_size is None else batch_size
-        if batch_size is not None and batch_size != self.batch_size:
-            raise ValueError(
-                "The published noise is divided by the lot size, so "
-                "PrivateModel and fit need the same `batch_size`. Received: "
-                f"{self.batch_size} and {batch_size}"
-            )
-
-    # Checks of the running fit -------------------------------------------
-
-    def _check_fit(self, arguments):
-        epochs = self.params.get("epochs", 1)
-        if epochs <= (arguments.get("initial_epoch") or 0):
-            raise ValueError(
-                "A fit without an epoch would be paid for and not trained. "
-                f"Received: epochs={epochs}"
-            )
-        callbacks = fit_arguments.callbacks(arguments)
-        if self in callbacks and any(
-            isinstance(c, keras.callbacks.BackupAndRestore)
-            for c in callbacks[callbacks.index(self) :]
-        ):
-            raise ValueError(
-                "Put BackupAndRestore before PrivateModel in `callbacks`: a "
-                "release that is restored after this callback began would "
-                "have been drawn, and paid for, a second time."
-            )
-        for name in ("class_weight", "sample_weight"):
-            if arguments.get(name) is not None:
-                raise ValueError(
-                    f"`{name}` changes what a record weighs, which the "
-                    "sensitivity does not cover. Remove it from fit; weigh "
-                    "classes by public constants after the release instead."
-                )
-        if self.guarantee == "published":
-            return
-        if arguments.get("validation_split"):
-            raise ValueError(
-                "`validation_split` would hold out records that the release "
-                "has read already. Split first, give PrivateModel the "
-                "training part as `data=`, and fit `validation_data=`."
-            )
-        if not self.n_public and not arguments.get("steps_per_epoch"):
-            raise ValueError(
-                "With `n_public=False` the number of steps must not depend "
-                "on the data: pass `steps_per_epoch` to fit."
-            )
-        for callback in fit_arguments.callbacks(arguments):
-            monitor = getattr(callback, "monitor", None)
-            if isinstance(monitor, str) and not (
-                monitor == "loss" or monitor.startswith("val_")
-            ):
-                raise ValueError(
-                    f"{type(callback).__name__} monitors {monitor!r}, a "
-                    "metric of the private records, and would make training "
-                    'depend on them again. Monitor "loss" (the released '
-                    "objective) or a metric of `validation_data`."
-                )
+    # What a fit shows -----------------------------------------------------
 
     def _hide_private_metrics(self, logs):
         if self.guarantee != "proven" or not logs:
@@ -735,33 +671,14 @@ class PrivateModel(keras.callbacks.Callback):
 
     # The same data on a second fit ---------------------------------------
 
-    def _fingerprint_of(self, data):
-        """A keyed hash that lives in this process only, or `None`.
-
-        It is never written anywhere: a hash of few records could be
-        searched.
-        """
-        if isinstance(data, np.ndarray):
-            data = (data,)
-        if not isinstance(data, (tuple, list)):
-            return None
-        digest = hashlib.blake2b(key=self._fingerprint_key)
-        for array in data:
-            array = np.ascontiguousarray(array)
-            digest.update(f"{array.shape}{array.dtype}".encode())
-            digest.update(array.view(np.uint8).data if array.size else b"")
-        return digest.digest()
-
     def _check_same_data(self, arguments):
-        if self._fingerprint is None:
-            return
         given = [self.data]
         x, y = arguments.get("x"), arguments.get("y")
         if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
             given.append((x, y))
         if isinstance(x, np.ndarray) and isinstance(self.data, np.ndarray):
             given.append(x)
-        if any(self._fingerprint_of(d) != self._fingerprint for d in given):
+        if any(map(self._fingerprint.differs, given)):
             raise ValueError(
                 "The data changed since the release that this model trains "
                 "on. Fit with the same data (free), fit without this "
