@@ -34,19 +34,30 @@ class PartialStatistics:
 
     Args:
         objective: an objective of `keras_fm.objectives` that is released in
-            one pass.
+            one pass, or one at given weights (`GradientObjective.at`).
         clip: whether records outside their bounds are scaled back instead of
             refused.
 
     Raises:
-        ValueError: if the objective is read in several passes (`rounds`).
+        ValueError: if the objective is read in several passes (`rounds`),
+            and no weights are given.
+
+    Example:
+
+    >>> objective = layer.objective()  # of a built PrivateDense
+    >>> here, there = (PartialStatistics(objective) for _ in range(2))
+    >>> here.add(h[:500], y[:500])
+    >>> there.add(h[500:], y[500:])
+    >>> here.merge(PartialStatistics.from_bytes(there.to_bytes(), objective))
     """
 
     def __init__(self, objective, clip=False):
         if not hasattr(objective, "entry_bounds"):
             raise ValueError(
                 "Only an objective that is released in one pass has partial "
-                f"statistics. Received: {type(objective).__name__}"
+                "statistics; one that is read at given weights has them at "
+                "those, `objective.at(weights)`. Received: "
+                f"{type(objective).__name__}"
             )
         self.objective, self.clip = objective, clip
         self._running = objective.zero()

@@ -1,8 +1,14 @@
 """One streaming pass over records in any form Keras users hold them."""
 
+import copy
 import math
+import queue
+import threading
 
 import numpy as np
+
+# Says that no batch follows.
+_END = object()
 
 
 def batches(data, batch_size=4096, labelled=True):
@@ -153,3 +159,69 @@ def batches_by_owner(data, owners, batch_size=4096, labelled=True):
         previous = end
     part = order[start:]
     yield x[part], y[part] if labelled else None, owners[part]
+
+
+def take_while_reading(batches, take):
+    """Calls `take(*batch)` for all batches, and reads on in the meantime.
+
+    Batches are read (and their features computed) where this is called:
+    readers, Keras' settings and scopes of `tf.distribute` never see another
+    thread. `take` runs in one other thread, batch after batch in order. At
+    most two batches are read ahead, and each is copied, since a reader may
+    fill the same array again.
+
+    What it raises, and when something is raised, is the same as in a plain
+    loop: the error of the first batch that has one. Then no batch is left
+    in memory and the thread has ended.
+
+    Args:
+        batches: iterable of tuples of arrays.
+        take: function of the arrays of a batch; plain NumPy.
+
+    Example:
+
+    >>> taken = []
+    >>> take_while_reading(((i,) for i in range(3)), taken.append)
+    >>> taken
+    [0, 1, 2]
+    """
+    batches = iter(batches)
+    # With the one in work and the one being read: two ahead.
+    waiting, failed = queue.Queue(maxsize=1), []
+
+    def work():
+        while (batch := waiting.get()) is not _END:
+            try:
+                if not failed:
+                    take(*batch)
+            # Also an interrupt: the reader must not wait for ever.
+            except BaseException as e:
+                failed.append(e)
+            del batch
+
+    thread = None
+    try:
+        for batch in batches:
+            if failed:
+                break
+            if thread is None:
+                thread = threading.Thread(target=work, daemon=True)
+                thread.start()
+            waiting.put(copy.deepcopy(batch))
+            del batch
+    except Exception:
+        # What failed first would have ended a plain loop.
+        _end(thread, waiting)
+        if failed:
+            raise failed.pop() from None
+        raise
+    finally:
+        _end(thread, waiting)
+    if failed:
+        raise failed.pop()
+
+
+def _end(thread, waiting):
+    if thread is not None and thread.is_alive():
+        waiting.put(_END)
+        thread.join()

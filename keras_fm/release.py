@@ -12,7 +12,13 @@ import math
 import numpy as np
 
 from keras_fm import budget as budget_lib
-from keras_fm import lattice_noise, objectives, stored_arrays, summation
+from keras_fm import (
+    discrete_noise,
+    objectives,
+    records,
+    stored_arrays,
+    summation,
+)
 from keras_fm import mechanisms as mechanisms_lib
 from keras_fm.ledger_entry import LATTICE, LedgerEntry
 from keras_fm.partial_statistics import PartialStatistics
@@ -90,7 +96,8 @@ def release(
     Args:
         objective: an objective of `keras_fm.objectives`.
         batches: iterable of what the objective accumulates, such as
-            `(features, labels)`; consumed once.
+            `(features, labels)`; consumed once, by the calling thread, while
+            another one sums what was read before.
         mechanism: from `calibrate`.
         ledger: the `Ledger` to charge; its relation is the one the
             mechanism's sensitivity must refer to.
@@ -113,7 +120,7 @@ def release(
             "A release reads every record, so it cannot be accounted as a "
             "sample of them. Use the mechanism of `calibrate`."
         )
-    entry = _checked_entry(objective, mechanism, ledger, name, noise, notes)
+    entry = checked_entry(objective, mechanism, ledger, name, noise, notes)
     partial = _summed(objective, batches, clip)
     try:
         return _perturbed(partial, mechanism, ledger, entry, noise)
@@ -140,7 +147,13 @@ def release_statistics(partial, *, mechanism, ledger, name, noise, notes=()):
     Raises:
         BudgetExceededError: if the ledger has too little left.
     """
-    entry = _checked_entry(
+    if type(partial.objective) not in RELEASES:
+        raise ValueError(
+            "Statistics at given weights are one read of several, which are "
+            "paid for together: `keras_fm.gathered_reads.GatheredReads`. "
+            f"Received: {partial!r}"
+        )
+    entry = checked_entry(
         partial.objective, mechanism, ledger, name, noise, notes
     )
     return _perturbed(partial, mechanism, ledger, entry, noise)
@@ -148,8 +161,7 @@ def release_statistics(partial, *, mechanism, ledger, name, noise, notes=()):
 
 def _summed(objective, batches, clip):
     partial = PartialStatistics(objective, clip)
-    for batch in batches:
-        partial.add(*batch)
+    records.take_while_reading(batches, partial.add)
     return partial
 
 
@@ -175,7 +187,7 @@ def _perturbed(partial, mechanism, ledger, entry, noise):
     )
 
 
-def _checked_entry(objective, mechanism, ledger, name, noise, notes):
+def checked_entry(objective, mechanism, ledger, name, noise, notes):
     """The entry of a release that the ledger allows.
 
     Raises:
@@ -248,7 +260,7 @@ class GradientReads:
                 "Several reads are accounted as a SampledGaussianMechanism. "
                 f"Received: {type(mechanism).__name__}"
             )
-        entry = _checked_entry(objective, mechanism, ledger, name, noise, notes)
+        entry = checked_entry(objective, mechanism, ledger, name, noise, notes)
 
         self._error = objective.rounding_error(mechanism.norm)
 
@@ -287,11 +299,13 @@ class GradientReads:
             raise ValueError("The weights overflowed; lower `learning_rate`.")
         self._left -= 1
         rate = self._mechanism.sampling_rate
-        total = summation.CompensatedSum()
-        total.add(np.zeros(self._objective.shapes[0]))
+        # As in `PartialStatistics`: the same bits in one process as in many.
+        total = summation.FixedPointSum(
+            self._objective.clip, self._objective.shapes[0]
+        )
         for rows, targets in self._checked():
             if rate < 1:
-                drawn = lattice_noise.bernoulli(rate, len(rows), self._noise)
+                drawn = discrete_noise.bernoulli(rate, len(rows), self._noise)
                 rows, targets = rows[drawn], targets[drawn]
             total.add(self._objective.total(rows, targets, weights))
         noisy = self._mechanism.perturb(
@@ -481,11 +495,27 @@ class QuadraticRelease(_SecondMoments):
         >>> release.ridge_path([0.25, 0.5, 1.0]).shape
         (3, 65, 10)
         """
+        return self.ridge_family(ridge_factors)[2]
+
+    def ridge_family(self, ridge_factors):
+        """The convex objectives of `minimise` for many ridges, which differ
+        in the ridge alone.
+
+        Args:
+            ridge_factors: `(k,)`, in units of the noise's spectral edge.
+
+        Returns:
+            tuple `(positive, ridges, minimisers)`: the positive part of A
+            `(m, m)`, what is added to its diagonal `(k,)`, and `(k, m, M)`.
+        """
         values, vectors = np.linalg.eigh(self.quadratic)
+        values = np.maximum(values, 0.0)
+        positive = (vectors * values) @ vectors.T
         ridges = np.asarray(ridge_factors, np.float64) * self.noise_edge()
-        values = np.maximum(values, 0.0) + ridges[:, None]
         rotated = vectors.T @ self._scaled_linear()
-        return vectors @ (_inverse(values)[..., None] * rotated)
+        inverse = _inverse(values + ridges[:, None])[..., None]
+        minimisers = vectors @ (inverse * rotated)
+        return (positive + positive.T) / 2, ridges, minimisers
 
     def _scaled_linear(self):
         linear = self.objective.linear_coefficients(self.linear)
@@ -693,6 +723,14 @@ class PatchMomentRelease(Release):
             filters, self.statistics["moments"], coefficients, scale
         )
         return total / self.count()
+
+    def energies(self, filters, coefficients, scale):
+        """`energy` filter by filter, `(K,)`: filters of many descents at
+        once."""
+        values = self.objective.values(
+            filters, self.statistics["moments"], coefficients, scale
+        )
+        return values / self.count()
 
     def energy_gradient(self, filters, coefficients, scale):
         """Gradient of `energy` by the filters, `(p, K)`."""

@@ -305,6 +305,50 @@ def test_the_released_energy_never_ends_above_its_start(noise):
             assert count == 6 or after < before
 
 
+def test_starts_side_by_side_end_where_they_end_alone():
+    release = released(patches(n=60), 4, 0.1)
+    mean, covariance = filters.centred_moments(release)
+    starts = np.concatenate(
+        [
+            filters.principal(covariance, 3)[None],
+            filters.random_starts(D, 3, restarts=4, seed=1),
+        ]
+    )
+    together = filters.descend(release, starts, mean, CUBIC, Z)
+    alone = [filters.descend(release, s, mean, CUBIC, Z) for s in starts]
+    # Rounding of larger products, seen through a few hundred steps.
+    for one, other in zip(together, alone):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    found = filters.energies(release, together, mean, CUBIC, Z)
+    wanted = [release.energy(full(k, mean), CUBIC, Z) for k in alone]
+    np.testing.assert_allclose(found, wanted, rtol=1e-9)
+
+
+def test_random_starts_are_orthonormal_and_follow_the_seed():
+    starts = filters.random_starts(D, 3, restarts=4, seed=1)
+    np.testing.assert_allclose(
+        starts.transpose(0, 2, 1) @ starts, [np.eye(3)] * 4, atol=1e-12
+    )
+    again = filters.random_starts(D, 3, restarts=4, seed=1)
+    np.testing.assert_array_equal(starts, again)
+    other = filters.random_starts(D, 3, restarts=4, seed=2)
+    assert np.abs(starts - other).max() > 0.1
+    assert filters.random_starts(D, 3, 0, 0).shape == (0, D, 3)
+
+
+def test_of_several_starts_the_least_released_energy_is_kept():
+    # Under such noise the principal directions are a poor start.
+    release = released(patches(n=30, seed=2), 4, 30.0, 2)
+    mean, _ = filters.centred_moments(release)
+    found = []
+    for restarts in (0, 8):
+        kernel, _ = learn(
+            release, 2, CUBIC, standardize=False, restarts=restarts
+        )
+        found.append(release.energy(full(kernel, mean), CUBIC, Z))
+    assert found[1] < found[0] - 0.1
+
+
 def test_a_straight_line_needs_no_descent():
     v = patches()
     for order in (2, 4):
@@ -341,5 +385,5 @@ def test_all_that_is_read_is_in_the_file_of_a_release(
         np.testing.assert_array_equal(a, b)
     assert list(inspect.signature(filters.learn).parameters) == [
         "release", "filters", "coefficients", "scale", "standardize",
-        "sparsity",
+        "sparsity", "restarts", "seed",
     ]  # fmt: skip

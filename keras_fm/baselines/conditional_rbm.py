@@ -3,6 +3,8 @@ import math
 import keras
 from keras import ops
 
+from keras_fm import replicas
+
 GROUPS = ("present", "history", "social", "events")
 _VISIBLE = ("binary", "gaussian")
 _OBJECTIVES = ("hybrid", "generative", "discriminative")
@@ -474,7 +476,7 @@ class ConditionalRBM(keras.Model):
             loss = loss * sample_weight
         self._label_loss.update_state(label_loss, sample_weight)
         self._reconstruction_error.update_state(error, sample_weight)
-        return ops.mean(loss)
+        return replicas.share(ops.mean(loss))
 
     # Inputs --------------------------------------------------------------
 

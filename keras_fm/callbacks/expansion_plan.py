@@ -11,6 +11,7 @@ from keras_fm.callbacks.proven_plan import ProvenPlan
 from keras_fm.callbacks.step import Step
 from keras_fm.ledger_entry import LedgerEntry
 from keras_fm.mechanisms import LaplaceMechanism
+from keras_fm.models.expansion_descent import ExpansionDescent
 
 
 class ExpansionPlan(ProvenPlan):
@@ -50,7 +51,7 @@ class ExpansionPlan(ProvenPlan):
                 "The published FunctionalNet has no private layers below. "
                 f"Received: '{self.pretrained[0][0].name}'"
             )
-        self._momentum = None
+        self._descent = ExpansionDescent(model, self.ridge_factor)
 
     # Names and shares ----------------------------------------------------
 
@@ -133,21 +134,10 @@ class ExpansionPlan(ProvenPlan):
 
     def _learn(self, release, last):
         """A step to the minimum of the released quadratic."""
-        model = self.trained
-        weights = model.augmented_weights()
-        if self._momentum is None:
-            self._momentum = [np.zeros_like(w) for w in weights]
-        quadratic = release.quadratic(self.ridge_factor, model.damping)
-        self._momentum = [
-            model.momentum * before - model.step_size * g / h
-            for before, (g, h) in zip(self._momentum, quadratic)
-        ]
-        minimiser = [w + move for w, move in zip(weights, self._momentum)]
+        # Where the last one leads, `install` decides.
+        self._descent.learn(release, move=not last)
         if last:
-            self._last = [h for _, h in quadratic], minimiser
             self.release = release
-        else:
-            model.set_augmented_weights(minimiser)
 
     def carry_out(self):
         before = self.trained.augmented_weights()
@@ -164,10 +154,7 @@ class ExpansionPlan(ProvenPlan):
 
     def install(self, start):
         """Gives the model the quadratic of the last round."""
-        curvatures, minimiser = self._last
-        self.trained.set_release(
-            curvatures, minimiser, self.ledger.to_json(), self.published
-        )
+        self._descent.install(self.ledger.to_json(), self.published)
         if start == "minimiser":
             self.trained.set_weights_from_minimiser()
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from keras_fm import relevance as relevance_lib
+from keras_fm import replicas
 from keras_fm.layers.dp_pca import DPPCA
 from keras_fm.layers.normalization_layer import NormalizationLayer
 from keras_fm.layers.perturbed_input import PerturbedInputLayer
@@ -40,7 +41,7 @@ def check_one_process(model):
     Raises:
         ValueError: saying how several processes share one release.
     """
-    count = _processes(model)
+    count = replicas.processes(model)
     if count > 1:
         raise ValueError(
             "Noise must be drawn once, but this training runs in several "
@@ -50,29 +51,6 @@ def check_one_process(model):
             "`layer.learn(release, ledger)`; see docs/scale.md. Received: "
             f"{count} processes"
         )
-
-
-def _processes(model):
-    """How many processes train this model together."""
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        strategy = getattr(model, "distribute_strategy", None)
-        resolver = getattr(strategy, "cluster_resolver", None)
-        if resolver is None:
-            return 1
-        jobs = resolver.cluster_spec().as_dict()
-        return sum(len(jobs.get(job, ())) for job in ("chief", "worker"))
-    if backend == "jax":
-        import jax
-
-        return jax.process_count()
-    if backend == "torch":
-        import torch
-
-        together = torch.distributed
-        if together.is_available() and together.is_initialized():
-            return together.get_world_size()
-    return 1
 
 
 def output_layer(model, needed=True):

@@ -3,8 +3,16 @@
 import dataclasses
 import math
 
-from keras_fm import claims, domain, mechanisms, records, sampling
+from keras_fm import (
+    claims,
+    domain,
+    mechanisms,
+    records,
+    replicas,
+    sampling,
+)
 from keras_fm import release as release_lib
+from keras_fm.callbacks import model_check
 from keras_fm.callbacks.proven_plan import ProvenPlan
 from keras_fm.callbacks.step import Step
 from keras_fm.datasets.poisson_batches import PoissonBatches
@@ -197,6 +205,19 @@ class SampledPlan(ProvenPlan):
             self._n, sampling="shuffled", batch_size=self.batch_size, **shared
         )
 
+    def _check_parts(self):
+        """Refuses batches that the devices cannot share equally: Keras would
+        stop at the first, after all were paid for."""
+        parts = replicas.parts_of_batch(self.trained)
+        rows = getattr(self.batches, "capacity", 0)
+        if rows % parts:
+            raise ValueError(
+                f"Keras divides every batch among {parts} devices, so its "
+                "rows must be a multiple of that: pass PoissonBatches "
+                f"`capacity={rows + -rows % parts}`. Received: "
+                f"capacity={rows}"
+            )
+
     @property
     def private(self):
         """Whether neither noise nor samples come from a known seed."""
@@ -205,6 +226,7 @@ class SampledPlan(ProvenPlan):
 
     def check(self):
         super().check()
+        self._check_parts()
         # One pass, before anything is spent: inside a step there is no error.
         if self.trained.needs_labels and self.data is not None:
             for _, y in records.batches(self.data):
@@ -297,6 +319,8 @@ class SampledPlan(ProvenPlan):
                 drawn in another way than was paid for.
         """
         model = self.trained
+        model_check.check_one_process(model)
+        self._check_parts()
         self._check_known(model.name, model.ledger_json)
         paid = [e for e in self.ledger.entries if e.name == self._name]
         samples = self.samples

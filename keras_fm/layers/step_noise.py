@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm import domain
+from keras_fm import domain, replicas
 from keras_fm.layers.hidden_state import (
     HiddenStateLayer,
     HiddenVariable,
@@ -53,7 +53,13 @@ class StepNoise(HiddenStateLayer):
     def build(self, input_shape):
         for name in _COUNTERS:
             self._hidden.variables[name] = HiddenVariable(
-                0, dtype="int", trainable=False, autocast=False, name=name
+                0,
+                dtype="int",
+                trainable=False,
+                autocast=False,
+                # All replicas of a step count it once.
+                aggregation="only_first_replica",
+                name=name,
             )
         # Compiled steps of JAX take the variables that are there at first.
         self._hidden.variables["seed"] = HiddenVariable(
@@ -61,6 +67,7 @@ class StepNoise(HiddenStateLayer):
             dtype=keras.random.SeedGenerator(0).state.dtype,
             trainable=False,
             autocast=False,
+            aggregation="only_first_replica",
             name="seed",
         )
 
@@ -112,6 +119,12 @@ class StepNoise(HiddenStateLayer):
     def has_seed(self):
         """Whether there is a stream of noise: not after loading."""
         return self._hidden.seed is not None
+
+    @property
+    def is_mirrored(self):
+        """Whether TensorFlow keeps counts and seed the same on replicas."""
+        seed = self._get_hidden("seed").value
+        return len(getattr(seed, "values", ())) > 1
 
     @property
     def ledger_json(self):
@@ -217,8 +230,11 @@ class StepNoise(HiddenStateLayer):
     def release(self, sums, sensitivities, symmetric):
         """Noisy sums over the expected batch size; counts one step.
 
+        Replicas of a step add up their sums, and the first one's noise is
+        the noise of all: it is added once, whatever the others drew.
+
         Args:
-            sums: list of tensors.
+            sums: list of tensors, over the records of this replica.
             sensitivities: list of floats, what the noise multiplier of each
                 is multiplied by.
             symmetric: list of bools, see `draw`.
@@ -229,12 +245,17 @@ class StepNoise(HiddenStateLayer):
         taken = self._get_hidden("steps_taken")
         refused = self._get_hidden("steps_refused")
         allowed = ops.less(taken.value, self._get_hidden("steps_allowed").value)
-        found = []
+        noisy = []
         for value, sensitivity, mirrored in zip(sums, sensitivities, symmetric):
             noise = ops.cast(self.draw(value.shape, mirrored), value.dtype)
-            noisy = value + self.noise_multiplier * sensitivity * noise
-            noisy = noisy / self.expected_batch_size
-            found.append(ops.where(allowed, noisy, ops.zeros_like(noisy)))
+            noise = self.noise_multiplier * sensitivity * noise
+            noisy.append(value + replicas.of_first(noise))
+        noisy = [
+            value / self.expected_batch_size for value in replicas.total(noisy)
+        ]
+        found = [
+            ops.where(allowed, value, ops.zeros_like(value)) for value in noisy
+        ]
         counted = ops.cast(allowed, taken.dtype)
         taken.assign_add(counted)
         refused.assign_add(1 - counted)

@@ -127,7 +127,9 @@ class Conv2DMap:
     def backward(self, delta, weights):
         """What `delta` is for the inputs: zeros between its entries, then a
         correlation with the flipped kernel."""
-        kernel = ops.transpose(ops.flip(weights[0], axis=(0, 1)), (0, 1, 3, 2))
+        # One axis at a time, for older versions of Keras.
+        kernel = ops.flip(ops.flip(weights[0], axis=0), axis=1)
+        kernel = ops.transpose(kernel, (0, 1, 3, 2))
         spread = self._spread(delta)
         full = [(k - 1, k - 1) for k in self.kernel_size]
         spread = ops.pad(spread, [(0, 0), *full, (0, 0)])

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm import domain
+from keras_fm import domain, replicas
 from keras_fm.layers.step_noise import StepNoise
 from keras_fm.models import (
     affine_maps,
@@ -51,6 +51,10 @@ class DPMAC(StackModel):
     `loss` in the logs of a private fit is that surrogate: a function of what
     was released, of no meaning otherwise. Without noise it is the mean loss
     of the output layer.
+
+    On several devices (`tf.distribute.MirroredStrategy`, or
+    `keras.distribution.DataParallel` on JAX) a step is that of one device: sums
+    over the whole batch, noise of one draw (docs/scale.md).
 
     With P partitions (layers x orders), the thresholds as units, one record
     more or less moves all sums together by at most sqrt(P) in L2 norm; noise
@@ -127,7 +131,8 @@ class DPMAC(StackModel):
         input_bound=None,
         **kwargs,
     ):
-        layers, below = list(layers), list(below)
+        layers = layer_stack.as_list(layers=layers)
+        below = layer_stack.as_list(below=below)
         if order not in (1, 2):
             raise ValueError(
                 f"`order` must be 1 or 2. Received: order={order!r}"
@@ -427,13 +432,26 @@ class DPMAC(StackModel):
             self.make_train_function(force=True)
 
     def _check_place(self):
-        strategy = getattr(self, "distribute_strategy", None)
-        replicas = getattr(strategy, "num_replicas_in_sync", 1)
-        if replicas > 1:
+        count, mirrored = replicas.of_strategy(self)
+        if count > 1 and not mirrored:
             raise ValueError(
-                "Under a tf.distribute strategy every replica would add its "
-                "own noise and count its own steps. Received: "
-                f"{replicas} replicas"
+                "Of the tf.distribute strategies with several replicas, noisy "
+                "steps are known to be right under MirroredStrategy alone. "
+                f"Received: {type(self.distribute_strategy).__name__} with "
+                f"{count} replicas"
+            )
+        if count > 1 and not self._noise.is_mirrored:
+            raise ValueError(
+                "The model was built outside the strategy that it is trained "
+                "under, so its replicas would not count one step together. "
+                "Build and compile it under `strategy.scope()`. Received: "
+                f"{count} replicas"
+            )
+        together = replicas.processes(self)
+        if together > 1:
+            raise ValueError(
+                "Each of several processes would add its own noise. Train in "
+                f"one. Received: {together} processes"
             )
         if keras.backend.backend() == "torch" and self.jit_compile:
             raise ValueError(
@@ -515,6 +533,13 @@ class DPMAC(StackModel):
 
     def train_on_batch(self, *args, **kwargs):
         self._check_can_train()
+        count, _ = replicas.of_strategy(self)
+        if self.is_perturbed and count > 1:
+            raise ValueError(
+                "Keras gives every replica the whole batch here, so a record "
+                "would count several times. Use `fit`. Received: "
+                f"train_on_batch with {count} replicas"
+            )
         return super().train_on_batch(*args, **kwargs)
 
     def compute_loss(
@@ -529,10 +554,8 @@ class DPMAC(StackModel):
         penalties = self._weight_penalties()
         if not training:
             outputs = constant(y_pred)
-            return (
-                layer_stack.mean(self._steps.loss.value(outputs, y), rows)
-                + penalties
-            )
+            mean = layer_stack.mean(self._steps.loss.value(outputs, y), rows)
+            return replicas.share(mean + penalties)
         self._check_can_train()
         weights = self._steps.weights()
         affine = self._steps.forward(features, weights)
@@ -543,12 +566,12 @@ class DPMAC(StackModel):
             coefficients = self._exact(meetings, rows)
         surrogate = self._surrogate(coefficients)
         if private:
-            return surrogate + penalties
+            return replicas.share(surrogate + penalties)
         last = self._steps.stages[-1].activation.value(affine[-1])
         mean = layer_stack.mean(self._steps.loss.value(last, y), rows)
         # The value of the one with the gradient of the other.
         surrogate = surrogate - ops.stop_gradient(surrogate)
-        return mean + surrogate + penalties
+        return replicas.share(mean + surrogate + penalties)
 
     def _targets(self, y, features):
         y = super()._targets(y, features)
@@ -589,8 +612,9 @@ class DPMAC(StackModel):
         total = layer_stack.total(rows)
         found = []
         for first, second in self._sums(meetings, rows, clipped=False):
-            first = [values / total for values in first]
+            first = [values / total for values in replicas.total(first)]
             if second is not None:
+                (second,) = replicas.total([second])
                 first = coefficient_sums.newton_direction(
                     first, second / total, 0.0, self._given["damping"]
                 )

@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from keras_fm import domain, relevance
+from keras_fm import domain, relevance, replicas
 
 CONTRASTS = ("energy", "absolute")
 _BATCH = 1024
@@ -115,12 +115,16 @@ class EnergyModel(keras.Model):
                 given, training=training
             )
             drift = ops.cast(drift, "float32")
-            return ops.mean(ops.abs(drift)) + ops.mean(ops.abs(missed))
+            return replicas.share(
+                ops.mean(ops.abs(drift)) + ops.mean(ops.abs(missed))
+            )
         end = top.chain(given, self.gibbs_steps, self._draws, training)
         end = beside(ops.stop_gradient(end))
-        return ops.mean(
-            top.energy(given, training=training)
-            - top.energy(end, training=training)
+        return replicas.share(
+            ops.mean(
+                top.energy(given, training=training)
+                - top.energy(end, training=training)
+            )
         )
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):

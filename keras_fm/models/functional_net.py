@@ -2,7 +2,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm import domain
+from keras_fm import domain, replicas
 from keras_fm.layers.expansion_state import ExpansionState
 from keras_fm.models import affine_maps, layer_stack, output_losses
 from keras_fm.models.coordinate_steps import Stage, constant
@@ -372,7 +372,7 @@ class FunctionalNet(StackModel):
         penalties = self._weight_penalties()
         if training and self.is_released:
             held = [w for v in self.private_layers for w in weights_of(v)]
-            return self._state.released_loss(held) + penalties
+            return replicas.share(self._state.released_loss(held) + penalties)
         features = self._features(x)
         y = self._targets(y, features)
         rows = ops.ones((ops.shape(features)[0],), features.dtype)
@@ -380,9 +380,9 @@ class FunctionalNet(StackModel):
             rows = ops.cast(ops.reshape(sample_weight, (-1,)), rows.dtype)
         if not training:
             values = self._expansion.loss.value(constant(y_pred), y)
-            return layer_stack.mean(values, rows) + penalties
+            return replicas.share(layer_stack.mean(values, rows) + penalties)
         self._state.trained_on_records = True
-        return self._exact(features, y, rows) + penalties
+        return replicas.share(self._exact(features, y, rows) + penalties)
 
     def _exact(self, features, y, rows):
         """The mean expansion about `expansion_point`."""
@@ -405,6 +405,7 @@ class FunctionalNet(StackModel):
             scale = ops.expand_dims(share, 1)
             g = ops.matmul(ops.transpose(z), delta * scale)
             h = ops.matmul(ops.transpose(v), b * scale)
+            g, h = replicas.total([g, h])
             least = damping * ops.maximum(ops.mean(h), 0.0)
             h = ops.maximum(h, 0.0) + least
             move = _stacked(

@@ -84,13 +84,15 @@ class RecordOptimizer:
     def _make_functional(self):
         """The optimizer with plain assignments and cells for its slots."""
 
-        def add_slot(_, reference, name=None, initializer="zeros"):
+        # By Keras' names: some of its versions call it by keyword.
+        def add_slot(_, reference_variable, name=None, initializer="zeros"):
             # Slots of element-wise optimizers start at a constant.
             start = keras.initializers.get(initializer)((), dtype="float32")
             slot = _Cell(ops.zeros((1,)), name)
             self._slots.append(slot)
-            index = [cell is reference for cell in self._cells].index(True)
-            self._starts.append((index, float(ops.convert_to_numpy(start))))
+            found = [cell is reference_variable for cell in self._cells]
+            start = float(ops.convert_to_numpy(start))
+            self._starts.append((found.index(True), start))
             return slot
 
         # TensorFlow and PyTorch have their own, for their own variables.

@@ -18,6 +18,7 @@ import numpy as np
 
 from keras_fm import budget as budget_lib
 from keras_fm import domain, summation
+from keras_fm.objectives.at_weights import GradientAt
 from keras_fm.objectives.cross_entropy import CrossEntropyObjective
 
 # Of coefficients that are scaled back without losing digits.
@@ -130,6 +131,21 @@ class GradientObjective:
         return summation.error_bound(self.clip)
 
     # One read ------------------------------------------------------------
+
+    def at(self, weights):
+        """G at these weights as an objective of one pass, which
+        `keras_fm.partial_statistics.PartialStatistics` sums up.
+
+        Args:
+            weights: `(m, M)`, public.
+
+        Example:
+
+        >>> objective = GradientObjective(num_features=2, num_outputs=1)
+        >>> partial = PartialStatistics(objective.at(np.zeros((2, 1))))
+        >>> partial.add(np.array([[0.6, 0.8]]), np.array([1]))
+        """
+        return GradientAt(self, weights)
 
     def check_records(self, h, y, clip=False):
         """Features inside their bound and targets of a batch.

@@ -18,6 +18,7 @@ import numpy as np
 
 from keras_fm import budget as budget_lib
 from keras_fm import domain, summation
+from keras_fm.objectives.at_weights import ExpansionAt
 
 CURVATURES = ("majorized", "diagonal")
 NORMS = ("l2", "l1")
@@ -168,6 +169,15 @@ class NetworkExpansionObjective:
         return self.size * mechanism.coordinate_variance(self.size)
 
     # Statistics ----------------------------------------------------------
+
+    def at(self, weights):
+        """The same with the weights it is expanded about, so that sums about
+        other weights are not merged with these.
+
+        Args:
+            weights: list of `(inputs, units)` arrays, public.
+        """
+        return ExpansionAt(self, weights)
 
     def zero(self):
         """Statistics of no record: gradient and curvature, `(P,)` each."""

@@ -450,8 +450,12 @@ class PatchMomentObjective:
         Returns:
             float.
         """
+        return float(self.values(filters, moments, coefficients, scale).sum())
+
+    def values(self, filters, moments, coefficients, scale):
+        """`value` filter by filter, `(K,)`."""
         filters, terms = self._powers(filters, moments, coefficients, scale)
-        return -float(sum(a * np.vdot(filters, g) for a, g in terms))
+        return -sum(a * np.einsum("ik,ik->k", filters, g) for a, g in terms)
 
     def gradient(self, filters, moments, coefficients, scale):
         """Gradient of `value` by the filters, `(p, K)`.

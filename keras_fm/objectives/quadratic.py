@@ -14,6 +14,7 @@ docs/proofs/reconstruction.md (any targets, several records of one owner).
 import abc
 import dataclasses
 import math
+import typing
 
 import numpy as np
 from scipy.linalg import blas
@@ -50,7 +51,7 @@ class QuadraticObjective(abc.ABC):
     grouped: bool = False
     reach: int = 0
 
-    names = ("quadratic", "linear")
+    names: typing.ClassVar[tuple[str, ...]] = ("quadratic", "linear")
     proof_of_one_record = "docs/proofs/cross_entropy.md"
     # The objective is <L, W> + curvature * tr(W^T A W).
     curvature = 1 / 8

@@ -1,5 +1,6 @@
 """More than one device, and more than one process."""
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -10,6 +11,10 @@ import sys
 import keras
 import numpy as np
 import pytest
+
+from keras_fm.gathered_reads import GatheredReads
+from keras_fm.models.expansion_descent import ExpansionDescent
+from keras_fm.release import GradientReads
 
 HERE = pathlib.Path(__file__).parent
 BACKEND = keras.backend.backend()
@@ -48,6 +53,41 @@ def test_two_devices_train_as_one(guarantee):
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="as above")
+def test_two_devices_take_the_steps_of_one_dpmac():
+    """Sums are those of the whole batch, noise is one draw, for all."""
+    printed = finished(start("two_devices_steps.py"))
+    found = json.loads(printed.strip().splitlines()[-1])
+    assert found["devices"] == 2
+    # Every weight, count and seed is the same on both devices.
+    assert found["copies"] and set(found["copies"]) == {2}
+    # float32 sums in another order; the second, of order 2, are solved.
+    for (difference, moved), bound in zip(found["twin"], (2e-6, 2e-4)):
+        assert difference < bound < 0.1 < moved
+    for one, other in zip(*found["losses"]):
+        np.testing.assert_allclose(one, other, rtol=1e-4)
+    # Clipped sums and the very noise of one device, drawn once.
+    difference, moved = found["steps"]
+    assert difference < 5e-6 < 0.1 < moved
+    np.testing.assert_allclose(*found["step_losses"], rtol=1e-3, atol=1e-6)
+    # Two steps are allowed and two are not, however many devices.
+    assert found["counts"] == [[2, 2]] * 2
+    # The whole fit by the callback: one charge, the same weights.
+    difference, moved = found["private"]
+    assert difference < 1e-4 < 1e-2 < moved
+    one, other = found["mechanisms"]
+    assert one == other and one["steps"] == 4
+    for difference, moved in found["network"]:
+        assert difference < 2e-5 < 0.05 < moved
+    texts = found["refusals"]
+    if BACKEND == "jax":
+        assert ["`capacity=208`" in text for text in texts] == [True]
+    else:
+        assert len(texts) == 3
+        assert "would count several times" in texts[1]
+        assert "under `strategy.scope()`" in texts[2]
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="as above")
 def test_two_processes_share_one_release(tmp_path):
     """Each reads half of the records; one draws the noise."""
     with socket.socket() as probe:
@@ -64,12 +104,54 @@ def test_two_processes_share_one_release(tmp_path):
         assert one["entries"] == 1
         assert "several processes" in one["refusal"]
         assert "2 processes" in one["refusal"]
+    # Bit by bit: a fit on a release is deterministic.
     assert found[0]["kernel"] == found[1]["kernel"]
+    assert found[0]["statement"] == found[1]["statement"]
     assert np.abs(found[0]["kernel"]).max() > 0.1
     assert found[0]["quadratic"] == found[1]["quadratic"]
     np.testing.assert_allclose(
         found[0]["quadratic"], in_one_process(), rtol=0, atol=1e-9
     )
+
+
+def test_two_processes_learn_in_rounds_as_one(tmp_path):
+    """The same bits as one process that reads the same batches."""
+    both = [
+        start("two_processes_rounds.py", i, tmp_path / "socket", tmp_path)
+        for i in range(2)
+    ]
+    for process in both:
+        finished(process)
+    one, other = [
+        json.loads((tmp_path / f"rounds_{i}.json").read_text()) for i in (0, 1)
+    ]
+    # One entry for all reads of the layer, one for each round of the net.
+    assert one["entries"] == [1, 2]
+    assert one["network"] == other["network"]
+
+    spec = importlib.util.spec_from_file_location(
+        "two_processes_rounds", HERE / "two_processes_rounds.py"
+    )
+    alone = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(alone)
+    reads = GradientReads(alone.OBJECTIVE, alone.batches, **alone.gradients())
+    weights = alone.ROUNDS.descend(reads, np.zeros((64, 10)), 400)
+    assert one["weights"] == weights.tobytes().hex()
+    assert np.abs(weights).max() > 0.1
+
+    model = alone.network()
+    start_of = model.augmented_weights()
+    objective, arguments = alone.expansions(model)
+    reads = GatheredReads(
+        objective,
+        lambda _: [alone.sums_of_expansions(model, objective, alone.batches())],
+        **arguments,
+    )
+    descent = ExpansionDescent(model)
+    for _ in range(model.rounds):
+        descent.learn(reads(model.augmented_weights()))
+    assert one["network"] == alone.bits(model)
+    assert np.abs(model.augmented_weights()[1] - start_of[1]).max() > 0.01
 
 
 def in_one_process():

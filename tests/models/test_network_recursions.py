@@ -232,7 +232,10 @@ def test_the_expansion_meets_the_error_to_third_order():
         moved = start.copy()
         moved[1, 2] += step
         exact.private_layers[0].set_weights([moved, bias])
+        # Older versions of Keras give the mean over calls.
+        exact.reset_metrics()
         polynomial = exact.train_on_batch(x, y)
+        exact.reset_metrics()
         true = exact.test_on_batch(x, y)
         missed.append(abs(np.ravel(polynomial)[0] - np.ravel(true)[0]))
     assert missed[0] > 1e-4
