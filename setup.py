@@ -17,10 +17,10 @@ def _version():
 # tensorflow-privacy still speaks Keras 2 and needs Python below 3.12.
 _DP_SGD = [
     'tensorflow-privacy==0.9.0; python_version < "3.12"',
-    'tf-keras>=2.16; python_version < "3.12"',
+    'tf-keras>=2.18; python_version < "3.12"',
 ]
 _CORE = [
-    "keras>=3.5",
+    "keras>=3.10",
     "numpy>=1.26",
     "absl-py>=1.4",
     "dp-accounting>=0.4.3",
@@ -29,7 +29,13 @@ _CORE = [
     "matplotlib>=3.7",
     "jinja2>=3.1",
 ]
-_TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "ruff>=0.6"]
+_TEST = [
+    "pytest>=8",
+    "pytest-xdist>=3.5",
+    "hypothesis>=6.100",
+    "ruff>=0.6",
+    "mypy>=2,<3",
+]
 
 setuptools.setup(
     name="keras-fm",
@@ -42,6 +48,7 @@ setuptools.setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=setuptools.find_packages(include=["keras_fm", "keras_fm.*"]),
+    py_modules=["keras_fm_command"],
     package_data={
         "keras_fm": ["py.typed"],
         "keras_fm.html_report": ["templates/*"],
@@ -80,9 +87,10 @@ setuptools.setup(
         # scikit-learn, so it has an environment of its own.
         "test-diffprivlib": [*_TEST, "diffprivlib==0.6.6", "scikit-learn<1.7"],
     },
-    entry_points={"console_scripts": ["keras-fm = keras_fm.cli:main"]},
+    entry_points={"console_scripts": ["keras-fm = keras_fm_command:main"]},
     classifiers=[
         "Programming Language :: Python :: 3",
+        *(f"Programming Language :: Python :: 3.{n}" for n in range(10, 14)),
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: Security",
     ],

@@ -4,6 +4,16 @@ Perturb the coefficients of an objective once, then train with ordinary
 `compile` and `fit` for as long as you like.
 """
 
+try:
+    import keras as _keras  # noqa: F401
+# A broken backend raises whatever it likes.
+except Exception as e:
+    raise ImportError(
+        "keras_fm needs Keras with a backend that can be imported. "
+        "`keras-fm doctor` says what to install. Received: "
+        f"{type(e).__name__}: {e}"
+    ) from e
+
 from keras_fm import (
     auditing,
     baselines,
@@ -11,16 +21,20 @@ from keras_fm import (
     composition,
     datasets,
     experiments,
+    feature_cache,
     features,
     filters,
+    gathered_reads,
     layers,
     losses,
     mechanisms,
     models,
     objectives,
+    partial_statistics,
     polynomials,
     relevance,
     sampling,
+    sweeps,
 )
 from keras_fm.auditing import audit
 from keras_fm.budget import Neighbours, PrivacyBudget
@@ -46,14 +60,18 @@ __all__ = [
     "composition",
     "datasets",
     "experiments",
+    "feature_cache",
     "features",
     "filters",
+    "gathered_reads",
     "layers",
     "losses",
     "mechanisms",
     "models",
     "objectives",
+    "partial_statistics",
     "polynomials",
     "relevance",
     "sampling",
+    "sweeps",
 ]

@@ -1,5 +1,6 @@
 """The entry point of the command line: `keras-fm COMMAND`."""
 
+import os
 import sys
 
 from absl import flags
@@ -41,6 +42,15 @@ def _parse(command, argv):
     return values, rest
 
 
+def _load():
+    """Runs `keras_fm/__init__`, which `keras_fm_command` leaves out."""
+    # Of TensorFlow only errors, where nothing else is asked for.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    package = sys.modules["keras_fm"]
+    if not hasattr(package, "__all__"):
+        package.__spec__.loader.exec_module(package)
+
+
 def _run(command, argv):
     try:
         values, rest = _parse(command, argv)
@@ -52,6 +62,8 @@ def _run(command, argv):
         sys.stdout.write(text)
         return 0
     try:
+        if not getattr(command, "ALONE", False):
+            _load()
         return command.run(values, rest)
     except (
         ImportError,

@@ -13,7 +13,8 @@ from keras_fm.layers.random_features import RandomFeatures
 from keras_fm.layers.scattering import Scattering2D
 
 FEATURES = ("pixels", "scattering", "scattering_strokes")
-_BATCH = 512
+# Small enough that what a scattering holds meanwhile stays near the processor.
+_BATCH = 128
 # Variance below which a group of channels counts as empty. Chosen on
 # held-out MNIST training images; see docs/results/mnist.md.
 _GROUP_EPSILON = {"scattering": 1e-5, "scattering_strokes": 1e-3}

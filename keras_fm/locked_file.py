@@ -14,7 +14,7 @@ import time
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
     import msvcrt
 
 _PATIENCE = 300.0

@@ -7,15 +7,17 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import keras
 import numpy as np
 import pytest
 
-from keras_fm import cli, lattice_noise
-from keras_fm.commands import COMMANDS, completion, doctor
+from keras_fm import cli, discrete_noise, lattice_noise, reproductions
+from keras_fm.commands import COMMANDS, completion, doctor, reproduce
 
-SETUP = pathlib.Path(__file__).parent.parent / "setup.py"
+ROOT = pathlib.Path(__file__).parent.parent
+SETUP = ROOT / "setup.py"
 
 
 @pytest.fixture
@@ -89,6 +91,7 @@ def test_the_packages_are_those_of_setup():
         if name.startswith("keras-fm["):
             extra = name.removeprefix("keras-fm[").removesuffix("]")
             assert f'"{extra}": ' in source
+    assert f"'{doctor.BACKENDS['tensorflow']}; " in source
 
 
 # What is not -----------------------------------------------------------------
@@ -102,15 +105,15 @@ def test_a_missing_package(run, lacking):
 
 
 @pytest.mark.parametrize(
-    "version, ok", [("3.4.9", False), ("3.10", True), ("4", True)]
+    "version, ok", [("3.9.9", False), ("3.10", True), ("4", True)]
 )
 def test_an_old_package(lacking, version, ok):
-    """3.10 is newer than 3.5."""
+    """3.10 is newer than 3.9."""
     lacking(keras=version)
     found = doctor.examine()
     assert found["ok"] is ok
     detail = rows(found, "core")["keras"]["detail"]
-    assert detail == ("" if ok else "too old; pip install 'keras>=3.5'")
+    assert detail == ("" if ok else "too old; pip install 'keras>=3.10'")
 
 
 def test_a_package_that_cannot_be_imported(monkeypatch):
@@ -130,7 +133,7 @@ class Stuck:
 
 
 def test_a_random_source_that_repeats(run, monkeypatch):
-    monkeypatch.setattr(lattice_noise, "OSWords", Stuck)
+    monkeypatch.setattr(discrete_noise, "OSWords", Stuck)
     status, out, _ = run("doctor")
     assert status == 1
     assert "BAD  Random source: ValueError: two draws" in out
@@ -162,6 +165,119 @@ def test_an_extra_that_is_not_there(lacking):
     assert not extras["keras-fm[jax-privacy]"]["installed"]
     assert extras["keras-fm[torch]"]["installed"]
     assert "no   keras-fm[jax]: jax missing" in doctor.text(found)
+
+
+# Where Keras cannot be imported ----------------------------------------------
+
+
+def outside(*args, backend="none"):
+    """The command in a process of its own, by default without a backend."""
+    return subprocess.run(
+        [sys.executable, *args],
+        env={**os.environ, "KERAS_BACKEND": backend},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_doctor_names_a_backend_that_cannot_be_imported():
+    done = outside("-m", "keras_fm_command", "doctor", "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 1 and not found["ok"]
+    bad = [r for r in (*found["core"], *found["checks"]) if not r["ok"]]
+    assert [row["name"] for row in bad] == ["Backend"]
+    assert "backend 'none' (KERAS_BACKEND): " in bad[0]["detail"]
+    working = keras.backend.backend()
+    assert f"KERAS_BACKEND={working}, installed" in bad[0]["detail"]
+
+
+def test_what_needs_no_keras_does_not_import_it():
+    code = (
+        "import sys; import keras_fm_command\n"
+        "for args in (['--help'], ['compare', '--help'],\n"
+        "             ['completion', 'zsh'], ['--version']):\n"
+        "    sys.argv = ['keras-fm', *args]\n"
+        "    assert keras_fm_command.main() == 0\n"
+        "heavy = {'keras', 'numpy', 'tensorflow', 'jax', 'torch'}\n"
+        "assert not heavy & set(sys.modules)\n"
+    )
+    done = outside("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert "#compdef keras-fm" in done.stdout
+
+
+def test_a_command_that_needs_keras_says_whom_to_ask():
+    done = outside("-m", "keras_fm_command", "reproduce")
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()[-1:]
+    assert line.startswith("keras-fm reproduce: keras_fm needs Keras")
+    assert "`keras-fm doctor` says what to install. Received: " in line
+    assert "Traceback" not in done.stderr
+
+
+def test_the_whole_package_is_there_when_a_command_computes(run):
+    """And `python -m keras_fm` is the same command."""
+    code = (
+        "import runpy, sys; import keras_fm_command\n"
+        "sys.argv = ['keras-fm', 'compose', '--count=2', '--methods=basic',\n"
+        "            '--out=']\n"
+        "assert keras_fm_command.main() == 0\n"
+        "import keras, keras_fm as fm\n"
+        "assert fm.layers.PrivateDense and fm.PrivacyBudget(1.0)\n"
+        "name = 'keras_fm>PrivateDense'\n"
+        "assert keras.saving.get_registered_object(name)\n"
+        "sys.argv = ['keras_fm', '--version']\n"
+        "runpy.run_module('keras_fm', run_name='__main__')\n"
+    )
+    done = outside("-c", code, backend=keras.backend.backend())
+    assert done.returncode == 0, done.stderr
+    assert "basic" in done.stdout
+    assert done.stdout.endswith(run("--version")[1])
+
+
+def test_the_backend_that_keras_will_take(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    assert doctor._chosen() == ("tensorflow", "the default of Keras")
+    file = tmp_path / "keras.json"
+    for text in ("", "[]", "{}", "{"):
+        file.write_text(text)
+        assert doctor._chosen()[0] == "tensorflow"
+    file.write_text('{"backend": "jax"}')
+    assert doctor._chosen() == ("jax", str(file))
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    assert doctor._chosen() == ("torch", "KERAS_BACKEND")
+
+
+@pytest.mark.parametrize(
+    "name, there, expected",
+    [
+        ("jax", [], "pip install 'jax'"),
+        ("jax", ["jax"], "pip install --force-reinstall 'jax'"),
+        (
+            "torch",
+            ["jax"],
+            "pip install 'torch'; or set KERAS_BACKEND=jax, installed",
+        ),
+        ("numpy", ["jax"], "set KERAS_BACKEND=jax, installed"),
+        ("none", [], "set KERAS_BACKEND to one of tensorflow, jax, torch"),
+    ],
+)
+def test_what_to_do_about_a_backend(monkeypatch, name, there, expected):
+    monkeypatch.setattr(doctor, "_there", lambda module: module in there)
+    assert doctor._remedy(name) == expected
+
+
+def test_without_keras_no_backend_is_blamed(monkeypatch):
+    monkeypatch.setattr(doctor, "_there", lambda module: module != "keras")
+    row = rows(doctor.examine(), "checks")["Backend"]
+    assert row["detail"] == "ImportError: there is no Keras to ask"
+
+
+def test_the_experiments_that_completion_offers():
+    names = tuple(e.name for e in reproductions.EXPERIMENTS)
+    assert reproduce.CHOICES == names
 
 
 # Data sets -------------------------------------------------------------------

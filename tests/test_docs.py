@@ -4,7 +4,9 @@ All but the last tests need no Sphinx.
 """
 
 import importlib
+import importlib.util
 import inspect
+import json
 import os
 import pathlib
 import pkgutil
@@ -54,6 +56,7 @@ WITHOUT_EXAMPLE = {
         "keras_fm.reproductions.Outcome",
         "keras_fm.reproductions.facts.Fact",
         "keras_fm.sampling.SamplingPlan",
+        "keras_fm.sweeps.Sweep",
     },
     "an error, or a choice of few words": {
         "keras_fm.BudgetExceededError",
@@ -355,27 +358,63 @@ def test_the_quickstart_runs(tmp_path, monkeypatch, capsys):
         exec(compile("\n".join(code[:3]), "quickstart.md", "exec"), {})
 
 
+def test_the_readme_runs(tmp_path, monkeypatch, capsys):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", readme, re.M | re.S)
+    assert len(code.splitlines()) <= 16 and code.count("epochs=20") == 1
+    monkeypatch.chdir(tmp_path)
+    keras.utils.clear_session()
+    exec(code.replace("epochs=20", "epochs=1"), {})
+    assert "proven:     (epsilon = 1.99998" in capsys.readouterr().out
+
+
+# Notebooks -------------------------------------------------------------------
+
+TUTORIALS = sorted(path.stem for path in (DOCS / "tutorials").glob("*.md"))
+
+
 @pytest.fixture
-def notebook(monkeypatch):
+def notebooks(monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS))
-    return importlib.import_module("quickstart_notebook")
+    return importlib.import_module("notebooks")
 
 
-def test_the_notebook_is_the_quickstart(notebook):
-    """If not: `python docs/quickstart_notebook.py`."""
-    assert notebook.NOTEBOOK.read_text(encoding="utf-8") == notebook.notebook()
-    page = (DOCS / "quickstart.md").read_text(encoding="utf-8")
-    code = [text for kind, text in notebook.cells() if kind == "code"]
-    assert len(code) == 4 and all(text in page for text in code)
+@pytest.mark.parametrize("name", ["quickstart", *TUTORIALS])
+def test_a_notebook_is_its_page(notebooks, name):
+    """If not: `python docs/notebooks.py`."""
+    text = notebooks.path(name).read_text(encoding="utf-8")
+    written = json.loads(text)
+    code = [c for c in written["cells"] if c["cell_type"] == "code"]
+    assert written == notebooks.content(name, [c["outputs"] for c in code])
+    page = notebooks.PAGES[name].read_text(encoding="utf-8")
+    assert len(code) > 3 and all("".join(c["source"]) in page for c in code)
 
 
-def test_the_notebook_runs(notebook, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_what_a_notebook_shows(notebooks, name):
+    """Its page has its pictures; it is small, and from nobody's machine.
+
+    If not: `python docs/notebooks.py --run NAME`.
+    """
+    page = notebooks.PAGES[name]
+    pictures = notebooks.pictures(notebooks.stored(name))
+    shown = [t for t in links(page) if t.endswith(".png")]
+    assert len(shown) == len(pictures) > 0
+    for target, picture in zip(shown, pictures):
+        assert (page.parent / target).read_bytes() == picture
+    text = notebooks.path(name).read_text(encoding="utf-8")
+    assert len(text) < 100_000
+    for word in ("site-packages", "WARNING", "Traceback", "/home/", "/tmp"):
+        assert word not in text
+
+
+def test_the_quickstart_runs_as_a_notebook(notebooks, tmp_path, monkeypatch):
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
-    content = nbformat.read(notebook.NOTEBOOK, as_version=4)
+    content = nbformat.read(notebooks.path("quickstart"), as_version=4)
     nbformat.validate(content)
     resources = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(content, timeout=300, resources=resources).execute()
@@ -388,8 +427,58 @@ def test_the_notebook_runs(notebook, tmp_path, monkeypatch):
     assert "proven:     (epsilon = 1.99998, delta = 1e-05)" in printed
 
 
+# Of each tutorial: what is made smaller, and what must be printed, how often.
+SMALL = {
+    "audit": (
+        {"records, epochs = 1437, 60": "records, epochs = 300, 5"},
+        ("statement:   proven (epsilon = 0.9999", 2),
+    ),
+    "autoencoder": ({"epochs=20": "epochs=2"}, ("(epsilon = 3.999", 1)),
+    "behavior": ({"steps=120": "steps=40"}, ("(epsilon = 7.999", 1)),
+    "dp_mac": (
+        {"epochs=30": "epochs=3", "steps=110": "steps=5"},
+        ("proven epsilon 2.000", 4),
+    ),
+    "filters": ({"epochs=5": "epochs=1"}, ("still epsilon 7.999", 1)),
+    "relevance": ({"epochs=2": "epochs=1"}, ("(epsilon = 3.999", 1)),
+}
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_tutorial_runs(notebooks, name, tmp_path, monkeypatch, capsys):
+    """All its cells, in one process and on one backend; the scripts of
+    examples/ do the same on every backend."""
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("once is enough")
+    # Importing tensorflow-privacy as a whole fails on a current TensorFlow.
+    rival = ("tensorflow_privacy", "tf_keras")
+    if name == "dp_mac" and not all(map(importlib.util.find_spec, rival)):
+        pytest.skip("needs the extra dp-sgd")
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    pyplot = importlib.import_module("matplotlib.pyplot")
+    pyplot.switch_backend("Agg")
+    monkeypatch.setattr(pyplot, "show", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    keras.utils.clear_session()
+    smaller, (expected, times) = SMALL[name]
+    cells = [text for kind, text in notebooks.cells(name) if kind == "code"]
+    code = "\n".join(cells)
+    for shown, small in smaller.items():
+        assert code.count(shown) == 1
+        code = code.replace(shown, small)
+    try:
+        exec(compile(code, f"{name}.md", "exec"), {})
+        page = notebooks.PAGES[name].read_text(encoding="utf-8")
+        assert len(pyplot.get_fignums()) == page.count("![")
+    finally:
+        pyplot.close("all")
+    assert capsys.readouterr().out.count(expected) == times
+
+
 def test_every_page_is_named_in_the_contents():
     """Those of docs/ in index.md, proofs in proofs/index.md."""
+    contents = (DOCS / "index.md").read_text(encoding="utf-8").splitlines()
+    assert {f"tutorials/{name}" for name in TUTORIALS} <= set(contents)
     for folder, index in ((DOCS, "index.md"), (DOCS / "proofs", "index.md")):
         lines = (folder / index).read_text(encoding="utf-8").splitlines()
         for path in folder.glob("*.md"):

@@ -144,8 +144,9 @@ def test_every_example_is_tested_and_listed():
     )
     page = EXAMPLES.parent / "docs" / "examples.md"
     listed = page.read_text(encoding="utf-8")
-    for path in EXAMPLES.glob("*.py"):
-        assert f'"{path.name}"' in tests, path.name
+    for path in [*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.ipynb")]:
+        # Notebooks are found and run by tests/test_docs.py.
+        assert path.suffix == ".ipynb" or f'"{path.name}"' in tests, path.name
         assert f"[{path.name}](../examples/{path.name})" in listed
 
 

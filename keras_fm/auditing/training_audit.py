@@ -5,6 +5,8 @@ import hashlib
 import math
 import sys
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -35,24 +37,24 @@ _TOLERANCE = 1e-4
 
 
 def audit(
-    fit,
-    data,
-    claim=None,
+    fit: Callable[..., Any],
+    data: Any,
+    claim: Any = None,
     *,
-    control=None,
-    neighbours=None,
-    guarantee=None,
-    classes=None,
-    design="swap",
-    kind="labels",
-    canaries=None,
-    low=None,
-    high=None,
-    bound=None,
-    score="loss",
-    seeds=(0, 1, 2),
-    progress=True,
-):
+    control: Callable[..., Any] | None = None,
+    neighbours: str | budget_lib.Neighbours | None = None,
+    guarantee: str | None = None,
+    classes: int | None = None,
+    design: str = "swap",
+    kind: str = "labels",
+    canaries: Any = None,
+    low: float | None = None,
+    high: float | None = None,
+    bound: float | None = None,
+    score: Any = "loss",
+    seeds: Sequence[int] = (0, 1, 2),
+    progress: bool = True,
+) -> AuditReport:
     """Measures how much a training reveals, against what is said about it.
 
     For each seed, m canaries are planted into the records, each by a fair
@@ -162,7 +164,7 @@ def audit(
     measured, ledgers = [], []
     for seed, plan in zip(seeds, plans):
         planted = plan.plant(x, y, classes)
-        found = [seed]
+        found: list[Any] = [seed]
         for which, function in (("private", fit), ("control", control)):
             if bar:
                 bar.show(f"seed {seed}, {which}")

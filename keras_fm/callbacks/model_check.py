@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_fm import relevance as relevance_lib
 from keras_fm import replicas
@@ -51,6 +52,44 @@ def check_one_process(model):
             "`layer.learn(release, ledger)`; see docs/scale.md. Received: "
             f"{count} processes"
         )
+
+
+def check_loss(model, y):
+    """Refuses a compiled loss that cannot compare labels with the output.
+
+    It would stop at the first step, after the fit was paid for.
+
+    Args:
+        model: a compiled model.
+        y: the labels of the fit; only their shape and type are looked at.
+
+    Raises:
+        ValueError: saying what was compared.
+    """
+    outputs = getattr(model, "outputs", None)
+    shape = getattr(y, "shape", None)
+    compiled = getattr(model, "_compile_loss", None)
+    if not outputs or shape is None or compiled is None:
+        return
+    if replicas.of_strategy(model)[0] > 1:
+        # Losses are scaled within a replica only.
+        return
+    # As many rows as no other axis has, so that nothing is broadcast.
+    rows = 2 + max([*shape[1:], *outputs[0].shape[1:]], default=0)
+    kind = keras.backend.standardize_dtype(y.dtype)
+    labels = np.zeros((rows, *shape[1:]), kind)
+    logits = np.zeros((rows, *outputs[0].shape[1:]), "float32")
+    try:
+        compiled(ops.convert_to_tensor(labels), ops.convert_to_tensor(logits))
+    # Every backend has errors of its own for shapes.
+    except Exception as e:
+        raise ValueError(
+            "The compiled loss cannot compare these labels with the output "
+            "of the model. Compile it with "
+            "`keras_fm.losses.TaylorCrossEntropy()`. Received: loss="
+            f"{model.loss!r}, labels of shape {tuple(shape)}, output of shape "
+            f"{tuple(outputs[0].shape)}"
+        ) from e
 
 
 def output_layer(model, needed=True):

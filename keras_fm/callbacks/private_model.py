@@ -475,6 +475,7 @@ class PrivateModel(keras.callbacks.Callback):
         arguments["steps"] = self._steps_of_fit(arguments)
         plan = self._make_plan(arguments)
         fit_arguments.check(arguments, self)
+        model_check.check_loss(self.model, arguments.get("y"))
         if self._first_epoch(arguments) >= self.params.get("epochs", 1):
             # A backup of a fit that was cut off after its last epoch.
             self._perturbed = []

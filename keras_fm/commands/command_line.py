@@ -1,4 +1,4 @@
-"""The command line that does the same again."""
+"""The command line that does the same again, and numbers given in one."""
 
 import shlex
 
@@ -20,6 +20,21 @@ def of(name, values, rest=()):
         if values[flag].present and flag not in _LEFT_OUT
     ]
     return " ".join(["keras-fm", name, *map(shlex.quote, [*given, *rest])])
+
+
+def numbers(name, texts):
+    """The numbers of a flag that lists them.
+
+    Raises:
+        ValueError: naming the flag, if one of them is none.
+    """
+    try:
+        return [float(text) for text in texts]
+    except ValueError:
+        raise ValueError(
+            f"`{name}` must be numbers, separated by commas. Received: "
+            f"{','.join(texts)!r}"
+        ) from None
 
 
 def _text(value):

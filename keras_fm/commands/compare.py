@@ -177,7 +177,7 @@ def _spec(values, experiments):
         if values[name].present and values[name].value is not None
     }
     if "epsilons" in given:
-        given["epsilons"] = [float(e) for e in given["epsilons"]]
+        given["epsilons"] = command_line.numbers("epsilons", given["epsilons"])
     if not values.spec:
         return experiments.Comparison.from_config(given)
     spec = experiments.Comparison.load(values.spec)

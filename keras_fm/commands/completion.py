@@ -9,6 +9,7 @@ from keras_fm.version import __version__
 NAME = "completion"
 SUMMARY = "a script that lets bash or zsh complete commands and flags"
 POSITIONAL = "bash|zsh"
+ALONE = True
 
 WORDS = """Prints a script that lets a shell complete commands and flags.
 
@@ -61,11 +62,7 @@ def _positional(command):
     """Words that may follow the flags; files where they are not known."""
     if command.NAME == NAME:
         return SHELLS
-    if command.NAME == "reproduce":
-        from keras_fm import reproductions
-
-        return tuple(e.name for e in reproductions.EXPERIMENTS)
-    return ()
+    return getattr(command, "CHOICES", ())
 
 
 def _choices(flag):

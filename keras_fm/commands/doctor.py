@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
@@ -12,6 +13,7 @@ from absl import flags
 
 NAME = "doctor"
 SUMMARY = "versions, backend, data sets found, what extras would add"
+ALONE = True
 
 WORDS = """Says whether this installation works, and what it lacks.
 
@@ -20,6 +22,7 @@ WORDS = """Says whether this installation works, and what it lacks.
   keras-fm doctor --json
       the same for a program, or for a bug report
 
+It speaks where Keras cannot be imported, too, and names the backend at fault.
 Nothing is downloaded, written or sent. Exit status 0 if the core works (the
 packages it needs, the backend, the random source), 1 if not; data sets and
 extras that are missing are no error.
@@ -27,9 +30,10 @@ extras that are missing are no error.
 
 _OLDEST_PYTHON = (3, 10)
 
-# Distribution, module, oldest version: what setup.py asks for.
+# Distribution, module, oldest version: what setup.py asks for. Keras is
+# imported by the check of its backend, which knows what may be wrong.
 CORE = (
-    ("keras", "keras", "3.5"),
+    ("keras", None, "3.10"),
     ("numpy", "numpy", "1.26"),
     ("absl-py", "absl", "1.4"),
     ("dp-accounting", "dp_accounting", "0.4.3"),
@@ -38,6 +42,13 @@ CORE = (
     ("matplotlib", "matplotlib", "3.7"),
     ("jinja2", "jinja2", "3.1"),
 )
+
+# Backends that run everything: module, and what to install.
+BACKENDS = {
+    "tensorflow": "tensorflow>=2.18",
+    "jax": "jax",
+    "torch": "torch",
+}
 
 # What to install, what that needs, and what it gives.
 EXTRAS = (
@@ -194,7 +205,7 @@ def _package(distribution, module, oldest):
         detail = f"missing; pip install '{distribution}>={oldest}'"
     elif _numbers(version) < _numbers(oldest):
         detail = f"too old; pip install '{distribution}>={oldest}'"
-    else:
+    elif module:
         try:
             importlib.import_module(module)
         # Whatever a broken installation raises is what is to be shown.
@@ -224,10 +235,51 @@ def _python():
     return platform.python_version()
 
 
-def _backend():
-    import keras
+def _chosen():
+    """The backend that Keras will take, and who chose it."""
+    if name := os.environ.get("KERAS_BACKEND"):
+        return name, "KERAS_BACKEND"
+    home = pathlib.Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
+    try:
+        text = (home / "keras.json").read_text(encoding="utf-8")
+        return json.loads(text)["backend"], str(home / "keras.json")
+    except (OSError, ValueError, KeyError, TypeError):
+        return "tensorflow", "the default of Keras"
 
+
+def _there(module):
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _remedy(name):
+    """What to do about a backend that cannot be imported."""
+    others = [b for b in BACKENDS if b != name and _there(b)]
+    choose = "; or ".join(f"set KERAS_BACKEND={b}, installed" for b in others)
+    if name not in BACKENDS:
+        return choose or "set KERAS_BACKEND to one of " + ", ".join(BACKENDS)
+    again = "--force-reinstall " if _there(name) else ""
+    install = f"pip install {again}'{BACKENDS[name]}'"
+    return f"{install}; or {choose}" if choose else install
+
+
+def _backend():
+    name, who = _chosen()
+    if not _there("keras"):
+        raise ImportError("there is no Keras to ask")
+    try:
+        import keras
+    # Whatever a broken backend raises.
+    except Exception as e:
+        raise ImportError(
+            f"Keras cannot be imported with backend {name!r} ({who}): "
+            f"{type(e).__name__}: {e}. Remedy: {_remedy(name)}"
+        ) from e
     name = keras.backend.backend()
+    if name not in BACKENDS:
+        raise ValueError(f"{name!r} does not train. Remedy: {_remedy(name)}")
     total = float(keras.ops.sum(keras.ops.ones((3, 4))))
     if total != 12:
         raise ValueError(f"{name} adds twelve ones up to {total}")
@@ -237,13 +289,13 @@ def _backend():
 def _noise():
     import numpy as np
 
-    from keras_fm import lattice_noise
+    from keras_fm import discrete_noise, lattice_noise
 
     size = 512
     draw = lattice_noise.gaussian_release(
         sensitivity=1.0, noise_multiplier=1.0, dimension=size
     )
-    words = lattice_noise.OSWords()
+    words = discrete_noise.OSWords()
     first, second = (draw(np.zeros(size), words) for _ in range(2))
     if np.array_equal(first, second):
         raise ValueError("two draws of the operating system are equal")

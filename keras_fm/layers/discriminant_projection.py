@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -60,8 +61,13 @@ class DiscriminantProjection(keras.layers.Layer):
     """
 
     def __init__(
-        self, units, shrinkage=0.1, center=True, public_data=None, **kwargs
-    ):
+        self,
+        units: int,
+        shrinkage: float = 0.1,
+        center: bool = True,
+        public_data: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         whole = isinstance(units, (int, np.integer))
         if not whole or isinstance(units, bool) or units < 1:

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -56,14 +57,14 @@ class DPPCA(PretrainedLayer):
 
     def __init__(
         self,
-        units,
-        whitening=0.0,
-        ridge_factor=0.5,
-        center=False,
-        input_bound=1.0,
-        clip=False,
-        **kwargs,
-    ):
+        units: int,
+        whitening: float = 0.0,
+        ridge_factor: float = 0.5,
+        center: bool = False,
+        input_bound: float = 1.0,
+        clip: bool = False,
+        **kwargs: Any,
+    ) -> None:
         if kwargs.pop("trainable", False):
             raise ValueError(
                 "DPPCA learns from its release only; it cannot be trained. "

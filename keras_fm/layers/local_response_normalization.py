@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import keras
 from keras import ops
@@ -30,7 +31,14 @@ class LocalResponseNormalization(keras.layers.Layer):
     1.0
     """
 
-    def __init__(self, size=5, q=2.0, a=1e-4, beta=0.75, **kwargs):
+    def __init__(
+        self,
+        size: int = 5,
+        q: float = 2.0,
+        a: float = 1e-4,
+        beta: float = 0.75,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         if not isinstance(size, int) or size < 1 or size % 2 == 0:
             raise ValueError(

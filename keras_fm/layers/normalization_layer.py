@@ -1,3 +1,5 @@
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -50,8 +52,13 @@ class NormalizationLayer(keras.layers.Layer):
     """
 
     def __init__(
-        self, bounds=None, norm="l2", mode=None, running=True, **kwargs
-    ):
+        self,
+        bounds: Any = None,
+        norm: str = "l2",
+        mode: str | None = None,
+        running: bool = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         if mode is None:
             mode = "unit" if bounds is None else "box"

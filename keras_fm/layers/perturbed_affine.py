@@ -1,3 +1,5 @@
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -50,7 +52,9 @@ class PerturbedAffine(PerturbedInputLayer):
     (2, 32)
     """
 
-    def __init__(self, units, activation=None, **kwargs):
+    def __init__(
+        self, units: int, activation: Any = None, **kwargs: Any
+    ) -> None:
         super().__init__(activation=activation, **kwargs)
         self.units = positive_integer("units", units)
 

@@ -1,4 +1,6 @@
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -54,15 +56,15 @@ class PerturbedConv2D(PerturbedInputLayer):
 
     def __init__(
         self,
-        filters,
-        kernel_size,
-        strides=1,
-        padding="same",
-        activation=None,
-        sensitivity="paper",
-        feature_map=None,
-        **kwargs,
-    ):
+        filters: int,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
+        padding: str = "same",
+        activation: Any = None,
+        sensitivity: str = "paper",
+        feature_map: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(activation=activation, **kwargs)
         self.filters = positive_integer("filters", filters)
         self.kernel_size = pair("kernel_size", kernel_size)

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -89,25 +90,25 @@ class PrivateEncoder(PretrainedLayer):
 
     def __init__(
         self,
-        units,
-        activation="sigmoid",
-        source="moments",
-        rounds=1,
-        components=None,
-        gain=None,
-        whitening=0.0,
-        input_bound=1.0,
-        centre=0.0,
-        bias_feature=None,
-        clip=False,
-        visible=None,
-        form="squared_error",
-        tied=False,
-        noise_on="coefficients",
-        seed=0,
-        trainable=False,
-        **kwargs,
-    ):
+        units: int,
+        activation: Any = "sigmoid",
+        source: str = "moments",
+        rounds: int = 1,
+        components: int | None = None,
+        gain: float | None = None,
+        whitening: float = 0.0,
+        input_bound: float = 1.0,
+        centre: float = 0.0,
+        bias_feature: float | None = None,
+        clip: bool = False,
+        visible: Any = None,
+        form: str = "squared_error",
+        tied: bool = False,
+        noise_on: str = "coefficients",
+        seed: int = 0,
+        trainable: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(trainable=trainable, **kwargs)
         self.units = domain.check_count("units", units)
         self.rounds = domain.check_count("rounds", rounds)

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -46,7 +47,14 @@ class RandomFeatures(keras.layers.Layer):
     (2, 800)
     """
 
-    def __init__(self, units, kind="projection", scale=1.0, seed=0, **kwargs):
+    def __init__(
+        self,
+        units: int,
+        kind: str = "projection",
+        scale: float = 1.0,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         if not _is_integer(units) or units < 1:
             raise ValueError(

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -41,7 +42,9 @@ class RelevanceScaling(keras.layers.Layer):
     >>> layer.set_shares(np.array([1.5, 0.5]))
     """
 
-    def __init__(self, power=1.0, shrink=True, **kwargs):
+    def __init__(
+        self, power: float = 1.0, shrink: bool = True, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         if not (math.isfinite(power) and power >= 0):
             raise ValueError(

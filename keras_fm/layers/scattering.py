@@ -1,4 +1,6 @@
+import functools
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,6 +13,8 @@ _FREQUENCY = 0.75 * math.pi
 _SUPPORT = 4.0
 # Under the root of the modulus, so that its gradient stays finite at 0.
 _TINY = 1e-12
+# Numbers in the tables of a scale (64 MiB); larger images are convolved.
+_MOST_NUMBERS = 2**24
 
 
 def gaussian(sigma, slant, theta, step, radius):
@@ -96,6 +100,124 @@ def averaging_matrix(length, window, step):
     return matrix
 
 
+class WaveletBank:
+    """Wavelets of one scale as matrices, for images of one size.
+
+    Continued by reflection, a line of pixels is a sum of cosines. What a
+    wavelet makes of a product of two cosines is known, so correlation and
+    sampling together are three matrix products: down the image to
+    frequencies; for each of them across the image, straight to the sampled
+    points; and back down. For two octaves of 28 x 28 pixels that is a sixth
+    of what a convolution multiplies.
+
+    The real part of a wavelet is even and the imaginary part odd. The
+    wavelet of the opposite angle is a mirror image, which turns the sign of
+    all sines across: half of the angles give the others by a subtraction.
+
+    Args:
+        scale, angles, resolution: see `morlet`.
+        height, width: of the images, at least 2.
+    """
+
+    def __init__(self, scale, angles, resolution, height, width):
+        self._angles = angles
+        waves = np.stack(
+            [
+                morlet(scale, angle, angles, resolution)
+                for angle in range(angles // 2 + 1)
+            ],
+            axis=-1,
+        )
+        step = 2 ** (scale - resolution)
+        offsets = np.arange(len(waves)) - len(waves) // 2
+        # Cosines and sines, at the wavelets' pixels and at those sampled.
+        down, across = (waved(n, offsets) for n in (height, width))
+        sampled = waved(width, np.arange(0, width, step))
+        # Pixels to frequencies.
+        to_rows, to_columns = (
+            np.linalg.inv(waved(n, np.arange(n))[0]) for n in (height, width)
+        )
+
+        def table(part, i, j):
+            """Of cosines (0) or sines (1) down, and across."""
+            found = np.einsum(
+                "df,deb,eg->fgb", down[i], part, across[j], optimize=True
+            )
+            return np.einsum(
+                "gw,fgb,pg->fwbp", to_columns, found, sampled[j], optimize=True
+            )
+
+        self._analysis = to_rows
+        self._synthesis = waved(height, np.arange(0, height, step))
+        # For each frequency down `(width, real and imaginary, angle, point)`.
+        self._tables = [
+            np.stack([table(waves.real, i, i), table(waves.imag, i, 1 - i)], 2)
+            for i in (0, 1)
+        ]
+
+    @staticmethod
+    def numbers(scale, angles, resolution, height, width):
+        """How many the tables hold."""
+        points = -(-width // 2 ** (scale - resolution))
+        return 4 * (angles // 2 + 1) * height * width * points
+
+    def modulus(self, x):
+        """`|x * psi|` for all angles.
+
+        Args:
+            x: tensor `(height, n, width)`.
+
+        Returns:
+            tensor `(sampled height, n * angles, sampled width)`, the angles
+            of one image together.
+        """
+        height, _, width = x.shape
+        half, points = self._tables[0].shape[3:]
+
+        def constant(array):
+            return ops.convert_to_tensor(array, dtype=x.dtype)
+
+        rows = ops.matmul(
+            constant(self._analysis), ops.reshape(x, (height, -1))
+        )
+        rows = ops.reshape(rows, (height, -1, width))
+
+        def responses(table, back):
+            y = constant(table.reshape(height, width, -1))
+            y = ops.reshape(ops.matmul(rows, y), (height, -1))
+            y = ops.matmul(constant(back), y)
+            return ops.reshape(y, (len(back), -1, 2, half * points))
+
+        even, odd = map(responses, self._tables, self._synthesis)
+
+        def modulus(y):
+            y = ops.sqrt(ops.sum(y * y, axis=2) + _TINY)
+            return ops.reshape(y, (y.shape[0], -1, half, points))
+
+        # Angles up to a quarter of a turn, then their mirror images.
+        mirrored = modulus(even - odd)[:, :, 1 : self._angles - half + 1]
+        y = ops.concatenate(
+            [modulus(even + odd), ops.flip(mirrored, axis=2)], axis=2
+        )
+        return ops.reshape(y, (y.shape[0], -1, points))
+
+
+def waved(length, points):
+    """Cosines and sines whose sums are a line continued by reflection.
+
+    Args:
+        length: int `>= 2`, points on the line.
+        points: int array `(k,)`, where they are taken.
+
+    Returns:
+        two float64 arrays `(k, length)`; the frequency of column f is
+        `pi f / (length - 1)`.
+    """
+    frequencies = np.pi * np.arange(length) / (length - 1)
+    phases = points[:, None] * frequencies
+    return np.cos(phases), np.sin(phases)
+
+
 @keras.saving.register_keras_serializable(package="keras_fm")
 class Scattering2D(keras.layers.Layer):
     """Wavelet scattering of images, orders 0, 1 and 2: public features.
@@ -153,8 +275,13 @@ class Scattering2D(keras.layers.Layer):
     """
 
     def __init__(
-        self, scales=2, angles=8, power=1.0, data_format=None, **kwargs
-    ):
+        self,
+        scales: int = 2,
+        angles: int = 8,
+        power: float = 1.0,
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.scales = _positive_integer("scales", scales)
         self.angles = _positive_integer("angles", angles)
@@ -203,88 +330,80 @@ class Scattering2D(keras.layers.Layer):
         J, L = self.scales, self.angles
         # Plain arrays, not weights: they follow from the arguments. Keys
         # are resolutions, and (scale, resolution) for the wavelets.
-        self._down, self._across, self._wavelets = {}, {}, {}
+        self._down, self._across, self._moduli = {}, {}, {}
         for r in range(J):
             window, step = low_pass(J, r), 2 ** (J - r)
             size = -(-height // 2**r), -(-width // 2**r)
             self._down[r] = averaging_matrix(size[0], window, step)
-            self._across[r] = averaging_matrix(size[1], window, step)
+            self._across[r] = averaging_matrix(size[1], window, step).T
             # Order 1 reads the image, order 2 order 1 at its resolution.
             for j in range(0 if r == 0 else r + 1, J):
-                waves = np.stack([morlet(j, t, L, r) for t in range(L)], -1)
-                # Convolution of networks is correlation: flip.
-                waves = waves[::-1, ::-1, None, :]
-                waves = np.concatenate([waves.real, waves.imag], axis=-1)
-                self._wavelets[j, r] = waves
+                small = WaveletBank.numbers(j, L, r, *size) <= _MOST_NUMBERS
+                if small:
+                    self._moduli[j, r] = WaveletBank(j, L, r, *size).modulus
+                else:
+                    self._moduli[j, r] = functools.partial(
+                        convolved, convolution_kernels(j, L, r), 2 ** (j - r)
+                    )
 
     def call(self, inputs):
         # Half precision would lose the weak second order.
         dtype = "float64" if self.compute_dtype == "float64" else "float32"
         x = ops.cast(inputs, dtype)
         if self.data_format == "channels_last":
-            x = ops.transpose(x, (0, 3, 1, 2))
-        channels, height, width = x.shape[1:]
-        x = ops.reshape(x, (-1, height, width, 1))
-        first, second = [], []
+            x = ops.transpose(x, (1, 0, 3, 2))
+        else:
+            x = ops.transpose(x, (2, 0, 1, 3))
+        height, _, channels, width = x.shape
+        # Rows first and columns last, and one image channel is one image:
+        # then all that follows are matrix products without transposes.
+        x = ops.reshape(x, (height, -1, width))
+        h, w = self._down[0].shape[0], self._across[0].shape[1]
+        paths, first = [self._average(x, 0)], []
         for j in range(self.scales):
-            u = self._modulus(x, j, 0)
-            first.append(self._average(u, j))
-            if j + 1 < self.scales:
-                second.append(self._second_order(u, j))
-        # (batch * channels, h, w, paths): one image channel is one image.
-        y = ops.concatenate([self._average(x, 0), *first, *second], axis=-1)
+            first.append(self._moduli[j, 0](x))
+            paths.append(self._average(first[j], j))
+        for j in range(self.scales - 1):
+            # (rows, images, angle, scale and angle, columns)
+            second = [
+                ops.reshape(
+                    self._average(self._moduli[k, j](first[j]), k),
+                    (h, -1, self.angles, self.angles, w),
+                )
+                for k in range(j + 1, self.scales)
+            ]
+            paths.append(ops.concatenate(second, axis=3))
+        y = ops.concatenate(
+            [
+                ops.reshape(path, (h, -1, channels, count, w))
+                for path, count in zip(paths, self._counts)
+            ],
+            axis=3,
+        )
         if self.power < 1:
             y = ops.sign(y) * ops.power(ops.abs(y) + _TINY, self.power)
-        h, w = y.shape[1:3]
-        y = ops.reshape(y, (-1, channels, h, w, self.paths))
         if self.data_format == "channels_last":
-            y = ops.transpose(y, (0, 2, 3, 1, 4))
+            y = ops.transpose(y, (1, 0, 4, 2, 3))
             y = ops.reshape(y, (-1, h, w, channels * self.paths))
         else:
-            y = ops.transpose(y, (0, 1, 4, 2, 3))
+            y = ops.transpose(y, (1, 2, 3, 0, 4))
             y = ops.reshape(y, (-1, channels * self.paths, h, w))
         return ops.cast(y, self.compute_dtype)
 
-    def _second_order(self, u, r):
-        """Order 2 from the moduli `u`, `(n, h, w, L)` at resolution `r`."""
-        h, w, L = u.shape[1:]
-        u = ops.reshape(ops.transpose(u, (0, 3, 1, 2)), (-1, h, w, 1))
-        s = ops.concatenate(
-            [
-                self._average(self._modulus(u, k, r), k)
-                for k in range(r + 1, self.scales)
-            ],
-            axis=-1,
-        )
-        h, w, paths = s.shape[1:]
-        s = ops.transpose(ops.reshape(s, (-1, L, h, w, paths)), (0, 2, 3, 1, 4))
-        return ops.reshape(s, (-1, h, w, L * paths))
-
-    def _modulus(self, x, j, r):
-        """`|x * psi[j]|` for all angles, from resolution `r` to `j`."""
-        waves = self._wavelets[j, r]
-        radius = waves.shape[0] // 2
-        for axis in (1, 2):
-            source = _reflected(x.shape[axis], radius)
-            x = ops.take(x, source, axis=axis)
-        y = ops.conv(
-            x,
-            ops.convert_to_tensor(waves, dtype=x.dtype),
-            strides=2 ** (j - r),
-            padding="valid",
-            data_format="channels_last",
-        )
-        re, im = ops.split(y, 2, axis=-1)
-        return ops.sqrt(re * re + im * im + _TINY)
+    @property
+    def _counts(self):
+        """Paths of order 0, of every scale of order 1, of order 2."""
+        J, L = self.scales, self.angles
+        return [1, *[L] * J, *(L * L * (J - 1 - j) for j in range(J - 1))]
 
     def _average(self, u, r):
         """`u * phi` sampled at the coarsest scale, from resolution `r`."""
-        height, width, maps = u.shape[1:]
+        height, _, width = u.shape
         down = ops.convert_to_tensor(self._down[r], dtype=u.dtype)
         across = ops.convert_to_tensor(self._across[r], dtype=u.dtype)
-        u = ops.matmul(down, ops.reshape(u, (-1, height, width * maps)))
-        u = ops.reshape(u, (-1, down.shape[0], width, maps))
-        return ops.matmul(across, u)
+        u = ops.matmul(down, ops.reshape(u, (height, -1)))
+        u = ops.matmul(ops.reshape(u, (-1, width)), across)
+        return ops.reshape(u, (down.shape[0], -1, across.shape[1]))
 
     def compute_output_shape(self, input_shape):
         height, width, channels = self._image_shape(input_shape)
@@ -302,6 +421,37 @@ class Scattering2D(keras.layers.Layer):
             "power": self.power,
             "data_format": self.data_format,
         }
+
+
+def convolution_kernels(scale, angles, resolution):
+    """Wavelets of all angles as kernels `(k, k, 1, 2 angles)`, real parts
+    first."""
+    waves = np.stack(
+        [morlet(scale, t, angles, resolution) for t in range(angles)], -1
+    )
+    # Convolution of networks is correlation: flip.
+    waves = waves[::-1, ::-1, None, :]
+    return np.concatenate([waves.real, waves.imag], axis=-1)
+
+
+def convolved(kernels, stride, x):
+    """What `WaveletBank.modulus` gives, by convolution."""
+    x = ops.expand_dims(ops.transpose(x, (1, 0, 2)), -1)
+    radius = len(kernels) // 2
+    for axis in (1, 2):
+        x = ops.take(x, _reflected(x.shape[axis], radius), axis=axis)
+    y = ops.conv(
+        x,
+        ops.convert_to_tensor(kernels, dtype=x.dtype),
+        strides=stride,
+        padding="valid",
+        data_format="channels_last",
+    )
+    re, im = ops.split(y, 2, axis=-1)
+    y = ops.sqrt(re * re + im * im + _TINY)
+    height, width = y.shape[1:3]
+    y = ops.transpose(y, (1, 0, 3, 2))
+    return ops.reshape(y, (height, -1, width))
 
 
 def _reflected(length, radius):

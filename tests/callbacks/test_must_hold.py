@@ -336,6 +336,19 @@ def test_frozen_layers_count_as_public_and_are_named():
     assert "frozen weights of layer 'frozen'" in p.report()
 
 
+@pytest.mark.parametrize("loss", ["mse", "categorical_crossentropy"])
+def test_a_loss_that_cannot_take_the_labels(loss):
+    m = model()
+    m.compile("adam", loss)
+    # JAX and PyTorch try the loss before any callback begins.
+    refused("(?i)cannot compare|size of|shape|rank", m, error=Exception)
+    m.compile("adam", fm.losses.TaylorCrossEntropy())
+    x, y = records()
+    p = private((x, y))
+    m.fit(x, y, callbacks=[p], verbose=0)
+    assert p.ledger.epsilon() <= EPSILON
+
+
 def test_a_model_that_was_trained_without_protection():
     x, y = records()
     m = model()

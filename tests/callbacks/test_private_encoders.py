@@ -1017,7 +1017,7 @@ def test_noise_has_the_claimed_scale_over_n():
     diagonal = np.abs(quadratic[:, range(20), range(20)])
     assert diagonal.mean() == pytest.approx(scale, rel=5 / diagonal.size**0.5)
     # Off the diagonal the mean of two draws: standard deviation s.
-    above = quadratic[:, *np.triu_indices(20, 1)]
+    above = quadratic[(slice(None), *np.triu_indices(20, 1))]
     assert above.std() == pytest.approx(scale, rel=0.1)
     m = published_model(hidden=(400,), noise_on="hidden")
     p = published(m, (x, y), epsilon=8.0)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_fm.layers import scattering
 from keras_fm.layers.scattering import Scattering2D
 
 
@@ -90,6 +91,32 @@ def test_matches_float64_fft_reference(J, L, height, width):
     assert np.abs(y - expected).mean() < 1e-4
     if J > 1:
         assert expected[..., order_2].mean() > 3e-3
+
+
+@pytest.mark.parametrize(
+    "J, L, height, width, channels",
+    [(1, 1, 2, 3, 1), (2, 8, 12, 9, 2), (3, 5, 8, 16, 1), (2, 6, 20, 20, 1)],
+)
+def test_matrices_and_convolution_agree(
+    monkeypatch, J, L, height, width, channels
+):
+    """Large images are convolved: other code, the same numbers."""
+    x = images(2, height, width, channels) - 0.5
+    found = run(Scattering2D(J, L, dtype="float64"), x)
+    monkeypatch.setattr(scattering, "_MOST_NUMBERS", 0)
+
+    def refuse(*args):
+        raise AssertionError("the matrices were made")
+
+    monkeypatch.setattr(scattering.WaveletBank, "__init__", refuse)
+    convolved = run(Scattering2D(J, L, dtype="float64"), x)
+    np.testing.assert_allclose(found, convolved, atol=1e-6)
+
+
+def test_matrices_have_the_size_that_decides():
+    bank = scattering.WaveletBank(1, 8, 0, 12, 9)
+    size = scattering.WaveletBank.numbers(1, 8, 0, 12, 9)
+    assert sum(table.size for table in bank._tables) == size
 
 
 def test_float64_agrees_with_float32():

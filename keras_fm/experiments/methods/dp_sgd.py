@@ -69,10 +69,10 @@ def search(score, rates, steps):
 
 class _DPSGD(method_lib.Method):
     needs_delta = True
-    packages = ("tensorflow_privacy", "tf_keras")
-    classifier = baselines.DPSGDClassifier
+    packages: tuple[str, ...] = ("tensorflow_privacy", "tf_keras")
+    classifier: type = baselines.DPSGDClassifier
     optimizer = "sgd"
-    form = "fast_clipping"
+    form: str | None = "fast_clipping"
     tuned = "all"
 
     def _inputs(self, task, seed):

@@ -50,12 +50,14 @@ class Method:
             it shares with others of the same name.
     """
 
-    name = label = about = None
+    name: str | None = None
+    label: str | None = None
+    about: str | None = None
     private = True
     needs_delta = False
-    packages = ()
-    backend = None
-    tuned = None
+    packages: tuple[str, ...] = ()
+    backend: str | None = None
+    tuned: str | None = None
 
     def available(self):
         """Whether the packages and the backend at hand can run it."""
