@@ -13,6 +13,7 @@ from keras_fm.commands import (
     completion,
     compose,
     doctor,
+    ledger,
     report,
     reproduce,
 )
@@ -25,6 +26,7 @@ COMMANDS = {
         compose,
         audit,
         report,
+        ledger,
         doctor,
         completion,
     )
