@@ -35,6 +35,7 @@ CORE = {
     "keras_fm.locked_file",
     "keras_fm.mechanisms",
     "keras_fm.objectives",
+    "keras_fm.placed_records",
     "keras_fm.polynomials",
     "keras_fm.privacy_statement",
     "keras_fm.records",
@@ -233,6 +234,7 @@ def test_the_core_is_layered():
         },
         "partial_statistics": CORE
         - {f"keras_fm.{m}" for m in ("stored_arrays", "summation")},
+        "placed_records": CORE,
         "polynomials": CORE,
         "records": CORE,
         "ledger": CORE

@@ -50,14 +50,14 @@ def steps(plan, layer, inputs):
     )
 
     def read_moments():
-        for x, n, *owners in plan.unlabelled():
-            yield layer.augment(inputs(x)[:n]), None, *owners
+        for x, rows, *owners in plan.unlabelled():
+            yield layer.augment(inputs(x)[rows]), None, *owners
 
     def read_codes():
-        for x, n, *owners in plan.unlabelled():
+        for x, rows, *owners in plan.unlabelled():
             found = inputs(x)
-            code = keras.ops.convert_to_numpy(layer(found))[:n]
-            visible = found[:n, start:stop]
+            code = keras.ops.convert_to_numpy(layer(found))[rows]
+            visible = found[rows, start:stop]
             yield layer.code_features(code), visible, *owners
 
     def read_tied():

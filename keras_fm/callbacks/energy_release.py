@@ -38,8 +38,8 @@ def steps(plan, layer, inputs):
     )
 
     def read():
-        for x, n, *owners in plan.unlabelled():
-            found, first = inputs(x)[:n], 0
+        for x, rows, *owners in plan.unlabelled():
+            found, first = inputs(x)[rows], 0
             if owners:
                 # An owner's records must come in one piece.
                 parts = layer.patches(found, chunks=False)

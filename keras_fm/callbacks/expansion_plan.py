@@ -116,14 +116,11 @@ class ExpansionPlan(ProvenPlan):
     def _read(self):
         """Factors of every record at the current weights."""
         count = 0
-        for x, y, n in self._padded():
-            self.check_labels(y, n)
-            count += n
-            if y is not None:
-                filler = np.zeros((len(x) - n, *y.shape[1:]), y.dtype)
-                y = np.concatenate([y, filler])
+        for x, y, rows in self._placed():
+            self.check_labels(None if y is None else y[rows], len(rows))
+            count += len(rows)
             found = self.trained.factors(x, y)
-            yield ([tuple(part[:n] for part in layer) for layer in found],)
+            yield ([tuple(part[rows] for part in layer) for layer in found],)
         if not count:
             raise ValueError(
                 "`data` held no record in this round. A function must return "

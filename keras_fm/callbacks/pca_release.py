@@ -28,8 +28,8 @@ def steps(plan, layer, inputs):
     )
 
     def read():
-        for x, n, *owners in plan.unlabelled():
-            yield layer.augment(inputs(x)[:n]), None, *owners
+        for x, rows, *owners in plan.unlabelled():
+            yield layer.augment(inputs(x)[rows]), None, *owners
 
     def learn(release):
         layer.set_components(

@@ -7,7 +7,7 @@ import math
 import keras
 import numpy as np
 
-from keras_fm import records, sampling
+from keras_fm import placed_records, records, sampling
 from keras_fm import release as release_lib
 from keras_fm import relevance as relevance_lib
 from keras_fm.callbacks import (
@@ -24,6 +24,8 @@ from keras_fm.layers.private_encoder import PrivateEncoder
 from keras_fm.objectives import RelevanceObjective
 
 _READ_BATCH = 1024
+# Rows of a batch in which every record has its place.
+_PLACES = 256
 # Shares of the budget: first model, its relevance, the model that is kept.
 ADAPTIVE_SHARES = (0.2, 0.1, 0.7)
 # What is left to what is above the pre-trained layers, however many.
@@ -437,13 +439,13 @@ class ProvenPlan:
         step.learn(release)
 
     def unlabelled(self):
-        """Batches `(x, records[, owners])` of one shape, for layers that
-        learn without labels."""
+        """Batches `(x, rows[, owners])` of one shape, for layers that learn
+        without labels; `rows` are those in which records are."""
         # A wrong label is an error before the first charge, not after the
         # layers below were paid for.
-        for x, y, n, *owners in self._padded():
-            self.check_labels(y, n)
-            yield x, n, *owners
+        for x, y, rows, *owners in self._placed():
+            self.check_labels(None if y is None else y[rows], len(rows))
+            yield x, rows, *owners
 
     def check_labels(self, y, n):
         """Refuses labels that the output layer has no class for."""
@@ -451,8 +453,8 @@ class ProvenPlan:
             self._head_objective().targets(y, n)
 
     def _read_head(self):
-        for x, y, n, *owners in self._padded():
-            yield self.head.augment(self._features(x)[:n]), y, *owners
+        for x, y, rows, *owners in self._placed():
+            yield self.head.augment(self._features(x)[rows]), y[rows], *owners
 
     def _descend(self, objective, **arguments):
         """The reads of an output layer with `rounds`."""
@@ -477,8 +479,9 @@ class ProvenPlan:
     def _read_relevance(self):
         below = self.reader(self.scaling_inputs)
         top = keras.Model(self.scaling_inputs, self.model.outputs[0])
-        for x, _, n in self._padded():
-            yield (relevance_lib.layer_wise(top, below(x)[:n]).reshape(n, -1),)
+        for x, _, rows in self._placed():
+            found = relevance_lib.layer_wise(top, below(x))
+            yield (found.reshape(len(x), -1)[rows],)
 
     @functools.cached_property
     def _features(self):
@@ -493,9 +496,28 @@ class ProvenPlan:
         extractor = keras.Model(self.model.inputs[0], tensor)
         return lambda x: np.asarray(extractor.predict_on_batch(x))
 
-    def _padded(self):
-        """Batches of one shape, `(x, y, records[, owners])`: no second trace
-        for the last one."""
+    def _placed(self):
+        """Batches of one shape, `(x, y, rows[, owners])`: `rows` are those in
+        which records are. The row of a record depends on that record alone,
+        but with owners, whose records come together."""
+        if self.owners is None:
+            yield from placed_records.placed(self._checked(), _PLACES)
+            return
+        for x, y, owners in self._checked():
+            free = -len(x) % _READ_BATCH
+            if free:
+                x, y = (
+                    v
+                    if v is None
+                    else np.concatenate(
+                        [v, np.zeros((free, *v.shape[1:]), v.dtype)]
+                    )
+                    for v in (x, y)
+                )
+            yield x, y, np.arange(len(owners)), owners
+
+    def _checked(self):
+        """Batches `(x, y[, owners])` as they are read."""
         expected = self.model.inputs[0].shape[1:]
         labelled = self.labelled
         if self.owners is None:
@@ -517,12 +539,7 @@ class ProvenPlan:
                     "`data` has NaN or infinite inputs. Clean the records "
                     "before the release; nothing was spent."
                 )
-            n = len(x)
-            missing = -n % _READ_BATCH
-            if missing:
-                filler = np.zeros((missing, *x.shape[1:]), x.dtype)
-                x = np.concatenate([x, filler])
-            yield x, y, n, *owners
+            yield x, y, *owners
 
     # What the layers learn -----------------------------------------------
 

@@ -36,8 +36,9 @@ def untraced(request):
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
-    """Two batches for these few records, the second one filled up."""
+    """Several batches for these few records, with rows that are free."""
     monkeypatch.setattr(proven_plan, "_READ_BATCH", 80)
+    monkeypatch.setattr(proven_plan, "_PLACES", 32)
 
 
 @functools.cache

@@ -115,8 +115,11 @@ def test_every_round_expands_about_the_minimum_of_the_one_before(data):
     model.__dict__["factors"] = watched
     fit(model, data, private)
     del model.__dict__["factors"]
-    # 400 records are one batch for each round.
-    assert len(points) == 3
+    # As many batches in each round, at the same weights.
+    assert len(points) % 3 == 0
+    for a, b in zip(points, points[1 : len(points) // 3]):
+        np.testing.assert_array_equal(a[0], b[0])
+    points = points[:: len(points) // 3]
     noise = mechanisms.NoiseSource(7)
     weights, move = start, [0.0]
     for r, entry in enumerate(private.ledger.entries):
@@ -204,11 +207,10 @@ def test_a_refused_budget_reads_nothing(data):
 
 def test_a_crash_between_rounds_keeps_the_record(data):
     model, private = build(), private_model(data)
-    factors, calls = model.factors, []
+    factors = model.factors
 
     def crash(x, y=None):
-        calls.append(1)
-        if len(calls) == 2:
+        if private.ledger.entries:
             raise KeyboardInterrupt
         return factors(x, y)
 
@@ -223,11 +225,10 @@ def test_a_crash_between_rounds_keeps_the_record(data):
 
 def test_a_crash_leaves_the_weights_that_were_there(data):
     model, private = build(), private_model(data)
-    start, factors, calls = model.get_weights(), model.factors, []
+    start, factors = model.get_weights(), model.factors
 
     def crash(x, y=None):
-        calls.append(1)
-        if len(calls) == 3:
+        if len(private.ledger.entries) == 2:
             raise KeyboardInterrupt
         return factors(x, y)
 
