@@ -156,7 +156,9 @@ def public_start(inputs, shapes, steps):
     plain = keras.Sequential([keras.Input((inputs,)), *layers])
     drawn = pen_strokes(shapes, 3, size)
     rate = keras.optimizers.schedules.CosineDecay(_STROKE_RATE, steps)
-    plain.compile(keras.optimizers.Adam(rate), "mse", steps_per_execution=20)
+    plain.compile(
+        keras.optimizers.Adam(rate), "mse", steps_per_execution=_steps_at_once()
+    )
     plain.fit(
         drawn,
         drawn,
@@ -166,6 +168,11 @@ def public_start(inputs, shapes, steps):
     )
     norms = top_of(layers, inputs).coefficient_norms(drawn[:5000], drawn[:5000])
     return plain.get_weights(), np.median(norms, axis=0)
+
+
+def _steps_at_once():
+    # Keras takes one at a time on PyTorch.
+    return 1 if keras.backend.backend() == "torch" else 20
 
 
 def after_start(start, x, epsilon, epochs):
