@@ -5,28 +5,28 @@ docs/proofs) or *claimed* (an epsilon a paper asserts; it composes to infinity
 on the proven side). Check, charge, then release, in that order: an entry that
 was charged and whose release then failed stays charged. A ledger that lives in
 a file (`Ledger.open`) has the entry on disk before `charge` returns, so no
-noise is drawn for a spend that a crash could forget.
+noise is drawn for a spend that a crash could forget. All copies of a ledger
+in a process are one ledger: see `ledger_state`.
 """
 
-import contextlib
 import copy
 import dataclasses
 import datetime
-import json
 import math
-import threading
+import numbers
 import warnings
 
 from keras_fm import budget as budget_lib
-from keras_fm import ledger_entry, locked_file, privacy_statement, settings_file
+from keras_fm import (
+    ledger_state,
+    ledger_text,
+    locked_file,
+    privacy_statement,
+)
 from keras_fm import mechanisms as mechanisms_lib
-from keras_fm.ledger_entry import LedgerEntry
+from keras_fm.ledger_text import ONE_RECORD
 
-_FORMAT = 1
 _MOST_LISTED = 5
-# One charge at a time in this process: check and charge are one step.
-_CHARGING = threading.RLock()
-ONE_RECORD = "one record (one row of the data given)"
 
 
 class BudgetExceededError(ValueError):
@@ -35,6 +35,11 @@ class BudgetExceededError(ValueError):
 
 class Ledger:
     """Composes what was spent and refuses what would exceed the budget.
+
+    A copy is the same ledger: `copy.copy` and `copy.deepcopy` return it, and
+    what `from_json`, `load`, `open` or a pickle makes of its text shares its
+    entries, for as long as the process lives. In another process a text is a
+    budget of its own; only a file (`open`) is one budget for all.
 
     Args:
         budget: a `PrivacyBudget`.
@@ -55,33 +60,51 @@ class Ledger:
                 "`budget` must be a keras_fm.PrivacyBudget. "
                 f"Received: budget={budget!r}"
             )
-        self._budget = budget
-        self._neighbours = budget_lib.Neighbours.of(neighbours)
-        if not isinstance(unit, str) or not unit:
-            raise ValueError(
-                "`unit` must say in words what the privacy unit is. "
-                f"Received: unit={unit!r}"
-            )
-        ledger_entry.check_line("`unit`", unit)
-        self._unit = unit
-        self._entries = []
-        # Lines about this ledger; no part of what is composed.
-        self._audits = []
-        self._file = None
+        contents = ledger_text.Contents(
+            id=ledger_text.new_id(),
+            budget=budget,
+            neighbours=budget_lib.Neighbours.of(neighbours),
+            unit=ledger_text.checked_unit(unit),
+        )
+        self._state = ledger_state.State(contents)
         # Names of entries that this object charged itself.
         self._own = set()
 
+    @classmethod
+    def _of(cls, state):
+        """A ledger that shares a state."""
+        found = state.contents
+        ledger = cls(found.budget, neighbours=found.neighbours, unit=found.unit)
+        ledger._state = state
+        return ledger
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        if self.path is not None:
+            return type(self).open, (self.path,)
+        return type(self).from_json, (self.to_json(),)
+
+    @property
+    def id(self):
+        """Random and public: which ledger it is, in every copy."""
+        return self._state.contents.id
+
     @property
     def budget(self):
-        return self._budget
+        return self._state.contents.budget
 
     @property
     def neighbours(self):
-        return self._neighbours
+        return self._state.contents.neighbours
 
     @property
     def unit(self):
-        return self._unit
+        return self._state.contents.unit
 
     @property
     def entries(self):
@@ -91,7 +114,11 @@ class Ledger:
     @property
     def audits(self):
         """Lines of audits that were noted, `(when, line)` each."""
-        return tuple(self._audits)
+        return self._state.contents.audits
+
+    @property
+    def _entries(self):
+        return self._state.contents.entries
 
     # Composition ---------------------------------------------------------
 
@@ -117,7 +144,7 @@ class Ledger:
 
     def remaining(self):
         """Epsilon not yet spent, at least 0; 0 if nothing is proven."""
-        return max(0.0, self._budget.epsilon - self.epsilon())
+        return max(0.0, self.budget.epsilon - self.epsilon())
 
     def _compose(self, entries):
         if any(e.guarantee != "proven" or not e.private for e in entries):
@@ -126,7 +153,7 @@ class Ledger:
 
     def _compose_mechanisms(self, mechanisms):
         return mechanisms_lib.compose_epsilon(
-            mechanisms, self._budget.delta, scale=self._budget.epsilon
+            mechanisms, self.budget.delta, scale=self.budget.epsilon
         )
 
     # Spending ------------------------------------------------------------
@@ -148,8 +175,8 @@ class Ledger:
 
     def _check(self, entries):
         for entry in entries:
-            self._check_relation(entry)
-        after = self._entries + entries
+            ledger_text.check_relation(entry, self.neighbours)
+        after = [*self._entries, *entries]
         proven = [e.build_mechanism() for e in after if e.guarantee == "proven"]
         claimed = math.fsum(
             e.mechanism["claimed_epsilon"]
@@ -158,11 +185,11 @@ class Ledger:
         )
         total = self._compose_mechanisms(proven) + claimed
         # One part in 1e9 is the rounding of sums, not a tolerance.
-        if total > self._budget.epsilon * (1 + 1e-9):
+        if total > self.budget.epsilon * (1 + 1e-9):
             raise BudgetExceededError(
                 "This release would exceed the privacy budget: epsilon "
-                f"{total:.6g} at delta {self._budget.delta:g}, of "
-                f"{self._budget.epsilon:g} allowed. Nothing was read. "
+                f"{total:.6g} at delta {self.budget.delta:g}, of "
+                f"{self.budget.epsilon:g} allowed. Nothing was read. "
                 "Reuse the release that exists (fits on it are free), or "
                 "plan several releases from the start with "
                 "`PrivateModel(..., planned_releases=k)`." + self._spent()
@@ -180,7 +207,7 @@ class Ledger:
             lines.insert(
                 0, f"  {len(self._entries) - _MOST_LISTED} before these"
             )
-        where = f" in {self._file.path}" if self._file else ""
+        where = f" in {self.path}" if self.path else ""
         return "\n".join(
             [
                 f"\nCharged before{where}:",
@@ -192,14 +219,6 @@ class Ledger:
                 "that adds to this one.",
             ]
         )
-
-    def _check_relation(self, entry):
-        if entry.neighbours != str(self._neighbours):
-            raise ValueError(
-                "An entry must refer to the ledger's neighbouring "
-                f"relation {str(self._neighbours)!r}. Received: "
-                f"neighbours={entry.neighbours!r}"
-            )
 
     def charge(self, entries):
         """Checks, stamps and appends `entries`.
@@ -214,8 +233,7 @@ class Ledger:
             OSError: if the file cannot be written.
         """
         entries = list(entries)
-        with _CHARGING, self._locked():
-            self._refresh()
+        with self._state.locked():
             self._check(entries)
             self._warn_of_repeats(entries)
             stamp = _now()
@@ -223,13 +241,7 @@ class Ledger:
                 dataclasses.replace(copy.deepcopy(e), when=stamp)
                 for e in entries
             ]
-            charged = [*self._entries, *stamped]
-            if self._file is not None:
-                text = self._text(charged, self._audits)
-                # What could not be read again is not written.
-                charged = _parsed(type(self), self._file, text)._entries
-                self._file.write(text)
-            self._entries = charged
+            self._state.charge(stamped)
             self._own.update(e.name for e in stamped)
 
     def note_audit(self, line):
@@ -255,13 +267,120 @@ class Ledger:
         print(private.ledger.statement())
         ```
         """
-        _check_audit(line)
-        with _CHARGING, self._locked():
-            self._refresh()
-            audits = [*self._audits, (_now(), line)]
-            if self._file is not None:
-                self._file.write(self._text(self._entries, audits))
-            self._audits = audits
+        ledger_text.check_audit(line)
+        state = self._state
+        with state.locked():
+            audits = (*state.contents.audits, (_now(), line))
+            state.write(dataclasses.replace(state.contents, audits=audits))
+
+    # Steps that were paid for ---------------------------------------------
+
+    def steps_left(self, name):
+        """Steps that entries of this name paid for and that nobody used, as
+        far as this process may use them.
+
+        The steps of a ledger that came from a text (`from_json`, `load`, a
+        pickle of another process) and lives in no file all count as used:
+        nothing here can tell what others do with them. The process that
+        charged them may use the rest, and everybody `open`s a file.
+
+        Args:
+            name: str, of entries whose mechanism has `steps`.
+
+        Returns:
+            int, 0 for other names.
+
+        Raises:
+            ValueError: see `reload`.
+        """
+        with self._state.locked():
+            paid, used = self._state.steps(name)
+        return paid - used
+
+    def steps_used(self, name):
+        """Steps of this name that are used or reserved, as the statement
+        prints it.
+
+        Of a ledger that came from a text it is what the text says, although
+        all of them count as used here.
+        """
+        return self._state.shown_used(name)
+
+    def reserve(self, name, steps):
+        """Takes steps that were paid for, before they run.
+
+        As with `charge`, a ledger in a file has it on disk when this returns,
+        with all other processes locked out: no step runs twice for one
+        payment. What is not given back with `confirm`, as after a crash,
+        stays used.
+
+        Args:
+            name: str, of entries whose mechanism has `steps`.
+            steps: int >= 1.
+
+        Returns:
+            int, how many steps of this name were used or reserved before.
+
+        Raises:
+            BudgetExceededError: if fewer steps are left; nothing changes.
+            ValueError: if `steps` is no positive integer, or see `reload`.
+            OSError: if the file cannot be written. They may be reserved in
+                it, and then stay used.
+
+        Example:
+
+        ```python
+        ledger.reserve("encoder", 100)
+        taken = train(steps=100)
+        ledger.confirm("encoder", 100, taken)
+        ```
+        """
+        _check_count("steps", steps, 1)
+        with self._state.locked():
+            paid, used = self._state.steps(name)
+            if steps > paid - used:
+                raise BudgetExceededError(
+                    f"{steps} steps of {name!r} are asked for and "
+                    f"{paid - used} are left: {paid} were paid for, and "
+                    f"{used} are used or reserved. Counted as used are those "
+                    "that ran, that were reserved and not given back (after "
+                    "a crash, for one), that were charged before steps were "
+                    "counted, and that are known from a text only "
+                    "(`Ledger.open` the file that the ledger lives in)."
+                )
+            self._state.reserve(name, int(steps))
+        return used
+
+    def confirm(self, name, reserved, taken):
+        """Says how many steps of a reservation ran; the rest are given back.
+
+        Args:
+            name: str.
+            reserved: int, what `reserve` of this process was asked for; of
+                several such reservations the latest is meant.
+            taken: int from 0 to `reserved`.
+
+        Raises:
+            ValueError: if this process holds no such reservation, `taken` is
+                out of range, or see `reload`.
+            OSError: if the file cannot be written; they stay used then.
+        """
+        _check_count("reserved", reserved, 1)
+        _check_count("taken", taken, 0)
+        with ledger_state.LOCK:
+            if not self._state.holds(name, reserved):
+                raise ValueError(
+                    "`reserved` must be a reservation of this process that "
+                    "was not confirmed before. Received: "
+                    f"name={name!r}, reserved={reserved}"
+                )
+            if taken > reserved:
+                raise ValueError(
+                    f"`taken` must be at most the {reserved} steps that were "
+                    f"reserved. Received: taken={taken}"
+                )
+            with self._state.locked():
+                self._state.give_back(name, int(reserved), reserved - taken)
 
     # In a file -----------------------------------------------------------
 
@@ -311,78 +430,42 @@ class Ledger:
             budget, budget_lib.PrivacyBudget
         ):
             budget = budget_lib.PrivacyBudget(budget)
-        with file.lock():
-            text = _read(file)
-            if text is None:
-                if budget is None or neighbours is None:
-                    raise ValueError(
-                        f"There is no ledger at {file.path!r} yet: pass "
-                        "`budget` and `neighbours` to begin one."
-                    )
-                ledger = cls(
-                    budget, neighbours=neighbours, unit=unit or ONE_RECORD
+        with ledger_state.LOCK, file.lock():
+            found = ledger_state.read_file(file)
+            if found is not None:
+                found.check_terms(
+                    f" at {file.path!r}", budget, neighbours, unit
                 )
-                file.write(ledger.to_json())
-            else:
-                ledger = _parsed(cls, file, text)
-                ledger._check_same(file.path, budget, neighbours, unit)
-        ledger._file = file
+                return cls._of(ledger_state.of_file(found, file))
+            if budget is None or neighbours is None:
+                raise ValueError(
+                    f"There is no ledger at {file.path!r} yet: pass "
+                    "`budget` and `neighbours` to begin one."
+                )
+            ledger = cls(budget, neighbours=neighbours, unit=unit or ONE_RECORD)
+            file.write(ledger.to_json())
+            ledger._state.file = file
         return ledger
 
     @property
     def path(self):
         """The file that this ledger lives in, or `None`."""
-        return None if self._file is None else self._file.path
+        file = self._state.file
+        return None if file is None else file.path
 
     def reload(self):
         """Takes in what other processes charged to the file.
 
         Raises:
-            ValueError: if the file is gone, is no ledger, or lost entries.
+            ValueError: if the file is gone, is no ledger, has other names
+                (hard links), or lost entries.
         """
-        with _CHARGING, self._locked():
-            self._refresh()
-
-    def _locked(self):
-        if self._file is None:
-            return contextlib.nullcontext()
-        return self._file.lock()
-
-    def _refresh(self):
-        if self._file is None:
-            return
-        text = _read(self._file)
-        if text is None:
-            raise ValueError(
-                f"The ledger {self.path!r} is gone, and what was spent with "
-                "it. Put it back before anything else is released."
-            )
-        found = _parsed(type(self), self._file, text)
-        found._check_same(self.path, self._budget, self._neighbours, self._unit)
-        if found._entries[: len(self._entries)] != self._entries:
-            raise ValueError(
-                f"The ledger {self.path!r} lost or changed entries that were "
-                "in it (an older copy was put in its place, or it was "
-                "edited). Put the newest copy back."
-            )
-        self._entries, self._audits = found._entries, found._audits
-
-    def _check_same(self, path, budget, neighbours, unit):
-        for name, given, own in (
-            ("budget", budget, self._budget),
-            ("neighbours", neighbours, self._neighbours),
-            ("unit", unit, self._unit),
-        ):
-            if given is not None and given != own:
-                own = str(own) if name == "neighbours" else own
-                raise ValueError(
-                    f"`{name}` of the ledger at {path!r} is {own!r} and "
-                    f"cannot be changed. Received: {name}={given!r}"
-                )
+        with self._state.locked():
+            pass
 
     def _warn_of_repeats(self, entries):
         """Says it if what is charged was charged by an earlier run."""
-        if self._file is None:
+        if self.path is None:
             return
         asked = {e.name for e in entries} - self._own
         before = [e for e in self._entries if e.name in asked]
@@ -399,62 +482,20 @@ class Ledger:
 
     def to_json(self):
         """The ledger as a JSON string (no noise, no statistic)."""
-        return self._text(self._entries, self._audits)
-
-    def _text(self, entries, audits):
-        data = {
-            "format": _FORMAT,
-            "budget": dataclasses.asdict(self._budget),
-            "neighbours": str(self._neighbours),
-            "unit": self._unit,
-            "entries": [dataclasses.asdict(e) for e in entries],
-        }
-        if audits:
-            data["audits"] = [[when, line] for when, line in audits]
-        return json.dumps(data, indent=1, allow_nan=False)
+        return self._state.contents.text()
 
     @classmethod
     def from_json(cls, text):
         """Rebuilds a ledger; composition is redone, never read from it.
 
+        If this process knows the ledger, it is that one, and the longer list
+        of entries holds. Else its steps count as used: see `steps_left`.
+
         Raises:
-            ValueError: if the text is not a ledger of a known format.
+            ValueError: if the text is not a ledger of a known format, or
+                differs from what this process knows of that ledger.
         """
-        try:
-            data = settings_file.parse_json(text)
-            if data["format"] != _FORMAT:
-                raise ValueError(f"unknown format {data['format']!r}")
-            for name, value in data["budget"].items():
-                if isinstance(value, str):
-                    raise ValueError(f"`{name}` must be a number: {value!r}")
-            ledger = cls(
-                budget_lib.PrivacyBudget(**data["budget"]),
-                neighbours=data["neighbours"],
-                unit=data.get("unit", ONE_RECORD),
-            )
-            if not isinstance(data["entries"], list):
-                raise ValueError("`entries` must be a list")
-            for entry in data["entries"]:
-                if not isinstance(entry["notes"], list):
-                    raise ValueError("`notes` must be a list")
-                entry["notes"] = tuple(entry["notes"])
-                entry = LedgerEntry(**entry)
-                ledger._check_relation(entry)
-                ledger._entries.append(entry)
-            for when, line in data.get("audits", []):
-                ledger_entry.check_line("The time of an audit", when)
-                _check_audit(line)
-                ledger._audits.append((when, line))
-        except (
-            AttributeError,
-            KeyError,
-            OverflowError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ) as e:
-            raise ValueError(f"This is not a keras_fm ledger: {e}") from e
-        return ledger
+        return cls._of(ledger_state.of_text(ledger_text.parse(text)))
 
     def save(self, path):
         """Writes a copy as JSON; the old file stays until the new one is on
@@ -465,26 +506,28 @@ class Ledger:
                 this one does not hold: they would be forgotten.
             OSError: if the file cannot be written.
         """
-        file = locked_file.LockedFile(path)
+        file, state = locked_file.LockedFile(path), self._state
         if not file.has_lock():
             locked_file.write_text(path, self.to_json())
             return
-        with file.lock():
-            text = _read(file)
-            if text is not None:
-                held = _parsed(type(self), file, text)._entries
-                if self._entries[: len(held)] != held:
-                    raise ValueError(
-                        f"A ledger lives in {file.path!r} with entries that "
-                        "this one does not hold; they would be forgotten. "
-                        "Save under another name."
-                    )
-            file.write(self.to_json())
+        if state.file is not None and state.file.is_same(file):
+            with state.locked():
+                state.write(state.contents)
+            return
+        with ledger_state.LOCK, file.lock():
+            held, mine = ledger_state.read_file(file), state.contents
+            if held is not None and not mine.holds(held):
+                raise ValueError(
+                    f"A ledger lives in {file.path!r} with entries that "
+                    "this one does not hold; they would be forgotten. "
+                    "Save under another name."
+                )
+            file.write((mine.with_counts_of(held) if held else mine).text())
 
     @classmethod
     def load(cls, path):
-        """Reads what `save` wrote; charges do not reach the file: see
-        `open`.
+        """Reads what `save` wrote, as `from_json` does; charges do not reach
+        the file: see `open`.
 
         Raises:
             ValueError: if the file is not a ledger.
@@ -505,8 +548,8 @@ class Ledger:
     def __repr__(self):
         return (
             f"<Ledger of {len(self._entries)} entries, proven epsilon "
-            f"{self.epsilon():.6g} at delta {self._budget.delta:g}, "
-            f"{self._neighbours}>"
+            f"{self.epsilon():.6g} at delta {self.budget.delta:g}, "
+            f"{self.neighbours}>"
         )
 
 
@@ -516,24 +559,13 @@ def _now():
     return now.isoformat(timespec="seconds")
 
 
-def _read(file):
-    try:
-        return file.read()
-    except ValueError as e:
-        raise ValueError(f"{file.path!r} is not a keras_fm ledger: {e}") from e
-
-
-def _parsed(cls, file, text):
-    try:
-        return cls.from_json(text)
-    except ValueError as e:
+def _check_count(name, value, least):
+    if (
+        not isinstance(value, numbers.Integral)
+        or isinstance(value, bool)
+        or value < least
+    ):
         raise ValueError(
-            f"{file.path!r} cannot be continued: {e}. If it was damaged, put "
-            "its newest copy back; do not begin a new one over it."
-        ) from e
-
-
-def _check_audit(line):
-    ledger_entry.check_line("The line of an audit", line)
-    if not line:
-        raise ValueError("The line of an audit must not be empty.")
+            f"`{name}` must be an integer of at least {least}. Received: "
+            f"{name}={value!r}"
+        )

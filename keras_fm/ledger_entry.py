@@ -5,13 +5,18 @@ An entry is *proven* (a mechanism whose proof is in docs/proofs) or *claimed*
 """
 
 import dataclasses
+import json
 import math
+import numbers
 
 from keras_fm import budget as budget_lib
+from keras_fm import mechanism_limits
 from keras_fm import mechanisms as mechanisms_lib
 
 FLOATING_POINT = "floating point"
 LATTICE = "lattice"
+# A claim beyond this claims nothing; sums of claims stay numbers.
+_LARGEST_CLAIM = 1e50
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,10 +68,11 @@ class LedgerEntry:
             )
         if self.guarantee == "claimed":
             claim = self.mechanism.get("claimed_epsilon")
-            if claim is None or not claim > 0:
+            if not _is_number(claim) or not 0 < claim <= _LARGEST_CLAIM:
                 raise ValueError(
-                    "A claimed entry needs a positive `claimed_epsilon`. "
-                    f"Received: mechanism={self.mechanism}"
+                    "A claimed entry needs a positive `claimed_epsilon` of "
+                    f"at most {_LARGEST_CLAIM:g}. Received: mechanism="
+                    f"{self.mechanism}"
                 )
         elif getattr(self.build_mechanism(), "sampling_rate", 1) < 1 and (
             self.neighbours != str(budget_lib.Neighbours.ADD_REMOVE)
@@ -98,11 +104,28 @@ class LedgerEntry:
             check_line("A name in `mechanism` of a ledger entry", key)
             if isinstance(value, str):
                 check_line(f"`{key}` of a ledger entry", value)
-            elif isinstance(value, float) and not math.isfinite(value):
+            elif isinstance(value, (int, float)) and not _is_finite(value):
                 raise ValueError(
                     f"`{key}` of a ledger entry must be finite. Received: "
                     f"{key}={value}"
                 )
+
+    @property
+    def steps(self):
+        """How many steps it pays for; 0 if it is none of steps. What a claim
+        says that no mechanism may have counts as nothing."""
+        try:
+            steps = mechanism_limits.checked("steps", self.mechanism["steps"])
+        except (KeyError, ValueError):
+            return 0
+        return steps
+
+    def plain(self):
+        """What it holds, as one text: equal for equal entries, whether they
+        were read from JSON or not."""
+        return json.dumps(
+            dataclasses.asdict(self), sort_keys=True, default=repr
+        )
 
     def build_mechanism(self):
         """The `Mechanism` of a proven entry."""
@@ -119,6 +142,17 @@ class LedgerEntry:
             for key, value in self.mechanism.items()
             if isinstance(value, (int, float, str))
         )
+
+
+def _is_number(value):
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_finite(value):
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 def check_line(what, text):

@@ -76,6 +76,37 @@ class LockedFile:
         except FileNotFoundError:
             return None
 
+    def check_one_name(self):
+        """Refuses a file that hard links give several names.
+
+        Raises:
+            ValueError: a write replaces one of the names only.
+        """
+        try:
+            names = os.stat(self.path).st_nlink
+        except FileNotFoundError:
+            return
+        if names > 1:
+            raise ValueError(
+                f"{self.path!r} must have no other name, and has {names} "
+                "(hard links): a write replaces the file under one of them, "
+                "so each name would be a budget of its own. Remove the "
+                "others; a symbolic link may stand in their place."
+            )
+
+    def is_same(self, other):
+        """Whether another path, too, leads to this file."""
+        if self.path == other.path:
+            return True
+        try:
+            return os.path.samefile(self.path, other.path)
+        except FileNotFoundError:
+            return False
+
+    def exists(self):
+        """Whether there is such a file."""
+        return os.path.exists(self.path)
+
     def write(self, text):
         """Replaces the text; on disk when it returns. Under the lock."""
         temporary = f"{self.path}.tmp"

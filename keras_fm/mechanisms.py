@@ -22,7 +22,12 @@ from dp_accounting.pld import privacy_loss_distribution as pld_lib
 from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 from scipy import optimize
 
-from keras_fm import discrete_noise, lattice_noise
+from keras_fm import (
+    discrete_noise,
+    lattice_noise,
+    mechanism_limits,
+    quick_bounds,
+)
 
 # The privacy loss is rounded up to multiples of this fraction of epsilon.
 _RELATIVE_DISCRETIZATION = 1e-4
@@ -101,14 +106,10 @@ class Mechanism(abc.ABC):
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            if field.name == "overflow_probability":
-                continue
-            value = getattr(self, field.name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(
-                    f"`{field.name}` must be a finite number greater than "
-                    f"0. Received: {field.name}={value}"
-                )
+            value = mechanism_limits.checked(
+                field.name, getattr(self, field.name)
+            )
+            object.__setattr__(self, field.name, value)
 
     def perturb(self, exact, source, *, error=0.0, dimension=None):
         """Rounds a statistic to the lattice and adds the noise.
@@ -301,24 +302,6 @@ class SampledGaussianMechanism(_GaussianNoise):
     steps: int
     overflow_probability: float = 0.0
 
-    def __post_init__(self):
-        super().__post_init__()
-        if not 0 <= self.overflow_probability < 1:
-            raise ValueError(
-                "`overflow_probability` must be in [0, 1). Received: "
-                f"overflow_probability={self.overflow_probability}"
-            )
-        if self.sampling_rate > 1:
-            raise ValueError(
-                "`sampling_rate` must be in (0, 1]. Received: "
-                f"sampling_rate={self.sampling_rate}"
-            )
-        if self.steps != int(self.steps):
-            raise ValueError(
-                "`steps` must be a positive integer. "
-                f"Received: steps={self.steps}"
-            )
-
     def loss_distribution(self, discretization):
         if self.sampling_rate == 1:
             return pld_lib.from_gaussian_mechanism(
@@ -347,7 +330,8 @@ def from_config(config):
     """The mechanism that `Mechanism.config` describes.
 
     Raises:
-        ValueError: if it names none that can vouch for its noise.
+        ValueError: if it names none that can vouch for its noise, or has
+            other parameters than that one.
     """
     config = dict(config)
     name = config.pop("mechanism", None)
@@ -363,29 +347,10 @@ def from_config(config):
             f"A proven entry needs one of the mechanisms {sorted(MECHANISMS)}. "
             f"Received: {name!r}"
         )
-    return MECHANISMS[name](**config)
-
-
-def _largest_loss(mechanisms):
-    """How far the privacy losses reach, roughly."""
-    return math.fsum(map(_reach, mechanisms))
-
-
-def _reach(mechanism):
-    pure = mechanism.pure_epsilon()
-    if math.isfinite(pure):
-        return pure
-    inverse = 1 / mechanism.noise_multiplier
-    one = inverse**2 / 2 + 10 * inverse
-    steps = getattr(mechanism, "steps", 1)
-    if steps == 1:
-        return one
-    # By the central limit theorem many steps are like one Gaussian (see
-    # `sampling.noise_multiplier`), but never reach further than their sum.
-    rate = mechanism.sampling_rate
-    grown = math.expm1(min(inverse**2, 300.0)) if rate < 1 else inverse**2
-    inverse = rate * math.sqrt(steps * grown)
-    return min(steps * one, max(one, inverse**2 / 2 + 10 * inverse))
+    try:
+        return MECHANISMS[name](**config)
+    except TypeError as e:
+        raise ValueError(f"These are no parameters of a {name}: {e}") from e
 
 
 def compose_epsilon(mechanisms, delta, scale=1.0):
@@ -400,6 +365,11 @@ def compose_epsilon(mechanisms, delta, scale=1.0):
     (docs/proofs/mechanisms.md). That Gaussian noise is discrete is paid for
     too, with 2^-49 of epsilon and 2^-50 of delta (docs/proofs/
     lattice_noise.md).
+
+    It takes seconds at most. What would take longer (losses that reach far
+    beyond `scale`, hundreds of different sampled mechanisms) is rounded to a
+    coarser grid, or bounded by divergences instead (`quick_bounds`), which
+    gives a larger epsilon.
 
     Args:
         mechanisms: sequence of `Mechanism`.
@@ -419,38 +389,75 @@ def _compose_epsilon(mechanisms, delta, scale):
     pure = math.fsum(m.pure_epsilon() for m in mechanisms)
     if delta <= 0 or not mechanisms:
         return pure
-    merged = _merged(mechanisms)
-    # Below 0.1 a finer grid would cost seconds and gain nothing visible.
-    discretization = _RELATIVE_DISCRETIZATION * max(scale, 0.1)
-    discretization *= _coarsening(merged)
-    discretization = min(discretization, 100.0)
-    # A plan far beyond `scale` is rounded coarsely instead of filling the
-    # memory with a fine grid; it is refused either way.
-    discretization = max(discretization, 1e-6 * _largest_loss(mechanisms))
-    total = functools.reduce(
-        lambda p, q: p.compose(q),
-        [m.loss_distribution(discretization) for m in merged],
-    )
-    slack = transform_error(sum(getattr(m, "steps", 1) for m in merged))
+    overflow = math.fsum(m.overflow_probability for m in mechanisms)
     eta = _lattice_cost(mechanisms)
 
-    def epsilon_of(left):
-        left = left * (1 - eta) - slack
-        if left <= 0:
-            return math.inf
-        return total.get_epsilon_for_delta(left) + 2 * eta
+    def searched(total, slack):
+        def epsilon_of(left):
+            left = left * (1 - eta) - slack
+            if left <= 0:
+                return math.inf
+            return total.get_epsilon_for_delta(left) + 2 * eta
 
-    def delta_of(value):
-        found = total.get_delta_for_epsilon(value - 2 * eta)
-        return found * (1 + 2 * eta) + slack
+        def delta_of(value):
+            found = total.get_delta_for_epsilon(max(0.0, value - 2 * eta))
+            return found * (1 + 2 * eta) + slack
 
-    epsilon = epsilon_with_overflow(
-        epsilon_of,
-        delta_of,
-        delta,
-        math.fsum(m.overflow_probability for m in mechanisms),
-    )
-    return min(pure, epsilon)
+        with np.errstate(all="ignore"):
+            return epsilon_with_overflow(
+                epsilon_of, delta_of, delta, overflow, slack=1e-8
+            )
+
+    try:
+        epsilon = searched(*_composed(mechanisms, delta, scale, overflow))
+    except ArithmeticError:
+        # A large delta is met only at losses that are far below 0.
+        epsilon = searched(quick_bounds.Bound(mechanisms), 0.0)
+    # NaN is no number that a budget could be compared with.
+    return pure if math.isnan(epsilon) else min(pure, epsilon)
+
+
+def _composed(mechanisms, delta, scale, overflow):
+    """What knows epsilon and delta of all `mechanisms`, and what to take off
+    delta for rounding."""
+    bound = quick_bounds.Bound
+    if not quick_bounds.is_within_reach(mechanisms, delta):
+        return bound(mechanisms), 0.0
+    parts = _merged(mechanisms)
+    far = quick_bounds.reach(mechanisms)
+    # Below 0.1 a finer grid would cost seconds and gain nothing visible.
+    grid = _RELATIVE_DISCRETIZATION * max(scale, 0.1)
+    grid = min(grid * _coarsening(parts), 100.0)
+    # A plan far beyond `scale` is rounded coarsely instead of filling the
+    # memory with a fine grid; it is refused either way.
+    grid = max(grid, 1e-6 * far)
+    grid = quick_bounds.coarsened(grid, parts, far, overflow / delta)
+    try:
+        total = None if grid is None else _convolved(parts, grid)
+    except (ArithmeticError, ValueError):
+        # dp_accounting checks what it computes, and at the ends of what
+        # floats hold its checks fail.
+        total = None
+    if total is None:
+        return bound(mechanisms), 0.0
+    runs = sum(getattr(m, "steps", 1) * count for m, count in parts)
+    return total, transform_error(runs)
+
+
+def _convolved(parts, grid):
+    with np.errstate(all="ignore"):
+        found = [
+            m.loss_distribution(grid)
+            if count == 1
+            else m.loss_distribution(grid).self_compose(count)
+            for m, count in parts
+        ]
+        # In pairs: what is convolved stays short for as long as can be.
+        while len(found) > 1:
+            found = [
+                p.compose(q) for p, q in zip(found[::2], found[1::2])
+            ] + found[len(found) // 2 * 2 :]
+    return found[0]
 
 
 def _lattice_cost(mechanisms):
@@ -474,50 +481,56 @@ def transform_error(runs):
     return runs * 2.0**-50 if runs > 1 else 0.0
 
 
-def _coarsening(merged):
+def _coarsening(parts):
     """How much coarser a grid does as well for few steps.
 
     The error of a sampled step is quadratic in the grid, and its time, which
     is most of it, linear in the number of its points.
     """
-    if any(math.isfinite(m.pure_epsilon()) for m in merged):
+    if any(math.isfinite(m.pure_epsilon()) for m, _ in parts):
         return 1.0
-    steps = [m.steps for m in merged if hasattr(m, "steps")]
+    steps = [m.steps for m, _ in parts if hasattr(m, "steps")]
     return min(10.0, max(1.0, math.sqrt(1000 / sum(steps)))) if steps else 1.0
 
 
 def _merged(mechanisms):
-    """What `mechanisms` compose to without loss, in an order of its own."""
-    precision, steps, rest = [], collections.Counter(), []
+    """What `mechanisms` compose to without loss, in an order of its own: a
+    list of pairs, mechanisms and how often they run."""
+    precision = []
+    steps, rest = collections.Counter(), collections.Counter()
     for m in mechanisms:
         if isinstance(m, GaussianMechanism):
             precision.append(m.noise_multiplier**-2)
         elif not isinstance(m, SampledGaussianMechanism):
-            rest.append(m)
+            rest[dataclasses.replace(m, sensitivity=1.0)] += 1
         elif m.sampling_rate == 1:
             precision.append(m.steps * m.noise_multiplier**-2)
         else:
             steps[m.sampling_rate, m.noise_multiplier] += m.steps
-    merged = sorted(rest, key=repr)
+    merged = sorted(rest.items(), key=repr)
     merged += [
-        SampledGaussianMechanism(
-            sensitivity=1.0,
-            noise_multiplier=multiplier,
-            sampling_rate=rate,
-            steps=count,
+        (
+            SampledGaussianMechanism(
+                sensitivity=1.0,
+                noise_multiplier=multiplier,
+                sampling_rate=rate,
+                steps=count,
+            ),
+            1,
         )
         for (rate, multiplier), count in sorted(steps.items())
     ]
     if precision:
         # Gaussians on the same records compose to one Gaussian, exactly.
-        multiplier = math.fsum(precision) ** -0.5
-        merged.append(
-            GaussianMechanism(sensitivity=1.0, noise_multiplier=multiplier)
-        )
+        multiplier = min(math.fsum(precision) ** -0.5, 1e40)
+        alone = GaussianMechanism(sensitivity=1.0, noise_multiplier=multiplier)
+        merged.append((alone, 1))
     return merged
 
 
-def epsilon_with_overflow(epsilon_of, delta_of, delta, probability):
+def epsilon_with_overflow(
+    epsilon_of, delta_of, delta, probability, slack=1e-12
+):
     """Smallest epsilon that pays for noise and for overflowing buffers.
 
     Iterates `epsilon = epsilon_of(delta - (1 + exp(epsilon)) * probability)`
@@ -529,6 +542,7 @@ def epsilon_with_overflow(epsilon_of, delta_of, delta, probability):
         delta_of: decreasing function of epsilon.
         delta: float in (0, 1).
         probability: float in [0, 1), that of an overflow.
+        slack: float > 0, how far the first step goes up.
 
     Returns:
         float with `delta_of(epsilon) + (1 + exp(epsilon)) * probability <=
@@ -543,7 +557,6 @@ def epsilon_with_overflow(epsilon_of, delta_of, delta, probability):
         factor = 1 + math.exp(value) if value < 700 else math.inf
         return delta - factor * probability
 
-    slack = 1e-12
     for _ in range(100):
         if left(epsilon) <= 0:
             return math.inf

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from keras_fm import lattice_noise, mechanisms
+from keras_fm import lattice_noise, mechanisms, quick_bounds
 from keras_fm.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,
@@ -490,6 +490,61 @@ def test_sampling_arguments_are_checked():
             sampled(overflow_probability=value)
     with pytest.raises(ValueError, match="`steps` must be a positive int"):
         sampled(steps=1.5)
+
+
+@pytest.mark.parametrize(
+    "value", [True, "1.0", None, [1.0], 1j, 10**400, 1e-320, 1e300, 2**4000]
+)
+@pytest.mark.parametrize("mechanism", [*ADDITIVE, sampled()], ids=named)
+def test_parameters_are_numbers_that_can_be_used(mechanism, value):
+    """A noise multiplier of 1e-320, squared, is no float; 10^400 is none
+    itself."""
+    for field in dataclasses.fields(mechanism):
+        with pytest.raises(ValueError, match=f"`{field.name}` must be"):
+            if field.name == "overflow_probability" and value == 1e-320:
+                raise ValueError(f"`{field.name}` must be (this one may)")
+            dataclasses.replace(mechanism, **{field.name: value})
+
+
+@pytest.mark.parametrize("mechanism", [*ADDITIVE, sampled()], ids=named)
+def test_the_largest_and_smallest_parameters_compose(monkeypatch, mechanism):
+    monkeypatch.setattr(quick_bounds, "_PATIENCE", 0.05)
+    for field in dataclasses.fields(mechanism):
+        for value in (1e-100, 1e-50, 1e-18, 1, 10**12, 1e50, 1e100):
+            try:
+                made = dataclasses.replace(mechanism, **{field.name: value})
+            except ValueError:
+                continue
+            for delta in (5e-324, DELTA):
+                found = compose_epsilon([made, made], delta)
+                assert found >= 0
+            assert made.coordinate_variance(3) < math.inf
+
+
+def test_counts_are_ints_and_all_else_floats():
+    made = sampled(
+        sensitivity=1, noise_multiplier=np.float32(2), steps=np.int64(3)
+    )
+    config = made.config()
+    assert [type(config[k]) for k in ("sensitivity", "steps")] == [float, int]
+    assert type(config["noise_multiplier"]) is float
+    assert type(sampled(steps=7.0).steps) is int
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"mechanism": None},
+        {"mechanism": "PureMechanism", "sensitivity": 1.0, "epsilon": 1.0},
+        {"mechanism": "LaplaceMechanism"},
+        {**ADDITIVE[1].config(), "more": 1},
+        {**ADDITIVE[1].config(), "epsilon": {}},
+    ],
+)
+def test_a_config_of_no_mechanism_is_a_value_error(config):
+    with pytest.raises(ValueError):
+        mechanisms.from_config(config)
 
 
 @pytest.mark.parametrize(

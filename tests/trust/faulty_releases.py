@@ -20,7 +20,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # Where a fault can strike: between any two lines of these.
-FILES = ("ledger.py", "locked_file.py", "release.py", "mechanisms.py")
+FILES = (
+    "ledger.py",
+    "ledger_state.py",
+    "ledger_text.py",
+    "locked_file.py",
+    "release.py",
+    "mechanisms.py",
+)
 NOBODY = 65534
 _CALLS = ("open", "fdopen", "chmod", "fsync", "replace", "unlink")
 
