@@ -50,7 +50,7 @@ _FORMS = flags.DEFINE_list(
     "forms", ["code"], "code (the authors' code) and paper (as printed)."
 )
 _RATE = flags.DEFINE_float("learning_rate", 1e-3, "Adam's; 3e-4 in the code.")
-_PRETRAINING = flags.DEFINE_integer("pretraining_epochs", 2, "Of the clone.")
+_PRETRAINING = flags.DEFINE_integer("pretraining_epochs", 2, "Of the twin.")
 
 LOT = {"mnist": 1800, "cifar10": 7200}
 DELTA = 1e-5
@@ -63,7 +63,7 @@ CLAIMS = {  # AdLM, Fig. 4 and text: claimed epsilon -> accuracy in %
 }
 
 
-def build(shape, form, adaptive):
+def build(shape, form, adaptive, unprotected=False):
     keras.utils.set_random_seed(0)
     model = fm.models.AdaptiveLaplace(
         shape,
@@ -73,6 +73,7 @@ def build(shape, form, adaptive):
         form=form,
         width=_WIDTH.value,
         adaptive=adaptive,
+        unprotected=unprotected,
     )
     model.compile(
         keras.optimizers.Adam(_RATE.value),
@@ -185,14 +186,14 @@ def run_dp_sgd_points(train, test, epsilon, rate):
         }
 
 
-def run_published(train, test, form, method, epsilon, epochs, clone):
+def run_published(train, test, form, method, epsilon, epochs, twin):
     model = build(train[0].shape[1:], form, adaptive=method == "adlm")
+    if method == "adlm":
+        model.get_layer("perturbed").relevance_of(twin)
     private = fm.callbacks.PrivateModel(
         epsilon,
         data=train,
-        batch_size=LOT[_DATASET.value],
-        pretrained=clone if method == "adlm" else None,
-        **model.private_arguments,
+        guarantee=model.guarantee(lot=LOT[_DATASET.value]),
     )
     curve, training, seconds = fit(model, train, test, epochs, [private])
     return {
@@ -288,7 +289,7 @@ def plot(rows, path):
 
 def main(_):
     train, test = fm.datasets.load(_DATASET.value)
-    clones = {}
+    twins = {}
     base = os.path.join(_OUT.value, _NAME.value)
     os.makedirs(_OUT.value, exist_ok=True)
 
@@ -323,11 +324,13 @@ def main(_):
     published = [m for m in ("adlm", "ilm") if m in methods]
     for form in _FORMS.value:
         if published or "twin" in methods:
-            clone = build(train[0].shape[1:], form, adaptive=True)
-            curve, _, seconds = fit(
-                clone, train, test, _PRETRAINING.value, lot=600
+            twin = build(
+                train[0].shape[1:], form, adaptive=True, unprotected=True
             )
-            clones[form] = clone
+            curve, _, seconds = fit(
+                twin, train, test, _PRETRAINING.value, lot=600
+            )
+            twins[form] = twin
             if is_done("twin", form, None, _PRETRAINING.value):
                 continue
             record(
@@ -350,7 +353,7 @@ def main(_):
                 if is_done(method, form, epsilon, epochs):
                     continue
                 row, private = run_published(
-                    train, test, form, method, epsilon, epochs, clones[form]
+                    train, test, form, method, epsilon, epochs, twins[form]
                 )
                 record({**row, "is_curve": is_curve})
                 if method == "adlm" and is_curve and form == "code":

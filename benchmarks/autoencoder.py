@@ -80,7 +80,7 @@ def published(x, epsilon, noise_on):
         x.shape[1:], hidden=(100,), guarantee="published", noise_on=noise_on
     )
     private = fm.callbacks.PrivateModel(
-        epsilon, data=x, **model.private_arguments
+        epsilon, data=x, guarantee=model.guarantee()
     )
     model.pretrain(x, private, epochs=EPOCHS, batch_size=BATCH)
     return model.reconstruct, private.ledger

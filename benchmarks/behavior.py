@@ -78,7 +78,7 @@ def accuracy(model, test):
     return float(np.mean((z > 0) == test.y))
 
 
-def proven(train, test, budget, hidden=(100,), **arguments):
+def proven(train, test, budget, hidden=(100,), guarantee="proven"):
     if hidden:
         model = fm.models.BehaviorAutoencoder.of(train, hidden=hidden)
     else:
@@ -92,7 +92,10 @@ def proven(train, test, budget, hidden=(100,), **arguments):
             ]
         )
     private = fm.callbacks.PrivateModel(
-        budget, data=(train.x, train.y), notes=(train.note,), **arguments
+        budget,
+        data=(train.x, train.y),
+        guarantee=guarantee,
+        notes=(train.note,),
     )
     model.compile("sgd", fm.losses.TaylorCrossEntropy())
     model.fit(
@@ -102,14 +105,12 @@ def proven(train, test, budget, hidden=(100,), **arguments):
 
 
 def owned(train, test, budget):
-    return proven(
-        train,
-        test,
-        budget,
+    user = fm.Unit(
         owners=train.users,
-        unit="one user with all windows",
         reach=train.reach,
+        words="one user with all windows",
     )
+    return proven(train, test, budget, guarantee=fm.Proven(unit=user))
 
 
 def deep(train, test, epsilon, form):
@@ -119,11 +120,12 @@ def deep(train, test, epsilon, form):
         hidden=(200, 200),
         guarantee="published",
         noise_on="hidden" if form == "dpah_code" else "coefficients",
+        unprotected=epsilon is None,
     )
     private, callbacks, ledger = None, [], None
     if epsilon is not None:
         private = fm.callbacks.PrivateModel(
-            epsilon, data=(train.x, train.y), **model.private_arguments
+            epsilon, data=(train.x, train.y), guarantee=model.guarantee()
         )
         callbacks, ledger = [private], private.ledger
     exact = form == "da"

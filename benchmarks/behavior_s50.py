@@ -52,12 +52,11 @@ def load():
 
 def private(train, test, epsilon):
     model = fm.models.BehaviorAutoencoder.of(train, hidden=(3,))
+    pupil = fm.Unit(owners=train.users, reach=train.reach, words="one pupil")
     guard = fm.callbacks.PrivateModel(
         fm.PrivacyBudget(epsilon, DELTA),
         data=(train.x, train.y),
-        owners=train.users,
-        unit="one pupil",
-        reach=train.reach,
+        guarantee=fm.Proven(unit=pupil),
         notes=(train.note,),
     )
     model.compile("sgd", fm.losses.TaylorCrossEntropy())

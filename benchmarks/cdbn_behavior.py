@@ -75,6 +75,7 @@ def trained(train, test, polynomial, epsilon):
     model = fm.models.BehaviorCDBN.of(
         train,
         guarantee="published",
+        unprotected=epsilon is None,
         polynomial=polynomial,
         degree=7,
         dropout=0.5,
@@ -86,8 +87,7 @@ def trained(train, test, polynomial, epsilon):
         private = fm.callbacks.PrivateModel(
             epsilon,
             data=(train.x, train.y),
-            batch_size=BATCH,
-            **model.private_arguments,
+            guarantee=model.guarantee(lot=BATCH),
         )
         callbacks = [private]
     model.pretrain(

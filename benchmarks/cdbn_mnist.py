@@ -106,6 +106,7 @@ def published(kind, train, test, epsilon, degree=7):
         x.shape[1:],
         10,
         guarantee="published",
+        unprotected=epsilon is None,
         form="code" if kind == "code" else "paper",
         polynomial=POLYNOMIALS.get(kind, "published"),
         degree=degree,
@@ -116,7 +117,7 @@ def published(kind, train, test, epsilon, degree=7):
     private, callbacks = None, []
     if epsilon is not None:
         private = fm.callbacks.PrivateModel(
-            epsilon, data=(x, y), batch_size=LOT, **model.private_arguments
+            epsilon, data=(x, y), guarantee=model.guarantee(lot=LOT)
         )
         callbacks = [private]
     model.pretrain(

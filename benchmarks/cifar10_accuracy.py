@@ -41,7 +41,7 @@ def fit_proven(x, y, epsilon, adaptive):
     private = fm.callbacks.PrivateModel(
         fm.PrivacyBudget(epsilon, DELTA),
         data=(x, y),
-        ridge_factor=RIDGE_FACTOR,
+        guarantee=fm.Proven(ridge_factor=RIDGE_FACTOR),
     )
     model.compile("sgd", fm.losses.TaylorCrossEntropy())
     model.fit(x, y, batch_size=10_000, callbacks=[private], verbose=0)

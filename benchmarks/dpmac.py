@@ -58,7 +58,7 @@ MNIST = {
 def mnist(form, epsilon, draw):
     train, (x_test, y_test) = fm.datasets.load("mnist")
     x = train[0].reshape(-1, 784)
-    model = networks.classifier(784)
+    model = networks.classifier(784, unprotected=form == "twin")
     batch, epochs, rate = MNIST[epsilon]
     steps = epochs * len(x) // batch
     if epsilon == 8.0:
@@ -105,14 +105,14 @@ def usps(form, epsilon, draw):
     if form == "warm":
         start = released_start(layers, x, epsilon)
         batch, epochs, rate = USPS_WARM[epsilon]
-    model = networks.autoencoder(layers, 256)
     optimizer = keras.optimizers.Adam(rate)
     if start is None:
+        model = networks.autoencoder(layers, 256, unprotected=form == "twin")
         ledger = networks.fit(
             model, optimizer, (x, None), form, epsilon, batch, epochs
         )
     else:
-        ledger = go_on(model, optimizer, x, start, batch, epochs)
+        model, ledger = go_on(layers, optimizer, x, start, batch, epochs)
     found = model.predict(x_test, batch_size=1000, verbose=0)
     return float(((found - x_test) ** 2).sum(axis=1).mean()), ledger
 
@@ -121,7 +121,9 @@ def released_start(layers, x, epsilon):
     """Trains the layers on what half of the budget says; the ledger."""
     whole = fm.models.DeepPrivateAutoencoder((256,), hidden=(20,))
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon, networks.DELTA), data=x, planned_releases=2
+        fm.PrivacyBudget(epsilon, networks.DELTA),
+        data=x,
+        guarantee=fm.Proven(releases=2),
     )
     whole.pretrain(x, private)
     encoder = whole.encoders[0]
@@ -140,27 +142,30 @@ def public_start(draw):
     return networks.public_start(256, *STROKES)
 
 
-def go_on(model, optimizer, x, ledger, batch, epochs):
-    """Private steps with what is left of the ledger's budget."""
+def go_on(layers, optimizer, x, ledger, batch, epochs):
+    """Private steps of trained layers, with what is left of the ledger's
+    budget; the model, and the ledger."""
     batches = fm.datasets.PoissonBatches(x, batch_size=batch)
     samples = batches.plan(
         steps=epochs * batches.num_batches,
         delta=networks.DELTA,
         epsilon=ledger.budget.epsilon,
     )
-    private = fm.callbacks.PrivateModel(
-        ledger,
-        noise_multiplier=fm.sampling.noise_multiplier(
-            samples,
-            ledger.budget,
-            neighbours="add_remove",
-            others=[entry.build_mechanism() for entry in ledger.entries],
-        ),
-        notes="initial weights: trained on records drawn from the release",
+    noise = fm.sampling.noise_multiplier(
+        samples,
+        ledger.budget,
+        neighbours="add_remove",
+        others=[entry.build_mechanism() for entry in ledger.entries],
     )
+    model = networks.autoencoder(layers, 256, noise_multiplier=noise)
+    weights = [w for layer in layers for w in layer.get_weights()]
+    model.start_from(
+        weights, public="trained on records drawn from the release above"
+    )
+    private = fm.callbacks.PrivateModel(ledger)
     model.compile(optimizer)
     model.fit(batches, epochs=epochs, callbacks=[private], verbose=0)
-    return private.ledger
+    return model, private.ledger
 
 
 def main(_):

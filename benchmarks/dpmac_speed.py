@@ -64,7 +64,9 @@ def one(method, batch):
         data = {"x": x, "y": y, "batch_size": batch}
     elif method.startswith("mac"):
         steps = int(method.split("_")[1])
-        model = fm.models.DPMAC((INPUTS,), layers(), clip=0.1, z_steps=steps)
+        model = fm.models.DPMAC(
+            (INPUTS,), layers(), clip=0.1, z_steps=steps, unprotected=True
+        )
         model.compile("adam")
         model.perturb(1.0, batch, steps=10**6)
         data = {"x": fm.datasets.PoissonBatches(x, y, batch_size=batch)}

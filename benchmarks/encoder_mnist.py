@@ -50,7 +50,9 @@ def run(train, test, epsilon, share, whitening):
     private = fm.callbacks.PrivateModel(
         fm.PrivacyBudget(epsilon, DELTA),
         data=train,
-        shares=None if share is None else (share, 1 - share),
+        guarantee=fm.Proven(
+            shares=None if share is None else (share, 1 - share)
+        ),
     )
     model.compile("sgd", fm.losses.TaylorCrossEntropy())
     model.fit(

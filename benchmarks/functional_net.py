@@ -79,7 +79,7 @@ def functional(form, data, train, depth, rounds, epsilon):
     )
     if form.startswith("published"):
         private = fm.callbacks.PrivateModel(
-            epsilon, data=train, guarantee="published", lot="data"
+            epsilon, data=train, guarantee=fm.Published(lot="data")
         )
     else:
         private = fm.callbacks.PrivateModel(

@@ -143,7 +143,7 @@ def steps(batch):
     plain = network(layers.Dense, layers.Dense)
     published = network(fm.layers.PerturbedAffine, fm.layers.PrivateDense)
     perturbed = fm.callbacks.PrivateModel(
-        1.0, guarantee="published", batch_size=batch
+        1.0, guarantee=fm.Published(lot=batch)
     )
 
     def head(layer):

@@ -52,7 +52,7 @@ def fit_proven(x, y, epsilon, delta=DELTA, ridge_factor=0.5, **head):
     private = fm.callbacks.PrivateModel(
         fm.PrivacyBudget(epsilon, delta),
         data=(x, y),
-        ridge_factor=ridge_factor,
+        guarantee=fm.Proven(ridge_factor=ridge_factor),
     )
     model.compile("sgd", fm.losses.TaylorCrossEntropy())
     model.fit(x, y, batch_size=10_000, callbacks=[private], verbose=0)

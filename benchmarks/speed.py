@@ -58,9 +58,7 @@ def step_time(last=(), n=32_768, batch=256):
     y = np.arange(n) % 10
     plain = build(keras.layers.Dense, keras.layers.Dense, last)
     published = build(fm.layers.PerturbedAffine, fm.layers.PrivateDense, last)
-    private = fm.callbacks.PrivateModel(
-        1.0, guarantee="published", batch_size=batch
-    )
+    private = fm.callbacks.PrivateModel(1.0, guarantee=fm.Published(lot=batch))
     fits = {
         "plain": lambda: plain.fit(x, y, batch_size=batch, verbose=0),
         "published": lambda: published.fit(
@@ -161,7 +159,7 @@ def epochs(hidden, n=16_384, batch=1024):
     dense, head = keras.layers.Dense, fm.layers.PrivateDense
     plain = model(dense, dense)
     published = fm.callbacks.PrivateModel(
-        1.0, guarantee="published", batch_size=batch
+        1.0, guarantee=fm.Published(lot=batch)
     )
     fits = {
         "plain": fit(plain),

@@ -90,6 +90,8 @@ def fits(features):
         for start, rate, ridge in grid:
             layer.learn(made, ledger, ridge_factor=ridge, start="current")
             layer.set_augmented_weights(start)
+            # Public weights, which the layer cannot know.
+            layer._note()
             model.optimizer.learning_rate = rate
             model.fit(x, y, batch_size=1, verbose=0)
             found.append(keras.ops.convert_to_numpy(layer.kernel))

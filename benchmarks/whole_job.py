@@ -86,7 +86,9 @@ def proven(fm, x, y, epsilon):
     )
     model.compile("sgd", fm.losses.TaylorCrossEntropy())
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon, DELTA), data=read, n_public=False
+        fm.PrivacyBudget(epsilon, DELTA),
+        data=read,
+        guarantee=fm.Proven(n_public=False),
     )
     # The released objective needs no record: one step on a row of zeros.
     nothing = np.zeros((1, units), "float32"), np.zeros(1, int)

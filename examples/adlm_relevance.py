@@ -7,8 +7,6 @@ pixels, and the model that is kept. Then the same model is trained as
 published, for comparison: its epsilon is claimed, not proven.
 """
 
-import keras
-
 import keras_fm as fm
 
 
@@ -38,15 +36,12 @@ def published(train, test):
     loss = fm.losses.TaylorCrossEntropy()
     model.compile("adam", loss=loss, metrics=["accuracy"])
     # Step 1 of the paper: the relevance of a network trained before.
-    clone = keras.models.clone_model(model)
-    clone.compile("adam", loss=loss)
-    clone.fit(x, y, batch_size=128, epochs=5, verbose=0)
+    twin = fm.models.unprotected_twin(model)
+    twin.compile("adam", loss=loss)
+    twin.fit(x, y, batch_size=128, epochs=5, verbose=0)
+    model.get_layer("perturbed").relevance_of(twin)
     private = fm.callbacks.PrivateModel(
-        4.0,
-        data=train,
-        batch_size=128,
-        pretrained=clone,
-        **model.private_arguments,
+        4.0, data=train, guarantee=model.guarantee(lot=128)
     )
     model.fit(x, y, batch_size=128, epochs=5, callbacks=[private], verbose=0)
     print(private.report())

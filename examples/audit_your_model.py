@@ -27,20 +27,20 @@ def random_layers():
     )
 
 
-def network(below):
+def network(below, unprotected=False):
     return keras.Sequential(
         [
             keras.Input((64,)),
             below,
             keras.layers.UnitNormalization(),
-            fm.layers.PrivateDense(10),
+            fm.layers.PrivateDense(10, unprotected=unprotected),
         ]
     )
 
 
 def without_privacy(x, y, epochs):
     """The control, and what the mistake below begins with."""
-    model = network(random_layers())
+    model = network(random_layers(), unprotected=True)
     model.compile(
         keras.optimizers.Adam(0.01),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -54,7 +54,7 @@ def private_on(below, x, y):
     below.trainable = False
     model = network(below)
     private = fm.callbacks.PrivateModel(
-        BUDGET, data=(x, y), neighbours="replace_one"
+        BUDGET, data=(x, y), guarantee=fm.Proven(neighbours="replace_one")
     )
     model.compile("adam", fm.losses.TaylorCrossEntropy())
     model.fit(x, y, batch_size=256, callbacks=[private], verbose=0)

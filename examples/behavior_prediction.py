@@ -20,12 +20,15 @@ def main(steps=120, epsilon=8.0):
     train, test = network.windows(history=3).split(0.8)
 
     model = fm.models.BehaviorAutoencoder.of(train)
+    user = fm.Unit(
+        owners=train.users,
+        reach=train.reach,
+        words="one user with all windows",
+    )
     private = fm.callbacks.PrivateModel(
         fm.PrivacyBudget(epsilon, delta=1e-4),
         data=(train.x, train.y),
-        owners=train.users,
-        unit="one user with all windows",
-        reach=train.reach,
+        guarantee=fm.Proven(unit=user),
         notes=(train.note,),
     )
     print(private.plan(model))  # before anything is spent

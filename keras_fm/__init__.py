@@ -42,6 +42,7 @@ from keras_fm.ledger import BudgetExceededError, Ledger
 from keras_fm.ledger_entry import LedgerEntry
 from keras_fm.release import Release
 from keras_fm.rounds import Rounds
+from keras_fm.training.guarantee import Proven, Published, Unit
 from keras_fm.version import __version__
 
 __all__ = [
@@ -50,8 +51,11 @@ __all__ = [
     "LedgerEntry",
     "Neighbours",
     "PrivacyBudget",
+    "Proven",
+    "Published",
     "Release",
     "Rounds",
+    "Unit",
     "__version__",
     "audit",
     "auditing",

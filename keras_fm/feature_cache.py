@@ -23,7 +23,7 @@ import keras
 import numpy as np
 
 from keras_fm import features as features_lib
-from keras_fm.layers.hidden_state import HiddenStateLayer
+from keras_fm.parts.hidden_state import HiddenStateLayer
 from keras_fm.version import __version__
 
 # Of the files and of what their names are hashes of.

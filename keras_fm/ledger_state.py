@@ -174,13 +174,7 @@ class State:
         if self.contents.begins_with(found.entries):
             return
         if found.begins_with(self.contents.entries):
-            raise ValueError(
-                "A text of the ledger that lives in "
-                f"{self.file.path!r} holds entries that the file does not: "
-                "they were charged to a copy. Charge what is opened with "
-                "`Ledger.open` only, and put that copy into the file with "
-                "its `save`, in a process that has not opened the file."
-            )
+            raise ValueError(_not_in(self.file))
         raise ValueError(_CHANGED)
 
     def take_file(self, found, file):
@@ -210,15 +204,18 @@ class State:
         """Goes on in a file that holds a copy of it; not yet written.
 
         Raises:
-            ValueError: if neither is the beginning of the other.
+            ValueError: if neither is the beginning of the other, or the file
+                lacks what others charged.
         """
         mine = self.contents
         found.check_terms(
             f" at {file.path!r}", mine.budget, mine.neighbours, mine.unit
         )
-        entries = found.entries
+        entries, length = found.entries, len(found.entries)
         if mine.begins_with(entries):
             entries = mine.entries
+            if not self._own.issuperset(range(length, len(entries))):
+                raise ValueError(_not_in(file))
         elif not found.begins_with(mine.entries):
             raise ValueError(_lost(f"The ledger {file.path!r}"))
         used = {
@@ -240,24 +237,19 @@ class State:
         self.file, self._own, self._unknown = file, set(), {}
 
     def _used_in(self, found, name):
-        """Steps that are used, of those in a file and those beside it."""
+        """Steps that are used, of those in a file and those charged here."""
         mine, length = self.contents, len(found.entries)
-        # Of mine: charged elsewhere, in the file or not, and charged here.
-        elsewhere = beyond = here = 0
-        for number, entry in enumerate(mine.entries):
-            if entry.name != name:
-                continue
-            if number in self._own:
-                here += entry.steps if number < length else 0
-                continue
-            elsewhere += entry.steps
-            beyond += entry.steps if number >= length else 0
-        used_here = max(0, mine.used.get(name, 0) - elsewhere)
-        known = found.used.get(name, 0) + beyond
-        if not here:
-            return known + used_here
-        # The file has an older count of what was used here, or a newer one.
-        return max(known, mine.used.get(name, 0))
+        elsewhere = sum(
+            entry.steps
+            for number, entry in enumerate(mine.entries)
+            if entry.name == name and number not in self._own
+        )
+        known = found.used.get(name, 0)
+        if any(mine.entries[n].name == name for n in self._own if n < length):
+            # The file has an older count of what was used here, or a newer
+            # one.
+            return max(known, mine.used.get(name, 0))
+        return known + max(0, mine.used.get(name, 0) - elsewhere)
 
     # ---------------------------------------------------------------------
 
@@ -356,6 +348,15 @@ def _lost(what):
     return (
         f"{what} lost or changed entries that were in it (an older copy was "
         "put in its place, or it was edited). Put the newest copy back."
+    )
+
+
+def _not_in(file):
+    return (
+        f"A text of the ledger in {file.path!r} holds entries that the file "
+        "does not: an older copy was put in its place, or a copy of the "
+        "ledger was charged. Put the newest file back; or, in a process that "
+        "has not opened the file, `save` the copy over it."
     )
 
 

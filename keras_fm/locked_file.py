@@ -46,7 +46,9 @@ class LockedFile:
         """
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
         handle = os.open(f"{self.path}.lock", flags, 0o666)
-        try:
+        # A file object: closed, and the lock let go, even if an interruption
+        # comes between any two lines here.
+        with os.fdopen(handle, "r+b", buffering=0):
             deadline = time.monotonic() + _PATIENCE
             while not _try_lock(handle):
                 if time.monotonic() > deadline:
@@ -56,10 +58,8 @@ class LockedFile:
                         "its lock ends with it."
                     )
                 time.sleep(_PAUSE)
-            yield
-        finally:
             # Closing lets go of the lock, as the end of the process does.
-            os.close(handle)
+            yield
 
     def has_lock(self):
         """Whether somebody locked this file before: the lock file stays."""

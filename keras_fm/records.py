@@ -24,9 +24,11 @@ def batches(data, batch_size=4096, labelled=True):
             then `None`.
 
     Raises:
-        ValueError: if `data` has another form, is infinite, holds sample
-            weights, or x and y differ in length.
+        ValueError: if `data` has another form, is infinite, hands on records
+            more than once, holds sample weights, or x and y differ in
+            length.
     """
+    check(data)
     _pair = _labelled_pair if labelled else _unlabelled_pair
     if not labelled:
         data = _without_tuple(data)
@@ -37,12 +39,6 @@ def batches(data, batch_size=4096, labelled=True):
     elif isinstance(data, (tuple, list)):
         yield from map(_pair, _array_batches(data, batch_size))
     elif hasattr(data, "as_numpy_iterator"):
-        cardinality = int(data.cardinality())
-        if cardinality == -1:
-            raise ValueError(
-                "The dataset repeats without end, so a pass over it never "
-                "stops. Remove `.repeat()`."
-            )
         yield from map(_pair, data.as_numpy_iterator())
     elif hasattr(data, "num_batches") or hasattr(data, "__len__"):
         # Keras: `num_batches` of a PyDataset without end is `None`.
@@ -61,6 +57,107 @@ def batches(data, batch_size=4096, labelled=True):
             "keras.utils.PyDataset, or a function that returns an iterator "
             f"over (x, y) batches. Received: {type(data)}"
         )
+
+
+def check(data):
+    """Refuses a `tf.data.Dataset` that hands on records more than once, or
+    with weights; nothing is read.
+
+    A release counts what it reads, so a record that comes twice counts
+    twice. What functions of `map` do cannot be seen.
+
+    Args:
+        data: see `batches`; other forms than a data set pass.
+
+    Raises:
+        ValueError: saying what to write instead.
+    """
+    if not hasattr(data, "as_numpy_iterator"):
+        return
+    if int(data.cardinality()) == -1:
+        raise ValueError(
+            "The dataset repeats without end, so a pass over it never "
+            "stops. Remove `.repeat()`."
+        )
+    spec = data.element_spec
+    if isinstance(spec, (tuple, list)) and len(spec) > 2:
+        raise ValueError(
+            "A dataset must give pairs (x, y). Sample weights change what a "
+            "record weighs and are not supported by a release. Received "
+            f"elements of {len(spec)} parts"
+        )
+    _check_once(data)
+
+
+def _check_once(dataset):
+    """Refuses a data set that takes another one twice.
+
+    Returns:
+        set of the ids of what it is made of.
+    """
+    kind = type(dataset).__name__.strip("_")
+    parts = [_check_once(part) for part in dataset._inputs()]
+    if kind == "RepeatDataset" and int(dataset._count) != 1:
+        raise ValueError(
+            f"The dataset repeats its records {int(dataset._count)} times, "
+            "and a release would count each of them as often. Remove "
+            "`.repeat()`; `epochs` of `fit` repeats training."
+        )
+    if kind == "ConcatenateDataset" and set.intersection(*parts):
+        raise ValueError(
+            "The dataset is joined with itself (`.concatenate()`), and a "
+            "release would count its records twice. Remove "
+            "`.concatenate()`, or make the two parts of different arrays or "
+            "files."
+        )
+    if kind == "DirectedInterleaveDataset":
+        raise ValueError(
+            "The dataset chooses among others (`sample_from_datasets`, "
+            "`choose_from_datasets`, `rejection_resample`), so a record may "
+            "come any number of times. Pass a dataset that gives each record "
+            "once."
+        )
+    if kind in _MADE_BY_FUNCTIONS and not _makes_each_once(dataset):
+        raise ValueError(
+            "The dataset makes several elements of one (`.flat_map()` or "
+            "`.interleave()`), so it cannot be seen whether a record comes "
+            "more than once. Read files or a generator by it, or pass "
+            "arrays, or a function that returns an iterator over (x, y) "
+            "batches."
+        )
+    return {id(dataset)}.union(*parts)
+
+
+_MADE_BY_FUNCTIONS = {
+    "FlatMapDataset": "_map_func",
+    "GroupByWindowDataset": "_reduce_func",
+    "InterleaveDataset": "_map_func",
+    "ParallelInterleaveDataset": "_map_func",
+}
+
+
+def _makes_each_once(dataset):
+    """Whether it reads files or a generator, or groups, and repeats none."""
+    kind = type(dataset).__name__.strip("_")
+    function = getattr(dataset, _MADE_BY_FUNCTIONS[kind], None)
+    if function is None:
+        return False
+    graph = function.function.graph.as_graph_def()
+    nodes = [*graph.node]
+    for inner in graph.library.function:
+        nodes += inner.node_def
+    if any(node.op == "RepeatDataset" for node in nodes):
+        return False
+    (source,) = dataset._inputs()
+    spec = source.element_spec
+    names = getattr(getattr(spec, "dtype", None), "name", None) == "string"
+    once = type(source).__name__.strip("_") == "TensorDataset"
+    return kind == "GroupByWindowDataset" or once or names
+
+
+def inputs_of(data):
+    """x of `(x, y)`, or x itself."""
+    return data[0] if isinstance(data, (tuple, list)) else data
 
 
 def _array_batches(data, batch_size):

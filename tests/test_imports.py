@@ -32,12 +32,16 @@ CORE = {
     "keras_fm.lattice_noise",
     "keras_fm.ledger",
     "keras_fm.ledger_entry",
+    "keras_fm.ledger_state",
+    "keras_fm.ledger_text",
     "keras_fm.locked_file",
+    "keras_fm.mechanism_limits",
     "keras_fm.mechanisms",
     "keras_fm.objectives",
     "keras_fm.placed_records",
     "keras_fm.polynomials",
     "keras_fm.privacy_statement",
+    "keras_fm.quick_bounds",
     "keras_fm.records",
     "keras_fm.release",
     "keras_fm.sampling",
@@ -128,6 +132,16 @@ def offences(modules, forbidden):
     ]
 
 
+def reached(modules):
+    """These, and what they import in turn."""
+    found, todo = set(modules), list(modules)
+    while todo:
+        new = {name for name, _ in imports_of(todo.pop())} & set(MODULES)
+        todo += new - found
+        found |= new
+    return found
+
+
 def test_the_checker_sees_every_form_of_import():
     source = """
 import a.b
@@ -154,6 +168,8 @@ def f():
     package = set(imports("from . import x", "keras_fm.p", True))
     assert package == {("keras_fm.p", False)}
     assert is_in("keras.ops", {"keras"}) and not is_in("keras_fm", {"keras"})
+    # By way of `keras_fm.ledger`.
+    assert "keras_fm.locked_file" in reached(within("training.guarantee"))
 
 
 def test_the_core_is_there():
@@ -182,22 +198,67 @@ def test_what_audits_look_at_is_imported_late():
             assert offences([module], AUDIT_VIEWS) == []
 
 
-def test_layers_and_losses_cannot_release():
-    forbidden = {
-        f"keras_fm.{m}"
-        for m in (
-            "baselines",
-            "callbacks",
-            "cli",
-            "experiments",
-            "ledger",
-            "mechanisms",
-            "models",
-            "records",
-            "release",
-        )
-    }
-    assert offences(within("layers", "losses"), forbidden) == []
+ABOVE_LAYERS = {
+    f"keras_fm.{m}"
+    for m in (
+        "baselines",
+        "callbacks",
+        "cli",
+        "experiments",
+        "ledger",
+        "models",
+        "records",
+        "release",
+        "training",
+    )
+}
+
+
+def test_parts_layers_and_losses_cannot_release():
+    lower = within("parts", "layers", "losses")
+    assert offences(lower, {*ABOVE_LAYERS, "keras_fm.mechanisms"}) == []
+    # Nor does anything that they import, however far down.
+    assert [m for m in reached(lower) if is_in(m, ABOVE_LAYERS)] == []
+
+
+def test_parts_know_no_layer():
+    """What a private layer promises: layers import it."""
+    known = {"keras_fm.parts", "keras_fm.replicas", "keras_fm.sampling"}
+    for module in within("parts"):
+        for name, _ in imports_of(module):
+            if name.startswith("keras_fm"):
+                assert is_in(name, known), (module, name)
+
+
+def test_models_know_the_words_of_a_guarantee_only():
+    """They say which guarantee they have; `training` keeps it."""
+    models = within("models")
+    promised = offences(models, {"keras_fm.training"})
+    assert {name for _, name in promised} == {"keras_fm.training.guarantee"}
+    forbidden = ABOVE_LAYERS - {"keras_fm.models", "keras_fm.training"}
+    assert offences(models, forbidden) == []
+
+
+def test_training_names_layers_and_models_only_where_it_must():
+    """What a layer releases it says itself; these few ask for more."""
+    for package, allowed in (
+        ("layers", within("training.model_check", "training.old_keywords")),
+        ("models", within("training.steps_of_fit")),
+        ("callbacks", []),
+    ):
+        found = offences(within("training"), {f"keras_fm.{package}"})
+        assert {module for module, _ in found} <= set(allowed), package
+
+
+def test_everybody_else_gets_training_from_the_callback():
+    allowed = {"keras_fm.training.guarantee"}
+    for module in MODULES:
+        if not is_in(module, {"keras_fm.training", "keras_fm.callbacks"}):
+            found = {n for _, n in offences([module], {"keras_fm.training"})}
+            if is_in(module, {"keras_fm.baselines"}):
+                # What keeps records apart is asked of rivals, too.
+                found -= {"keras_fm.training.row_independence"}
+            assert found <= allowed, module
 
 
 def test_the_core_is_layered():
@@ -225,8 +286,17 @@ def test_the_core_is_layered():
         "filters": CORE,
         "discrete_noise": CORE,
         "lattice_noise": CORE - {"keras_fm.discrete_noise"},
+        "mechanism_limits": CORE,
         "mechanisms": CORE
-        - {"keras_fm.discrete_noise", "keras_fm.lattice_noise"},
+        - {
+            f"keras_fm.{m}"
+            for m in (
+                "discrete_noise",
+                "lattice_noise",
+                "mechanism_limits",
+                "quick_bounds",
+            )
+        },
         "objectives": CORE
         - {
             f"keras_fm.{m}"
@@ -242,15 +312,25 @@ def test_the_core_is_layered():
             f"keras_fm.{m}"
             for m in (
                 "budget",
-                "ledger_entry",
+                "ledger_state",
+                "ledger_text",
                 "locked_file",
                 "mechanisms",
                 "privacy_statement",
-                "settings_file",
             )
         },
-        "ledger_entry": CORE - {"keras_fm.budget", "keras_fm.mechanisms"},
+        "ledger_entry": CORE
+        - {
+            f"keras_fm.{m}"
+            for m in ("budget", "mechanism_limits", "mechanisms")
+        },
+        "ledger_state": CORE - {"keras_fm.ledger_text"},
+        "ledger_text": CORE
+        - {
+            f"keras_fm.{m}" for m in ("budget", "ledger_entry", "settings_file")
+        },
         "privacy_statement": CORE - {"keras_fm.ledger_entry"},
+        "quick_bounds": CORE,
         "locked_file": CORE,
         "settings_file": CORE,
         "stored_arrays": CORE,
@@ -263,7 +343,7 @@ def test_the_core_is_layered():
 
 
 def test_few_modules_release():
-    allowed = within("callbacks", "models", "baselines")
+    allowed = within("training")
     for module in MODULES:
         if offences([module], {"keras_fm.release"}):
             # The package shows the class `Release`.
@@ -280,6 +360,7 @@ def test_tensorflow_is_imported_only_where_it_is_needed():
                     "auditing.gradient_score",
                     "baselines",
                     "callbacks.tensorboard_files",
+                    "parts.concrete",
                     "relevance",
                     "replicas",
                 )

@@ -463,6 +463,85 @@ def test_what_may_be_on_disk_is_not_given_back_twice(
     assert ledger.steps_left("net") == left
 
 
+FAULT = """
+import signal, sys
+path, number, fault, use = arguments
+ledger = Ledger.open(path)
+ledger.reserve("net", 3)
+left = int(number)
+
+def trace(frame, event, argument):
+    global left
+    if "/keras_fm/" not in frame.f_code.co_filename:
+        return None
+    if event == "line":
+        left -= 1
+        if not left:
+            sys.settrace(None)
+            if fault == "kill":
+                os._exit(0)
+            raise KeyboardInterrupt
+    return trace
+
+def do():
+    if use == "reserve":
+        ledger.reserve("net", 4)
+    else:
+        ledger.confirm("net", 3, 1)
+
+done = False
+sys.settrace(trace)
+try:
+    do()
+    done = True
+except KeyboardInterrupt:
+    pass
+sys.settrace(None)
+say("done", done, left)
+# Once more, as a caller would that was interrupted.
+again = False
+try:
+    do()
+    again = True
+except ValueError:
+    pass
+say("again", again, ledger.steps_used("net"))
+"""
+
+
+@pytest.mark.parametrize("fault", ["kill", "interrupt"])
+@pytest.mark.parametrize("use", ["reserve", "confirm"])
+def test_a_fault_between_any_two_lines(tmp_path, use, fault):
+    """Steps that may run are reserved on disk, and what is given back is
+    given back once."""
+    path, seen = tmp_path / "privacy.json", set()
+    for number in range(1, 10_000, 11):
+        for name in ("privacy.json", "privacy.json.lock"):
+            (tmp_path / name).unlink(missing_ok=True)
+        path.write_text(unknown(new(steps(20)).to_json(), number))
+        said = core_process.run(FAULT, path, str(number), fault, use)
+        used = progress(path)["net"]
+        seen.add((used, bool(said and said[0][1])))
+        if fault == "kill" and not said:
+            assert used in ((3, 7) if use == "reserve" else (3, 1))
+        elif use == "reserve":
+            (_, done, _), (_, again, known) = said
+            # Each that returned, and perhaps one that was interrupted.
+            assert again and 7 + 4 * done <= used == known <= 11
+        else:
+            (_, done, _), (_, again, known) = said
+            assert not (done and again) and used == known
+            assert used == 1 if done or again else used in (1, 3)
+        if said and said[0][2] > 0:
+            break
+    assert len(seen) > 1
+
+
+def unknown(text, number):
+    """The text as no process has seen it."""
+    return json.dumps({**json.loads(text), "id": f"{number:032x}"})
+
+
 def test_a_ledger_takes_its_steps_into_a_file(tmp_path):
     path = tmp_path / "privacy.json"
     ledger = new(steps(10))

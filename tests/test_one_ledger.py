@@ -409,6 +409,41 @@ def test_an_unknown_copy_is_not_taken_for_the_file(tmp_path):
     with pytest.raises(ValueError, match="the file does not"):
         Ledger.from_json(text)
     assert path.read_text() == before and ledger.epsilon() == 0.25
+    # Nor when the text was there first.
+    open_too = (
+        "copy = Ledger.from_json(arguments[0])\n"
+        "try:\n"
+        "    say(Ledger.open(arguments[1]).path)\n"
+        "except ValueError as e:\n"
+        "    say(str(e))\n"
+        "    copy.save(arguments[1])\n"
+        "    say(Ledger.open(arguments[1]) and copy.path)"
+    )
+    (refusal,), (opened,) = core_process.run(open_too, text, path)
+    assert "an older copy was put in its place" in refusal
+    assert opened == str(path)
+    # Put there on purpose it is spent.
+    assert Ledger.from_json(text).epsilon() == ledger.epsilon() == 0.5
+
+
+def test_a_model_tells_that_a_file_was_turned_back(tmp_path):
+    """A new process cannot know what a file held before, but the text of the
+    ledger in a saved model does."""
+    path = tmp_path / "privacy.json"
+    ledger = begin(path)
+    older = path.read_text()
+    ledger.charge([entry(0.75)])
+    path.write_text(older)
+    said = core_process.run(
+        "model = Ledger.from_json(arguments[0])\n"
+        "try:\n"
+        "    say(Ledger.open(arguments[1]).remaining())\n"
+        "except ValueError as e:\n"
+        "    say(str(e))",
+        ledger.to_json(),
+        path,
+    )
+    assert "an older copy was put in its place" in said[0][0]
 
 
 def test_a_text_that_the_file_is_ahead_of_is_read_with_it(tmp_path):

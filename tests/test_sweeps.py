@@ -16,6 +16,7 @@ from keras_fm.sweeps import sweep
 BUDGET = PrivacyBudget(2.0, 1e-5)
 M, OUTPUTS, STEPS = 7, 3, 12
 RATES, RIDGES = [0.3, 2.0], [0.25, 1.0]
+BIAS_FEATURE = 0.1
 STARTS = np.random.default_rng(1).normal(size=(2, M, OUTPUTS))
 
 
@@ -32,8 +33,16 @@ def released(objective, *batch):
     return made, ledger
 
 
-def head():
-    layer = PrivateDense(OUTPUTS)
+def head(start=None):
+    """A layer, with public first weights where a start is given."""
+    given = {}
+    if start is not None:
+        bias = start[-1] * BIAS_FEATURE
+        given = {
+            "kernel_initializer": lambda shape, dtype: start[:-1],
+            "bias_initializer": lambda shape, dtype: bias,
+        }
+    layer = PrivateDense(OUTPUTS, bias_feature=BIAS_FEATURE, **given)
     layer.build((None, M - 1))
     return layer
 
@@ -54,10 +63,9 @@ def made():
 
 def fitted(made, start, ridge, optimizer):
     """A Keras fit on the release; weights and the loss at them."""
-    layer = head()
+    layer = head(start)
     model = keras.Sequential([keras.Input((M - 1,)), layer])
     layer.learn(*made, ridge_factor=ridge, start="current")
-    layer.set_augmented_weights(start)
     model.compile(optimizer, TaylorCrossEntropy(), jit_compile=False)
     zeros = np.zeros((4, M - 1), "float32")
     model.fit(zeros, np.zeros(4, int), epochs=STEPS, batch_size=4, verbose=0)

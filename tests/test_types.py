@@ -9,6 +9,9 @@ import keras_fm as fm
 
 ENTRY_POINTS = [
     fm.PrivacyBudget,
+    fm.Proven,
+    fm.Published,
+    fm.Unit,
     fm.audit,
     fm.callbacks.PrivateModel,
     fm.datasets.load,

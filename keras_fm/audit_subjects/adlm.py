@@ -26,17 +26,16 @@ def fit(subject, x, y, classes):
         model = _proven(subject, x.shape[1:], classes)
         return model, training.fit_released(subject, model, x, y)
     x = public_maps.halved(x)
-    model, clone = (_published(subject, x, classes) for _ in range(2))
+    model = _published(subject, x, classes)
+    twin = _published(subject, x, classes, unprotected=True)
     training.fit_exactly(
-        subject, clone, x, y, epochs=max(1, subject.epochs // 10)
+        subject, twin, x, y, epochs=max(1, subject.epochs // 10)
     )
+    model.get_layer("perturbed").relevance_of(twin)
     private = PrivateModel(
         subject.epsilon,
         data=(x, y),
-        batch_size=subject.lot(x),
-        pretrained=clone,
-        shares=_SHARES,
-        **model.private_arguments,
+        guarantee=model.guarantee(lot=subject.lot(x), shares=_SHARES),
     )
     training.fit(subject, model, TaylorCrossEntropy(), x, y, [private])
     return _view(model, _ANSWERS), private.ledger
@@ -45,27 +44,32 @@ def fit(subject, x, y, classes):
 def control(subject, x, y, classes):
     """The model without privacy, and without noise to ask it under."""
     if not subject.is_published:
-        model = _proven(subject, x.shape[1:], classes)
+        model = _proven(subject, x.shape[1:], classes, unprotected=True)
         return training.fit_output_exactly(subject, model, x, y)
     x = public_maps.halved(x)
-    model = _published(subject, x, classes)
+    model = _published(subject, x, classes, unprotected=True)
     return _view(training.fit_exactly(subject, model, x, y), 1)
 
 
-def _published(subject, x, classes):
+def _published(subject, x, classes, **kwargs):
     return AdaptiveLaplace(
         x.shape[1:],
         classes,
         guarantee="published",
         hidden=subject.hidden,
         form="code",
+        **kwargs,
     )
 
 
-def _proven(subject, inputs, classes):
+def _proven(subject, inputs, classes, **kwargs):
     # Many features above the scaling, or even the control fits no label.
     return AdaptiveLaplace(
-        inputs, classes, bounds=(0.0, 1.0), hidden=16 * subject.hidden
+        inputs,
+        classes,
+        bounds=(0.0, 1.0),
+        hidden=16 * subject.hidden,
+        **kwargs,
     )
 
 

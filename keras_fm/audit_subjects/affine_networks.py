@@ -28,39 +28,46 @@ def fit(subject, x, y, classes):
 
 def control(subject, x, y, classes):
     """The model without privacy."""
-    model = _build(subject, x.shape[1:], classes)
+    model = _build(subject, x.shape[1:], classes, unprotected=True)
     train = training.fit_output_exactly
     if subject.is_published:
         train = training.fit_exactly
     return _view(train(subject, model, x, y))
 
 
-def _build(subject, inputs, classes):
+def _build(subject, inputs, classes, unprotected=False):
     body = _ilm_layers if subject.model == "ilm" else _head_layers
     return keras.Sequential(
         [
             keras.Input(inputs),
-            *body(subject, inputs),
-            PrivateDense(classes, name="output"),
+            *body(subject, inputs, unprotected),
+            PrivateDense(classes, unprotected=unprotected, name="output"),
         ]
     )
 
 
-def _ilm_layers(subject, inputs):
+def _ilm_layers(subject, inputs, unprotected):
+    del inputs
     after = {
         "batch": [keras.layers.BatchNormalization(momentum=0.9)],
         "minmax": [NormalizationLayer(mode="batch", running=False)],
         "none": [],
     }[subject.normalization]
     return [
-        PerturbedAffine(subject.hidden, noise=subject.noise, name="affine"),
+        PerturbedAffine(
+            subject.hidden,
+            noise=subject.noise,
+            unprotected=unprotected,
+            name="affine",
+        ),
         *after,
         keras.layers.Activation("relu"),
         keras.layers.Dense(25, activation="relu"),
     ]
 
 
-def _head_layers(subject, inputs):
+def _head_layers(subject, inputs, unprotected):
+    del unprotected
     if subject.is_published:
         return [
             keras.layers.Dense(subject.hidden, activation="relu"),

@@ -14,7 +14,7 @@ def fit(subject, x, y, classes):
     if not subject.is_published:
         return model, training.fit_released(subject, model, x, y)
     private = PrivateModel(
-        subject.epsilon, data=(x, y), **model.private_arguments
+        subject.epsilon, data=(x, y), guarantee=model.guarantee()
     )
     _pretrain(subject, model, x, subject.epochs, private)
     training.fit(subject, model, TaylorCrossEntropy(), x, y, [private])
@@ -24,7 +24,7 @@ def fit(subject, x, y, classes):
 def control(subject, x, y, classes):
     """The model without privacy. Its encoder is learned in both private forms,
     too."""
-    model = _build(subject, x.shape[1:], classes)
+    model = _build(subject, x.shape[1:], classes, unprotected=True)
     if subject.is_published:
         _pretrain(subject, model, x, subject.control_epochs)
     for encoder in model.encoders:
@@ -34,12 +34,13 @@ def control(subject, x, y, classes):
     return training.fit_exactly(subject, model, x, y)
 
 
-def _build(subject, inputs, classes):
+def _build(subject, inputs, classes, **kwargs):
     return DeepPrivateAutoencoder(
         inputs,
         hidden=(subject.hidden,),
         units=classes,
         guarantee=subject.guarantee,
+        **kwargs,
     )
 
 

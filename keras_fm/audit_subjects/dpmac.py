@@ -6,6 +6,7 @@ from keras_fm import datasets
 from keras_fm.audit_subjects import public_maps, training
 from keras_fm.callbacks import PrivateModel
 from keras_fm.models import DPMAC
+from keras_fm.training.guarantee import Proven, Published
 
 
 def fit(subject, x, y, classes):
@@ -18,14 +19,14 @@ def fit(subject, x, y, classes):
         private = PrivateModel(
             subject.budget(),
             data=(x, y),
-            guarantee="published",
-            # That which its accountant is for.
-            neighbours=subject.neighbours,
-            batch_size=size,
+            # The relation is that which its accountant is for.
+            guarantee=Published(lot=size, neighbours=subject.neighbours),
         )
         records = {"x": x, "y": y, "batch_size": size}
     else:
-        private = PrivateModel(subject.budget(), neighbours=subject.neighbours)
+        private = PrivateModel(
+            subject.budget(), guarantee=Proven(neighbours=subject.neighbours)
+        )
         records = {"x": datasets.PoissonBatches(x, y, batch_size=size)}
     model.fit(**records, epochs=subject.epochs, callbacks=[private], verbose=0)
     return model, private.ledger

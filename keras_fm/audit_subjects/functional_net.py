@@ -16,6 +16,7 @@ import numpy as np
 from keras_fm.audit_subjects import public_maps, training
 from keras_fm.callbacks import PrivateModel
 from keras_fm.models import FunctionalNet
+from keras_fm.training.guarantee import Proven, Published
 
 # Public features for each unit of `hidden`, published form.
 _WIDTH = 256
@@ -28,12 +29,14 @@ def fit(subject, x, y, classes):
     model = _build(subject, x.shape[1:], classes)
     if not subject.is_published:
         private = PrivateModel(
-            subject.budget(), data=(x, y), neighbours=subject.neighbours
+            subject.budget(),
+            data=(x, y),
+            guarantee=Proven(neighbours=subject.neighbours),
         )
         _read(model, x, y, private)
         return model, private.ledger
     private = PrivateModel(
-        subject.epsilon, data=(x, y), guarantee="published", lot="data"
+        subject.epsilon, data=(x, y), guarantee=Published(lot="data")
     )
     _read(model, x, y, private)
     release = private.releases[model.name]

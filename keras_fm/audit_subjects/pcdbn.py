@@ -26,8 +26,7 @@ def fit(subject, x, y, classes):
     private = PrivateModel(
         subject.epsilon,
         data=(x, y),
-        batch_size=subject.lot(x),
-        **model.private_arguments,
+        guarantee=model.guarantee(lot=subject.lot(x)),
     )
     _pretrain(subject, model, x, subject.epochs, private)
     training.fit(subject, model, TaylorCrossEntropy(), x, y, [private])
@@ -37,14 +36,14 @@ def fit(subject, x, y, classes):
 def control(subject, x, y, classes):
     """The model without privacy; the RBM rests where it rests in the private
     form: after pre-training, or from the start."""
-    model, x = _build(subject, x, classes)
+    model, x = _build(subject, x, classes, unprotected=True)
     if not subject.is_published:
         return _flat(training.fit_output_exactly(subject, model, x, y))
     _pretrain(subject, model, x, subject.control_epochs)
     return _flat(training.fit_exactly(subject, model, x, y))
 
 
-def _build(subject, x, classes):
+def _build(subject, x, classes, unprotected=False):
     """The model, and the records as pictures."""
     shape = (*public_maps.picture_shape(x.shape[1]), 1)
     published = {
@@ -58,6 +57,7 @@ def _build(subject, x, classes):
         classes,
         pooling=1,
         guarantee=subject.guarantee,
+        unprotected=unprotected,
         **(published if subject.is_published else proven),
     )
     return model, x.reshape(-1, *shape)

@@ -5,6 +5,7 @@ import numpy as np
 
 from keras_fm.callbacks import PrivateModel
 from keras_fm.losses import TaylorCrossEntropy
+from keras_fm.training.guarantee import Proven, Published
 
 # Of full batches, in one epoch.
 _STEPS = 20
@@ -62,7 +63,7 @@ def fit_output_exactly(subject, model, x, y):
 def fit_perturbed(subject, model, x, y):
     """The papers' training: records in every step; returns the ledger."""
     private = PrivateModel(
-        subject.epsilon, guarantee="published", batch_size=subject.lot(x)
+        subject.epsilon, guarantee=Published(lot=subject.lot(x))
     )
     fit(subject, model, TaylorCrossEntropy(), x, y, [private])
     return private.ledger
@@ -72,7 +73,9 @@ def fit_released(subject, model, x, y):
     """The proven training starts at the optimum of what it released; returns
     the ledger."""
     private = PrivateModel(
-        subject.budget(), data=(x, y), neighbours=subject.neighbours
+        subject.budget(),
+        data=(x, y),
+        guarantee=Proven(neighbours=subject.neighbours),
     )
     fit(subject, model, TaylorCrossEntropy(), x, y, [private], epochs=1)
     return private.ledger

@@ -112,7 +112,9 @@ def audit(
     def fit(x, y):
         model = build()
         private = fm.callbacks.PrivateModel(
-            fm.PrivacyBudget(1.0, 1e-5), data=(x, y), neighbours="replace_one"
+            fm.PrivacyBudget(1.0, 1e-5),
+            data=(x, y),
+            guarantee=fm.Proven(neighbours="replace_one"),
         )
         model.compile("adam", loss=fm.losses.TaylorCrossEntropy())
         model.fit(x, y, callbacks=[private])

@@ -98,6 +98,7 @@ class JaxDPSGDClassifier(DPSGDTrainer):
     _generator = "JAX's generator"
     _form = "vmap"
     _clipping = "gradients"
+    _one_by_one = True
 
     def __init__(self, model, config, epsilon, delta, **kwargs):
         super().__init__(model, config, epsilon, delta, **kwargs)

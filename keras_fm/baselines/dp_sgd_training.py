@@ -19,6 +19,7 @@ from keras_fm import sampling as sampling_lib
 from keras_fm.budget import Neighbours, PrivacyBudget
 from keras_fm.ledger import Ledger
 from keras_fm.ledger_entry import LedgerEntry
+from keras_fm.training import row_independence
 
 FORMS = ("fast_clipping", "vectorized")
 _OPTIMIZERS = ("sgd", "adam")
@@ -189,6 +190,8 @@ class DPSGDTrainer:
     _generator: str | None = None
     _form: str | None = None
     _clipping: str | None = None
+    # Whether the gradient of a record is formed in a batch of its own.
+    _one_by_one = False
 
     def __init__(
         self,
@@ -221,6 +224,8 @@ class DPSGDTrainer:
         self.seed = seed
         self.plan = None
         self._model = model
+        if model is not None and model.built:
+            self._check_records_apart()
         self._seconds = None
         self._step_seconds = []
 
@@ -253,6 +258,7 @@ class DPSGDTrainer:
         library = self._import_library()
         began = time.perf_counter()
         x, y = self._check_data(x, y, num_classes)
+        self._check_records_apart()
         plan = self.config.plan(
             len(x), self.epsilon, self.delta, self.neighbours
         )
@@ -415,6 +421,27 @@ class DPSGDTrainer:
     @staticmethod
     def _check_layers(layers):
         raise NotImplementedError
+
+    def _check_records_apart(self):
+        """Raises for layers through which records reach other gradients."""
+        try:
+            row_independence.check_layers(
+                self._model,
+                self._model.outputs,
+                training=True,
+                only_mixing=self._one_by_one,
+            )
+        except row_independence.NotPerRecordError as e:
+            mixes = (
+                "mixes the records of a batch"
+                if e.mixes
+                else "is not known to keep the records of a batch apart"
+            )
+            raise ValueError(
+                f"DP-SGD does not support the layer {e.name!r} of type "
+                f"{e.kind}. It {mixes}, so no record has a gradient of its "
+                f"own to clip: {e.reason}. Apply it to the data beforehand."
+            ) from None
 
     def _outputs(self, x):
         """Logits, a float32 array that the caller may overwrite."""

@@ -108,7 +108,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         """Tag and description of a value in the logs."""
         if name.startswith("val_"):
             return f"validation/{name[4:]}", "Of the validation data."
-        if self.private.guarantee == "proven" and name == "loss":
+        if self.private.guarantee.kind == "proven" and name == "loss":
             return "released/loss", "A function of what was released."
         return f"private_records/{name}", _RECORDS
 
@@ -175,7 +175,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         optimizer = self.model.optimizer
         rate = float(ops.convert_to_numpy(optimizer.learning_rate))
         facts = {
-            "guarantee": private.guarantee,
+            "guarantee": private.guarantee.kind,
             "budget": f"epsilon {ledger.budget.epsilon:g}, delta "
             f"{ledger.budget.delta:g}",
             "neighbours": ledger.neighbours,

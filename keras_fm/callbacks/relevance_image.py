@@ -56,7 +56,8 @@ class RelevanceImage(keras.callbacks.Callback):
         values = np.asarray(self.private.relevance)
         if self.shape is not None:
             values = values.reshape(self.shape)
-        word = "released" if self.private.guarantee == "proven" else "claimed"
+        is_proven = self.private.guarantee.kind == "proven"
+        word = "released" if is_proven else "claimed"
         title = f"average relevance ({word})"
         if self.path is not None:
             relevance_lib.plot(values, self.path, title)

@@ -7,11 +7,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm import claims, domain, polynomials
+from keras_fm import claims, domain, filters, polynomials
 from keras_fm.layers.local_response_normalization import local_response
 from keras_fm.layers.perturbed_conv2d import pair
 from keras_fm.layers.perturbed_input import NOISE
 from keras_fm.layers.pretrained_layer import PretrainedLayer
+from keras_fm.objectives import PatchMomentObjective
+from keras_fm.parts.step import Step
 
 POLYNOMIALS = ("chebyshev", "taylor", "piecewise", "published", "exact")
 NORMALIZATIONS = ("local", "batch", "constant")
@@ -402,6 +404,8 @@ class ChebyshevCRBM(PretrainedLayer):
         return ops.cast(value, normalised.dtype)
 
     def call(self, inputs, training=False):
+        if training:
+            self.enter_training()
         x = self.preactivation(inputs)
         return self.activation(self.normalised(x), training)
 
@@ -495,6 +499,8 @@ class ChebyshevCRBM(PretrainedLayer):
         Returns:
             `(batch,)` tensor.
         """
+        if training:
+            self.enter_training()
         v, conditions = self.parts(inputs)
         x = self.preactivation(inputs)
         if hidden is None:
@@ -618,6 +624,54 @@ class ChebyshevCRBM(PretrainedLayer):
             "standardize": self.standardize,
             "sparsity": self.sparsity,
         }
+
+    def release_names(self):
+        return [f"{self.name} (patch moments)"]
+
+    def default_shares(self, alike):
+        # Few moments, each an average over many patches.
+        return [0.05]
+
+    def steps(self, reading):
+        """The one release of the layer: the moments of its patches.
+
+        Raises:
+            ValueError: if the layer's form cannot be proven.
+        """
+        self.check_proven()
+        inputs = reading.inputs(self)
+
+        def read():
+            for x, rows, *owners in reading.unlabelled():
+                found, first = inputs(x)[rows], 0
+                # An owner's records must come in one piece.
+                for part in self.patches(found, chunks=not owners):
+                    yield part, *(o[first : first + len(part)] for o in owners)
+                    first += len(part)
+
+        def learn(release):
+            # Biases of visible units become 0: of all weights nothing may be
+            # left that an earlier fit learned.
+            self.set_filters(*filters.learn(release, **self.learning))
+            reading.keep(self, release)
+
+        (name,) = self.release_names()
+        objective = PatchMomentObjective(
+            num_features=self.patch_size + 1,
+            order=self.moment_order,
+            feature_bound=self.moment_bound,
+            constant=self.constant,
+            **reading.privacy_unit,
+        )
+        return [
+            Step(
+                name=name,
+                objective=objective,
+                clip=True,
+                read=read,
+                learn=learn,
+            )
+        ]
 
     def check_proven(self):
         """Refuses what no release can teach.

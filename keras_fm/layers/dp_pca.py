@@ -7,6 +7,8 @@ from keras import ops
 
 from keras_fm import domain
 from keras_fm.layers.pretrained_layer import PretrainedLayer
+from keras_fm.objectives import SecondMomentObjective
+from keras_fm.parts.step import Step
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -54,6 +56,7 @@ class DPPCA(PretrainedLayer):
     """
 
     noise_shapes = {}
+    has_twin = False
 
     def __init__(
         self,
@@ -69,6 +72,11 @@ class DPPCA(PretrainedLayer):
             raise ValueError(
                 "DPPCA learns from its release only; it cannot be trained. "
                 "Received: trainable=True"
+            )
+        if kwargs.get("unprotected"):
+            raise ValueError(
+                "DPPCA learns from its release only and has no non-private "
+                "twin. Received: unprotected=True"
             )
         super().__init__(trainable=False, **kwargs)
         self.units = domain.check_count("units", units)
@@ -114,7 +122,9 @@ class DPPCA(PretrainedLayer):
                 trainable=False,
             )
 
-    def call(self, inputs):
+    def call(self, inputs, training=False):
+        if training:
+            self.enter_training()
         outputs = ops.matmul(inputs, self.kernel)
         return outputs if self.bias is None else ops.add(outputs, self.bias)
 
@@ -125,6 +135,12 @@ class DPPCA(PretrainedLayer):
     def is_published(self):
         """`False`: there is no published form of this layer."""
         return False
+
+    def check_published(self):
+        raise ValueError(
+            f"DPPCA '{self.name}' learns from a proven release only. Leave "
+            'it out, or use guarantee="proven".'
+        )
 
     # What the release reads ----------------------------------------------
 
@@ -172,12 +188,50 @@ class DPPCA(PretrainedLayer):
         if self.bias is not None:
             self.bias.assign(-mean @ kernel)
 
+    # A release of the layer ----------------------------------------------
+
+    def release_names(self):
+        return [f"{self.name} (second moment)"]
+
+    def default_shares(self, alike):
+        return [0.1]
+
+    def steps(self, reading):
+        """The one release of the layer: the second moment of its inputs."""
+        inputs = reading.inputs(self)
+
+        def read():
+            for x, rows, *owners in reading.unlabelled():
+                yield self.augment(inputs(x)[rows]), None, *owners
+
+        def learn(release):
+            self.set_components(
+                *release.principal(self.units, self.constant, self.ridge_factor)
+            )
+            reading.keep(self, release)
+
+        (name,) = self.release_names()
+        objective = SecondMomentObjective(
+            num_features=self.num_features,
+            feature_bound=self.moment_bound,
+            **reading.privacy_unit,
+        )
+        return [
+            Step(
+                name=name,
+                objective=objective,
+                clip=self.clip,
+                read=read,
+                learn=learn,
+            )
+        ]
+
     def set_pretraining(self, value):
         """Nothing: the layer has no weights that a fit trains."""
 
     def get_config(self):
         config = super().get_config()
-        del config["trainable"]
+        del config["trainable"], config["unprotected"]
         return {
             **config,
             "units": self.units,

@@ -2,15 +2,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.layers.hidden_state import (
-    HiddenStateLayer,
-    store_ledger,
-    stored_ledger,
-)
+from keras_fm.parts.private_part import ReleasedLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class ExpansionState(HiddenStateLayer):
+class ExpansionState(ReleasedLayer):
     """What the Taylor expansion of a `FunctionalNet` consists of.
 
     Before a release: the weights that the objective is expanded about.
@@ -29,16 +25,16 @@ class ExpansionState(HiddenStateLayer):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self._ledger_json = None
-        self._published = False
-        self.objective_in_use = False
-        self.trained_on_records = False
+        # Plain: the weights belong to the layers of the network.
+        self.__dict__["_describes"] = []
         # Counts what a step that was compiled before does not know.
         self.generation = 0
 
     def call(self, inputs, training=False):
-        if training and self.is_released and not self._published:
-            return ops.zeros_like(inputs)
+        if training:
+            self.enter_training()
+            if self._released is not None and not self.published:
+                return ops.zeros_like(inputs)
         return inputs
 
     def compute_output_shape(self, input_shape):
@@ -67,20 +63,20 @@ class ExpansionState(HiddenStateLayer):
 
     # The release ---------------------------------------------------------
 
-    @property
-    def is_released(self):
-        """Whether training minimises a released objective."""
+    trains_on_release = True
+
+    def describe(self, weights):
+        """Names the weights of the network that a release describes."""
+        self.__dict__["_describes"] = list(weights)
+
+    def described_weights(self):
+        return self._describes
+
+    def _is_whole(self):
         return self._has_hidden("minimiser_0")
 
-    @property
-    def published(self):
-        """Whether the release is of the published form."""
-        return self._published
-
-    @property
-    def ledger_json(self):
-        """The ledger of the release, or `None`."""
-        return self._ledger_json
+    def released_objective(self):
+        return self.released_loss(self.described_weights())
 
     def set_release(self, curvatures, minimiser, published, ledger_json):
         """Puts a released quadratic in the place of the data.
@@ -91,12 +87,12 @@ class ExpansionState(HiddenStateLayer):
             published: whether the release has no proof.
             ledger_json: str, kept with the layer when it is saved.
         """
+        self.check_no_twin()
         largest = max(float(np.max(h)) for h in curvatures)
         for index, (h, value) in enumerate(zip(curvatures, minimiser)):
             self._set_hidden(f"curvature_{index}", np.asarray(h) / largest)
             self._set_hidden(f"minimiser_{index}", np.asarray(value))
-        self._published = bool(published)
-        self._ledger_json = ledger_json
+        self.mark_released(ledger_json, bool(published))
         self.generation += 1
 
     def minimiser(self):
@@ -110,7 +106,6 @@ class ExpansionState(HiddenStateLayer):
         Args:
             weights: list of tensors.
         """
-        self.objective_in_use = True
         total = 0.0
         for w, h, lowest in zip(
             weights, self._listed("curvature"), self._listed("minimiser")
@@ -122,54 +117,52 @@ class ExpansionState(HiddenStateLayer):
 
     # Saving --------------------------------------------------------------
 
+    def _release_arrays(self):
+        return {
+            f"{kind}_{index}": ops.convert_to_numpy(value)
+            for kind in ("curvature", "minimiser")
+            for index, value in enumerate(self._listed(kind))
+        }
+
     def save_own_variables(self, store):
         super().save_own_variables(store)
-        for kind in ("point", "curvature", "minimiser"):
-            for index, value in enumerate(self._listed(kind)):
-                store[f"{kind}_{index}"] = ops.convert_to_numpy(value)
-        store["published"] = np.array(self._published)
-        store["trained_on_records"] = np.array(self.trained_on_records)
-        store_ledger(store, self._ledger_json)
-
-    def load_own_variables(self, store):
-        ledger = stored_ledger(store)
-        known = set(store.keys())
-        if self.is_released and "minimiser_0" not in known:
-            raise ValueError(
-                f"Layer '{self.name}' carries a release, and the file does "
-                "not: training would read records again. Load it into a new "
-                "model."
-            )
-        expected = len(self._listed("point"))
-        found = {}
-        for kind in ("point", "curvature", "minimiser"):
-            names = [f"{kind}_{index}" for index in range(expected)]
-            if kind == "point" or names[0] in known:
-                if not known.issuperset(names):
-                    raise ValueError(
-                        f"Layer '{self.name}' expected {expected} arrays for "
-                        f"{kind!r}, which the file does not hold."
-                    )
-                found[kind] = {name: np.asarray(store[name]) for name in names}
         for index, value in enumerate(self._listed("point")):
-            for arrays in found.values():
-                shapes = [tuple(a.shape) for a in arrays.values()]
-                if shapes[index] != tuple(value.shape):
+            store[f"point_{index}"] = ops.convert_to_numpy(value)
+        store["published"] = np.array(self.published)
+
+    def _arrays_of(self, store, kinds):
+        """Arrays of a file, in the shapes of the weights.
+
+        Raises:
+            ValueError: if one is missing or of another shape.
+        """
+        known, found = set(store.keys()), {}
+        for kind in kinds:
+            for index, point in enumerate(self._listed("point")):
+                name = f"{kind}_{index}"
+                if name not in known:
+                    raise ValueError(
+                        f"Layer '{self.name}' expected an array {name!r}, "
+                        "which the file does not hold."
+                    )
+                found[name] = np.asarray(store[name])
+                if found[name].shape != tuple(point.shape):
                     raise ValueError(
                         f"Layer '{self.name}' expected an array of shape "
-                        f"{tuple(value.shape)}. The file holds one of "
-                        f"{shapes[index]}."
+                        f"{tuple(point.shape)}. The file holds one of "
+                        f"{found[name].shape}."
                     )
-        if ("minimiser" in found) != ("curvature" in found) or (
-            "minimiser" in found and ledger is None
-        ):
-            raise ValueError(
-                f"The file holds a part of the release of layer '{self.name}'."
-            )
-        for arrays in found.values():
-            for name, value in arrays.items():
-                self._set_hidden(name, value)
-        self._published = bool(np.asarray(store["published"]))
-        self.trained_on_records = bool(np.asarray(store["trained_on_records"]))
-        self._ledger_json = ledger
+        return found
+
+    def _take_release_arrays(self, arrays):
+        for name, value in self._arrays_of(
+            arrays, ("curvature", "minimiser")
+        ).items():
+            self._set_hidden(name, value)
+
+    def load_own_variables(self, store):
+        point = self._arrays_of(store, ("point",))
+        self._load_carried(store, bool(np.asarray(store["published"])))
+        for name, value in point.items():
+            self._set_hidden(name, value)
         self.generation += 1

@@ -3,14 +3,11 @@
 import numpy as np
 
 from keras_fm import domain
-from keras_fm.layers.hidden_state import (
-    HiddenStateLayer,
-    store_ledger,
-    stored_ledger,
-)
+from keras_fm.parts.private_part import ReleasedLayer
+from keras_fm.parts.step import Claim
 
 
-class PretrainedLayer(HiddenStateLayer):
+class PretrainedLayer(ReleasedLayer):
     """A layer that is learned from records without labels.
 
     Proven (`trainable=False`): `keras_fm.callbacks.PrivateModel` makes its
@@ -24,30 +21,24 @@ class PretrainedLayer(HiddenStateLayer):
 
     def __init__(self, trainable=False, **kwargs):
         super().__init__(trainable=trainable, **kwargs)
-        self._ledger_json = None
         # Set when a training step with the perturbed objective is traced.
         self.objective_in_use = False
-
-    # Proven: weights from releases ---------------------------------------
-
-    @property
-    def is_released(self):
-        """Whether the weights come from a release."""
-        return self._ledger_json is not None
-
-    @property
-    def ledger_json(self):
-        """The ledger of the releases, or `None`."""
-        return self._ledger_json
-
-    def mark_released(self, ledger_json):
-        """Records the ledger that the weights are functions of."""
-        self._ledger_json = ledger_json
 
     def set_pretraining(self, value):
         """Whether weights that only pre-training uses are trained: they have
         no gradient anywhere else."""
         raise NotImplementedError
+
+    def enter_training(self):
+        if self._released is not None and self.trainable_weights:
+            raise ValueError(
+                f"{type(self).__name__} '{self.name}' has its weights from a "
+                "release, and training them would use the records "
+                "unprotected. Set `trainable = False`; "
+                f"`{type(self).__name__}(..., unprotected=True)` makes a "
+                "non-private twin."
+            )
+        super().enter_training()
 
     # Published: fixed noise ----------------------------------------------
 
@@ -78,6 +69,43 @@ class PretrainedLayer(HiddenStateLayer):
         """Whether noise (published form) was fixed."""
         return any(self._has_hidden(name) for name in self.noise_shapes)
 
+    def check_published(self):
+        """Refuses a layer of the proven form.
+
+        Raises:
+            ValueError: saying how a published one is made.
+        """
+        if self.is_released or not self.is_published:
+            raise ValueError(
+                f"{type(self).__name__} '{self.name}' is of the proven form, "
+                "or was pre-trained without PrivateModel. A published one is "
+                "trained on the records under noise: build a new model with "
+                'guarantee="published", or the layer with `trainable=True` '
+                "(and, for a PrivateEncoder, `tied=True`), and pre-train it "
+                "with the callback."
+            )
+
+    def claims(self, publishing):
+        """What `guarantee="published"` is charged for pre-training."""
+        self.check_published()
+
+        def fix(scale, laplace):
+            noise = {
+                name: self.noise_of(scale, shape, laplace)
+                for name, shape in self.noise_shapes.items()
+            }
+            self.fix_noise(**noise)
+
+        return [
+            Claim(
+                name=self.name,
+                sensitivity=self.claimed_sensitivity(publishing.neighbours),
+                reads=self.claim_reads,
+                reason=self.claim_reason,
+                fix=fix,
+            )
+        ]
+
     def fix_noise(self, **noise):
         """Fixes noise that is already divided by the number of records.
 
@@ -102,28 +130,9 @@ class PretrainedLayer(HiddenStateLayer):
             self._set_hidden(name, self._kept_noise(name, np.asarray(value)))
 
     def noise_of(self, scale, shape, laplace):
-        """A draw of `laplace(0, scale, shape)`, or what stands for it."""
-        return np.asarray(laplace(0.0, scale, shape), np.float32)
+        """A draw of `laplace(scale, shape)`, or what stands for it."""
+        return np.asarray(laplace(scale, shape), np.float32)
 
     def _kept_noise(self, name, value):
         """What is kept of a noise: a subclass may drop what has no effect."""
         return value
-
-    # Saving: a release is safe to save, noise is not ---------------------
-
-    def save_own_variables(self, store):
-        super().save_own_variables(store)
-        store_ledger(store, self._ledger_json)
-
-    def load_own_variables(self, store):
-        weights = self.weights
-        stored = [key for key in store.keys() if key.isdigit()]
-        if len(stored) != len(weights):
-            raise ValueError(
-                f"Layer '{self.name}' expected {len(weights)} variables, but "
-                f"the file holds {len(stored)}."
-            )
-        ledger = stored_ledger(store)
-        for index, weight in enumerate(weights):
-            weight.assign(store[str(index)])
-        self._ledger_json = ledger

@@ -1,4 +1,4 @@
-import hashlib
+import functools
 import math
 from typing import Any
 
@@ -6,25 +6,21 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm import domain
+from keras_fm import claims, domain
 from keras_fm.layers import coefficient_noise
-from keras_fm.layers.hidden_state import (
-    HiddenStateLayer,
-    store_ledger,
-    stored_ledger,
-)
 from keras_fm.objectives import CrossEntropyObjective, GradientObjective
+from keras_fm.parts.private_part import ReleasedLayer
+from keras_fm.parts.step import Claim, Step
 from keras_fm.rounds import Rounds
 
 _RELEASE_ARRAYS = ("hessian", "minimiser", "offset")
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class PrivateDense(HiddenStateLayer):
+class PrivateDense(ReleasedLayer):
     """Output layer (logits) whose objective can be released privately.
 
-    It is `keras.layers.Dense(units)` until a
-    `keras_fm.callbacks.PrivateModel` acts on it:
+    It trains under a `keras_fm.callbacks.PrivateModel`:
 
     * proven: the objective of the layer becomes a *released* quadratic,
       `<L, W> + tr(W^T A W) / 8` with perturbed A and L. From then on no
@@ -39,6 +35,10 @@ class PrivateDense(HiddenStateLayer):
     * published: noise on the coefficients of the Taylor cross-entropy is
       added to the loss while records still drive the gradient (AdLM steps
       4-5, dPA Lemma 3). That is claimed, not proven.
+
+    Without either it refuses to train: in `fit`, in any other loop, and
+    after whatever copied or loaded it without its release. With
+    `unprotected=True` it is the non-private twin, for comparisons.
 
     Args:
         units: positive int, number of outputs M (1 for binary labels).
@@ -56,6 +56,7 @@ class PrivateDense(HiddenStateLayer):
         rounds: `None` for one read, or a `keras_fm.Rounds` (an int R stands
             for `Rounds(reads=R)`): R reads within the same budget.
         kernel_initializer, bias_initializer: initializers.
+        unprotected: `True` for the non-private twin.
 
     Input shape: `(batch, inputs)`. Output shape: `(batch, units)`.
 
@@ -115,7 +116,6 @@ class PrivateDense(HiddenStateLayer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.input_spec = keras.layers.InputSpec(min_ndim=2)
-        self._ledger_json = None
         self._built_with = None
         # Set when a training step with the perturbed objective is traced.
         self.objective_in_use = False
@@ -173,17 +173,6 @@ class PrivateDense(HiddenStateLayer):
                 "new model, or give public weights as `kernel_initializer` "
                 "and `bias_initializer`."
             )
-
-    def _digest(self):
-        """Of the weights; `None` where they have no value yet."""
-        digest = hashlib.blake2b()
-        try:
-            for weight in self.weights:
-                digest.update(ops.convert_to_numpy(weight).tobytes())
-        # Whatever a backend raises for weights that a traced step makes.
-        except Exception:
-            return None
-        return digest.digest()
 
     # The objective's view of the layer -----------------------------------
 
@@ -295,6 +284,69 @@ class PrivateDense(HiddenStateLayer):
         if start == "minimiser":
             self.set_weights_from_minimiser()
 
+    # What a release reads ------------------------------------------------
+
+    def release_names(self):
+        return [self.name]
+
+    def steps(self, reading):
+        objective = self.objective(**reading.privacy_unit)
+        more = {}
+        if self.rounds is not None:
+            reading.check_rounds(f"`rounds` of layer '{self.name}'")
+            more["samples"] = reading.samples(self.rounds)
+            more["carry_out"] = functools.partial(reading.descend, self)
+        return [
+            Step(
+                name=self.name,
+                objective=objective,
+                clip=self.clip,
+                read=functools.partial(reading.labelled, self),
+                learn=functools.partial(reading.keep, self),
+                **more,
+            )
+        ]
+
+    def check_labels(self, y, n):
+        """Refuses labels that no class is for."""
+        self.objective().targets(y, n)
+
+    def install(self, release, reading, start):
+        """Gives the layer its released objective."""
+        self.learn(release, reading.ledger, reading.ridge_factor, start)
+
+    def claims(self, publishing):
+        """What `guarantee="published"` is charged: noise on the coefficients
+        of the loss."""
+        if self.rounds is not None:
+            raise ValueError(
+                f"`rounds` of layer '{self.name}' belong to "
+                'guarantee="proven".'
+            )
+        sensitivity = claims.cross_entropy_sensitivity(
+            self.num_features, self.units, neighbours=publishing.neighbours
+        )
+        m, units = self.num_features, self.units
+
+        def fix(scale, laplace):
+            linear, quadratic = np.zeros((m, units)), np.zeros((units, m, m))
+            if "linear" in publishing.orders:
+                linear = laplace(scale, linear.shape)
+            if "quadratic" in publishing.orders:
+                quadratic = laplace(scale, quadratic.shape)
+            self.fix_noise(linear, quadratic)
+
+        return [
+            Claim(
+                name=self.name,
+                sensitivity=sensitivity,
+                reads="every record at every step; fixed noise on the "
+                f"{' and '.join(publishing.orders)} coefficients of the loss",
+                reason=claims.CROSS_ENTROPY_REASON,
+                fix=fix,
+            )
+        ]
+
     def augment(self, features):
         """Appends the constant entry: `(n, inputs)` to `(n, m)`, NumPy."""
         if not self.use_bias:
@@ -311,6 +363,7 @@ class PrivateDense(HiddenStateLayer):
         """Moves kernel and bias to the minimum of the released objective."""
         minimiser = ops.convert_to_numpy(self._get_hidden("minimiser"))
         self.set_augmented_weights(minimiser)
+        self._note()
 
     def set_augmented_weights(self, weights):
         """Sets kernel and bias from the weights of augmented features.
@@ -333,20 +386,15 @@ class PrivateDense(HiddenStateLayer):
 
     # Perturbation --------------------------------------------------------
 
-    @property
-    def is_released(self):
-        """Whether training minimises a released objective."""
-        return self._has_hidden("minimiser")
+    trains_on_release = True
 
     @property
     def is_perturbed(self):
         """Whether coefficient noise (published form) was fixed."""
         return self._has_hidden("linear_noise")
 
-    @property
-    def ledger_json(self):
-        """The ledger of the release, or `None`."""
-        return self._ledger_json
+    def _is_whole(self):
+        return self._has_hidden("minimiser")
 
     def set_release(self, hessian, minimiser, offset, ledger_json):
         """Puts a released objective, per record, in the place of the data.
@@ -362,6 +410,11 @@ class PrivateDense(HiddenStateLayer):
                 `units log 2` that the data loss contributes.
             ledger_json: str, kept with the layer when it is saved.
         """
+        self.check_no_twin()
+        self._set_objective(hessian, minimiser, offset)
+        self.mark_released(ledger_json)
+
+    def _set_objective(self, hessian, minimiser, offset):
         if self.is_perturbed:
             raise ValueError(
                 f"Layer '{self.name}' already carries published noise; one "
@@ -374,7 +427,6 @@ class PrivateDense(HiddenStateLayer):
             self._set_hidden("hessian", np.asarray(hessian))
         self._set_hidden("minimiser", np.asarray(minimiser))
         self._set_hidden("offset", np.asarray(offset))
-        self._ledger_json = ledger_json
 
     def fix_noise(self, linear_noise, quadratic_noise):
         """Fixes coefficient noise, already divided by the lot size.
@@ -399,6 +451,10 @@ class PrivateDense(HiddenStateLayer):
             "quadratic_noise", coefficient_noise.symmetric(quadratic_noise)
         )
 
+    def released_objective(self):
+        # What a record with zero logits adds, whatever its label.
+        return self._released_loss() + self.units * math.log(2)
+
     def _released_loss(self):
         step = self._weights_in_objective() - self._get_hidden("minimiser")
         curved = step
@@ -414,8 +470,11 @@ class PrivateDense(HiddenStateLayer):
         )
 
     def call(self, inputs, training=False):
+        if training:
+            self.enter_training()
         kernel, bias = self.kernel, self.bias
-        if self.is_released:
+        released = self._released is not None
+        if released:
             # No record may move the weights, in whatever loop.
             kernel = ops.stop_gradient(ops.convert_to_tensor(kernel))
             bias = (
@@ -428,8 +487,7 @@ class PrivateDense(HiddenStateLayer):
             outputs = ops.add(outputs, ops.cast(bias, self.compute_dtype))
         if not training:
             return outputs
-        if self.is_released:
-            self.objective_in_use = True
+        if released:
             self.add_loss(self._released_loss())
             return ops.zeros_like(outputs)
         if self.is_perturbed:
@@ -442,32 +500,35 @@ class PrivateDense(HiddenStateLayer):
 
     # Saving: a release is safe to save, noise is not ---------------------
 
-    def save_own_variables(self, store):
-        super().save_own_variables(store)
-        if self.is_released:
-            for name in _RELEASE_ARRAYS:
-                if self._has_hidden(name):
-                    store[name] = ops.convert_to_numpy(self._get_hidden(name))
-            store_ledger(store, self._ledger_json)
+    def _release_arrays(self):
+        return {
+            name: ops.convert_to_numpy(self._get_hidden(name))
+            for name in _RELEASE_ARRAYS
+            if self._has_hidden(name)
+        }
 
-    def load_own_variables(self, store):
-        weights = [self.kernel] + ([self.bias] if self.use_bias else [])
-        stored = [key for key in store.keys() if key.isdigit()]
-        if len(stored) != len(weights):
-            raise ValueError(
-                f"Layer '{self.name}' expected {len(weights)} variables, "
-                f"but the file holds {len(stored)}."
-            )
-        for index, weight in enumerate(weights):
-            weight.assign(store[str(index)])
-        ledger = stored_ledger(store)
-        if ledger is not None:
-            held = store.keys()
-            arrays = [
-                np.asarray(store[name]) if name in held else None
-                for name in _RELEASE_ARRAYS
-            ]
-            self.set_release(*arrays, ledger)
+    def _take_release_arrays(self, arrays):
+        held = arrays.keys()
+        found = {
+            name: np.asarray(arrays[name]) if name in held else None
+            for name in _RELEASE_ARRAYS
+        }
+        m = self.num_features
+        for name, shape in (
+            ("hessian", (m, m)),
+            ("minimiser", (m, self.units)),
+            ("offset", ()),
+        ):
+            value = found[name]
+            if value is None and name == "hessian":
+                continue
+            if value is None or value.shape != shape:
+                raise ValueError(
+                    f"Layer '{self.name}' expected an array {name!r} of shape "
+                    f"{shape} in the file. Received: "
+                    f"{None if value is None else value.shape}"
+                )
+        self._set_objective(**found)
 
     def get_config(self):
         return {

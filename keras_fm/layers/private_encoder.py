@@ -8,6 +8,8 @@ from keras import ops
 from keras_fm import claims, domain
 from keras_fm.layers import coefficient_noise
 from keras_fm.layers.pretrained_layer import PretrainedLayer
+from keras_fm.objectives import ReconstructionObjective, SecondMomentObjective
+from keras_fm.parts.step import Step
 
 SOURCES = ("moments", "random")
 FORMS = ("cross_entropy", "squared_error")
@@ -270,6 +272,8 @@ class PrivateEncoder(PretrainedLayer):
     # Encoding and decoding -----------------------------------------------
 
     def call(self, inputs, training=False):
+        if training:
+            self.enter_training()
         centred = inputs - ops.cast(self.centre, inputs.dtype)
         code = ops.add(ops.matmul(centred, self.kernel), self.bias)
         if self.activation == "sigmoid":
@@ -310,6 +314,101 @@ class PrivateEncoder(PretrainedLayer):
         return (input_shape[0], self.units)
 
     # Proven: weights from releases ---------------------------------------
+
+    def release_names(self):
+        moments = self.source == "moments"
+        if self.rounds == 1:
+            kind = "moments" if moments else "reconstruction"
+            return [f"{self.name} ({kind})"]
+        first = "moments" if moments else "round 1"
+        rest = [f"{self.name} (round {r})" for r in range(2, self.rounds + 1)]
+        return [f"{self.name} ({first})", *rest]
+
+    def default_shares(self, alike):
+        # Of the budget, for all encoders of a model together.
+        return [0.3 / alike / self.rounds] * self.rounds
+
+    def steps(self, reading):
+        """The releases of the layer, in order: its moments, or rounds of
+        reconstruction."""
+        start, stop = self.visible_range
+        centre, bound = self.centre, self.input_bound
+        if self.form == "cross_entropy":
+            # Visible units are probabilities: in the cube about 1/2.
+            centre, bound = 0.5, (stop - start) ** 0.5 / 2
+        moments = SecondMomentObjective(
+            num_features=self.input_dim + 1,
+            feature_bound=self.moment_bound,
+            **reading.privacy_unit,
+        )
+        decoder = ReconstructionObjective(
+            num_features=self.units + 1,
+            num_visible=stop - start,
+            feature_bound=self.code_bound,
+            visible_bound=bound,
+            centre=centre,
+            form=self.form,
+            quadratic_scale=self.code_bound / bound,
+            **reading.privacy_unit,
+        )
+        inputs = reading.inputs(self)
+
+        def read_moments():
+            for x, rows, *owners in reading.unlabelled():
+                yield self.augment(inputs(x)[rows]), None, *owners
+
+        def read_codes():
+            for x, rows, *owners in reading.unlabelled():
+                found = inputs(x)
+                code = ops.convert_to_numpy(self(found))[rows]
+                visible = found[rows, start:stop]
+                yield self.code_features(code), visible, *owners
+
+        def read_tied():
+            before = self.get_weights()
+            self.tie_encoder()
+            try:
+                yield from read_codes()
+            except BaseException:
+                # The decoder belongs to the encoder before.
+                self.set_weights(before)
+                raise
+
+        def read_random():
+            self.reset_encoder()
+            return read_codes()
+
+        def learn_moments(release):
+            constant = self.bias_feature
+            count = release.moments(constant)[2]
+            mean, directions, variances = release.principal(
+                self.input_dim, constant
+            )
+            above = int(np.sum(variances > release.noise_edge() / count))
+            self.set_principal(mean, directions, variances, above)
+            reading.keep(self, release)
+
+        def learn_decoder(release):
+            weights = release.minimise(reading.ridge_factor)[1]
+            if release.objective.form == "cross_entropy":
+                weights = weights / 4  # values are 1/2 + z/4
+            self.set_decoder(weights, centre)
+            reading.keep(self, release)
+
+        def step(index, name):
+            first = index == 0 and self.source == "moments"
+            read = read_moments if first else read_codes
+            if self.source == "random":
+                read = read_tied if index else read_random
+            return Step(
+                name=name,
+                objective=moments if first else decoder,
+                clip=self.clip,
+                read=read,
+                learn=learn_moments if first else learn_decoder,
+            )
+
+        return [step(i, name) for i, name in enumerate(self.release_names())]
 
     def augment(self, inputs):
         """`[v - centre; c]`, what the second moment is taken of; NumPy."""
@@ -421,7 +520,7 @@ class PrivateEncoder(PretrainedLayer):
 
     @property
     def is_published(self):
-        return self.trainable and self.tied
+        return (self.trainable or self.is_perturbed) and self.tied
 
     @property
     def noise_shapes(self):

@@ -5,9 +5,13 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.objectives import RelevanceObjective
+from keras_fm.parts.private_part import ReleasedLayer
+from keras_fm.parts.step import Step
+
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class RelevanceScaling(keras.layers.Layer):
+class RelevanceScaling(ReleasedLayer):
     """Scales every feature by its released relevance.
 
     The proven form of AdLM's "less noise where the relevance is larger":
@@ -52,6 +56,8 @@ class RelevanceScaling(keras.layers.Layer):
                 f"power={power}"
             )
         self.power, self.shrink = float(power), bool(shrink)
+        # Shares as released, of one record's shape, once they are.
+        self.relevance = None
 
     def build(self, input_shape):
         self.scale = self.add_weight(
@@ -92,6 +98,87 @@ class RelevanceScaling(keras.layers.Layer):
     def reset(self):
         """Sets all scales back to 1."""
         self.scale.assign(np.ones(self.scale.shape))
+
+    # Its releases, before that of the output layer -------------------------
+
+    # Files of version 0.1.0 hold no ledger of the scales.
+    optional = True
+
+    def check_trains(self):
+        if self.was_lost:
+            super().check_trains()
+
+    def release_names(self):
+        return [f"{self.name} (first model)", f"{self.name} (relevance)"]
+
+    def default_shares(self, alike):
+        # The model that is kept has the rest, 0.7.
+        return [0.2, 0.1]
+
+    def public_fact(self):
+        return f"scales of layer '{self.name}': from the released relevance"
+
+    def steps(self, reading):
+        """A first model of the output layer, and its relevance here."""
+        first, second = self.release_names()
+        head, ball = reading.top, "l1"
+        if reading.ledger.budget.delta > 0:
+            ball = "l2"
+        if head is None or reading.others_than(self):
+            raise ValueError(
+                "A model can have PrivateEncoder, ChebyshevCRBM and DPPCA "
+                "layers or a RelevanceScaling layer, not both, and needs a "
+                "PrivateDense on top of it."
+            )
+        here = f"layer '{self.name}'"
+        reading.check_by_record(here)
+        if head.rounds is not None:
+            raise ValueError(
+                f"`rounds` of layer '{head.name}' and {here} exclude each "
+                "other."
+            )
+        state = {}
+
+        def read_first():
+            self.reset()
+            return reading.labelled(head)
+
+        def learn_first(release):
+            state["share"] = release.signal_share()
+            state["weights"] = head.get_weights()
+            minimiser = release.minimise(reading.ridge_factor)[1]
+            head.set_augmented_weights(minimiser)
+
+        def read_relevance():
+            try:
+                for found, rows in reading.relevance_at(self):
+                    yield (found.reshape(len(found), -1)[rows],)
+            finally:
+                head.set_weights(state["weights"])
+
+        def learn_relevance(release):
+            self.relevance = release.shares().reshape(self.scale.shape)
+            self.set_shares(self.relevance, state["share"])
+            reading.keep(self, release)
+
+        return [
+            Step(
+                name=first,
+                objective=head.objective(**reading.privacy_unit),
+                clip=head.clip,
+                read=read_first,
+                learn=learn_first,
+            ),
+            Step(
+                name=second,
+                objective=RelevanceObjective(
+                    num_features=math.prod(self.scale.shape), ball=ball
+                ),
+                clip=head.clip,
+                read=read_relevance,
+                learn=learn_relevance,
+            ),
+        ]
 
     def call(self, inputs):
         return inputs * ops.cast(self.scale, inputs.dtype)

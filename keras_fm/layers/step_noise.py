@@ -5,20 +5,19 @@ import numpy as np
 from keras import ops
 
 from keras_fm import domain, replicas
-from keras_fm.layers.hidden_state import (
-    HiddenStateLayer,
-    HiddenVariable,
-    store_ledger,
-    stored_ledger,
-)
+from keras_fm.parts import concrete
+from keras_fm.parts.hidden_state import HiddenVariable
+from keras_fm.parts.private_part import ReleasedLayer
 
 _COUNTERS = ("steps_taken", "steps_allowed", "steps_refused")
+# Steps that may be taken now, those before included: never in a file.
+_ARMED = "steps_armed"
 # What TensorFlow reduces the words of a seed by; smaller than all others.
 _WORD = 2**31 - 2
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class StepNoise(HiddenStateLayer):
+class StepNoise(ReleasedLayer):
     """Fresh Gaussian noise for every training step, and a count of steps.
 
     The identity on its inputs. Part of `keras_fm.models.DPMAC`, which hands
@@ -35,8 +34,9 @@ class StepNoise(HiddenStateLayer):
 
     The counts are saved, with the public facts of the noise and the ledger,
     but are no weights: `set_weights` (`EarlyStopping` with
-    `restore_best_weights`, for one) does not turn them back, and a file can
-    only raise them.
+    `restore_best_weights`, for one) does not turn them back. They say what
+    was: what a step may do is decided by the ledger that arms it
+    (`keras_fm.callbacks.PrivateModel`), for one epoch of one fit at a time.
 
     Input shape: any. Output shape: that of the input.
     """
@@ -44,23 +44,18 @@ class StepNoise(HiddenStateLayer):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self._facts = None
-        self._ledger_json = None
+        # Plain: the weights belong to the layers of the network.
+        self.__dict__["_describes"] = []
+        # The callback whose fit may take steps.
+        self.__dict__["_armed_by"] = None
         # Changes whenever a compiled step is stale.
         self.generation = 0
         # Set when a training step with noise is traced.
         self.objective_in_use = False
 
     def build(self, input_shape):
-        for name in _COUNTERS:
-            self._hidden.variables[name] = HiddenVariable(
-                0,
-                dtype="int",
-                trainable=False,
-                autocast=False,
-                # All replicas of a step count it once.
-                aggregation="only_first_replica",
-                name=name,
-            )
+        for name in (*_COUNTERS, _ARMED):
+            self._make_counter(name)
         # Compiled steps of JAX take the variables that are there at first.
         self._hidden.variables["seed"] = HiddenVariable(
             np.zeros(2),
@@ -71,8 +66,57 @@ class StepNoise(HiddenStateLayer):
             name="seed",
         )
 
-    def call(self, inputs):
+    def call(self, inputs, training=False):
+        if training:
+            self.enter_training()
         return inputs
+
+    def enter_training(self):
+        if not self.is_looked_at and not self.may_step:
+            self.refuse_step()
+
+    @property
+    def may_step(self):
+        """Whether a training step may be taken now."""
+        return self.unprotected or (
+            self._armed_by is not None and self.has_seed
+        )
+
+    def refuse_step(self):
+        """Refuses a step that no fit with its ledger takes.
+
+        Raises:
+            ValueError: saying how it is taken.
+        """
+        name = getattr(self.owner(), "name", self.name)
+        concrete.give_back(self._trainer())
+        if not self.is_perturbed:
+            raise ValueError(
+                f"DPMAC '{name}' has no noise, so training it would use the "
+                "records unprotected. Give fit `callbacks=["
+                "keras_fm.callbacks.PrivateModel(budget)]` and "
+                "`keras_fm.datasets.PoissonBatches`. A non-private twin is "
+                "built with `DPMAC(..., unprotected=True)`."
+            )
+        raise ValueError(
+            f"The noise of DPMAC '{name}' acts in a fit with its ledger "
+            "only: a step would read records unprotected. Continue with the "
+            "same callback, or with `PrivateModel(Ledger.open(path))`, where "
+            "the file knows which steps are left."
+        )
+
+    def describe(self, weights):
+        """Names the weights of the network that its steps lead to."""
+        self.__dict__["_describes"] = list(weights)
+
+    def described_weights(self):
+        return self._describes
+
+    def _steps(self, model=None):
+        if not self._has_hidden("steps_taken"):
+            return 0
+        found = concrete.values([self._get_hidden("steps_taken")], model)
+        return None if found is None else int(found[0])
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -126,11 +170,6 @@ class StepNoise(HiddenStateLayer):
         seed = self._get_hidden("seed").value
         return len(getattr(seed, "values", ())) > 1
 
-    @property
-    def ledger_json(self):
-        """The ledger of the noise, or `None`."""
-        return self._ledger_json
-
     # Noise ---------------------------------------------------------------
 
     def fix(
@@ -140,6 +179,7 @@ class StepNoise(HiddenStateLayer):
         steps,
         seed=None,
         ledger_json=None,
+        published=False,
     ):
         """Fixes the noise of all steps before the first, or goes on.
 
@@ -150,6 +190,7 @@ class StepNoise(HiddenStateLayer):
             seed: `None`, or an int: the noise then is known to whoever knows
                 it, which protects nobody.
             ledger_json: `None`, or str, kept with the layer when it is saved.
+            published: whether what these steps release has no proof.
 
         Raises:
             ValueError: if a value is outside its range, or steps under other
@@ -179,13 +220,34 @@ class StepNoise(HiddenStateLayer):
                 "`steps` counts the steps that were taken before: it must be "
                 f"greater. Received: steps={steps}, taken: {taken}"
             )
+        if ledger_json is not None:
+            self.check_no_twin()
         if not self.has_seed or seed is not None:
             self._set_seed(seed, taken)
         self._facts = facts
         self._get_hidden("steps_allowed").assign(steps)
         if ledger_json is not None:
-            self._ledger_json = ledger_json
+            self.mark_released(ledger_json, published)
         self.generation += 1
+
+    def arm(self, callback):
+        """Lets the fit of a callback take the steps it reserves."""
+        self.__dict__["_armed_by"] = callback
+        self.allow(0)
+
+    def allow(self, more):
+        """Lets `more` steps be taken from now on, and no others."""
+        self._get_hidden(_ARMED).assign(self.steps_taken + more)
+
+    def disarm(self):
+        """No step is taken until the next fit arms it."""
+        self.__dict__["_armed_by"] = None
+        self.allow(0)
+
+    @property
+    def armed_by(self):
+        """The callback whose fit may take steps, or `None`."""
+        return self._armed_by
 
     def _set_seed(self, seed, taken):
         if seed is None:
@@ -244,7 +306,7 @@ class StepNoise(HiddenStateLayer):
         """
         taken = self._get_hidden("steps_taken")
         refused = self._get_hidden("steps_refused")
-        allowed = ops.less(taken.value, self._get_hidden("steps_allowed").value)
+        allowed = ops.less(taken.value, self._get_hidden(_ARMED).value)
         noisy = []
         for value, sensitivity, mirrored in zip(sums, sensitivities, symmetric):
             noise = ops.cast(self.draw(value.shape, mirrored), value.dtype)
@@ -269,11 +331,12 @@ class StepNoise(HiddenStateLayer):
         store["counts"] = np.array([self._count(name) for name in _COUNTERS])
         if self.is_perturbed:
             store["facts"] = np.array(self._facts)
-        store_ledger(store, self._ledger_json)
+        if self.published:
+            store["published"] = np.array(True)
 
     def load_own_variables(self, store):
         counts = [int(value) for value in np.asarray(store["counts"])]
-        facts, ledger = None, stored_ledger(store)
+        facts = None
         if "facts" in store.keys():
             facts = tuple(float(value) for value in np.asarray(store["facts"]))
         if self.is_perturbed and facts not in (None, self._facts):
@@ -281,12 +344,14 @@ class StepNoise(HiddenStateLayer):
                 "The file holds a model under other noise than this one. "
                 "Load it with `keras.saving.load_model`."
             )
+        # Refuses before anything is changed.
+        self._stored_release(store)
         for name, count in zip(_COUNTERS, counts):
             known = self._get_hidden(name)
             known.assign(max(count, self._count(name)))
+        self._load_carried(store, "published" in store.keys())
         if facts is not None:
             self._facts = facts
-            self._ledger_json = self._ledger_json or ledger
         self.generation += 1
 
 

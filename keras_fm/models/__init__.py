@@ -11,6 +11,7 @@ from keras_fm.models.dpmac import DPMAC
 from keras_fm.models.energy_model import EnergyModel
 from keras_fm.models.functional_net import FunctionalNet
 from keras_fm.models.private_cdbn import PrivateCDBN
+from keras_fm.models.unprotected_twin import unprotected_twin
 
 __all__ = [
     "AdaptiveLaplace",
@@ -22,4 +23,5 @@ __all__ = [
     "EnergyModel",
     "FunctionalNet",
     "PrivateCDBN",
+    "unprotected_twin",
 ]

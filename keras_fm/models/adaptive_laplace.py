@@ -14,6 +14,7 @@ from keras_fm.layers.random_features import RandomFeatures
 from keras_fm.layers.relevance_scaling import RelevanceScaling
 from keras_fm.models import dtype_scope
 from keras_fm.models.batch_standardization import BatchStandardization
+from keras_fm.training.guarantee import Proven, Published
 
 ARCHITECTURES = ("dense", "mnist", "cifar10")
 FORMS = ("paper", "code")
@@ -25,8 +26,8 @@ class AdaptiveLaplace(keras.Model):
     """AdLM: less noise where a feature's relevance is larger.
 
     Phan, Wu, Hu and Dou, ICDM 2017. An ordinary functional model: `compile`,
-    `fit`, `save`. It becomes private by a `keras_fm.callbacks.PrivateModel`
-    of the same `guarantee`; without it, it is the non-private truncated
+    `fit`, `save`. It trains under a `keras_fm.callbacks.PrivateModel` of the
+    same `guarantee`, or with `unprotected=True` as the non-private truncated
     twin.
 
     * `guarantee="proven"`: public features -> `RelevanceScaling` -> unit
@@ -36,10 +37,11 @@ class AdaptiveLaplace(keras.Model):
       features scaled by their relevance.
     * `guarantee="published"`: Algorithm 1. The first layer's inputs and
       bias and the coefficients of the loss carry noise while training; every
-      layer is trained on the records. `PrivateModel` needs a trained clone
-      as `pretrained=` for the relevances (step 1). The last hidden layer is
-      normalised over the batch, also when predicting, so predictions depend
-      on the batch: predict a whole test set in large batches.
+      layer is trained on the records. The relevances (step 1) are those of a
+      trained `keras_fm.models.unprotected_twin(model)`, named by
+      `model.get_layer("perturbed").relevance_of(twin)`. The last hidden layer
+      is normalised over the batch, also when predicting, so predictions
+      depend on the batch: predict a whole test set in large batches.
 
     Args:
         input_shape: shape of one record.
@@ -69,6 +71,8 @@ class AdaptiveLaplace(keras.Model):
             batch normalisation and clipping before the output).
         noise: of the published form: `None` (as `form` has it), `"once"` or
             `"per_step"`, see `PerturbedAffine`.
+        unprotected: `True` for the non-private twin, trained on records
+            without noise.
         width: float > 0, multiplies the maps of the convolutional
             architectures; 1 is the paper's size.
 
@@ -104,6 +108,7 @@ class AdaptiveLaplace(keras.Model):
         form="paper",
         noise=None,
         width=1.0,
+        unprotected=False,
         **kwargs,
     ):
         for name, value, known in (
@@ -156,6 +161,7 @@ class AdaptiveLaplace(keras.Model):
             "form": form,
             "noise": noise,
             "width": width,
+            "unprotected": unprotected,
         }
         if isinstance(features, str):
             features = features_lib.build(features, tuple(input_shape))
@@ -179,7 +185,10 @@ class AdaptiveLaplace(keras.Model):
             layers = self._convolutional_layers()
         # The papers' Delta_F counts the features only: no bias.
         head = PrivateDense(
-            units, use_bias=guarantee == "proven", name="output"
+            units,
+            use_bias=guarantee == "proven",
+            unprotected=unprotected,
+            name="output",
         )
         outputs = inputs
         for layer in [*layers, head]:
@@ -223,7 +232,9 @@ class AdaptiveLaplace(keras.Model):
             "adaptive": self._arguments["adaptive"],
             "noise": self._arguments["noise"] or noise,
             "input_bound": 10.0 if code else None,
+            "relevance_form": self._arguments["form"],
             "activation": "relu",
+            "unprotected": self._arguments["unprotected"],
             "name": _PERTURBED,
         }
 
@@ -307,22 +318,29 @@ class AdaptiveLaplace(keras.Model):
 
     @property
     def private_arguments(self):
-        """What `PrivateModel` needs beside budget, data and batch size.
-
-        `guarantee`, and for `form="code"` the authors' noise on the linear
-        coefficients only and their normalisation of the relevance.
-
-        Returns:
-            dict of keyword arguments.
-        """
+        """Keywords of `PrivateModel` as version 0.1.0 took them; `guarantee`
+        gives them in one."""
         guarantee = self._arguments["guarantee"]
         if self._arguments["form"] == "paper":
             return {"guarantee": guarantee}
-        return {
-            "guarantee": guarantee,
-            "published_orders": ("linear",),
-            "relevance_form": "code",
-        }
+        return {"guarantee": guarantee, "published_orders": ("linear",)}
+
+    def guarantee(self, lot=None, **fields):
+        """What `PrivateModel` takes as `guarantee` for this model.
+
+        Args:
+            lot: of the published form: the batch size of `fit`.
+            **fields: of `keras_fm.Proven` or `keras_fm.Published`.
+
+        Returns:
+            `Proven`, or `Published` with the authors' noise on the linear
+            coefficients only for `form="code"`.
+        """
+        if self._arguments["guarantee"] == "proven":
+            return Proven(**fields)
+        if self._arguments["form"] == "code":
+            fields.setdefault("orders", ("linear",))
+        return Published(lot=lot, **fields)
 
     def get_config(self):
         return {

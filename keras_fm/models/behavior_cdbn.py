@@ -3,7 +3,6 @@ import numpy as np
 from keras import ops
 
 from keras_fm.layers.normalization_layer import NormalizationLayer
-from keras_fm.layers.private_dense import PrivateDense
 from keras_fm.models.behavior_autoencoder import column_range
 from keras_fm.models.private_cdbn import PrivateCDBN
 
@@ -113,7 +112,7 @@ class BehaviorCDBN(PrivateCDBN):
         window = NormalizationLayer(name="unit_window")(middle(conditions))
         both = keras.layers.Concatenate(name="beside")([outputs, window])
         both = NormalizationLayer(name="unit_both")(both)
-        return PrivateDense(units, name="output")(both)
+        return self._head(units)(both)
 
     def reconstruct(self, x):
         """The attributes as the first RBM's maps give them back, in the

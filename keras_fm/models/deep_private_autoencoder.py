@@ -8,6 +8,8 @@ from keras_fm.layers.private_dense import PrivateDense
 from keras_fm.layers.private_encoder import PrivateEncoder
 from keras_fm.losses import PerturbedReconstruction
 from keras_fm.models import dtype_scope, pretraining
+from keras_fm.parts import sealed
+from keras_fm.training.guarantee import Proven, Published
 
 _BATCH = 1024
 
@@ -18,8 +20,8 @@ class DeepPrivateAutoencoder(keras.Model):
 
     Phan, Wang, Wu and Dou, AAAI 2016. An ordinary functional model from
     records to logits (or, with `units=None`, to the code): `compile`, `fit`,
-    `save`. It becomes private by a `keras_fm.callbacks.PrivateModel` of the
-    same `guarantee`; without it, it is the non-private twin (TdA).
+    `save`. It trains under a `keras_fm.callbacks.PrivateModel` of the same
+    `guarantee`, or with `unprotected=True` as the non-private twin (TdA).
 
     * `guarantee="proven"`: `fit` with `PrivateModel` releases every
       auto-encoder, from the input upwards, then the output layer's
@@ -46,6 +48,8 @@ class DeepPrivateAutoencoder(keras.Model):
             auto-encoder reconstructs; the others only condition its code.
         noise_on: of the published form: `"coefficients"` as printed, or
             `"hidden"` as in the authors' code.
+        unprotected: `True` for the non-private twin, trained on records
+            without noise.
 
     Input shape: `(batch, *input_shape)`. Output shape: `(batch, units)`, or
     `(batch, hidden[-1])` without labels.
@@ -77,6 +81,7 @@ class DeepPrivateAutoencoder(keras.Model):
         rounds=1,
         visible=None,
         noise_on="coefficients",
+        unprotected=False,
         **kwargs,
     ):
         if guarantee not in ("proven", "published"):
@@ -110,6 +115,7 @@ class DeepPrivateAutoencoder(keras.Model):
             "rounds": rounds,
             "visible": visible,
             "noise_on": noise_on,
+            "unprotected": unprotected,
         }
         inputs = keras.Input(tuple(input_shape), name="records")
         outputs = NormalizationLayer((low, high), "linf", name="box")(inputs)
@@ -155,6 +161,7 @@ class DeepPrivateAutoencoder(keras.Model):
                 clip=first,
                 visible=given["visible"] if first else None,
                 seed=index,
+                unprotected=given["unprotected"],
                 name=f"encoder_{index + 1}",
             )
             encoder.build((None, inputs))
@@ -187,6 +194,7 @@ class DeepPrivateAutoencoder(keras.Model):
                     trainable=True,
                     visible=given["visible"] if index == 0 else None,
                     noise_on=given["noise_on"],
+                    unprotected=given["unprotected"],
                     name=f"encoder_{index + 1}",
                 ),
             )
@@ -198,11 +206,20 @@ class DeepPrivateAutoencoder(keras.Model):
                 NormalizationLayer(
                     mode="batch", running=False, name="normalization"
                 ),
-                PrivateDense(units, use_bias=False, name="output"),
+                PrivateDense(
+                    units,
+                    use_bias=False,
+                    unprotected=self._arguments["unprotected"],
+                    name="output",
+                ),
             ]
         return [
             *_centred(encoder, "unit", ""),
-            PrivateDense(units, name="output"),
+            PrivateDense(
+                units,
+                unprotected=self._arguments["unprotected"],
+                name="output",
+            ),
         ]
 
     @property
@@ -301,14 +318,21 @@ class DeepPrivateAutoencoder(keras.Model):
             values = values.reshape(len(values), *shape)
         return values
 
+    def guarantee(self, **fields):
+        """What `PrivateModel` takes as `guarantee` for this model: `Proven`,
+        or `Published` with noise divided by n.
+
+        Args:
+            **fields: of `keras_fm.Proven` or `keras_fm.Published`.
+        """
+        if self._arguments["guarantee"] == "proven":
+            return Proven(**fields)
+        return Published(**{"lot": "data", **fields})
+
     @property
     def private_arguments(self):
-        """What `PrivateModel` needs beside budget and data: `guarantee`, and
-        for the published form that noise is divided by n.
-
-        Returns:
-            dict of keyword arguments.
-        """
+        """Keywords of `PrivateModel` as version 0.1.0 took them; `guarantee`
+        gives them in one."""
         if self._arguments["guarantee"] == "proven":
             return {"guarantee": "proven"}
         return {"guarantee": "published", "lot": "data"}
@@ -363,6 +387,12 @@ class Autoencoder(keras.Model):
         if noise is not None:
             self.add_loss(noise)
         return top.decode(code, logits=True)
+
+    def make_train_function(self, force=False):
+        if self.stack[-1].is_released:
+            # Nothing is trained, and what the records give is not shown.
+            sealed.seal(self, [])
+        super().make_train_function(force=force)
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True

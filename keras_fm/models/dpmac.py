@@ -10,6 +10,7 @@ from keras_fm.layers.step_noise import StepNoise
 from keras_fm.models import (
     affine_maps,
     coefficient_sums,
+    dpmac_release,
     layer_stack,
     output_losses,
 )
@@ -18,8 +19,10 @@ from keras_fm.models.coordinate_steps import (
     Stage,
     constant,
 )
+from keras_fm.models.network_expansion import weights_of
 from keras_fm.models.record_optimizer import RecordOptimizer
 from keras_fm.models.stack_model import StackModel
+from keras_fm.parts import fit_frame, sealed
 
 _BATCH = 1024
 # Floats in all second-order coefficients of a layer.
@@ -42,9 +45,9 @@ class DPMAC(StackModel):
     coefficient is an outer product (delta_k, [z_{k-1}; 1]), so it is clipped
     to its threshold before it exists: nothing of the size records x weights
     is formed. With noise on the sums
-    (`keras_fm.callbacks.PrivateModel`, or `perturb`) these are all that a
-    step knows of the records; without noise this is the non-private twin
-    (MAC): no clipping, mean over the batch.
+    (`keras_fm.callbacks.PrivateModel`) these are all that a step knows of the
+    records, and without it there is no step. With `unprotected=True` this is
+    the non-private twin (MAC): no clipping, mean over the batch.
 
     The noisy coefficients reach the weights as the gradient of a surrogate
     `sum_k <coefficient_k, W_k>`, so `compile` takes any optimizer, and
@@ -93,6 +96,11 @@ class DPMAC(StackModel):
             are applied first.
         input_bound: `None`, or public L2 bound on what the first of `layers`
             reads; longer inputs are scaled back.
+        planned_steps: `None`, or how many steps are paid for at the first
+            private fit, if that is not to be the last.
+        noise_multiplier: `None` for the noise that spends the budget, or the
+            noise of the steps, in units of the sensitivity.
+        unprotected: `True` for the non-private twin (MAC).
 
     Input shape: `(batch, *input_shape)`. Output shape: `(batch, units)`:
     logits, or reconstructions.
@@ -109,8 +117,10 @@ class DPMAC(StackModel):
         [keras.layers.Dense(300, activation="relu"), keras.layers.Dense(10)],
         clip=0.1,
     )
-    model.compile(keras.optimizers.Adam(1e-3), metrics=["accuracy"])
-    model.fit(x, y, epochs=5)             # the non-private twin
+    model.compile(keras.optimizers.Adam(1e-3))
+    batches = fm.datasets.PoissonBatches(x, y, batch_size=500)
+    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, 1e-5))
+    model.fit(batches, epochs=5, callbacks=[private])
     ```
     """
 
@@ -129,6 +139,9 @@ class DPMAC(StackModel):
         z_optimizer="adam",
         below=(),
         input_bound=None,
+        planned_steps=None,
+        noise_multiplier=None,
+        unprotected=False,
         **kwargs,
     ):
         layers = layer_stack.as_list(layers=layers)
@@ -160,6 +173,9 @@ class DPMAC(StackModel):
             "penalty": domain.check_norm_bound("penalty", penalty),
             "z_steps": domain.check_count("z_steps", z_steps),
             "input_bound": input_bound,
+            "planned_steps": None,
+            "noise_multiplier": None,
+            "unprotected": unprotected,
         }
         trained = layer_stack.check_layers(layers)
         activation = [layer_stack.activation_of(layer) for layer in trained]
@@ -180,7 +196,11 @@ class DPMAC(StackModel):
             if layer in trained:
                 maps.append(affine_maps.of_layer(layer, outputs.shape[1:]))
             outputs = layer(outputs)
-        noise = StepNoise(name="step_noise", dtype=trained[-1].dtype_policy)
+        noise = StepNoise(
+            name="step_noise",
+            dtype=trained[-1].dtype_policy,
+            unprotected=unprotected,
+        )
         outputs = noise(outputs)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
@@ -189,7 +209,6 @@ class DPMAC(StackModel):
         ]
         head = output_losses.LOSSES[loss](activation[-1], outputs.shape[-1])
         self.__dict__["_noise"] = noise
-        self._keep(given, layers, below, inputs, features)
         self.__dict__["_about_to_train"] = False
         self.__dict__["_steps"] = CoordinateSteps(
             stages,
@@ -199,6 +218,8 @@ class DPMAC(StackModel):
             given["z_steps"],
             project=clip == "analytic",
         )
+        self.__dict__["_given"] = given
+        self.plan_steps(planned_steps, noise_multiplier)
         if order == 2:
             self._check_curvature_size()
         if clip == "analytic":
@@ -212,13 +233,13 @@ class DPMAC(StackModel):
                 stacklevel=2,
             )
         self.__dict__["_thresholds"] = thresholds
+        self._keep(given, layers, below, inputs, features)
 
     @property
     def _solver(self):
         return self._steps
 
-    @property
-    def _hidden_layer(self):
+    def _carrier(self):
         return self._noise
 
     # What is released ----------------------------------------------------
@@ -380,15 +401,9 @@ class DPMAC(StackModel):
 
     # Noise ---------------------------------------------------------------
 
-    def perturb(
-        self,
-        noise_multiplier,
-        expected_batch_size,
-        steps,
-        seed=None,
-        ledger_json=None,
-    ):
-        """Fixes the noise of all steps, before the first or to go on.
+    def perturb(self, noise_multiplier, expected_batch_size, steps, seed=None):
+        """Gives the non-private twin noise that no ledger knows, for studies
+        of the steps themselves.
 
         From then on every training step clips, adds fresh noise and counts;
         steps beyond `steps` get zeros for coefficients, which with plain SGD
@@ -400,36 +415,81 @@ class DPMAC(StackModel):
                 units of the sensitivity.
             expected_batch_size: float > 0, public; what sums are divided by.
             steps: int, all noisy steps there may be, those before included.
-            seed: `None`, or an int: reproducible noise, which protects
-                nobody.
-            ledger_json: `None`, or the ledger of these steps, saved with the
-                model.
+            seed: `None`, or an int: reproducible noise.
 
         Raises:
-            ValueError: if a value is outside its range, steps under other
-                values are still allowed, or the model was trained without
-                noise before.
+            ValueError: if the model is not `unprotected`, a value is outside
+                its range, or steps under other values are still allowed.
         """
-        optimizer = getattr(self, "optimizer", None)
-        if not self.is_perturbed and optimizer is not None:
-            if int(ops.convert_to_numpy(optimizer.iterations)) > 0:
-                raise ValueError(
-                    "The model was trained without noise, so its weights may "
-                    "carry private records that no ledger knows. Build and "
-                    "compile a new model."
-                )
+        if not self.unprotected:
+            raise ValueError(
+                "Noise that no ledger knows protects nobody by a statement. "
+                "Give fit the callback `keras_fm.callbacks.PrivateModel`, or "
+                "build the model with `unprotected=True`."
+            )
+        self.fix_steps(noise_multiplier, expected_batch_size, steps, seed=seed)
+        self._noise.allow(steps - self.steps_taken)
+
+    def fix_steps(
+        self,
+        noise_multiplier,
+        expected_batch_size,
+        steps,
+        **more,
+    ):
+        """Fixes the noise of all steps, before the first or to go on; a fit
+        with `PrivateModel` does it. Taken are those that it arms. The
+        arguments are those of `StepNoise.fix`."""
         if not self.has_thresholds:
             raise ValueError(
                 'With clip="histogram" the thresholds are learned first: fit '
                 "with `PrivateModel`, or call `learn_thresholds`."
             )
         self._check_place()
-        self._noise.fix(
-            noise_multiplier, expected_batch_size, steps, seed, ledger_json
-        )
+        self._noise.fix(noise_multiplier, expected_batch_size, steps, **more)
         if getattr(self, "compiled", False):
             # A step traced before would not contain the noise.
             self.make_train_function(force=True)
+
+    @property
+    def planned_steps(self):
+        """Steps that the first private fit pays for, or `None`: its own."""
+        return self._given["planned_steps"]
+
+    def plan_steps(self, planned_steps=None, noise_multiplier=None):
+        """Sets what the arguments of these names set."""
+        for name, value, check in (
+            ("planned_steps", planned_steps, domain.check_count),
+            ("noise_multiplier", noise_multiplier, domain.check_norm_bound),
+        ):
+            if value is not None:
+                self._given[name] = check(name, value)
+
+    @property
+    def planned_noise(self):
+        """The noise multiplier that was asked for, or `None`."""
+        return self._given["noise_multiplier"]
+
+    reads_every_step = True
+
+    def release_names(self):
+        steps = f"{self.name} (steps)"
+        if self.learns_thresholds:
+            return [f"{self.name} (thresholds)", steps]
+        return [steps]
+
+    def steps(self, reading):
+        """Thresholds and all steps, see `keras_fm.models.dpmac_release`."""
+        return dpmac_release.steps(self, reading)
+
+    def top_shares(self, left):
+        """How what is left of the budget is split over the releases."""
+        return dpmac_release.top_shares(self, left)
+
+    def check_labels(self, y, n):
+        """Refuses labels that no output is for."""
+        if y is not None and self.needs_labels:
+            domain.check_labels(y, self.output_shape[-1])
 
     def _check_place(self):
         count, mirrored = replicas.of_strategy(self)
@@ -481,7 +541,7 @@ class DPMAC(StackModel):
 
     @property
     def steps_allowed(self):
-        """Noisy steps there may be; saved with the model."""
+        """Noisy steps that were paid for; saved with the model."""
         return self._noise.steps_allowed
 
     @property
@@ -498,21 +558,27 @@ class DPMAC(StackModel):
     def objective_in_use(self, value):
         self._noise.objective_in_use = value
 
-    @property
-    def ledger_json(self):
-        """The ledger that `perturb` was given, saved with the model."""
-        return self._noise.ledger_json
-
     def _check_can_train(self):
-        if self.is_perturbed and not self._noise.has_seed:
-            raise ValueError(
-                "This model was trained under noise before it was saved, and "
-                "has no noise now: a step would read records unprotected. "
-                "Continue with `PrivateModel(Ledger.from_json("
-                "model.ledger_json))`."
-            )
-        if self.is_perturbed:
-            self._check_place()
+        noise = self._noise
+        if noise.unprotected:
+            if self.is_perturbed and not noise.has_seed:
+                raise ValueError(
+                    "This model was trained under noise before it was saved, "
+                    "and has no noise now. Call `perturb` again."
+                )
+            if self.is_perturbed:
+                self._check_place()
+            return
+        # A fit that ended by an error left it armed.
+        if noise.armed_by is not None and not self._is_of(noise.armed_by):
+            noise.disarm()
+        if not noise.may_step:
+            noise.refuse_step()
+        self._check_place()
+
+    def _is_of(self, callback):
+        found = fit_frame.callback_list(self)
+        return found is not None and callback in found.callbacks
 
     # Keras' training -----------------------------------------------------
 
@@ -532,6 +598,9 @@ class DPMAC(StackModel):
         super().reset_metrics()
 
     def train_on_batch(self, *args, **kwargs):
+        if not self.unprotected:
+            # Only batches that `fit` draws are sampled as was paid for.
+            self._noise.refuse_step()
         self._check_can_train()
         count, _ = replicas.of_strategy(self)
         if self.is_perturbed and count > 1:
@@ -556,7 +625,7 @@ class DPMAC(StackModel):
             outputs = constant(y_pred)
             mean = layer_stack.mean(self._steps.loss.value(outputs, y), rows)
             return replicas.share(mean + penalties)
-        self._check_can_train()
+        self._noise.enter_training()
         weights = self._steps.weights()
         affine = self._steps.forward(features, weights)
         meetings = self._meet(features, y, weights, affine)
@@ -566,12 +635,27 @@ class DPMAC(StackModel):
             coefficients = self._exact(meetings, rows)
         surrogate = self._surrogate(coefficients)
         if private:
+            sealed.expect_metrics()
             return replicas.share(surrogate + penalties)
         last = self._steps.stages[-1].activation.value(affine[-1])
         mean = layer_stack.mean(self._steps.loss.value(last, y), rows)
         # The value of the one with the gradient of the other.
         surrogate = surrogate - ops.stop_gradient(surrogate)
         return replicas.share(mean + surrogate + penalties)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if sealed.takes_metrics() and not self._shows_metrics:
+            return sealed.logs(self)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def get_metrics_result(self):
+        return sealed.results(self)
+
+    @property
+    def _shows_metrics(self):
+        """Whether a step may log metrics of the records: it claims, or is not
+        private at all."""
+        return self.unprotected or self.published
 
     def _targets(self, y, features):
         y = super()._targets(y, features)
@@ -656,8 +740,7 @@ class DPMAC(StackModel):
     def _surrogate(self, coefficients):
         total = 0.0
         for layer, found in zip(self.private_layers, coefficients):
-            held = [layer.kernel] + ([layer.bias] if layer.use_bias else [])
-            for weight, coefficient in zip(held, found):
+            for weight, coefficient in zip(weights_of(layer), found):
                 weight = ops.convert_to_tensor(weight)
                 coefficient = ops.stop_gradient(coefficient)
                 total = total + ops.sum(

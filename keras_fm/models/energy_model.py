@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from keras_fm import domain, relevance, replicas
+from keras_fm.parts import sealed
 
 CONTRASTS = ("energy", "absolute")
 _BATCH = 1024
@@ -95,6 +96,12 @@ class EnergyModel(keras.Model):
                 f"without one. Received: loss={loss!r}, metrics={metrics!r}"
             )
         super().compile(optimizer, **kwargs)
+
+    def make_train_function(self, force=False):
+        if self.stack[-1].is_released:
+            # Nothing is trained, and what the records give is not shown.
+            sealed.seal(self, [])
+        super().make_train_function(force=force)
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True

@@ -4,7 +4,12 @@ from keras import ops
 
 from keras_fm import domain, replicas
 from keras_fm.layers.expansion_state import ExpansionState
-from keras_fm.models import affine_maps, layer_stack, output_losses
+from keras_fm.models import (
+    affine_maps,
+    expansion_release,
+    layer_stack,
+    output_losses,
+)
 from keras_fm.models.coordinate_steps import Stage, constant
 from keras_fm.models.network_expansion import NetworkExpansion, weights_of
 from keras_fm.models.stack_model import StackModel
@@ -12,6 +17,7 @@ from keras_fm.objectives.network_expansion import (
     CURVATURES,
     NetworkExpansionObjective,
 )
+from keras_fm.parts import sealed
 
 # Sums over outputs: what the recursions need.
 LOSSES = ("binary_crossentropy", "squared_error")
@@ -45,9 +51,9 @@ class FunctionalNet(StackModel):
       sum (`sum_clip`), Laplace noise of scale S / epsilon with the S of
       Theorem 6, which is no bound (docs/guarantees.md): claimed.
 
-    Without it, `fit` minimises the exact expansion about `expansion_point`
-    (the weights the model was built with, until `expand()`): the truncated
-    twin, with nothing private about it.
+    Without it, `fit` refuses. With `unprotected=True` it minimises the exact
+    expansion about `expansion_point` (the weights the model was built with,
+    until `expand()`): the truncated twin, with nothing private about it.
 
     Args:
         input_shape: shape of one record.
@@ -78,6 +84,7 @@ class FunctionalNet(StackModel):
             `g / max(1, ||g||^2 / C)`, as printed.
         below: layers with public, frozen or already released weights that
             are applied first.
+        unprotected: `True` for the non-private twin.
 
     Input shape: `(batch, *input_shape)`. Output shape: `(batch, units)`:
     logits, or outputs.
@@ -119,6 +126,7 @@ class FunctionalNet(StackModel):
         sensitivity="theorem6",
         sum_clip=None,
         below=(),
+        unprotected=False,
         **kwargs,
     ):
         layers = layer_stack.as_list(layers=layers)
@@ -163,6 +171,7 @@ class FunctionalNet(StackModel):
             "damping": float(damping),
             "sensitivity": sensitivity,
             "sum_clip": sum_clip,
+            "unprotected": unprotected,
         }
         trained = layer_stack.check_layers(layers, dense_only=True)
         activation = [layer_stack.activation_of(layer) for layer in trained]
@@ -174,22 +183,21 @@ class FunctionalNet(StackModel):
             made = affine_maps.of_layer(layer, outputs.shape[1:])
             stages.append(Stage(map=made, activation=f))
             outputs = layer(outputs)
-        state = ExpansionState(name="expansion")
+        state = ExpansionState(name="expansion", unprotected=unprotected)
         outputs = state(outputs)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
         head = output_losses.LOSSES[loss](activation[-1], outputs.shape[-1])
         self.__dict__["_state"] = state
-        self._keep(given, layers, below, inputs, features)
         self.__dict__["_expansion"] = NetworkExpansion(stages, head, curvature)
+        self._keep(given, layers, below, inputs, features)
         self.expand()
 
     @property
     def _solver(self):
         return self._expansion
 
-    @property
-    def _hidden_layer(self):
+    def _carrier(self):
         return self._state
 
     # What is private -----------------------------------------------------
@@ -222,35 +230,37 @@ class FunctionalNet(StackModel):
         """C of the published form's clipping of sums, or `None`."""
         return self._given["sum_clip"]
 
-    @property
-    def is_released(self):
-        """Whether training minimises a released objective."""
-        return self._state.is_released
+    trains_on_release = True
 
-    @property
-    def was_trained_on_records(self):
-        """Whether a step without a release was taken: the weights may carry
-        records that no ledger knows."""
-        return self._state.trained_on_records
+    def released_objective(self):
+        return self._state.released_objective()
 
-    @property
-    def published(self):
-        """Whether the release is of the published form."""
-        return self._state.published
+    def release_names(self):
+        return [
+            f"{self.name} (round {r + 1} of {self.rounds})"
+            for r in range(self.rounds)
+        ]
 
-    @property
-    def ledger_json(self):
-        """The ledger of the release, or `None`."""
-        return self._state.ledger_json
+    def steps(self, reading):
+        """The rounds, see `keras_fm.models.expansion_release`."""
+        return expansion_release.steps(self, reading)
 
-    @property
-    def objective_in_use(self):
-        """Whether the released objective took part in training."""
-        return self._state.objective_in_use
+    def check_labels(self, y, n):
+        """Refuses labels or targets that no output is for."""
+        if y is None:
+            return
+        if self.needs_labels:
+            domain.check_labels(y, self.output_shape[-1])
+        elif not np.all(np.isfinite(y)):
+            raise ValueError("Targets must be finite. At least one is not.")
 
-    @objective_in_use.setter
-    def objective_in_use(self, value):
-        self._state.objective_in_use = value
+    def install(self, release, reading, start):
+        """Gives the model the quadratic of the last round."""
+        if start == "minimiser":
+            self.set_weights_from_minimiser()
+        self._state.mark_released(
+            reading.ledger.to_json(), self._state.published
+        )
 
     def objective(self, norm="l2", clipped=True):
         """What one round releases, a `NetworkExpansionObjective`.
@@ -309,6 +319,7 @@ class FunctionalNet(StackModel):
         held = [w for layer in self.private_layers for w in weights_of(layer)]
         for weight, value in zip(held, self._state.minimiser()):
             weight.assign(value)
+        self._state._note()
 
     def _split(self, augmented):
         found = []
@@ -366,11 +377,16 @@ class FunctionalNet(StackModel):
 
     # Keras' training -----------------------------------------------------
 
+    def make_train_function(self, force=False):
+        if self._state._released is not None and not self.published:
+            sealed.seal(self, [self._state])
+        super().make_train_function(force=force)
+
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
         penalties = self._weight_penalties()
-        if training and self.is_released:
+        if training and self._state._released is not None:
             held = [w for v in self.private_layers for w in weights_of(v)]
             return replicas.share(self._state.released_loss(held) + penalties)
         features = self._features(x)
@@ -381,7 +397,6 @@ class FunctionalNet(StackModel):
         if not training:
             values = self._expansion.loss.value(constant(y_pred), y)
             return replicas.share(layer_stack.mean(values, rows) + penalties)
-        self._state.trained_on_records = True
         return replicas.share(self._exact(features, y, rows) + penalties)
 
     def _exact(self, features, y, rows):

@@ -58,8 +58,8 @@ def fit_stack(
     if proven and private is None:
         raise ValueError(
             "The layers of a proven model learn from a release only: pass "
-            '`private`, or use guarantee="published" without a callback for '
-            "the non-private twin."
+            '`private`, or build the model with guarantee="published", '
+            "unprotected=True for the non-private twin."
         )
     histories = []
     for level in [depth] if proven else range(1, depth + 1):

@@ -11,6 +11,7 @@ from keras_fm.layers.random_features import RandomFeatures
 from keras_fm.models import dtype_scope, pretraining
 from keras_fm.models.batch_standardization import BatchStandardization
 from keras_fm.models.energy_model import EnergyModel
+from keras_fm.training.guarantee import Proven, Published
 
 FORMS = ("paper", "code")
 # sigmoid(5 X) is what the published polynomial is near to.
@@ -26,8 +27,9 @@ class PrivateCDBN(keras.Model):
     """pCDBN: convolutional RBMs in a stack, with an output layer on top.
 
     Phan, Wu and Dou, Machine Learning 2017. An ordinary functional model
-    from images to logits: `compile`, `fit`, `save`. It becomes private by a
-    `keras_fm.callbacks.PrivateModel` of the same `guarantee`.
+    from images to logits: `compile`, `fit`, `save`. It trains under a
+    `keras_fm.callbacks.PrivateModel` of the same `guarantee`, or with
+    `unprotected=True` as the non-private twin.
 
     * `guarantee="proven"`: `fit` with `PrivateModel` releases the patch
       moments of every convolutional RBM, from the input upwards (5 % of the
@@ -39,8 +41,8 @@ class PrivateCDBN(keras.Model):
       polynomial's coefficients (Lemma 2); `fit` then trains the dense layers
       with noise on the output layer's coefficients.
 
-    The paper's variants are choices of `polynomial`, with and without the
-    callback:
+    The paper's variants are choices of `polynomial`, with the callback or
+    `unprotected=True`:
 
     | | `polynomial` | callback |
     |---|---|---|
@@ -76,6 +78,8 @@ class PrivateCDBN(keras.Model):
         fine_tune: of the published form: whether `fit` trains the RBMs too.
         dropout: float in [0, 1), before the output layer, published form.
         l1: float >= 0, L1 penalty of the dense layer, published form.
+        unprotected: `True` for the non-private twin, trained on records
+            without noise.
 
     Input shape: `(batch, *input_shape)`. Output shape: `(batch, units)`.
 
@@ -113,6 +117,7 @@ class PrivateCDBN(keras.Model):
         fine_tune=False,
         dropout=0.0,
         l1=0.0,
+        unprotected=False,
         **kwargs,
     ):
         for name, value, known in (
@@ -162,6 +167,7 @@ class PrivateCDBN(keras.Model):
             "fine_tune": bool(fine_tune),
             "dropout": dropout,
             "l1": l1,
+            "unprotected": unprotected,
         }
         inputs = keras.Input(tuple(input_shape), name="records")
         outputs, conditions = self._visible(inputs, (low, high))
@@ -231,6 +237,7 @@ class PrivateCDBN(keras.Model):
             polynomial=given["polynomial"],
             degree=given["degree"],
             name=f"crbm_{index + 1}",
+            unprotected=given["unprotected"],
             **form,
         )
 
@@ -280,14 +287,26 @@ class PrivateCDBN(keras.Model):
             yield RandomFeatures(dense, kind="projection", name="projected")
         yield NormalizationLayer(name="unit_maps")
         if dense:
-            yield PrivateEncoder(dense, whitening=0.5, clip=True, name="dense")
+            yield PrivateEncoder(
+                dense,
+                whitening=0.5,
+                clip=True,
+                unprotected=self._arguments["unprotected"],
+                name="dense",
+            )
             yield keras.layers.Rescaling(2.0, offset=-1.0, name="centred")
             yield NormalizationLayer(name="unit_dense")
 
     def _output(self, units, outputs, conditions):
         # The paper's Delta_C counts the features only: no bias.
-        return PrivateDense(units, use_bias=self._proven, name="output")(
-            outputs
+        return self._head(units)(outputs)
+
+    def _head(self, units):
+        return PrivateDense(
+            units,
+            use_bias=self._proven,
+            unprotected=self._arguments["unprotected"],
+            name="output",
         )
 
     @property
@@ -385,14 +404,26 @@ class PrivateCDBN(keras.Model):
         low, high = (np.asarray(b) for b in self._arguments["bounds"])
         return low + np.clip(visible, 0.0, 1.0) * (high - low)
 
-    @property
-    def private_arguments(self):
-        """What `PrivateModel` needs beside budget and data: `guarantee`, and
-        for the published form the authors' orders of noise.
+    def guarantee(self, lot=None, **fields):
+        """What `PrivateModel` takes as `guarantee` for this model.
+
+        Args:
+            lot: of the published form: the batch size of `fit`.
+            **fields: of `keras_fm.Proven` or `keras_fm.Published`.
 
         Returns:
-            dict of keyword arguments.
+            `Proven`, or `Published` with the authors' orders of noise.
         """
+        if self._proven:
+            return Proven(**fields)
+        if self._arguments["form"] == "code":
+            fields.setdefault("orders", ("linear",))
+        return Published(lot=lot, **fields)
+
+    @property
+    def private_arguments(self):
+        """Keywords of `PrivateModel` as version 0.1.0 took them; `guarantee`
+        gives them in one."""
         guarantee = self._arguments["guarantee"]
         if self._arguments["form"] == "code":
             return {"guarantee": guarantee, "published_orders": ("linear",)}

@@ -1,18 +1,24 @@
 """What models have in common whose layers are trained on coefficients."""
 
+import weakref
+
 import keras
 from keras import ops
 
+from keras_fm.ledger_entry import check_line
 from keras_fm.models import layer_stack
 from keras_fm.models.coordinate_steps import constant
+from keras_fm.models.network_expansion import weights_of
+from keras_fm.parts.private_part import PrivatePart
 
 
-class StackModel(keras.Model):
+class StackModel(PrivatePart, keras.Model):
     """Public layers below, trained layers above, and a loss of its own.
 
     A subclass calls `_keep` once it is built and gives two attributes:
-    `_solver`, with `stages` and `loss`, and `_hidden_layer`, whose
-    `generation` counts what a compiled step does not know yet.
+    `_solver`, with `stages` and `loss`, and `_carrier()`, the layer that
+    carries its release and whose `generation` counts what a compiled step
+    does not know yet.
     """
 
     def _keep(self, given, layers, below, inputs, features):
@@ -21,7 +27,83 @@ class StackModel(keras.Model):
         self.__dict__["_stack"] = (layers, below)
         self.__dict__["_feature_model"] = keras.Model(inputs, features)
         self.__dict__["_feature_shape"] = tuple(features.shape[1:])
-        self.__dict__["_traced"] = self._hidden_layer.generation
+        self.__dict__["_traced"] = self._carrier().generation
+        self._carrier().__dict__["_owner"] = weakref.ref(self)
+        self._carrier().describe(
+            [w for layer in self.private_layers for w in weights_of(layer)]
+        )
+        self.__dict__["_start"] = (self._carrier()._digest(), None)
+
+    @property
+    def unprotected(self):
+        """Whether this is the non-private twin."""
+        return self._given["unprotected"]
+
+    @property
+    def published(self):
+        """Whether the release is of the published form."""
+        return self._carrier().published
+
+    # Where training starts -------------------------------------------------
+
+    def start_from(self, weights, public):
+        """Begins with public weights in the place of random ones.
+
+        Args:
+            weights: list of arrays, kernel and bias of every trained layer.
+            public: str, where they are from; the privacy statement repeats
+                it. Weights that private records shaped are not public.
+
+        Raises:
+            ValueError: if the model was released or perturbed before, shapes
+                do not fit, or `public` is no line of text.
+        """
+        check_line("`public`", public)
+        if not public:
+            raise ValueError(
+                "`public` must say where the weights are from. Received: "
+                f"public={public!r}"
+            )
+        if self.is_released or self.is_perturbed:
+            raise ValueError(
+                f"'{self.name}' has a release already, which led to the "
+                "weights it has. Build a new model."
+            )
+        held = self._carrier().described_weights()
+        shapes = [tuple(w.shape) for w in held]
+        given = [tuple(ops.shape(w)) for w in weights]
+        if given != shapes:
+            raise ValueError(
+                f"`weights` must have the shapes {shapes}. Received: {given}"
+            )
+        for variable, value in zip(held, weights):
+            variable.assign(value)
+        self.__dict__["_start"] = (self._carrier()._digest(), public)
+
+    def check_start(self):
+        """Refuses to begin with weights that records may have trained.
+
+        Raises:
+            ValueError: saying how public weights are given.
+        """
+        if (
+            self._start[0] is None
+            or self._start[0] != self._carrier()._digest()
+        ):
+            raise ValueError(
+                f"'{self.name}' has other weights than it was built with, and "
+                "no ledger knows what they were trained on. Build a new "
+                "model, or give public weights by "
+                "`model.start_from(weights, public='where they are from')`."
+            )
+
+    @property
+    def start_fact(self):
+        """Where the first weights are from, for the ledger."""
+        return (
+            f"initial weights of '{self.name}': public by declaration"
+            f"{': ' + self._start[1] if self._start[1] else ''}"
+        )
 
     @property
     def private_layers(self):
@@ -67,8 +149,8 @@ class StackModel(keras.Model):
     def make_train_function(self, force=False):
         # Loaded weights may have brought noise or a release into a compiled
         # model.
-        stale = self._traced != self._hidden_layer.generation
-        self.__dict__["_traced"] = self._hidden_layer.generation
+        stale = self._traced != self._carrier().generation
+        self.__dict__["_traced"] = self._carrier().generation
         return super().make_train_function(force=force or stale)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):

@@ -1,33 +1,9 @@
 """State that takes part in training but is not one of a layer's weights."""
 
-import json
 import secrets
 
 import keras
-import numpy as np
 from keras import ops
-
-
-def store_ledger(store, ledger_json):
-    """Writes a ledger into what a layer saves; nothing for `None`."""
-    if ledger_json is not None:
-        store["ledger"] = np.frombuffer(ledger_json.encode(), np.uint8)
-
-
-def stored_ledger(store):
-    """The ledger of a saved layer, or `None`.
-
-    Raises:
-        ValueError: if it is not JSON; read it before anything is set.
-    """
-    if "ledger" not in store.keys():
-        return None
-    ledger_json = bytes(np.asarray(store["ledger"])).decode()
-    try:
-        json.loads(ledger_json)
-    except (RecursionError, ValueError) as e:
-        raise ValueError(f"The file holds a ledger that is none: {e}") from e
-    return ledger_json
 
 
 class HiddenVariable(keras.Variable):
@@ -91,6 +67,17 @@ class HiddenStateLayer(keras.layers.Layer):
             name=name,
         )
         return True
+
+    def _make_counter(self, name):
+        """Creates a counter that all replicas of a step count once."""
+        self._hidden.variables[name] = HiddenVariable(
+            0,
+            dtype="int",
+            trainable=False,
+            autocast=False,
+            aggregation="only_first_replica",
+            name=name,
+        )
 
     def _set_hidden_seed(self, name):
         """Creates a random stream seeded by the operating system, whose

@@ -1,4 +1,5 @@
-"""One release of a proven plan."""
+"""What parts ask of the records: releases that are proven, noise that is
+claimed. How it is charged and drawn is the same for all of them."""
 
 import collections.abc
 import dataclasses
@@ -11,24 +12,56 @@ class Step:
     """One release of a plan.
 
     Attributes:
-        name: what it is for.
+        name: what it is for; its share of the budget has this name.
         objective: what is released.
-        share: its share of the budget.
         clip: whether records outside their bounds are scaled back.
         read: function from nothing to an iterator of what the objective
             accumulates.
         learn: function that takes the release.
         samples: `None` for one read of all records, or the samples of
             several.
-        sample: with `samples`: function that takes the mechanism and the
-            other arguments of a charge, reads, and returns a release.
+        mechanism: `None` (calibrated to the share), or the mechanism.
+        noise_multiplier: of `samples`: `None` for what the other releases
+            leave of the budget, or the noise.
+        done: whether it was released before; its noise counts.
+        entry: `None`, or a function that takes the ledger's entry and gives
+            the one that is charged.
+        carry_out: `None` for one pass over what `read` gives, or a function
+            that takes this step and the other arguments of a charge, reads,
+            and returns a release (or `None`).
     """
 
     name: str
     objective: object
-    share: float
     clip: bool = False
     read: collections.abc.Callable | None = None
     learn: collections.abc.Callable
     samples: SamplingPlan | None = None
-    sample: collections.abc.Callable | None = None
+    mechanism: object | None = None
+    noise_multiplier: float | None = None
+    done: bool = False
+    entry: collections.abc.Callable | None = None
+    carry_out: collections.abc.Callable | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One perturbation of a published fit.
+
+    Attributes:
+        name: what it is for; its share of the budget has this name.
+        sensitivity: the paper's, or a function of what `read` found.
+        reads, reason: for the ledger, see `LedgerEntry`.
+        fix: function of the Laplace scale and of `laplace(scale, shape)`; it
+            fixes the noise. With `read`: also of what that found.
+        read: `None`, or a function that reads the records once.
+        per_lot: whether the noise is divided by the lot size.
+    """
+
+    name: str
+    sensitivity: float | collections.abc.Callable
+    reads: str
+    reason: str
+    fix: collections.abc.Callable
+    read: collections.abc.Callable | None = None
+    per_lot: bool = True

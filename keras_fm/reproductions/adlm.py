@@ -20,8 +20,8 @@ from keras_fm.reproductions.experiment import (
 _DELTA = 1e-5
 _DP_SGD = {"l2_norm_clip": 0.1, "batch_size": 1800}
 _RATES = (2.0, 8.0)
-# Rows that a training of the clone takes at a time.
-_CLONE_LOT = 600
+# Rows that a training of the twin takes at a time.
+_TWIN_LOT = 600
 
 _ADLM = Series(
     name="adlm", label="AdLM, as published", kind="claimed", beside=("AdLM",)
@@ -53,7 +53,7 @@ _TWIN = Series(
 )
 
 
-def _network(context, adaptive=True):
+def _network(context, adaptive=True, unprotected=False):
     (x, _), _ = context.data
     model = AdaptiveLaplace(
         x.shape[1:],
@@ -63,6 +63,7 @@ def _network(context, adaptive=True):
         form="code",
         width=context["width"],
         adaptive=adaptive,
+        unprotected=unprotected,
     )
     return _compiled(model, context)
 
@@ -98,8 +99,8 @@ def _fit(model, context, epochs, lot, callbacks=()):
 def _twin(context):
     def make():
         keras.utils.set_random_seed(0)
-        model = _network(context)
-        lot = min(_CLONE_LOT, _lot(context))
+        model = _network(context, unprotected=True)
+        lot = min(_TWIN_LOT, _lot(context))
         curve = _fit(model, context, context["pretraining_epochs"], lot)
         return model, curve
 
@@ -108,15 +109,15 @@ def _twin(context):
 
 def _published(job, context):
     adaptive = job.series == "adlm"
-    clone = _twin(context)[0] if adaptive else None
+    twin = _twin(context)[0] if adaptive else None
     keras.utils.set_random_seed(job.seed)
     model = _network(context, adaptive)
+    if adaptive:
+        model.get_layer("perturbed").relevance_of(twin)
     private = PrivateModel(
         job.epsilon,
         data=context.data[0],
-        batch_size=_lot(context),
-        pretrained=clone,
-        **model.private_arguments,
+        guarantee=model.guarantee(lot=_lot(context)),
     )
     curve = _fit(model, context, context["epochs"], _lot(context), [private])
     return curve, private.ledger

@@ -91,11 +91,14 @@ def _deep(job, context, train, test):
         hidden=context["hidden"],
         guarantee="published",
         noise_on="hidden" if job.series == "dpah_code" else "coefficients",
+        unprotected=job.epsilon is None,
     )
     private, callbacks, ledger = None, [], None
     if job.epsilon is not None:
         private = PrivateModel(
-            job.epsilon, data=(train.x, train.y), **model.private_arguments
+            job.epsilon,
+            data=(train.x, train.y),
+            guarantee=model.guarantee(),
         )
         callbacks, ledger = [private], private.ledger
     exact = job.series == "da"

@@ -42,7 +42,9 @@ def _classifier(job, context):
     if job.series == "dp_sgd":
         return training.dense_dp_sgd(job, context, networks.DELTA)
     train, test = context.data
-    model = networks.classifier(train[0].shape[1])
+    model = networks.classifier(
+        train[0].shape[1], unprotected=job.series == "twin"
+    )
     batch, epochs, rate = _classifier_setting(job.epsilon)
     epochs = max(1, round(epochs * context["share_of_epochs"]))
     if job.epsilon is not None and job.epsilon >= 8:
@@ -93,7 +95,11 @@ def _autoencoder(job, context):
 
 def _from_scratch(job, context, x):
     inputs = x.shape[1]
-    model = networks.autoencoder(networks.autoencoder_layers(inputs), inputs)
+    model = networks.autoencoder(
+        networks.autoencoder_layers(inputs),
+        inputs,
+        unprotected=job.series == "twin",
+    )
     optimizer = keras.optimizers.Adam(3e-3)
     ledger = _fit(model, optimizer, (x, x), job, 500, context["epochs"])
     return model, ledger

@@ -8,6 +8,7 @@ from keras_fm.budget import PrivacyBudget
 from keras_fm.callbacks import PrivateModel
 from keras_fm.layers import DPPCA, NormalizationLayer
 from keras_fm.models import DPMAC
+from keras_fm.training.guarantee import Published
 
 DELTA = 1e-5
 # Drawn strokes that a public start sees at a time, and its learning rate.
@@ -15,10 +16,21 @@ _STROKE_BATCH = 250
 _STROKE_RATE = 4e-3
 # Of the private steps after it.
 _TOP_RATE = 2e-3
+# Components of the classifier's inputs, and how far they are made equal.
+_COMPONENTS = 60
+_WHITENING = 0.25
+_EXACT = "exact_components"
 
 
-def classifier(inputs):
-    """Inputs, 60 released components, 300 units, 10 classes."""
+def classifier(inputs, unprotected=False):
+    """Inputs, 60 released components (or exact ones, of the twin), 300
+    units, 10 classes."""
+    units = min(_COMPONENTS, inputs)
+    components = DPPCA(units, whitening=_WHITENING)
+    if unprotected:
+        components = keras.layers.Dense(
+            units, use_bias=False, trainable=False, name=_EXACT
+        )
     return DPMAC(
         (inputs,),
         [keras.layers.Dense(300, activation="relu"), keras.layers.Dense(10)],
@@ -27,10 +39,11 @@ def classifier(inputs):
         z_optimizer=keras.optimizers.SGD(0.1),
         below=[
             NormalizationLayer(),
-            DPPCA(min(60, inputs), whitening=0.25),
+            components,
             NormalizationLayer(),
             keras.layers.Rescaling(8.0),
         ],
+        unprotected=unprotected,
     )
 
 
@@ -42,8 +55,8 @@ def autoencoder_layers(inputs):
     ] + [keras.layers.Dense(inputs, activation="sigmoid")]
 
 
-def autoencoder(layers, inputs):
-    """The layers as a DPMAC that is trained from scratch."""
+def autoencoder(layers, inputs, **kwargs):
+    """The layers as a DPMAC of which all are trained."""
     return DPMAC(
         (inputs,),
         layers,
@@ -51,6 +64,7 @@ def autoencoder(layers, inputs):
         clip=0.03,
         z_steps=10,
         z_optimizer=keras.optimizers.SGD(0.1),
+        **kwargs,
     )
 
 
@@ -70,7 +84,8 @@ def top_of(layers, inputs):
 
 
 def fit(model, optimizer, train, form, epsilon, batch, epochs):
-    """Trains as `"proven"`, `"published"` or `"twin"` (without noise).
+    """Trains as `"proven"`, `"published"` or `"twin"` (without noise, a
+    model that was built so).
 
     Returns:
         the ledger, or `None` of a twin.
@@ -85,9 +100,7 @@ def fit(model, optimizer, train, form, epsilon, batch, epochs):
     if form == "published":
         arguments = {
             "data": x if y is None else train,
-            "batch_size": batch,
-            "guarantee": "published",
-            "neighbours": "add_remove",
+            "guarantee": Published(lot=batch, neighbours="add_remove"),
         }
     else:
         given = {"x": datasets.PoissonBatches(x, y, batch_size=batch)}
@@ -99,13 +112,16 @@ def fit(model, optimizer, train, form, epsilon, batch, epochs):
 def _set_exact_components(model, x):
     """The components without noise, for the twin."""
     for layer in model.layers:
-        if isinstance(layer, DPPCA):
+        if layer.name == _EXACT:
             inputs = keras.Model(model.inputs[0], layer.input)
             found = inputs.predict(x, batch_size=2000, verbose=0)
             values, vectors = np.linalg.eigh(found.T @ found)
             top = slice(-1, -layer.units - 1, -1)
-            mean = np.zeros(layer.input_dim)
-            layer.set_components(mean, vectors[:, top], values[top])
+            exact = DPPCA(layer.units, whitening=_WHITENING)
+            exact.build((None, len(vectors)))
+            mean = np.zeros(len(vectors))
+            exact.set_components(mean, vectors[:, top], values[top])
+            layer.set_weights(exact.get_weights())
 
 
 # A public start ------------------------------------------------------------
@@ -195,6 +211,8 @@ def after_start(start, x, epsilon, epochs):
     if epsilon is None:
         return whole, None
     model = top_of(layers, inputs)
+    top = [w for layer in model.private_layers for w in layer.get_weights()]
+    model.start_from(top, public="an auto-encoder of drawn pen strokes")
     model.learn_thresholds(thresholds)
     batches = datasets.PoissonBatches(x, x, batch_size=min(1000, len(x) // 4))
     rate = keras.optimizers.schedules.CosineDecay(
@@ -203,7 +221,7 @@ def after_start(start, x, epsilon, epochs):
     model.compile(keras.optimizers.Adam(rate))
     private = PrivateModel(
         PrivacyBudget(epsilon, DELTA),
-        notes="initial weights and thresholds: from drawn pen strokes, public",
+        notes="layers below and thresholds: from drawn pen strokes, public",
     )
     model.fit(batches, epochs=epochs, callbacks=[private], verbose=0)
     return whole, private.ledger

@@ -19,6 +19,7 @@ from keras_fm.reproductions.experiment import (
     Measured,
     Series,
 )
+from keras_fm.training.guarantee import Published
 
 _DELTA = 1e-5
 _NORM = 8.0
@@ -181,7 +182,7 @@ def _functional(job, context):
     )
     if published:
         private = PrivateModel(
-            job.epsilon, data=train, guarantee="published", lot="data"
+            job.epsilon, data=train, guarantee=Published(lot="data")
         )
     else:
         private = PrivateModel(PrivacyBudget(job.epsilon, _DELTA), data=train)

@@ -94,6 +94,7 @@ def _digits_published(job, context):
         10,
         maps=context["maps"],
         guarantee="published",
+        unprotected=job.epsilon is None,
         form="code" if job.series == "code" else "paper",
         polynomial=_POLYNOMIALS[job.series],
         degree=int(job.at or 7),
@@ -106,8 +107,7 @@ def _digits_published(job, context):
         private = PrivateModel(
             job.epsilon,
             data=train,
-            batch_size=_lot(context, len(train[0])),
-            **model.private_arguments,
+            guarantee=model.guarantee(lot=_lot(context, len(train[0]))),
         )
     curve = _train(model, private, train, test, context)
     return curve, private and private.ledger
@@ -152,6 +152,7 @@ def _behavior_published(job, context):
     model = BehaviorCDBN.of(
         train,
         guarantee="published",
+        unprotected=job.epsilon is None,
         polynomial=_POLYNOMIALS[job.series],
         degree=7,
         dropout=0.5,
@@ -163,8 +164,7 @@ def _behavior_published(job, context):
         private = PrivateModel(
             job.epsilon,
             data=(train.x, train.y),
-            batch_size=_lot(context, len(train.x)),
-            **model.private_arguments,
+            guarantee=model.guarantee(lot=_lot(context, len(train.x))),
         )
     curve = _train(
         model, private, (train.x, train.y), (test.x, test.y), context
@@ -277,7 +277,7 @@ def _of_one_epoch(train, model, epsilon, context):
     x, y = (part[: context["records"]] for part in train)
     lot = _lot(context, len(x))
     private = PrivateModel(
-        epsilon, data=(x, y), batch_size=lot, **model.private_arguments
+        epsilon, data=(x, y), guarantee=model.guarantee(lot=lot)
     )
     model.pretrain(x[:lot], private, epochs=1, batch_size=lot)
     model.compile(keras.optimizers.Adam(1e-3), TaylorCrossEntropy())

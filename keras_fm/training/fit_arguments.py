@@ -1,33 +1,8 @@
-"""What the running `fit` was called with.
-
-Keras tells a callback only epochs, steps and verbosity, but some arguments
-decide whether a fit is what its privacy statement says (`class_weight`,
-`validation_split`, a sibling callback that steers by a private metric). They
-are read from the frame of the running `fit`; nothing is changed there.
-"""
-
-import inspect
+"""What a `fit` may be called with, if its statement is to hold."""
 
 import keras
 
-
-def of_running_fit(model):
-    """Arguments of `model.fit` if it is on the call stack, else `None`."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if (
-            frame.f_code.co_name == "fit"
-            and frame.f_locals.get("self") is model
-        ):
-            return dict(frame.f_locals)
-        frame = frame.f_back
-    return None
-
-
-def callbacks(arguments):
-    """The callbacks of a fit, whether still a list or wrapped by Keras."""
-    found = arguments.get("callbacks") or []
-    return list(getattr(found, "callbacks", found))
+from keras_fm.parts import fit_frame
 
 
 def check(arguments, private):
@@ -46,7 +21,7 @@ def check(arguments, private):
             "A fit without an epoch would be paid for and not trained. "
             f"Received: epochs={epochs}"
         )
-    given = callbacks(arguments)
+    given = fit_frame.callbacks(arguments)
     if private in given and any(
         isinstance(c, keras.callbacks.BackupAndRestore)
         for c in given[given.index(private) :]
@@ -63,7 +38,7 @@ def check(arguments, private):
                 "sensitivity does not cover. Remove it from fit; weigh "
                 "classes by public constants after the release instead."
             )
-    if private.guarantee == "published":
+    if private.guarantee.kind == "published":
         return
     if arguments.get("validation_split"):
         raise ValueError(
@@ -71,7 +46,7 @@ def check(arguments, private):
             "has read already. Split first, give PrivateModel the "
             "training part as `data=`, and fit `validation_data=`."
         )
-    if not private.n_public and not arguments.get("steps_per_epoch"):
+    if not private.guarantee.n_public and not arguments.get("steps_per_epoch"):
         raise ValueError(
             "With `n_public=False` the number of steps must not depend "
             "on the data: pass `steps_per_epoch` to fit."

@@ -4,14 +4,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm import relevance as relevance_lib
 from keras_fm import replicas
 from keras_fm.layers.dp_pca import DPPCA
 from keras_fm.layers.normalization_layer import NormalizationLayer
 from keras_fm.layers.perturbed_input import PerturbedInputLayer
-from keras_fm.layers.pretrained_layer import PretrainedLayer
-from keras_fm.layers.private_dense import PrivateDense
-from keras_fm.layers.relevance_scaling import RelevanceScaling
+from keras_fm.parts.private_part import PrivatePart, parts_of
 
 _BATCH_STATE = (
     keras.layers.BatchNormalization,
@@ -92,20 +89,11 @@ def check_loss(model, y):
         ) from e
 
 
-def output_layer(model, needed=True):
-    """The model's one PrivateDense output layer, and the tensor it reads.
-
-    Args:
-        model: a Keras model.
-        needed: `False` accepts a model without one.
-
-    Returns:
-        tuple `(layer, inputs)`, `inputs` a symbolic tensor; `(None, None)`
-        if there is none and none is needed.
+def check_functional(model):
+    """Refuses a model whose graph is not known, or has several ends.
 
     Raises:
-        ValueError: if the model is not built, not functional or sequential,
-            has several inputs or outputs, or another output layer.
+        ValueError: saying how to build it.
     """
     check_built(model)
     inputs = getattr(model, "inputs", None)
@@ -123,22 +111,59 @@ def output_layer(model, needed=True):
             "PrivateModel supports one input and one output. Received a "
             f"model with {len(inputs)} inputs and {len(outputs)} outputs"
         )
-    layer, node, _ = outputs[0]._keras_history
-    if not isinstance(layer, PrivateDense):
-        if not needed:
-            return None, None
+
+
+def place_of_parts(model):
+    """Where the parts of a model are.
+
+    A model may be a part itself, over layers below; a view that pre-trains is
+    planned by the model that encodes, with the shares that it has in the
+    model that it is a part of; any other model may end with a part.
+
+    Returns:
+        tuple `(below, top, (parts, tops))`: the model that records go
+        through, the part on top of it or `None`, and parts and tops (one or
+        none) of the whole model.
+
+    Raises:
+        ValueError: if the model is not built, not functional or sequential,
+            or holds no part that could be released.
+    """
+    if isinstance(model, PrivatePart):
+        below = model.feature_model
+        return below, model, (parts_below(below, None), [model])
+    below = getattr(model, "encoding_model", model)
+    check_functional(below)
+    whole = getattr(model, "part_of", None) or below
+    top, whole_top = output_part(below), output_part(whole)
+    parts = parts_below(whole, whole_top)
+    if top is None and not parts:
+        layer = below.outputs[0]._keras_history[0]
         raise ValueError(
             "The last layer of the model must be "
             "`keras_fm.layers.PrivateDense` (it gives logits; leave the "
             f"softmax to the loss). Received: '{layer.name}' "
             f"({type(layer).__name__})"
         )
-    return layer, layer._inbound_nodes[node].input_tensors[0]
+    return below, top, (parts, [] if whole_top is None else [whole_top])
 
 
-def pretrained_layers(model):
-    """The model's layers that learn before its output layer, and the tensors
-    they read, from the input upwards.
+def output_part(model):
+    """The private part that gives a model's output, or `None`."""
+    layer = model.outputs[0]._keras_history[0]
+    trains = isinstance(layer, PrivatePart) and layer.trains_on_release
+    return layer if trains and hasattr(layer, "release_names") else None
+
+
+def head_inputs(model):
+    """The symbolic tensor that the layer of a model's output reads."""
+    layer, node, _ = model.outputs[0]._keras_history
+    return layer._inbound_nodes[node].input_tensors[0]
+
+
+def parts_below(model, top):
+    """The model's parts that are released before its top, from the input
+    upwards.
 
     Raises:
         ValueError: if the model is not built, or one is inside a nested
@@ -146,50 +171,74 @@ def pretrained_layers(model):
     """
     check_built(model)
     found = [
-        layer
-        for layer in model._flatten_layers(include_self=False)
-        if isinstance(layer, PretrainedLayer)
+        part
+        for part in parts_of(model)
+        if part is not top and hasattr(part, "default_shares")
     ]
-    for layer in found:
-        if layer not in model.layers:
+    for part in found:
+        if part not in model.layers:
             raise ValueError(
-                f"{type(layer).__name__} '{layer.name}' must be in the model "
-                "itself, not inside a nested one."
+                f"{type(part).__name__} '{part.name}' must be in the model "
+                "itself, called once, and not inside a nested one."
             )
+    kinds = [type(part) for part in found if part.optional]
+    if len(kinds) > 1:
+        raise ValueError(
+            f"A model can have one {kinds[0].__name__} layer, called once, in "
+            "the model itself and not inside a nested one. Received: "
+            f"{[part.name for part in found if part.optional]}"
+        )
     # `layers` of a functional model are ordered from the inputs upwards.
-    read = []
-    for layer in model.layers:
-        if layer in found:
-            inputs = relevance_lib.layer_inputs(model, layer.name)
-            read.append((layer, inputs[0] if len(inputs) == 1 else inputs))
-    return read
+    return [layer for layer in model.layers if layer in found]
 
 
-def relevance_scaling(model):
-    """The model's one RelevanceScaling layer and the tensor it reads.
+def check_parts(model, planned):
+    """Refuses private parts that a proof of the plan does not cover.
 
-    Returns:
-        tuple `(layer, inputs)`, or `(None, None)` without such a layer.
+    Args:
+        model: the model that is fitted.
+        planned: its parts that the plan releases.
 
     Raises:
-        ValueError: if there are several, one is called several times, or it
-            is inside a nested model.
+        ValueError: naming the part and the way out.
     """
-    found = [
-        layer
-        for layer in model._flatten_layers(include_self=False)
-        if isinstance(layer, RelevanceScaling)
-    ]
-    if not found:
-        return None, None
-    layer = found[0]
-    if len(found) > 1 or layer not in model.layers:
-        raise ValueError(
-            "A model can have one RelevanceScaling layer, called once, in "
-            "the model itself and not inside a nested one. Received: "
-            f"{[layer.name for layer in found]}"
-        )
-    return layer, relevance_lib.layer_input(model, layer.name)
+    for part in parts_of(model):
+        name = f"{type(part).__name__} '{part.name}'"
+        if part.unprotected:
+            raise ValueError(
+                f"{name} was built with `unprotected=True`: the non-private "
+                "twin is never released. Build the model without it."
+            )
+        if isinstance(part, PerturbedInputLayer) or part in planned:
+            continue
+        if not part.is_released:
+            raise ValueError(
+                f"{name} has no release, so what its weights were trained on "
+                "is in no ledger. Release it first, in a model that ends "
+                "with it, or leave it out."
+            )
+
+
+def check_not_perturbed(parts):
+    """Refuses parts that were trained on records under claimed noise.
+
+    Raises:
+        ValueError: naming the part.
+    """
+    for part in parts:
+        released = part.released
+        claimed = released is not None and released.published
+        if claimed or (part.is_perturbed and not part.reads_every_step):
+            raise ValueError(
+                f"Layer '{part.name}' carries published noise and was "
+                "trained on the records without a proof. Build a new model "
+                'for guarantee="proven".'
+            )
+
+
+def released_parts(model):
+    """All parts of a model, however deep, whose weights are of a release."""
+    return [part for part in parts_of(model) if part.is_released]
 
 
 def layers_below(model, head):
@@ -234,12 +283,6 @@ def check_proven(model, head):
                 "know. Build it from public constants (for example "
                 "`keras.layers.Normalization(mean=..., variance=...)`)."
             )
-        if isinstance(layer, PretrainedLayer) and layer.is_perturbed:
-            raise ValueError(
-                f"Layer {name} carries published noise and was trained on "
-                "the records without a proof. Build a new model for "
-                'guarantee="proven".'
-            )
         if any(v.trainable for v in layer.weights):
             raise ValueError(
                 f"Layer {name} has trainable weights under the private "
@@ -280,56 +323,13 @@ def _is_adapted(layer):
     return not type(layer).__module__.startswith("keras_fm")
 
 
-def check_records_independent(features, input_shape, dtype):
-    """Refuses a feature map in which one record changes another's features.
-
-    Two batches that share half of their (random, public) records must give
-    these the same features. A test of the map itself, so it also finds
-    custom layers that mix a batch.
-
-    Args:
-        features: function from a `(4, ...)` batch to `(4, m)`.
-        input_shape: shape of one record.
-        dtype: input dtype name.
-
-    Raises:
-        ValueError: if features of a record depend on its neighbours.
-    """
-    if any(d is None for d in input_shape):
-        return
-    generator = np.random.default_rng(0)
-
-    def draw(rows):
-        shape = (rows, *input_shape)
-        if "int" in dtype or "bool" in dtype:
-            return generator.integers(0, 2, shape).astype(dtype)
-        return generator.random(shape).astype(dtype)
-
-    fixed = draw(2)
-    first = features(np.concatenate([fixed, draw(2)]))[:2]
-    second = features(np.concatenate([fixed, 1 - draw(2)]))[:2]
-    scale = max(float(np.abs(first).max()), 1e-6)
-    if np.abs(first - second).max() > 1e-2 * scale:
-        raise ValueError(
-            "The layers under the private layer mix the records of a batch: "
-            "a record's features changed when other records changed. Every "
-            "layer must treat each record on its own."
-        )
-
-
 def public_facts(model, head):
     """What the proof takes as public, for the ledger."""
     facts = []
     for layer in layers_below(model, head):
         public = getattr(layer, "public_data", None)
-        if isinstance(layer, RelevanceScaling):
-            facts.append(
-                f"scales of layer '{layer.name}': from the released relevance"
-            )
-        elif isinstance(layer, PretrainedLayer):
-            facts.append(
-                f"weights of layer '{layer.name}': from its own release"
-            )
+        if isinstance(layer, PrivatePart):
+            facts.append(layer.public_fact())
         elif public:
             facts.append(f"public data of layer '{layer.name}': {public}")
         elif getattr(layer, "_layers", None):

@@ -9,138 +9,78 @@ import keras
 import numpy as np
 
 from keras_fm import budget as budget_lib
-from keras_fm import domain, mechanisms, sampling
-from keras_fm.callbacks import fit_arguments, model_check, same_data
-from keras_fm.callbacks.expansion_plan import ExpansionPlan
-from keras_fm.callbacks.proven_plan import ProvenPlan
-from keras_fm.callbacks.published_plan import (
-    ORDERS,
-    RELEVANCE_FORMS,
-    PublishedPlan,
-)
-from keras_fm.callbacks.published_pretraining import PublishedPretraining
-from keras_fm.callbacks.sampled_plan import SampledPlan
+from keras_fm import mechanisms, records, sampling
 from keras_fm.ledger import ONE_RECORD, Ledger
-from keras_fm.models.dpmac import DPMAC
-from keras_fm.models.functional_net import FunctionalNet
-
-_GUARANTEES = ("proven", "published")
-LOTS = ("batch", "data")
-ONE_OWNER = "one owner with all its rows (ids given as `owners`)"
+from keras_fm.parts import fit_frame, sealed
+from keras_fm.parts.private_part import PrivatePart, parts_of
+from keras_fm.training import (
+    fit_arguments,
+    held_out,
+    model_check,
+    old_keywords,
+    same_data,
+    steps_of_fit,
+)
+from keras_fm.training.guarantee import Proven, Published, Unit
+from keras_fm.training.proven_plan import ProvenPlan
+from keras_fm.training.published_plan import PublishedPlan
 
 
 class PrivateModel(keras.callbacks.Callback):
     """Makes `fit` private: fixes the noise once, before the first step.
 
-    `guarantee="proven"` (default): the records are read once, when training
+    `guarantee=Proven()` (default): the records are read once, when training
     begins, as the perturbed coefficients of the output layer's Taylor
     cross-entropy. After that every step minimises the released objective and
-    uses no record: the same fit gives the same weights with the data
-    replaced by zeros. `loss` in the logs is the released objective (none in
-    a fit without an output layer); metrics of the private records are
-    removed from the logs (metrics on `validation_data` stay). Later fits on
-    the same model reuse the release and cost nothing.
+    sees zeros in the place of records: the same fit gives the same weights
+    with other data. `loss` in the logs is the released objective, and beside
+    metrics of `validation_data` it is all that is logged, whatever was
+    compiled and wherever this callback stands in the list. Later fits on the
+    same model reuse the release and cost nothing.
 
-    A model with a `RelevanceScaling` layer is read three times within the
-    same budget: a first model, the relevance of its features, and the model
-    that is kept, in features scaled by their relevance (AdLM). Every
-    `PrivateEncoder` (dPA), `ChebyshevCRBM` (pCDBN) and `DPPCA` of a model is
-    released before the output layer, from the input upwards; a model of the
-    first two alone needs no labels. An output layer with `rounds` is read R
-    times.
+    Every private part of a model says what it releases: a `PrivateEncoder`
+    (dPA), a `ChebyshevCRBM` (pCDBN) and a `DPPCA` before the output layer,
+    from the input upwards; a `RelevanceScaling` (AdLM) a first model and the
+    relevance of its features; an output layer with `rounds` is read R times.
+    `plan(model)` prints it before anything is read or spent, and refuses what
+    `fit` would refuse.
 
     A `DPMAC` is trained on the records at every step instead, each step a
     noisy sum of clipped coefficients: `fit` it on
     `keras_fm.datasets.PoissonBatches`. All its steps are charged before the
-    first; metrics of the private records are removed from the logs here,
-    too. With `guarantee="published"` it takes shuffled batches, whose epsilon
-    is claimed.
+    first, and reserved in the ledger epoch by epoch before they run. A
+    `FunctionalNet` is read once for each of its rounds when training begins.
 
-    A `FunctionalNet` is read once for each of its rounds when training
-    begins, with both guarantees; the fit then reads nothing.
-
-    `guarantee="published"`: the papers' minibatch training with noise on
-    the first layer (`PerturbedAffine`, `PerturbedConv2D`) and on the
-    coefficients of the loss. The ledger says *claimed*; the proven epsilon
-    is infinite.
+    `guarantee=Published(lot=...)`: the papers' algorithms as printed. The
+    ledger says *claimed*; the proven epsilon is infinite.
 
     Args:
         budget: a `PrivacyBudget`, an epsilon, or a `Ledger` that is
             continued (its budget, neighbours and unit then hold).
         data: the private records `(x, y)`: arrays, a `tf.data.Dataset`, a
             `keras.utils.PyDataset`, or a function returning an iterator of
-            batches; or x alone for a model without labels. Needed for
-            `"proven"`, unless a `DPMAC` is fitted on `PoissonBatches`, which
-            hold the records.
-        guarantee: `"proven"` or `"published"`.
-        neighbours: `"add_remove"` or `"replace_one"`. Default
-            `"add_remove"` (proven) and the papers' `"replace_one"`
-            (published).
-        shares: `None`, or how the budget is split, greater than 0, summing
-            to 1: for a proven model with `RelevanceScaling` (first model,
-            relevance, kept model), default (0.2, 0.1, 0.7); for published
-            AdLM (relevance eps1, first layer eps2, loss eps3), default
-            (0.25, 0.25, 0.5); for other published models one for each
-            perturbed layer and the loss, default equal. For a proven model
-            with `PrivateEncoder` or `ChebyshevCRBM` layers, one for each
-            release in the order of `plan`, default 0.05 for each
-            `ChebyshevCRBM`, 0.3 for the encoders together and the rest for
-            the output layer; published: one for each of these layers and one
-            for the output layer, default equal.
-        planned_releases: int >= 1, how many releases may be drawn within
-            the budget; each gets an equal share.
-        new_release: whether the next fit draws (and is charged) again
-            although the model carries a release.
-        start: `"minimiser"` (default) moves the output layer to the
-            released optimum in closed form before the first step;
-            `"current"` leaves the weights where they are, which must be
-            those that the layer was built with.
-        ridge_factor: float >= 0, ridge in units of the noise's spectral
-            edge. A rule fixed in advance.
-        n_public: whether the number of records is public. If `False`, `fit`
-            must be given `steps_per_epoch`, since otherwise the number of
-            steps tells n.
-        batch_size: int, the lot size |L| of the published form.
-        published_orders: which coefficients of the loss the published form
-            perturbs: `("linear", "quadratic")` as printed in the papers.
-        lot: what the published noise is divided by: `"batch"`, the lot
-            size (AdLM), or `"data"`, the number of records in `data`, which
-            then is public (dPA).
-        owners: proven form: `None`, or `(n,)` ids of the records' owners.
-            The privacy unit then is an owner with all its records, whose sum
-            is scaled back to what one record may add. `data` must be arrays.
-        unit: what the privacy unit is, in words, for the report.
-        reach: proven form: how many *other* units' records one unit's data
-            may enter (friends' behaviour among the features), counted in
-            privacy units: users with `owners`, rows without. The
-            sensitivity grows with it. Who may enter whose records must be
-            public.
-        notes: further public facts for the report.
-        pretrained: for published AdLM (a layer with `adaptive=True`), the
-            network whose relevance is used: a trained clone of the model,
-            or any model with the same inputs.
-        relevance_form: published AdLM: `"paper"` min-max normalises every
-            record's relevance and averages (Eq. 7); `"code"` averages
-            first, normalises the average and takes its fourth power, as the
-            authors' code does.
-        planned_steps: of a `DPMAC`: `None`, or how many steps are paid for
-            at its first fit, if that fit is not to be the last.
-        noise_multiplier: of a `DPMAC`: `None` for the noise that spends the
-            budget, or the noise of its steps, in units of the sensitivity.
-        relevance_floor: published AdLM: smallest noisy relevance, so that
-            no noise scale is infinite (1e-5 in the authors' code).
-        reproducible_noise: `None`, or an int seed. A seeded run is labelled
-            "not private".
+            batches; or x alone for a model without labels. Needed, unless a
+            `DPMAC` is fitted on `PoissonBatches`, which hold the records.
+        guarantee: `Proven(...)`, `Published(lot=...)`, or `"proven"` for the
+            first's defaults.
         ledger: `None`, or the path of a file that the ledger lives in
             (`keras_fm.Ledger.open`): begun if there is none, else continued,
             by this process and any other. A run that is killed then cannot
             be repeated on a budget that it spent. An existing file must be
             of the same budget, neighbours and unit.
+        notes: further public facts for the report.
+        reproducible_noise: `None`, or an int seed. A seeded run is labelled
+            "not private".
+        **old: keywords of version 0.1.0 (`neighbours`, `shares`, `owners`,
+            `batch_size`, ...): fields of `Proven` and `Published` now, or
+            arguments of the paper's model. They warn, and go with 0.3.0.
 
     Attributes:
+        new_release: set it to `True` to have the next fit draw (and be
+            charged) again although the model carries a release; see
+            `Proven(releases=...)`.
         release: the last `Release` of the output layer, or `None`.
-        releases: dict of the last fit's releases by layer name, encoders
-            included.
+        releases: dict of the last fit's releases by layer name.
         relevance: `None`, or an array of the shape of one record at the
             scaled or perturbed layer: the released relevance shares (mean
             1) of a proven model, the noisy average of a published one.
@@ -167,190 +107,34 @@ class PrivateModel(keras.callbacks.Callback):
         self,
         budget: budget_lib.PrivacyBudget | Ledger | float,
         data: Any = None,
-        guarantee: str = "proven",
-        neighbours: str | budget_lib.Neighbours | None = None,
-        shares: Sequence[float] | None = None,
-        planned_releases: int = 1,
-        new_release: bool = False,
-        start: str = "minimiser",
-        ridge_factor: float = 0.5,
-        n_public: bool = True,
-        batch_size: int | None = None,
-        published_orders: Sequence[str] = ORDERS,
-        lot: str = "batch",
-        owners: Any = None,
-        unit: str | None = None,
-        reach: int = 0,
-        notes: Sequence[str] = (),
-        pretrained: Any = None,
-        relevance_form: str = "paper",
-        relevance_floor: float = 1e-5,
-        planned_steps: int | None = None,
-        noise_multiplier: float | None = None,
-        reproducible_noise: int | None = None,
+        guarantee: Proven | Published | str = "proven",
+        *,
         ledger: str | os.PathLike | None = None,
+        notes: Sequence[str] = (),
+        reproducible_noise: int | None = None,
+        **old: Any,
     ) -> None:
         super().__init__()
         if not isinstance(budget, (budget_lib.PrivacyBudget, Ledger)):
             budget = budget_lib.PrivacyBudget(budget)
-        if guarantee not in _GUARANTEES:
-            raise ValueError(
-                f"`guarantee` must be one of {_GUARANTEES}. Received: "
-                f"guarantee={guarantee!r}"
-            )
-        if start not in ("minimiser", "current"):
-            raise ValueError(
-                '`start` must be "minimiser" or "current". Received: '
-                f"start={start!r}"
-            )
-        if not isinstance(planned_releases, int) or planned_releases < 1:
-            raise ValueError(
-                "`planned_releases` must be a positive integer. Received: "
-                f"planned_releases={planned_releases}"
-            )
-        if not (math.isfinite(ridge_factor) and ridge_factor >= 0):
-            raise ValueError(
-                "`ridge_factor` must be a finite number of at least 0. "
-                f"Received: ridge_factor={ridge_factor}"
-            )
-        if planned_steps is not None:
-            planned_steps = domain.check_count("planned_steps", planned_steps)
-        if noise_multiplier is not None:
-            noise_multiplier = domain.check_norm_bound(
-                "noise_multiplier", noise_multiplier
-            )
-        if lot not in LOTS:
-            raise ValueError(
-                f"`lot` must be one of {LOTS}. Received: lot={lot!r}"
-            )
-        if lot == "data" and not hasattr(_inputs_of(data), "__len__"):
-            raise ValueError(
-                '`lot="data"` divides the noise by the number of records: '
-                "pass `data` as arrays."
-            )
-        by_batch = guarantee == "published" and lot == "batch"
-        if by_batch and not (isinstance(batch_size, int) and batch_size > 0):
-            raise ValueError(
-                'guarantee="published" divides its noise by the lot size: '
-                "pass the `batch_size` of fit. Received: "
-                f"batch_size={batch_size}"
-            )
-        if set(published_orders) - set(ORDERS) or not published_orders:
-            raise ValueError(
-                f"`published_orders` must name some of {ORDERS}. Received: "
-                f"published_orders={published_orders}"
-            )
-        if shares is not None:
-            shares = tuple(float(share) for share in shares)
-            if not all(share > 0 for share in shares) or not (
-                abs(math.fsum(shares) - 1) < 1e-9
-            ):
+        promise, self._of_model = old_keywords.translated(guarantee, old)
+        self.new_release = old_keywords.new_release(old)
+        if promise.kind == "published" and promise.lot == "data":
+            if not hasattr(records.inputs_of(data), "__len__"):
                 raise ValueError(
-                    "`shares` must be greater than 0 and sum to 1. Received: "
-                    f"shares={shares}"
+                    '`lot="data"` divides the noise by the number of records: '
+                    "pass `data` as arrays."
                 )
-        if relevance_form not in RELEVANCE_FORMS:
-            raise ValueError(
-                f"`relevance_form` must be one of {RELEVANCE_FORMS}. "
-                f"Received: relevance_form={relevance_form!r}"
-            )
-        if not (math.isfinite(relevance_floor) and relevance_floor > 0):
-            raise ValueError(
-                "`relevance_floor` must be a finite number greater than 0. "
-                f"Received: relevance_floor={relevance_floor}"
-            )
-        if owners is not None or reach:
-            if guarantee != "proven":
-                raise ValueError(
-                    '`owners` and `reach` belong to guarantee="proven".'
-                )
-            if owners is not None:
-                owners = np.array(owners)
-            if reach:
-                reach = domain.check_count("reach", reach)
-        ledger = self._open_ledger(
-            budget, neighbours, guarantee, owners, unit, ledger
-        )
-        if guarantee == "proven":
-            # Keras waits for the metrics of every step if this hook is
-            # there, so it is only where it is needed.
-            self.on_train_batch_end = self._end_batch
+        self._ledger: Any = _open_ledger(budget, promise, ledger)
         self.data = data
-        self.guarantee = guarantee
-        self.shares = shares
-        self.planned_releases = planned_releases
-        self.new_release = new_release
-        self.start = start
-        self.ridge_factor = ridge_factor
-        self.n_public = n_public
-        self.batch_size = batch_size
-        self.published_orders = tuple(published_orders)
-        self.lot = lot
-        self.owners = owners
-        self.reach = reach
+        self.guarantee: Any = promise
         self.notes = (notes,) if isinstance(notes, str) else tuple(notes)
-        self.planned_steps = planned_steps
-        self.noise_multiplier = noise_multiplier
-        self.pretrained = pretrained
-        self.relevance_form = relevance_form
-        self.relevance_floor = relevance_floor
-        self.release = None
-        self.relevance = None
         self.releases: dict[str, Any] = {}
-        self._ledger: Any = ledger
+        self.release = None
+        self._parts: list[PrivatePart] = []
+        self._steps: Any = None
         self._noise = mechanisms.NoiseSource(reproducible_noise)
         self._fingerprint = same_data.Fingerprint()
-
-    @staticmethod
-    def _open_ledger(budget, neighbours, guarantee, owners, unit, path):
-        if isinstance(path, Ledger):
-            raise ValueError(
-                "`ledger` is the path of a file. Pass a Ledger that is "
-                "continued in the place of the budget."
-            )
-        if isinstance(budget, Ledger):
-            if path is not None:
-                raise ValueError(
-                    "`ledger` names the file of a new ledger, and the budget "
-                    "is a Ledger already. Open that one as a file, "
-                    "`keras_fm.Ledger.open(path, ...)`."
-                )
-            for name, given, own in (
-                ("neighbours", neighbours, str(budget.neighbours)),
-                ("unit", unit, budget.unit),
-            ):
-                if given is not None and given != own:
-                    raise ValueError(
-                        f"`{name}` is that of the ledger that is continued, "
-                        f"{own!r}. Received: {name}={given!r}"
-                    )
-            # What protects a record does not protect an owner, nor the other
-            # way round where an owner only gains or changes a record.
-            by_record = budget.unit == ONE_RECORD
-            if owners is None:
-                mixed = not by_record and unit is None
-            else:
-                mixed = by_record
-            if mixed:
-                raise ValueError(
-                    "The privacy unit of the ledger that is continued is "
-                    f"{budget.unit!r}. Pass `owners` if that is an owner of "
-                    "several records; repeat `unit` if it is one record, in "
-                    "these words. Records and owners do not add up in one "
-                    "ledger."
-                )
-            return budget
-        if neighbours is None:
-            neighbours = (
-                "add_remove" if guarantee == "proven" else "replace_one"
-            )
-        if unit is None:
-            unit = ONE_RECORD if owners is None else ONE_OWNER
-        if path is None:
-            return Ledger(budget, neighbours=neighbours, unit=unit)
-        return Ledger.open(
-            path, budget=budget, neighbours=neighbours, unit=unit
-        )
 
     # What a user asks ----------------------------------------------------
 
@@ -358,6 +142,12 @@ class PrivateModel(keras.callbacks.Callback):
     def ledger(self):
         """The `Ledger` of everything this callback released."""
         return self._ledger
+
+    @property
+    def relevance(self):
+        """The released relevance, see above."""
+        found = [getattr(part, "relevance", None) for part in self._parts]
+        return next((v for v in found if v is not None), None)
 
     def report(self):
         """The privacy statement, composed from the ledger."""
@@ -373,17 +163,23 @@ class PrivateModel(keras.callbacks.Callback):
 
         Returns:
             str.
+
+        Raises:
+            ValueError: whatever `fit` would refuse of the model.
+            BudgetExceededError: if the budget does not allow it.
         """
         self.set_model(model)
         arguments = {"x": batches}
         if batches is not None:
             arguments["steps"] = epochs * batches.num_batches
-        entries = self._make_plan(arguments).entries()
-        budget = self._ledger.budget
+        plan = self._make_plan(arguments)
+        self._check_before(plan)
+        entries = plan.entries()
+        budget, times = self._ledger.budget, getattr(plan, "times", 1)
         lines = [
             f"Privacy plan: budget (epsilon = {budget.epsilon:g}, delta = "
             f"{budget.delta:g}), {self._ledger.neighbours}, "
-            f"{self.planned_releases} planned release(s)"
+            f"{times} planned release(s)"
         ]
         for entry in entries:
             lines.append(
@@ -405,106 +201,119 @@ class PrivateModel(keras.callbacks.Callback):
 
     def _make_plan(self, arguments=None):
         arguments = arguments or {}
+        model = self.model
+        model_check.check_built(model)
+        old_keywords.give(self._of_model, model)
+        self._parts = parts_of(getattr(model, "part_of", None) or model)
+        top = model if isinstance(model, PrivatePart) else None
+        stepwise = top is not None and top.reads_every_step
+        data, batches = self.data, None
+        if stepwise:
+            batches = arguments.get("x")
+            data = getattr(batches, "data", None) if data is None else data
         shared = {
+            "data": data,
             "ledger": self._ledger,
             "noise": self._noise,
-            "shares": self.shares,
+            "guarantee": self.guarantee,
         }
-        proven = {
-            "data": self.data,
-            "planned_releases": self.planned_releases,
-            "n_public": self.n_public,
-            "ridge_factor": self.ridge_factor,
-            "owners": self.owners,
-            "reach": self.reach,
-            "notes": self.notes,
-            "redo": self.new_release,
-        }
-        if isinstance(self.model, DPMAC):
-            return SampledPlan(
-                self.model,
-                batches=arguments.get("x"),
-                planned_steps=self.planned_steps or arguments.get("steps"),
-                guarantee=self.guarantee,
-                batch_size=self.batch_size,
-                noise_multiplier=self.noise_multiplier,
-                **proven,
-                **shared,
-            )
-        if self.planned_steps is not None or self.noise_multiplier is not None:
-            raise ValueError(
-                "`planned_steps` and `noise_multiplier` belong to a DPMAC. "
-                f"Received a {type(self.model).__name__}"
-            )
-        if self.data is None and (
-            self.guarantee == "proven" or isinstance(self.model, FunctionalNet)
-        ):
+        by_steps = self.guarantee.kind == "proven" or top is not None
+        if by_steps and data is None and not stepwise:
             raise ValueError(
                 'guarantee="proven" needs the private records, and so does '
                 "every FunctionalNet: pass `data=(x, y)`."
             )
-        if isinstance(self.model, FunctionalNet):
-            if self.guarantee == "published" and self.lot != "data":
-                raise ValueError(
-                    "A FunctionalNet has no lots: its sums are over all "
-                    'records. Pass `lot="data"`.'
-                )
-            return ExpansionPlan(
-                self.model, guarantee=self.guarantee, **proven, **shared
+        if not by_steps:
+            return PublishedPlan(model, **shared)
+        if top is not None and not stepwise and self._lot not in (None, "data"):
+            raise ValueError(
+                f"A {type(top).__name__} has no lots: its sums are over all "
+                'records. Pass `lot="data"`.'
             )
-        if self.guarantee == "proven":
-            return ProvenPlan(self.model, **proven, **shared)
-        lot_size = self.batch_size
-        if self.lot == "data":
-            lot_size = len(_inputs_of(self.data))
-        if hasattr(self.model, "encoding_model"):
-            return PublishedPretraining(self.model, lot_size=lot_size, **shared)
-        return PublishedPlan(
-            self.model,
-            batch_size=lot_size,
-            orders=self.published_orders,
-            relevance_form=self.relevance_form,
-            relevance_floor=self.relevance_floor,
+        planned = None
+        if stepwise:
+            planned = top.planned_steps or arguments.get("steps")
+        return ProvenPlan(
+            model,
+            redo=self.new_release,
+            notes=self.notes,
+            batches=batches,
+            planned_steps=planned,
             **shared,
         )
+
+    @property
+    def _lot(self):
+        return getattr(self.guarantee, "lot", None)
+
+    def _check_before(self, plan):
+        """Refuses what a fit of the model would, whatever it is given."""
+        if isinstance(plan, PublishedPlan):
+            self._check_published(plan)
+            if not plan.perturbed.is_perturbed:
+                plan.check()
+            return
+        top = plan.top
+        if top is not None and top.reads_every_step and top.is_perturbed:
+            steps_of_fit.check_paid(plan)
+            return
+        if plan.is_done and not self.new_release:
+            self._check_done(plan)
+            return
+        plan.check_model()
+        self._check_start(plan)
+        plan.check()
 
     # Keras' hooks --------------------------------------------------------
 
     def on_train_begin(self, logs=None):
-        arguments = fit_arguments.of_running_fit(self.model) or {}
+        arguments = fit_frame.arguments(self.model) or {}
         arguments["steps"] = self._steps_of_fit(arguments)
+        self._steps = None
         plan = self._make_plan(arguments)
         fit_arguments.check(arguments, self)
+        if self.guarantee.kind == "proven" and plan.data is not None:
+            held_out.check_held_out(arguments.get("validation_data"), plan.data)
         model_check.check_loss(self.model, arguments.get("y"))
         if self._first_epoch(arguments) >= self.params.get("epochs", 1):
             # A backup of a fit that was cut off after its last epoch.
-            self._perturbed = []
             return
-        if isinstance(plan, SampledPlan):
-            drawn = self._begin_sampled(plan, arguments)
-        elif isinstance(plan, ProvenPlan):
-            drawn = self._begin_proven(plan, arguments)
-        else:
+        if isinstance(plan, PublishedPlan):
             drawn = self._begin_published(plan, arguments)
+        elif plan.top is not None and plan.top.reads_every_step:
+            drawn = self._begin_stepwise(plan, arguments)
+        else:
+            drawn = self._begin_proven(plan, arguments)
         if drawn:
             # A step traced before the noise was fixed would not contain it.
             self.model.make_train_function(force=True)
-        self._perturbed = plan.in_training
-        for layer in self._perturbed:
-            layer.objective_in_use = layer.objective_in_use and not drawn
+        self._noisy = (
+            [] if not isinstance(plan, PublishedPlan) else [plan.perturbed]
+        )
+        if self._steps is not None:
+            self._noisy = [plan.top]
+        for part in self._noisy:
+            part.objective_in_use = part.objective_in_use and not drawn
 
-    def _end_batch(self, batch, logs=None):
-        self._hide_private_metrics(logs)
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._steps is not None and self._steps.epoch_is_open is False:
+            # This brings JAX' state back before it is changed.
+            assert self.model is not None
+            self._steps.begin_epoch()
 
     def on_epoch_end(self, epoch, logs=None):
-        self._hide_private_metrics(logs)
+        if self._steps is not None:
+            assert self.model is not None
+            self._steps.end_epoch()
 
     def on_train_end(self, logs=None):
-        self._hide_private_metrics(logs)
-        for layer in self._perturbed:
-            if not layer.objective_in_use:
+        if self._steps is not None:
+            self._steps.end()
+            self._steps = None
+        for part in self._noisy:
+            if not part.objective_in_use:
                 raise RuntimeError(
-                    f"The perturbed objective of layer '{layer.name}' took "
+                    f"The perturbed objective of layer '{part.name}' took "
                     "no part in training. Train with `model.fit`; a custom "
                     "training step must add `model.losses` and call the "
                     "model with `training=True`."
@@ -512,45 +321,73 @@ class PrivateModel(keras.callbacks.Callback):
         if self.params.get("verbose"):
             sys.stdout.write(self._summary() + "\n")
 
+    _noisy: Sequence[PrivatePart] = ()
+
     # Proven --------------------------------------------------------------
 
     def _begin_proven(self, plan, arguments):
         """Releases if needed. Returns whether something was drawn."""
-        head = plan.head
-        if head is not None and head.is_perturbed:
-            raise ValueError(
-                f"Layer '{head.name}' carries published noise and was "
-                "trained on the records without a proof. Build a new model "
-                'for guarantee="proven".'
-            )
+        self._check_before(plan)
         if plan.is_done and not self.new_release:
-            if self.guarantee == "proven":
-                model_check.check_proven(plan.model, head)
-            elif not self._ledger.entries:
-                raise ValueError(
-                    f"'{self.model.name}' carries the release of another "
-                    "PrivateModel, whose ledger holds the claim. Go on with "
-                    "that callback, or build a new model."
-                )
             self._check_same_data(arguments)
+            self._seal(plan)
             return False
-        if not plan.was_trained_on_release:
-            self._check_untrained()
-        if head is not None:
-            head.check_start(self.start)
         model_check.check_one_process(self.model)
-        plan.check()
-        self._warn_about_delta()
+        self._warn_about_delta(plan)
         plan.carry_out()
-        self.release = plan.release
-        self.releases = plan.releases
-        self.relevance = plan.relevance
+        self.releases, self.release = plan.releases, plan.release
         self._fingerprint.take(self.data)
         self.new_release = False
-        plan.install(self.start)
+        plan.install(getattr(self.guarantee, "start", "minimiser"))
+        self._seal(plan)
         return True
 
-    # Sampled -------------------------------------------------------------
+    def _seal(self, plan):
+        """From now on no record enters a step, and none leaves it."""
+        if not plan.published:
+            fresh = not sealed.is_sealed(self.model)
+            sealed.seal(self.model, plan.sealed_parts)
+            if fresh:
+                # What was traced before would see the records.
+                self.model.make_train_function(force=True)
+            sealed.watch(self.model, plan.sealed_parts)
+
+    def _check_done(self, plan):
+        if not plan.published:
+            plan.check_model(spends=False)
+        elif not plan.top.published:
+            raise ValueError(
+                f"'{self.model.name}' carries a proven release. Build a new "
+                'model for guarantee="published".'
+            )
+        elif not self._ledger.entries:
+            raise ValueError(
+                f"'{self.model.name}' carries the release of another "
+                "PrivateModel, whose ledger holds the claim. Go on with "
+                "that callback, or build a new model."
+            )
+
+    def _check_start(self, plan):
+        """Refuses weights and optimizer state of an unprotected fit."""
+        top = plan.top
+        known = top is not None and top.is_released
+        optimizer = getattr(self.model, "optimizer", None)
+        if not known and optimizer is not None and optimizer.built:
+            if int(keras.ops.convert_to_numpy(optimizer.iterations)) > 0:
+                raise ValueError(
+                    "The model was trained before its first release, so its "
+                    "weights and optimizer state may carry private records "
+                    "that no ledger knows. Build and compile a new model, and "
+                    "give its first fit the PrivateModel callback."
+                )
+        if known or top is None:
+            return
+        if top is self.model:
+            top.check_start()
+        elif hasattr(top, "check_start"):
+            top.check_start(getattr(self.guarantee, "start", "minimiser"))
+
+    # Steps that read the records -----------------------------------------
 
     def _steps_of_fit(self, arguments):
         """How many steps the running fit takes, or `None` if unknown."""
@@ -565,103 +402,78 @@ class PrivateModel(keras.callbacks.Callback):
         restored = getattr(self.model, "_initial_epoch", None)
         return restored or arguments.get("initial_epoch") or 0
 
-    def _begin_sampled(self, plan, arguments):
-        """Pays for the steps of a DPMAC. Returns whether noise was fixed."""
+    def _begin_stepwise(self, plan, arguments):
+        """Pays for the steps of a fit. Returns whether noise was fixed."""
         model, steps = self.model, arguments["steps"]
         if steps is None:
             raise ValueError(
                 "The number of steps must be known before the first: pass "
                 "`steps_per_epoch` to fit."
             )
-        records = plan.data
+        model_check.check_one_process(model)
         if model.is_perturbed:
-            if self._fingerprint.differs(records):
+            if self._fingerprint.differs(plan.data):
                 raise ValueError(
                     "The data changed since the steps of this model were "
                     "paid for. Go on with the same records, or build a new "
                     "model."
                 )
-            plan.resume(steps)
-            return True
-        if self.planned_steps is not None and steps > self.planned_steps:
-            raise ValueError(
-                "This fit takes more steps than are planned. Received: "
-                f"planned_steps={self.planned_steps}, steps of fit={steps}"
-            )
-        self._check_untrained()
-        model_check.check_one_process(self.model)
-        plan.check()
-        self._warn_about_delta()
-        plan.carry_out()
-        self.releases = plan.releases
-        self._fingerprint.take(records)
+            steps_of_fit.resume(plan, steps)
+        else:
+            planned = model.planned_steps
+            if planned is not None and steps > planned:
+                raise ValueError(
+                    "This fit takes more steps than are planned. Received: "
+                    f"planned_steps={planned}, steps of fit={steps}"
+                )
+            plan.check_model()
+            self._check_start(plan)
+            plan.check()
+            steps_of_fit.check(plan)
+            self._warn_about_delta(plan)
+            plan.carry_out()
+            self.releases = plan.releases
+            self._fingerprint.take(plan.data)
+        self._steps = steps_of_fit.StepsOfFit(
+            self, model, self._ledger, self.params["steps"]
+        )
         return True
-
-    def _check_untrained(self):
-        """Refuses weights and optimizer state of an unprotected fit."""
-        optimizer = getattr(self.model, "optimizer", None)
-        if optimizer is None:
-            return
-        if int(keras.ops.convert_to_numpy(optimizer.iterations)) > 0:
-            raise ValueError(
-                "The model was trained before its first release, so its "
-                "weights and optimizer state may carry private records that "
-                "no ledger knows. Build and compile a new model, and give "
-                "its first fit the PrivateModel callback."
-            )
 
     # Published -----------------------------------------------------------
 
-    def _begin_published(self, plan, arguments):
+    def _check_published(self, plan):
         head = plan.perturbed
         if head.is_released:
             raise ValueError(
                 f"Layer '{head.name}' carries a proven release. Build a new "
                 'model for guarantee="published".'
             )
-        if head.is_perturbed:
-            if not self._ledger.entries:
-                raise ValueError(
-                    f"Layer '{head.name}' carries the noise of another "
-                    "PrivateModel, whose ledger holds the claim. Go on with "
-                    "that callback, or build a new model."
-                )
-            return False
-        if self.lot == "batch":
-            fit_arguments.check_lot(arguments, self.batch_size)
-        if plan.adaptive and (self.pretrained is None or self.data is None):
+        if head.is_perturbed and not self._ledger.entries:
             raise ValueError(
-                f"Layer '{plan.adaptive.name}' has `adaptive=True`: its noise "
-                "follows the relevance of a network that was trained before. "
-                "Train a clone (`keras.models.clone_model(model)`) and give "
-                "PrivateModel `pretrained=clone, data=(x, y)`."
+                f"Layer '{head.name}' carries the noise of another "
+                "PrivateModel, whose ledger holds the claim. Go on with "
+                "that callback, or build a new model."
             )
-        if plan.adaptive:
-            plan.check_pretrained(self.pretrained)
+
+    def _begin_published(self, plan, arguments):
+        self._check_published(plan)
+        if plan.perturbed.is_perturbed:
+            return False
+        if self.guarantee.lot != "data":
+            fit_arguments.check_lot(arguments, self.guarantee.lot)
         model_check.check_one_process(self.model)
-        found = plan.carry_out(self.pretrained, self.data)
-        if found is not None:
-            self.relevance = found.reshape(plan.adaptive.record_shape)
+        plan.check_pretrained()
+        plan.check()
+        plan.carry_out()
         return True
 
-    # What a fit shows -----------------------------------------------------
-
-    def _hide_private_metrics(self, logs):
-        if self.guarantee != "proven" or not logs:
-            return
-        # Where no released objective is trained, the loss is the records'.
-        kept = {"loss"} if self._perturbed else set()
-        for key in list(logs):
-            if key not in kept and not key.startswith("val_"):
-                del logs[key]
-
-    def _warn_about_delta(self):
+    def _warn_about_delta(self, plan):
         delta = self._ledger.budget.delta
-        n = None
-        if self.n_public and self.owners is not None:
-            n = len(np.unique(self.owners))
-        elif self.n_public and isinstance(self.data, (tuple, list, np.ndarray)):
-            n = len(_inputs_of(self.data))
+        n, data = None, self.data
+        if plan.n_public and plan.owners is not None:
+            n = len(np.unique(plan.owners))
+        elif plan.n_public and isinstance(data, (tuple, list, np.ndarray)):
+            n = len(records.inputs_of(data))
         if n and delta >= 1 / n:
             warnings.warn(
                 f"delta = {delta:g} is not below one over the number of "
@@ -684,13 +496,13 @@ class PrivateModel(keras.callbacks.Callback):
                 "The data changed since the release that this model trains "
                 "on. Fit with the same data (free), fit without this "
                 "callback (free: the release stays in force), or draw a new "
-                "release with `PrivateModel(..., planned_releases=k, "
-                "new_release=True)`, which is charged."
+                "release with `PrivateModel(..., guarantee=Proven(releases="
+                "k))` and `private.new_release = True`, which is charged."
             )
 
     def _summary(self):
         delta = self._ledger.budget.delta
-        if self.guarantee == "published":
+        if self.guarantee.kind == "published":
             return (
                 f"keras_fm: claimed epsilon "
                 f"{self._ledger.claimed_epsilon():.4g} (published form), "
@@ -710,6 +522,51 @@ class PrivateModel(keras.callbacks.Callback):
         )
 
 
-def _inputs_of(data):
-    """x of `(x, y)`, or x itself."""
-    return data[0] if isinstance(data, (tuple, list)) else data
+def _open_ledger(budget, guarantee, path):
+    """The ledger of a callback: a new one, a continued one, or a file's."""
+    if isinstance(path, Ledger):
+        raise ValueError(
+            "`ledger` is the path of a file. Pass a Ledger that is "
+            "continued in the place of the budget."
+        )
+    unit = getattr(guarantee, "unit", None) or Unit()
+    neighbours = guarantee.neighbours
+    if not isinstance(budget, Ledger):
+        if neighbours is None:
+            neighbours = guarantee.own_neighbours
+        if path is None:
+            return Ledger(budget, neighbours=neighbours, unit=unit.name)
+        return Ledger.open(
+            path, budget=budget, neighbours=neighbours, unit=unit.name
+        )
+    if path is not None:
+        raise ValueError(
+            "`ledger` names the file of a new ledger, and the budget "
+            "is a Ledger already. Open that one as a file, "
+            "`keras_fm.Ledger.open(path, ...)`."
+        )
+    for name, given, own in (
+        ("neighbours", neighbours, str(budget.neighbours)),
+        ("unit", unit.words, budget.unit),
+    ):
+        if given is not None and given != own:
+            raise ValueError(
+                f"`{name}` is that of the ledger that is continued, "
+                f"{own!r}. Received: {name}={given!r}"
+            )
+    # What protects a record does not protect an owner, nor the other
+    # way round where an owner only gains or changes a record.
+    by_record = budget.unit == ONE_RECORD
+    if unit.owners is None:
+        mixed = not by_record and unit.words is None
+    else:
+        mixed = by_record
+    if mixed:
+        raise ValueError(
+            "The privacy unit of the ledger that is continued is "
+            f"{budget.unit!r}. Pass `owners` if that is an owner of "
+            "several records; repeat `unit` if it is one record, in "
+            "these words. Records and owners do not add up in one "
+            "ledger."
+        )
+    return budget

@@ -104,15 +104,15 @@ def test_a_published_dpmac_shows_these_sums(record):
     if not record:
         x, y = np.delete(x, 7, axis=0), np.delete(y, 7, axis=0)
     model = fm.models.DPMAC(
-        (1,), [keras.layers.Dense(1, use_bias=False)], clip=[clip]
+        (1,),
+        [keras.layers.Dense(1, use_bias=False)],
+        clip=[clip],
+        noise_multiplier=0.05,
     )
     private = fm.callbacks.PrivateModel(
         fm.PrivacyBudget(1e4, 1e-5),
         data=(x, y),
-        guarantee="published",
-        neighbours="add_remove",
-        batch_size=size,
-        noise_multiplier=0.05,
+        guarantee=fm.Published(lot=size, neighbours="add_remove"),
     )
     steps = Steps()
     model.compile(keras.optimizers.SGD(1.0))

@@ -435,6 +435,15 @@ class OwnDense(keras.layers.Dense):
             "must end in logits or a softmax",
         ),
         (
+            [
+                keras.Input((4,)),
+                keras.layers.UnitNormalization(axis=0),
+                keras.layers.Dense(2),
+            ],
+            "'unit_normalization.*' of type UnitNormalization. It mixes the "
+            "records of a batch",
+        ),
+        (
             [keras.layers.Conv2D(2, 3, groups=2)],
             "does not support `groups` other than 1",
         ),
@@ -447,6 +456,14 @@ class OwnDense(keras.layers.Dense):
 def test_layer_errors(layers, message):
     with pytest.raises(ValueError, match=message):
         dp_sgd.DPSGDClassifier(layers, config(), 1.0, 1e-5)
+
+
+def test_layers_that_mix_records_once_their_shapes_are_known(tfp):
+    layers = [keras.layers.UnitNormalization(axis=-2), keras.layers.Dense(4)]
+    fit = dp_sgd.DPSGDClassifier(layers, config(), 1.0, 1e-5)
+    with pytest.raises(ValueError, match="It mixes the records of a batch"):
+        fit.fit(*data())
+    assert fit.plan is None
 
 
 def test_argument_errors():

@@ -283,6 +283,14 @@ def test_another_backend_is_refused_by_name(monkeypatch, backend):
             "mixes the records of a batch",
         ),
         (
+            [
+                keras.Input((4,)),
+                keras.layers.UnitNormalization(axis=0),
+                keras.layers.Dense(2),
+            ],
+            "mixes the records of a batch",
+        ),
+        (
             [keras.layers.Dense(2, kernel_regularizer="l2")],
             "does not support `kernel_regularizer`",
         ),

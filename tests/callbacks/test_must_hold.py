@@ -32,9 +32,11 @@ def model(units=3, body=(), head=None, shape=(6,), optimizer="adam"):
     return m
 
 
-def private(data, epsilon=EPSILON, **kwargs):
+def private(data, epsilon=EPSILON, seed=None, **proven):
     budget = fm.PrivacyBudget(epsilon, DELTA)
-    return PrivateModel(budget, data=data, **kwargs)
+    return PrivateModel(
+        budget, data, fm.Proven(**proven), reproducible_noise=seed
+    )
 
 
 def weights(m):
@@ -108,7 +110,11 @@ def test_validation_metrics_stay():
     x, y = records()
     m = model()
     history = m.fit(
-        x, y, callbacks=[private((x, y))], validation_data=(x, y), verbose=0
+        x,
+        y,
+        callbacks=[private((x, y))],
+        validation_data=records(seed=1),
+        verbose=0,
     ).history
     assert set(history) == {"loss", "val_loss", "val_accuracy"}
 
@@ -139,7 +145,7 @@ def test_two_fits_cost_one_release():
 
 def test_a_new_draw_is_charged_and_a_third_refused():
     x, y = records()
-    m, p = model(), private((x, y), planned_releases=2)
+    m, p = model(), private((x, y), releases=2)
     m.fit(x, y, callbacks=[p], verbose=0)
     half = p.ledger.epsilon()
     p.new_release = True
@@ -211,7 +217,7 @@ def test_a_saved_release_holds_no_raw_statistic(tmp_path):
 
 def test_a_seed_is_labelled_not_private():
     x, y = records()
-    m, p = model(), private((x, y), reproducible_noise=1)
+    m, p = model(), private((x, y), seed=1)
     m.fit(x, y, callbacks=[p], verbose=0)
     assert p.ledger.epsilon() == np.inf
     assert "NOT PRIVATE" in p.report()
@@ -258,7 +264,7 @@ def test_any_form_of_data_gives_the_same_release():
         forms.append(tf.data.Dataset.from_tensor_slices((x, y)).batch(64))
     found = []
     for data in forms:
-        m, p = model(), private(data, reproducible_noise=0)
+        m, p = model(), private(data, seed=0)
         m.fit(x, y, callbacks=[p], verbose=0)
         found.append(p.release)
     for release in found[1:]:
@@ -271,7 +277,7 @@ def test_any_form_of_data_gives_the_same_release():
 def test_released_statistics_agree_between_backends():
     # Computed once on the TensorFlow backend by the lines below.
     x, y = records(64)
-    m, p = model(), private((x, y), reproducible_noise=0)
+    m, p = model(), private((x, y), seed=0)
     m.fit(x, y, callbacks=[p], verbose=0)
     golden = [[19.29696, 1.40544, 1.44581], [2.2216, 13.37504, 3.37727]]
     np.testing.assert_allclose(p.release.linear[:2], golden, atol=1e-4)
@@ -305,7 +311,7 @@ class Mixer(keras.layers.Layer):
             "GroupNormalization",
         ),
         (lambda: fm.layers.NormalizationLayer(mode="batch"), "mixes records"),
-        (lambda: Mixer(), "mix the records of a batch"),
+        (lambda: Mixer(), "is not known to treat every record"),
         (lambda: keras.layers.Dense(4), "trainable weights"),
         (
             lambda: fm.layers.PerturbedAffine(4),
@@ -349,17 +355,38 @@ def test_a_loss_that_cannot_take_the_labels(loss):
     assert p.ledger.epsilon() <= EPSILON
 
 
-def test_a_model_that_was_trained_without_protection():
+def test_without_a_release_it_does_not_train():
+    """A fit without the callback once trained on the records, and only the
+    next private fit refused its weights."""
     x, y = records()
     m = model()
-    m.fit(x, y, verbose=0)
+    before = weights(m)
+    with pytest.raises(ValueError, match="has no release, so training it"):
+        m.fit(x, y, verbose=0)
+    np.testing.assert_array_equal(weights(m), before)
+    p = private((x, y))
+    m.fit(x, y, callbacks=[p], verbose=0)
+    assert p.ledger.epsilon() <= EPSILON
+
+
+def test_what_was_trained_without_protection():
+    x, y = records()
+    m = model()
+    twin = fm.models.unprotected_twin(m)
+    twin.compile("adam", fm.losses.TaylorCrossEntropy())
+    twin.fit(x, y, verbose=0)
+    refused("built with `unprotected=True`", twin)
+    # Neither its optimizer state nor its weights are begun with.
+    m.compile(twin.optimizer, fm.losses.TaylorCrossEntropy())
     refused("trained before its first release", m)
-    # Compiled anew it counts no steps, but its weights are what they are.
     m.compile("adam", fm.losses.TaylorCrossEntropy())
+    m.set_weights(twin.get_weights())
     refused("other weights than it was built with", m, start="current")
     p = private((x, y))
     m.fit(x, y, callbacks=[p], verbose=0)
     assert p.ledger.epsilon() <= EPSILON
+    minimiser = p.release.minimise()[1]
+    np.testing.assert_allclose(m.get_weights()[0], minimiser[:-1], atol=0.05)
 
 
 def test_public_weights_to_start_from():
@@ -374,10 +401,14 @@ def test_public_weights_to_start_from():
     p = private((x, y), start="current")
     m.fit(x, y, callbacks=[p], verbose=0)
     np.testing.assert_array_equal(m.get_weights()[0], kernel)
-    # Later fits train on the release, whatever the weights are by then.
-    m.set_weights([w + 1 for w in m.get_weights()])
     m.fit(x, y, callbacks=[p], verbose=0)
     assert len(p.ledger.entries) == 1
+    # Weights that are set over a release are not known to any ledger.
+    m.set_weights([w + 1 for w in m.get_weights()])
+    for callbacks in ([], [p]):
+        with pytest.raises(ValueError, match="no longer those of the release"):
+            m.fit(x, y, callbacks=callbacks, verbose=0)
+    assert not m.layers[-1].is_released and len(p.ledger.entries) == 1
 
 
 def test_wrong_models():
@@ -456,21 +487,32 @@ def test_a_proven_fit_needs_its_records():
 
 
 @pytest.mark.parametrize(
-    "kwargs, match",
+    "make, match",
     [
-        ({"guarantee": "sure"}, "`guarantee` must be"),
-        ({"planned_releases": 0}, "`planned_releases`"),
-        ({"start": "zero"}, "`start` must be"),
-        ({"ridge_factor": -1.0}, "`ridge_factor`"),
-        ({"neighbours": "both"}, "`neighbours` must be"),
-        ({"guarantee": "published"}, "pass the `batch_size`"),
-        ({"budget": 0.0}, "`epsilon` must be"),
-        ({"budget": float("nan")}, "`epsilon` must be"),
+        (lambda: PrivateModel(1.0, guarantee="sure"), "`guarantee` must be"),
+        (lambda: PrivateModel(1.0, guarantee=None), "`guarantee` must be"),
+        (lambda: PrivateModel(1.0, guarantee="published"), "`batch_size`"),
+        (lambda: PrivateModel(0.0), "`epsilon` must be"),
+        (lambda: PrivateModel(float("nan")), "`epsilon` must be"),
+        (lambda: PrivateModel(1.0, lots=3), "unexpected keyword .*'lots'"),
+        (lambda: fm.Proven(releases=0), "`releases`"),
+        (lambda: fm.Proven(releases=1.5), "`releases`"),
+        (lambda: fm.Proven(start="zero"), "`start` must be"),
+        (lambda: fm.Proven(ridge_factor=-1.0), "`ridge_factor`"),
+        (lambda: fm.Proven(ridge_factor=np.nan), "`ridge_factor`"),
+        (lambda: fm.Proven(neighbours="both"), "`neighbours` must be"),
+        (lambda: fm.Proven(shares=(0.5, 0.6)), "`shares` must be"),
+        (lambda: fm.Proven(unit="one user"), "`unit` must be a keras_fm.Unit"),
+        (lambda: fm.Proven(per_record=[3]), "`per_record` must hold names"),
+        (lambda: fm.Published(lot=0), "pass the `batch_size` of fit as `lot`"),
+        (lambda: fm.Published(lot=True), "pass the `batch_size`"),
+        (lambda: fm.Published(lot="batch"), "pass the `batch_size`"),
+        (lambda: fm.Published(lot=5, neighbours="both"), "`neighbours` must"),
     ],
 )
-def test_bad_arguments(kwargs, match):
-    with pytest.raises(ValueError, match=match):
-        PrivateModel(**({"budget": 1.0, "data": records()} | kwargs))
+def test_bad_arguments(make, match):
+    with pytest.raises((ValueError, TypeError), match=match):
+        make()
 
 
 # Published --------------------
@@ -489,11 +531,10 @@ def published_model():
     return m
 
 
-def published(**kwargs):
+def published():
     return PrivateModel(
-        2.0, guarantee="published", batch_size=50, reproducible_noise=3,
-        **kwargs,
-    )  # fmt: skip
+        2.0, guarantee=fm.Published(lot=50), reproducible_noise=3
+    )
 
 
 def noises(m):
@@ -579,8 +620,14 @@ def test_published_and_proven_do_not_mix():
     )
     m.compile("sgd", fm.losses.TaylorCrossEntropy())
     m.fit(x, y, batch_size=50, callbacks=[published()], verbose=0)
+    p = private((x, y))
     with pytest.raises(ValueError, match="carries published noise"):
-        m.fit(x, y, callbacks=[private((x, y))], verbose=0)
+        m.fit(x, y, callbacks=[p], verbose=0)
+    # Compiled anew it counts no steps, but its weights are what they are.
+    m.compile("sgd", fm.losses.TaylorCrossEntropy())
+    with pytest.raises(ValueError, match="carries published noise"):
+        m.fit(x, y, callbacks=[p], verbose=0)
+    assert not p.ledger.entries
 
 
 def test_batch_size_must_agree():
@@ -590,20 +637,139 @@ def test_batch_size_must_agree():
                               verbose=0)  # fmt: skip
 
 
+class OwnLoss(keras.Sequential):
+    """A loss that knows of no perturbed objective."""
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        return keras.ops.mean(self.layers[-1].kernel ** 2)
+
+    def call(self, inputs, training=None):
+        return super().call(inputs, training=False)
+
+
+def of_own_loss():
+    keras.utils.set_random_seed(1)
+    m = OwnLoss(
+        [
+            keras.Input((6,)),
+            fm.layers.NormalizationLayer(),
+            fm.layers.PrivateDense(3),
+        ]
+    )
+    m.compile("adam", fm.losses.TaylorCrossEntropy())
+    return m
+
+
 def test_an_objective_that_takes_no_part_is_noticed():
-    class Own(keras.Sequential):
-        def compute_loss(
-            self, x=None, y=None, y_pred=None, sample_weight=None,
-            training=True,
-        ):  # fmt: skip
-            return keras.ops.mean(self.layers[-1].kernel ** 2)
-
-        def call(self, inputs, training=None):
-            return super().call(inputs, training=False)
-
     x, y = records()
-    m = Own([keras.Input((6,)), fm.layers.NormalizationLayer(),
-             fm.layers.PrivateDense(3)])  # fmt: skip
-    m.compile("sgd", fm.losses.TaylorCrossEntropy())
     with pytest.raises(RuntimeError, match="took no part in training"):
-        m.fit(x, y, callbacks=[private((x, y))], verbose=0)
+        of_own_loss().fit(
+            x, y, batch_size=50, callbacks=[published()], verbose=0
+        )
+
+
+def test_a_proven_fit_trains_the_release_whatever_the_loss_is():
+    x, y = records()
+    found, histories = [], []
+    for m in (of_own_loss(), model()):
+        p = private((x, y), seed=4, start="current")
+        fit = m.fit(x, y, epochs=2, callbacks=[p], verbose=0)
+        found.append(weights(m))
+        histories.append(fit.history["loss"])
+    np.testing.assert_allclose(*found, atol=1e-6)
+    np.testing.assert_allclose(*histories, rtol=1e-5)
+
+
+# Keywords of version 0.1.0 --------------------
+
+
+OLD = {
+    # Value, what to write instead, and what it is then.
+    "neighbours": ("replace_one", "Proven(neighbours=...)", "neighbours"),
+    "shares": ((1.0,), "Proven(shares=...)", "shares"),
+    "planned_releases": (2, "Proven(releases=...)", "releases"),
+    "start": ("current", "Proven(start=...)", "start"),
+    "ridge_factor": (0.25, "Proven(ridge_factor=...)", "ridge_factor"),
+    "n_public": (False, "Proven(n_public=...)", "n_public"),
+    "owners": ([5, 6], "Proven(unit=Unit(owners=...))", "unit.owners"),
+    "reach": (1, "Proven(unit=Unit(reach=...))", "unit.reach"),
+    "unit": ("one user", "Proven(unit=Unit(words=...))", "unit.words"),
+    "batch_size": (50, "nothing, it has no effect", None),
+}
+OLD_PUBLISHED = {
+    "batch_size": (50, "Published(lot=...)", "lot"),
+    "lot": ("data", "Published(lot=...)", "lot"),
+    "neighbours": ("add_remove", "Published(neighbours=...)", "neighbours"),
+    "shares": ((1.0,), "Published(shares=...)", "shares"),
+    "published_orders": (("linear",), "Published(orders=...)", "orders"),
+    "planned_releases": (2, "nothing, it has no effect", None),
+}
+
+
+def old_form(**old):
+    """A callback and the text of its one warning, which points here."""
+    line = old_form.__code__.co_firstlineno + 4
+    with pytest.warns(DeprecationWarning) as found:
+        p = PrivateModel(1.0, records(), **old)
+    (warning,) = found
+    assert (warning.filename, warning.lineno) == (__file__, line)
+    assert "0.3.0" in str(warning.message)
+    return p, str(warning.message)
+
+
+@pytest.mark.parametrize(
+    "guarantee, name",
+    [("proven", name) for name in OLD]
+    + [("published", name) for name in OLD_PUBLISHED],
+)
+def test_old_keywords_still_work_and_say_what_to_write(guarantee, name):
+    known = {"proven": OLD, "published": OLD_PUBLISHED}[guarantee]
+    value, successor, field = known[name]
+    old = {name: value}
+    if guarantee == "published" and name not in ("batch_size", "lot"):
+        old["batch_size"] = 50
+    p, text = old_form(guarantee=guarantee, **old)
+    assert f"{name}: {successor}" in text
+    if field is not None:
+        found = p.guarantee
+        for part in field.split("."):
+            found = getattr(found, part)
+        assert np.all(found == value) and type(p.guarantee) is {
+            "proven": fm.Proven, "published": fm.Published,
+        }[guarantee]  # fmt: skip
+    given = fm.Proven() if guarantee == "proven" else fm.Published(lot=50)
+    with pytest.raises(ValueError, match=f"`{name}` belongs into.*both"):
+        PrivateModel(1.0, records(), given, **{name: value})
+
+
+def test_old_keywords_of_a_model_reach_it():
+    p, text = old_form(new_release=True)
+    assert p.new_release and "new_release: `private.new_release = T" in text
+    dpmac = fm.models.DPMAC((6,), [keras.layers.Dense(3)], clip=0.5)
+    dpmac.compile("sgd")
+    batches = fm.datasets.PoissonBatches(*records(), batch_size=50)
+    with pytest.warns(DeprecationWarning, match=r"`DPMAC\(planned_steps=") as w:
+        p = PrivateModel(
+            fm.PrivacyBudget(100.0, DELTA), planned_steps=7, noise_multiplier=3
+        )
+    assert len(w) == 1 and "`DPMAC(noise_multiplier=...)`" in str(w[0].message)
+    text = p.plan(dpmac, batches)
+    assert "steps 7" in text and "noise_multiplier 3" in text
+    with pytest.raises(ValueError, match="belong to a DPMAC"):
+        p.plan(model())
+    m = published_model()
+    m.layers[0].adaptive = True
+    twin = fm.models.unprotected_twin(m)
+    p, text = old_form(
+        guarantee="published", batch_size=50, pretrained=twin,
+        relevance_form="code", relevance_floor=0.1,
+    )  # fmt: skip
+    for name in ("relevance_form=", "relevance_floor=", "relevance_of(pre"):
+        assert name in text
+    x, y = records()
+    m.fit(x, y, batch_size=50, callbacks=[p], verbose=0)
+    first = m.layers[0]
+    assert (first.relevance_form, first.relevance_floor) == ("code", 0.1)
+    assert p.relevance is not None and len(p.ledger.entries) == 3

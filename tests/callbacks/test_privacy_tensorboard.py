@@ -16,12 +16,16 @@ needs_tensorflow = pytest.mark.skipif(
 DELTA, N = 1e-5, 240
 
 
-@pytest.fixture
-def data():
-    rng = np.random.default_rng(0)
+def records(seed=0):
+    rng = np.random.default_rng(seed)
     y = np.arange(N) % 3
     x = 0.3 * rng.random((N, 4, 4)) + np.eye(4)[y][:, None] * 0.5
     return x.astype("float32"), y
+
+
+@pytest.fixture
+def data():
+    return records()
 
 
 def dense_model():
@@ -37,19 +41,20 @@ def dense_model():
     return model
 
 
-def private_model(data, **arguments):
+def private_model(data, guarantee="proven"):
     return fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(2.0, DELTA), data=data, **arguments
+        fm.PrivacyBudget(2.0, DELTA), data, guarantee
     )
 
 
 def fit(model, data, private, folder, epochs=2, **arguments):
     board = fm.callbacks.PrivacyTensorBoard(private, folder, **arguments)
+    x, y = records(seed=1)
     model.fit(
         *data,
         epochs=epochs,
         callbacks=[private, board],
-        validation_data=data,
+        validation_data=(x.reshape(N, *data[0].shape[1:]), y),
         verbose=0,
     )
     return events(folder)
@@ -114,7 +119,7 @@ def test_a_proven_fit(data, tmp_path):
 
 @needs_tensorflow
 def test_a_published_fit_is_marked(data, tmp_path):
-    private = private_model(data, guarantee="published", batch_size=32)
+    private = private_model(data, fm.Published(lot=32))
     found = fit(dense_model(), data, private, tmp_path)
     assert "private_records/accuracy" in found
     assert "private_records/loss" in found and "released/loss" not in found

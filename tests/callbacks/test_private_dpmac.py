@@ -11,12 +11,16 @@ DELTA = 1e-5
 N, INPUTS, CLASSES, BATCH = 400, 6, 3, 100
 
 
-@pytest.fixture
-def data():
-    rng = np.random.default_rng(0)
+def records(seed=0):
+    rng = np.random.default_rng(seed)
     y = rng.integers(0, CLASSES, N)
     x = rng.normal(size=(N, INPUTS)) + 5 * np.eye(CLASSES, INPUTS)[y]
     return x.astype("float32"), y
+
+
+@pytest.fixture
+def data():
+    return records()
 
 
 def build(pca=False, clip=0.5, **arguments):
@@ -42,10 +46,16 @@ def poisson(data, **arguments):
     return fm.datasets.PoissonBatches(*data, batch_size=BATCH, **arguments)
 
 
-def private_model(epsilon=2.0, **arguments):
+def private_model(epsilon=2.0, guarantee="proven", data=None, seed=None):
     return fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon, DELTA), **arguments
+        fm.PrivacyBudget(epsilon, DELTA),
+        data,
+        guarantee,
+        reproducible_noise=seed,
     )
+
+
+SHUFFLED = fm.Published(lot=BATCH, neighbours="add_remove")
 
 
 class StopAfter(keras.callbacks.Callback):
@@ -74,15 +84,9 @@ def test_labels_outside_the_classes_are_refused_unspent(data, label, published):
     x, y = data
     y = y.astype("float32")
     y[7] = label
-    arguments = {}
+    model, private = build(), private_model()
     if published:
-        arguments = {
-            "guarantee": "published",
-            "neighbours": "add_remove",
-            "data": (x, y),
-            "batch_size": BATCH,
-        }
-    model, private = build(), private_model(**arguments)
+        private = private_model(guarantee=SHUFFLED, data=(x, y))
     with pytest.raises(ValueError, match=r"whole numbers in \[0, 3\)|finite"):
         if published:
             model.fit(x, y, batch_size=BATCH, callbacks=[private], verbose=0)
@@ -102,7 +106,7 @@ def test_a_plan_meets_its_budget_just_so(data):
         for word in ("epsilon = ", "divergences ")
     )
     assert 1.99 < tight <= 2.0 < renyi < 2.6
-    history = fit(model, batches, private, validation_data=data)
+    history = fit(model, batches, private, validation_data=records(seed=1))
     pca, steps = private.ledger.entries
     assert f"noise_multiplier {steps.mechanism['noise_multiplier']:.6g}" in (
         planned
@@ -123,7 +127,7 @@ def test_it_learns_what_noise_allows(data):
     keras.utils.set_random_seed(0)
     model = build(clip=[0.5, 0.5])
     model.compile(keras.optimizers.Adam(0.05), metrics=["accuracy"])
-    private = private_model(50.0, reproducible_noise=1)
+    private = private_model(50.0, seed=1)
     fit(model, poisson(data, seed=0), private, epochs=15)
     accuracy = model.evaluate(*data, verbose=0)[1]
     assert accuracy > 0.8
@@ -152,12 +156,7 @@ def test_shuffled_batches_are_no_proof(data, form):
 
 def test_shuffled_batches_are_claimed(data):
     model = build(pca=True)
-    private = private_model(
-        data=data,
-        batch_size=BATCH,
-        guarantee="published",
-        neighbours="add_remove",
-    )
+    private = private_model(guarantee=SHUFFLED, data=data)
     model.fit(*data, batch_size=BATCH, epochs=2, callbacks=[private], verbose=0)
     pca, steps = private.ledger.entries
     assert (pca.guarantee, steps.guarantee) == ("proven", "claimed")
@@ -167,19 +166,24 @@ def test_shuffled_batches_are_claimed(data):
 
 
 @pytest.mark.parametrize(
-    "arguments, message",
+    "guarantee, message",
     [
-        ({"n_public": False}, "must be public"),
-        ({"neighbours": "replace_one"}, "add_remove"),
-        ({"owners": np.arange(N)}, "`owners` and `reach`"),
+        (fm.Proven(n_public=False), "must be public"),
+        (fm.Proven(neighbours="replace_one"), "add_remove"),
+        (
+            fm.Proven(unit=fm.Unit(owners=np.arange(N))),
+            "`owners` and `reach`",
+        ),
     ],
 )
 def test_unsafe_use_is_refused_before_anything_is_spent(
-    data, arguments, message
+    data, guarantee, message
 ):
-    model, private = build(pca=True), private_model(**arguments)
+    model, private = build(pca=True), private_model(guarantee=guarantee)
     with pytest.raises(ValueError, match=message):
-        fit(model, poisson(data), private)
+        private.plan(model, poisson(data))
+    with pytest.raises(ValueError, match=message):
+        fit(model, poisson(data), private, steps_per_epoch=4)
     assert not private.ledger.entries and not model.is_perturbed
 
 
@@ -190,16 +194,39 @@ def test_a_budget_without_delta_is_refused(data):
     assert not private.ledger.entries
 
 
-def test_a_model_trained_without_noise_is_refused(data):
-    model, private = build(), private_model()
-    model.fit(*data, verbose=0)
-    with pytest.raises(ValueError, match="trained before its first release"):
-        fit(model, poisson(data), private)
-    assert not private.ledger.entries
+def test_without_its_noise_it_does_not_train(data):
+    model = build()
+    before = model.get_weights()
+    for train in (
+        lambda: model.fit(*data, verbose=0),
+        lambda: model.train_on_batch(*data),
+    ):
+        with pytest.raises(ValueError, match="has no noise, so training it"):
+            train()
+    for a, b in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_what_was_trained_without_noise_is_refused(data):
+    twin = build(unprotected=True)
+    twin.fit(*data, verbose=0)
+    other = build()
+    other.set_weights(twin.get_weights())
+    model = build()
+    model.compile(twin.optimizer)
+    for each, match in (
+        (twin, "built with `unprotected=True`"),
+        (model, "trained before its first release"),
+        (other, "other weights than it was built with"),
+    ):
+        private = private_model()
+        with pytest.raises(ValueError, match=match):
+            fit(each, poisson(data), private)
+        assert not private.ledger.entries and not each.is_perturbed
 
 
 def test_epsilon_from_sigma(data):
-    model, private = build(), private_model(5.0, noise_multiplier=2.5)
+    model, private = build(noise_multiplier=2.5), private_model(5.0)
     batches = poisson(data)
     fit(model, batches, private)
     (entry,) = private.ledger.entries
@@ -213,7 +240,7 @@ def test_epsilon_from_sigma(data):
 
 
 def test_too_little_noise_for_the_budget_is_refused(data):
-    model, private = build(), private_model(0.1, noise_multiplier=0.5)
+    model, private = build(noise_multiplier=0.5), private_model(0.1)
     with pytest.raises(fm.BudgetExceededError):
         fit(model, poisson(data), private)
     assert not private.ledger.entries and not model.is_perturbed
@@ -240,19 +267,33 @@ def test_a_crash_leaves_all_steps_charged(data):
             private,
             callbacks=[StopAfter(3, RuntimeError("power"))],
         )
-    assert private.ledger.entries[0].mechanism["steps"] == 8
+    (paid,) = private.ledger.entries
+    assert paid.mechanism["steps"] == 8
     assert model.steps_taken == 3
+    # Nobody knows how many of the epoch's ran: all of them are used.
+    assert private.ledger.steps_left(paid.name) == 4
+    fit(model, poisson(data), private, epochs=1)
+    assert private.ledger.entries == (paid,)
+    assert model.steps_taken == 7
+    with pytest.raises(fm.BudgetExceededError, match="1 more than"):
+        one_step = {"epochs": 1, "steps_per_epoch": 1}
+        fit(model, poisson(data), private, **one_step)
+    assert private.ledger.entries == (paid,) and model.steps_taken == 7
 
 
 def test_a_saved_model_goes_on_with_its_ledger(data, tmp_path):
-    model, private = build(pca=True), private_model(planned_steps=8)
+    model, private = build(pca=True, planned_steps=8), private_model()
     batches = poisson(data)
     fit(model, batches, private, epochs=1)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert (loaded.steps_taken, loaded.steps_allowed) == (4, 8)
-    with pytest.raises(ValueError, match="was released by another"):
+    with pytest.raises(ValueError, match="noise that is not in this ledger"):
         fit(loaded, batches, private_model(), epochs=1)
+    # Without the callback there is no step, before or after.
+    with pytest.raises(ValueError, match="in a fit with its ledger only"):
+        loaded.fit(batches, verbose=0)
+    # Of this process, which knows what others may not: which steps are left.
     ledger = fm.Ledger.from_json(loaded.ledger_json)
     again = fm.callbacks.PrivateModel(ledger)
     before = ledger.entries
@@ -262,10 +303,14 @@ def test_a_saved_model_goes_on_with_its_ledger(data, tmp_path):
     with pytest.raises(fm.BudgetExceededError, match="planned_steps"):
         fit(loaded, batches, again, epochs=1)
     assert ledger.entries == before
+    # They were taken once: the first model has none of them left.
+    with pytest.raises(fm.BudgetExceededError, match="more than"):
+        fit(model, batches, private, epochs=1)
+    assert model.steps_taken == 4
 
 
 def test_more_steps_are_charged_where_the_budget_allows(data):
-    model, private = build(), private_model(20.0, noise_multiplier=2.0)
+    model, private = build(noise_multiplier=2.0), private_model(20.0)
     batches = poisson(data)
     fit(model, batches, private, epochs=1)
     once = private.ledger.epsilon()
@@ -276,7 +321,7 @@ def test_more_steps_are_charged_where_the_budget_allows(data):
 
 
 def test_going_on_in_another_way_is_refused(data):
-    model, private = build(), private_model(planned_steps=20)
+    model, private = build(planned_steps=20), private_model()
     fit(model, poisson(data), private, epochs=1)
     other = data[0] + 1, data[1]
     with pytest.raises(ValueError, match="data changed"):
@@ -284,10 +329,31 @@ def test_going_on_in_another_way_is_refused(data):
     batches = fm.datasets.PoissonBatches(*data, batch_size=BATCH // 2)
     with pytest.raises(ValueError, match="sampling rate"):
         fit(model, batches, private, epochs=1)
+    assert model.steps_taken == 4
+
+
+def test_going_on_with_another_guarantee_is_refused(data):
+    """Steps that were paid for as proven were once taken on shuffled batches,
+    with their metrics shown."""
+    model, private = build(planned_steps=20), private_model()
+    fit(model, poisson(data), private, epochs=1)
+    shuffled = fm.callbacks.PrivateModel(private.ledger, data, SHUFFLED)
+    with pytest.raises(ValueError, match='paid for with guarantee="proven"'):
+        model.fit(*data, batch_size=BATCH, callbacks=[shuffled], verbose=0)
+    assert model.steps_taken == 4 and not model.published
+    model, private = (
+        build(planned_steps=20),
+        private_model(guarantee=SHUFFLED, data=data),
+    )
+    model.fit(*data, batch_size=BATCH, callbacks=[private], verbose=0)
+    proven = fm.callbacks.PrivateModel(private.ledger, data)
+    with pytest.raises(ValueError, match='with guarantee="published"'):
+        fit(model, poisson(data), proven, epochs=1)
+    assert model.steps_taken == 4 and model.published
 
 
 def test_a_fit_longer_than_planned_is_refused(data):
-    model, private = build(), private_model(planned_steps=3)
+    model, private = build(planned_steps=3), private_model()
     with pytest.raises(ValueError, match="more steps than are planned"):
         fit(model, poisson(data), private)
     assert not private.ledger.entries
@@ -346,16 +412,15 @@ def test_targets_of_an_auto_encoder_are_never_guessed(data):
     assert model.steps_taken == 4
 
 
-def test_arguments_of_other_models_are_refused(data):
-    model = keras.Sequential(
-        [
-            keras.Input((INPUTS,)),
-            fm.layers.NormalizationLayer(),
-            fm.layers.PrivateDense(CLASSES),
-        ]
-    )
-    model.compile("sgd", fm.losses.TaylorCrossEntropy())
-    private = private_model(data=data, planned_steps=3)
-    with pytest.raises(ValueError, match="belong to a DPMAC"):
-        model.fit(*data, callbacks=[private], verbose=0)
-    assert not private.ledger.entries
+@pytest.mark.parametrize(
+    "arguments, match",
+    [
+        ({"planned_steps": 0}, "`planned_steps` must be a positive"),
+        ({"planned_steps": 2.5}, "`planned_steps` must be a positive"),
+        ({"noise_multiplier": 0.0}, "`noise_multiplier` must be"),
+        ({"noise_multiplier": np.nan}, "`noise_multiplier` must be"),
+    ],
+)
+def test_bad_arguments(arguments, match):
+    with pytest.raises(ValueError, match=match):
+        build(**arguments)

@@ -70,9 +70,15 @@ def by_hand(encoder=None, body=(), units=3):
     )
 
 
-def private(data, epsilon=EPSILON, delta=0.0, **kwargs):
+def private(data, epsilon=EPSILON, delta=0.0, seed=None, notes=(), **proven):
     # Pure epsilons add up in no time; privacy losses take a while.
-    return PrivateModel(fm.PrivacyBudget(epsilon, delta), data=data, **kwargs)
+    return PrivateModel(
+        fm.PrivacyBudget(epsilon, delta),
+        data,
+        fm.Proven(**proven),
+        notes=notes,
+        reproducible_noise=seed,
+    )
 
 
 def fit(m, data, p, epochs=1, **kwargs):
@@ -197,9 +203,8 @@ def test_releases_compose_to_the_budget_and_are_what_the_plan_said(
     assert (p.release is not None) == bool(units)
     for encoder in m.encoders:
         assert encoder.is_released
-        last = max(i for i, n in enumerate(wanted) if encoder.name in n)
-        known = fm.Ledger.from_json(encoder.ledger_json)
-        assert len(known.entries) == last + 1
+        # Every part says what all of them cost.
+        assert encoder.ledger_json == p.ledger.to_json()
 
 
 def test_shares():
@@ -295,12 +300,16 @@ def test_nothing_of_the_records_in_the_logs():
     x, y = records()
     m = model()
     history = m.fit(
-        x, y, callbacks=[private((x, y))], validation_data=(x, y), verbose=0
+        x,
+        y,
+        callbacks=[private((x, y))],
+        validation_data=records(seed=1),
+        verbose=0,
     ).history
     assert set(history) == {"loss", "val_loss", "val_accuracy"}
-    # Without a released objective the loss is that of the records.
+    # Without a released objective nothing is trained.
     (history,) = model(units=None).pretrain(x, private(x))
-    assert history.history == {}
+    assert history.history == {"loss": [0.0]}
 
 
 def test_the_released_model_is_made_of_its_releases_alone():
@@ -353,7 +362,7 @@ def test_coefficients_are_those_of_the_last_rounds_codes(rounds, form):
     np.testing.assert_allclose(release.linear, h.T @ (x - centre), atol=0.05)
     twin = type(encoder).from_config(encoder.get_config())
     twin.build((None, D))
-    weights = release.minimise(p.ridge_factor)[1]
+    weights = release.minimise(p.guarantee.ridge_factor)[1]
     twin.set_decoder(weights / (4 if form == "cross_entropy" else 1), centre)
     for a, b in zip(encoder.get_weights()[2:], twin.get_weights()[2:]):
         np.testing.assert_array_equal(a, b)
@@ -413,7 +422,7 @@ def test_other_data_on_a_second_fit_is_refused():
 def test_a_new_release_is_charged_and_a_third_refused(units):
     data = records()
     m = model((4, 3), units)
-    p = private(data, planned_releases=2)
+    p = private(data, releases=2)
     assert "2 planned release(s)" in p.plan(m if units else m.autoencoder())
     fit(m, data, p)
     first, half = names(p), p.ledger.epsilon()
@@ -482,23 +491,20 @@ def test_an_encoder_whose_ledger_is_unknown_is_refused(tmp_path):
     for a, b in zip(kept, encoder.get_weights()):
         np.testing.assert_array_equal(a, b)
     # Nothing is left for a third reading, by whatever callback.
-    rest = PrivateModel(
-        fm.Ledger.from_json(p.ledger.to_json()),
-        data=Unreadable(),
-        new_release=True,
-    )
+    rest = PrivateModel(fm.Ledger.from_json(p.ledger.to_json()), Unreadable())
+    rest.new_release = True
     with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
         fit(loaded, data, rest)
 
 
 def test_a_ledger_that_is_continued_keeps_its_relation_and_unit():
     _, p = fitted(units=None)
-    for kwargs, match in (
-        ({"neighbours": "replace_one"}, "`neighbours` is that of the ledger"),
-        ({"unit": "a user"}, "`unit` is that of the ledger"),
+    for guarantee, match in (
+        (fm.Proven(neighbours="replace_one"), "`neighbours` is that of the"),
+        (fm.Proven(unit=fm.Unit(words="a user")), "`unit` is that of the"),
     ):
         with pytest.raises(ValueError, match=match):
-            PrivateModel(p.ledger, data=records(), **kwargs)
+            PrivateModel(p.ledger, records(), guarantee)
     assert PrivateModel(p.ledger, data=records()).ledger is p.ledger
 
 
@@ -616,7 +622,7 @@ def test_forms_do_not_mix():
     refused("'encoder'.*has trainable weights", by_hand(trainable))
     data = records()
     m = model(guarantee="published")
-    p = PrivateModel(2.0, data=data, **m.private_arguments)
+    p = PrivateModel(2.0, data, m.guarantee())
     m.pretrain(data[0], p, epochs=1)
     assert m.encoders[0].is_perturbed
     for trains in (True, False):
@@ -624,14 +630,14 @@ def test_forms_do_not_mix():
         refused("carries published noise", m)
     # And a model of the proven form, released or not, in a published fit.
     for m in (model(), model(units=None)):
-        p = PrivateModel(2.0, guarantee="published", data=data, lot="data")
+        p = PrivateModel(2.0, data, fm.Published(lot="data"))
         with pytest.raises(
             ValueError, match="PrivateEncoder 'encoder_1' is of the proven form"
         ):
             fit(m, data, p)
         assert not p.ledger.entries and not m.encoders[0].is_perturbed
     m, _ = fitted()
-    p = PrivateModel(2.0, guarantee="published", data=data, lot="data")
+    p = PrivateModel(2.0, data, fm.Published(lot="data"))
     with pytest.raises(ValueError, match="proven"):
         fit(m, data, p)
     m, _ = fitted(units=None)
@@ -665,10 +671,15 @@ def test_unsafe_layers_around_an_encoder():
         fm.layers.NormalizationLayer(mode="batch")]))  # fmt: skip
 
 
-def test_a_model_that_was_trained_without_protection():
+def test_what_was_trained_without_protection():
     x, y = records()
     m = model()
-    m.fit(x, y, verbose=0)
+    with pytest.raises(ValueError, match="has no release, so training it"):
+        m.fit(x, y, verbose=0)
+    twin = compiled(fm.models.unprotected_twin(m))
+    twin.fit(x, y, verbose=0)
+    refused("built with `unprotected=True`", twin)
+    m.compile(twin.optimizer, fm.losses.TaylorCrossEntropy())
     refused("trained before its first release", m)
 
 
@@ -714,7 +725,7 @@ def test_every_form_of_unlabelled_data_gives_the_same_release():
         forms.append(tf.data.Dataset.from_tensor_slices((x, x)).batch(64))
     found = []
     for data in forms:
-        m, p = model(units=None), private(data, reproducible_noise=0)
+        m, p = model(units=None), private(data, seed=0)
         m.pretrain(x, p)
         assert names(p) == ["encoder_1 (moments)"]
         found.append(p.releases["encoder_1"].quadratic)
@@ -757,7 +768,7 @@ GOLDEN = [
 GOLDEN_RANDOM = [-81.90842, -60.66552, -41.84449]
 
 
-SEEDED = {"reproducible_noise": 0, "delta": DELTA}
+SEEDED = {"seed": 0, "delta": DELTA}
 
 
 def test_releases_agree_between_backends():
@@ -814,9 +825,9 @@ def test_a_saved_model_holds_no_raw_statistic(tmp_path):
 # Owners --------------------
 
 
-def released(m, data, owners=None, epsilon=EPSILON, **kwargs):
-    p = private(data, epsilon, DELTA, owners=owners, reproducible_noise=5,
-                **kwargs)  # fmt: skip
+def released(m, data, owners=None, epsilon=EPSILON, words=None, notes=()):
+    unit = fm.Unit(owners=owners, words=words)
+    p = private(data, epsilon, DELTA, 5, notes, unit=unit)
     x = data[0] if isinstance(data, tuple) else data
     fit(m, (x, data[1] if isinstance(data, tuple) else x), p)
     return p
@@ -864,7 +875,7 @@ def test_owners_and_units_are_named():
         (None, "one owner with all its rows"),
         ("one pupil in all waves", "one pupil in all waves"),
     ):
-        p = released(model(), (x, y), owners, unit=unit, notes=("n = 300",))
+        p = released(model(), (x, y), owners, words=unit, notes=("n = 300",))
         text = p.report()
         assert f"unit:       {wanted}" in text
         assert text.count("each owner's sum scaled back") == 2
@@ -873,7 +884,7 @@ def test_owners_and_units_are_named():
     # Replacing an owner: two sums of squares, or two sums of anything.
     found = []
     for neighbours in ("add_remove", "replace_one"):
-        p = private((x, y), delta=DELTA, owners=owners,
+        p = private((x, y), delta=DELTA, unit=fm.Unit(owners=owners),
                     neighbours=neighbours)  # fmt: skip
         p.plan(model())
         found.append(
@@ -898,37 +909,39 @@ def test_owners_in_any_order_give_the_same_release():
 
 def test_owners_need_arrays_of_equal_length():
     x, y = records()
+    all_but_one = fm.Unit(owners=np.arange(N - 1))
     refused("`data` must be arrays", model(), Reader((x, y)),
-            owners=np.arange(N))  # fmt: skip
-    refused("one id for each record", model(), owners=np.arange(N - 1))
-    refused("one id for each record", model(units=None), x,
-            owners=np.arange(N - 1))  # fmt: skip
-    for kwargs in ({"owners": np.arange(N)}, {"reach": 2}):
-        with pytest.raises(ValueError, match='belong to guarantee="proven"'):
-            PrivateModel(1.0, data=(x, y), guarantee="published", lot="data",
-                         **kwargs)  # fmt: skip
+            unit=fm.Unit(owners=np.arange(N)))  # fmt: skip
+    refused("one id for each record", model(), unit=all_but_one)
+    refused("one id for each record", model(units=None), x, unit=all_but_one)
+    # The published form knows records alone.
+    with pytest.raises(TypeError, match="unit"):
+        fm.Published(lot="data", unit=all_but_one)
     for reach in (-1, 1.5, True):
         with pytest.raises(ValueError, match="`reach` must be a positive"):
-            private((x, y), reach=reach)
+            fm.Unit(reach=reach)
 
 
 def test_reach_raises_the_sensitivity_of_every_release():
     kwargs = KINDS["random twice"][0]
     found = []
-    for callback in ({}, {"reach": 1}, {"reach": 3},
-                     {"neighbours": "replace_one"}):  # fmt: skip
-        p = private(Unreadable(), delta=DELTA, **callback)
-        text = p.plan(model(**kwargs))
-        assert ("records of at most 3 other units" in text) == (
-            callback == {"reach": 3}
+    for reach, neighbours in ((0, None), (1, None), (3, None),
+                              (0, "replace_one")):  # fmt: skip
+        p = private(
+            Unreadable(),
+            delta=DELTA,
+            unit=fm.Unit(reach=reach),
+            neighbours=neighbours,
         )
+        text = p.plan(model(**kwargs))
+        assert ("records of at most 3 other units" in text) == (reach == 3)
         found.append(
             [e.mechanism["sensitivity"] for e in p._make_plan().entries()]
         )
     alone, one, three, replaced = np.array(found)
     np.testing.assert_allclose(one, alone + replaced)
     np.testing.assert_allclose(three, alone + 3 * replaced)
-    p = private(records(), reach=3)
+    p = private(records(), unit=fm.Unit(reach=3))
     fit(model(**kwargs), records(), p)
     assert 0.99 * EPSILON < p.ledger.epsilon() <= EPSILON
 
@@ -936,9 +949,10 @@ def test_reach_raises_the_sensitivity_of_every_release():
 # Published --------------------
 
 
-def published(m, data, epsilon=2.0, seed=3, **kwargs):
-    arguments = {"reproducible_noise": seed} | m.private_arguments | kwargs
-    return PrivateModel(epsilon, data=data, **arguments)
+def published(m, data, epsilon=2.0, seed=3, **fields):
+    return PrivateModel(
+        epsilon, data, m.guarantee(**fields), reproducible_noise=seed
+    )
 
 
 def published_model(**kwargs):
@@ -1072,13 +1086,17 @@ def test_wrong_published_shares_and_lots():
     x, y = records()
     m = published_model()
     p = published(m, (x, y), shares=(0.5, 0.5))
-    with pytest.raises(ValueError, match="each of the 3 perturbed parts"):
-        m.pretrain(x, p, epochs=1)
-    with pytest.raises(ValueError, match="each of the perturbations"):
-        m.fit(x, y, callbacks=[p], verbose=0)
+    for train in (
+        lambda: m.pretrain(x, p, epochs=1),
+        lambda: m.fit(x, y, callbacks=[p], verbose=0),
+    ):
+        with pytest.raises(
+            ValueError, match="each of the perturbations.*'encoder_2', 'outp"
+        ):
+            train()
     assert not p.ledger.entries
     assert not any(e.is_perturbed for e in m.encoders)
-    with pytest.raises(ValueError, match="`lot` must be one of"):
+    with pytest.raises(ValueError, match='or `lot="data"` for the number'):
         published(m, (x, y), lot="n")
     with pytest.raises(ValueError, match="pass `data` as arrays"):
         published(m, Reader((x, y)))
@@ -1122,14 +1140,15 @@ def test_records_and_owners_are_not_added_up_in_one_ledger():
     budget, data = fm.PrivacyBudget(1.0, 1e-5), (np.zeros((2, 3)), np.zeros(2))
     by_record = fm.Ledger(budget, neighbours="add_remove")
     by_user = fm.Ledger(budget, neighbours="add_remove", unit="one user")
+    owned = fm.Proven(unit=fm.Unit(owners=[0, 0]))
     with pytest.raises(ValueError, match="do not add up"):
-        PrivateModel(by_record, data=data, owners=[0, 0])
+        PrivateModel(by_record, data, owned)
     with pytest.raises(ValueError, match="do not add up"):
-        PrivateModel(by_user, data=data)
-    for ledger, kwargs in (
-        (by_record, {}),
-        (by_user, {"owners": [0, 0]}),
-        (by_user, {"unit": "one user"}),
+        PrivateModel(by_user, data)
+    for ledger, guarantee in (
+        (by_record, fm.Proven()),
+        (by_user, owned),
+        (by_user, fm.Proven(unit=fm.Unit(words="one user"))),
     ):
-        private = PrivateModel(ledger, data=data, **kwargs)
+        private = PrivateModel(ledger, data, guarantee)
         assert private.ledger is ledger

@@ -9,8 +9,9 @@ import pytest
 
 import keras_fm as fm
 from keras_fm import filters
-from keras_fm.callbacks import PrivateModel, proven_plan
+from keras_fm.callbacks import PrivateModel
 from keras_fm.layers import ChebyshevCRBM, chebyshev_crbm
+from keras_fm.training import proven_plan, reading
 
 EPSILON, DELTA, N, SIDE = 3.0, 1e-5, 120, 6
 
@@ -37,8 +38,9 @@ def untraced(request):
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
     """Several batches for these few records, with rows that are free."""
-    monkeypatch.setattr(proven_plan, "_READ_BATCH", 80)
-    monkeypatch.setattr(proven_plan, "_PLACES", 32)
+    for module in (reading, proven_plan):
+        monkeypatch.setattr(module, "READ_BATCH", 80)
+        monkeypatch.setattr(module, "PLACES", 32)
 
 
 @functools.cache
@@ -97,9 +99,14 @@ def by_hand(rbm, body=(), units=3):
     )
 
 
-def private(data, epsilon=EPSILON, delta=0.0, **kwargs):
+def private(data, epsilon=EPSILON, delta=0.0, seed=None, **proven):
     # Pure epsilons add up in no time; privacy losses take a while.
-    return PrivateModel(fm.PrivacyBudget(epsilon, delta), data=data, **kwargs)
+    return PrivateModel(
+        fm.PrivacyBudget(epsilon, delta),
+        data,
+        fm.Proven(**proven),
+        reproducible_noise=seed,
+    )
 
 
 def fit(m, data, p, epochs=1, **kwargs):
@@ -229,10 +236,10 @@ def test_releases_compose_to_the_budget_and_are_what_the_plan_said(kind, delta):
         {"output"} & set(wanted)
     )
     assert (p.release is not None) == ("output" in wanted)
-    for index, layer in enumerate(layers):
+    for layer in layers:
         assert layer.is_released
-        known = fm.Ledger.from_json(layer.ledger_json)
-        assert [e.name for e in known.entries] == wanted[: index + 1]
+        # Every part says what all of them cost.
+        assert layer.ledger_json == p.ledger.to_json()
     # One pass for each.
     assert p.data.passes == len(wanted)
 
@@ -340,7 +347,7 @@ def test_the_traced_first_fit_reads_the_records_through_the_callback_alone():
     x, y = records()
     found = []
     for given in ((x, y), (x * 0, y * 0)):
-        m, p = model(), private((x, y), reproducible_noise=2)
+        m, p = model(), private((x, y), seed=2)
         m.fit(*given, epochs=2, shuffle=False, callbacks=[p], verbose=0)
         found.append(m.get_weights())
     assert_equal(*found)
@@ -349,7 +356,11 @@ def test_the_traced_first_fit_reads_the_records_through_the_callback_alone():
 def test_nothing_of_the_records_in_the_logs(capsys):
     x, y = records()
     history = model().fit(
-        x, y, callbacks=[private((x, y))], validation_data=(x, y), verbose=0
+        x,
+        y,
+        callbacks=[private((x, y))],
+        validation_data=records(seed=1),
+        verbose=0,
     )
     assert set(history.history) == {"loss", "val_loss", "val_accuracy"}
     seen = {}
@@ -361,8 +372,10 @@ def test_nothing_of_the_records_in_the_logs(capsys):
     stage = model(units=None).energy_model()
     stage.compile()
     history = stage.fit(x, callbacks=[private(x), Watch()], verbose=1)
-    assert history.history == {} and seen == {}
-    assert "loss" not in capsys.readouterr().out.splitlines()[-2]
+    # Nothing is trained, and nothing else is said.
+    assert history.history == {"loss": [0.0]} and seen == {"loss": 0.0}
+    line = capsys.readouterr().out.splitlines()[-2]
+    assert "loss: 0.0000e+00" in line and "error" not in line
 
 
 @pytest.mark.parametrize("kind", ["labelled", "order 4"])
@@ -384,10 +397,11 @@ def test_nothing_is_left_of_training_without_protection():
     (rbm, _) = m.rbms
     rbm.trainable = True
     stage = m.energy_model(1)
-    rbm.set_pretraining(True)
     stage.compile(keras.optimizers.SGD(0.1))
-    stage.fit(x, verbose=0)
-    assert all(np.abs(w).max() > 1e-4 for w in rbm.get_weights())
+    with pytest.raises(ValueError, match="has no release, so training it"):
+        stage.fit(x, verbose=0)
+    # Whatever its weights are from.
+    rbm.set_weights([w + 0.1 for w in rbm.get_weights()])
     rbm.trainable = False
     m.pretrain(x, private(x))
     assert rbm.is_released
@@ -423,7 +437,8 @@ def steps_of(neighbours, order, box):
         inputs = keras.Input((SIDE, SIDE, 1))
         m = keras.Model(inputs, layer(inputs))
     view = m.energy_model() if box else m
-    p = private(x, neighbours=neighbours, new_release=True)
+    p = private(x, neighbours=neighbours)
+    p.new_release = True
     p.set_model(view)
     return p, p._make_plan()
 
@@ -485,7 +500,7 @@ def test_a_whole_release_of_neighbouring_data():
     x, _ = records()
     found = []
     for data in (x, x[:-1]):
-        p = private(data, delta=DELTA, reproducible_noise=5)
+        p = private(data, delta=DELTA, seed=5)
         model(units=None).pretrain(data, p)
         found.append(p.releases["crbm_1"])
     objective = found[0].objective
@@ -594,7 +609,7 @@ def test_other_data_on_a_second_fit_is_refused():
 def test_a_new_release_is_charged_and_a_third_refused(units):
     data = records()
     m = model(units)
-    p = private(data, planned_releases=2)
+    p = private(data, releases=2)
     assert "2 planned release(s)" in p.plan(m if units else m.energy_model())
     fit(m, data, p)
     first, half = names(p), p.ledger.epsilon()
@@ -659,11 +674,8 @@ def test_an_rbm_whose_ledger_is_unknown_is_refused(tmp_path):
     assert 0.99 * EPSILON < p.ledger.epsilon() <= EPSILON * (1 + 1e-9)
     assert_equal(kept, first.get_weights())
     # Nothing is left for a further reading, by whatever callback.
-    rest = PrivateModel(
-        fm.Ledger.from_json(p.ledger.to_json()),
-        data=Unreadable(),
-        new_release=True,
-    )
+    rest = PrivateModel(fm.Ledger.from_json(p.ledger.to_json()), Unreadable())
+    rest.new_release = True
     with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
         fit(loaded, data, rest)
 
@@ -672,11 +684,11 @@ def test_a_second_model_continues_the_ledger():
     data = records()
     ledger = fm.Ledger(fm.PrivacyBudget(EPSILON), neighbours="add_remove")
     for _ in range(2):
-        p = PrivateModel(ledger, data=data, planned_releases=2)
+        p = PrivateModel(ledger, data, fm.Proven(releases=2))
         fit(model(), data, p)
     assert p.ledger is ledger and len(ledger.entries) == 8
     assert ledger.epsilon() == pytest.approx(EPSILON)
-    p = PrivateModel(ledger, data=Unreadable(), planned_releases=2)
+    p = PrivateModel(ledger, Unreadable(), fm.Proven(releases=2))
     m = model()
     with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
         fit(m, data, p)
@@ -805,7 +817,7 @@ def test_forms_do_not_mix():
     wanted = "ChebyshevCRBM 'crbm_.' is of the proven form"
     for units in (3, None):
         for m in (model(units), fitted(units=units)[0]):
-            p = PrivateModel(2.0, guarantee="published", data=data, lot="data")
+            p = PrivateModel(2.0, data, fm.Published(lot="data"))
             with pytest.raises(ValueError, match=wanted):
                 fit(m, data, p)
             with pytest.raises(ValueError, match=wanted):
@@ -838,10 +850,15 @@ def test_unsafe_layers_around_an_rbm():
         refused(match, by_hand(ChebyshevCRBM(4, 3), body=[body]))
 
 
-def test_a_model_that_was_trained_without_protection():
+def test_what_was_trained_without_protection():
     x, y = records()
     m = model()
-    m.fit(x, y, verbose=0)
+    with pytest.raises(ValueError, match="has no release, so training it"):
+        m.fit(x, y, verbose=0)
+    twin = compiled(fm.models.unprotected_twin(m))
+    twin.fit(x, y, verbose=0)
+    refused("built with `unprotected=True`", twin)
+    m.compile(twin.optimizer, fm.losses.TaylorCrossEntropy())
     refused("trained before its first release", m)
 
 
@@ -877,7 +894,7 @@ def test_every_form_of_unlabelled_data_gives_the_same_release():
         forms.append(tf.data.Dataset.from_tensor_slices(x).batch(64))
     found = []
     for data in forms:
-        m, p = model(units=None), private(data, reproducible_noise=0)
+        m, p = model(units=None), private(data, seed=0)
         m.pretrain(x, p)
         assert names(p) == [FIRST, SECOND]
         found.append(p.releases["crbm_1"].statistics["moments"])
@@ -904,7 +921,7 @@ def test_memory_of_patches_is_bounded_and_changes_nothing(monkeypatch):
     for chunk in (2**24, 1000):
         monkeypatch.setattr(chebyshev_crbm, "_CHUNK", chunk)
         for ids in (None, owners):
-            p = private(x, delta=DELTA, owners=ids, reproducible_noise=1)
+            p = private(x, delta=DELTA, seed=1, unit=fm.Unit(owners=ids))
             m = model(units=None)
             m.pretrain(x, p)
             found.append(p.releases["crbm_1"].statistics["moments"])
@@ -930,7 +947,7 @@ def test_half_precision():
 
 # Seeds and files --------------------
 
-SEEDED = {"reproducible_noise": 0, "delta": DELTA}
+SEEDED = {"seed": 0, "delta": DELTA}
 GOLDEN = [
     [1.92203, 0.75257, 0.71837],
     [-0.05004, 0.56783, 1.37207],
@@ -1005,9 +1022,9 @@ def test_a_saved_model_holds_no_raw_statistic(tmp_path):
 # Owners --------------------
 
 
-def released(m, data, owners=None, **kwargs):
-    p = private(data, delta=DELTA, owners=owners, reproducible_noise=5,
-                **kwargs)  # fmt: skip
+def released(m, data, owners=None, words=None):
+    unit = fm.Unit(owners=owners, words=words)
+    p = private(data, delta=DELTA, seed=5, unit=unit)
     fit(m, data if isinstance(data, tuple) else (data, data), p)
     return p
 
@@ -1047,22 +1064,27 @@ def test_an_owner_of_many_records_counts_as_one(kind):
 def test_owners_and_reach_in_the_plan_and_the_report():
     x, y = records()
     owners = np.arange(N) // 5
-    p = released(model(), (x, y), owners, unit="one pupil in all waves")
+    p = released(model(), (x, y), owners, "one pupil in all waves")
     text = p.report()
     assert "unit:       one pupil in all waves" in text
     assert text.count("each owner's sum scaled back") == 4
     found = []
-    for kwargs in (
-        {},
-        {"reach": 1},
-        {"reach": 3},
-        {"neighbours": "replace_one"},
-        {"owners": owners},
-        {"owners": owners, "reach": 2},
+    for unit, neighbours in (
+        ({}, None),
+        ({"reach": 1}, None),
+        ({"reach": 3}, None),
+        ({}, "replace_one"),
+        ({"owners": owners}, None),
+        ({"owners": owners, "reach": 2}, None),
     ):
-        p = private(Unreadable(), delta=DELTA, **kwargs)
+        p = private(
+            Unreadable(),
+            delta=DELTA,
+            unit=fm.Unit(**unit),
+            neighbours=neighbours,
+        )
         text = p.plan(model(moment_order=4))
-        reach = kwargs.get("reach")
+        reach = unit.get("reach")
         assert text.count(f"at most {reach} other units") == (4 if reach else 0)
         found.append(
             [e.mechanism["sensitivity"] for e in p._make_plan().entries()[:2]]
@@ -1093,13 +1115,10 @@ def test_owners_in_any_order_give_the_same_release():
 # Published --------------------
 
 
-def published(m, data, epsilon=2.0, seed=3, **kwargs):
-    arguments = (
-        {"reproducible_noise": seed, "batch_size": 60}
-        | m.private_arguments
-        | kwargs
+def published(m, data, epsilon=2.0, seed=3, lot=60, **fields):
+    return PrivateModel(
+        epsilon, data, m.guarantee(lot=lot, **fields), reproducible_noise=seed
     )
-    return PrivateModel(epsilon, data=data, **arguments)
 
 
 def published_model(**kwargs):
@@ -1138,9 +1157,9 @@ def deltas_by_hand(m, form):
 @pytest.mark.parametrize(
     "form, shares, lot",
     [
-        ("paper", None, "batch"),
+        ("paper", None, 60),
         ("paper", (0.2, 0.3, 0.5), "data"),
-        ("code", None, "batch"),
+        ("code", None, 60),
     ],
 )
 def test_claims_make_the_budget_and_nothing_is_proven(form, shares, lot):
@@ -1272,10 +1291,11 @@ def test_wrong_published_shares_and_lots():
     data = records()
     m = published_model()
     p = published(m, data, shares=(0.5, 0.5))
-    with pytest.raises(ValueError, match="each of the 3 perturbed parts"):
-        m.pretrain(data[0], p, epochs=1, batch_size=60)
-    with pytest.raises(ValueError, match="each of the perturbations"):
-        train(m, data, p, pretrain=False)
+    for pretrain in (True, False):
+        with pytest.raises(
+            ValueError, match="each of the perturbations.*'crbm_2', 'output'"
+        ):
+            train(m, data, p, pretrain)
     p = published(m, data)
     with pytest.raises(ValueError, match="need the same `batch_size`"):
         m.pretrain(data[0], p, epochs=1, batch_size=30)
@@ -1286,30 +1306,33 @@ def test_wrong_published_shares_and_lots():
     assert all(r.trainable for r in m.rbms)
 
 
-def test_a_published_fit_without_pretraining_claims_what_it_perturbs():
+def test_a_published_fit_without_pretraining_is_refused():
+    """It once trained RBMs on the records without their noise."""
     data = records()
     m = published_model()
     p = published(m, data)
-    train(m, data, p, pretrain=False)
-    assert names(p) == ["output"]
-    assert p.ledger.claimed_epsilon() == pytest.approx(2 / 3)
-    assert p.ledger.epsilon() == np.inf
+    before = m.get_weights()
+    with pytest.raises(ValueError, match=r"first: `model.pretrain\(x, priv"):
+        train(m, data, p, pretrain=False)
+    assert not p.ledger.entries
     assert not any(r.is_perturbed for r in m.rbms)
+    assert not m.get_layer("output").is_perturbed
+    assert_equal(before, m.get_weights())
 
 
-def test_rbms_that_were_pretrained_without_noise_are_refused():
+def test_rbms_are_pretrained_without_noise_in_a_twin_alone():
     data = records()
     m = published_model()
-    m.pretrain(data[0], None, epochs=1, batch_size=60)
-    p = published(m, data)
-    for call in (
-        lambda: train(m, data, p, pretrain=False),
-        lambda: m.pretrain(data[0], p, epochs=1, batch_size=60),
-    ):
-        with pytest.raises(
-            ValueError, match="pre-trained without PrivateModel"
-        ):
-            call()
+    before = m.get_weights()
+    with pytest.raises(ValueError, match="has no release, so training it"):
+        m.pretrain(data[0], None, epochs=1, batch_size=60)
+    assert_equal(before, m.get_weights())
+    twin = compiled(fm.models.unprotected_twin(m))
+    twin.pretrain(data[0], None, epochs=1, batch_size=60)
+    p = published(twin, data)
+    for pretrain in (False, True):
+        with pytest.raises(ValueError, match="built with `unprotected=True`"):
+            train(twin, data, p, pretrain)
     assert not p.ledger.entries
 
 
@@ -1345,7 +1368,9 @@ def test_little_noise_is_the_twin_and_much_noise_is_not():
     found = []
     for epsilon in (None, 1e6, 2.0):
         keras.utils.set_random_seed(0)
-        m = published_model(units=None, maps=((5, 3),))
+        m = published_model(
+            units=None, maps=((5, 3),), unprotected=epsilon is None
+        )
         p = None if epsilon is None else published(m, x, epsilon)
         stage = m.energy_model(contrast="absolute")
         m.rbms[0].set_pretraining(True)

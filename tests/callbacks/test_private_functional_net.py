@@ -8,17 +8,21 @@ import pytest
 
 import keras_fm as fm
 from keras_fm import claims, mechanisms
-from keras_fm.callbacks.expansion_plan import ExpansionPlan
+from keras_fm.models import expansion_release
 
 INPUTS, CLASSES, N, DELTA = 6, 3, 400, 1e-5
 
 
-@pytest.fixture
-def data():
-    rng = np.random.default_rng(0)
+def records(seed=0):
+    rng = np.random.default_rng(seed)
     y = rng.integers(0, CLASSES, N)
     x = rng.normal(size=(N, INPUTS)) + 4 * np.eye(CLASSES, INPUTS)[y]
     return x.astype("float32"), y
+
+
+@pytest.fixture
+def data():
+    return records()
 
 
 def build(units=(5,), rounds=3, below=None, name="net", **arguments):
@@ -39,15 +43,18 @@ def build(units=(5,), rounds=3, below=None, name="net", **arguments):
     return model
 
 
-def private_model(data, epsilon=4.0, delta=DELTA, **arguments):
+def private_model(data, epsilon=4.0, delta=DELTA, seed=None, **proven):
     return fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon, delta), data=data, **arguments
+        fm.PrivacyBudget(epsilon, delta),
+        data,
+        fm.Proven(**proven),
+        reproducible_noise=seed,
     )
 
 
-def published_model(data, epsilon=4.0, **arguments):
+def published_model(data, epsilon=4.0, seed=None):
     return fm.callbacks.PrivateModel(
-        epsilon, data=data, guarantee="published", lot="data", **arguments
+        epsilon, data, fm.Published(lot="data"), reproducible_noise=seed
     )
 
 
@@ -65,7 +72,7 @@ def test_rounds_share_the_budget_and_it_is_spent(data, delta):
     model, private = build(), private_model(data, delta=delta)
     plan = private.plan(model)
     assert not private.ledger.entries and not model.is_released
-    history = fit(model, data, private, validation_data=data)
+    history = fit(model, data, private, validation_data=records(seed=1))
     entries = private.ledger.entries
     assert [e.name for e in entries] == [
         f"net (round {r} of 3)" for r in (1, 2, 3)
@@ -103,7 +110,7 @@ def test_replace_one_doubles_the_sensitivity(data):
 def test_every_round_expands_about_the_minimum_of_the_one_before(data):
     """Replayed by hand from the noisy sums, with the rule of the model."""
     model = build(units=(), rounds=3)
-    private = private_model(data, reproducible_noise=7)
+    private = private_model(data, seed=7)
     start = model.augmented_weights()
     points = []
     factors = model.factors
@@ -168,7 +175,7 @@ def test_a_second_fit_is_free_and_reads_nothing(data):
 
 def test_planned_releases_go_on_from_where_the_first_ended(data):
     model = build()
-    private = private_model(data, planned_releases=2)
+    private = private_model(data, releases=2)
     fit(model, data, private)
     assert private.ledger.epsilon() < 3.5
     private.new_release = True
@@ -243,32 +250,66 @@ def test_a_crash_leaves_the_weights_that_were_there(data):
 def test_a_new_release_needs_the_ledger_of_the_first(data):
     model = build()
     fit(model, data, private_model(data))
-    fresh = private_model(data, new_release=True)
+    fresh = private_model(data)
+    fresh.new_release = True
     with pytest.raises(ValueError, match="another PrivateModel"):
         fit(model, data, fresh)
     assert not fresh.ledger.entries
 
 
-@pytest.mark.parametrize("published", [False, True])
-def test_a_model_that_was_trained_on_records_is_refused(data, published):
+def test_without_a_release_it_does_not_train(data):
     model = build()
-    model.fit(*data, verbose=0)
-    # Recompiling makes the optimizer forget, not the weights.
-    model.compile(keras.optimizers.SGD(1.0))
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="has no release, so training it"):
+        model.fit(*data, verbose=0)
+    for a, b in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_what_was_trained_on_records_is_refused(data, published):
+    twin = build(unprotected=True)
+    twin.fit(*data, verbose=0)
+    model = build()
+    model.set_weights(twin.get_weights())
+    for each, match in (
+        (twin, "built with `unprotected=True`"),
+        (model, "other weights than it was built with"),
+    ):
+        # Recompiling makes the optimizer forget, not the weights.
+        each.compile(keras.optimizers.SGD(1.0))
+        private = (published_model if published else private_model)(data)
+        with pytest.raises(ValueError, match=match):
+            fit(each, data, private)
+        assert not private.ledger.entries
+    model = build()
+    model.compile(trained_optimizer(twin, data))
     private = (published_model if published else private_model)(data)
-    with pytest.raises(ValueError, match="trained on records"):
+    with pytest.raises(ValueError, match="trained before its first release"):
         fit(model, data, private)
     assert not private.ledger.entries
 
 
-def test_a_saved_model_remembers_that_it_was_trained(data, tmp_path):
-    model = build()
-    model.fit(*data, verbose=0)
-    model.save(tmp_path / "net.keras")
+def trained_optimizer(twin, data):
+    twin.compile(keras.optimizers.SGD(1.0))
+    twin.fit(*data, verbose=0)
+    return twin.optimizer
+
+
+def test_a_saved_twin_remembers_what_it_is(data, tmp_path):
+    twin = build(unprotected=True)
+    twin.fit(*data, verbose=0)
+    twin.save(tmp_path / "net.keras")
     loaded = keras.models.load_model(tmp_path / "net.keras", compile=False)
     loaded.compile("sgd")
-    with pytest.raises(ValueError, match="trained on records"):
+    with pytest.raises(ValueError, match="built with `unprotected=True`"):
         fit(loaded, data, private_model(data))
+    # Weights alone say nothing of it, but are not those of the model.
+    twin.save_weights(tmp_path / "net.weights.h5")
+    model = build()
+    model.load_weights(tmp_path / "net.weights.h5")
+    with pytest.raises(ValueError, match="other weights than it was built"):
+        fit(model, data, private_model(data))
 
 
 def test_a_loaded_release_enters_a_step_that_was_compiled_before(
@@ -279,14 +320,24 @@ def test_a_loaded_release_enters_a_step_that_was_compiled_before(
     fit(released, data, private_model(data, start="current"))
     released.save_weights(tmp_path / "net.weights.h5")
     found = []
-    for records in (x, np.zeros_like(x)):
+    for rows in (x, np.zeros_like(x)):
         model = build()
-        model.fit(x, y, verbose=0)
+        fit(model, data, private_model(data, start="current"))
+        before = model.get_weights()
         model.load_weights(tmp_path / "net.weights.h5")
-        model.fit(records, y, shuffle=False, verbose=0)
+        model.fit(rows, y, shuffle=False, verbose=0)
         found.append(model.get_weights())
     for a, b in zip(*found):
         np.testing.assert_array_equal(a, b)
+    # Of the loaded release, not of the one it was compiled with.
+    released.compile(keras.optimizers.SGD(1.0))
+    released.fit(x, y, shuffle=False, verbose=0)
+    for a, b, old in zip(found[0], released.get_weights(), before):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+        assert np.abs(a - old).max() > 1e-3
+    # The non-private twin takes none.
+    with pytest.raises(ValueError, match="could not be loaded"):
+        build(unprotected=True).load_weights(tmp_path / "net.weights.h5")
 
 
 def test_a_released_net_below_is_in_the_same_ledger(data):
@@ -406,7 +457,7 @@ def test_other_forms_of_data(data, kind):
     found = []
     for form in (given, data):
         model = build(units=())
-        private = private_model(form, reproducible_noise=3)
+        private = private_model(form, seed=3)
         fit(model, data, private)
         found.append(model.get_weights())
     for a, b in zip(*found):
@@ -414,8 +465,8 @@ def test_other_forms_of_data(data, kind):
 
 
 def test_owners_and_reach_are_refused(data):
-    for arguments in ({"owners": np.arange(N) // 2}, {"reach": 1}):
-        private = private_model(data, **arguments)
+    for unit in (fm.Unit(owners=np.arange(N) // 2), fm.Unit(reach=1)):
+        private = private_model(data, unit=unit)
         with pytest.raises(ValueError, match="owners"):
             fit(build(), data, private)
 
@@ -476,7 +527,7 @@ def test_published_noise_is_that_of_theorem_6(data):
     scales, count = [], 0
     for seed in range(6):
         model = build(units=(), rounds=1)
-        private = published_model(data, reproducible_noise=seed)
+        private = published_model(data, seed=seed)
         exact = model.objective("l1", clipped=False)
         sums = exact.accumulate(exact.zero(), model.factors(*data))
         g, h = exact.unpack(exact.pack(sums, "l1"), "l1")
@@ -494,32 +545,37 @@ def test_published_noise_is_that_of_theorem_6(data):
 
 
 def test_sums_are_clipped_as_printed(data):
-    plan = ExpansionPlan(
-        build(units=(), sum_clip=2.0),
-        guarantee="published",
-        data=data,
-        ledger=fm.Ledger(fm.PrivacyBudget(1.0), neighbours="replace_one"),
-        noise=mechanisms.NoiseSource(),
-        shares=None,
-        planned_releases=1,
-        n_public=True,
-        ridge_factor=0.5,
-    )
-    size = plan._objective.num_weights
+    model = build(units=(), sum_clip=2.0)
+    objective = model.objective(clipped=False)
     for scale in (0.01, 10.0):
-        g = scale * np.ones(size)
+        g = scale * np.ones(objective.num_weights)
         expected = g / max(1.0, np.sum(g**2) / 2.0)
-        np.testing.assert_allclose(plan._clipped_sum(g), expected)
+        found = expansion_release._clipped_sum(model, objective, g)
+        np.testing.assert_allclose(found, expected)
+    # And so are those that a fit releases.
+    model = build(units=(), sum_clip=2.0, rounds=1)
+    exact = model.objective("l1", clipped=False)
+    sums = exact.accumulate(exact.zero(), model.factors(*data))
+    sums = exact.unpack(exact.pack(sums, "l1"), "l1")
+    private = published_model(data, epsilon=1e6)
+    fit(model, data, private)
+    for name, values in zip(("gradient", "curvature"), sums):
+        assert np.linalg.norm(values) > 10
+        np.testing.assert_allclose(
+            private.release.statistics[name],
+            values / (np.sum(values**2) / 2.0),
+            atol=2e-3,
+        )
 
 
 def test_published_and_proven_do_not_mix(data):
     model = build()
     fit(model, data, published_model(data))
-    with pytest.raises(ValueError, match="'published'"):
+    with pytest.raises(ValueError, match="published"):
         fit(model, data, private_model(data))
     other = build()
     fit(other, data, private_model(data))
-    with pytest.raises(ValueError, match="'proven'"):
+    with pytest.raises(ValueError, match="proven"):
         fit(other, data, published_model(data))
 
 
@@ -531,9 +587,7 @@ def test_a_second_published_callback_is_refused(data):
 
 
 def test_the_published_form_has_no_lots(data):
-    private = fm.callbacks.PrivateModel(
-        1.0, data=data, guarantee="published", batch_size=32
-    )
+    private = fm.callbacks.PrivateModel(1.0, data, fm.Published(lot=32))
     with pytest.raises(ValueError, match='lot="data"'):
         fit(build(), data, private)
 

@@ -13,7 +13,7 @@ from scipy import stats
 import keras_fm as fm
 from keras_fm import claims, mechanisms, relevance
 from keras_fm.callbacks import PrivateModel
-from keras_fm.callbacks.published_plan import PublishedPlan
+from keras_fm.training.published_plan import PublishedPlan
 
 EPSILON, BATCH, N = 2.0, 50, 300
 
@@ -83,48 +83,113 @@ KINDS = {
 both_kinds = pytest.mark.parametrize("kind", KINDS)
 
 
+def twin_of(model, optimizer="adam"):
+    twin = fm.models.unprotected_twin(model)
+    twin.compile(optimizer, fm.losses.TaylorCrossEntropy())
+    return twin
+
+
 @functools.cache
 def trained_weights(kind):
     build, records, _, _ = KINDS[kind]
-    model = build()
+    keras.utils.set_random_seed(0)
+    model = twin_of(build())
     model.fit(*records(), batch_size=BATCH, epochs=2, verbose=0)
     return model.get_weights()
 
 
 def pretrained(kind):
-    """A trained clone, as the callback wants it."""
-    clone = keras.models.clone_model(KINDS[kind][0]())
-    clone.set_weights(trained_weights(kind))
-    return clone
+    """A trained twin, as an adaptive layer wants it."""
+    twin = fm.models.unprotected_twin(KINDS[kind][0]())
+    twin.set_weights(trained_weights(kind))
+    return twin
 
 
-def published(seed=3, epsilon=EPSILON, **kwargs):
-    kwargs = {"batch_size": BATCH, "reproducible_noise": seed} | kwargs
-    return PrivateModel(epsilon, guarantee="published", **kwargs)
+def following(model, network, name="first"):
+    """The model, whose adaptive layer follows a network's relevance."""
+    model.get_layer(name).relevance_of(network)
+    return model
+
+
+def published(seed=3, epsilon=EPSILON, data=None, **fields):
+    return PrivateModel(
+        epsilon,
+        data,
+        fm.Published(**{"lot": BATCH} | fields),
+        reproducible_noise=seed,
+    )
+
+
+def fit(model, data, p, **kwargs):
+    return model.fit(
+        *data, batch_size=BATCH, callbacks=[p], verbose=0, **kwargs
+    )
 
 
 def fitted(kind="dense", epochs=1, make=None, **kwargs):
     """A model after one published fit, its callback and its records."""
     build, records, _, _ = KINDS[kind]
     data = records()
-    model = make or build()
-    p = published(data=data, pretrained=pretrained(kind), **kwargs)
-    model.fit(*data, batch_size=BATCH, epochs=epochs, callbacks=[p], verbose=0)
+    model = following(make or build(), pretrained(kind))
+    p = published(data=data, **kwargs)
+    fit(model, data, p, epochs=epochs)
     return model, p, data
 
 
-def plan_of(model, seed=3, epsilon=EPSILON, **kwargs):
-    ledger = fm.Ledger(fm.PrivacyBudget(epsilon), neighbours="replace_one")
-    settings = {
-        "ledger": ledger,
-        "noise": mechanisms.NoiseSource(seed),
-        "shares": None,
-        "batch_size": BATCH,
-        "orders": ("linear", "quadratic"),
-        "relevance_form": "paper",
-        "relevance_floor": 1e-5,
-    }
-    return PublishedPlan(model, **(settings | kwargs))
+def plan_of(
+    model,
+    seed=3,
+    epsilon=EPSILON,
+    data=None,
+    neighbours="replace_one",
+    noise=None,
+):
+    return PublishedPlan(
+        model,
+        data=data,
+        ledger=fm.Ledger(fm.PrivacyBudget(epsilon), neighbours=neighbours),
+        noise=noise or mechanisms.NoiseSource(seed),
+        guarantee=fm.Published(lot=BATCH),
+    )
+
+
+class Scales:
+    """A source of no noise that keeps the scales it is asked for."""
+
+    reproducible = False
+
+    def __init__(self):
+        self.asked = []
+
+    def generator(self):
+        return self
+
+    def laplace(self, loc, scale, shape):
+        self.asked.append(np.broadcast_to(scale, shape))
+        return np.zeros(shape)
+
+
+def released_average(model, average, name="first", n=N):
+    """The model, as if this were the relevance of its records."""
+    layer = model.get_layer(name)
+    layer._check_pretrained = lambda publishing: None
+    layer._average_relevance = lambda publishing: (np.ravel(average), n)
+    return model
+
+
+def input_scales(model, released=None, name="first", **kwargs):
+    """Scales of the noise on the inputs of a layer, in a new model."""
+    if released is not None:
+        released_average(model, released)
+    scales = Scales()
+    plan = plan_of(model, noise=scales, **kwargs)
+    names = [c.name for _, c in plan._open()]
+    plan.carry_out()
+    # One of the relevance; for the others input and bias, or two orders.
+    at = 0
+    for found in names[: names.index(name)]:
+        at += 1 if "relevance" in found else 2
+    return scales.asked[at]
 
 
 def hidden(layer):
@@ -171,43 +236,38 @@ def test_every_feature_has_the_papers_scale(kind):
     model, p, _ = fitted(kind)
     d = KINDS[kind][2]
     assert p.relevance.size == d and np.all(np.isfinite(p.relevance))
-    scales = plan_of(model).input_scales(p.relevance)
-    assert list(scales) == ["first"]
-    assert scales["first"].shape == model.input_shape[1:]
-    check_scales(
-        scales["first"], exact_scales(p.relevance, kind, Fraction(1, 2))
-    )
+    scales = input_scales(KINDS[kind][0](), p.relevance)
+    assert scales.shape == model.input_shape[1:]
+    check_scales(scales, exact_scales(p.relevance, kind, Fraction(1, 2)))
     # Less noise where the relevance is larger.
     order = np.argsort(np.abs(p.relevance).ravel())
-    assert np.all(np.diff(scales["first"].ravel()[order]) <= 0)
-    assert np.unique(scales["first"]).size > 1
+    assert np.all(np.diff(scales.ravel()[order]) <= 0)
+    assert np.unique(scales).size > 1
 
 
 def test_scales_under_add_remove_are_half():
-    model = dense_model()
-    ledger = fm.Ledger(fm.PrivacyBudget(EPSILON), neighbours="add_remove")
     released = np.array([0.5, -0.25, 0.1, 0.0, 1.0, 0.75])
-    made = plan_of(model, ledger=ledger).input_scales(released)["first"]
+    made = input_scales(dense_model(), released, neighbours="add_remove")
     check_scales(made, exact_scales(released, "dense", Fraction(1, 2), half=2))
 
 
 def test_the_floor_bounds_the_scales():
     released = np.array([0.5, -0.25, 0.1, 0.0, 1.0, 0.75])
-    plan = plan_of(dense_model(), relevance_floor=0.25)
-    made = plan.input_scales(released)["first"]
+    made = input_scales(dense_model(relevance_floor=0.25), released)
     check_scales(made, exact_scales(released, "dense", Fraction(1, 2), "0.25"))
     assert made[1] == made[2] == made[3] == made.max()
     # All below the floor: everything equal.
-    plan = plan_of(dense_model(), relevance_floor=9.0)
-    assert np.unique(plan.input_scales(released)["first"]).size == 1
+    made = input_scales(dense_model(relevance_floor=9.0), released)
+    assert np.unique(made).size == 1
 
 
 @both_kinds
 def test_a_fit_draws_what_the_plan_draws(kind):
     model, p, data = fitted(kind)
-    other = KINDS[kind][0]()
-    found = plan_of(other).carry_out(p.pretrained, data)
-    np.testing.assert_array_equal(found, p.relevance.ravel())
+    other = following(KINDS[kind][0](), pretrained(kind))
+    plan_of(other, data=data).carry_out()
+    np.testing.assert_array_equal(other.get_layer("first").relevance,
+                                  p.relevance)  # fmt: skip
     first, second = noises(model), noises(other)
     assert len(first) == len(second) == 4
     for a, b in zip(first, second):
@@ -222,10 +282,9 @@ def test_noise_follows_the_scales():
     # Fixed seed, the same draws on every backend. Mean of 400 |Laplace(1)|
     # is 1 +- 0.05, so a feature's false alarm is below 1e-4, and 2/3 and
     # 3/2 of a scale are rejected. Kolmogorov-Smirnov: false alarm 1e-3.
-    model = dense_model()
-    plan = plan_of(model, epsilon=1e6)
     average = np.array([1.0, 0.5, 0.25, 0.125, 0.01, 0.0])
-    plan.average_relevance = lambda pretrained, data: (average, N)
+    model = released_average(dense_model(), average)
+    plan = plan_of(model, epsilon=1e6)
     first, head = model.layers
     epsilon = Fraction(EPSILON)
     # Scales at EPSILON from a ledger that lets 400 releases pass.
@@ -234,7 +293,8 @@ def test_noise_follows_the_scales():
     for _ in range(400):
         for layer in (first, head):
             layer._hidden.variables.clear()
-        released = plan.carry_out(None, None)
+        plan.carry_out()
+        released = first.relevance
         drawn["relevance"].append(released - average)
         exact = exact_scales(released, "dense", epsilon / 4)
         scales = np.array([float(s) for s in exact])
@@ -277,13 +337,14 @@ def test_noise_of_many_features_in_one_fit():
             fm.layers.PrivateDense(2),
         ]
     )
-    plan = plan_of(model)
     average = np.geomspace(1e-3, 1, d)
-    plan.average_relevance = lambda pretrained, data: (average, 10**9)
-    released = plan.carry_out(None, None)
+    plan_of(released_average(model, average, n=10**9)).carry_out()
+    released = model.layers[0].relevance
     np.testing.assert_allclose(released, average, atol=1e-3)
     drawn = hidden(model.layers[0])["input_noise"]
-    own = drawn / plan.input_scales(released)["first"]
+    for layer in model.layers:
+        layer._hidden.variables.clear()
+    own = drawn / input_scales(model, released)
     assert stats.kstest(own, stats.laplace.cdf).pvalue > 1e-3
     for wrong in (2 / 3, 3 / 2):
         cdf = stats.laplace(scale=wrong).cdf
@@ -297,7 +358,7 @@ def test_per_step_keeps_the_scales_instead_of_a_draw(kind):
     make = KINDS[kind][0](noise="per_step")
     model, p, _ = fitted(kind, make=make)
     kept = hidden(model.layers[0])
-    scales = plan_of(model).input_scales(p.relevance)["first"]
+    scales = input_scales(KINDS[kind][0](), p.relevance)
     np.testing.assert_allclose(kept["input_noise"], scales, rtol=1e-6)
     bias = KINDS[kind][3] / 0.5 / BATCH
     np.testing.assert_allclose(kept["bias_noise"], bias, rtol=1e-6)
@@ -307,8 +368,8 @@ def test_per_step_keeps_the_scales_instead_of_a_draw(kind):
 def test_training_sees_the_shifted_inputs_and_the_perturbed_loss():
     x, y = (a[:BATCH] for a in dense_records())
     model = dense_model(keras.optimizers.SGD(0.0))
-    p = published(data=(x, y), pretrained=pretrained("dense"))
-    loss = model.fit(x, y, batch_size=BATCH, callbacks=[p], verbose=0)
+    following(model, pretrained("dense"))
+    loss = fit(model, (x, y), published(data=(x, y)))
     first, head = (hidden(layer) for layer in model.layers)
     kernel, bias, out, out_bias = model.get_weights()
     plain = dense_model()
@@ -327,20 +388,25 @@ def test_training_sees_the_shifted_inputs_and_the_perturbed_loss():
 # The relevance --------------------
 
 
+def average_of(model, network, data):
+    layer = following(model, network).get_layer("first")
+    return layer._average_relevance(plan_of(model, data=data))
+
+
 @both_kinds
 def test_average_relevance_is_that_of_the_pretrained_network(kind):
     build, records, d, _ = KINDS[kind]
     x, y = records()
     model = build()
     network = pretrained(kind)
-    average, count = plan_of(model).average_relevance(network, (x, y))
+    average, count = average_of(model, network, (x, y))
     assert count == N and average.shape == (d,)
     rows = relevance.layer_wise(network, x).reshape(N, d)
     wanted = claims.normalised_relevance(rows).mean(axis=0)
     np.testing.assert_allclose(average, wanted, atol=1e-5)
     assert np.all((average >= 0) & (average <= 1))
     # It depends on the network, not on the model to be trained.
-    other = plan_of(model).average_relevance(build(), (x, y))[0]
+    other = average_of(model, build(), (x, y))[0]
     assert np.abs(other - average).max() > 1e-3
 
 
@@ -357,7 +423,7 @@ def test_relevance_is_taken_at_the_perturbed_layer():
     )
     x, y = dense_records()
     x = x.reshape(N, 3, 2)
-    found = plan_of(model).average_relevance(model, (x, y))[0]
+    found = average_of(model, model, (x, y))[0]
     rows = relevance.layer_wise(model, x).transpose(0, 2, 1).reshape(N, 6)
     wanted = claims.normalised_relevance(rows).mean(axis=0)
     np.testing.assert_allclose(found, wanted, atol=1e-5)
@@ -375,7 +441,9 @@ def exact_average(form, x, network):
 def test_relevance_is_normalised_before_the_noise(form):
     data = dense_records()
     network = pretrained("dense")
-    found = plan_of(dense_model(), relevance_form=form).carry_out(network, data)
+    model = following(dense_model(relevance_form=form), network)
+    plan_of(model, data=data).carry_out()
+    found = model.get_layer("first").relevance
     noise = mechanisms.NoiseSource(3).generator().laplace(0.0, 0.08, 6)
     wanted = exact_average(form, data[0], network)
     np.testing.assert_allclose(found, wanted + noise, atol=1e-5)
@@ -383,7 +451,7 @@ def test_relevance_is_normalised_before_the_noise(form):
 
 def test_relevance_form_reaches_the_fit():
     _, paper, data = fitted()
-    _, code, _ = fitted(relevance_form="code")
+    _, code, _ = fitted(make=dense_model(relevance_form="code"))
     network = pretrained("dense")
     np.testing.assert_allclose(
         paper.relevance - code.relevance,
@@ -400,8 +468,8 @@ def test_any_model_with_the_same_inputs_will_do():
         [keras.Input((6,)), keras.layers.Dense(5, "relu"),
          keras.layers.Dense(3, "softmax")]
     )  # fmt: skip
-    model, p = dense_model(), published(data=data, pretrained=network)
-    model.fit(*data, batch_size=BATCH, callbacks=[p], verbose=0)
+    model, p = following(dense_model(), network), published(data=data)
+    fit(model, data, p)
     rows = relevance.layer_wise(network, data[0])
     average = claims.normalised_relevance(rows).mean(axis=0)
     noise = mechanisms.NoiseSource(3).generator().laplace(0.0, 0.08, 6)
@@ -472,8 +540,8 @@ def test_a_secret_seed_is_not_labelled_reproducible():
 
 
 def test_the_plan_reads_nothing():
-    p = published(data=Unreadable(), pretrained=Unreadable())
-    text = p.plan(dense_model())
+    p = published(data=Unreadable())
+    text = p.plan(following(dense_model(), Unreadable()))
     assert "first (relevance) (claimed): claimed_epsilon 0.5" in text
     assert "head (claimed): claimed_epsilon 1, laplace_scale 33.75" in text
     assert not p.ledger.entries
@@ -482,8 +550,8 @@ def test_the_plan_reads_nothing():
 def test_second_fit_draws_and_charges_nothing():
     model, p, data = fitted(epochs=2)
     first, released = noises(model), p.relevance.copy()
-    p.data = p.pretrained = Unreadable()
-    model.fit(*data, batch_size=BATCH, callbacks=[p], verbose=0)
+    p.data = Unreadable()
+    fit(following(model, Unreadable()), data, p)
     for a, b in zip(first, noises(model)):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(p.relevance, released)
@@ -495,7 +563,7 @@ def test_a_new_callback_on_a_perturbed_model_is_refused():
     model, _, data = fitted()
     p = published(data=data)
     with pytest.raises(ValueError, match="noise of another PrivateModel"):
-        model.fit(*data, batch_size=BATCH, callbacks=[p], verbose=0)
+        fit(model, data, p)
 
 
 # Fewer perturbations --------------------
@@ -506,12 +574,12 @@ def test_identical_noise_keeps_equal_shares(kind):
     build, records, _, sensitivity = KINDS[kind]
     data, model = records(), build(adaptive=False)
     p = published()
-    model.fit(*data, batch_size=BATCH, callbacks=[p], verbose=0)
+    fit(model, data, p)
     entries = p.ledger.entries
     assert [e.name for e in entries] == ["first", "head"]
     assert [e.mechanism["claimed_epsilon"] for e in entries] == [1.0, 1.0]
     assert p.relevance is None
-    scales = plan_of(model).input_scales(None)["first"]
+    scales = input_scales(build(adaptive=False))
     assert scales.shape == model.input_shape[1:]
     np.testing.assert_allclose(scales, sensitivity / 1.0 / BATCH, rtol=1e-15)
     assert p.ledger.epsilon() == np.inf
@@ -531,18 +599,21 @@ def test_adaptive_beside_identical_layers_share_equally():
     assert plan.epsilons == {
         "first (relevance)": 0.5, "first": 0.5, "second": 0.5, "head": 0.5,
     }  # fmt: skip
-    scales = plan.input_scales(np.array([1.0, 2, 3, 4, 5, 6]))
-    assert np.unique(scales["first"]).size == 6
-    np.testing.assert_allclose(scales["second"], 2 * 5 * 4 / 0.5 / BATCH)
+    average = np.array([1.0, 2, 3, 4, 5, 6])
+    assert np.unique(input_scales(model, average)).size == 6
+    for layer in model.layers:
+        layer._hidden.variables.clear()
+    scales = input_scales(model, average, name="second")
+    np.testing.assert_allclose(scales, 2 * 5 * 4 / 0.5 / BATCH)
 
 
 def test_linear_order_alone_leaves_the_quadratic_noise_zero():
-    model, p, _ = fitted(published_orders=("linear",))
+    model, p, _ = fitted(orders=("linear",))
     head = hidden(model.layers[-1])
     assert np.all(head["linear_noise"] != 0)
     assert np.all(head["quadratic_noise"] == 0)
     assert "on the linear coefficients" in p.ledger.entries[2].reads
-    model, _, _ = fitted(published_orders=("quadratic",))
+    model, _, _ = fitted(orders=("quadratic",))
     head = hidden(model.layers[-1])
     assert np.all(head["linear_noise"] == 0)
     assert np.all(head["quadratic_noise"] != 0)
@@ -592,12 +663,14 @@ def test_no_noise_in_a_file_and_a_loaded_model_predicts_the_same(
     np.testing.assert_array_equal(
         loaded.predict(data[0], verbose=0), model.predict(data[0], verbose=0)
     )
+    with pytest.raises(ValueError, match="has no release, so training it"):
+        loaded.fit(*data, batch_size=BATCH, verbose=0)
 
 
 @both_kinds
 def test_inference_has_no_noise(kind):
     model, _, (x, _) = fitted(kind)
-    plain = KINDS[kind][0]()
+    plain = twin_of(KINDS[kind][0]())
     plain.set_weights(model.get_weights())
     np.testing.assert_array_equal(
         model.predict(x, verbose=0), plain.predict(x, verbose=0)
@@ -610,20 +683,32 @@ def test_inference_has_no_noise(kind):
 
 
 def refused(match, p, model=None, data=None, error=ValueError):
-    model = model or dense_model()
+    model = model or following(dense_model(), dense_model())
     with pytest.raises(error, match=match):
-        model.fit(*(data or dense_records()), batch_size=BATCH, callbacks=[p],
-                  verbose=0)  # fmt: skip
+        fit(model, data or dense_records(), p)
     assert not p.ledger.entries, "something was charged"
     assert p.relevance is None and not noises(model)
 
 
+def test_without_its_noise_it_does_not_train():
+    model, data = dense_model(), dense_records()
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="'first' has no release, so train"):
+        model.fit(*data, batch_size=BATCH, verbose=0)
+    for a, b in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(a, b)
+    # And what was trained without is never perturbed.
+    twin = pretrained("dense")
+    twin.compile("adam", fm.losses.TaylorCrossEntropy())
+    refused("built with `unprotected=True`", published(data=data), twin)
+
+
 def test_missing_network_or_records():
-    network, data = dense_model(), dense_records()
-    match = r"Layer 'first' has `adaptive=True`.*`pretrained=clone, data="
-    refused(match, published(data=data))
-    refused(match, published(pretrained=network))
+    data = dense_records()
+    match = r"Layer 'first' has `adaptive=True`.*relevance_of\(twin\)`"
+    refused(match, published(data=data), dense_model())
     refused(match, published())
+    refused(match, published(), dense_model())
     refused(match, published(), conv_model(), image_records())
 
 
@@ -637,16 +722,15 @@ def test_a_network_of_other_inputs():
             fm.layers.PrivateDense(3),
         ]
     )
-    refused("has 5 entries, but layer 'first' has 6 input feat.*clone_model",
-            published(data=data, pretrained=wide))  # fmt: skip
+    refused("has 5 entries, but layer 'first' has 6 input feat.*unprotected",
+            published(data=data), following(dense_model(), wide))  # fmt: skip
     narrow = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
-    refused("must have the model's inputs",
-            published(data=data, pretrained=narrow))  # fmt: skip
-    refused("must be a built and trained Keras model",
-            published(data=data, pretrained="net"))  # fmt: skip
+    refused("must have the model's inputs", published(data=data),
+            following(dense_model(), narrow))  # fmt: skip
+    refused("must be a built and trained Keras model", published(data=data),
+            following(dense_model(), "net"))  # fmt: skip
     empty = (data[0][:0], data[1][:0])
-    refused("holds no record",
-            published(data=empty, pretrained=dense_model()))  # fmt: skip
+    refused("holds no record", published(data=empty))
 
 
 def test_a_network_without_rules():
@@ -654,8 +738,8 @@ def test_a_network_without_rules():
         [keras.Input((6,)), keras.layers.Reshape((6, 1)),
          keras.layers.LSTM(3)]
     )  # fmt: skip
-    refused("LSTM.*no relevance rule",
-            published(data=dense_records(), pretrained=network))  # fmt: skip
+    refused("LSTM.*no relevance rule", published(data=dense_records()),
+            following(dense_model(), network))  # fmt: skip
 
 
 def test_two_adaptive_layers():
@@ -667,14 +751,14 @@ def test_two_adaptive_layers():
             fm.layers.PrivateDense(3),
         ]
     )
-    p = published(data=Unreadable(), pretrained=dense_model())
+    following(following(model, dense_model(), "one"), dense_model(), "two")
+    p = published(data=Unreadable())
     refused(r"Only one layer.*\['one', 'two'\]", p, model)
 
 
 def test_wrong_number_of_shares():
     for shares in ((0.5, 0.5), (0.25,) * 4):
-        p = published(data=Unreadable(), pretrained=dense_model(),
-                      shares=shares)  # fmt: skip
+        p = published(data=Unreadable(), shares=shares)
         refused("`shares` must hold one share.*'first \\(relevance\\)'", p)
     refused("`shares` must hold one share",
             published(shares=(0.25, 0.25, 0.5)),
@@ -682,7 +766,7 @@ def test_wrong_number_of_shares():
 
 
 def test_a_spent_budget_reads_nothing():
-    p = published(data=Unreadable(), pretrained=dense_model())
+    p = published(data=Unreadable())
     p.ledger.charge(
         [
             fm.LedgerEntry(
@@ -695,42 +779,54 @@ def test_a_spent_budget_reads_nothing():
             )
         ]
     )
-    model = dense_model()
+    model = following(dense_model(), dense_model())
     with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
-        model.fit(*dense_records(), batch_size=BATCH, callbacks=[p], verbose=0)
+        fit(model, dense_records(), p)
     assert len(p.ledger.entries) == 1 and not noises(model)
 
 
 def test_another_lot_size():
-    p = published(data=Unreadable(), pretrained=dense_model(), batch_size=49)
+    p = published(data=Unreadable(), lot=49)
     refused("same `batch_size`.*49 and 50", p)
 
 
 @pytest.mark.parametrize(
-    "kwargs, match",
+    "fields, match",
     [
         ({"shares": (0.5, 0.5, 0.5)}, "greater than 0 and sum to 1"),
         ({"shares": (0.0, 0.5, 0.5)}, "greater than 0 and sum to 1"),
         ({"shares": (-0.5, 0.5, 1.0)}, "greater than 0 and sum to 1"),
         ({"shares": (float("nan"), 0.5, 0.5)}, "greater than 0 and sum"),
         ({"shares": ()}, "greater than 0 and sum to 1"),
+        ({"orders": ()}, "`orders`.*must name"),
+        ({"orders": ("cubic",)}, "`orders`.*must name"),
+        ({"lot": 0}, "pass the `batch_size`"),
+    ],
+)
+def test_bad_arguments(fields, match):
+    with pytest.raises(ValueError, match=match):
+        published(**fields)
+
+
+@pytest.mark.parametrize(
+    "arguments, match",
+    [
         ({"relevance_form": "both"}, "`relevance_form` must be one of"),
         ({"relevance_floor": 0.0}, "`relevance_floor` must be.*floor=0.0"),
         ({"relevance_floor": float("inf")}, "`relevance_floor`"),
-        ({"published_orders": ()}, "`published_orders` must name"),
-        ({"published_orders": ("cubic",)}, "`published_orders` must name"),
-        ({"batch_size": 0}, "pass the `batch_size`"),
     ],
 )
-def test_bad_arguments(kwargs, match):
+def test_bad_arguments_of_a_perturbed_layer(arguments, match):
     with pytest.raises(ValueError, match=match):
-        published(**kwargs)
+        dense_model(**arguments)
+    with pytest.raises(ValueError, match=match):
+        conv_model(**arguments)
 
 
 def test_a_proven_model_refuses_perturbed_convolutions():
     x, y = image_records()
     model = conv_model(adaptive=False)
-    p = PrivateModel(fm.PrivacyBudget(3.0, 1e-5), data=(x, y))
+    p = PrivateModel(fm.PrivacyBudget(3.0, 1e-5), (x, y))
     with pytest.raises(
         ValueError,
         match=r"'first' \(PerturbedConv2D\) cannot be part of a proven "

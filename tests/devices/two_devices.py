@@ -37,13 +37,13 @@ def fit(guarantee):
     private = fm.callbacks.PrivateModel(
         fm.PrivacyBudget(2.0, 1e-5),
         data=(X, Y),
+        guarantee=fm.Proven(start="current"),
         reproducible_noise=0,
-        start="current",
     )
     if guarantee == "published":
         first = fm.layers.PerturbedAffine(32, activation="relu")
         private = fm.callbacks.PrivateModel(
-            100.0, guarantee="published", batch_size=100, reproducible_noise=0
+            100.0, guarantee=fm.Published(lot=100), reproducible_noise=0
         )
     model = keras.Sequential(
         [

@@ -62,7 +62,7 @@ def moved(model, before):
 def twin(order):
     """Without noise, in batches of which the last is smaller."""
     kwargs = {"order": 2, "curvature_clip": 1.0} if order == 2 else {}
-    model = build(keras.optimizers.SGD(0.5), **kwargs)
+    model = build(keras.optimizers.SGD(0.5), unprotected=True, **kwargs)
     before = model.get_weights()
     history = model.fit(X, Y, batch_size=60, verbose=0, shuffle=False)
     losses = history.history["loss"]
@@ -73,7 +73,7 @@ def twin(order):
 
 def steps():
     """Two noisy steps, and two that are not paid for."""
-    model = build(keras.optimizers.SGD(1.0), clip=0.05)
+    model = build(keras.optimizers.SGD(1.0), clip=0.05, unprotected=True)
     before = model.get_weights()
     # Sums move a weight by about 0.5, noise by about 0.1.
     model.perturb(20.0, 10.0, steps=2, seed=3)
@@ -92,14 +92,20 @@ def private():
     return moved(model, before), entry.mechanism, model
 
 
+def expansion(**kwargs):
+    keras.utils.set_random_seed(0)
+    model = fm.models.FunctionalNet((64,), [keras.layers.Dense(10)], **kwargs)
+    model.compile(keras.optimizers.SGD(0.1))
+    return model
+
+
 def network():
     """A FunctionalNet: its own expansion, then a released quadratic."""
-    keras.utils.set_random_seed(0)
-    model = fm.models.FunctionalNet((64,), [keras.layers.Dense(10)])
-    model.compile(keras.optimizers.SGD(0.1))
+    model = expansion(unprotected=True)
     before = model.get_weights()
     model.fit(X, Y, batch_size=60, verbose=0, shuffle=False)
     found = [moved(model, before)]
+    model = expansion()
     start = model.get_weights()
     shape = (65, 10)
     model.set_release([np.ones(shape)], [np.ones(shape)], "{}")
@@ -111,7 +117,11 @@ def energies():
     """Boltzmann machines whose losses are their own, without random parts."""
     keras.utils.set_random_seed(0)
     model = fm.models.PrivateCDBN(
-        (8, 8, 1), None, maps=((3, 3),), guarantee="published"
+        (8, 8, 1),
+        None,
+        maps=((3, 3),),
+        guarantee="published",
+        unprotected=True,
     )
     rbm = model.energy_model(contrast="absolute")
     rbm.compile(keras.optimizers.SGD(1.0))
@@ -150,7 +160,7 @@ def refusals():
         lambda: model.fit(batches(207), callbacks=[callback], verbose=0)
     ]
     if BACKEND == "tensorflow":
-        noisy = build(keras.optimizers.SGD(1.0))
+        noisy = build(keras.optimizers.SGD(1.0), unprotected=True)
         noisy.perturb(1.0, 10.0, steps=2)
         attempts += [
             lambda: noisy.train_on_batch(X, Y),
@@ -181,7 +191,7 @@ def main():
         devices, scope = len(keras.distribution.list_devices()), None
     else:
         global OUTSIDE
-        OUTSIDE = build(keras.optimizers.SGD(1.0))
+        OUTSIDE = build(keras.optimizers.SGD(1.0), unprotected=True)
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
         devices, scope = strategy.num_replicas_in_sync, strategy.scope()
     with scope or contextlib.nullcontext():

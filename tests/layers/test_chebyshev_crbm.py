@@ -6,7 +6,14 @@ import zipfile
 import keras
 import numpy as np
 import pytest
-from layer_checks import POLICIES, check_layer, check_saved
+from layer_checks import (
+    POLICIES,
+    check_layer,
+    check_pretrained,
+    check_promise,
+    check_refuses,
+    check_saved,
+)
 from scipy import special, stats
 
 from keras_fm import polynomials
@@ -531,8 +538,12 @@ def test_noise_shifts_the_coefficients_while_training(kwargs, powers):
     assert layer.noise_shapes == {"coefficient_noise": (powers + 1, 3)}
     x = images()
     clean = array(layer(x))
-    np.testing.assert_array_equal(array(layer(x, training=True)), clean)
+    twin = published(unprotected=True, **kwargs)
+    twin.set_weights(layer.get_weights())
+    np.testing.assert_array_equal(array(twin(x, training=True)), clean)
     assert layer.is_published and not layer.is_perturbed
+    with pytest.raises(ValueError, match="use the records unprotected"):
+        layer(x, training=True)
     noise = noise_for(layer)
     layer.fix_noise(**noise)
     assert layer.is_perturbed and not layer.objective_in_use
@@ -595,8 +606,8 @@ def test_noise_is_drawn_once_or_at_every_step():
 def test_per_step_noise_keeps_scales_and_the_other_a_draw():
     drawn = []
 
-    def laplace(loc, scale, shape):
-        drawn.append((loc, scale, shape))
+    def laplace(scale, shape):
+        drawn.append((scale, shape))
         return np.full(shape, 7.0)
 
     made = published(noise="per_step").noise_of(0.5, (8, 3), laplace)
@@ -604,14 +615,14 @@ def test_per_step_noise_keeps_scales_and_the_other_a_draw():
     assert not drawn
     made = published().noise_of(0.5, (8, 3), laplace)
     np.testing.assert_array_equal(made, np.full((8, 3), 7.0))
-    assert drawn == [(0.0, 0.5, (8, 3))] and made.dtype == np.float32
+    assert drawn == [(0.5, (8, 3))] and made.dtype == np.float32
 
 
 @pytest.fixture
 def fixed_seed(monkeypatch):
     # The layer takes its seed from the operating system.
     monkeypatch.setattr(
-        "keras_fm.layers.hidden_state.secrets.randbits", lambda bits: 20170
+        "keras_fm.parts.hidden_state.secrets.randbits", lambda bits: 20170
     )
 
 
@@ -716,9 +727,12 @@ def test_noise_reaches_no_file_config_or_repr(noise, tmp_path):
     for value in secret[secret % 1 != 0]:
         for text in texts:
             assert f"{value:.4g}" not in text and repr(value) not in text
-    loaded = keras.saving.load_model(tmp_path / "m.keras").layers[0]
-    assert not loaded.is_perturbed
-    assert not keras.models.clone_model(model).layers[0].is_perturbed
+    for other in (
+        keras.saving.load_model(tmp_path / "m.keras"),
+        keras.models.clone_model(model),
+    ):
+        assert not other.layers[0].is_perturbed
+        check_refuses(other, images())
 
 
 @pytest.mark.parametrize("sensitivity", ["paper", "code"])
@@ -869,7 +883,13 @@ def test_clip_holds_large_and_zero_records(policy):
         [
             keras.Input(SHAPE),
             keras.layers.Rescaling(0.0),
-            built(patch_bound=1.0, clip=True, trainable=True, dtype=policy),
+            built(
+                patch_bound=1.0,
+                clip=True,
+                trainable=True,
+                dtype=policy,
+                unprotected=True,
+            ),
         ]
     )
     model.compile("sgd", "mse", run_eagerly=BACKEND == "tensorflow")
@@ -1018,7 +1038,8 @@ def test_it_is_a_keras_citizen(kwargs, tmp_path):
     def make(**more):
         return ChebyshevCRBM(4, (3, 2), **kwargs, **more)
 
-    check_layer(make, images(3), trainable_fit=bool(kwargs.get("trainable")))
+    fit = bool(kwargs.get("trainable"))
+    check_layer(make, images(3), trainable_fit=fit, private=True)
     check_saved(make(), images(3), tmp_path / "m.keras")
     layer = make()
     assert layer.compute_output_shape((None, None, 4, 2)) == (
@@ -1033,6 +1054,18 @@ def test_it_is_a_keras_citizen(kwargs, tmp_path):
     config = layer.get_config()
     for name, value in kwargs.items():
         assert np.array_equal(config[name], value)
+
+
+@pytest.mark.parametrize("fit", [False, True])
+def test_it_does_not_train_unprotected(fit, tmp_path):
+    def make(**more):
+        return ChebyshevCRBM(4, 2, trainable=fit, **more)
+
+    check_promise(make, images(3), tmp_path, trainable_fit=fit)
+
+
+def test_a_release_lasts_as_long_as_its_weights(tmp_path):
+    check_pretrained(lambda **k: ChebyshevCRBM(4, 2, **k), images(3), tmp_path)
 
 
 def test_config_has_every_argument():
@@ -1053,7 +1086,7 @@ def with_conditions(**kwargs):
 
 
 def test_a_functional_model_with_conditions(tmp_path):
-    model = with_conditions(trainable=True)
+    model = with_conditions(trainable=True, unprotected=True)
     x = [images(8), np.random.default_rng(0).normal(size=(8, 3))]
     x[1] = x[1].astype("float32")
     layer = model.get_layer("crbm")
@@ -1149,7 +1182,7 @@ def test_compiled_training():
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="needs TensorFlow")
 def test_tf_data():
     tf = pytest.importorskip("tensorflow")
-    model = with_conditions(trainable=True)
+    model = with_conditions(trainable=True, unprotected=True)
     x = (images(10), np.ones((10, 3), "float32"))
     data = tf.data.Dataset.from_tensor_slices((x, np.zeros((10, 16)))).batch(4)
     model.compile("sgd", "mse")

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layer_checks import POLICIES, check_layer, check_saved
+from layer_checks import (
+    POLICIES,
+    came_to_be,
+    check_layer,
+    check_refuses,
+    check_saved,
+)
 
 from keras_fm.layers.dp_pca import DPPCA
 from keras_fm.mechanisms import GaussianMechanism, NoiseSource
@@ -153,6 +159,7 @@ def test_a_model_that_is_frozen_and_thawed_does_not_train_it():
     assert not layer.trainable_weights and not layer.is_published
     assert not any(w.trainable for w in layer.weights)
     assert len(model.trainable_weights) == 2
+    layer.mark_released("{}")
     before = layer.get_weights()
     model.compile("sgd", "mse")
     model.fit(X, np.ones((5, 1)), verbose=0)
@@ -160,9 +167,41 @@ def test_a_model_that_is_frozen_and_thawed_does_not_train_it():
         np.testing.assert_array_equal(weight, kept)
 
 
+def with_head():
+    return keras.Sequential(
+        [keras.Input((7,)), DPPCA(3), keras.layers.Dense(1)]
+    )
+
+
+def test_nothing_is_trained_above_it_before_its_release(tmp_path):
+    """Its inputs are records, which a layer above would learn from."""
+    for model in came_to_be(with_head(), tmp_path / "m.keras"):
+        words = ["DPPCA has no non-private twin", "PrivateModel(budget"]
+        check_refuses(model, X, words=words)
+
+
+def test_other_weights_take_its_release_away(tmp_path):
+    model = with_head()
+    layer = model.layers[0]
+    learned(layer, records())
+    layer.mark_released('{"entries": []}')
+    for other in came_to_be(model, tmp_path / "m.keras"):
+        found = other.layers[0]
+        # A clone has other weights; a file and a deep copy have the same.
+        same = np.array_equal(array(found.kernel), array(layer.kernel))
+        assert found.is_released == same
+        assert found.ledger_json == ('{"entries": []}' if same else None)
+    layer.set_weights(layer.get_weights())
+    assert layer.is_released
+    layer.set_weights([w + 1e-3 for w in layer.get_weights()])
+    check_refuses(model, X, words=["It was released, but its weights"])
+
+
 def test_what_it_cannot_be():
     with pytest.raises(ValueError, match="cannot be trained"):
         DPPCA(3, trainable=True)
+    with pytest.raises(ValueError, match="has no non-private twin"):
+        DPPCA(3, unprotected=True)
     for shape in ((None, 2), (None, None)):
         with pytest.raises(ValueError, match="at least `units`"):
             DPPCA(3).build(shape)

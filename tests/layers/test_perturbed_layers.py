@@ -6,7 +6,12 @@ import zipfile
 import keras
 import numpy as np
 import pytest
-from layer_checks import check_layer, check_saved
+from layer_checks import (
+    check_layer,
+    check_promise,
+    check_refuses,
+    check_saved,
+)
 from scipy import stats
 
 from keras_fm.layers.perturbed_affine import PerturbedAffine
@@ -29,7 +34,7 @@ def built(layer, shape):
 def fixed_seed(monkeypatch):
     # The layer takes its seed from the operating system.
     monkeypatch.setattr(
-        "keras_fm.layers.hidden_state.secrets.randbits", lambda bits: 20170
+        "keras_fm.parts.hidden_state.secrets.randbits", lambda bits: 20170
     )
 
 
@@ -67,8 +72,12 @@ def fixed_seed(monkeypatch):
     ],
 )
 def test_layers_are_keras_citizens(make, inputs, tmp_path):
-    check_layer(make, inputs)
+    check_layer(make, inputs, private=True)
     check_saved(make(), inputs, tmp_path / "m.keras")
+
+
+def test_a_convolution_does_not_train_unprotected(tmp_path):
+    check_promise(lambda **k: PerturbedConv2D(4, 3, **k), IMAGES, tmp_path)
 
 
 # PerturbedConv2D is Conv2D --------------------
@@ -79,7 +88,8 @@ def test_layers_are_keras_citizens(make, inputs, tmp_path):
 @pytest.mark.parametrize("kernel_size", [1, 3, (5, 2)])
 def test_conv_equals_keras_without_noise(padding, strides, kernel_size):
     kwargs = {"strides": strides, "padding": padding, "activation": "relu"}
-    layer = built(PerturbedConv2D(4, kernel_size, **kwargs), (7, 6, 2))
+    layer = PerturbedConv2D(4, kernel_size, unprotected=True, **kwargs)
+    built(layer, (7, 6, 2))
     conv = built(keras.layers.Conv2D(4, kernel_size, **kwargs), (7, 6, 2))
     bias = np.linspace(-1, 1, 4)
     layer.set_weights([layer.get_weights()[0], bias])
@@ -350,8 +360,8 @@ def test_a_loaded_or_cloned_layer_carries_no_noise(tmp_path):
     for other in (loaded, clone):
         assert other.layers[0].noise == "per_step"
         assert not other.layers[0].is_perturbed
-    x = zeros("affine", 4)
-    assert np.all(array(loaded(x, training=True)) == 0)
+        # Noise is in no file and no copy: what it protected rests.
+        check_refuses(other, zeros("affine", 4))
 
 
 # Bound of perturbed inputs --------------------
@@ -366,7 +376,8 @@ def test_input_bound_clips_only_perturbed_training(kind):
     assert {-10.0, 10.0} <= set(np.unique(made))
     assert np.all(array(layer(x)) == 25)
     # A bound without noise changes nothing.
-    plain = built(PerturbedAffine(400, input_bound=10), (400,))
+    plain = PerturbedAffine(400, input_bound=10, unprotected=True)
+    built(plain, (400,))
     plain.set_weights([np.eye(400), np.zeros(400)])
     x = zeros("affine", 400) + 25
     assert np.all(array(plain(x, training=True)) == 25)
@@ -378,6 +389,25 @@ def test_input_bound_leaves_the_bias_noise_alone():
     layer.fix_noise(np.array([5.0, -5.0, 0.5]), np.full(3, 100.0))
     made = array(layer(zeros("affine", 3), training=True))
     np.testing.assert_allclose(made[0], [102.0, 98.0, 100.5], rtol=1e-6)
+
+
+# Relevance --------------------
+
+
+def test_the_other_network_is_no_part_of_the_layer(tmp_path):
+    other = keras.Sequential([keras.Input((7,)), keras.layers.Dense(50)])
+    layer = PerturbedAffine(
+        4, adaptive=True, relevance_form="code", relevance_floor=1e-3
+    )
+    model = keras.Sequential([keras.Input((7,)), layer])
+    layer.relevance_of(other)
+    assert len(model.weights) == 2
+    model.save(tmp_path / "m.keras")
+    with zipfile.ZipFile(tmp_path / "m.keras") as archive:
+        assert "Dense" not in archive.read("config.json").decode()
+    loaded = keras.saving.load_model(tmp_path / "m.keras").layers[0]
+    assert loaded.relevance_form == "code" and loaded.relevance_floor == 1e-3
+    assert loaded.relevance is None and len(loaded.weights) == 2
 
 
 # Half precision --------------------
@@ -407,6 +437,9 @@ def test_per_step_noise_under_a_half_policy(policy):
         ({"input_bound": -1.0}, "`input_bound` must be"),
         ({"input_bound": float("nan")}, "`input_bound` must be"),
         ({"input_bound": float("inf")}, "`input_bound` must be"),
+        ({"relevance_form": "mean"}, "`relevance_form` must be one of.*'mean'"),
+        ({"relevance_floor": 0.0}, "`relevance_floor` must be a finite.*0.0"),
+        ({"relevance_floor": float("nan")}, "`relevance_floor` must be"),
     ],
 )
 def test_bad_arguments_of_both(kwargs, match):

@@ -5,7 +5,14 @@ import zipfile
 import keras
 import numpy as np
 import pytest
-from layer_checks import POLICIES, check_layer, check_saved
+from layer_checks import (
+    POLICIES,
+    check_layer,
+    check_pretrained,
+    check_promise,
+    check_refuses,
+    check_saved,
+)
 
 from keras_fm.layers.private_encoder import PrivateEncoder
 from keras_fm.objectives import ReconstructionObjective
@@ -52,7 +59,7 @@ def test_it_is_a_keras_citizen(kwargs, fit, tmp_path):
     def make(**more):
         return PrivateEncoder(4, **kwargs, **more)
 
-    check_layer(make, X, trainable_fit=fit)
+    check_layer(make, X, trainable_fit=fit, private=True)
     check_saved(make(), X, tmp_path / "m.keras")
     layer = make()
     assert layer.compute_output_shape((None, 7)) == (None, 4)
@@ -61,6 +68,20 @@ def test_it_is_a_keras_citizen(kwargs, fit, tmp_path):
     )
     assert loaded.get_config() == layer.get_config()
     assert loaded.trainable == bool(kwargs.get("trainable"))
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"tied": True, "trainable": True}])
+def test_it_does_not_train_unprotected(kwargs, tmp_path):
+    fit = bool(kwargs)
+
+    def make(**more):
+        return PrivateEncoder(4, **kwargs, **more)
+
+    check_promise(make, X, tmp_path, trainable_fit=fit)
+
+
+def test_a_release_lasts_as_long_as_its_weights(tmp_path):
+    check_pretrained(lambda **k: PrivateEncoder(3, **k), X, tmp_path)
 
 
 def test_weights_by_form():
@@ -79,7 +100,7 @@ def test_weights_by_form():
 
 @pytest.mark.parametrize("activation", ["sigmoid", "linear"])
 def test_output_is_an_affine_map_and_its_activation(activation):
-    layer = built(activation=activation, centre=0.25)
+    layer = built(activation=activation, centre=0.25, unprotected=True)
     kernel = array(layer.kernel)
     layer.bias.assign(np.array([0.1, -0.2, 0.3]))
     logits = (X - 0.25) @ kernel + [0.1, -0.2, 0.3]
@@ -569,7 +590,10 @@ def test_noise_reaches_no_file_config_or_repr(noise_on, tmp_path):
     text += str(layer.get_config())
     text += "".join(p.read_text() for p in (tmp_path / "m").glob("*.json"))
     assert not any(f"{abs(v):.4f}" in text for v in secret)
-    loaded = keras.saving.load_model(tmp_path / "m.keras").layers[0]
-    assert not loaded.is_perturbed and loaded.noise_on == noise_on
-    clone = keras.models.clone_model(model).layers[0]
-    assert not clone.is_perturbed
+    for other in (
+        keras.saving.load_model(tmp_path / "m.keras"),
+        keras.models.clone_model(model),
+    ):
+        assert not other.layers[0].is_perturbed
+        assert other.layers[0].noise_on == noise_on
+        check_refuses(other, X)

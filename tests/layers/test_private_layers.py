@@ -3,10 +3,16 @@
 import keras
 import numpy as np
 import pytest
-from layer_checks import check_layer, check_saved
+from layer_checks import (
+    came_to_be,
+    check_layer,
+    check_promise,
+    check_refuses,
+    check_saved,
+)
 from scipy import stats
 
-from keras_fm import claims
+from keras_fm import Published, claims
 from keras_fm.budget import PrivacyBudget
 from keras_fm.callbacks import PrivateModel
 from keras_fm.layers.normalization_layer import NormalizationLayer
@@ -32,6 +38,21 @@ def array(x):
         lambda **k: PrivateDense(1, use_bias=False, feature_bound=2.0, **k),
         lambda **k: PerturbedAffine(4, activation="relu", **k),
         lambda **k: PerturbedAffine(4, use_bias=False, **k),
+    ],
+)
+def test_private_layers_are_keras_citizens(make, tmp_path):
+    check_layer(make, X, private=True)
+    check_saved(make(), X, tmp_path / "m.keras")
+
+
+@pytest.mark.parametrize("kind", [PrivateDense, PerturbedAffine])
+def test_nothing_trains_unprotected(kind, tmp_path):
+    check_promise(lambda **k: kind(3, **k), X, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
         lambda **k: NormalizationLayer(**k),
         lambda **k: NormalizationLayer(mode="ball", norm="l1", **k),
         lambda **k: NormalizationLayer(bounds=(-9, 9), norm="linf", **k),
@@ -48,12 +69,15 @@ def test_layers_are_keras_citizens(make, tmp_path):
 # PrivateDense --------------------
 
 
-def test_private_dense_is_dense_until_something_is_released():
-    layer, dense = PrivateDense(3), keras.layers.Dense(3)
+@pytest.mark.parametrize("unprotected", [False, True])
+def test_private_dense_is_dense_until_something_is_released(unprotected):
+    layer = PrivateDense(3, unprotected=unprotected)
+    dense = keras.layers.Dense(3)
     layer.build((None, 7))
     dense.build((None, 7))
     dense.set_weights(layer.get_weights())
-    for training in (False, True):
+    # Trained it is `Dense` as the non-private twin alone.
+    for training in (False, True)[: 1 + unprotected]:
         np.testing.assert_allclose(
             array(layer(X, training=training)), array(dense(X)), atol=1e-6
         )
@@ -104,6 +128,100 @@ def test_a_released_layer_gives_zero_logits_and_a_loss_while_training():
     expected = 1.5 + np.sum((w - minimiser) ** 2) / 8
     assert float(array(layer.losses[0])) == pytest.approx(expected, rel=1e-5)
     assert np.abs(array(layer(X, training=False))).max() > 0
+
+
+def released(name="output", ledger='{"entries": []}', seed=0):
+    """A model of one released layer, and the layer."""
+    layer = PrivateDense(2, name=name)
+    model = keras.Sequential([keras.Input((7,)), layer])
+    minimiser = np.random.default_rng(seed).normal(size=(8, 2))
+    layer.set_release(2 * np.eye(8), minimiser, 1.5, ledger)
+    layer.set_weights_from_minimiser()
+    return model, layer
+
+
+def test_copies_and_files_carry_a_release_with_its_weights_only(tmp_path):
+    model, layer = released()
+    layer(X, training=True)
+    (wanted,) = (float(array(v)) for v in layer.losses)
+    for other in came_to_be(model, tmp_path / "m.keras"):
+        found = other.layers[0]
+        same = np.array_equal(array(found.kernel), array(layer.kernel))
+        assert found.is_released == same
+        if not same:
+            # Of a config there are new weights, and nothing is known of them.
+            check_refuses(other, X)
+            continue
+        assert found.ledger_json == layer.ledger_json
+        assert np.all(array(found(X, training=True)) == 0)
+        assert float(array(found.losses[0])) == pytest.approx(wanted)
+
+
+def test_other_weights_take_a_release_away():
+    model, layer = released()
+    weights = layer.get_weights()
+    layer.set_weights(weights)
+    assert layer.is_released and not layer.was_lost
+    layer.set_weights([w + 1e-6 for w in weights])
+    assert not layer.is_released and layer.was_lost
+    check_refuses(model, X, words=["It was released, but its weights are no"])
+    # Not even the old ones bring it back.
+    layer.set_weights(weights)
+    assert not layer.is_released
+    layer.set_release(np.eye(8), np.ones((8, 2)), 0.0, "{}")
+    assert layer.is_released and not layer.was_lost
+
+
+def test_files_loaded_over_a_release(tmp_path):
+    path = tmp_path / "m.weights.h5"
+    model, layer = released()
+    other, _ = released(seed=1, ledger='{"other": 1}')
+    other.save_weights(path)
+    model.load_weights(path)
+    # The release of the file, in the place of its own.
+    assert layer.ledger_json == '{"other": 1}'
+    np.testing.assert_array_equal(
+        array(layer._get_hidden("minimiser")),
+        array(other.layers[0]._get_hidden("minimiser")),
+    )
+    free = keras.Sequential([keras.Input((7,)), PrivateDense(2, name="output")])
+    free.save_weights(path)
+    model.load_weights(path)
+    check_refuses(model, X, words=["It was released, but its weights are no"])
+
+
+def test_no_file_replaces_noise_by_a_release(tmp_path):
+    path = tmp_path / "m.weights.h5"
+    released()[0].save_weights(path)
+    layer = PrivateDense(2, name="output")
+    model = keras.Sequential([keras.Input((7,)), layer])
+    layer.fix_noise(np.ones((8, 2)), np.ones((2, 8, 8)))
+    before = layer.get_weights()
+    with pytest.raises(ValueError, match="carries published noise"):
+        model.load_weights(path)
+    assert layer.is_perturbed and not layer.is_released
+    for weight, kept in zip(layer.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, kept)
+
+
+def test_a_twin_and_a_release_exclude_each_other(tmp_path):
+    path = tmp_path / "m.weights.h5"
+    model, layer = released()
+    twin = PrivateDense(2, name="output", unprotected=True)
+    unprotected = keras.Sequential([keras.Input((7,)), twin])
+    before = twin.get_weights()
+    model.save_weights(path)
+    with pytest.raises(ValueError, match="file holds a release"):
+        unprotected.load_weights(path)
+    with pytest.raises(ValueError, match="twin is never released"):
+        twin.set_release(np.eye(8), np.ones((8, 2)), 0.0, "{}")
+    for weight, kept in zip(twin.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, kept)
+    assert np.abs(array(twin(X, training=True))).max() > 0 and not twin.losses
+    # What a twin learned are no released weights.
+    unprotected.save_weights(path)
+    model.load_weights(path)
+    check_refuses(model, X)
 
 
 def test_a_layer_learns_a_release_that_its_ledger_paid_for():
@@ -181,7 +299,12 @@ def test_affine_noise_acts_only_while_training():
     layer.build((None, 7))
     kernel, bias = layer.get_weights()
     plain = np.tanh(X @ kernel + bias)
-    np.testing.assert_allclose(array(layer(X, training=True)), plain, atol=1e-5)
+    twin = PerturbedAffine(4, activation="tanh", unprotected=True)
+    twin.build((None, 7))
+    twin.set_weights([kernel, bias])
+    np.testing.assert_allclose(array(twin(X, training=True)), plain, atol=1e-5)
+    with pytest.raises(ValueError, match="use the records unprotected"):
+        layer(X, training=True)
     rng = np.random.default_rng(0)
     nx, nb = rng.normal(size=7), rng.normal(size=4)
     layer.fix_noise(nx, nb)
@@ -211,7 +334,7 @@ def test_published_noise_has_the_papers_scale():
     )
     model.compile("sgd", TaylorCrossEntropy())
     private = PrivateModel(
-        epsilon, guarantee="published", batch_size=batch, reproducible_noise=5
+        epsilon, guarantee=Published(lot=batch), reproducible_noise=5
     )
     x = np.zeros((10, inputs), "float32")
     model.fit(x, np.zeros(10), batch_size=batch, callbacks=[private], verbose=0)

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from layer_checks import check_layer, check_saved
+from layer_checks import came_to_be, check_layer, check_saved
 
 from keras_fm.layers.normalization_layer import NormalizationLayer
 from keras_fm.layers.relevance_scaling import RelevanceScaling
@@ -145,6 +145,36 @@ def test_files_keep_the_scales(whole, tmp_path):
         rtol=1e-6,
     )
     np.testing.assert_array_equal(loaded.predict(X, verbose=0), wanted)
+
+
+def test_other_scales_take_the_release_away(tmp_path):
+    layer = RelevanceScaling()
+    model = keras.Sequential([keras.Input((4,)), layer])
+    assert not layer.is_released and not layer.was_lost
+    layer.set_shares(SHARES)
+    layer.mark_released('{"entries": []}')
+    for other in came_to_be(model, tmp_path / "m.keras"):
+        found = other.layers[0]
+        same = np.array_equal(array(found.scale), array(layer.scale))
+        assert found.is_released == same
+        assert found.ledger_json == ('{"entries": []}' if same else None)
+    layer.set_weights([SHARES])
+    assert layer.is_released and not layer.was_lost
+    layer.set_weights([SHARES[::-1]])
+    assert not layer.is_released and layer.was_lost
+    # A model that lost its scales saves no ledger of them.
+    model.save(tmp_path / "lost.keras")
+    lost = keras.saving.load_model(tmp_path / "lost.keras").layers[0]
+    assert not lost.is_released
+
+
+def test_the_twin_is_never_released(tmp_path):
+    twin = RelevanceScaling(unprotected=True)
+    model = keras.Sequential([keras.Input((4,)), twin])
+    for other in came_to_be(model, tmp_path / "m.keras"):
+        assert other.layers[0].unprotected
+        with pytest.raises(ValueError, match="twin is never released"):
+            other.layers[0].mark_released("{}")
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])

@@ -8,6 +8,7 @@ from layer_checks import check_layer, check_saved
 from scipy import stats
 
 from keras_fm.layers.step_noise import StepNoise
+from keras_fm.parts.private_part import looked_at
 
 X = np.random.default_rng(0).normal(size=(5, 7)).astype("float32")
 
@@ -16,10 +17,12 @@ def array(x):
     return ops.convert_to_numpy(x)
 
 
-def fixed(multiplier=1.0, batch=1.0, steps=100, **kwargs):
-    layer = StepNoise()
+def fixed(multiplier=1.0, batch=1.0, steps=100, unprotected=True, **kwargs):
+    """A layer that may take all its steps, as no fit has them."""
+    layer = StepNoise(unprotected=unprotected)
     layer.build((None, 7))
     layer.fix(multiplier, batch, steps, **kwargs)
+    layer.allow(steps)
     return layer
 
 
@@ -29,7 +32,7 @@ def step(layer, shape=(50, 40), value=0.0, scale=1.0, symmetric=False):
 
 
 def test_layer_is_a_keras_citizen(tmp_path):
-    check_layer(StepNoise, X)
+    check_layer(StepNoise, X, private=True)
     check_saved(StepNoise(), X, tmp_path / "m.keras")
 
 
@@ -126,8 +129,72 @@ def test_steps_beyond_the_allowed_release_nothing():
     assert layer.steps_refused == 2
 
 
+def test_steps_are_allowed_for_a_while_only():
+    layer = fixed(steps=10)
+    layer.allow(0)
+    assert np.all(step(layer, value=5.0) == 0)
+    layer.allow(2)
+    assert [np.any(step(layer)) for _ in range(3)] == [True, True, False]
+    # Those that were not taken are not kept for later.
+    layer.allow(3)
+    step(layer)
+    layer.allow(1)
+    assert [np.any(step(layer)) for _ in range(2)] == [True, False]
+    assert (layer.steps_taken, layer.steps_allowed) == (4, 10)
+    layer.allow(3)
+    layer.disarm()
+    assert np.all(step(layer, value=5.0) == 0)
+
+
+def test_a_call_in_training_needs_an_armed_layer():
+    layer, callback = StepNoise(), object()
+    np.testing.assert_array_equal(array(layer(X)), X)
+    with pytest.raises(ValueError, match="has no noise.*unprotected=True"):
+        layer(X, training=True)
+    layer.arm(callback)
+    with pytest.raises(ValueError, match="has no noise"):
+        layer(X, training=True)
+    layer.fix(1.0, 1.0, 3)
+    np.testing.assert_array_equal(array(layer(X, training=True)), X)
+    assert layer.armed_by is callback
+    layer.disarm()
+    with pytest.raises(ValueError, match="in a fit with its ledger only"):
+        layer(X, training=True)
+    with looked_at():
+        np.testing.assert_array_equal(array(layer(X, training=True)), X)
+    twin = StepNoise(unprotected=True)
+    np.testing.assert_array_equal(array(twin(X, training=True)), X)
+
+
+def test_the_twin_takes_no_ledger_and_no_file_with_one(tmp_path):
+    twin = StepNoise(unprotected=True)
+    model = keras.Sequential([keras.Input((7,)), twin])
+    with pytest.raises(ValueError, match="twin is never released"):
+        twin.fix(1.0, 1.0, 3, ledger_json="{}")
+    released = fixed(unprotected=False, ledger_json="{}")
+    step(released)
+    path = tmp_path / "m.weights.h5"
+    keras.Sequential([keras.Input((7,)), released]).save_weights(path)
+    with pytest.raises(ValueError, match="file holds a release"):
+        model.load_weights(path)
+    # Nothing is left of either.
+    assert not twin.is_perturbed and not twin.has_seed
+    assert (twin.steps_taken, twin.steps_allowed) == (0, 0)
+    again = saved(twin, tmp_path / "twin.keras").layers[0]
+    assert again.unprotected and again.get_config()["unprotected"]
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_a_file_says_whether_the_steps_are_proven(published, tmp_path):
+    layer = fixed(
+        unprotected=False, ledger_json='{"a": 1}', published=published
+    )
+    loaded = saved(layer, tmp_path / "m.keras").layers[0]
+    assert loaded.is_released and loaded.published == published
+
+
 def test_noise_is_not_fixed_twice_while_steps_are_allowed():
-    layer = fixed(2.0, 10.0, 3)
+    layer = fixed(2.0, 10.0, 3, unprotected=False)
     step(layer)
     for values in ((1.0, 10.0), (2.0, 9.0)):
         with pytest.raises(ValueError, match="2 of its steps are still"):
@@ -136,6 +203,7 @@ def test_noise_is_not_fixed_twice_while_steps_are_allowed():
         layer.fix(2.0, 10.0, 1)
     layer.fix(2.0, 10.0, 5, ledger_json='{"a": 1}')
     assert (layer.steps_taken, layer.steps_allowed) == (1, 5)
+    layer.allow(4)
     for _ in range(4):
         step(layer)
     # All taken: another run may have other noise.
@@ -151,7 +219,7 @@ def saved(layer, path):
 
 
 def test_counts_and_facts_are_saved_seeds_are_not(tmp_path):
-    layer = fixed(2.0, 10.0, 3, ledger_json='{"a": 1}')
+    layer = fixed(2.0, 10.0, 3, unprotected=False, ledger_json='{"a": 1}')
     step(layer)
     loaded = saved(layer, tmp_path / "m.keras").layers[0]
     assert (loaded.steps_taken, loaded.steps_allowed) == (1, 3)
@@ -166,6 +234,8 @@ def test_counts_and_facts_are_saved_seeds_are_not(tmp_path):
         assert getattr(loaded, name) == getattr(layer, name)
     plain = saved(StepNoise(), tmp_path / "plain.keras").layers[0]
     assert not plain.is_perturbed and plain.ledger_json is None
+    # What a step may do is in no file.
+    assert np.all(step(loaded) == 0) and loaded.armed_by is None
 
 
 def test_counts_never_go_back(tmp_path):
@@ -186,7 +256,8 @@ def test_counts_never_go_back(tmp_path):
 def test_state_is_in_no_weight_config_or_repr():
     layer = fixed(seed=4)
     assert layer.weights == [] and layer.get_weights() == []
-    assert len(layer.variables) == 4
+    # Four counts and the seed.
+    assert len(layer.variables) == 5
     words = np.random.SeedSequence([4, 0]).generate_state(2) % (2**31 - 2)
     text = f"{layer!r}{layer.variables}{layer.get_config()}{vars(layer)}"
     assert not any(str(word) in text for word in words)

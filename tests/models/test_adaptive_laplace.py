@@ -17,9 +17,12 @@ def records(n=4000, d=12, useful=3, seed=0):
     return np.clip(x, -4, 4).astype("float32"), y
 
 
-def proven(data, epsilon=1.0, delta=1e-6, **kwargs):
+def proven(data, epsilon=1.0, delta=1e-6, reproducible_noise=None, **kwargs):
     return fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon, delta), data=data, **kwargs
+        fm.PrivacyBudget(epsilon, delta),
+        data=data,
+        guarantee=fm.Proven(**kwargs),
+        reproducible_noise=reproducible_noise,
     )
 
 
@@ -45,7 +48,7 @@ def test_three_releases_compose_to_the_budget(delta):
     model = fitted(data, p)
     entries = p.ledger.entries
     assert [e.name for e in entries] == [
-        "output (first model)",
+        "scaling (first model)",
         "scaling (relevance)",
         "output",
     ]
@@ -137,7 +140,7 @@ def test_training_is_the_same_with_the_records_replaced(tmp_path):
 
 def test_a_second_fit_costs_nothing_and_a_new_release_all_three():
     data = records(600)
-    p = proven(data, planned_releases=2)
+    p = proven(data, releases=2)
     model = fitted(data, p)
     half = p.ledger.epsilon()
     model.fit(*data, batch_size=500, callbacks=[p], verbose=0)
@@ -238,11 +241,55 @@ def test_what_a_proof_does_not_cover_is_refused():
         for where in ("features", "top"):
             model = AdaptiveLaplace((12,), 3, **{where: layer})
             refused(match, model, (x, y))
-    trained = AdaptiveLaplace((12,), 3)
+    # Trained before its first release: refused, or a twin.
+    plain.compile("adam", fm.losses.TaylorCrossEntropy())
+    with pytest.raises(ValueError, match="'output' has no release"):
+        plain.fit(x, y, verbose=0)
+    trained = fm.models.unprotected_twin(plain)
     trained.compile("adam", fm.losses.TaylorCrossEntropy())
     trained.fit(x, y, verbose=0)
-    with pytest.raises(ValueError, match="trained before its first release"):
-        trained.fit(x, y, callbacks=[proven((x, y))], verbose=0)
+    refused("`unprotected=True`", trained, (x, y))
+    # Its weights are no start.
+    for start, match in (("current", "other weights than it was built"),):
+        model = AdaptiveLaplace((12,), 3)
+        model.set_weights(trained.get_weights())
+        refused(match, model, (x, y), start=start)
+
+
+@pytest.mark.parametrize("kwargs", [
+    {}, {"guarantee": "published", "hidden": 4},
+])  # fmt: skip
+def test_it_does_not_train_unprotected(kwargs, tmp_path):
+    x, y = records(60)
+    name = "perturbed" if kwargs else "output"
+    model = AdaptiveLaplace((12,), 3, **kwargs)
+    model.save(tmp_path / "m.keras")
+    for other in (
+        model,
+        AdaptiveLaplace.from_config(model.get_config()),
+        keras.saving.load_model(tmp_path / "m.keras"),
+    ):
+        other.compile("adam", fm.losses.TaylorCrossEntropy())
+        before = other.get_weights()
+        for train in (
+            lambda: other(x, training=True),  # noqa: B023
+            lambda: other.train_on_batch(x, y),  # noqa: B023
+            lambda: other.fit(x, y, verbose=0),  # noqa: B023
+        ):
+            with pytest.raises(ValueError, match=f"'{name}' has no release"):
+                train()
+        for a, b in zip(before, other.get_weights()):
+            np.testing.assert_array_equal(a, b)
+    twin = fm.models.unprotected_twin(model)
+    assert type(twin) is AdaptiveLaplace
+    assert twin.get_layer("output").unprotected
+    twin.save(tmp_path / "twin.keras")
+    for other in (twin, keras.saving.load_model(tmp_path / "twin.keras")):
+        assert other.get_config()["unprotected"] is True
+        other.compile("adam", fm.losses.TaylorCrossEntropy())
+        other.fit(x, y, verbose=0)
+        with pytest.raises(ValueError, match="twin is never released"):
+            other.get_layer("output").mark_released("{}")
 
 
 def test_a_crash_midway_keeps_what_was_spent():
@@ -261,7 +308,7 @@ def test_a_crash_midway_keeps_what_was_spent():
     p = proven(data)
     with pytest.raises(OSError, match="disk"):
         model.fit(x, y, callbacks=[p], verbose=0)
-    assert [e.name for e in p.ledger.entries] == ["output (first model)"]
+    assert [e.name for e in p.ledger.entries] == ["scaling (first model)"]
     assert 0 < p.ledger.epsilon() < 1
     for a, b in zip(before, model.get_weights()):
         np.testing.assert_array_equal(a, b)
@@ -317,28 +364,22 @@ def test_published_architectures_train_and_are_only_claimed(
     x = rng.random((60, *shape)).astype("float32")
     y = np.arange(60) % 3
 
-    def build():
-        model = AdaptiveLaplace(
-            shape,
-            3,
-            guarantee="published",
-            architecture=architecture,
-            hidden=6 if architecture == "dense" else 0,
-            form=form,
-            width=0.05,
-        )
-        model.compile("adam", fm.losses.TaylorCrossEntropy())
-        return model
-
-    clone = build()
-    clone.fit(x, y, batch_size=30, verbose=0)
-    model = build()
+    model = AdaptiveLaplace(
+        shape,
+        3,
+        guarantee="published",
+        architecture=architecture,
+        hidden=6 if architecture == "dense" else 0,
+        form=form,
+        width=0.05,
+    )
+    model.compile("adam", fm.losses.TaylorCrossEntropy())
+    twin = fm.models.unprotected_twin(model)
+    twin.compile("adam", fm.losses.TaylorCrossEntropy())
+    twin.fit(x, y, batch_size=30, verbose=0)
+    model.get_layer("perturbed").relevance_of(twin)
     p = fm.callbacks.PrivateModel(
-        2.0,
-        data=(x, y),
-        batch_size=30,
-        pretrained=clone,
-        **model.private_arguments,
+        2.0, data=(x, y), guarantee=model.guarantee(lot=30)
     )
     model.fit(x, y, batch_size=30, callbacks=[p], verbose=0)
     assert p.ledger.epsilon() == np.inf
@@ -353,6 +394,10 @@ def test_published_architectures_train_and_are_only_claimed(
         model.predict(x, batch_size=60, verbose=0),
         atol=1e-5,
     )
+    # Noise is in no file.
+    assert not loaded.get_layer("perturbed").is_perturbed
+    with pytest.raises(ValueError, match="'perturbed' has no release"):
+        loaded.fit(x, y, batch_size=30, verbose=0)
 
 
 def test_golden_scales_of_the_papers_sizes():
@@ -364,19 +409,29 @@ def test_golden_scales_of_the_papers_sizes():
     assert first.claimed_sensitivity("replace_one") == 2 * 14 * 14 * 25
     assert head.num_features == 25
     p = fm.callbacks.PrivateModel(
-        0.3, data=(0, 0), batch_size=1800, **mnist.private_arguments
+        0.3, data=(0, 0), guarantee=mnist.guarantee(lot=1800)
     )
     p.set_model(mnist)
     plan = p._make_plan()
     assert list(plan.epsilons.values()) == pytest.approx([0.075, 0.075, 0.15])
-    assert plan._loss_scale() == pytest.approx(1812.5 / 0.15, rel=1e-15)
-    # 2 d / (n eps1) for 60,000 records of 784 pixels.
-    assert plan._relevance_scale(60_000) == pytest.approx(
-        2 * 784 / (60_000 * 0.075), rel=1e-15
+    claims = {claim.name: claim for _, claim in plan._open()}
+    assert list(claims) == ["perturbed (relevance)", "perturbed", "output"]
+    assert plan._scale(claims["output"]) == pytest.approx(
+        1812.5 / 0.15, rel=1e-15
     )
+    # 2 d / (n eps1) for 60,000 records of 784 pixels.
+    assert plan._scale(
+        claims["perturbed (relevance)"], (None, 60_000)
+    ) == pytest.approx(2 * 784 / (60_000 * 0.075), rel=1e-15)
+    assert not claims["perturbed (relevance)"].per_lot
     relevance = np.zeros(784)
     relevance[:3] = 0.5, -0.25, 0.25
-    scales = plan.input_scales(relevance)["perturbed"].ravel()
+    first.relevance = relevance.reshape(28, 28, 1)
+    kept = []
+    first.fix_noise = lambda *noise: kept.extend(noise)
+    # Scales, not draws: the authors' noise is drawn at every step.
+    claims["perturbed"].fix(plan._scale(claims["perturbed"]) / 1800, None)
+    scales = kept[0].ravel()
     total = 1.0 + 781 * 1e-5
     np.testing.assert_allclose(
         scales[:4],
@@ -429,6 +484,7 @@ def test_noise_can_be_chosen_apart_from_the_form():
         ({"hidden": 4, "top": keras.layers.Identity()}, "in the place of"),
         ({"bounds": (1.0, 0.0)}, "low"),
         ({"features": "magic"}, "`features` must be one of"),
+        ({"unprotected": "yes"}, "`unprotected` must be True or False"),
     ],
 )  # fmt: skip
 def test_bad_arguments(kwargs, match):
@@ -465,7 +521,9 @@ def test_config():
 
 @pytest.mark.parametrize("form", ["paper", "code"])
 def test_published_predictions_are_normalised_by_their_own_batch(form):
-    model = AdaptiveLaplace((6,), 3, guarantee="published", hidden=5, form=form)
+    model = AdaptiveLaplace(
+        (6,), 3, guarantee="published", hidden=5, form=form, unprotected=True
+    )
     x = np.random.default_rng(0).normal(size=(40, 6)).astype("float32")
     before = model.get_weights()
     predicted = model.predict(x, batch_size=40, verbose=0)

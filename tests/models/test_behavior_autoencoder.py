@@ -4,11 +4,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_fm import PrivacyBudget
+from keras_fm import PrivacyBudget, Proven, Unit
 from keras_fm.callbacks import PrivateModel
 from keras_fm.datasets import health_simulator
 from keras_fm.losses import TaylorCrossEntropy
-from keras_fm.models import BehaviorAutoencoder
+from keras_fm.models import BehaviorAutoencoder, unprotected_twin
 
 DELTA = 1e-6
 
@@ -30,7 +30,10 @@ def fitted(train, **arguments):
     model = BehaviorAutoencoder.of(train, hidden=(60,))
     budget = arguments.pop("budget", PrivacyBudget(8.0, DELTA))
     private = PrivateModel(
-        budget, data=(train.x, train.y), notes=(train.note,), **arguments
+        budget,
+        data=(train.x, train.y),
+        guarantee=Proven(**arguments),
+        notes=(train.note,),
     )
     model.compile("sgd", TaylorCrossEntropy())
     model.fit(train.x, train.y, batch_size=4096, callbacks=[private], verbose=0)
@@ -75,7 +78,8 @@ def test_it_reconstructs_the_attributes_now(parts):
 def test_the_user_as_unit(parts):
     train, _ = parts
     _, private = fitted(
-        train, owners=train.users, unit="one user with all windows"
+        train,
+        unit=Unit(owners=train.users, words="one user with all windows"),
     )
     report = private.report()
     assert "unit:       one user with all windows" in report
@@ -94,8 +98,7 @@ def test_friends_are_charged(friends):
         private = PrivateModel(
             PrivacyBudget(8.0, DELTA),
             data=(friends.x, friends.y),
-            owners=friends.users,
-            reach=reach,
+            guarantee=Proven(unit=Unit(owners=friends.users, reach=reach)),
         )
         plan = private.plan(BehaviorAutoencoder.of(friends, hidden=(20,)))
         line = plan.splitlines()[-2]
@@ -125,7 +128,7 @@ def test_the_published_form_conditions_the_code(parts):
     train, _ = parts
     model = BehaviorAutoencoder.of(train, hidden=(8, 6), guarantee="published")
     private = PrivateModel(
-        1.0, data=(train.x, train.y), **model.private_arguments
+        1.0, data=(train.x, train.y), guarantee=model.guarantee()
     )
     scales = [
         e.mechanism["laplace_scale"] for e in private_entries(private, model)
@@ -135,8 +138,12 @@ def test_the_published_form_conditions_the_code(parts):
     assert scales == pytest.approx(
         [3 * d * (8 + 16), 3 * 8 * (6 + 9), 3 * (6 + 9)]
     )
-    model.pretrain(train.x[:2000], epochs=1, batch_size=500)
-    first = model.encoders[0]
+    with pytest.raises(ValueError, match="'encoder_1' has no release"):
+        model.pretrain(train.x[:2000], epochs=1, batch_size=500)
+    twin = unprotected_twin(model)
+    assert type(twin) is BehaviorAutoencoder
+    twin.pretrain(train.x[:2000], epochs=1, batch_size=500)
+    first = twin.encoders[0]
     assert first.visible_dim == d and first.input_dim == train.x.shape[1]
 
 

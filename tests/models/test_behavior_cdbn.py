@@ -39,8 +39,8 @@ def private(m, windows, epsilon=8.0, **kwargs):
     return PrivateModel(
         fm.PrivacyBudget(epsilon, DELTA),
         data=(windows.x, windows.y),
+        guarantee=m.guarantee(**kwargs),
         notes=(windows.note,),
-        **(m.private_arguments | kwargs),
     )
 
 
@@ -158,7 +158,7 @@ def test_layers(parts):
 
 def test_conditions_are_dynamic_biases_in_the_published_form(parts):
     train, _ = parts
-    m = model(train, guarantee="published", units=None)
+    m = model(train, guarantee="published", units=None, unprotected=True)
     first = m.rbms[0]
     maps = keras.Model(m.inputs[0], first.output)
     x = train.x[:50]
@@ -199,7 +199,7 @@ def test_the_published_form_is_claimed(parts):
     train, _ = parts
     m = model(train, guarantee="published", fine_tune=True)
     m.compile("adam", TaylorCrossEntropy())
-    p = private(m, train, batch_size=500)
+    p = private(m, train, lot=500)
     assert p.plan(m).count("(claimed)") == 3
     x, y = train.x[:1000], train.y[:1000]
     m.pretrain(x, p, epochs=1, batch_size=500)
@@ -211,7 +211,10 @@ def test_the_published_form_is_claimed(parts):
 def test_reconstructions_that_it_learns_are_images_in_public_bounds(parts):
     """They once were scaled by the bounds of the wrong axis."""
     train, test = parts
-    m = model(train, guarantee="published", units=None, maps=MAPS[:1])
+    m = model(
+        train, guarantee="published", units=None, maps=MAPS[:1],
+        unprotected=True,
+    )  # fmt: skip
     m.pretrain(train.x[:600], epochs=10, batch_size=100,
                optimizer=keras.optimizers.Adam(0.02))  # fmt: skip
     found = m.reconstruct(test.x)
@@ -266,7 +269,8 @@ def test_the_user_as_unit(parts):
     train, _ = parts
     m = model(train)
     m.compile("sgd", TaylorCrossEntropy())
-    p = private(m, train, owners=train.users, unit="one user with all windows")
+    unit = fm.Unit(owners=train.users, words="one user with all windows")
+    p = private(m, train, unit=unit)
     m.fit(train.x, train.y, batch_size=4096, callbacks=[p], verbose=0)
     report = p.report()
     assert "unit:       one user with all windows" in report
@@ -291,12 +295,13 @@ def test_saving_keeps_columns_and_bounds(tmp_path, parts, guarantee):
     x, y = train.x[:300], train.y[:300]
     m = model(train, guarantee=guarantee, fine_tune=guarantee == "published")
     m.compile("adam", TaylorCrossEntropy())
-    if guarantee == "proven":
-        p = PrivateModel(fm.PrivacyBudget(8.0, DELTA), data=(x, y))
-        m.fit(x, y, callbacks=[p], verbose=0)
-    else:
-        m.pretrain(x, epochs=1, batch_size=150)
-        m.fit(x, y, batch_size=150, verbose=0)
+    lot = {"lot": 150} if guarantee == "published" else {}
+    p = PrivateModel(
+        fm.PrivacyBudget(8.0, DELTA), data=(x, y), guarantee=m.guarantee(**lot)
+    )
+    if guarantee == "published":
+        m.pretrain(x, p, epochs=1, batch_size=150)
+    m.fit(x, y, batch_size=150, callbacks=[p], verbose=0)
     m.save(tmp_path / "m.keras")
     loaded = keras.models.load_model(tmp_path / "m.keras")
     assert isinstance(loaded, BehaviorCDBN)
@@ -305,6 +310,12 @@ def test_saving_keeps_columns_and_bounds(tmp_path, parts, guarantee):
         m.predict(test.x[:64], verbose=0),
     )
     assert loaded.get_config() == m.get_config()
+    # A release is in the file, noise is not.
+    if guarantee == "published":
+        with pytest.raises(ValueError, match="'crbm_1' has no release"):
+            loaded.fit(x, y, batch_size=150, verbose=0)
+    else:
+        loaded.fit(x, y, batch_size=150, verbose=0)
     np.testing.assert_array_equal(
         loaded.reconstruct(test.x[:64]), m.reconstruct(test.x[:64])
     )

@@ -45,12 +45,18 @@ def proven(data, epsilon=1e5, **kwargs):
 
 def published(m, data, epsilon, **kwargs):
     return fm.callbacks.PrivateModel(
-        epsilon, data=data, **(m.private_arguments | kwargs)
+        epsilon, data=data, guarantee=m.guarantee(), **kwargs
     )
 
 
 def adam():
     return keras.optimizers.Adam(1e-2)
+
+
+def twin(hidden, **kwargs):
+    return DeepPrivateAutoencoder(
+        (D,), hidden, guarantee="published", unprotected=True, **kwargs
+    )
 
 
 def compiled(m, optimizer="adam"):
@@ -172,6 +178,7 @@ def test_bad_arguments(kwargs, match):
         {"hidden": (4,), "source": "random", "rounds": 2},
         {"hidden": (4,), "guarantee": "published", "noise_on": "hidden"},
         {"hidden": (4,), "bounds": ([-1.0] * D, [2.0] * D)},
+        {"hidden": (5, 4), "units": 3, "unprotected": True},
     ],
 )
 def test_config_and_file(kwargs, tmp_path):
@@ -186,6 +193,55 @@ def test_config_and_file(kwargs, tmp_path):
                                   loaded.predict(x, verbose=0))  # fmt: skip
     np.testing.assert_array_equal(m.reconstruct(x), loaded.reconstruct(x))
     assert len(loaded.trainable_weights) == len(m.trainable_weights)
+    for layer in loaded.encoders:
+        assert layer.unprotected == bool(kwargs.get("unprotected"))
+
+
+# Unprotected --------------------
+
+
+@pytest.mark.parametrize("guarantee", ["proven", "published"])
+def test_it_does_not_train_unprotected(guarantee):
+    x, y = records(20)
+    m = compiled(
+        DeepPrivateAutoencoder((D,), (5, 4), units=3, guarantee=guarantee)
+    )
+    before = m.get_weights()
+    attempts = [
+        lambda: m(x, training=True),
+        lambda: m.train_on_batch(x, y),
+        lambda: m.fit(x, y, verbose=0),
+    ]
+    if guarantee == "published":
+        attempts.append(lambda: m.pretrain(x))
+    for train in attempts:
+        with pytest.raises(ValueError, match="'encoder_1' has no release"):
+            train()
+    stage = m.autoencoder(1)
+    stage.compile("sgd", fm.losses.PerturbedReconstruction())
+    with pytest.raises(ValueError, match="'encoder_1' has no release"):
+        stage.fit(x, verbose=0)
+    for a, b in zip(m.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    other = compiled(fm.models.unprotected_twin(m))
+    parts = [*other.encoders, other.get_layer("output")]
+    assert type(other) is DeepPrivateAutoencoder
+    assert all(part.unprotected for part in parts)
+    other.fit(x, y, verbose=0)
+    p = proven((x, y)) if guarantee == "proven" else published(m, (x, y), 1.0)
+    with pytest.raises(ValueError, match="unprotected=True"):
+        other.fit(x, y, callbacks=[p], verbose=0)
+    assert not p.ledger.entries
+    assert not any(part.is_released or part.is_perturbed for part in parts)
+
+
+def test_what_the_callback_is_given():
+    m = DeepPrivateAutoencoder((D,), (5,), guarantee="published")
+    assert m.guarantee() == fm.Published(lot="data")
+    assert m.guarantee(lot=7) == fm.Published(lot=7)
+    m = DeepPrivateAutoencoder((D,), (5,))
+    assert isinstance(m.guarantee(), fm.Proven)
+    assert m.guarantee(releases=2).releases == 2
 
 
 # The view of its encoders --------------------
@@ -221,7 +277,7 @@ def test_depths_and_saving_of_a_view():
 def test_loss_of_a_view_is_the_reconstruction_of_what_the_top_reads():
     x, _ = records(50)
     for depth in (1, 2):
-        m = DeepPrivateAutoencoder((D,), (5, 4), guarantee="published")
+        m = twin((5, 4))
         stage = m.autoencoder(depth)
         stage.compile(
             keras.optimizers.SGD(0.0), fm.losses.PerturbedReconstruction()
@@ -323,8 +379,8 @@ def test_pretraining_of_the_proven_form():
         m.pretrain(x, proven(x), loss="mse")
     assert not any(e.is_released for e in m.encoders)
     histories = m.pretrain(x, proven(x))
-    # What it would log is the records' own.
-    assert [h.history for h in histories] == [{}]
+    # What it would log is the records' own: nothing is left of it.
+    assert [h.history for h in histories] == [{"loss": [0.0]}]
     assert all(e.is_released for e in m.encoders)
     assert not m.trainable_weights
 
@@ -332,7 +388,9 @@ def test_pretraining_of_the_proven_form():
 @pytest.mark.parametrize("epsilon", [None, 1e6])
 def test_decoders_rest_after_pretraining(epsilon):
     x, _ = records()
-    m = DeepPrivateAutoencoder((D,), (5, 4, 3), guarantee="published")
+    m = DeepPrivateAutoencoder(
+        (D,), (5, 4, 3), guarantee="published", unprotected=epsilon is None
+    )
     p = None if epsilon is None else published(m, x, epsilon)
     histories = m.pretrain(x, p, epochs=2, batch_size=200)
     assert [len(h.history["loss"]) for h in histories] == [2] * 3
@@ -343,7 +401,7 @@ def test_decoders_rest_after_pretraining(epsilon):
 
 def test_the_first_encoder_does_not_move_while_the_second_trains():
     x, _ = records()
-    m = DeepPrivateAutoencoder((D,), (5, 4), guarantee="published")
+    m = twin((5, 4))
     kept = []
     fit = Autoencoder.fit
 
@@ -376,7 +434,7 @@ def test_the_non_private_twin_lowers_its_loss(loss):
     keras.utils.set_random_seed(0)
     if loss:
         loss = keras.losses.BinaryCrossentropy(from_logits=True)
-    m = DeepPrivateAutoencoder((D,), (5,), guarantee="published")
+    m = twin((5,))
     (history,) = m.pretrain(x, epochs=20, optimizer=adam(), loss=loss)
     losses = history.history["loss"]
     assert losses[-1] < losses[0] - 0.01 * abs(losses[0])
@@ -389,7 +447,7 @@ def test_the_twin_learns_digits():
     (x, y), (xt, yt) = fm.datasets.load("digits")
     keras.utils.set_random_seed(0)
     m = DeepPrivateAutoencoder(
-        (8, 8, 1), (40,), units=10, guarantee="published"
+        (8, 8, 1), (40,), units=10, guarantee="published", unprotected=True
     )
     m.pretrain(x, epochs=10, batch_size=100, optimizer=adam())
     assert error(m, xt) < np.mean(xt.var(axis=0))
@@ -457,8 +515,9 @@ def test_little_noise_is_the_twin_and_much_noise_is_not(noise_on):
     for epsilon in (None, 1e6, 0.01):
         keras.utils.set_random_seed(0)
         m = DeepPrivateAutoencoder(
-            (D,), (5,), guarantee="published", noise_on=noise_on
-        )
+            (D,), (5,), guarantee="published", noise_on=noise_on,
+            unprotected=epsilon is None,
+        )  # fmt: skip
         p = None
         if epsilon:
             p = published(m, x, epsilon, reproducible_noise=0)

@@ -1,5 +1,6 @@
 """DPMAC as a Keras model: training, noise, counting, saving, refusals."""
 
+import copy
 import io
 import json
 import zipfile
@@ -12,6 +13,7 @@ from sklearn import datasets
 
 from keras_fm.datasets.poisson_batches import PoissonBatches
 from keras_fm.layers.normalization_layer import NormalizationLayer
+from keras_fm.models import unprotected_twin
 from keras_fm.models.dpmac import DPMAC
 
 BACKEND = keras.backend.backend()
@@ -24,6 +26,9 @@ def array(x):
 
 
 def small(loss="binary_crossentropy", seed=0, optimizer=None, **kwargs):
+    """A twin that takes its steps by itself: of private models the callback
+    takes them."""
+    kwargs.setdefault("unprotected", True)
     keras.utils.set_random_seed(seed)
     last = "tanh" if loss == "squared_error" else None
     units = 7 if loss == "squared_error" else 3
@@ -74,7 +79,7 @@ def test_regularizers_of_weights_are_added():
         L.Dense(5, activation="relu", kernel_regularizer=penalty),
         L.Dense(3),
     ]
-    model = DPMAC((7,), stack, z_steps=4)
+    model = DPMAC((7,), stack, z_steps=4, unprotected=True)
     model.compile(keras.optimizers.SGD(1.0))
     kernel = model.get_weights()[0]
     taken, logs = descent(model, X, Y)
@@ -119,7 +124,8 @@ def test_the_twin_learns_digits(loss, kwargs, optimizer):
     keras.utils.set_random_seed(0)
     x, y = digits()
     stack = [L.Dense(30, activation="relu"), L.Dense(10)]
-    model = DPMAC((64,), stack, loss=loss, z_steps=10, **kwargs)
+    model = DPMAC((64,), stack, loss=loss, z_steps=10, unprotected=True,
+                  **kwargs)  # fmt: skip
     model.compile(optimizer, metrics=["accuracy"])
     epochs = 5 if kwargs else 15
     model.fit(x, y, batch_size=100, epochs=epochs, verbose=0)
@@ -131,7 +137,7 @@ def test_the_twin_learns_to_reconstruct():
     x, _ = digits()
     stack = [L.Dense(16, activation="tanh"), L.Dense(64, activation="sigmoid")]
     model = DPMAC((64,), stack, loss="squared_error", z_steps=10,
-                  below=[L.Rescaling(0.9)])  # fmt: skip
+                  below=[L.Rescaling(0.9)], unprotected=True)  # fmt: skip
     model.compile(keras.optimizers.Adam(0.01), metrics=["mse"])
     logs = model.fit(x, batch_size=100, epochs=12, verbose=0).history
     assert logs["mse"][-1] < 0.5 * logs["mse"][0]
@@ -151,7 +157,7 @@ def test_a_convolutional_twin_learns():
         L.Flatten(),
         L.Dense(10),
     ]
-    model = DPMAC((64,), stack, z_steps=8)
+    model = DPMAC((64,), stack, z_steps=8, unprotected=True)
     model.compile(keras.optimizers.Adam(0.02))
     model.fit(x, y, batch_size=50, epochs=6, verbose=0)
     assert np.mean(model.predict(x, verbose=0).argmax(1) == y) > 0.8
@@ -164,7 +170,7 @@ def test_a_noisy_step_is_the_clipped_sums_and_noise_of_the_stated_size():
     # Fixed seed. 3 x 1500 draws: false alarm 1e-4 (variance off by 12 %).
     keras.utils.set_random_seed(0)
     stack = [L.Dense(50, activation="tanh"), L.Dense(30)]
-    model = DPMAC((29,), stack, clip=[0.2, 0.05], z_steps=2)
+    model = DPMAC((29,), stack, clip=[0.2, 0.05], z_steps=2, unprotected=True)
     model.compile(keras.optimizers.SGD(1.0))
     x = np.random.default_rng(0).normal(size=(8, 29)).astype("float32")
     y = np.arange(8)
@@ -277,12 +283,116 @@ def test_noise_enters_a_step_that_was_compiled_before():
     assert model.steps_taken == 3 and model.objective_in_use
 
 
-def test_a_model_that_was_trained_without_noise_is_not_perturbed():
-    model = small()
-    model.fit(X, Y, verbose=0)
-    with pytest.raises(ValueError, match="trained without noise"):
+# Without a ledger --------------------
+
+
+def check_refuses(model, *words):
+    """Training in every way is refused, and changes nothing."""
+    before = model.get_weights()
+    wanted = model.predict(X, verbose=0)
+    for train in (
+        lambda: model(X, training=True),
+        lambda: model.train_on_batch(X, Y),
+        lambda: model.fit(X, Y, verbose=0),
+        lambda: model.fit(PoissonBatches(X, Y, batch_size=6), verbose=0),
+    ):
+        with pytest.raises(ValueError) as e:
+            train()
+        for part in (f"DPMAC '{model.name}'", "PrivateModel(", *words):
+            assert part in str(e.value)
+    np.testing.assert_array_equal(model.predict(X, verbose=0), wanted)
+    for a, b in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert model.steps_taken == model.steps_refused == 0
+
+
+def test_it_does_not_train_unprotected(tmp_path):
+    model = small(unprotected=False)
+    assert not model.unprotected and not model.get_config()["unprotected"]
+    model.save(tmp_path / "m.keras")
+    for other in (
+        model,
+        DPMAC.from_config(model.get_config()),
+        keras.saving.load_model(tmp_path / "m.keras"),
+        copy.deepcopy(model),
+    ):
+        assert not other.unprotected and not other.is_perturbed
+        other.compile("sgd")
+        check_refuses(other, "no noise", "DPMAC(..., unprotected=True)")
+
+
+def test_noise_alone_lets_no_step_be_taken(tmp_path):
+    """Noise of a private model acts in the fit that its ledger arms."""
+    model = small(unprotected=False)
+    with pytest.raises(ValueError, match="no ledger knows.*unprotected=True"):
         model.perturb(1.0, 8.0, 3)
     assert not model.is_perturbed
+    model.fix_steps(2.0, 8.0, 10, ledger_json='{"entries": []}')
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    for other in (model, loaded, copy.deepcopy(model)):
+        assert other.is_perturbed and other.is_released
+        assert other.ledger_json == '{"entries": []}'
+        assert (other.steps_taken, other.steps_allowed) == (0, 10)
+        check_refuses(other, "with its ledger only", "Ledger.open(path)")
+
+
+def test_the_twin_is_never_released(tmp_path):
+    model = unprotected_twin(small(unprotected=False))
+    released = small(unprotected=False)
+    released.fix_steps(2.0, 8.0, 10, ledger_json="{}")
+    released.save_weights(tmp_path / "released.weights.h5")
+    model.save(tmp_path / "twin.keras")
+    for other in (
+        model,
+        DPMAC.from_config(model.get_config()),
+        keras.saving.load_model(tmp_path / "twin.keras"),
+    ):
+        assert other.unprotected and other.get_config()["unprotected"]
+        other.compile("sgd")
+        other.train_on_batch(X, Y)
+        with pytest.raises(ValueError, match="twin is never released"):
+            other.fix_steps(2.0, 8.0, 10, ledger_json="{}")
+        # Keras' words; those of `StepNoise` are in its own test.
+        with pytest.raises(ValueError, match="could not be loaded"):
+            other.load_weights(tmp_path / "released.weights.h5")
+        assert not other.is_released and not other.is_perturbed
+    with pytest.raises(ValueError, match="`unprotected` must be True or Fal"):
+        small(unprotected="yes")
+
+
+def test_it_begins_with_the_weights_it_was_built_with():
+    """Weights that were trained without noise once were kept under it."""
+    model, trained = small(unprotected=False), small()
+    trained.fit(X, Y, verbose=0)
+    model.check_start()
+    assert model.start_fact.endswith("public by declaration")
+    weights = model.get_weights()
+    model.set_weights(trained.get_weights())
+    with pytest.raises(ValueError, match="other weights than it was built"):
+        model.check_start()
+    model.set_weights(weights)
+    model.check_start()
+
+
+def test_public_weights_to_begin_with():
+    model = small(unprotected=False)
+    weights = [w + 0.1 for w in model.get_weights()]
+    for wrong in (weights[:-1], weights[::-1]):
+        with pytest.raises(ValueError, match="`weights` must have the shapes"):
+            model.start_from(wrong, public="of a paper")
+    for words in ("", "two\nlines", None):
+        with pytest.raises(ValueError, match="`public`"):
+            model.start_from(weights, public=words)
+    model.check_start()
+    model.start_from(weights, public="of a paper")
+    model.check_start()
+    assert model.start_fact.endswith("public by declaration: of a paper")
+    for a, b in zip(model.get_weights(), weights):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    model.fix_steps(1.0, 8.0, 3)
+    with pytest.raises(ValueError, match="has a release already"):
+        model.start_from(weights, public="of a paper")
 
 
 def test_thresholds_are_learned_before_the_noise_is_fixed():
@@ -312,7 +422,7 @@ def test_thresholds_are_learned_before_the_noise_is_fixed():
 
 def test_a_saved_run_goes_on_where_it_stopped(tmp_path):
     model = small(optimizer=keras.optimizers.Adam(0.01))
-    model.perturb(2.0, 8.0, 10, ledger_json='{"entries": []}')
+    model.perturb(2.0, 8.0, 10)
     model.fit(X, Y, batch_size=8, epochs=2, verbose=0)
     model.save(tmp_path / "m.keras")
     loaded = keras.saving.load_model(tmp_path / "m.keras")
@@ -324,7 +434,6 @@ def test_a_saved_run_goes_on_where_it_stopped(tmp_path):
         "steps_allowed",
         "noise_multiplier",
         "expected_batch_size",
-        "ledger_json",
         "partitions",
     ):
         assert getattr(loaded, name) == getattr(model, name)
@@ -333,7 +442,7 @@ def test_a_saved_run_goes_on_where_it_stopped(tmp_path):
     # Not without noise.
     before = loaded.get_weights()
     for train in (loaded.fit, loaded.train_on_batch):
-        with pytest.raises(ValueError, match=r"Ledger.from_json"):
+        with pytest.raises(ValueError, match="has no noise now. Call `pert"):
             train(X, Y)
     loaded.evaluate(X, Y, verbose=0)
     for a, b in zip(before, loaded.get_weights()):
@@ -352,7 +461,7 @@ def test_noisy_weights_in_a_trained_twin_end_its_training(tmp_path):
     model = small()
     model.fit(X, Y, verbose=0)
     model.load_weights(tmp_path / "m.weights.h5")
-    with pytest.raises(ValueError, match="Ledger.from_json"):
+    with pytest.raises(ValueError, match="has no noise now. Call `perturb`"):
         model.fit(X, Y, verbose=0)
 
 
@@ -408,6 +517,9 @@ def test_everything_is_in_the_config(tmp_path):
         z_optimizer=keras.optimizers.RMSprop(schedule, rho=0.8),
         below=[L.Rescaling(0.5), NormalizationLayer()],
         input_bound=0.7,
+        planned_steps=12,
+        noise_multiplier=1.5,
+        unprotected=True,
         name="named",
     )
     model.compile(keras.optimizers.Adam(0.02), metrics=["accuracy"])
@@ -418,6 +530,8 @@ def test_everything_is_in_the_config(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "m.keras")
     assert text_of(loaded) == text_of(model)
     assert loaded.name == "named" and loaded.partitions == model.partitions
+    assert (loaded.planned_steps, loaded.planned_noise) == (12, 1.5)
+    assert loaded.noise_multiplier is None
     np.testing.assert_allclose(
         loaded.coefficient_norms(x, y), model.coefficient_norms(x, y), rtol=1e-5
     )
@@ -450,7 +564,7 @@ def test_accuracy_of_classes(one_hot):
 
 @pytest.mark.parametrize("shape", [(24,), (24, 1)])
 def test_accuracy_of_one_logit(shape):
-    model = DPMAC((7,), [L.Dense(1)])
+    model = DPMAC((7,), [L.Dense(1)], unprotected=True)
     model.compile("sgd", metrics=["accuracy"])
     y = (Y > 0).astype("float32")
     right = np.mean((model.predict(X, verbose=0)[:, 0] > 0) == y)
@@ -542,7 +656,9 @@ def test_poisson_batches(private):
 def test_one_layer_is_plain_gradient_descent():
     keras.utils.set_random_seed(0)
     head = L.Dense(3)
-    model = DPMAC((7,), [head], loss="categorical_crossentropy")
+    model = DPMAC(
+        (7,), [head], loss="categorical_crossentropy", unprotected=True
+    )
     model.compile(keras.optimizers.SGD(1.0))
     taken, _ = descent(model, X, Y)
     keras.utils.set_random_seed(0)
@@ -597,6 +713,9 @@ FROZEN = L.Dense(999, trainable=False)
         (stack(), {"z_steps": 0}, "`z_steps`"),
         (stack(), {"z_optimizer": keras.optimizers.Lamb()}, "`z_optimizer`"),
         (stack(), {"input_bound": -1.0}, "`input_bound`"),
+        (stack(), {"planned_steps": 0}, "`planned_steps`"),
+        (stack(), {"noise_multiplier": 0.0}, "`noise_multiplier`"),
+        (stack(), {"unprotected": 1}, "`unprotected` must be True or False"),
         (stack(), {"below": [L.Dense(4)]}, "trainable weights"),
         (
             stack(L.Dense(3000)),

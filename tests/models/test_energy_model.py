@@ -22,7 +22,9 @@ def images(count=4, shape=SHAPE, seed=0):
 def one_layer(
     filters=2, kernel_size=2, shape=SHAPE, view=None, size=0.5, **kwargs
 ):
-    """An EnergyModel of one RBM, with the biases of its visible units."""
+    """An EnergyModel of one RBM, with the biases of its visible units: the
+    non-private twin, unless `unprotected=False` is given."""
+    kwargs.setdefault("unprotected", True)
     layer = ChebyshevCRBM(filters, kernel_size, trainable=True, **kwargs)
     records = keras.Input(shape)
     model = EnergyModel(
@@ -36,9 +38,10 @@ def one_layer(
     return model, layer
 
 
-def two_layers(**view):
-    first = ChebyshevCRBM(3, 2, trainable=True, name="first")
-    second = ChebyshevCRBM(2, 2, trainable=True, name="second")
+def two_layers(unprotected=True, **view):
+    kwargs = {"trainable": True, "unprotected": unprotected}
+    first = ChebyshevCRBM(3, 2, name="first", **kwargs)
+    second = ChebyshevCRBM(2, 2, name="second", **kwargs)
     records = keras.Input(SHAPE)
     pooled = keras.layers.MaxPooling2D(2, padding="same")(first(records))
     whole = keras.Model(records, second(pooled))
@@ -47,7 +50,7 @@ def two_layers(**view):
 
 def with_conditions(**view):
     """The image, and its mean as the condition."""
-    layer = ChebyshevCRBM(3, 2, conditions=2, trainable=True)
+    layer = ChebyshevCRBM(3, 2, conditions=2, trainable=True, unprotected=True)
     records = keras.Input(SHAPE)
     given = keras.layers.GlobalAveragePooling2D()(records)
     whole = keras.Model(records, layer([records, given]))
@@ -169,7 +172,9 @@ def test_the_absolute_contrast_holds_nothing_constant():
 
 @pytest.mark.parametrize("steps, noisy", [(1, True), (3, False), (3, True)])
 def test_loss_of_longer_chains_with_and_without_noise(steps, noisy):
-    model, layer = one_layer(view={"seed": 5, "gibbs_steps": steps})
+    model, layer = one_layer(
+        view={"seed": 5, "gibbs_steps": steps}, unprotected=not noisy
+    )
     if noisy:
         noise = np.random.default_rng(0).normal(0, 0.1, (8, 2))
         layer.fix_noise(coefficient_noise=noise)
@@ -296,7 +301,7 @@ def test_only_the_topmost_layer_learns(contrast):
 
 
 def test_noise_below_rests_and_noise_above_acts():
-    model, first, second = two_layers(seed=0)
+    model, first, second = two_layers(unprotected=False, seed=0)
     x = images()
     clean = array(model.below(x))
     first.fix_noise(coefficient_noise=np.full((8, 3), 0.1))
@@ -349,7 +354,7 @@ def test_the_whole_is_no_part_of_its_part():
 def test_mixed_precision(policy, contrast):
     keras.config.set_dtype_policy(policy)
     try:
-        model, layer = one_layer(view={"contrast": contrast})
+        model, layer = one_layer(view={"contrast": contrast}, unprotected=False)
         noise = np.full((8, 2), 0.01)
         layer.fix_noise(coefficient_noise=noise)
         before = layer.get_weights()
@@ -367,7 +372,7 @@ def test_mixed_precision(policy, contrast):
 def test_compiled_by_xla():
     if BACKEND == "torch":
         pytest.skip("torch.compile needs a C++ compiler and minutes")
-    model, layer = one_layer(noise="per_step")
+    model, layer = one_layer(noise="per_step", unprotected=False)
     layer.fix_noise(coefficient_noise=np.full((8, 2), 0.01))
     model.compile("sgd", jit_compile=True)
     assert np.isfinite(model.fit(images(), verbose=0).history["loss"][0])
@@ -382,6 +387,47 @@ def test_tf_data_and_validation():
     logs = model.fit(data, validation_data=data, epochs=2, verbose=0).history
     assert len(logs["val_reconstruction_error"]) == 2
     assert model.predict(data, verbose=0).shape == (10, *SHAPE)
+
+
+# Unprotected --------------------
+
+
+@pytest.mark.parametrize("contrast", ["energy", "absolute"])
+def test_it_does_not_train_unprotected(contrast):
+    model, layer = one_layer(view={"contrast": contrast}, unprotected=False)
+    x, before = images(), layer.get_weights()
+    wanted = model.predict(x, verbose=0)
+    model.compile("sgd")
+    for train in (
+        lambda: model(x, training=True),
+        lambda: model.train_on_batch(x),
+        lambda: model.fit(x, verbose=0),
+        lambda: layer.energy(x, training=True),
+        lambda: layer.chain(x, 1, keras.random.SeedGenerator(0), True),
+    ):
+        with pytest.raises(ValueError) as e:
+            train()
+        assert f"ChebyshevCRBM '{layer.name}' has no release" in str(e.value)
+        assert "ChebyshevCRBM(..., unprotected=True)" in str(e.value)
+    np.testing.assert_array_equal(model.predict(x, verbose=0), wanted)
+    for weight, kept in zip(layer.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, kept)
+
+
+@pytest.mark.filterwarnings("ignore:.*trainable weights")
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_a_released_layer_shows_nothing_of_the_records():
+    model, layer = one_layer(unprotected=False)
+    layer.trainable = False
+    layer.mark_released("{}")
+    before = layer.get_weights()
+    model.compile("sgd")
+    assert model.fit(images(), verbose=0).history == {"loss": [0.0]}
+    for weight, kept in zip(layer.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, kept)
+    layer.trainable = True
+    with pytest.raises(ValueError, match="Set `trainable = False`"):
+        model.train_on_batch(images())
 
 
 # Errors --------------------

@@ -1,5 +1,7 @@
 """FunctionalNet as a Keras model: the twin, the release, saving, errors."""
 
+import copy
+
 import keras
 import numpy as np
 import pytest
@@ -16,6 +18,10 @@ def data():
     y = rng.integers(0, CLASSES, 300)
     x = rng.normal(size=(300, INPUTS)) + 3 * np.eye(CLASSES, INPUTS)[y]
     return x.astype("float32"), y
+
+
+def twin(*args, **arguments):
+    return build(*args, unprotected=True, **arguments)
 
 
 def build(units=(5,), optimizer=None, **arguments):
@@ -38,7 +44,7 @@ def release(model, seed=0):
     return minimiser, curvatures
 
 
-# Without noise -------------------------------------------------------------
+# The non-private twin ------------------------------------------------------
 
 
 @pytest.mark.parametrize("curvature", ["majorized", "diagonal"])
@@ -49,7 +55,7 @@ def test_the_twin_learns(data, loss, curvature):
     # Where the minimum of a diagonal quadratic is too far away.
     far = (loss, curvature) == ("binary_crossentropy", "diagonal")
     rate = 0.03 if far else 0.3
-    model = build(
+    model = twin(
         optimizer=keras.optimizers.SGD(rate), loss=loss, curvature=curvature
     )
     if loss == "squared_error":
@@ -65,7 +71,7 @@ def test_the_twin_learns(data, loss, curvature):
 
 def test_an_expansion_stays_where_it_is_until_it_is_moved(data):
     x, y = data
-    model = build()
+    model = twin()
     start = [w.copy() for w in model.expansion_point]
     model.fit(x, y, verbose=0)
     for held, first in zip(model.expansion_point, start):
@@ -81,7 +87,7 @@ def test_an_expansion_stays_where_it_is_until_it_is_moved(data):
 
 def test_the_gradient_at_the_point_is_the_mean_gradient(data):
     x, y = (v[:32] for v in data)
-    model = build(optimizer=keras.optimizers.SGD(1.0))
+    model = twin(optimizer=keras.optimizers.SGD(1.0))
     before = model.get_weights()
     factors = model.factors(x, y)
     model.train_on_batch(x, y)
@@ -100,7 +106,7 @@ def test_the_gradient_at_the_point_is_the_mean_gradient(data):
 def test_weights_of_records_count(data):
     x, y = (v[:20] for v in data)
     weights = np.r_[np.ones(12), np.zeros(8)].astype("float32")
-    one, other = build(), build()
+    one, other = twin(), twin()
     other.set_weights(one.get_weights())
     other.expand()
     a = one.train_on_batch(x, y, sample_weight=weights)
@@ -108,6 +114,73 @@ def test_weights_of_records_count(data):
     np.testing.assert_allclose(np.ravel(a)[0], np.ravel(b)[0], rtol=1e-4)
     for u, v in zip(one.get_weights(), other.get_weights()):
         np.testing.assert_allclose(u, v, rtol=1e-3, atol=1e-5)
+
+
+# Unprotected ---------------------------------------------------------------
+
+
+def check_refuses(model, data, *words):
+    """Training in every way is refused, and changes nothing."""
+    x, y = (v[:32] for v in data)
+    before, point = model.get_weights(), model.expansion_point
+    wanted = model.predict(x, verbose=0)
+    for train in (
+        lambda: model(x, training=True),
+        lambda: model.train_on_batch(x, y),
+        lambda: model.fit(x, y, verbose=0),
+    ):
+        with pytest.raises(ValueError) as e:
+            train()
+        for part in (
+            f"FunctionalNet '{model.name}' has no release",
+            "keras_fm.callbacks.PrivateModel(budget",
+            "FunctionalNet(..., unprotected=True)",
+            *words,
+        ):
+            assert part in str(e.value)
+    np.testing.assert_array_equal(model.predict(x, verbose=0), wanted)
+    held = [*model.get_weights(), *model.expansion_point]
+    for a, b in zip(held, [*before, *point], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_it_does_not_train_unprotected(tmp_path, data):
+    model = build()
+    assert not model.unprotected and not model.get_config()["unprotected"]
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    for other in (
+        model,
+        fm.models.FunctionalNet.from_config(model.get_config()),
+        keras.models.load_model(path),
+        copy.deepcopy(model),
+    ):
+        assert not other.unprotected
+        other.compile("sgd")
+        check_refuses(other, data)
+
+
+def test_the_twin_is_never_released(tmp_path, data):
+    model = fm.models.unprotected_twin(build())
+    released = build()
+    release(released)
+    path = str(tmp_path / "released.weights.h5")
+    released.save_weights(path)
+    model.save(str(tmp_path / "twin.keras"))
+    for other in (
+        model,
+        fm.models.FunctionalNet.from_config(model.get_config()),
+        keras.models.load_model(str(tmp_path / "twin.keras")),
+    ):
+        assert other.unprotected and other.get_config()["unprotected"]
+        other.compile("sgd")
+        other.train_on_batch(*(v[:8] for v in data))
+        with pytest.raises(ValueError, match="twin is never released"):
+            release(other)
+        # Keras' words; those of the state are in a test of its own.
+        with pytest.raises(ValueError, match="could not be loaded"):
+            other.load_weights(path)
+        assert not other.is_released and other.ledger_json is None
 
 
 # Released ------------------------------------------------------------------
@@ -189,28 +262,38 @@ def test_a_saved_model_goes_on(tmp_path, data):
 
 
 def test_the_point_is_saved_too(tmp_path, data):
-    model = build()
+    model = twin()
     model.fit(*data, verbose=0)
     path = str(tmp_path / "model.weights.h5")
     model.save_weights(path)
-    other = build()
+    other = twin()
     other.load_weights(path)
     for a, b in zip(model.expansion_point, other.expansion_point):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_release_is_not_lost_by_loading(tmp_path):
+def test_a_release_that_loading_takes_away_ends_training(tmp_path, data):
     free, released = build(), build()
     release(released)
     path = str(tmp_path / "model.weights.h5")
     free.save_weights(path)
-    with pytest.raises(ValueError, match="read records again"):
-        released.load_weights(path)
-    assert released.is_released
+    released.load_weights(path)
+    assert not released.is_released and released.was_lost
+    check_refuses(released, data, "It was released, but its weights are no")
 
 
-@pytest.mark.parametrize("missing", ["minimiser_1", "curvature_0", "ledger"])
-def test_a_part_of_a_release_is_refused(missing):
+def test_other_weights_take_a_release_away(data):
+    model = build()
+    release(model)
+    weights = model.get_weights()
+    model.set_weights(weights)
+    assert model.is_released
+    model.set_weights([w + 1e-6 for w in weights])
+    assert not model.is_released and model.ledger_json is None
+    check_refuses(model, data, "It was released, but its weights are no")
+
+
+def state_with_release():
     layer = ExpansionState()
     layer.set_point([np.zeros((2, 3)), np.zeros(3)])
     layer.set_release(
@@ -221,12 +304,50 @@ def test_a_part_of_a_release_is_refused(missing):
     )
     store = {}
     layer.save_own_variables(store)
+    return store
+
+
+@pytest.mark.parametrize("missing", ["minimiser_1", "curvature_0", "point_0"])
+def test_a_part_of_a_release_is_refused(missing):
+    store = state_with_release()
     del store[missing]
     other = ExpansionState()
-    other.set_point([np.zeros((2, 3)), np.zeros(3)])
+    other.set_point([np.ones((2, 3)), np.ones(3)])
     with pytest.raises(ValueError, match="file"):
         other.load_own_variables(store)
     assert not other.is_released
+    assert all(np.all(np.array(v) == 1) for v in other.point())
+
+
+def test_a_release_without_its_ledger_is_none():
+    store = state_with_release()
+    del store["ledger"]
+    other = ExpansionState()
+    other.set_point([np.zeros((2, 3)), np.zeros(3)])
+    other.load_own_variables(store)
+    assert not other.is_released
+    with pytest.raises(ValueError, match="use the records unprotected"):
+        other(np.ones((2, 3)), training=True)
+
+
+def test_a_state_by_itself_refuses():
+    layer = ExpansionState()
+    x = np.ones((2, 3), "float32")
+    np.testing.assert_array_equal(np.array(layer(x)), x)
+    with pytest.raises(ValueError, match="ExpansionState 'expansion_state"):
+        layer(x, training=True)
+    assert layer.get_config()["unprotected"] is False
+    other = ExpansionState.from_config(
+        ExpansionState(unprotected=True).get_config()
+    )
+    np.testing.assert_array_equal(np.array(other(x, training=True)), x)
+    store = state_with_release()
+    other.set_point([np.zeros((2, 3)), np.zeros(3)])
+    with pytest.raises(ValueError, match="file holds a release"):
+        other.load_own_variables(store)
+    with pytest.raises(ValueError, match="twin is never released"):
+        other.set_release([np.ones(3)], [np.ones(3)], False, "{}")
+    assert not other.is_released and other.minimiser() == []
 
 
 def test_a_release_of_another_shape_is_refused():
@@ -255,6 +376,7 @@ def test_everything_is_in_the_config(data):
     config = model.get_config()
     for name, value in arguments.items():
         assert config[name] == value
+    assert config["unprotected"] is False
     other = fm.models.FunctionalNet.from_config(config)
     again = other.get_config()
     assert {k: again[k] for k in arguments} == arguments
@@ -290,8 +412,8 @@ def test_mixed_precision(policy, data):
     before = keras.config.dtype_policy()
     try:
         keras.config.set_dtype_policy(policy)
+        twin().fit(x, y, verbose=0)
         model = build()
-        model.fit(x, y, verbose=0)
         assert all(z.dtype == np.float32 for z, *_ in model.factors(x, y))
         release(model)
         history = model.fit(x, y, epochs=2, verbose=0).history
@@ -306,8 +428,8 @@ def test_float64(data):
     before = keras.config.dtype_policy()
     try:
         keras.config.set_dtype_policy("float64")
+        twin(below=[]).fit(x, y, verbose=0)
         model = build(below=[])
-        model.fit(x, y, verbose=0)
         release(model)
         history = model.fit(x, y, epochs=2, verbose=0).history
     finally:
@@ -360,6 +482,7 @@ def test_accuracy_of_one_logit(data):
         ({"momentum": float("nan")}, "momentum"),
         ({"damping": -0.1}, "damping"),
         ({"sum_clip": 0.0}, "sum_clip"),
+        ({"unprotected": "yes"}, "`unprotected` must be True or False"),
         ({"sensitivity": "theorem5"}, "theorem6"),
         ({"sensitivity": "lemma1"}, "private itself"),
         ({"below": [keras.layers.Dense(3)]}, "trainable weights"),
@@ -397,4 +520,4 @@ def test_a_loss_in_compile_is_refused():
 
 def test_missing_labels_are_refused(data):
     with pytest.raises(ValueError, match="needs labels"):
-        build().fit(data[0], verbose=0)
+        twin().fit(data[0], verbose=0)

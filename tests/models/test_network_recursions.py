@@ -222,7 +222,7 @@ def test_the_expansion_meets_the_error_to_third_order():
     # No floor: the curvature of one layer is positive, the damping is not
     # part of the polynomial.
     exact = fm.models.FunctionalNet.from_config(
-        {**model.get_config(), "damping": 0.0}
+        {**model.get_config(), "damping": 0.0, "unprotected": True}
     )
     exact.compile(keras.optimizers.SGD(0.0))
     exact.set_weights(model.get_weights())

@@ -209,6 +209,7 @@ def test_bad_arguments(kwargs, match):
         {"units": None, "bounds": (-1.0, 2.0), "strides": 2, "pooling": 1},
         {"maps": ((3, (2, 3)),), "dense": 0, "gain": 2.0},
         {"guarantee": "published", "form": "code", "polynomial": "piecewise"},
+        {"unprotected": True},
         {
             "guarantee": "published", "fine_tune": True, "dropout": 0.25,
             "l1": 0.01, "degree": 3,
@@ -230,12 +231,54 @@ def test_config_and_file(kwargs, tmp_path):
     assert len(loaded.trainable_weights) == len(m.trainable_weights)
     for a, b in zip(m.rbms, loaded.rbms):
         assert a.get_config() == b.get_config()
+        assert a.unprotected == bool(kwargs.get("unprotected"))
+
+
+@pytest.mark.parametrize("guarantee", ["proven", "published"])
+def test_it_does_not_train_unprotected(guarantee):
+    x, y = records(20)
+    m = model(guarantee=guarantee)
+    before = m.get_weights()
+    for train in (
+        lambda: m(x, training=True),
+        lambda: m.train_on_batch(x, y),
+        lambda: m.fit(x, y, verbose=0),
+    ):
+        with pytest.raises(ValueError, match="'crbm_1' has no release"):
+            train()
+    if guarantee == "published":
+        with pytest.raises(ValueError, match="'crbm_1' has no release"):
+            m.pretrain(x)
+    for a, b in zip(m.get_weights(), before):
+        np.testing.assert_array_equal(a, b)
+    twin = fm.models.unprotected_twin(m)
+    parts = [*twin.rbms, twin.get_layer("output")]
+    if guarantee == "proven":
+        parts.append(twin.get_layer("dense"))
+    assert type(twin) is PrivateCDBN and all(p.unprotected for p in parts)
+    twin.compile("adam", fm.losses.TaylorCrossEntropy())
+    twin.fit(x, y, verbose=0)
+    with pytest.raises(ValueError, match="unprotected=True"):
+        twin.fit(x, y, callbacks=[(
+            proven((x, y)) if guarantee == "proven" else published(m, (x, y))
+        )], batch_size=30, verbose=0)  # fmt: skip
+    assert not any(p.is_released or p.is_perturbed for p in parts)
+
+
+def test_what_the_callback_is_given():
+    m = model(guarantee="published", form="code")
+    made = m.guarantee(lot=30)
+    assert made == fm.Published(lot=30, orders=("linear",))
+    m = model(guarantee="published")
+    assert m.guarantee(lot=30) == fm.Published(lot=30)
+    assert isinstance(model().guarantee(start="current"), fm.Proven)
+    assert model().guarantee(start="current").start == "current"
 
 
 def test_pretrained_rbms_rest_in_a_file_too(tmp_path):
     x, _ = records(20)
     for fine_tune in (False, True):
-        m = model(guarantee="published", fine_tune=fine_tune)
+        m = model(guarantee="published", fine_tune=fine_tune, unprotected=True)
         count = len(m.trainable_weights)
         m.pretrain(x, epochs=1)
         m.save(tmp_path / "m.keras")
@@ -283,7 +326,7 @@ def proven(data, epsilon=1e3, **kwargs):
 
 def published(m, data, epsilon=1e5, **kwargs):
     return fm.callbacks.PrivateModel(
-        epsilon, data=data, batch_size=30, **(m.private_arguments | kwargs)
+        epsilon, data=data, guarantee=m.guarantee(lot=30), **kwargs
     )
 
 
@@ -302,7 +345,7 @@ def test_pretraining_of_the_proven_form():
 @pytest.mark.parametrize("private", [False, True])
 def test_one_fit_for_each_rbm(private):
     x, _ = records()
-    m = model(guarantee="published", fine_tune=True)
+    m = model(guarantee="published", fine_tune=True, unprotected=not private)
     p = published(m, x) if private else None
     before = [w.copy() for w in m.get_weights()]
     histories = m.pretrain(
@@ -325,7 +368,7 @@ def test_one_fit_for_each_rbm(private):
 
 def test_the_first_rbm_does_not_move_while_the_second_trains():
     x, _ = records()
-    m = model(guarantee="published")
+    m = model(guarantee="published", unprotected=True)
     kept, fit = [], EnergyModel.fit
 
     def watched(self, *args, **kwargs):
@@ -349,7 +392,7 @@ def test_the_first_rbm_does_not_move_while_the_second_trains():
 
 def test_an_interrupted_pretraining_leaves_the_model_as_it_was():
     x, _ = records()
-    m = model(guarantee="published")
+    m = model(guarantee="published", unprotected=True)
     trainable = [w.path for w in m.trainable_weights]
     fit, calls = EnergyModel.fit, []
 
@@ -371,7 +414,7 @@ def test_an_interrupted_pretraining_leaves_the_model_as_it_was():
 def test_the_first_rbm_learns_to_reconstruct():
     x, _ = records(200)
     for contrast in ("energy", "absolute"):
-        m = model(None, guarantee="published", maps=((8, 3),))
+        m = model(None, guarantee="published", maps=((8, 3),), unprotected=True)
         first = np.mean((m.reconstruct(x) - x) ** 2)
         (history,) = m.pretrain(
             x, epochs=12, batch_size=50, optimizer=adam(0.02),
@@ -408,13 +451,14 @@ def test_every_variant_can_learn_digits(name):
         optimizer=adam(0.02),
         maps=((8, 3),),
         dense=30,
+        unprotected=not private,
         **kwargs,
     )
     p = None
     if private:
         p = fm.callbacks.PrivateModel(
-            1e6, data=(x, y), batch_size=50, reproducible_noise=0,
-            **m.private_arguments,
+            1e6, data=(x, y), guarantee=m.guarantee(lot=50),
+            reproducible_noise=0,
         )  # fmt: skip
     m.pretrain(x, p, epochs=1, batch_size=50, optimizer=adam())
     m.fit(

@@ -54,9 +54,14 @@ def network():
     return model
 
 
-def steps():
+def steps(**arguments):
     model = fm.models.DPMAC(
-        (6,), [keras.layers.Dense(3)], clip=0.5, z_steps=1, name="steps"
+        (6,),
+        [keras.layers.Dense(3)],
+        clip=0.5,
+        z_steps=1,
+        name="steps",
+        **arguments,
     )
     model.compile("sgd")
     return model
@@ -70,12 +75,12 @@ MODELS = {
 }
 
 
-def private(path, epsilon=1.0, **arguments):
+def private(path, epsilon=1.0, guarantee="proven"):
     return fm.callbacks.PrivateModel(
         fm.PrivacyBudget(epsilon, 1e-5),
-        data=(RECORDS, LABELS),
+        (RECORDS, LABELS),
+        guarantee,
         ledger=path,
-        **arguments,
     )
 
 
@@ -113,6 +118,41 @@ def test_a_backup_is_gone_on_with(tmp_path, kind, cut):
         assert again.steps_refused == 0
 
 
+class CutInEpoch(keras.callbacks.Callback):
+    """Ends the fit after a step of an epoch."""
+
+    def __init__(self, epoch):
+        super().__init__()
+        self.epoch = epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.now = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.now == self.epoch:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("untraced")
+def test_steps_of_an_epoch_that_was_cut_off_are_not_taken_again(tmp_path):
+    """A backup knows nothing of the steps after it, and the ledger not how
+    many of the epoch's ran: all of them are used."""
+    path, folder = tmp_path / "privacy.json", str(tmp_path / "backup")
+    backup = keras.callbacks.BackupAndRestore(folder)
+    with pytest.raises(KeyboardInterrupt):
+        fit(steps(), [backup, private(path), CutInEpoch(2)])
+    again = steps()
+    backup = keras.callbacks.BackupAndRestore(folder)
+    with pytest.raises(fm.BudgetExceededError, match="3 more than were paid"):
+        fit(again, [backup, private(path)])
+    again = steps()
+    backup = keras.callbacks.BackupAndRestore(folder)
+    assert fit(again, [backup, private(path)], epochs=3) == [2]
+    assert again.steps_taken == 9
+    ledger = fm.Ledger.open(path)
+    assert ledger.steps_left(ledger.entries[0].name) == 0
+
+
 @pytest.mark.usefixtures("untraced")
 def test_a_backup_that_comes_too_late_is_refused(tmp_path):
     path = tmp_path / "privacy.json"
@@ -138,11 +178,11 @@ def test_without_a_backup_a_spent_budget_is_refused(tmp_path, kind):
 
 @pytest.mark.usefixtures("untraced")
 def test_a_second_draw_after_a_restart_is_said(tmp_path):
-    path = tmp_path / "privacy.json"
+    path, twice = tmp_path / "privacy.json", fm.Proven(releases=2)
     with pytest.raises(KeyboardInterrupt):
-        fit(dense(), [private(path, planned_releases=2), Cut(0)])
+        fit(dense(), [private(path, guarantee=twice), Cut(0)])
     with pytest.warns(UserWarning, match="in addition to 1 charge"):
-        fit(dense(), [private(path, planned_releases=2)])
+        fit(dense(), [private(path, guarantee=twice)])
     ledger = fm.Ledger.load(path)
     assert len(ledger.entries) == 2
     assert ledger.epsilon() <= 1 + 1e-9
@@ -152,7 +192,7 @@ def test_a_second_draw_after_a_restart_is_said(tmp_path):
 def test_published_noise_is_in_no_backup(tmp_path):
     """It is in no file, so what is cut off cannot be gone on with."""
     path, folder = tmp_path / "privacy.json", str(tmp_path / "backup")
-    published = {"guarantee": "published", "batch_size": 32}
+    published = {"guarantee": fm.Published(lot=32)}
     backup = keras.callbacks.BackupAndRestore(folder)
     with pytest.raises(KeyboardInterrupt):
         fit(dense(), [backup, private(path, **published), Cut(2)])
@@ -168,8 +208,8 @@ def test_a_checkpoint_is_gone_on_with(tmp_path, kind):
     path, file = tmp_path / "privacy.json", str(tmp_path / "model.keras")
     planned = {"planned_steps": 3 * EPOCHS} if kind == "DPMAC" else {}
     fit(
-        MODELS[kind](),
-        [private(path, **planned), keras.callbacks.ModelCheckpoint(file)],
+        MODELS[kind](**planned),
+        [private(path), keras.callbacks.ModelCheckpoint(file)],
         epochs=2,
     )
     before = fm.Ledger.load(path).entries
@@ -187,9 +227,9 @@ def test_the_file_of_a_ledger_is_one(tmp_path):
     with pytest.raises(ValueError, match="`budget` of the ledger"):
         private(path, epsilon=2.0)
     with pytest.raises(ValueError, match="`neighbours` of the ledger"):
-        private(path, neighbours="replace_one")
+        private(path, guarantee=fm.Proven(neighbours="replace_one"))
     with pytest.raises(ValueError, match="`unit` of the ledger"):
-        private(path, owners=LABELS)
+        private(path, guarantee=fm.Proven(unit=fm.Unit(owners=LABELS)))
     with pytest.raises(ValueError, match="is the path of a file"):
         private(callback.ledger)
     with pytest.raises(ValueError, match="is a Ledger already"):

@@ -8,6 +8,7 @@ from keras_fm.experiments.watch import Watch
 from keras_fm.layers.perturbed_affine import PerturbedAffine
 from keras_fm.losses import TaylorCrossEntropy
 from keras_fm.models import AdaptiveLaplace
+from keras_fm.training.guarantee import Published
 
 
 class PublishedILM(method_lib.Method):
@@ -18,7 +19,7 @@ class PublishedILM(method_lib.Method):
     def train(self, task, job, choice, log_dir):
         spec = task.spec
         private = PrivateModel(
-            job.epsilon, guarantee="published", batch_size=spec.batch_size
+            job.epsilon, guarantee=Published(lot=spec.batch_size)
         )
         return method_lib.fit(
             task,
@@ -41,18 +42,18 @@ class PublishedAdLM(method_lib.Method):
     label = "published (AdLM), claimed"
     about = (
         "`AdaptiveLaplace` as published: its own ReLU layer, min-max "
-        "normalisation, a pre-trained clone."
+        "normalisation, a pre-trained twin."
     )
 
-    def _model(self, task, seed):
-        return _model(task, seed, "published", hidden=task.units)
+    def _model(self, task, seed, **kwargs):
+        return _model(task, seed, "published", hidden=task.units, **kwargs)
 
     def prepare(self, task, job):
         """One pre-training serves all budgets; each run counts its cost."""
         if job.seed not in task.pretrained:
             spec = task.spec
             with Watch() as watch:
-                model = self._model(task, job.seed)
+                model = self._model(task, job.seed, unprotected=True)
                 model.compile(
                     keras.optimizers.Adam(spec.learning_rate),
                     TaylorCrossEntropy(),
@@ -72,12 +73,12 @@ class PublishedAdLM(method_lib.Method):
 
     def train(self, task, job, choice, log_dir):
         model = self._model(task, job.seed)
+        perturbed = model.get_layer("perturbed")
+        perturbed.relevance_of(task.pretrained[job.seed][0])
         private = PrivateModel(
             job.epsilon,
             data=(task.x, task.y),
-            batch_size=task.spec.batch_size,
-            pretrained=task.pretrained[job.seed][0],
-            **model.private_arguments,
+            guarantee=model.guarantee(lot=task.spec.batch_size),
         )
         return method_lib.fit(
             task, model, private, log_dir, epochs=task.spec.epochs

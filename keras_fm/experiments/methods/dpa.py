@@ -26,7 +26,7 @@ class PublishedDPA(method_lib.Method):
             bounds=(-1.0, 1.0),
         )
         private = PrivateModel(
-            job.epsilon, data=(task.x, task.y), **model.private_arguments
+            job.epsilon, data=(task.x, task.y), guarantee=model.guarantee()
         )
         model.pretrain(
             task.x,

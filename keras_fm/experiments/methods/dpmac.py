@@ -6,6 +6,7 @@ from keras_fm.callbacks import PrivateModel
 from keras_fm.datasets import PoissonBatches
 from keras_fm.experiments.methods import method as method_lib
 from keras_fm.models import DPMAC
+from keras_fm.training.guarantee import Proven, Published
 
 _EPOCHS = 30
 
@@ -54,9 +55,7 @@ class PublishedDPMAC(_DPMAC):
         private = PrivateModel(
             method_lib.budget(task, job.epsilon),
             data=(task.x, task.y),
-            guarantee="published",
-            batch_size=batch,
-            neighbours=task.spec.neighbours,
+            guarantee=Published(lot=batch, neighbours=task.spec.neighbours),
         )
         return self._fit(task, model, private, log_dir, batch_size=batch)
 
@@ -71,6 +70,6 @@ class ProvenDPMAC(_DPMAC):
         batches = PoissonBatches(task.x, task.y, batch_size=self._batch(task))
         private = PrivateModel(
             method_lib.budget(task, job.epsilon),
-            neighbours=task.spec.neighbours,
+            guarantee=Proven(neighbours=task.spec.neighbours),
         )
         return self._fit(task, model, private, log_dir, x=batches)

@@ -7,6 +7,7 @@ import keras
 from keras_fm.callbacks import PrivateModel
 from keras_fm.experiments.methods import method as method_lib
 from keras_fm.models import FunctionalNet
+from keras_fm.training.guarantee import Published
 
 
 def build(task, seed, published=False):
@@ -46,8 +47,7 @@ class PublishedFunctionalNet(method_lib.Method):
         private = PrivateModel(
             job.epsilon,
             data=(task.x, task.y),
-            guarantee="published",
-            lot="data",
+            guarantee=Published(lot="data"),
         )
         model = build(task, job.seed, published=True)
         return method_lib.fit(task, model, private, log_dir, loss=None)

@@ -9,6 +9,7 @@ import keras
 from keras_fm import budget as budget_lib
 from keras_fm.callbacks import PrivacyTensorBoard, PrivateModel
 from keras_fm.losses import TaylorCrossEntropy
+from keras_fm.training.guarantee import Proven
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,7 @@ def proven(task, epsilon, x=None):
     return PrivateModel(
         budget(task, epsilon),
         data=(task.x if x is None else x, task.y),
-        neighbours=task.spec.neighbours,
+        guarantee=Proven(neighbours=task.spec.neighbours),
     )
 
 

@@ -36,8 +36,7 @@ class PublishedCDBN(method_lib.Method):
         private = PrivateModel(
             job.epsilon,
             data=(task.images, task.y),
-            batch_size=spec.batch_size,
-            **model.private_arguments,
+            guarantee=model.guarantee(lot=spec.batch_size),
         )
         model.pretrain(
             task.images,

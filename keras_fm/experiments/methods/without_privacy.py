@@ -3,6 +3,7 @@
 import keras
 
 from keras_fm.experiments.methods import method as method_lib
+from keras_fm.layers.private_dense import PrivateDense
 
 
 class NonPrivate(method_lib.Method):
@@ -30,5 +31,13 @@ class Truncated(method_lib.Method):
 
     def train(self, task, job, choice, log_dir):
         return method_lib.fit(
-            task, task.model(job.seed), None, log_dir, epochs=task.spec.epochs
+            task,
+            task.model(job.seed, head=_unprotected),
+            None,
+            log_dir,
+            epochs=task.spec.epochs,
         )
+
+
+def _unprotected(*args, **kwargs):
+    return PrivateDense(*args, unprotected=True, **kwargs)

@@ -1,0 +1,45 @@
+"""The non-private twin of a model."""
+
+import keras
+
+from keras_fm.parts.private_part import PrivatePart
+
+
+def unprotected_twin(model):
+    """A new model like this one that trains on records without protection.
+
+    For comparisons, and for the pre-training that published AdLM takes its
+    relevances from. Every private part of it has `unprotected=True`; weights
+    are new, and no statement covers what is trained.
+
+    Args:
+        model: a Keras model, compiled or not.
+
+    Returns:
+        a model of the same kind, not compiled.
+
+    Example:
+
+    ```python
+    twin = fm.models.unprotected_twin(model)
+    twin.compile("adam", fm.losses.TaylorCrossEntropy())
+    twin.fit(x, y, epochs=5)
+    ```
+    """
+    config = model.get_config()
+    if "unprotected" in config:
+        return type(model).from_config({**config, "unprotected": True})
+
+    def twin(layer):
+        config = layer.get_config()
+        if isinstance(layer, PrivatePart) and "unprotected" in config:
+            config["unprotected"] = True
+        return type(layer).from_config(config)
+
+    return keras.models.clone_model(
+        model, clone_function=twin, recursive=_is_nested(model)
+    )
+
+
+def _is_nested(model):
+    return any(isinstance(layer, keras.Model) for layer in model.layers)

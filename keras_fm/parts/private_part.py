@@ -1,0 +1,402 @@
+"""The one promise of every private layer and model.
+
+A private part trains in one of three ways: on its release (proven), under
+noise that was fixed before (published), or without any protection where its
+maker said so aloud, `unprotected=True`. In any other state it refuses to
+train, however it came into it: never released, copied, cloned, loaded from a
+file without the release, or given weights that its release does not describe.
+"""
+
+import contextlib
+import dataclasses
+import threading
+
+import keras
+import numpy as np
+from keras import ops
+from keras.src.backend.common import global_state
+
+from keras_fm.parts import concrete, fit_frame, sealed
+from keras_fm.parts.hidden_state import HiddenStateLayer
+from keras_fm.parts.released import (
+    Released,
+    digest,
+    store_ledger,
+    stored_ledger,
+)
+
+_looking = threading.local()
+
+
+@contextlib.contextmanager
+def looked_at():
+    """Calls with `training=True` in this context are no training: they look
+    at what a layer does with records that are made up."""
+    _looking.on = True
+    try:
+        yield
+    finally:
+        _looking.on = False
+
+
+class PrivatePart:
+    """What a private layer or model holds, and when it may train.
+
+    A subclass with weights that come from a release says which by
+    `described_weights`; one that trains on a released objective gives it by
+    `released_objective`. What it releases it says by `release_names`,
+    `default_shares` and `steps` (proven) or `claims` (published), see
+    `keras_fm.parts.step`.
+    """
+
+    # Said by who makes the part: trained on records, protected by nothing.
+    unprotected = False
+    # Whether it can be.
+    has_twin = True
+    # Of a layer that carries the state of a model: gives that model. No
+    # attribute that Keras would follow when it saves.
+    _owner = None
+
+    def owner(self):
+        """The model whose state this layer carries, or `None`."""
+        return None if self._owner is None else self._owner()
+
+    # Whether a model without it may still be whole, see `RelevanceScaling`.
+    optional = False
+
+    def _carrier(self):
+        return self
+
+    # What it may be in ---------------------------------------------------
+
+    @property
+    def released(self):
+        """The `Released` of this part, or `None`.
+
+        Weights that it does not describe take it away for good.
+        """
+        return self._carrier()._verified()
+
+    @property
+    def is_released(self):
+        """Whether the part has a release, and its weights come from it."""
+        return self.released is not None
+
+    @property
+    def ledger_json(self):
+        """The ledger of the release, or `None`."""
+        released = self.released
+        return None if released is None else released.ledger_json
+
+    @property
+    def is_perturbed(self):
+        """Whether noise (published form) was fixed."""
+        return False
+
+    # Training ------------------------------------------------------------
+
+    def check_trains(self):
+        """Refuses to train without protection.
+
+        Raises:
+            ValueError: saying what to write instead.
+        """
+        if self.unprotected or self.is_perturbed or self.is_released:
+            return
+        raise ValueError(self._refusal())
+
+    def _refusal(self):
+        # What a user built: not the layer that carries its state.
+        part = self.owner() or self
+        kind = type(part).__name__
+        lost = ""
+        if self._carrier()._lost:
+            lost = (
+                " It was released, but its weights are no longer those of the "
+                "release (other weights were loaded or set)."
+            )
+        twin = f"{kind} has no non-private twin: leave it out of one."
+        if self.has_twin:
+            twin = (
+                "A non-private twin is built with "
+                f"`{kind}(..., unprotected=True)`."
+            )
+        return (
+            f"{kind} '{part.name}' has no release, so training it would use "
+            f"the records unprotected.{lost} Give fit "
+            "`callbacks=[keras_fm.callbacks.PrivateModel(budget, data=(x, y))]`"
+            ", or load a model that was saved with its release (.keras or "
+            f".weights.h5; other formats and copies lose it). {twin}"
+        )
+
+    def enter_training(self):
+        """What a part's `call` does first with `training=True`."""
+        if self.is_looked_at:
+            return
+        carrier, model = self._carrier(), self._trainer()
+        if carrier._released is None:
+            if self.unprotected or self.is_perturbed:
+                return
+            concrete.give_back(model)
+            raise ValueError(self._refusal())
+        try:
+            if carrier._verified(model) is None:
+                raise ValueError(self._refusal())
+            if not self.trains_on_release or carrier._released.published:
+                return
+            if model is not None:
+                sealed.seal_running(model, self)
+        except ValueError:
+            concrete.give_back(model)
+            raise
+        carrier._count_step()
+
+    @property
+    def is_looked_at(self):
+        """Whether calls are no training now, see `looked_at`."""
+        return getattr(_looking, "on", False)
+
+    def _trainer(self):
+        """The Keras model whose step calls the part, or `None`."""
+        if isinstance(self, keras.Model):
+            return self
+        # Not by the layer: it would begin a call where there is none.
+        context = global_state.get_global_attribute("current_call_ctx")
+        entry = getattr(context, "entry_layer", None)
+        if isinstance(entry, keras.Model):
+            return entry
+        # A stateless step calls the layers of its model one by one.
+        return fit_frame.stateless_model()
+
+    # Whether its weights train on a released objective.
+    trains_on_release = False
+    # Whether training reads the records at every step, under noise.
+    reads_every_step = False
+
+    @property
+    def was_lost(self):
+        """Whether a release was taken away, see `released`."""
+        return self._carrier()._lost
+
+    def public_fact(self):
+        """Where the weights of a part below the top are from."""
+        return f"weights of layer '{self.name}': from its own release"
+
+    def released_objective(self):
+        """The released objective at the current weights, a scalar tensor."""
+        raise NotImplementedError
+
+    def note_weights(self):
+        """Notes that the release describes the weights as they are now:
+        training on it led to them."""
+        carrier = self._carrier()
+        if carrier._verified() is not None:
+            carrier._note()
+
+
+class ReleasedLayer(PrivatePart, HiddenStateLayer):
+    """A layer that carries a release: its own, or that of its model.
+
+    Args:
+        unprotected: `True` for the non-private twin, which trains on records
+            without noise and can never be released.
+    """
+
+    def __init__(self, unprotected=False, **kwargs):
+        super().__init__(**kwargs)
+        if not isinstance(unprotected, bool):
+            raise ValueError(
+                "`unprotected` must be True or False. Received: "
+                f"unprotected={unprotected!r}"
+            )
+        self.unprotected = unprotected
+        self._released = None
+        # Whether a release was taken away.
+        self._lost = False
+
+    @property
+    def published(self):
+        """Whether the release is of the published form."""
+        return self._released is not None and self._released.published
+
+    def described_weights(self):
+        """The weights that a release describes."""
+        return self.weights
+
+    def check_no_twin(self):
+        """Refuses a release of the non-private twin.
+
+        Raises:
+            ValueError: if the layer is one.
+        """
+        if self.unprotected:
+            part = self.owner() or self
+            raise ValueError(
+                f"{type(part).__name__} '{part.name}' was built with "
+                "`unprotected=True`: the non-private twin is never released. "
+                "Build a new model without it."
+            )
+
+    def mark_released(self, ledger_json, published=False):
+        """Notes the ledger of the release that the weights come from.
+
+        Raises:
+            ValueError: if the layer is the non-private twin.
+        """
+        self.check_no_twin()
+        if self.trains_on_release and not self._has_hidden("steps"):
+            self._make_counter("steps")
+        self._released = Released(
+            ledger_json=ledger_json, digest=b"", published=published
+        )
+        self._lost = False
+        self._note()
+
+    # Which weights it describes ------------------------------------------
+
+    def _digest(self, model=None):
+        found = concrete.values(self.described_weights(), model)
+        return None if found is None else digest(found)
+
+    def _steps(self, model=None):
+        if not self._has_hidden("steps"):
+            return 0
+        found = concrete.values([self._get_hidden("steps")], model)
+        return None if found is None else int(found[0])
+
+    def _note(self, model=None):
+        found, steps = self._digest(model), self._steps(model)
+        if found is not None and steps is not None:
+            self._released = dataclasses.replace(
+                self._released, digest=found, steps=steps
+            )
+
+    def _verified(self, model=None):
+        """The release, taken away if the weights are not of it."""
+        if self._released is None:
+            return None
+        if not self._is_whole():
+            self.forget_release()
+            return None
+        found, steps = self._digest(model), self._steps(model)
+        if found is None or steps is None:
+            # Inside a step that was compiled; looked at before it began.
+            return self._released
+        if not self._released.digest:
+            self._note(model)
+        elif found != self._released.digest:
+            if steps == self._released.steps:
+                self.forget_release()
+                return None
+            # Steps on the release were taken since.
+            self._note(model)
+        return self._released
+
+    def _is_whole(self):
+        """Whether the layer holds all of its release; copies may not."""
+        return True
+
+    def forget_release(self):
+        """Takes the release away, and with it the right to train."""
+        self._lost = self._lost or self._released is not None
+        self._released = None
+
+    def _count_step(self):
+        if self._has_hidden("steps"):
+            steps = self._get_hidden("steps")
+            steps.assign_add(ops.ones((), steps.dtype))
+
+    # Saving: a release is safe to save, noise is not ---------------------
+
+    def _release_arrays(self):
+        """Dict of the arrays of the release that are saved with it."""
+        return {}
+
+    def _take_release_arrays(self, arrays):
+        """Takes what `_release_arrays` gave.
+
+        Raises:
+            ValueError: if arrays are missing or of other shapes; nothing was
+                changed then.
+        """
+
+    def save_own_variables(self, store):
+        released = self.released
+        super().save_own_variables(store)
+        if released is None:
+            return
+        for name, value in self._release_arrays().items():
+            store[name] = value
+        store["digest"] = np.frombuffer(released.digest, np.uint8)
+        store["steps"] = np.array(released.steps)
+        store_ledger(store, released.ledger_json)
+
+    def load_own_variables(self, store):
+        weights = self.weights
+        stored = [key for key in store.keys() if key.isdigit()]
+        if len(stored) != len(weights):
+            raise ValueError(
+                f"Layer '{self.name}' expected {len(weights)} variables, but "
+                f"the file holds {len(stored)}."
+            )
+        ledger = self._stored_release(store)
+        for index, weight in enumerate(weights):
+            weight.assign(store[str(index)])
+        if ledger is not None:
+            self._mark_stored(store, ledger)
+
+    def _mark_stored(self, store, ledger, published=False):
+        self.mark_released(ledger, published)
+        if self._has_hidden("steps") and "steps" in store.keys():
+            self._get_hidden("steps").assign(int(np.asarray(store["steps"])))
+            self._note()
+
+    def _load_carried(self, store, published=False):
+        """Takes a release of weights in other layers, which may be loaded
+        later: they are compared with what the file says at the next look."""
+        ledger = self._stored_release(store)
+        if ledger is None:
+            return
+        self._mark_stored(store, ledger, published)
+        known = b""
+        if "digest" in store.keys():
+            known = bytes(np.asarray(store["digest"]))
+        self._released = dataclasses.replace(self._released, digest=known)
+
+    def _stored_release(self, store):
+        """Takes the release of a file. Returns its ledger, or `None` where
+        it has none that describes the weights in it: what the layer was
+        released with is gone then."""
+        ledger = stored_ledger(store)
+        if ledger is not None and self.unprotected:
+            raise ValueError(
+                f"Layer '{self.name}' was built with `unprotected=True`, and "
+                "the file holds a release. Load it into a model without."
+            )
+        of_own = ledger is not None and self.owner() is None
+        if of_own and "digest" in store.keys():
+            held = [np.asarray(store[str(i)]) for i in range(len(self.weights))]
+            if bytes(np.asarray(store["digest"])) != digest(held):
+                ledger = None
+        if ledger is None:
+            self.forget_release()
+        else:
+            self._take_release_arrays(store)
+        return ledger
+
+    def get_config(self):
+        return {**super().get_config(), "unprotected": self.unprotected}
+
+
+def parts_of(model):
+    """All private parts of a model, itself included, from the inputs upwards.
+
+    Layers that carry the state of a model are no parts of their own.
+    """
+    layers = [model, *model._flatten_layers(include_self=False)]
+    models = {id(layer) for layer in layers}
+    return [
+        layer
+        for layer in layers
+        if isinstance(layer, PrivatePart) and id(layer.owner()) not in models
+    ]

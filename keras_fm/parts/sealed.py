@@ -1,0 +1,224 @@
+"""A training step that no record enters and none leaves.
+
+A model whose parts train on released objectives needs no record in its steps.
+Sealed, its step sees zeros in their place, its loss is the released objective
+with the penalties of weights, and this is all it logs: whatever was compiled,
+whatever other layers add, in whatever order callbacks stand. Evaluation is
+Keras' own.
+"""
+
+import contextlib
+import threading
+
+import keras
+from keras import ops
+
+from keras_fm import replicas
+from keras_fm.parts import fit_frame
+
+_running = threading.local()
+_SEAL = "_sealed"
+_OWN_STEPS = (
+    "train_step",
+    "compute_loss",
+    "compute_metrics",
+    "compute_loss_and_updates",
+    "stateless_compute_loss",
+)
+
+
+def is_sealed(model):
+    """Whether steps of this model are sealed."""
+    return _SEAL in model.__dict__
+
+
+class _Seal:
+    # A plain object: Keras would save what it can follow.
+    def __init__(self, parts):
+        self.parts = parts
+
+
+def _parts(model):
+    return model.__dict__[_SEAL].parts
+
+
+def seal(model, parts):
+    """Seals the training steps of a model from now on.
+
+    Args:
+        model: a Keras model.
+        parts: its parts with a released objective (`released_objective`); an
+            empty list for a fit that trains nothing.
+    """
+    kind = type(model)
+
+    def compute_loss(
+        x=None, y=None, y_pred=None, sample_weight=None, training=None
+    ):
+        if not _is_training(training):
+            _running.metrics, given = False, {}
+            if model._compute_loss_has_training_arg:
+                given["training"] = False
+            return kind.compute_loss(
+                model, x, y, y_pred, sample_weight, **given
+            )
+        expect_metrics()
+        return objective(model, _parts(model))
+
+    def compute_metrics(x, y, y_pred, sample_weight=None):
+        if not takes_metrics():
+            return kind.compute_metrics(model, x, y, y_pred, sample_weight)
+        return logs(model)
+
+    def train_step(*arguments):
+        with without_records(arguments) as emptied:
+            return kind.train_step(model, *emptied)
+
+    def make_train_function(force=False):
+        # Here, since a step that was compiled before asks no layer.
+        for layer in model._flatten_layers():
+            if hasattr(layer, "check_trains"):
+                layer.check_trains()
+        watch(model, _parts(model))
+        return kind.make_train_function(model, force=force)
+
+    fresh = not is_sealed(model)
+    model.__dict__[_SEAL] = _Seal(list(parts))
+    if fresh:
+        # Plain attributes: no part of what Keras tracks and saves.
+        model.__dict__.update(
+            compute_loss=compute_loss,
+            compute_metrics=compute_metrics,
+            get_metrics_result=lambda: results(model),
+            train_step=train_step,
+            make_train_function=make_train_function,
+        )
+
+
+def seal_running(model, part):
+    """Seals a model whose step runs, as the part in it finds.
+
+    Raises:
+        ValueError: if the model's class has a step of its own, which may have
+            read records already, or weights that nothing would train.
+    """
+    if is_sealed(model):
+        if part not in _parts(model):
+            _parts(model).append(part)
+        return
+    own = [name for name in _OWN_STEPS if _overrides(type(model), name)]
+    if own:
+        raise ValueError(
+            f"'{model.name}' ({type(model).__name__}) has a released layer "
+            f"'{part.name}' and its own `{own[0]}`, which may use records. "
+            "Give fit the callback, `keras_fm.callbacks.PrivateModel(...)`: "
+            "its steps see zeros in the place of records."
+        )
+    of_part = {id(v) for v in part.described_weights()}
+    others = [v for v in model.trainable_variables if id(v) not in of_part]
+    if others:
+        raise ValueError(
+            f"'{others[0].path}' is trainable beside the released layer "
+            f"'{part.name}', whose records no step may see again. Set "
+            "`trainable = False` on its layer, or take features of the "
+            "released model by `predict`."
+        )
+    seal(model, [part])
+    watch(model, [part])
+
+
+def objective(model, parts):
+    """What a sealed step minimises: released objectives and penalties."""
+    total = sum(
+        ops.cast(part.released_objective(), "float32") for part in parts
+    )
+    for weight in model.trainable_variables:
+        if weight.regularizer is not None:
+            total = total + ops.cast(weight.regularizer(weight), "float32")
+    return replicas.share(ops.convert_to_tensor(total, dtype="float32"))
+
+
+def logs(model):
+    """What a sealed step logs: the released objective, 0 without one."""
+    tracker = model._loss_tracker
+    return {tracker.name: tracker.result()}
+
+
+def results(model):
+    """Results of the metrics that are built: those that were compiled are
+    when they are first evaluated."""
+    found = {}
+    for metric in model.metrics:
+        if getattr(metric, "built", True):
+            value = metric.result()
+            named = value if isinstance(value, dict) else {metric.name: value}
+            found.update(named)
+    return found
+
+
+@contextlib.contextmanager
+def without_records(arguments):
+    """Arguments of `train_step` with zeros in the place of the data, the last
+    of them; in the context, losses and metrics are those of training."""
+    *state, data = arguments
+    empty = keras.tree.map_structure(
+        lambda v: v if v is None else ops.zeros_like(v), data
+    )
+    before = getattr(_running, "step", False)
+    _running.step = True
+    try:
+        yield (*state, empty)
+    finally:
+        _running.step = before
+        _running.metrics = False
+
+
+def _is_training(training):
+    return getattr(_running, "step", False) if training is None else training
+
+
+def expect_metrics():
+    """Says that the next metrics are those of a training step."""
+    _running.metrics = True
+
+
+def takes_metrics():
+    """Whether the metrics asked for are those of a training step: inside a
+    sealed one, or next after the loss of one that was sealed midway."""
+    found = getattr(_running, "step", False) or getattr(
+        _running, "metrics", False
+    )
+    _running.metrics = False
+    return found
+
+
+def _overrides(kind, name):
+    """Whether a class has its own form of a method of Keras' trainer."""
+    found = getattr(kind, name, None)
+    return found is not None and found is not getattr(keras.Model, name, None)
+
+
+class _Watch(keras.callbacks.Callback):
+    """Notes the weights that a fit on a release led to."""
+
+    def __init__(self, parts):
+        super().__init__()
+        self._parts = parts
+
+    def on_train_end(self, logs=None):
+        # On JAX this brings the weights back into their variables.
+        assert self.model is not None
+        for part in self._parts:
+            part.note_weights()
+
+
+def watch(model, parts):
+    """Has the running fit, if any, note the weights of parts at its end."""
+    found = fit_frame.callback_list(model)
+    if found is not None and not any(
+        isinstance(callback, _Watch) for callback in found.callbacks
+    ):
+        callback = _Watch(parts)
+        callback.set_params(found.params)
+        callback.set_model(model)
+        found.callbacks.append(callback)

@@ -1,0 +1,1 @@
+"""A private fit: what is read, checked, charged and learned, in order."""

@@ -1,0 +1,317 @@
+"""What a plan hands to parts that release: records, features, facts."""
+
+import functools
+import math
+
+import keras
+import numpy as np
+
+from keras_fm import placed_records, records, sampling
+from keras_fm import release as release_lib
+from keras_fm import relevance as relevance_lib
+from keras_fm.training import model_check
+
+# Rows of a batch as it is read, and of one in which records have places.
+READ_BATCH = 1024
+PLACES = 256
+
+
+class Reading:
+    """How the parts of one model read the records.
+
+    Args:
+        model: what the records go through: the model, or what is below one
+            that is a private part itself.
+        top: `None`, or the part that is released last; it knows the labels.
+        data: the private records.
+        ledger: the `Ledger` that is charged.
+        noise: a `NoiseSource`.
+        guarantee: `Proven` or `Published`.
+        batches, planned_steps: of a part that reads at every step: what `fit`
+            trains on, and how many steps are paid for.
+    """
+
+    def __init__(
+        self,
+        model,
+        top,
+        *,
+        data,
+        ledger,
+        noise,
+        guarantee,
+        batches=None,
+        planned_steps=None,
+    ):
+        self.model, self.top = model, top
+        self.data, self.ledger, self.noise = data, ledger, noise
+        self.guarantee = guarantee
+        self.batches, self.planned_steps = batches, planned_steps
+        self.published = guarantee.kind == "published"
+        self.releases = {}
+        self._undo = []
+
+    # Facts ---------------------------------------------------------------
+
+    @property
+    def _unit(self):
+        return getattr(self.guarantee, "unit", None)
+
+    @property
+    def owners(self):
+        """Ids of the records' owners, or `None`."""
+        return getattr(self._unit, "owners", None)
+
+    @property
+    def reach(self):
+        """How many other units' records one unit's data enters."""
+        return getattr(self._unit, "reach", 0)
+
+    @property
+    def privacy_unit(self):
+        """What objectives must know of the privacy unit."""
+        return {"grouped": self.owners is not None, "reach": self.reach}
+
+    @property
+    def n_public(self):
+        """Whether the number of records is public."""
+        return getattr(self.guarantee, "n_public", True)
+
+    @property
+    def ridge_factor(self):
+        """Ridge in units of the noise's spectral edge."""
+        return getattr(self.guarantee, "ridge_factor", 0.5)
+
+    @property
+    def lot(self):
+        """What published noise is divided by."""
+        return self.guarantee.lot
+
+    @functools.cached_property
+    def n(self):
+        """The number of records, public by declaration."""
+        return sum(len(x) for x, _ in records.batches(self.data, READ_BATCH))
+
+    def samples(self, rounds):
+        """The samples of several reads, of any size: a `SamplingPlan`."""
+        kind = "full" if rounds.batch_size is None else "poisson"
+        size = sampling.expected_batch_size(self.n, kind, rounds.batch_size)
+        return sampling.SamplingPlan(
+            n=self.n,
+            sampling=kind,
+            expected_batch_size=size,
+            capacity=self.n,
+            sampling_rate=size / self.n,
+            steps=rounds.reads,
+        )
+
+    # Refusals ------------------------------------------------------------
+
+    def check_delta(self, reads):
+        """Refuses Gaussian noise without a delta."""
+        if self.ledger.budget.delta == 0:
+            raise ValueError(
+                f"{reads} have Gaussian noise, which needs delta > 0: give "
+                "the budget a delta far below one over the number of records."
+            )
+
+    def check_by_record(self, what):
+        """Refuses another privacy unit than one record."""
+        if self.owners is not None or self.reach:
+            raise ValueError(
+                "`owners` and `reach` are not supported for "
+                f"{what}, which is read record by record."
+            )
+
+    def check_rounds(self, rounds):
+        """Refuses what several reads of an output layer do not cover."""
+        self.check_delta(rounds)
+        if not self.n_public:
+            raise ValueError(
+                f"{rounds} divide by the number of records, which must "
+                "be public: `n_public=True`, or `rounds=None`."
+            )
+        if self.owners is not None or self.reach:
+            raise ValueError(
+                "`owners` and `reach` are not supported together with "
+                f"{rounds}."
+            )
+
+    def check_labels(self, y, n):
+        """Refuses labels that the part on top has no output for."""
+        if self.top is not None:
+            self.top.check_labels(y, n)
+
+    # Features ------------------------------------------------------------
+
+    def features(self, tensor):
+        """Function from a batch of records to a tensor of the model.
+
+        One compiled map for the check and every read: what layers learn in
+        between are variables.
+        """
+        known = self.__dict__.setdefault("_maps", {})
+        if id(tensor) not in known:
+            known[id(tensor)] = (tensor, self._map(tensor))
+        return known[id(tensor)][1]
+
+    def _map(self, tensor):
+        if tensor is self.model.inputs[0]:
+            return lambda x: np.asarray(x)
+        extractor = self.extractor(tensor)
+        return lambda x: np.asarray(extractor.predict_on_batch(x))
+
+    def extractor(self, tensor):
+        """The model from records to a tensor, or `None` for the records."""
+        if tensor is self.model.inputs[0]:
+            return None
+        known = self.__dict__.setdefault("_extractors", {})
+        if id(tensor) not in known:
+            known[id(tensor)] = keras.Model(self.model.inputs[0], tensor)
+        return known[id(tensor)]
+
+    def tensor_of(self, part):
+        """The symbolic tensor that a part of the model reads."""
+        if part is self.top and part in self.model.layers:
+            return model_check.head_inputs(self.model)
+        found = relevance_lib.layer_inputs(self.model, part.name)
+        return found[0] if len(found) == 1 else found
+
+    def inputs(self, part):
+        """Function from a batch of records to what a part reads."""
+        return self.features(self.tensor_of(part))
+
+    # Records -------------------------------------------------------------
+
+    @property
+    def labelled_data(self):
+        """Whether the records have labels that are read."""
+        if self.top is None:
+            return False
+        if getattr(self.top, "needs_labels", True):
+            return True
+        # Records alone are the targets too.
+        data = getattr(self.data, "element_spec", self.data)
+        if isinstance(data, tuple | list):
+            return len(data) > 1
+        return callable(data) or hasattr(data, "num_batches")
+
+    def placed(self):
+        """Batches of one shape, `(x, y, rows[, owners])`: `rows` are those in
+        which records are. The row of a record depends on that record alone,
+        but with owners, whose records come together."""
+        if self.owners is None:
+            yield from placed_records.placed(self.checked(), PLACES)
+            return
+        for x, y, owners in self.checked():
+            free = -len(x) % READ_BATCH
+            if free:
+                x, y = (
+                    v
+                    if v is None
+                    else np.concatenate(
+                        [v, np.zeros((free, *v.shape[1:]), v.dtype)]
+                    )
+                    for v in (x, y)
+                )
+            yield x, y, np.arange(len(owners)), owners
+
+    def checked(self):
+        """Batches `(x, y[, owners])` as they are read."""
+        expected = self.model.inputs[0].shape[1:]
+        labelled = self.labelled_data
+        if self.owners is None:
+            found = records.batches(self.data, READ_BATCH, labelled=labelled)
+        else:
+            found = records.batches_by_owner(
+                self.data, self.owners, READ_BATCH, labelled=labelled
+            )
+        for x, y, *owners in found:
+            if len(x.shape[1:]) != len(expected) or any(
+                e is not None and e != d for e, d in zip(expected, x.shape[1:])
+            ):
+                raise ValueError(
+                    f"Records must have shape {tuple(expected)}, as the "
+                    f"model's input. Received: {x.shape[1:]}"
+                )
+            if x.dtype.kind == "f" and not np.all(np.isfinite(x)):
+                raise ValueError(
+                    "`data` has NaN or infinite inputs. Clean the records "
+                    "before the release; nothing was spent."
+                )
+            yield x, y, *owners
+
+    def unlabelled(self):
+        """Batches `(x, rows[, owners])` of one shape, for layers that learn
+        without labels; `rows` are those in which records are."""
+        # A wrong label is an error before the first charge, not after the
+        # layers below were paid for.
+        for x, y, rows, *owners in self.placed():
+            self.check_labels(None if y is None else y[rows], len(rows))
+            yield x, rows, *owners
+
+    def labelled(self, part):
+        """`(features, labels[, owners])` of an output layer, its constant
+        entry included."""
+        inputs = self.inputs(part)
+        for x, y, rows, *owners in self.placed():
+            yield part.augment(inputs(x)[rows]), y[rows], *owners
+
+    def relevance_at(self, part):
+        """`(relevance, rows)`: of records at the inputs of a part."""
+        tensor = self.tensor_of(part)
+        below = self.features(tensor)
+        above = keras.Model(tensor, self.model.outputs[0])
+        for x, _, rows in self.placed():
+            yield relevance_lib.layer_wise(above, below(x)), rows
+
+    def descend(self, part, step, *, entry, **arguments):
+        """The reads of an output layer with `rounds`, a `Release`."""
+        objective, rounds = step.objective, part.rounds
+        mechanism = arguments["mechanism"]
+        reads = release_lib.GradientReads(
+            objective,
+            step.read,
+            # Arrays are in memory already, so their features may be.
+            keep=isinstance(self.data, (tuple, list)),
+            clip=step.clip,
+            **arguments,
+        )
+        weights = rounds.descend(
+            reads,
+            np.zeros(objective.shapes[0]),
+            step.samples.expected_batch_size,
+            math.sqrt(mechanism.coordinate_variance(objective.size)),
+        )
+        return reads.finish(weights)
+
+    def release_of(self, step, statistics):
+        """A `Release` of statistics that carry claimed noise."""
+        return release_lib.RELEASES[type(step.objective)](
+            statistics=statistics,
+            objective=step.objective,
+            mechanism=step.mechanism,
+            neighbours=str(self.ledger.neighbours),
+            private=False,
+        )
+
+    # What is learned -----------------------------------------------------
+
+    def keep(self, part, release):
+        """Keeps the release of a part; of a layer below, marks it."""
+        self.releases[part.name] = release
+        if part is not self.top:
+            part.mark_released(self.ledger.to_json())
+
+    def keep_top(self, release):
+        """Keeps the release of the part on top."""
+        self.keep(self.top, release)
+
+    def on_failure(self, undo):
+        """Has `undo` called if a release fails midway."""
+        self._undo.append(undo)
+
+    def undo(self):
+        """Undoes what failed midway."""
+        for undo in self._undo:
+            undo()

@@ -1,0 +1,156 @@
+"""Steps that read the records: what the ledger lets the running fit take.
+
+The ledger alone decides: the noise is that of its entry, and every epoch's
+steps are reserved in it before they run and confirmed after, so no copy of a
+model takes them a second time.
+"""
+
+import math
+
+from keras_fm.ledger import BudgetExceededError
+from keras_fm.models import dpmac_release
+
+
+class StepsOfFit:
+    """The steps of one fit.
+
+    Args:
+        callback: the `PrivateModel` of the fit.
+        model: a part that reads at every step.
+        ledger: its ledger.
+        epoch_steps: int, steps of an epoch.
+    """
+
+    def __init__(self, callback, model, ledger, epoch_steps):
+        self._model, self._ledger = model, ledger
+        self._name = model.release_names()[-1]
+        self._epoch_steps = epoch_steps
+        self._reserved = self._before = 0
+        model._carrier().arm(callback)
+
+    @property
+    def epoch_is_open(self):
+        """Whether steps of the running epoch are reserved."""
+        return self._reserved > 0
+
+    def begin_epoch(self):
+        """Reserves the steps of an epoch, and lets them be taken."""
+        self._ledger.reserve(self._name, self._epoch_steps)
+        self._reserved = self._epoch_steps
+        self._before = self._model.steps_taken
+        self._model._carrier().allow(self._reserved)
+
+    def end_epoch(self):
+        """Confirms what was taken of them."""
+        if not self._reserved:
+            return
+        taken = self._model.steps_taken - self._before
+        self._model._carrier().allow(0)
+        self._ledger.confirm(self._name, self._reserved, taken)
+        self._reserved = 0
+
+    def end(self):
+        """Ends the fit: no step is taken until the next."""
+        self.end_epoch()
+        self._model._carrier().disarm()
+        self._model._carrier().mark_released(
+            self._ledger.to_json(), self._model.published
+        )
+
+
+def check(plan):
+    """Refuses batches that the devices cannot share, and wrong records and
+    labels: inside a step there is no error."""
+    dpmac_release.check_parts(plan.top, plan.batches)
+    if plan.data is not None:
+        for x, y in plan.checked():
+            plan.check_labels(y, len(x))
+
+
+def check_paid(plan):
+    """Refuses to go on under another ledger, or with other samples than were
+    paid for.
+
+    Raises:
+        ValueError: saying what differs.
+    """
+    model = plan.top
+    paid = dpmac_release.paid_mechanism(model, plan)
+    if ("claimed_epsilon" in paid) != plan.published:
+        kinds = ["proven", "published"]
+        raise ValueError(
+            f"The steps of '{model.name}' were paid for with guarantee="
+            f'"{kinds[not plan.published]}", and another one samples in '
+            "another way. Go on with that, or build a new model."
+        )
+    if not model.is_released:
+        raise ValueError(
+            f"'{model.name}' has other weights than its noisy steps led to. "
+            "Load the model that was saved, or build a new one."
+        )
+    plan.check_model()
+    samples = dpmac_release.samples_of(model, plan)
+    if (
+        not math.isclose(paid.get("sampling_rate", 0.0), samples.sampling_rate)
+        or model.expected_batch_size != samples.expected_batch_size
+    ):
+        raise ValueError(
+            "The steps of this model were paid for with a sampling rate "
+            f"of {paid.get('sampling_rate')} and batches of "
+            f"{model.expected_batch_size:g}. Received: "
+            f"{samples.sampling_rate:g}, {samples.expected_batch_size}"
+        )
+    if not math.isclose(
+        paid["noise_multiplier"], model.noise_multiplier
+    ) or paid["sensitivity"] < model.sensitivity * (1 - 1e-9):
+        raise ValueError(
+            f"The file of '{model.name}' says other noise than its ledger: a "
+            f"multiplier of {model.noise_multiplier:g} in place of "
+            f"{paid['noise_multiplier']:g}. Load the model that was saved."
+        )
+
+
+def resume(plan, steps):
+    """Goes on under the noise that was paid for, for `steps` more steps.
+
+    Steps that were paid for and not taken are used first; more of them are
+    charged.
+
+    Raises:
+        BudgetExceededError: if the budget does not allow more steps.
+        ValueError: if the model's ledger is unknown, or samples are drawn in
+            another way than was paid for.
+    """
+    model = plan.top
+    dpmac_release.check_parts(model, plan.batches)
+    check_paid(plan)
+    name = model.release_names()[-1]
+    left = plan.ledger.steps_left(name)
+    if steps > left:
+        more = type(plan)(
+            plan.whole,
+            data=plan.data,
+            ledger=plan.ledger,
+            noise=plan.noise,
+            guarantee=plan.guarantee,
+            notes=plan.extra_notes,
+            batches=plan.batches,
+            planned_steps=steps - left,
+        )
+        try:
+            more.ledger.check(more.entries())
+            more.carry_out_one(more.steps[-1])
+        except BudgetExceededError as error:
+            raise BudgetExceededError(
+                f"This fit asks for {steps} steps, {steps - left} more than "
+                f"were paid for and are left. {error} Pay for all steps "
+                "before the first fit: `DPMAC(..., planned_steps=...)`."
+            ) from None
+        return
+    model.fix_steps(
+        noise_multiplier=model.noise_multiplier,
+        expected_batch_size=model.expected_batch_size,
+        steps=model.steps_taken + left,
+        ledger_json=plan.ledger.to_json(),
+        published=plan.published,
+    )

@@ -1,0 +1,714 @@
+"""Ways around the promise, each of which a model once went.
+
+A model with a proven report must not hold, show or have been trained on
+private records beyond its ledger, wherever a user steps off the one path that
+was meant.
+"""
+
+import copy
+import csv
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fm as fm
+from keras_fm.callbacks import PrivateModel
+from keras_fm.parts.private_part import parts_of
+
+N = 96
+GENERATOR = np.random.default_rng(0)
+Y = np.arange(N) % 3
+X = GENERATOR.random((N, 6)).astype("float32")
+HOT = np.eye(3, dtype="float32")[Y]
+# Other records: nothing that a fit shows may tell them from X and Y.
+OTHER = GENERATOR.random((N, 6)).astype("float32")
+OTHER_HOT = np.eye(3, dtype="float32")[np.zeros(N, int)]
+
+pytestmark = pytest.mark.usefixtures("untraced")
+# What is said of a compiled step must be tried on one.
+TRACED = "compiled"
+
+
+def dense(body=(), head=None, loss=None, metrics=("accuracy",)):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            *body,
+            fm.layers.NormalizationLayer(),
+            head or fm.layers.PrivateDense(3, name="head"),
+        ]
+    )
+    model.compile(
+        keras.optimizers.SGD(0.1),
+        loss or fm.losses.TaylorCrossEntropy(),
+        metrics=list(metrics),
+    )
+    return model
+
+
+def private(data=(X, HOT), epsilon=2.0, **kwargs):
+    return PrivateModel(fm.PrivacyBudget(epsilon, 1e-5), data=data, **kwargs)
+
+
+def released(**kwargs):
+    model = dense(**kwargs)
+    model.fit(X, HOT, callbacks=[private()], verbose=0)
+    return model
+
+
+def refused_to_train(model, x=X, y=HOT, match="unprotected"):
+    before = [np.array(w) for w in model.get_weights()]
+    with pytest.raises(ValueError, match=match):
+        model.fit(x, y, verbose=0)
+    for a, b in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+class Spy(keras.callbacks.Callback):
+    """Keeps all logs that a callback is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def keep(self, logs):
+        self.seen.append({k: float(v) for k, v in (logs or {}).items()})
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.keep(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.keep(logs)
+
+    def on_train_end(self, logs=None):
+        self.keep(logs)
+
+
+# The logs ---------------------------------------------------------------
+
+LOSSES = {
+    "taylor": fm.losses.TaylorCrossEntropy,
+    "probabilities": lambda: "binary_crossentropy",
+    "mse": lambda: "mse",
+    "mae": lambda: "mae",
+    "huber": lambda: "huber",
+    "poisson": lambda: "poisson",
+    "hinge": lambda: "categorical_hinge",
+    "cosine": lambda: "cosine_similarity",
+    "kl": lambda: "kl_divergence",
+    "focal": lambda: keras.losses.BinaryFocalCrossentropy(
+        apply_class_balancing=True
+    ),
+    "softmax": lambda: "categorical_crossentropy",
+    "own": lambda: lambda y, z: keras.ops.mean(y, axis=-1),
+}
+METRICS = (
+    "accuracy",
+    keras.metrics.MeanSquaredError,
+    lambda: keras.metrics.Mean(name="val_mean"),
+)
+
+
+class ShareOfFirst(keras.metrics.Metric):
+    """The share of label 0, under a name that a cleaner would let pass."""
+
+    def __init__(self):
+        super().__init__(name="val_share")
+        self.total = self.add_weight(initializer="zeros", name="total")
+
+    def update_state(self, y, z, sample_weight=None):
+        self.total.assign_add(keras.ops.sum(y[:, 0]))
+
+    def result(self):
+        return keras.ops.convert_to_tensor(self.total)
+
+
+def logs_of(model, x, y, callbacks=(), **kwargs):
+    first, last = Spy(), Spy()
+    history = model.fit(
+        x, y, epochs=2, batch_size=32, verbose=0, shuffle=False,
+        callbacks=[first, *callbacks, last], **kwargs,
+    ).history  # fmt: skip
+    return [first.seen, last.seen, history]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_no_loss_shows_labels_or_records(tmp_path, loss):
+    """`loss` in the logs was that of the labels with zero logits: the exact
+    number of positive labels at epsilon 0.1."""
+    model = dense(loss=LOSSES[loss](), metrics=["accuracy", ShareOfFirst()])
+    callback = private()
+    found = logs_of(model, X, HOT, [callback])
+    head = model.layers[-1]
+    objective = float(keras.ops.convert_to_numpy(head.released_objective()))
+    for seen in (*found[0], *found[1]):
+        assert set(seen) <= {"loss"}
+        assert all(np.isfinite(list(seen.values())))
+    assert set(found[2]) == {"loss"}
+    # Begun at its minimum, the released objective stays there.
+    np.testing.assert_allclose(found[2]["loss"], objective, rtol=1e-5)
+    model.save(tmp_path / "m.keras")
+    again = []
+    for x, y in ((X, HOT), (OTHER, OTHER_HOT)):
+        keras.utils.set_random_seed(2)
+        loaded = keras.saving.load_model(
+            tmp_path / "m.keras",
+            custom_objects={"ShareOfFirst": ShareOfFirst},
+            compile=False,
+        )
+        loaded.compile(
+            "sgd", LOSSES[loss](), metrics=["accuracy", ShareOfFirst()]
+        )
+        # Without the callback, and one step by hand.
+        again.append([*logs_of(loaded, x, y), loaded.train_on_batch(x, y)])
+    assert again[0] == again[1]
+
+
+def test_the_same_in_a_compiled_step(tmp_path):
+    model = dense(metrics=["accuracy", ShareOfFirst()])
+    found = logs_of(
+        model, X, HOT, [private()], validation_data=(OTHER, OTHER_HOT)
+    )
+    assert set(found[2]) == {
+        "loss", "val_loss", "val_accuracy", "val_val_share",
+    }  # fmt: skip
+    assert all(set(seen) <= {"loss"} for seen in found[0] if len(seen) == 1)
+    model.save(tmp_path / "m.keras")
+    again = []
+    for x, y in ((X, HOT), (OTHER, OTHER_HOT)):
+        loaded = keras.saving.load_model(
+            tmp_path / "m.keras",
+            custom_objects={"ShareOfFirst": ShareOfFirst},
+            compile=False,
+        )
+        loaded.compile("sgd", "mse", metrics=["accuracy", ShareOfFirst()])
+        again.append(logs_of(loaded, x, y))
+    assert again[0] == again[1]
+
+
+def test_files_that_name_metrics(tmp_path):
+    """CSVLogger and a checkpoint's name listed before PrivateModel had the
+    accuracy of all-zero logits: the share of label 0."""
+    log = tmp_path / "log.csv"
+    model = dense()
+    checkpoint = keras.callbacks.ModelCheckpoint(
+        str(tmp_path / "{epoch}-{loss:.3f}.weights.h5"), save_weights_only=True
+    )
+    model.fit(
+        X, HOT, epochs=2, verbose=0,
+        callbacks=[keras.callbacks.CSVLogger(log), checkpoint, private()],
+    )  # fmt: skip
+    rows = list(csv.DictReader(log.open()))
+    assert len(rows) == 2
+    assert set(rows[0]) == {"epoch", "loss", "val_loss"}
+    assert {row["val_loss"] for row in rows} == {"NA"}
+    named = keras.callbacks.ModelCheckpoint(
+        str(tmp_path / "{accuracy:.3f}.weights.h5"), save_weights_only=True
+    )
+    with pytest.raises(KeyError):
+        model.fit(X, HOT, verbose=0, callbacks=[named])
+
+
+class Adds(keras.layers.Layer):
+    """Adds a loss of what it sees, and keeps its column means."""
+
+    def build(self, shape):
+        self.means = self.add_weight(
+            shape=(shape[-1],), initializer="zeros", trainable=False
+        )
+
+    def call(self, x, training=False):
+        if training:
+            self.add_loss(keras.ops.sum(x))
+            self.means.assign(keras.ops.mean(x, axis=0))
+        return x
+
+
+def test_what_layers_below_add_or_keep():
+    """`add_loss` and `activity_regularizer` below the head showed sums of
+    records; a variable that is written while training kept column means."""
+    keras.utils.set_random_seed(0)
+    frozen = keras.layers.Dense(
+        6, trainable=False, activity_regularizer=keras.regularizers.L2(1.0)
+    )
+    found = []
+    for data in ((X, HOT), (OTHER, OTHER_HOT)):
+        model = dense([frozen])
+        history = model.fit(
+            *data, callbacks=[private(data, reproducible_noise=1)], verbose=0
+        ).history
+        head = model.layers[-1]
+        objective = keras.ops.convert_to_numpy(head.released_objective())
+        np.testing.assert_allclose(history["loss"], objective, rtol=1e-5)
+        found.append(history["loss"])
+    assert found[0] != found[1], "the releases are of other records"
+    model = dense([Adds(name="adds")])
+    callback = private()
+    with pytest.raises(ValueError, match="adds"):
+        model.fit(X, HOT, callbacks=[callback], verbose=0)
+    assert not callback.ledger.entries
+    declared = private(guarantee=fm.Proven(per_record=("adds",)))
+    with pytest.raises(ValueError, match="adds|variable"):
+        model.fit(X, HOT, callbacks=[declared], verbose=0)
+    assert not declared.ledger.entries
+
+
+def test_steps_of_one_s_own_see_no_record():
+    """A subclass with its own step is given zeros by the callback, and is
+    refused without it."""
+
+    class Own(keras.Model):
+        def train_step(self, *arguments):
+            *_, data = arguments
+            seen.append(data)
+            return super().train_step(*arguments)
+
+    seen = []
+    inputs = keras.Input((6,))
+    outputs = fm.layers.PrivateDense(3, clip=True)(inputs)
+    model = Own(inputs, outputs)
+    model.compile("sgd", "mse", run_eagerly=True)
+    model.fit(X, HOT, callbacks=[private()], verbose=0)
+    assert seen
+    for data in seen:
+        for array in keras.tree.flatten(data):
+            assert not np.any(keras.ops.convert_to_numpy(array))
+    other = Own(inputs, outputs)
+    other.compile("sgd", "mse", run_eagerly=True)
+    with pytest.raises(ValueError, match="its own `train_step`"):
+        other.fit(X, HOT, verbose=0)
+
+
+def test_early_stopping_cannot_be_moved_by_one_label():
+    ends = []
+    for y in (HOT, OTHER_HOT):
+        model = dense(loss="mse")
+        model.fit(X, HOT, callbacks=[private(reproducible_noise=0)], verbose=0)
+        stop = keras.callbacks.EarlyStopping(monitor="loss", patience=2)
+        history = model.fit(X, y, epochs=9, callbacks=[stop], verbose=0)
+        ends.append(len(history.history["loss"]))
+    assert ends[0] == ends[1]
+
+
+# A release is lost, or goes along ------------------------------------------
+
+
+def by_clone(model, tmp_path):
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    return clone
+
+
+def by_config(model, tmp_path):
+    made = type(model).from_config(model.get_config())
+    made.set_weights(model.get_weights())
+    return made
+
+
+def by_h5(model, tmp_path):
+    path = str(tmp_path / "m.h5")
+    model.save(path)
+    return keras.saving.load_model(path, compile=False)
+
+
+def by_foreign_weights(model, tmp_path):
+    model.set_weights([w + 1 for w in model.get_weights()])
+    return model
+
+
+def by_layer_weights(model, tmp_path):
+    head = model.layers[-1]
+    head.set_weights([w * 2 + 1 for w in head.get_weights()])
+    return model
+
+
+def by_assignment(model, tmp_path):
+    kernel = model.layers[-1].kernel
+    kernel.assign(kernel + 1)
+    return model
+
+
+def by_a_twin_s_file(model, tmp_path):
+    twin = fm.models.unprotected_twin(model)
+    twin.compile("sgd", fm.losses.TaylorCrossEntropy())
+    twin.fit(X, HOT, verbose=0)
+    twin.save_weights(tmp_path / "twin.weights.h5")
+    model.load_weights(tmp_path / "twin.weights.h5")
+    return model
+
+
+def by_a_twin_s_weights(model, tmp_path):
+    twin = fm.models.unprotected_twin(model)
+    twin.compile("sgd", fm.losses.TaylorCrossEntropy())
+    twin.fit(X, HOT, verbose=0)
+    model.set_weights(twin.get_weights())
+    return model
+
+
+def by_copied_layer(model, tmp_path):
+    head = copy.deepcopy(model.layers[-1])
+    made = keras.Sequential(
+        [keras.Input((6,)), fm.layers.NormalizationLayer(), head]
+    )
+    made.compile("sgd", fm.losses.TaylorCrossEntropy())
+    return made
+
+
+LOSERS = [
+    by_clone, by_config, by_h5, by_foreign_weights, by_layer_weights,
+    by_assignment, by_a_twin_s_file, by_a_twin_s_weights,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", LOSERS)
+def test_what_loses_a_release_refuses_to_train(tmp_path, how):
+    model = how(released(), tmp_path)
+    if getattr(model, "optimizer", None) is None:
+        model.compile("sgd", fm.losses.TaylorCrossEntropy())
+    head = model.layers[-1]
+    assert not head.is_released and head.ledger_json is None
+    refused_to_train(model)
+    with pytest.raises(ValueError, match="unprotected"):
+        model.train_on_batch(X, HOT)
+    with pytest.raises(ValueError, match="unprotected"):
+        model(X, training=True)
+    # It predicts, and what is saved has no ledger.
+    assert model.predict(X, verbose=0).shape == (N, 3)
+    model.save(tmp_path / "after.keras")
+    again = keras.saving.load_model(tmp_path / "after.keras")
+    assert not again.layers[-1].is_released
+
+
+def by_keras(model, tmp_path):
+    model.save(tmp_path / "m.keras")
+    return keras.saving.load_model(tmp_path / "m.keras")
+
+
+def by_weights(model, tmp_path):
+    model.save_weights(tmp_path / "m.weights.h5")
+    made = dense()
+    made.load_weights(tmp_path / "m.weights.h5")
+    return made
+
+
+def by_deepcopy(model, tmp_path):
+    return copy.deepcopy(model)
+
+
+def by_own_weights(model, tmp_path):
+    model.set_weights(model.get_weights())
+    return model
+
+
+@pytest.mark.parametrize(
+    "how", [by_keras, by_weights, by_deepcopy, by_copied_layer, by_own_weights]
+)
+def test_what_keeps_a_release_trains_on_it(tmp_path, how):
+    model = how(released(), tmp_path)
+    if getattr(model, "optimizer", None) is None:
+        model.compile("sgd", fm.losses.TaylorCrossEntropy())
+    before = fm.Ledger.from_json(model.layers[-1].ledger_json)
+    model.fit(OTHER, OTHER_HOT, verbose=0)
+    model.fit(OTHER, OTHER_HOT, verbose=0)
+    assert model.layers[-1].is_released
+    after = fm.Ledger.from_json(model.layers[-1].ledger_json)
+    assert after.entries == before.entries and len(after.entries) == 1
+
+
+def test_a_release_lasts_through_what_fits_do(tmp_path):
+    """Best weights that are restored, averages, interrupted and own loops
+    are steps on the release; weights set after them are not."""
+    model = released()
+    head = model.layers[-1]
+    path = str(tmp_path / "c.weights.h5")
+    model.fit(
+        X, HOT, epochs=3, verbose=0,
+        callbacks=[
+            keras.callbacks.EarlyStopping(
+                monitor="loss", patience=1, restore_best_weights=True
+            ),
+            keras.callbacks.ModelCheckpoint(path, save_weights_only=True),
+        ],
+    )  # fmt: skip
+    assert head.is_released
+    model.load_weights(path)
+    assert head.is_released
+    model.compile(keras.optimizers.SGD(0.1, use_ema=True), "mse")
+    model.fit(X, HOT, epochs=2, verbose=0)
+    assert head.is_released
+    # Keras on JAX cannot fit twice with averages.
+    model.compile("sgd", "mse")
+    model.fit(X, HOT, verbose=0)
+    head.set_weights([w + 1 for w in head.get_weights()])
+    assert not head.is_released
+
+
+def test_no_cross_validation_without_a_ledger():
+    """scikit-learn's clone drops `fit_kwargs` and with them the callback:
+    three trainings with an empty ledger."""
+    sklearn = pytest.importorskip("sklearn.model_selection")
+    wrappers = pytest.importorskip("keras.wrappers")
+
+    def made(X, y):
+        return dense()
+
+    callback = private()
+    classifier = wrappers.SKLearnClassifier(
+        made, fit_kwargs={"callbacks": [callback], "verbose": 0}
+    )
+    with pytest.raises(ValueError, match="unprotected|fits failed"):
+        sklearn.cross_val_score(classifier, X, Y, cv=3, error_score="raise")
+    assert not callback.ledger.entries
+
+
+def test_a_layer_below_that_lost_its_release():
+    """DPPCA lost its ledger while the head above still said released."""
+    model = dense([fm.layers.NormalizationLayer(), fm.layers.DPPCA(4)])
+    model.fit(X, HOT, callbacks=[private()], verbose=0)
+    pca = model.layers[1]
+    assert pca.is_released
+    pca.set_weights([w + 1 for w in pca.get_weights()])
+    assert not pca.is_released
+    refused_to_train(model, match="DPPCA")
+
+
+def test_unprotected_parts_are_never_released(tmp_path):
+    model = dense(head=fm.layers.PrivateDense(3, unprotected=True))
+    callback = private()
+    with pytest.raises(ValueError, match="unprotected=True"):
+        callback.plan(model)
+    with pytest.raises(ValueError, match="unprotected=True"):
+        model.fit(X, HOT, callbacks=[callback], verbose=0)
+    assert not callback.ledger.entries
+    model.fit(X, HOT, verbose=0)
+    model.save(tmp_path / "twin.keras")
+    loaded = keras.saving.load_model(tmp_path / "twin.keras")
+    assert loaded.layers[-1].unprotected
+    released().save_weights(tmp_path / "r.weights.h5")
+    with pytest.raises(ValueError, match="holds a release"):
+        model.load_weights(tmp_path / "r.weights.h5")
+
+
+# Ledgers that do not know of each other ------------------------------------
+
+
+def test_a_released_layer_as_features_under_a_new_ledger():
+    """It was called public: the sum is 4, the statement said 2."""
+    first = released()
+    head = first.layers[-1]
+    head.trainable = False
+    inputs = keras.Input((6,))
+    features = fm.layers.NormalizationLayer()(first(inputs))
+    model = keras.Model(inputs, fm.layers.PrivateDense(3)(features))
+    model.compile("sgd", fm.losses.TaylorCrossEntropy())
+    callback = private()
+    for ask in (
+        lambda: callback.plan(model),
+        lambda: model.fit(X, HOT, callbacks=[callback], verbose=0),
+    ):
+        with pytest.raises(ValueError, match="not in this ledger"):
+            ask()
+    assert not callback.ledger.entries
+    whole = fm.Ledger(fm.PrivacyBudget(9.0, 1e-5), neighbours="add_remove")
+    first = dense()
+    first.fit(X, HOT, callbacks=[PrivateModel(whole, (X, HOT),
+              fm.Proven(shares=None, releases=2))], verbose=0)  # fmt: skip
+    first.layers[-1].trainable = False
+    features = fm.layers.NormalizationLayer()(first(inputs))
+    model = keras.Model(inputs, fm.layers.PrivateDense(3)(features))
+    model.compile("sgd", fm.losses.TaylorCrossEntropy())
+    model.fit(
+        X, HOT, verbose=0,
+        callbacks=[PrivateModel(whole, (X, HOT), fm.Proven(releases=2))],
+    )  # fmt: skip
+    assert len(whole.entries) == 2 and 8 < whole.epsilon() <= 9
+
+
+def test_an_unreleased_layer_as_features():
+    hidden = fm.layers.PrivateDense(4, trainable=False, name="hidden")
+    model = dense([hidden])
+    callback = private()
+    with pytest.raises(ValueError, match="'hidden' has no release"):
+        model.fit(X, HOT, callbacks=[callback], verbose=0)
+    assert not callback.ledger.entries
+
+
+# Steps that read the records -----------------------------------------------
+
+
+def stepwise(**kwargs):
+    model = fm.models.DPMAC(
+        (6,), [keras.layers.Dense(3)], clip=0.5, z_steps=1, name="dpmac",
+        **kwargs,
+    )  # fmt: skip
+    model.compile(keras.optimizers.SGD(0.5), metrics=["accuracy"])
+    return model
+
+
+def batches(steps=3):
+    return fm.datasets.PoissonBatches(
+        X, Y, batch_size=24, steps_per_epoch=steps
+    )
+
+
+def test_paid_steps_are_not_taken_on_full_batches():
+    """After the charge a plain fit spent the paid steps on all records at
+    once: 8.76 where the ledger said 1."""
+    model = stepwise(planned_steps=12)
+    callback = private(data=None)
+    model.fit(batches(), epochs=2, callbacks=[callback], verbose=0)
+    assert model.steps_taken == 6
+    for attack in (
+        lambda: model.fit(X, Y, batch_size=N, verbose=0),
+        lambda: model.fit(batches(), verbose=0),
+        lambda: model.train_on_batch(X, Y),
+        lambda: model(X, training=True),
+        lambda: model.fit(X, Y, callbacks=[callback], verbose=0),
+    ):
+        before = model.get_weights()
+        with pytest.raises(ValueError):
+            attack()
+        for a, b in zip(before, model.get_weights()):
+            np.testing.assert_array_equal(a, b)
+    assert model.steps_taken == 6
+    model.fit(batches(), epochs=2, callbacks=[callback], verbose=0)
+    assert model.steps_taken == 12 and len(callback.ledger.entries) == 1
+
+
+def test_a_fit_that_failed_leaves_no_step_armed():
+    class Fails(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            raise KeyboardInterrupt
+
+    model = stepwise(planned_steps=12)
+    callback = private(data=None)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(batches(), epochs=2, callbacks=[callback, Fails()], verbose=0)
+    with pytest.raises(ValueError, match="in a fit with its ledger only"):
+        model.fit(X, Y, batch_size=N, verbose=0)
+
+
+def test_one_checkpoint_is_resumed_once(tmp_path):
+    """Resumed 50 times it was charged once, 6.17 in truth."""
+    path, file = str(tmp_path / "privacy.json"), tmp_path / "m.keras"
+    model = stepwise(planned_steps=6)
+    model.fit(batches(), verbose=0, callbacks=[private(data=None, ledger=path)])
+    model.save(file)
+    first = keras.saving.load_model(file)
+    first.fit(batches(), verbose=0, callbacks=[private(data=None, ledger=path)])
+    assert fm.Ledger.open(path).steps_left("dpmac (steps)") == 0
+    for ledger in (path, None):
+        again = keras.saving.load_model(file)
+        callback = private(data=None, ledger=ledger)
+        if ledger is None:
+            callback = PrivateModel(fm.Ledger.from_json(again.ledger_json))
+        with pytest.raises(ValueError, match="exceed|paid"):
+            again.fit(batches(), verbose=0, callbacks=[callback])
+
+
+def test_the_file_of_a_model_decides_nothing(tmp_path):
+    """A `.keras` whose facts and counts were edited resumed 200 steps at a
+    noise multiplier of 1e-9 under the curator's own ledger file."""
+    import io
+    import zipfile
+
+    h5py = pytest.importorskip("h5py")
+    path, file = str(tmp_path / "privacy.json"), tmp_path / "m.keras"
+    model = stepwise(planned_steps=6)
+    model.fit(batches(), verbose=0, callbacks=[private(data=None, ledger=path)])
+    model.save(file)
+    edited = tmp_path / "edited.keras"
+    with (
+        zipfile.ZipFile(file) as source,
+        zipfile.ZipFile(edited, "w") as target,
+    ):
+        for name in source.namelist():
+            content = source.read(name)
+            if name.endswith(".h5"):
+                held = io.BytesIO(content)
+                with h5py.File(held, "r+") as f:
+
+                    def visit(key, value):
+                        if key.endswith("facts"):
+                            value[...] = np.array([1e-9, 24.0])
+                        elif key.endswith("counts"):
+                            value[...] = np.array([0, 200, 0])
+
+                    f.visititems(visit)
+                content = held.getvalue()
+            target.writestr(name, content)
+    loaded = keras.saving.load_model(edited)
+    assert loaded.noise_multiplier == 1e-9
+    with pytest.raises(ValueError, match="noise|multiplier"):
+        loaded.fit(
+            batches(), verbose=0,
+            callbacks=[private(data=None, ledger=path)],
+        )  # fmt: skip
+    with pytest.raises(ValueError):
+        loaded.fit(
+            batches(200), verbose=0,
+            callbacks=[private(data=None, ledger=path)],
+        )  # fmt: skip
+    assert fm.Ledger.open(path).steps_left("dpmac (steps)") == 3
+
+
+@pytest.mark.parametrize("how", ["compiled again", "weights"])
+def test_weights_trained_without_noise_do_not_pass(how):
+    twin = stepwise(unprotected=True)
+    twin.fit(X, Y, verbose=0)
+    model = twin
+    if how == "weights":
+        model = stepwise()
+        model.set_weights(twin.get_weights())
+    else:
+        model.compile("sgd")
+    callback = private(data=None)
+    with pytest.raises(ValueError, match="unprotected=True|other weights"):
+        model.fit(batches(), callbacks=[callback], verbose=0)
+    assert not callback.ledger.entries
+
+
+def test_metrics_of_steps_are_those_of_the_noise_alone():
+    model = stepwise()
+    found = Spy()
+    history = model.fit(
+        batches(), callbacks=[found, private(data=None)], verbose=0
+    ).history
+    assert set(history) == {"loss"}
+    assert all(set(seen) <= {"loss"} for seen in found.seen)
+
+
+# Data --------------------------------------------------------------------
+
+
+def test_the_private_records_are_no_validation_data():
+    for held in ((X, HOT), (X.copy(), HOT.copy()), (X[:40], HOT[:40])):
+        model, callback = dense(), private()
+        with pytest.raises(ValueError, match="validation_data"):
+            model.fit(
+                X, HOT, validation_data=held, callbacks=[callback], verbose=0
+            )
+        assert not callback.ledger.entries
+
+
+def test_weights_inside_a_dataset_are_refused():
+    tf = pytest.importorskip("tensorflow")
+    weighted = tf.data.Dataset.from_tensor_slices((X, HOT, Y)).batch(32)
+    repeated = tf.data.Dataset.from_tensor_slices((X, HOT)).repeat(5).batch(32)
+    for data in (weighted, repeated):
+        model, callback = dense(), private(data)
+        with pytest.raises(ValueError, match="weight|repeat"):
+            model.fit(X, HOT, callbacks=[callback], verbose=0)
+        assert not callback.ledger.entries
+
+
+def test_every_part_is_found():
+    model = dense([fm.layers.NormalizationLayer(), fm.layers.DPPCA(4)])
+    nested = keras.Sequential([keras.Input((6,)), model])
+    assert len(parts_of(nested)) == 2
+    network = stepwise()
+    assert parts_of(network) == [network]
+    inner = keras.Model(network.inputs, network.outputs)
+    assert [type(part).__name__ for part in parts_of(inner)] == ["StepNoise"]

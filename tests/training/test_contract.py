@@ -1,0 +1,464 @@
+"""What every private part holds to, whatever it releases."""
+
+import dataclasses
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fm as fm
+from keras_fm import release as release_lib
+from keras_fm.callbacks import PrivateModel
+from keras_fm.parts.private_part import parts_of
+
+N, EPOCHS = 80, 2
+GENERATOR = np.random.default_rng(0)
+Y = np.arange(N) % 3
+X = GENERATOR.random((N, 6)).astype("float32")
+IMAGES = GENERATOR.random((N, 6, 6, 1)).astype("float32")
+EPSILON, DELTA = 2.0, 1e-5
+
+pytestmark = pytest.mark.usefixtures("untraced")
+
+
+def unit():
+    return fm.layers.NormalizationLayer()
+
+
+def stack(*layers, units=3, **kwargs):
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            *layers,
+            unit(),
+            fm.layers.PrivateDense(units, name="head", **kwargs),
+        ]
+    )
+    return model
+
+
+def network(kind, **kwargs):
+    layers = [keras.layers.Dense(4, activation="sigmoid")]
+    return kind((6,), [*layers, keras.layers.Dense(3)], name="net", **kwargs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """One private model: how it is built, and what it releases."""
+
+    build: Callable
+    releases: tuple
+    x: np.ndarray = dataclasses.field(default_factory=lambda: X)
+    stepwise: bool = False
+    own_loss: bool = False
+    twin: bool = True
+
+    def compiled(self, **kwargs):
+        keras.utils.set_random_seed(1)
+        model = self.build(**kwargs)
+        loss = None if self.own_loss else fm.losses.TaylorCrossEntropy()
+        model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
+        return model
+
+    def batches(self, data=None, **kwargs):
+        """What `fit` is given."""
+        x, y = (self.x, Y) if data is None else data
+        if self.stepwise:
+            return (
+                fm.datasets.PoissonBatches(
+                    x, y, batch_size=20, steps_per_epoch=2, **kwargs
+                ),
+            )
+        return x, y
+
+    def private(self, epsilon=EPSILON, data=None, **kwargs):
+        if data is None:
+            data = (self.x, Y)
+        return PrivateModel(
+            fm.PrivacyBudget(epsilon, DELTA), data=data, **kwargs
+        )
+
+    def fit(self, model, callbacks=(), data=None, epochs=EPOCHS, **kwargs):
+        return model.fit(
+            *self.batches(data), epochs=epochs, verbose=0,
+            callbacks=list(callbacks), **kwargs,
+        ).history  # fmt: skip
+
+
+KINDS = {
+    "one read": Kind(stack, ("head",)),
+    "rounds": Kind(lambda **k: stack(rounds=3, **k), ("head",)),
+    "RelevanceScaling": Kind(
+        lambda **k: stack(fm.layers.RelevanceScaling(name="scaling"), **k),
+        ("scaling (first model)", "scaling (relevance)", "head"),
+    ),
+    "PrivateEncoder": Kind(
+        lambda **k: fm.models.DeepPrivateAutoencoder(
+            (6,), hidden=(4,), units=3, **k
+        ),
+        ("encoder_1 (moments)", "output"),
+    ),
+    "ChebyshevCRBM": Kind(
+        lambda **k: fm.models.PrivateCDBN(
+            (6, 6, 1), 3, maps=((3, 3),), dense=0, **k
+        ),
+        ("crbm_1 (patch moments)", "output"),
+        x=IMAGES,
+    ),
+    "DPPCA": Kind(
+        lambda **k: stack(unit(), fm.layers.DPPCA(4, name="pca"), **k),
+        ("pca (second moment)", "head"),
+        twin=False,
+    ),
+    "AdaptiveLaplace": Kind(
+        lambda **k: fm.models.AdaptiveLaplace((6,), 3, **k),
+        ("scaling (first model)", "scaling (relevance)", "output"),
+    ),
+    "FunctionalNet": Kind(
+        lambda **k: network(fm.models.FunctionalNet, rounds=2, **k),
+        ("net (round 1 of 2)", "net (round 2 of 2)"),
+        own_loss=True,
+    ),
+    "DPMAC": Kind(
+        lambda **k: network(fm.models.DPMAC, clip=0.5, z_steps=1, **k),
+        ("net (steps)",),
+        stepwise=True,
+        own_loss=True,
+    ),
+    "DPMAC, thresholds": Kind(
+        lambda **k: network(fm.models.DPMAC, clip="histogram", z_steps=1, **k),
+        ("net (thresholds)", "net (steps)"),
+        stepwise=True,
+        own_loss=True,
+    ),
+}
+READ_ONCE = [name for name, kind in KINDS.items() if not kind.stepwise]
+every_kind = pytest.mark.parametrize("name", KINDS)
+read_once = pytest.mark.parametrize("name", READ_ONCE)
+
+
+class Unreadable:
+    """Data that must not be touched."""
+
+    def __len__(self):
+        pytest.fail("private data was read")
+
+    __getitem__ = __iter__ = __array__ = __len__
+
+
+class Spy(keras.callbacks.Callback):
+    """Names of all that a callback is shown."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def look(self, logs):
+        self.names |= set(logs or {})
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.look(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.look(logs)
+
+    def on_train_end(self, logs=None):
+        self.look(logs)
+
+
+def weights(model):
+    return [np.array(w) for w in model.get_weights()]
+
+
+def same(a, b):
+    return all(np.array_equal(u, v) for u, v in zip(a, b, strict=True))
+
+
+# Without protection ------------------------------------------------------
+
+
+@every_kind
+def test_it_does_not_train_without_protection(name):
+    kind = KINDS[name]
+    model = kind.compiled()
+    before = weights(model)
+    for train in (
+        lambda: model.fit(kind.x, Y, verbose=0),
+        lambda: kind.fit(model),
+        lambda: model.train_on_batch(kind.x, Y),
+        lambda: model(kind.x, training=True),
+    ):
+        with pytest.raises(ValueError, match="unprotected") as caught:
+            train()
+        assert "PrivateModel" in str(caught.value)
+    assert same(before, weights(model))
+    # Refused, it is none the worse.
+    callback = kind.private()
+    kind.fit(model, [callback])
+    assert len(callback.ledger.entries) == len(kind.releases)
+
+
+@pytest.mark.parametrize("name", [n for n, k in KINDS.items() if k.twin])
+def test_its_twin_trains_and_is_never_released(tmp_path, name):
+    kind = KINDS[name]
+    twin = kind.compiled(unprotected=True)
+    before = weights(twin)
+    twin.fit(kind.x, Y, verbose=0)
+    assert not same(before, weights(twin))
+    callback = kind.private()
+    with pytest.raises(ValueError, match="unprotected=True"):
+        kind.fit(twin, [callback])
+    assert not callback.ledger.entries
+    twin.save(tmp_path / "twin.keras")
+    loaded = keras.saving.load_model(tmp_path / "twin.keras")
+    assert any(part.unprotected for part in parts_of(loaded))
+    loaded.fit(kind.x, Y, verbose=0)
+    made = fm.models.unprotected_twin(kind.compiled())
+    made.compile("sgd", None if kind.own_loss else "mse")
+    assert any(part.unprotected for part in parts_of(made))
+
+
+# Spending ----------------------------------------------------------------
+
+
+@every_kind
+def test_a_plan_says_what_a_fit_charges_and_spends_nothing(name):
+    kind = KINDS[name]
+    model, callback = kind.compiled(), kind.private()
+    batches = kind.batches()[0] if kind.stepwise else None
+    text = callback.plan(model, batches, EPOCHS)
+    assert not callback.ledger.entries
+    assert not any(part.is_released for part in parts_of(model))
+    for release in kind.releases:
+        assert f"  {release} (proven)" in text
+    kind.fit(model, [callback])
+    entries = callback.ledger.entries
+    assert tuple(e.name for e in entries) == kind.releases
+    assert all(e.describe() in text for e in entries)
+    assert 0.98 * EPSILON < callback.ledger.epsilon() <= EPSILON * (1 + 1e-9)
+
+
+@every_kind
+def test_a_spent_budget_refuses_and_reads_nothing(name):
+    kind = KINDS[name]
+    callback = kind.private()
+    kind.fit(kind.compiled(), [callback])
+    spent = callback.ledger.entries
+    other = kind.compiled()
+    # Several reads ask for n, which is public.
+    counted = kind.stepwise or name == "rounds"
+    again = PrivateModel(
+        callback.ledger, (kind.x, Y) if counted else Unreadable()
+    )
+    for ask in (
+        lambda: again.plan(
+            other, kind.batches()[0] if kind.stepwise else None, EPOCHS
+        ),
+        lambda: kind.fit(other, [again]),
+    ):
+        with pytest.raises(fm.BudgetExceededError):
+            ask()
+    assert callback.ledger.entries == spent
+
+
+def bad(kind):
+    """Records that no release takes, and what is said of them."""
+    x, y = kind.x.copy(), Y.astype("float32")
+    x[5].flat[1] = np.nan
+    yield (x, Y), "NaN|infinite|finite"
+    y[3] = 7
+    yield (kind.x, y), r"whole numbers in \[0, 3\)"
+    yield (kind.x[:, :5], Y), "shape"
+    yield (kind.x, Y[:-1]), "same number|cardinality|lengths"
+
+
+@every_kind
+def test_bad_records_spend_nothing(name):
+    kind = KINDS[name]
+    for data, match in bad(kind):
+        model, callback = kind.compiled(), kind.private(data=data)
+        with pytest.raises(ValueError, match=match):
+            kind.fit(model, [callback], data if kind.stepwise else None)
+        assert not callback.ledger.entries, match
+        assert not any(part.is_released for part in parts_of(model))
+
+
+@every_kind
+def test_a_crash_after_the_charge_stays_charged(name, monkeypatch, tmp_path):
+    kind = KINDS[name]
+    path = str(tmp_path / "privacy.json")
+
+    def crash(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    charge = fm.Ledger.charge
+
+    def charged(self, entries):
+        charge(self, entries)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fm.Ledger, "charge", charged)
+    model = kind.compiled()
+    with pytest.raises(KeyboardInterrupt):
+        kind.fit(model, [kind.private(ledger=path)])
+    monkeypatch.undo()
+    ledger = fm.Ledger.open(path)
+    assert [e.name for e in ledger.entries] == [kind.releases[0]]
+    with pytest.raises(ValueError, match="unprotected|with its ledger only"):
+        model.train_on_batch(kind.x, Y)
+
+
+# Fits on a release -------------------------------------------------------
+
+
+@every_kind
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_no_metric_of_records_in_whatever_order(name, place):
+    kind = KINDS[name]
+    spies = [Spy(), Spy()]
+    callback = kind.private()
+    order = {
+        "first": [callback, *spies],
+        "last": [*spies, callback],
+    }[place]
+    held = np.random.default_rng(1).random(kind.x.shape).astype("float32")
+    history = kind.fit(
+        kind.compiled(),
+        order,
+        validation_data=(held, Y[::-1].copy()),
+        batch_size=None,
+    )
+    wanted = {"loss", "val_loss", "val_accuracy"}
+    assert set(history) == wanted
+    assert all(spy.names <= wanted for spy in spies)
+
+
+@read_once
+@pytest.mark.parametrize("batch_size", [1, 80])
+def test_later_fits_are_free_and_see_no_record(name, batch_size, tmp_path):
+    kind = KINDS[name]
+    model, callback = kind.compiled(), kind.private()
+    first = kind.fit(model, [callback], batch_size=batch_size)
+    spent = callback.ledger.entries
+    kind.fit(model, [callback])
+    model.save(tmp_path / "m.keras")
+    found = []
+    for x in (kind.x, np.zeros_like(kind.x)):
+        loaded = keras.saving.load_model(tmp_path / "m.keras")
+        history = loaded.fit(
+            x, Y * 0 if x is not kind.x else Y, epochs=2, verbose=0
+        ).history
+        assert set(history) == set(first) == {"loss"}
+        assert all(part.is_released for part in parts_of(loaded))
+        found.append((weights(loaded), history))
+    assert same(found[0][0], found[1][0]) and found[0][1] == found[1][1]
+    assert callback.ledger.entries == spent
+
+
+@read_once
+def test_other_data_on_a_later_fit_is_refused(name):
+    kind = KINDS[name]
+    model, callback = kind.compiled(), kind.private()
+    kind.fit(model, [callback])
+    with pytest.raises(ValueError, match="data changed since the release"):
+        model.fit(kind.x + 1, Y, callbacks=[callback], verbose=0)
+
+
+@read_once
+def test_a_new_draw_is_charged(name):
+    kind = KINDS[name]
+    model = kind.compiled()
+    callback = kind.private(guarantee=fm.Proven(releases=2))
+    kind.fit(model, [callback])
+    half = callback.ledger.epsilon()
+    assert half < EPSILON
+    callback.new_release = True
+    kind.fit(model, [callback])
+    assert len(callback.ledger.entries) == 2 * len(kind.releases)
+    assert half < callback.ledger.epsilon() <= EPSILON * (1 + 1e-9)
+
+
+# What a file and a copy hold ---------------------------------------------
+
+
+@every_kind
+def test_files_hold_the_release_and_its_ledger(name, tmp_path):
+    kind = KINDS[name]
+    model, callback = kind.compiled(), kind.private()
+    kind.fit(model, [callback])
+    model.save(tmp_path / "m.keras")
+    model.save_weights(tmp_path / "m.weights.h5")
+    other = kind.compiled()
+    if name == "DPMAC, thresholds":
+        other.learn_thresholds([t for _, _, t in model.partitions])
+    other.load_weights(tmp_path / "m.weights.h5")
+    for made in (keras.saving.load_model(tmp_path / "m.keras"), other):
+        tops = [part for part in parts_of(made)]
+        assert all(part.is_released for part in tops)
+        for part in tops:
+            ledger = fm.Ledger.from_json(part.ledger_json)
+            assert ledger.epsilon() == callback.ledger.epsilon()
+        np.testing.assert_array_equal(
+            made.predict(kind.x, verbose=0), model.predict(kind.x, verbose=0)
+        )
+
+
+def by_clone(model, tmp_path):
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    return clone
+
+
+def by_other_weights(model, tmp_path):
+    model.set_weights([w + 0.5 for w in model.get_weights()])
+    return model
+
+
+@every_kind
+@pytest.mark.parametrize("how", [by_clone, by_other_weights])
+def test_copies_and_other_weights_lose_it(name, how, tmp_path):
+    kind = KINDS[name]
+    model, callback = kind.compiled(), kind.private()
+    kind.fit(model, [callback])
+    made = how(model, tmp_path)
+    loss = None if kind.own_loss else fm.losses.TaylorCrossEntropy()
+    made.compile("sgd", loss)
+    assert not any(part.is_released for part in parts_of(made))
+    with pytest.raises(ValueError, match="unprotected"):
+        made.fit(kind.x, Y, verbose=0)
+    # Nor is it released anew over weights that nobody knows, but for those
+    # that a release replaces.
+    again = kind.private(ledger=str(tmp_path / "l.json"))
+    try:
+        kind.fit(made, [again])
+    except ValueError:
+        assert not again.ledger.entries
+    else:
+        assert all(part.is_released for part in parts_of(made))
+
+
+# A release that is not the library's -------------------------------------
+
+
+@every_kind
+def test_reads_go_through_the_one_function(name, monkeypatch):
+    """Every proven read is charged where `release` charges, or by the reads
+    and steps that are named as such."""
+    kind = KINDS[name]
+    seen = []
+    original = release_lib.release
+
+    def counted(objective, *args, **kwargs):
+        seen.append(kwargs["name"])
+        return original(objective, *args, **kwargs)
+
+    monkeypatch.setattr(release_lib, "release", counted)
+    callback = kind.private()
+    kind.fit(kind.compiled(), [callback])
+    sampled = {
+        e.name
+        for e in callback.ledger.entries
+        if "sampling_rate" in e.mechanism
+    }
+    assert set(seen) | sampled == set(kind.releases)

@@ -1,0 +1,123 @@
+"""Validation data that are the private records are refused."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_fm.training.held_out import check_held_out
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.random((40, 3, 2), np.float32)
+Y = RANDOM.integers(0, 3, 40)
+OTHER = RANDOM.random((12, 3, 2), np.float32)
+
+
+def refused(validation_data, data=(X, Y), match="holds private records"):
+    with pytest.raises(ValueError, match=match) as e:
+        check_held_out(validation_data, data)
+    assert "Pass held-out or public records" in str(e.value)
+
+
+@pytest.mark.parametrize(
+    "validation_data",
+    [
+        None,
+        (OTHER, Y[:12].copy()),
+        (OTHER, Y[:12].copy(), np.ones(12)),
+        OTHER,
+        [OTHER, Y[:12].copy()],
+        (OTHER[:0], Y[:0].copy()),
+        # Other records of another shape.
+        (RANDOM.random((40, 5)), Y.copy()),
+        # One record of many is one of these.
+        (np.concatenate([OTHER, X[:1]]), Y[:13].copy()),
+        lambda: [(OTHER, Y[:12])],
+    ],
+)
+def test_other_records_pass(validation_data):
+    check_held_out(validation_data, (X, Y))
+    check_held_out(validation_data, X)
+    check_held_out(validation_data, None)
+
+
+def test_parts_of_one_array_pass():
+    """The usual split: views of one array that do not overlap."""
+    check_held_out((X[:10], Y[:10]), (X[10:], Y[10:]))
+    check_held_out((X[::2], Y[::2]), (X[1::2], Y[1::2]))
+
+
+@pytest.mark.parametrize(
+    "validation_data",
+    [
+        (X, Y),
+        [X, Y],
+        (X, Y, np.ones(40)),
+        X,
+        (X[:5], Y[:5]),
+        (X[::-1], Y[::-1].copy()),
+        (X.copy(), Y.copy()),
+        (X.astype("float64"), Y.copy()),
+        (X.reshape(40, 6).copy(), Y.copy()),
+        (X[RANDOM.permutation(40)[:15]], Y[:15].copy()),
+        (np.concatenate([X[:8], OTHER[:4]]), Y[:12].copy()),
+        # Labels of private records, whatever they are compared with.
+        (np.resize(OTHER, X.shape), Y),
+        (X.tolist(), Y.tolist()),
+    ],
+)
+def test_private_records_are_refused(validation_data):
+    refused(validation_data)
+
+
+def test_the_same_object_is_refused():
+    data = (X, Y)
+    refused(data, data, "it is `data`")
+
+    def read():
+        yield X, Y
+
+    refused(read, read, "it is `data`")
+
+
+def test_x_alone():
+    refused(X.copy(), X)
+    refused((X.copy(), None), X)
+    refused(X, (X,))
+    check_held_out(OTHER, X)
+
+
+def test_tables_of_few_different_rows_are_no_false_alarm():
+    table = RANDOM.integers(0, 2, (500, 3))
+    others = RANDOM.integers(0, 2, (100, 3))
+    check_held_out((others, others[:, 0].copy()), (table, table[:, 0].copy()))
+    # All of them in the same order are.
+    refused((table.copy(), None), (table, None), "its records are those")
+
+
+def test_whole_numbers_against_fractions():
+    pixels = RANDOM.integers(0, 256, (30, 8)).astype("uint8")
+    refused((pixels.astype("float32"), None), (pixels, None))
+    other = RANDOM.integers(0, 256, (30, 8)).astype("float32")
+    check_held_out((other, None), (pixels, None))
+
+
+def test_texts():
+    texts = np.array([f"text {i}" for i in range(20)])
+    refused((texts[5:].copy(), None), (texts, None))
+    refused((texts.astype(object), None), (texts.astype(object), None))
+    check_held_out((np.array(["a", "b"]), None), (texts, None))
+
+
+def test_tensors():
+    tensor = keras.ops.convert_to_tensor(X)
+    refused((tensor, Y.copy()))
+    refused((X.copy(), Y.copy()), (tensor, Y))
+    check_held_out((keras.ops.convert_to_tensor(OTHER), None), (X, Y))
+
+
+def test_data_sets():
+    tf = pytest.importorskip("tensorflow")
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
+    refused(dataset, dataset, "it is `data`")
+    check_held_out(dataset.take(1), dataset)
+    check_held_out((OTHER, Y[:12]), dataset)
