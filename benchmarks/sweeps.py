@@ -88,10 +88,7 @@ def fits(features):
     def keras_fits():
         found = []
         for start, rate, ridge in grid:
-            layer.learn(made, ledger, ridge_factor=ridge, start="current")
-            layer.set_augmented_weights(start)
-            # Public weights, which the layer cannot know.
-            layer._note()
+            layer.learn(made, ledger, ridge_factor=ridge, start=start)
             model.optimizer.learning_rate = rate
             model.fit(x, y, batch_size=1, verbose=0)
             found.append(keras.ops.convert_to_numpy(layer.kernel))

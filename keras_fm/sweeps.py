@@ -28,7 +28,7 @@ class Sweep:
 
     Attributes:
         weights: `(O, S, L, R, m, M)` float64, the bias in the last row (see
-            `PrivateDense.set_augmented_weights`).
+            `PrivateDense.learn(..., start=weights)`).
         losses: `(O, S, L, R)`, the released objective per record with the
             ridge of the run: comparable along all axes but the last.
         minima: `(R,)`, the least there is for each ridge.

@@ -45,5 +45,7 @@ def run(values, rest):
             f"{ledger.remaining():.6g} of {ledger.budget.epsilon:g} at delta "
             f"{ledger.budget.delta:g}\n"
         )
+        # Of one id, each file speaks for itself.
+        del ledger
     sys.stdout.write("\n".join(parts))
     return 0

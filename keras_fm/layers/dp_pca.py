@@ -39,6 +39,9 @@ class DPPCA(PretrainedLayer):
         clip: whether inputs outside the bound are scaled back at the release
             instead of refused.
 
+        unprotected: `True` in a non-private twin: the layer then stays the map
+            that it is before a release.
+
     Input shape: `(batch, inputs)`. Output shape: `(batch, units)`.
 
     Raises:
@@ -72,11 +75,6 @@ class DPPCA(PretrainedLayer):
             raise ValueError(
                 "DPPCA learns from its release only; it cannot be trained. "
                 "Received: trainable=True"
-            )
-        if kwargs.get("unprotected"):
-            raise ValueError(
-                "DPPCA learns from its release only and has no non-private "
-                "twin. Received: unprotected=True"
             )
         super().__init__(trainable=False, **kwargs)
         self.units = domain.check_count("units", units)
@@ -231,7 +229,7 @@ class DPPCA(PretrainedLayer):
 
     def get_config(self):
         config = super().get_config()
-        del config["trainable"], config["unprotected"]
+        del config["trainable"]
         return {
             **config,
             "units": self.units,

@@ -229,18 +229,30 @@ class PrivateDense(ReleasedLayer):
                 of the model is composed from it.
             ridge_factor: ridge in units of the noise's spectral edge.
             start: `"minimiser"` to move the weights to the released
-                objective's minimum, `"current"` to leave them.
+                objective's minimum, `"current"` to leave them, or weights
+                `(m, units)` that you made from this release alone (those of
+                a `keras_fm.sweeps.sweep`).
 
         Raises:
             ValueError: if the release is of another objective, or the
                 ledger holds no entry of it, or `start` keeps weights that
-                records may have trained.
+                records may have trained, or has another shape.
 
         Example:
 
         >>> layer.learn(Release.load("head.npz"), Ledger.load("ledger.json"))
         """
-        self.check_start(start)
+        made = None
+        if isinstance(start, str):
+            self.check_start(start)
+        else:
+            made = np.asarray(start)
+            if made.shape != (self.num_features, self.units):
+                raise ValueError(
+                    "`start` must hold weights of shape "
+                    f"{(self.num_features, self.units)}. Received: "
+                    f"shape={made.shape}"
+                )
         objective = release.objective
         expected = self.objective(
             **{
@@ -281,7 +293,10 @@ class PrivateDense(ReleasedLayer):
             ) / n
             hessian = hessian / n
         self.set_release(hessian, minimiser, offset, ledger.to_json())
-        if start == "minimiser":
+        if made is not None:
+            self.set_augmented_weights(made)
+            self._note()
+        elif start == "minimiser":
             self.set_weights_from_minimiser()
 
     # What a release reads ------------------------------------------------

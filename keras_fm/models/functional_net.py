@@ -378,7 +378,10 @@ class FunctionalNet(StackModel):
     # Keras' training -----------------------------------------------------
 
     def make_train_function(self, force=False):
-        if self._state._released is not None and not self.published:
+        if self.published:
+            # A step that was compiled before does not look again.
+            self._state.check_trains()
+        elif self._state._released is not None:
             sealed.seal(self, [self._state])
         super().make_train_function(force=force)
 

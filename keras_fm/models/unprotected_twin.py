@@ -28,7 +28,7 @@ def unprotected_twin(model):
     """
     config = model.get_config()
     if "unprotected" in config:
-        return type(model).from_config({**config, "unprotected": True})
+        return type(model).from_config(_unprotected(config))
 
     def twin(layer):
         config = layer.get_config()
@@ -39,6 +39,19 @@ def unprotected_twin(model):
     return keras.models.clone_model(
         model, clone_function=twin, recursive=_is_nested(model)
     )
+
+
+def _unprotected(config):
+    """A configuration, and those of layers in it, with `unprotected=True`."""
+    if isinstance(config, dict):
+        made = {key: _unprotected(value) for key, value in config.items()}
+        return {
+            **made,
+            **({"unprotected": True} if "unprotected" in made else {}),
+        }
+    if isinstance(config, (list, tuple)):
+        return type(config)(map(_unprotected, config))
+    return config
 
 
 def _is_nested(model):

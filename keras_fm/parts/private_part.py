@@ -142,9 +142,9 @@ class PrivatePart:
         try:
             if carrier._verified(model) is None:
                 raise ValueError(self._refusal())
-            if not self.trains_on_release or carrier._released.published:
+            if not self.trains_on_release:
                 return
-            if model is not None:
+            if model is not None and not carrier._released.published:
                 sealed.seal_running(model, self)
         except ValueError:
             concrete.give_back(model)

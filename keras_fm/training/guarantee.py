@@ -30,6 +30,11 @@ class Unit:
 
     Raises:
         ValueError: if a value is outside its range.
+
+    Example:
+
+    >>> Unit(owners=[1, 1, 2], words="one user").name
+    'one user'
     """
 
     owners: typing.Any = None

@@ -3,8 +3,8 @@
 import dataclasses
 import functools
 
-from keras_fm import release as release_lib
 from keras_fm import records, sampling
+from keras_fm import release as release_lib
 from keras_fm.parts.private_part import looked_at
 from keras_fm.training import model_check, row_independence
 from keras_fm.training.reading import PLACES, READ_BATCH, Reading

@@ -88,12 +88,19 @@ def probe(
             )
 
 
+def _predicted(model, arrays):
+    """What a compiled model gives for a batch, a list of arrays."""
+    found = model.predict_on_batch(_packed(model, arrays))
+    # Under a strategy, each replica gives the whole batch.
+    rows = len(arrays[0])
+    return [np.asarray(v)[:rows] for v in keras.tree.flatten(found)]
+
+
 def check_model(model, *, rows, thorough):
     """`probe` of a functional model, compiled as it reads records."""
 
     def features(arrays):
-        found = model.predict_on_batch(_packed(model, arrays))
-        return [np.asarray(v) for v in keras.tree.flatten(found)]
+        return _predicted(model, arrays)
 
     seeds = _Seeds(model)
     try:
@@ -121,8 +128,8 @@ def check_training(below, part, *, rows):
     def features(arrays):
         # The same draws each time: what is left are the records.
         seeds.rewind()
-        read = below.predict_on_batch(_packed(below, arrays))
-        found = part(_packed(part, keras.tree.flatten(read)), training=True)
+        read = _predicted(below, arrays)
+        found = part(_packed(part, read), training=True)
         return [
             keras.ops.convert_to_numpy(v) for v in keras.tree.flatten(found)
         ]

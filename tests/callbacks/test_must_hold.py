@@ -158,6 +158,26 @@ def test_a_new_draw_is_charged_and_a_third_refused():
     assert len(p.ledger.entries) == 2
 
 
+def test_a_new_release_needs_the_ledger_of_the_first():
+    """The optimizer, for one, goes on from what the first release led to."""
+    x, y = records()
+    m, p = model(), private((x, y), releases=2)
+    m.fit(x, y, callbacks=[p], verbose=0)
+    other = private(Unreadable())
+    # Nothing is released here, so nothing is asked.
+    m.fit(x, y, callbacks=[other], verbose=0)
+    other.new_release = True
+    with pytest.raises(ValueError, match="by another PrivateModel"):
+        m.fit(x, y, callbacks=[other], verbose=0)
+    assert not other.ledger.entries
+    ledger = fm.Ledger.from_json(m.layers[-1].ledger_json)
+    going_on = PrivateModel(ledger, (x, y), fm.Proven(releases=2))
+    going_on.new_release = True
+    m.fit(x, y, callbacks=[going_on], verbose=0)
+    assert len(ledger.entries) == 2
+    assert ledger.epsilon() <= EPSILON
+
+
 def test_other_data_on_a_second_fit_is_refused():
     x, y = records()
     m, p = model(), private((x, y))
@@ -321,6 +341,14 @@ class Mixer(keras.layers.Layer):
 )
 def test_unsafe_layers(layer, match):
     refused(match, model(body=[layer()]))
+
+
+def test_a_layer_that_is_said_to_be_safe_and_is_not():
+    refused(
+        "mix the records of a batch",
+        model(body=[Mixer(name="mixer")]),
+        per_record=("mixer",),
+    )
 
 
 def test_adapted_normalization():

@@ -200,8 +200,6 @@ def test_other_weights_take_its_release_away(tmp_path):
 def test_what_it_cannot_be():
     with pytest.raises(ValueError, match="cannot be trained"):
         DPPCA(3, trainable=True)
-    with pytest.raises(ValueError, match="has no non-private twin"):
-        DPPCA(3, unprotected=True)
     for shape in ((None, 2), (None, None)):
         with pytest.raises(ValueError, match="at least `units`"):
             DPPCA(3).build(shape)

@@ -239,6 +239,27 @@ def test_evaluation_is_of_the_network(data):
     assert accuracy == pytest.approx(np.mean(outputs.argmax(axis=1) == y))
 
 
+@pytest.mark.parametrize("published", [False, True])
+def test_training_on_a_release_keeps_it(data, published):
+    """Steps of a published one were not counted, so that the weights they
+    led to were taken for others."""
+    x, y = (v[:32] for v in data)
+    model = build()
+    shapes = [w.shape for w in model.augmented_weights()]
+    made = [np.ones(shape) for shape in shapes]
+    model.set_release(made, made, "{}", published)
+    for _ in range(2):
+        before = model.get_weights()[0]
+        model.fit(x, y, verbose=0)
+        assert np.abs(model.get_weights()[0] - before).max() > 0
+        assert model.is_released and model.published == published
+    model.train_on_batch(x, y)
+    assert model.is_released
+    model.set_weights([w + 1 for w in model.get_weights()])
+    with pytest.raises(ValueError, match="It was released, but its weights"):
+        model.fit(x, y, verbose=0)
+
+
 # Saving --------------------------------------------------------------------
 
 

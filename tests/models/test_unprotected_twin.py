@@ -72,7 +72,7 @@ def test_the_twin_of_a_released_model_has_nothing_of_the_release():
     assert twin.ledger_json is None and not twin._hidden.variables
 
 
-def test_a_layer_without_a_twin_is_named():
+def test_a_twin_keeps_the_map_that_a_layer_is_before_its_release():
     model = keras.Sequential(
         [
             keras.Input((5,)),
@@ -80,7 +80,16 @@ def test_a_layer_without_a_twin_is_named():
             fm.layers.PrivateDense(2),
         ]
     )
-    twin = unprotected_twin(model)
-    twin.compile("sgd", fm.losses.TaylorCrossEntropy())
-    with pytest.raises(ValueError, match="DPPCA 'pca'.*no non-private twin"):
+    nested = fm.models.DPMAC(
+        (5,), [keras.layers.Dense(2)], below=[fm.layers.DPPCA(3)], z_steps=1
+    )
+    for made in (model, nested):
+        twin = unprotected_twin(made)
+        own = made is nested
+        twin.compile("sgd", None if own else fm.losses.TaylorCrossEntropy())
+        before = [np.array(w) for w in twin.get_weights()]
         twin.fit(X, np.zeros(6), verbose=0)
+        moved = [
+            not np.array_equal(a, b) for a, b in zip(before, twin.get_weights())
+        ]
+        assert not moved[0] and any(moved)

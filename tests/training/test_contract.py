@@ -52,7 +52,6 @@ class Kind:
     x: np.ndarray = dataclasses.field(default_factory=lambda: X)
     stepwise: bool = False
     own_loss: bool = False
-    twin: bool = True
 
     def compiled(self, **kwargs):
         keras.utils.set_random_seed(1)
@@ -107,9 +106,12 @@ KINDS = {
         x=IMAGES,
     ),
     "DPPCA": Kind(
-        lambda **k: stack(unit(), fm.layers.DPPCA(4, name="pca"), **k),
+        lambda unprotected=False: stack(
+            unit(),
+            fm.layers.DPPCA(4, name="pca", unprotected=unprotected),
+            unprotected=unprotected,
+        ),
         ("pca (second moment)", "head"),
-        twin=False,
     ),
     "AdaptiveLaplace": Kind(
         lambda **k: fm.models.AdaptiveLaplace((6,), 3, **k),
@@ -199,7 +201,7 @@ def test_it_does_not_train_without_protection(name):
     assert len(callback.ledger.entries) == len(kind.releases)
 
 
-@pytest.mark.parametrize("name", [n for n, k in KINDS.items() if k.twin])
+@every_kind
 def test_its_twin_trains_and_is_never_released(tmp_path, name):
     kind = KINDS[name]
     twin = kind.compiled(unprotected=True)
@@ -309,6 +311,27 @@ def test_a_crash_after_the_charge_stays_charged(name, monkeypatch, tmp_path):
         model.train_on_batch(kind.x, Y)
 
 
+@every_kind
+def test_a_seed_is_labelled_and_a_large_delta_warned_about(name):
+    kind = KINDS[name]
+    callback = PrivateModel(
+        fm.PrivacyBudget(EPSILON, 0.02), (kind.x, Y), reproducible_noise=1
+    )
+    with pytest.warns(UserWarning, match="not below one over"):
+        kind.fit(kind.compiled(), [callback])
+    assert callback.ledger.epsilon() == np.inf
+    assert "NOT PRIVATE" in callback.report()
+
+
+@every_kind
+def test_a_secret_number_of_records_needs_a_number_of_steps(name):
+    kind = KINDS[name]
+    callback = kind.private(guarantee=fm.Proven(n_public=False))
+    with pytest.raises(ValueError, match="steps_per_epoch|must be public"):
+        kind.fit(kind.compiled(), [callback])
+    assert not callback.ledger.entries
+
+
 # Fits on a release -------------------------------------------------------
 
 
@@ -335,7 +358,7 @@ def test_no_metric_of_records_in_whatever_order(name, place):
 
 
 @read_once
-@pytest.mark.parametrize("batch_size", [1, 80])
+@pytest.mark.parametrize("batch_size", [7, 80])
 def test_later_fits_are_free_and_see_no_record(name, batch_size, tmp_path):
     kind = KINDS[name]
     model, callback = kind.compiled(), kind.private()
@@ -377,6 +400,10 @@ def test_a_new_draw_is_charged(name):
     kind.fit(model, [callback])
     assert len(callback.ledger.entries) == 2 * len(kind.releases)
     assert half < callback.ledger.epsilon() <= EPSILON * (1 + 1e-9)
+    callback.new_release = True
+    with pytest.raises(fm.BudgetExceededError):
+        kind.fit(model, [callback])
+    assert len(callback.ledger.entries) == 2 * len(kind.releases)
 
 
 # What a file and a copy hold ---------------------------------------------
