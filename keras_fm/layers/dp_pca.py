@@ -59,7 +59,6 @@ class DPPCA(PretrainedLayer):
     """
 
     noise_shapes = {}
-    has_twin = False
 
     def __init__(
         self,

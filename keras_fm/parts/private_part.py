@@ -51,8 +51,6 @@ class PrivatePart:
 
     # Said by who makes the part: trained on records, protected by nothing.
     unprotected = False
-    # Whether it can be.
-    has_twin = True
     # Of a layer that carries the state of a model: gives that model. No
     # attribute that Keras would follow when it saves.
     _owner = None
@@ -115,18 +113,13 @@ class PrivatePart:
                 " It was released, but its weights are no longer those of the "
                 "release (other weights were loaded or set)."
             )
-        twin = f"{kind} has no non-private twin: leave it out of one."
-        if self.has_twin:
-            twin = (
-                "A non-private twin is built with "
-                f"`{kind}(..., unprotected=True)`."
-            )
         return (
             f"{kind} '{part.name}' has no release, so training it would use "
             f"the records unprotected.{lost} Give fit "
             "`callbacks=[keras_fm.callbacks.PrivateModel(budget, data=(x, y))]`"
             ", or load a model that was saved with its release (.keras or "
-            f".weights.h5; other formats and copies lose it). {twin}"
+            ".weights.h5; other formats and copies lose it). A non-private "
+            f"twin is built with `{kind}(..., unprotected=True)`."
         )
 
     def enter_training(self):
