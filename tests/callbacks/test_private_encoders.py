@@ -296,22 +296,6 @@ def test_traced_training_is_the_same_with_the_records_replaced(
         np.testing.assert_array_equal(array(a), array(b))
 
 
-def test_nothing_of_the_records_in_the_logs():
-    x, y = records()
-    m = model()
-    history = m.fit(
-        x,
-        y,
-        callbacks=[private((x, y))],
-        validation_data=records(seed=1),
-        verbose=0,
-    ).history
-    assert set(history) == {"loss", "val_loss", "val_accuracy"}
-    # Without a released objective nothing is trained.
-    (history,) = model(units=None).pretrain(x, private(x))
-    assert history.history == {"loss": [0.0]}
-
-
 def test_the_released_model_is_made_of_its_releases_alone():
     """The encoder is a function of the released moments and constants."""
     m, p = fitted(units=None)
@@ -385,84 +369,6 @@ def test_visible_inputs_of_a_released_encoder():
 
 
 # Proven: later fits --------------------
-
-
-@every_kind
-def test_a_second_fit_is_free(kind, units):
-    data = records()
-    m, p, _, _ = planned_and_fitted(kind, units)
-    reader = p.data
-    found, spent = reader.passes, p.ledger.epsilon()
-    assert found == len(p.ledger.entries)
-    kept = [w for e in m.encoders for w in e.get_weights()]
-    releases = dict(p.releases)
-    fit(m, data, p)
-    assert reader.passes == found == len(p.ledger.entries)
-    assert p.ledger.epsilon() == spent and p.releases == releases
-    for a, b in zip(kept, (w for e in m.encoders for w in e.get_weights())):
-        np.testing.assert_array_equal(a, b)
-
-
-def test_other_data_on_a_second_fit_is_refused():
-    (x, y), (other, _) = records(), records(seed=1)
-    for units, data in ((3, (x, y)), (None, x), (None, (x, x))):
-        m, p = model(units=units), private(data)
-        fit(m, (x, y), p)
-        fit(m, (x, y), p)
-        p.data = other if units is None else (other, y)
-        with pytest.raises(ValueError, match="data changed since the release"):
-            fit(m, (x, y), p)
-    m, p = model(units=None), private(x)
-    m.pretrain(x, p)
-    with pytest.raises(ValueError, match="data changed since the release"):
-        m.pretrain(other, p)
-
-
-@pytest.mark.parametrize("units", [3, None])
-def test_a_new_release_is_charged_and_a_third_refused(units):
-    data = records()
-    m = model((4, 3), units)
-    p = private(data, releases=2)
-    assert "2 planned release(s)" in p.plan(m if units else m.autoencoder())
-    fit(m, data, p)
-    first, half = names(p), p.ledger.epsilon()
-    old = m.encoders[0].get_weights()[0]
-    p.new_release = True
-    fit(m, data, p)
-    assert names(p) == first * 2
-    assert half < 0.8 * EPSILON
-    assert 0.99 * EPSILON < p.ledger.epsilon() <= EPSILON
-    new = m.encoders[0].get_weights()[0]
-    assert np.abs(new - old).max() > 1e-3
-    p.new_release, p.data = True, Unreadable()
-    with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
-        fit(m, data, p)
-    assert names(p) == first * 2
-    np.testing.assert_array_equal(m.encoders[0].get_weights()[0], new)
-
-
-@every_kind
-def test_a_saved_model_is_the_same_and_costs_nothing(tmp_path, kind, units):
-    data = records()
-    m, p, _, _ = planned_and_fitted(kind, units)
-    m.save(tmp_path / "m.keras")
-    loaded = keras.saving.load_model(tmp_path / "m.keras")
-    assert type(loaded) is type(m) and loaded.get_config() == m.get_config()
-    x = data[0]
-    np.testing.assert_array_equal(
-        loaded.predict(x, verbose=0), m.predict(x, verbose=0)
-    )
-    np.testing.assert_array_equal(loaded.encode(x), m.encode(x))
-    np.testing.assert_array_equal(loaded.reconstruct(x), m.reconstruct(x))
-    for a, b in zip(loaded.encoders, m.encoders):
-        assert a.is_released and a.ledger_json == b.ledger_json
-        ledger = fm.Ledger.from_json(a.ledger_json)
-    if units is None:
-        assert ledger.epsilon() == p.ledger.epsilon()
-    again = private(Unreadable())
-    fit(loaded, data, again)
-    assert not again.ledger.entries
-    assert "no private record was read" in again.report()
 
 
 def test_an_encoder_whose_ledger_is_unknown_is_refused(tmp_path):
@@ -681,23 +587,6 @@ def test_what_was_trained_without_protection():
     refused("built with `unprotected=True`", twin)
     m.compile(twin.optimizer, fm.losses.TaylorCrossEntropy())
     refused("trained before its first release", m)
-
-
-def test_a_large_delta_is_warned_about():
-    x, y = records()
-    for units, data in ((3, (x, y)), (None, x)):
-        p = private(data, delta=0.01)
-        with pytest.warns(UserWarning, match="not below one over"):
-            fit(model(units=units), (x, y), p)
-
-
-def test_secret_number_of_records():
-    x, y = records()
-    refused("steps_per_epoch", model(), n_public=False)
-    p = private(x, n_public=False)
-    model_without_labels = model(units=None)
-    model_without_labels.pretrain(x, p)
-    assert "n is not used" in p.report()
 
 
 # Proven: without labels --------------------

@@ -353,31 +353,6 @@ def test_the_traced_first_fit_reads_the_records_through_the_callback_alone():
     assert_equal(*found)
 
 
-def test_nothing_of_the_records_in_the_logs(capsys):
-    x, y = records()
-    history = model().fit(
-        x,
-        y,
-        callbacks=[private((x, y))],
-        validation_data=records(seed=1),
-        verbose=0,
-    )
-    assert set(history.history) == {"loss", "val_loss", "val_accuracy"}
-    seen = {}
-
-    class Watch(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            seen.update(logs)
-
-    stage = model(units=None).energy_model()
-    stage.compile()
-    history = stage.fit(x, callbacks=[private(x), Watch()], verbose=1)
-    # Nothing is trained, and nothing else is said.
-    assert history.history == {"loss": [0.0]} and seen == {"loss": 0.0}
-    line = capsys.readouterr().out.splitlines()[-2]
-    assert "loss: 0.0000e+00" in line and "error" not in line
-
-
 @pytest.mark.parametrize("kind", ["labelled", "order 4"])
 def test_rbms_are_functions_of_their_releases_alone(tmp_path, kind):
     m, p, _, _ = planned_and_fitted(kind)
@@ -574,78 +549,6 @@ def test_little_budget_gives_finite_weights():
 
 
 # Proven: later fits --------------------
-
-
-@every_kind
-def test_a_second_fit_is_free(kind):
-    data = records()
-    m, p, _, _ = planned_and_fitted(kind)
-    passes, spent = p.data.passes, p.ledger.epsilon()
-    kept, releases = weights_of(pretrained(m)), dict(p.releases)
-    fit(m, data, p)
-    assert p.data.passes == passes == len(p.ledger.entries)
-    assert p.ledger.epsilon() == spent and p.releases == releases
-    assert_equal(kept, weights_of(pretrained(m)))
-
-
-def test_other_data_on_a_second_fit_is_refused():
-    (x, y), (other, _) = records(), records(seed=1)
-    for units, data in ((3, (x, y)), (None, x)):
-        m, p = model(units), private(data)
-        fit(m, (x, y), p)
-        fit(m, (x, y), p)
-        spent = len(p.ledger.entries)
-        p.data = other if units is None else (other, y)
-        with pytest.raises(ValueError, match="data changed since the release"):
-            fit(m, (x, y), p)
-        assert len(p.ledger.entries) == spent
-    m, p = model(None), private(x)
-    m.pretrain(x, p)
-    with pytest.raises(ValueError, match="data changed since the release"):
-        m.pretrain(other, p)
-
-
-@pytest.mark.parametrize("units", [3, None])
-def test_a_new_release_is_charged_and_a_third_refused(units):
-    data = records()
-    m = model(units)
-    p = private(data, releases=2)
-    assert "2 planned release(s)" in p.plan(m if units else m.energy_model())
-    fit(m, data, p)
-    first, half = names(p), p.ledger.epsilon()
-    assert half == pytest.approx(EPSILON / 2)
-    old = weights_of(m.rbms)
-    p.new_release = True
-    fit(m, data, p)
-    assert names(p) == first * 2
-    assert 0.99 * EPSILON < p.ledger.epsilon() <= EPSILON * (1 + 1e-9)
-    new = weights_of(m.rbms)
-    assert np.abs(new[0] - old[0]).max() > 1e-3
-    p.new_release, p.data = True, Unreadable()
-    with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
-        fit(m, data, p)
-    assert names(p) == first * 2
-    assert_equal(weights_of(m.rbms), new)
-
-
-@every_kind
-def test_a_saved_model_is_the_same_and_costs_nothing(tmp_path, kind):
-    data = records()
-    m, p, _, _ = planned_and_fitted(kind)
-    m.save(tmp_path / "m.keras")
-    loaded = keras.saving.load_model(tmp_path / "m.keras")
-    assert type(loaded) is type(m) and loaded.get_config() == m.get_config()
-    x = data[0]
-    np.testing.assert_array_equal(
-        loaded.predict(x, verbose=0), m.predict(x, verbose=0)
-    )
-    for a, b in zip(pretrained(loaded), pretrained(m)):
-        assert a.is_released and a.ledger_json == b.ledger_json
-        assert not a.trainable_weights
-    again = private(Unreadable())
-    fit(loaded, data, again)
-    assert not again.ledger.entries
-    assert "no private record was read" in again.report()
 
 
 def test_an_rbm_whose_ledger_is_unknown_is_refused(tmp_path):
@@ -860,14 +763,6 @@ def test_what_was_trained_without_protection():
     refused("built with `unprotected=True`", twin)
     m.compile(twin.optimizer, fm.losses.TaylorCrossEntropy())
     refused("trained before its first release", m)
-
-
-def test_secret_number_of_records():
-    x, y = records()
-    refused("steps_per_epoch", model(), n_public=False)
-    p = private(x, n_public=False)
-    model(units=None).pretrain(x, p)
-    assert "n is not used" in p.report()
 
 
 # Proven: without labels, in every form --------------------

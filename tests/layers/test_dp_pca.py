@@ -12,6 +12,7 @@ from layer_checks import (
     POLICIES,
     came_to_be,
     check_layer,
+    check_promise,
     check_refuses,
     check_saved,
 )
@@ -167,17 +168,23 @@ def test_a_model_that_is_frozen_and_thawed_does_not_train_it():
         np.testing.assert_array_equal(weight, kept)
 
 
-def with_head():
+def with_head(**kwargs):
     return keras.Sequential(
-        [keras.Input((7,)), DPPCA(3), keras.layers.Dense(1)]
+        [keras.Input((7,)), DPPCA(3, **kwargs), keras.layers.Dense(1)]
     )
 
 
 def test_nothing_is_trained_above_it_before_its_release(tmp_path):
     """Its inputs are records, which a layer above would learn from."""
+    check_promise(lambda **k: DPPCA(3, **k), X, tmp_path, trainable_fit=False)
     for model in came_to_be(with_head(), tmp_path / "m.keras"):
-        words = ["DPPCA has no non-private twin", "PrivateModel(budget"]
+        words = ["DPPCA(..., unprotected=True)", "PrivateModel(budget"]
         check_refuses(model, X, words=words)
+    # In a twin it stays what it is before a release.
+    twin = with_head(unprotected=True)
+    twin.compile("sgd", "mse")
+    twin.fit(X, np.ones((5, 1)), verbose=0)
+    np.testing.assert_array_equal(array(twin.layers[0].kernel), np.eye(7, 3))
 
 
 def test_other_weights_take_its_release_away(tmp_path):
