@@ -81,9 +81,6 @@ class PrivateModel(keras.callbacks.Callback):
             `Proven(releases=...)`.
         release: the last `Release` of the output layer, or `None`.
         releases: dict of the last fit's releases by layer name.
-        relevance: `None`, or an array of the shape of one record at the
-            scaled or perturbed layer: the released relevance shares (mean
-            1) of a proven model, the noisy average of a published one.
 
     Raises:
         ValueError: on arguments outside their range (at once), or a model,
@@ -145,7 +142,9 @@ class PrivateModel(keras.callbacks.Callback):
 
     @property
     def relevance(self):
-        """The released relevance, see above."""
+        """`None`, or an array of the shape of one record at the scaled or
+        perturbed layer: the released relevance shares (mean 1) of a proven
+        model, the noisy average of a published one."""
         found = [getattr(part, "relevance", None) for part in self._parts]
         return next((v for v in found if v is not None), None)
 
