@@ -33,6 +33,7 @@ _TEST = [
     "pytest>=8",
     "pytest-xdist>=3.5",
     "hypothesis>=6.100",
+    "import-linter>=2",
     "ruff>=0.6",
     "mypy>=2,<3",
 ]
@@ -48,11 +49,10 @@ setuptools.setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=setuptools.find_packages(include=["keras_fm", "keras_fm.*"]),
-    py_modules=["keras_fm_command"],
     package_data={
         "keras_fm": ["py.typed"],
-        "keras_fm.html_report": ["templates/*"],
-        "keras_fm.reproductions": ["facts.json"],
+        "keras_fm.lab.report": ["templates/*"],
+        "keras_fm.lab.reproduce": ["facts.json"],
     },
     python_requires=">=3.10",
     # The JAX and PyTorch forms need no TensorFlow: see the README.
@@ -87,7 +87,7 @@ setuptools.setup(
         # scikit-learn, so it has an environment of its own.
         "test-diffprivlib": [*_TEST, "diffprivlib==0.6.6", "scikit-learn<1.7"],
     },
-    entry_points={"console_scripts": ["keras-fm = keras_fm_command:main"]},
+    entry_points={"console_scripts": ["keras-fm = keras_fm.lab.cli:main"]},
     classifiers=[
         "Programming Language :: Python :: 3",
         *(f"Programming Language :: Python :: 3.{n}" for n in range(10, 14)),

@@ -28,10 +28,7 @@ def check(dist, source):
     info = metadata.removesuffix("METADATA")
     expected = {
         path.relative_to(source).as_posix()
-        for path in [
-            *(source / "keras_fm").rglob("*"),
-            source / "keras_fm_command.py",
-        ]
+        for path in (source / "keras_fm").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     # Templates, facts and py.typed are files of the tree like any other.

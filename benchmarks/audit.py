@@ -13,7 +13,7 @@ every proven form, three seeds each (a row each, and one over all of them at
 95% with a Bonferroni correction), the control without privacy beside it:
 718 canaries with swapped labels in all 1,437 digits, or 1,000 in 2,500 images
 of MNIST, but for the attacks in `ATTACKS`. The architectures are those of
-`keras_fm/audit_subjects`, fixed in advance. A control is trained once for each
+`keras_fm/lab/audits`, fixed in advance. A control is trained once for each
 seed: it does not depend on epsilon.
 
 `releases`: white-box audits of the release of every objective at its worst of
@@ -37,16 +37,18 @@ import numpy as np
 from absl import app, flags, logging
 from results_file import ResultsFile
 
-from keras_fm import audit_subjects, objectives, sampling
+from keras_fm import queries
 from keras_fm.auditing import (
     audit,
     audit_objective,
     shuffled_batches_epsilon,
     worst_pair,
 )
-from keras_fm.budget import PrivacyBudget
-from keras_fm.mechanisms import NoiseSource
-from keras_fm.release import calibrate
+from keras_fm.kernel import sampling
+from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.mechanisms import NoiseSource
+from keras_fm.kernel.release import calibrate
+from keras_fm.lab import audits as audit_subjects
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _NAME = flags.DEFINE_string("name", "audit", "Name of the files.")
@@ -290,43 +292,43 @@ def candidates():
     pairs = [(h, v) for h in vectors() for v in vectors(0.5)]
     yield (
         "cross-entropy",
-        objectives.CrossEntropyObjective(num_features=2, num_outputs=2),
+        queries.CrossEntropyQuery(num_features=2, num_outputs=2),
         [(h, np.array([y])) for h in vectors() for y in (0, 1)],
     )
     yield (
         "reconstruction",
-        objectives.ReconstructionObjective(
+        queries.ReconstructionQuery(
             num_features=2, num_visible=2, visible_bound=0.5
         ),
         [(h, v + 0.5) for h, v in pairs],
     )
     yield (
         "second moment",
-        objectives.SecondMomentObjective(num_features=2),
+        queries.SecondMomentQuery(num_features=2),
         [(h,) for h in vectors()],
     )
     yield (
         "relevance",
-        objectives.RelevanceObjective(num_features=2),
+        queries.RelevanceQuery(num_features=2),
         [(np.abs(h),) for h in vectors()],
     )
     yield (
         "norm histogram",
-        objectives.NormHistogramObjective(num_columns=2, num_bins=3),
+        queries.NormHistogramQuery(num_columns=2, num_bins=3),
         [(np.full((1, 2), size),) for size in (1e-9, 1e9)],
     )
     ends = np.sqrt(3.0)
     patches = [np.array([[[v, 1.0]]]) for v in np.linspace(-ends, ends, 13)]
     yield (
         "patch moments",
-        objectives.PatchMomentObjective(
+        queries.PatchMomentQuery(
             num_features=2, feature_bound=2.0, constant=1.0
         ),
         [(p,) for p in patches],
     )
     yield (
         "network expansion",
-        objectives.NetworkExpansionObjective(shapes_of_layers=((2, 1),)),
+        queries.NetworkExpansionQuery(shapes_of_layers=((2, 1),)),
         [
             ([(np.array([[1.0, 1.0]]), np.array([[d]]), np.array([[0.0]]))],)
             for d in (-9.0, 9.0)

@@ -168,7 +168,7 @@ def rbm(train, test, kind):
 
 
 def dp_sgd(train, test, epsilon):
-    from keras_fm.experiments.methods import dp_sgd as rival_grid
+    from keras_fm.lab.compare.methods import dp_sgd as rival_grid
 
     def features(windows):
         x = 2 * scaled(windows) - 1

@@ -21,7 +21,7 @@ from absl import app, flags, logging
 from results_file import ResultsFile
 
 import keras_fm as fm
-from keras_fm.reproductions import training
+from keras_fm.lab.reproduce import training
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _NAME = flags.DEFINE_string("name", "cdbn_behavior", "Name of the files.")
@@ -134,7 +134,7 @@ def proven(train, test, kind, epsilon):
 
 
 def dp_sgd(train, test, epsilon):
-    from keras_fm.experiments.methods import dp_sgd as rival_grid
+    from keras_fm.lab.compare.methods import dp_sgd as rival_grid
 
     def features(windows):
         x = 2 * (windows.x - windows.low) / (windows.high - windows.low) - 1

@@ -29,8 +29,8 @@ from absl import app, flags, logging
 from results_file import ResultsFile
 
 import keras_fm as fm
-from keras_fm import filters
-from keras_fm.reproductions import training
+from keras_fm.lab.reproduce import training
+from keras_fm.papers.pcdbn import filters
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _NAME = flags.DEFINE_string("name", "cdbn_mnist", "Name of the files.")

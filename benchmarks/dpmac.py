@@ -28,7 +28,7 @@ from absl import app, flags, logging
 from results_file import ResultsFile
 
 import keras_fm as fm
-from keras_fm.reproductions import dpmac_networks as networks
+from keras_fm.lab.reproduce import dpmac_networks as networks
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _NAME = flags.DEFINE_string("name", "dpmac", "Name of the files.")

@@ -27,7 +27,7 @@ _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _NAME = flags.DEFINE_string("name", "encoder_mnist", "Name of the file.")
 _EPSILONS = flags.DEFINE_list("epsilons", ["0.25", "0.5", "1", "2", "8"], "")
 _FEATURES = flags.DEFINE_string(
-    "features", "scattering", "Map of keras_fm.features."
+    "features", "scattering", "Map of keras_fm.public.features."
 )
 _DRAWS = flags.DEFINE_integer("draws", 3, "Noise draws on the test part.")
 DELTA = 1e-5

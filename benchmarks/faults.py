@@ -139,7 +139,7 @@ def fit(folder, mark):
     import numpy as np
 
     import keras_fm as fm
-    from keras_fm import mechanisms
+    from keras_fm.kernel import mechanisms
 
     original = mechanisms.Mechanism.perturb
 

@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np  # noqa: E402
 from absl import app, flags  # noqa: E402
 
-from keras_fm import discrete_noise, mechanisms  # noqa: E402
+from keras_fm.kernel import discrete_noise, mechanisms
 
 _SAMPLES = flags.DEFINE_integer("samples", 1_000_000, "Samples a repeat.")
 _REPEATS = flags.DEFINE_integer("repeats", 9, "Repeats; medians are shown.")

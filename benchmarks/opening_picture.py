@@ -4,7 +4,7 @@
 
 Draws `docs/results/opening.png` from `docs/results/rounds_mnist.json` (made by
 `benchmarks/rounds_mnist.py`) and the printed numbers of the papers
-(`keras_fm/reproductions/facts.json`). Nothing is measured here.
+(`keras_fm/lab/reproduce/facts.json`). Nothing is measured here.
 """
 
 import json
@@ -13,7 +13,7 @@ import pathlib
 import matplotlib
 import numpy as np
 
-from keras_fm.reproductions import facts
+from keras_fm.lab.reproduce import facts
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402  (after its backend)

@@ -9,7 +9,7 @@ data, no randomness: a second run gives the same numbers.
 import numpy as np
 from absl import app, flags
 
-from keras_fm import polynomials
+from keras_fm.public import polynomials
 
 _PLOT = flags.DEFINE_string("plot", "docs/polynomials.png", "Path of the plot.")
 

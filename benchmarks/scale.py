@@ -29,10 +29,11 @@ import zlib
 import numpy as np
 from absl import app, flags
 
-from keras_fm import features, summation
-from keras_fm.objectives import CrossEntropyObjective
-from keras_fm.partial_statistics import PartialStatistics
-from keras_fm.records import take_while_reading
+from keras_fm.kernel import sums as summation
+from keras_fm.kernel.partial_statistics import PartialStatistics
+from keras_fm.kernel.records import take_while_reading
+from keras_fm.public import features
+from keras_fm.queries import CrossEntropyQuery
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Repetitions per median.")
@@ -52,7 +53,7 @@ def records(n, m, seed=0):
 def passed(h, y):
     """The pass of a release over batches of records."""
     partial = PartialStatistics(
-        CrossEntropyObjective(num_features=h.shape[1], num_outputs=10)
+        CrossEntropyQuery(num_features=h.shape[1], num_outputs=10)
     )
     for start in range(0, len(h), _BATCH):
         rows = slice(start, start + _BATCH)
@@ -99,7 +100,7 @@ def stream(n, m=400):
     """Seconds and peak memory for n records made on the way."""
     h, y = records(8 * _BATCH, m)
     partial = PartialStatistics(
-        CrossEntropyObjective(num_features=m, num_outputs=10)
+        CrossEntropyQuery(num_features=m, num_outputs=10)
     )
     start = time.perf_counter()
     for i in range(0, n, _BATCH):
@@ -145,7 +146,7 @@ def growth():
 def spills(m=800, batches=16):
     """What it costs to keep the sums of 16 batches of 1,024 exact."""
     h, y = records(_BATCH, m)
-    objective = CrossEntropyObjective(num_features=m, num_outputs=10)
+    objective = CrossEntropyQuery(num_features=m, num_outputs=10)
 
     def compensated():
         summation.total(
@@ -180,7 +181,7 @@ def processes():
     context = multiprocessing.get_context("spawn")
     # Of each process that is started from here on.
     os.environ["OMP_NUM_THREADS"] = "1"
-    objective = CrossEntropyObjective(num_features=400, num_outputs=10)
+    objective = CrossEntropyQuery(num_features=400, num_outputs=10)
     ratios = []
     with context.Pool(2) as pool:
         pool.map(_share, [(0, 1024), (0, 1024)])
@@ -225,7 +226,7 @@ def overlap(m=800, batches=16):
 
     def run(way, reader):
         partial = PartialStatistics(
-            CrossEntropyObjective(num_features=m, num_outputs=10)
+            CrossEntropyQuery(num_features=m, num_outputs=10)
         )
         way(reader(), partial.add)
         return partial.statistics()

@@ -68,7 +68,7 @@ def ours():
 
 def convolved():
     """Ours as it is for large images: the same numbers by convolutions."""
-    from keras_fm.layers import scattering
+    from keras_fm.public import scattering
 
     scattering._MOST_NUMBERS = 0
     run, what = ours()

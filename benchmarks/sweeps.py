@@ -45,11 +45,11 @@ def medians(runs):
 
 def released(features):
     """A layer, and a release of random records for it."""
-    from keras_fm.budget import PrivacyBudget
+    from keras_fm.kernel.budget import PrivacyBudget
+    from keras_fm.kernel.ledger import Ledger
+    from keras_fm.kernel.mechanisms import NoiseSource
+    from keras_fm.kernel.release import calibrate, release
     from keras_fm.layers import PrivateDense
-    from keras_fm.ledger import Ledger
-    from keras_fm.mechanisms import NoiseSource
-    from keras_fm.release import calibrate, release
 
     layer = PrivateDense(OUTPUTS)
     layer.build((None, features))
@@ -72,8 +72,8 @@ def released(features):
 def fits(features):
     import keras
 
+    from keras_fm.heads.sweeps import sweep
     from keras_fm.losses import TaylorCrossEntropy
-    from keras_fm.sweeps import sweep
 
     layer, made, ledger = released(features)
     starts = np.random.default_rng(1).normal(
@@ -135,11 +135,14 @@ def fits(features):
 
 def descents(entries, filters_count=16, restarts=8):
     """Released moments of order 4 of random patches with a constant."""
-    from keras_fm import filters, mechanisms, polynomials
-    from keras_fm.objectives import PatchMomentObjective
-    from keras_fm.release import PatchMomentRelease
+    from keras_fm.papers.pcdbn.patch_moment_release import PatchMomentRelease
 
-    objective = PatchMomentObjective(
+    from keras_fm.kernel import mechanisms
+    from keras_fm.papers.pcdbn import filters
+    from keras_fm.public import polynomials
+    from keras_fm.queries import PatchMomentQuery
+
+    objective = PatchMomentQuery(
         num_features=entries + 1, order=4, feature_bound=2.0, constant=1.0
     )
     rng = np.random.default_rng(0)

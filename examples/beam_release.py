@@ -12,12 +12,12 @@ import tempfile
 import apache_beam as beam
 import keras
 from apache_beam.options.pipeline_options import PipelineOptions
+from keras_fm.mechanisms import NoiseSource
+from keras_fm.partial_statistics import PartialStatistics
 
 import keras_fm as fm
 from keras_fm.beam import SumStatistics
-from keras_fm.mechanisms import NoiseSource
-from keras_fm.partial_statistics import PartialStatistics
-from keras_fm.release import calibrate, release_statistics
+from keras_fm.kernel.release import calibrate, release_statistics
 
 
 def main():

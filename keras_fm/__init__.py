@@ -2,80 +2,34 @@
 
 Perturb the coefficients of an objective once, then train with ordinary
 `compile` and `fit` for as long as you like.
+
+Importing the package imports nothing else: a name loads what it stands for.
 """
 
-try:
-    import keras as _keras  # noqa: F401
-# A broken backend raises whatever it likes.
-except Exception as e:
-    raise ImportError(
-        "keras_fm needs Keras with a backend that can be imported. "
-        "`keras-fm doctor` says what to install. Received: "
-        f"{type(e).__name__}: {e}"
-    ) from e
+import importlib
+import sys
 
-from keras_fm import (
-    auditing,
-    baselines,
-    callbacks,
-    composition,
-    datasets,
-    experiments,
-    feature_cache,
-    features,
-    filters,
-    gathered_reads,
-    layers,
-    losses,
-    mechanisms,
-    models,
-    objectives,
-    partial_statistics,
-    polynomials,
-    relevance,
-    sampling,
-    sweeps,
-)
-from keras_fm.auditing import audit
-from keras_fm.budget import Neighbours, PrivacyBudget
-from keras_fm.ledger import BudgetExceededError, Ledger
-from keras_fm.ledger_entry import LedgerEntry
-from keras_fm.release import Release
-from keras_fm.rounds import Rounds
-from keras_fm.training.guarantee import Proven, Published, Unit
+from keras_fm import public_names
 from keras_fm.version import __version__
 
-__all__ = [
-    "BudgetExceededError",
-    "Ledger",
-    "LedgerEntry",
-    "Neighbours",
-    "PrivacyBudget",
-    "Proven",
-    "Published",
-    "Release",
-    "Rounds",
-    "Unit",
-    "__version__",
-    "audit",
-    "auditing",
-    "baselines",
-    "callbacks",
-    "composition",
-    "datasets",
-    "experiments",
-    "feature_cache",
-    "features",
-    "filters",
-    "gathered_reads",
-    "layers",
-    "losses",
-    "mechanisms",
-    "models",
-    "objectives",
-    "partial_statistics",
-    "polynomials",
-    "relevance",
-    "sampling",
-    "sweeps",
-]
+sys.meta_path.insert(0, public_names.Finder())
+if "keras" in sys.modules:
+    public_names.register_layers()
+
+__all__ = [*public_names.NAMES, *public_names.MODULES, "__version__"]
+
+
+def __getattr__(name):
+    if name in public_names.NAMES:
+        module = importlib.import_module(public_names.NAMES[name])
+        found = getattr(module, name)
+    elif name in public_names.MODULES:
+        found = importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

@@ -2,6 +2,6 @@
 
 import sys
 
-from keras_fm import cli
+from keras_fm.lab import cli
 
 sys.exit(cli.main())

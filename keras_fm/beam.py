@@ -33,7 +33,7 @@ except ImportError as e:
 
 import numpy as np
 
-from keras_fm.partial_statistics import PartialStatistics
+from keras_fm.kernel.partial_statistics import PartialStatistics
 
 
 class SumStatistics(beam.PTransform):
@@ -49,7 +49,7 @@ class SumStatistics(beam.PTransform):
     `(features, labels)`. Elements should be batches of some hundred records.
 
     Args:
-        objective: an objective of `keras_fm.objectives` that is released in
+        objective: an objective of `keras_fm.queries` that is released in
             one pass.
         clip: whether records outside their bounds are scaled back instead of
             refused.

@@ -13,10 +13,6 @@ import pickle
 import subprocess
 import sys
 import traceback
-import types
-from pathlib import Path
-
-PACKAGE = Path(__file__).resolve().parents[1] / "keras_fm"
 
 
 def run(code, *arguments):
@@ -54,10 +50,7 @@ def _server():
 
 def _names():
     """What the code finds."""
-    package = types.ModuleType("keras_fm")
-    package.__path__ = [str(PACKAGE)]
-    sys.modules["keras_fm"] = package
-    from keras_fm import budget, ledger, ledger_entry, mechanisms
+    from keras_fm.kernel import budget, ledger, ledger_entry, mechanisms
 
     def entry(mechanism=None, name="head"):
         if mechanism is None:

@@ -4,22 +4,22 @@ import keras
 import numpy as np
 import pytest
 
-from keras_fm.budget import PrivacyBudget
+from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.mechanisms import NoiseSource
+from keras_fm.kernel.partial_statistics import PartialStatistics
+from keras_fm.kernel.release import calibrate, release, release_statistics
 from keras_fm.layers import PrivateDense
-from keras_fm.ledger import Ledger
-from keras_fm.mechanisms import NoiseSource
-from keras_fm.objectives import (
-    CrossEntropyObjective,
-    PatchMomentObjective,
-    SecondMomentObjective,
+from keras_fm.queries import (
+    CrossEntropyQuery,
+    PatchMomentQuery,
+    SecondMomentQuery,
 )
-from keras_fm.partial_statistics import PartialStatistics
-from keras_fm.release import calibrate, release, release_statistics
 
 beam = pytest.importorskip("apache_beam")
 
 DELTA = 1e-5
-OBJECTIVE = CrossEntropyObjective(num_features=5, num_outputs=3)
+OBJECTIVE = CrossEntropyQuery(num_features=5, num_outputs=3)
 
 
 def records(n=300, seed=0):
@@ -121,7 +121,7 @@ def test_bad_records_are_an_error_that_shows_none(tmp_path):
 
 
 def test_an_owner_is_a_key(tmp_path):
-    objective = SecondMomentObjective(num_features=5, grouped=True)
+    objective = SecondMomentQuery(num_features=5, grouped=True)
     h, _ = records(60)
     elements = [(i, (h[5 * i : 5 * i + 5],)) for i in range(12)]
     made = summed(tmp_path, elements + elements[:2], objective)
@@ -132,7 +132,7 @@ def test_an_owner_is_a_key(tmp_path):
 
 
 def test_batches_of_patches(tmp_path):
-    objective = PatchMomentObjective(
+    objective = PatchMomentQuery(
         num_features=3, order=2, feature_bound=1.0, constant=0.5
     )
     v = np.random.default_rng(0).uniform(-0.5, 0.5, size=(40, 2, 2))

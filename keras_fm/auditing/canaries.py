@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 from scipy import special
 
-from keras_fm import domain
+from keras_fm.kernel import domain
 
 DESIGNS = {"swap": "replace_one", "include": "add_remove"}
 KINDS = ("labels", "noise", "unit")

@@ -5,9 +5,9 @@ import itertools
 
 import numpy as np
 
-from keras_fm import budget as budget_lib
 from keras_fm.auditing.bounds import CoinRunBound
 from keras_fm.auditing.white_box import record_difference, release_epsilon
+from keras_fm.kernel import budget as budget_lib
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,8 +84,8 @@ def audit_objective(
     """Lower bound on the epsilon of one release of an objective.
 
     Args:
-        objective: see `keras_fm.release.release`.
-        mechanism: what `keras_fm.release.calibrate(objective, budget,
+        objective: see `keras_fm.kernel.release.release`.
+        mechanism: what `keras_fm.kernel.release.calibrate(objective, budget,
             neighbours=...)` returns.
         budget: the `PrivacyBudget` that it spends.
         record: a batch of one record as the objective accumulates it; its

@@ -11,8 +11,8 @@ import math
 import numpy as np
 from scipy import special
 
-from keras_fm import budget as budget_lib
-from keras_fm import domain
+from keras_fm.kernel import budget as budget_lib
+from keras_fm.kernel import domain
 
 # Of the thresholds that are tried, in noise standard deviations.
 _FARTHEST = 14.0

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_fm import budget as budget_lib
-from keras_fm import domain
 from keras_fm.auditing import bounds
 from keras_fm.auditing.canaries import (
     DESIGNS,
@@ -27,7 +25,9 @@ from keras_fm.auditing.report import (
     Claim,
     SeedRun,
 )
-from keras_fm.ledger import Ledger
+from keras_fm.kernel import budget as budget_lib
+from keras_fm.kernel import domain
+from keras_fm.kernel.ledger import Ledger
 
 SCORES = ("loss", "margin", "gradient")
 _MOST_CANARIES = 1000

@@ -14,8 +14,8 @@ import math
 import numpy as np
 from scipy import special
 
-from keras_fm import mechanisms as mechanisms_lib
 from keras_fm.auditing import bounds
+from keras_fm.kernel import mechanisms as mechanisms_lib
 
 # Values of noise that are held in memory at once.
 _CHUNK = 2**20
@@ -33,7 +33,7 @@ def record_difference(objective, mechanism, record, other=None):
     """What the released vector changes by between two neighbours.
 
     Args:
-        objective: of a release (see `keras_fm.release.release`).
+        objective: of a release (see `keras_fm.kernel.release.release`).
         mechanism: its mechanism, whose norm fixes the coordinates.
         record: a batch of one record, as the objective accumulates it, such
             as `(features, labels)`: `(1, m)` and `(1,)`.

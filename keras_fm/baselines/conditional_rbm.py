@@ -3,7 +3,7 @@ import math
 import keras
 from keras import ops
 
-from keras_fm import replicas
+from keras_fm.parts import replicas
 
 GROUPS = ("present", "history", "social", "events")
 _VISIBLE = ("binary", "gaussian")

@@ -15,10 +15,10 @@ import time
 import keras
 import numpy as np
 
-from keras_fm import sampling as sampling_lib
-from keras_fm.budget import Neighbours, PrivacyBudget
-from keras_fm.ledger import Ledger
-from keras_fm.ledger_entry import LedgerEntry
+from keras_fm.kernel import sampling as sampling_lib
+from keras_fm.kernel.budget import Neighbours, PrivacyBudget
+from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger_entry import LedgerEntry
 from keras_fm.training import row_independence
 
 FORMS = ("fast_clipping", "vectorized")

@@ -14,9 +14,9 @@ import math
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from keras_fm import domain
 from keras_fm.baselines.functional_regression import PrivateClassifier
-from keras_fm.budget import Neighbours
+from keras_fm.kernel import domain
+from keras_fm.kernel.budget import Neighbours
 
 PROJECTIONS = ("random", "leading")
 _MOST_BINS = 2**15

@@ -19,8 +19,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from keras_fm import discrete_noise, domain
 from keras_fm.baselines.dpme import HistogramClassifier, PublicGrid
+from keras_fm.kernel import discrete_noise, domain
 
 # Points that are drawn at a time fill memory, whatever the grid.
 _MOST_POINTS = 1_000_000

@@ -22,11 +22,12 @@ import typing
 import numpy as np
 from scipy import special
 
-from keras_fm import domain, summation
-from keras_fm.budget import Neighbours, PrivacyBudget
-from keras_fm.ledger import Ledger
-from keras_fm.ledger_entry import LATTICE, LedgerEntry
-from keras_fm.mechanisms import LaplaceMechanism, NoiseSource
+from keras_fm.kernel import domain
+from keras_fm.kernel import sums as summation
+from keras_fm.kernel.budget import Neighbours, PrivacyBudget
+from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger_entry import LATTICE, LedgerEntry
+from keras_fm.kernel.mechanisms import LaplaceMechanism, NoiseSource
 
 SENSITIVITIES = ("published", "tight")
 _PROOF = "docs/proofs/regression_baselines.md"

@@ -11,7 +11,6 @@ import dp_accounting
 import numpy as np
 from dp_accounting import rdp as rdp_lib
 
-from keras_fm import sampling
 from keras_fm.composition.composed import bound, none
 from keras_fm.composition.loss_distributions import (
     SMALLEST_DELTA,
@@ -26,6 +25,7 @@ from keras_fm.composition.steps import (
     slack_of,
 )
 from keras_fm.composition.theorems import basic, optimal_epsilon
+from keras_fm.kernel import sampling
 
 # Near 1 for thousands of reads without sampling, large for small epsilons.
 _ORDERS = (

@@ -8,9 +8,9 @@ import numpy as np
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as pld_lib
 
-from keras_fm import mechanisms as mechanisms_lib
 from keras_fm.composition.plan import merged
 from keras_fm.composition.steps import amplified
+from keras_fm.kernel import mechanisms as mechanisms_lib
 
 # Below this the rounding of the fast Fourier transform shows in a tail.
 SMALLEST_DELTA = 1e-12

@@ -4,10 +4,10 @@ import dataclasses
 import math
 import numbers
 
-from keras_fm import mechanisms as mechanisms_lib
-from keras_fm import sampling as sampling_lib
-from keras_fm import settings_file
-from keras_fm.domain import check_count
+from keras_fm.kernel import mechanisms as mechanisms_lib
+from keras_fm.kernel import sampling as sampling_lib
+from keras_fm.kernel import settings_file
+from keras_fm.kernel.domain import check_count
 
 MECHANISMS = ("gaussian", "laplace", "pure", "approximate")
 

@@ -103,3 +103,11 @@ class Windows:
             users=self.users[rows],
             steps=self.steps[rows],
         )
+
+
+def column_range(part):
+    """`(start, stop)` of a slice or a pair."""
+    start, stop = (
+        (part.start or 0, part.stop) if isinstance(part, slice) else part
+    )
+    return int(start), int(stop)

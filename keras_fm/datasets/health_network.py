@@ -12,9 +12,9 @@ import math
 
 import numpy as np
 
-from keras_fm import domain
 from keras_fm.datasets import health_tables
 from keras_fm.datasets.behavior_windows import Windows
+from keras_fm.kernel import domain
 
 # psi of a directed friendship for which no probability is given: every
 # friend counts in full. A public constant.

@@ -11,8 +11,8 @@ import dataclasses
 
 import numpy as np
 
-from keras_fm import domain
 from keras_fm.datasets.health_network import HealthNetwork
+from keras_fm.kernel import domain
 
 _WEEK = 7
 _YEAR = 365

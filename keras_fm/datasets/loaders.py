@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_fm import stored_arrays
 from keras_fm.datasets import health_simulator
+from keras_fm.kernel import stored_arrays
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 

@@ -7,7 +7,7 @@ import threading
 import keras
 import numpy as np
 
-from keras_fm import sampling as sampling_lib
+from keras_fm.kernel import sampling as sampling_lib
 
 # Without a given capacity, a run of this many batches overflows with at most
 # the probability below.

@@ -59,6 +59,10 @@ class PrivatePart:
         """The model whose state this layer carries, or `None`."""
         return None if self._owner is None else self._owner()
 
+    # Why no proof covers it, and what to write instead; `None`: one does.
+    unproven: str | None = None
+    # Whether its release decides how long its outputs are.
+    scaled_by_release = False
     # Whether a model without it may still be whole, see `RelevanceScaling`.
     optional = False
 

@@ -13,8 +13,7 @@ import threading
 import keras
 from keras import ops
 
-from keras_fm import replicas
-from keras_fm.parts import fit_frame
+from keras_fm.parts import fit_frame, replicas
 
 _running = threading.local()
 _SEAL = "_sealed"

@@ -4,7 +4,11 @@ claimed. How it is charged and drawn is the same for all of them."""
 import collections.abc
 import dataclasses
 
-from keras_fm.sampling import SamplingPlan
+from keras_fm.kernel.budget import Neighbours
+from keras_fm.kernel.sampling import SamplingPlan
+
+# How often published noise is drawn.
+NOISE = ("once", "per_step")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,3 +69,10 @@ class Claim:
     fix: collections.abc.Callable
     read: collections.abc.Callable | None = None
     per_lot: bool = True
+
+
+def replace_one_factor(neighbours):
+    """What a sensitivity that a paper states is multiplied by: its factor 2
+    is the replace_one relation."""
+    relation = Neighbours.of(neighbours)
+    return 1.0 if relation is Neighbours.REPLACE_ONE else 0.5

@@ -4,11 +4,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm import replicas
-from keras_fm.layers.dp_pca import DPPCA
-from keras_fm.layers.normalization_layer import NormalizationLayer
-from keras_fm.layers.perturbed_input import PerturbedInputLayer
+from keras_fm.parts import replicas
 from keras_fm.parts.private_part import PrivatePart, parts_of
+from keras_fm.public.normalization_layer import NormalizationLayer
 
 _BATCH_STATE = (
     keras.layers.BatchNormalization,
@@ -209,7 +207,7 @@ def check_parts(model, planned):
                 f"{name} was built with `unprotected=True`: the non-private "
                 "twin is never released. Build the model without it."
             )
-        if isinstance(part, PerturbedInputLayer) or part in planned:
+        if part.unproven or part in planned:
             continue
         if not part.is_released:
             raise ValueError(
@@ -258,12 +256,10 @@ def check_proven(model, head):
     """
     for layer in layers_below(model, head):
         name = f"'{layer.name}' ({type(layer).__name__})"
-        if isinstance(layer, PerturbedInputLayer):
+        if getattr(layer, "unproven", None):
             raise ValueError(
-                f"Layer {name} cannot be part of a proven model: no proof "
-                "covers one noise vector that all records share. Use "
-                "`keras.layers.Dense(..., trainable=False)` (or Conv2D) with "
-                "public weights, or "
+                f"Layer {name} cannot be part of a proven model: "
+                f"{layer.unproven}, or "
                 '`PrivateModel(guarantee="published")`, whose epsilon is '
                 "only claimed."
             )
@@ -293,7 +289,7 @@ def check_proven(model, head):
             )
 
 
-def check_bounded_above_pca(model, head):
+def check_bounded_above_release(model, head):
     """Refuses features whose length is found out only after a release below
     was paid for: a whitened component has no bound known beforehand.
 
@@ -302,7 +298,7 @@ def check_bounded_above_pca(model, head):
     """
     whitening = None
     for layer in model.layers:
-        if isinstance(layer, DPPCA) and layer.whitening > 0:
+        if getattr(layer, "scaled_by_release", False):
             whitening = layer
         elif isinstance(layer, NormalizationLayer):
             whitening = None

@@ -6,8 +6,8 @@ They work with a warning until 0.3.0.
 import sys
 import warnings
 
-from keras_fm.layers.perturbed_input import check_relevance
-from keras_fm.training.guarantee import Proven, Published, Unit
+from keras_fm.papers.adlm.perturbed_input import check_relevance
+from keras_fm.parts.guarantee import Proven, Published, Unit
 
 # Old name to the field of `Proven`; `Unit`; `Published`.
 _PROVEN = {

@@ -8,10 +8,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_fm import budget as budget_lib
-from keras_fm import mechanisms, records, sampling
-from keras_fm.ledger import ONE_RECORD, Ledger
+from keras_fm.kernel import budget as budget_lib
+from keras_fm.kernel import mechanisms, records, sampling
+from keras_fm.kernel.ledger import ONE_RECORD, Ledger
 from keras_fm.parts import fit_frame, sealed
+from keras_fm.parts.guarantee import Proven, Published, Unit
 from keras_fm.parts.private_part import PrivatePart, parts_of
 from keras_fm.training import (
     fit_arguments,
@@ -21,7 +22,6 @@ from keras_fm.training import (
     same_data,
     steps_of_fit,
 )
-from keras_fm.training.guarantee import Proven, Published, Unit
 from keras_fm.training.proven_plan import ProvenPlan
 from keras_fm.training.published_plan import PublishedPlan
 

@@ -3,8 +3,8 @@
 import dataclasses
 import functools
 
-from keras_fm import records, sampling
-from keras_fm import release as release_lib
+from keras_fm.kernel import records, sampling
+from keras_fm.kernel import release as release_lib
 from keras_fm.parts.private_part import looked_at
 from keras_fm.training import model_check, row_independence
 from keras_fm.training.reading import PLACES, READ_BATCH, Reading
@@ -245,7 +245,7 @@ class ProvenPlan(Reading):
         model_check.check_proven(self.model, self.top)
         head = self.top if self.top in self.model.layers else None
         if head is not None and not getattr(head, "clip", True):
-            model_check.check_bounded_above_pca(self.model, head)
+            model_check.check_bounded_above_release(self.model, head)
         for part in model_check.released_parts(self.whole) if spends else ():
             # A part that is released again, too: it may begin with what its
             # first release led to, as an optimizer does.

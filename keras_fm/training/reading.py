@@ -6,10 +6,12 @@ import math
 import keras
 import numpy as np
 
-from keras_fm import placed_records, records, sampling
-from keras_fm import release as release_lib
-from keras_fm import relevance as relevance_lib
+from keras_fm.kernel import placed_records, records, sampling
+from keras_fm.kernel import release as release_lib
+from keras_fm.kernel.noisy_statistics import RELEASES
+from keras_fm.parts import model_graph
 from keras_fm.training import model_check
+from keras_fm.training import relevance as relevance_lib
 
 # Rows of a batch as it is read, and of one in which records have places.
 READ_BATCH = 1024
@@ -174,7 +176,7 @@ class Reading:
         """The symbolic tensor that a part of the model reads."""
         if part is self.top and part in self.model.layers:
             return model_check.head_inputs(self.model)
-        found = relevance_lib.layer_inputs(self.model, part.name)
+        found = model_graph.layer_inputs(self.model, part.name)
         return found[0] if len(found) == 1 else found
 
     def inputs(self, part):
@@ -287,7 +289,7 @@ class Reading:
 
     def release_of(self, step, statistics):
         """A `Release` of statistics that carry claimed noise."""
-        return release_lib.RELEASES[type(step.objective)](
+        return RELEASES[type(step.objective)](
             statistics=statistics,
             objective=step.objective,
             mechanism=step.mechanism,

@@ -451,30 +451,24 @@ _KERAS = {
 }
 
 
-# By module and name: layers are told what they are, not asked for it.
+# The package's layers, by name: layers are told what they are, not asked.
 _PACKAGE = {
-    "keras_fm.layers.chebyshev_crbm.ChebyshevCRBM": _visible,
-    "keras_fm.layers.discriminant_projection.DiscriminantProjection": _one(2),
-    "keras_fm.layers.dp_pca.DPPCA": _one(2, 2),
-    "keras_fm.layers.expansion_state.ExpansionState": _one(),
-    "keras_fm.layers.local_response_normalization.LocalResponseNormalization": (
-        _one(2)
-    ),
-    "keras_fm.layers.normalization_layer.NormalizationLayer": _one(
-        2, also=_bounded
-    ),
-    "keras_fm.layers.perturbed_affine.PerturbedAffine": _one(2, also=_active),
-    "keras_fm.layers.perturbed_conv2d.PerturbedConv2D": _one(4, 4, _active),
-    "keras_fm.layers.private_dense.PrivateDense": _one(2, 2),
-    "keras_fm.layers.private_encoder.PrivateEncoder": _one(2, 2),
-    "keras_fm.layers.random_features.RandomFeatures": _one(2),
-    "keras_fm.layers.relevance_scaling.RelevanceScaling": _one(
-        2, also=_weighted("scale")
-    ),
-    "keras_fm.layers.scattering.Scattering2D": _one(4, 4),
-    "keras_fm.layers.step_noise.StepNoise": _one(),
-    "keras_fm.models.behavior_cdbn.ColumnSlice": _one(2, 2),
-    "keras_fm.models.behavior_cdbn.WindowImage": _one(2, 2),
+    "ChebyshevCRBM": _visible,
+    "ColumnSlice": _one(2, 2),
+    "DPPCA": _one(2, 2),
+    "DiscriminantProjection": _one(2),
+    "ExpansionState": _one(),
+    "LocalResponseNormalization": _one(2),
+    "NormalizationLayer": _one(2, also=_bounded),
+    "PerturbedAffine": _one(2, also=_active),
+    "PerturbedConv2D": _one(4, 4, _active),
+    "PrivateDense": _one(2, 2),
+    "PrivateEncoder": _one(2, 2),
+    "RandomFeatures": _one(2),
+    "RelevanceScaling": _one(2, also=_weighted("scale")),
+    "Scattering2D": _one(4, 4),
+    "StepNoise": _one(),
+    "WindowImage": _one(2, 2),
 }
 
 
@@ -491,7 +485,8 @@ def _of_keras():
 def _rule(kind):
     """The rule of this very class, or `None`."""
     module = sys.modules.get(kind.__module__)
-    if vars(module or object).get(kind.__name__) is kind:
-        name = f"{kind.__module__}.{kind.__name__}"
-        return _of_keras().get(kind) or _PACKAGE.get(name)
-    return None
+    if vars(module or object).get(kind.__name__) is not kind:
+        return None
+    if kind.__module__.startswith("keras_fm."):
+        return _PACKAGE.get(kind.__name__)
+    return _of_keras().get(kind)

@@ -7,8 +7,7 @@ model takes them a second time.
 
 import math
 
-from keras_fm.ledger import BudgetExceededError
-from keras_fm.models import dpmac_release
+from keras_fm.kernel.ledger import BudgetExceededError
 
 
 class StepsOfFit:
@@ -61,7 +60,7 @@ class StepsOfFit:
 def check(plan):
     """Refuses batches that the devices cannot share, and wrong records and
     labels: inside a step there is no error."""
-    dpmac_release.check_parts(plan.top, plan.batches)
+    plan.top.check_batches(plan.batches)
     if plan.data is not None:
         for x, y in plan.checked():
             plan.check_labels(y, len(x))
@@ -75,7 +74,7 @@ def check_paid(plan):
         ValueError: saying what differs.
     """
     model = plan.top
-    paid = dpmac_release.paid_mechanism(model, plan)
+    paid = model.paid_mechanism(plan)
     if ("claimed_epsilon" in paid) != plan.published:
         kinds = ["proven", "published"]
         raise ValueError(
@@ -89,7 +88,7 @@ def check_paid(plan):
             "Load the model that was saved, or build a new one."
         )
     plan.check_model()
-    samples = dpmac_release.samples_of(model, plan)
+    samples = model.samples_of(plan)
     if (
         not math.isclose(paid.get("sampling_rate", 0.0), samples.sampling_rate)
         or model.expected_batch_size != samples.expected_batch_size
@@ -122,7 +121,7 @@ def resume(plan, steps):
             another way than was paid for.
     """
     model = plan.top
-    dpmac_release.check_parts(model, plan.batches)
+    model.check_batches(plan.batches)
     check_paid(plan)
     name = model.release_names()[-1]
     left = plan.ledger.steps_left(name)

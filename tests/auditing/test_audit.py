@@ -15,10 +15,10 @@ import pytest
 
 from keras_fm.auditing import AuditReport, Claim, audit, one_run_best
 from keras_fm.auditing.report import NO_POWER, NOT_REFUTED, VIOLATED
-from keras_fm.budget import PrivacyBudget
-from keras_fm.ledger import Ledger
-from keras_fm.ledger_entry import LedgerEntry
-from keras_fm.mechanisms import GaussianMechanism, gaussian_multiplier
+from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger_entry import LedgerEntry
+from keras_fm.kernel.mechanisms import GaussianMechanism, gaussian_multiplier
 
 CLASSES, RECORDS = 2, 1200
 X = np.random.default_rng(1).normal(size=(RECORDS, 3)).astype("float32")

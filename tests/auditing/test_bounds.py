@@ -24,7 +24,7 @@ from keras_fm.auditing import (
     one_run_epsilon,
     one_run_p_value,
 )
-from keras_fm.mechanisms import gaussian_multiplier
+from keras_fm.kernel.mechanisms import gaussian_multiplier
 
 AUDITS = 1000
 # A rate of 5% gives more than this in 1,000 audits once in 10,000 times.

@@ -7,7 +7,7 @@ import pytest
 from keras_fm.auditing import audit, gradient_losses
 from keras_fm.auditing.report import NOT_REFUTED, VIOLATED
 from keras_fm.layers import PrivateDense
-from keras_fm.models.batch_standardization import BatchStandardization
+from keras_fm.papers.batch_standardization import BatchStandardization
 
 # Traced in tests of this name alone; see `untraced`.
 TRACED = "audit"

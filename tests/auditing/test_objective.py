@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from keras_fm.auditing import audit_objective, worst_pair
-from keras_fm.budget import PrivacyBudget
-from keras_fm.mechanisms import NoiseSource
-from keras_fm.objectives import CrossEntropyObjective, SecondMomentObjective
-from keras_fm.release import calibrate
+from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.mechanisms import NoiseSource
+from keras_fm.kernel.release import calibrate
+from keras_fm.queries import CrossEntropyQuery, SecondMomentQuery
 
-OBJECTIVE = CrossEntropyObjective(num_features=2, num_outputs=2)
+OBJECTIVE = CrossEntropyQuery(num_features=2, num_outputs=2)
 RECORDS = [
     (np.array([h]), np.array([y]))
     # Equal entries are the longest in L1 (Laplace noise).
@@ -51,7 +51,7 @@ def test_a_worst_pair_reaches_most_of_the_sensitivity(neighbours, delta):
 
 
 def test_a_pure_release_in_one_coordinate_shows_nearly_all():
-    objective = SecondMomentObjective(num_features=1, feature_bound=2.0)
+    objective = SecondMomentQuery(num_features=1, feature_bound=2.0)
     budget = PrivacyBudget(1.0)
     mechanism = calibrate(objective, budget, neighbours="add_remove")
     record, other = worst_pair(

@@ -8,7 +8,7 @@ import pytest
 
 import keras_fm as fm
 from keras_fm.auditing import shuffled_batches_epsilon
-from keras_fm.mechanisms import GaussianMechanism, compose_epsilon
+from keras_fm.kernel.mechanisms import GaussianMechanism, compose_epsilon
 
 
 def simulated(batches, noise, threshold, shift, runs, rng):

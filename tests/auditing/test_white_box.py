@@ -17,17 +17,17 @@ from keras_fm.auditing import (
     release_epsilon,
 )
 from keras_fm.auditing.bounds import coin_run_bound
-from keras_fm.budget import PrivacyBudget
-from keras_fm.ledger import Ledger
-from keras_fm.mechanisms import (
+from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,
     NoiseSource,
     SampledGaussianMechanism,
     gaussian_multiplier,
 )
-from keras_fm.objectives import CrossEntropyObjective, SecondMomentObjective
-from keras_fm.release import calibrate, release
+from keras_fm.kernel.release import calibrate, release
+from keras_fm.queries import CrossEntropyQuery, SecondMomentQuery
 
 SENSITIVITY = 2.5
 
@@ -196,7 +196,7 @@ def test_repeated_noise_is_caught():
 
 @pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])
 def test_worst_records_have_the_stated_difference(neighbours):
-    objective = CrossEntropyObjective(num_features=3, num_outputs=2)
+    objective = CrossEntropyQuery(num_features=3, num_outputs=2)
     first = (np.array([[1.0, 0.0, 0.0]]), np.array([0]))
     # At 120 degrees with the same label (docs/proofs/cross_entropy.md).
     second = (np.array([[-0.5, 0.75**0.5, 0.0]]), np.array([0]))
@@ -216,7 +216,7 @@ def test_worst_records_have_the_stated_difference(neighbours):
 
 def test_whole_releases_are_told_apart_no_better_than_claimed():
     """`release` itself, its ledger included, runs on D and on D'."""
-    objective = SecondMomentObjective(num_features=1, feature_bound=2.0)
+    objective = SecondMomentQuery(num_features=1, feature_bound=2.0)
     budget = PrivacyBudget(2.0)
     mechanism = calibrate(objective, budget, neighbours="add_remove")
     rng = np.random.default_rng(9)

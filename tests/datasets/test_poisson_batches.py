@@ -11,8 +11,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_fm import sampling
 from keras_fm.datasets import PoissonBatches
+from keras_fm.kernel import sampling
 
 N = 60
 

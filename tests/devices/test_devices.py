@@ -12,9 +12,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_fm.gathered_reads import GatheredReads
-from keras_fm.models.expansion_descent import ExpansionDescent
-from keras_fm.release import GradientReads
+from keras_fm.kernel.gathered_reads import GatheredReads
+from keras_fm.kernel.release import GradientReads
+from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
 
 HERE = pathlib.Path(__file__).parent
 BACKEND = keras.backend.backend()
@@ -157,8 +157,8 @@ def test_two_processes_learn_in_rounds_as_one(tmp_path):
 def in_one_process():
     """The same release of the same records, with the same seed."""
     import keras_fm as fm
-    from keras_fm.mechanisms import NoiseSource
-    from keras_fm.release import calibrate, release
+    from keras_fm.kernel.mechanisms import NoiseSource
+    from keras_fm.kernel.release import calibrate, release
 
     (x, y), _ = fm.datasets.load("digits")
     layer = fm.layers.PrivateDense(10)

@@ -40,9 +40,10 @@ import keras
 import numpy as np
 
 import keras_fm as fm
-from keras_fm.mechanisms import NoiseSource
-from keras_fm.partial_statistics import PartialStatistics
-from keras_fm.release import Release, calibrate, release_statistics
+from keras_fm.kernel.mechanisms import NoiseSource
+from keras_fm.kernel.noisy_statistics import Release
+from keras_fm.kernel.partial_statistics import PartialStatistics
+from keras_fm.kernel.release import calibrate, release_statistics
 from keras_fm.training import model_check
 
 (X, Y), _ = fm.datasets.load("digits")

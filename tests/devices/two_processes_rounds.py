@@ -16,17 +16,18 @@ import keras
 import numpy as np
 
 import keras_fm as fm
-from keras_fm.gathered_reads import GatheredReads
-from keras_fm.mechanisms import NoiseSource, SampledGaussianMechanism
-from keras_fm.models.expansion_descent import ExpansionDescent
-from keras_fm.objectives import GradientObjective
-from keras_fm.partial_statistics import PartialStatistics
-from keras_fm.release import Release, calibrate
-from keras_fm.rounds import Rounds
+from keras_fm.heads.rounds import Rounds
+from keras_fm.kernel.gathered_reads import GatheredReads
+from keras_fm.kernel.mechanisms import NoiseSource, SampledGaussianMechanism
+from keras_fm.kernel.noisy_statistics import Release
+from keras_fm.kernel.partial_statistics import PartialStatistics
+from keras_fm.kernel.release import calibrate
+from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
+from keras_fm.queries import GradientQuery
 
 BUDGET = fm.PrivacyBudget(2.0, 1e-5)
 ROUNDS = Rounds(reads=3, clip=0.1, learning_rate=4.0)
-OBJECTIVE = GradientObjective(
+OBJECTIVE = GradientQuery(
     num_features=64, num_outputs=10, clip=0.1, loss="crammer_singer"
 )
 

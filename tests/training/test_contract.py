@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import keras_fm as fm
-from keras_fm import release as release_lib
 from keras_fm.callbacks import PrivateModel
+from keras_fm.kernel import release as release_lib
 from keras_fm.parts.private_part import parts_of
 
 N, EPOCHS = 80, 2

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import keras_fm as fm
-from keras_fm.objectives import SecondMomentObjective
 from keras_fm.parts.private_part import ReleasedLayer
 from keras_fm.parts.step import Step
+from keras_fm.queries import SecondMomentQuery
 
 N, CONSTANT = 200, 0.5
 GENERATOR = np.random.default_rng(0)
@@ -52,7 +52,7 @@ class Centred(ReleasedLayer):
             self.mean.assign(release.moments(CONSTANT)[0])
             reading.keep(self, release)
 
-        objective = SecondMomentObjective(
+        objective = SecondMomentQuery(
             num_features=self.mean.shape[0] + 1,
             feature_bound=float(np.hypot(1, CONSTANT)),
             **reading.privacy_unit,

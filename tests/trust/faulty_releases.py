@@ -135,7 +135,7 @@ class _Calls:
 
 def _release(order, tell):
     """A release under the faults of an order."""
-    from keras_fm import locked_file, mechanisms
+    from keras_fm.kernel import locked_file, mechanisms
 
     original = mechanisms.Mechanism.perturb
 
@@ -169,15 +169,15 @@ def _release(order, tell):
 def _releases(order, tell):
     import numpy as np
 
-    from keras_fm import budget, ledger, mechanisms, release
-    from keras_fm.objectives import SecondMomentObjective
+    from keras_fm.kernel import budget, ledger, mechanisms, release
+    from keras_fm.queries import SecondMomentQuery
 
     opened = ledger.Ledger.open(
         order["path"],
         budget=budget.PrivacyBudget(order.get("budget", 1.0)),
         neighbours="add_remove",
     )
-    objective = SecondMomentObjective(num_features=2)
+    objective = SecondMomentQuery(num_features=2)
     mechanism = mechanisms.LaplaceMechanism(
         sensitivity=objective.sensitivity("l1", neighbours="add_remove"),
         epsilon=order.get("epsilon", 1.0),

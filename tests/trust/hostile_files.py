@@ -12,16 +12,10 @@ import zipfile
 
 import numpy as np
 
-from keras_fm import (
-    budget,
-    composition,
-    ledger,
-    ledger_entry,
-    mechanisms,
-    release,
-)
-from keras_fm import objectives as objectives_lib
+from keras_fm import composition
+from keras_fm import queries as objectives_lib
 from keras_fm.datasets import health_network, loaders
+from keras_fm.kernel import budget, ledger, ledger_entry, mechanisms, release
 
 # What is put in the place of a number, a name or a part of a header.
 TOKENS = [
@@ -30,7 +24,7 @@ TOKENS = [
     *(b'"1.0"', b"{}", b"[]", b"[" * 100_000, b'{"a":' * 50_000, b'"\\u0000"'),
     *(b"'|O'", b"'<U9'", b"'<f16'", b"(-1,)", b"(1000000000000,)", b"\xff\xfe"),
     *(b'"../../x"', b'"\\n"', b"__import__('os')", b'"add_remove"', b","),
-    *(b'"replace_one"', b'"PatchMomentObjective"', b'"GradientObjective"'),
+    *(b'"replace_one"', b'"PatchMomentQuery"', b'"GradientQuery"'),
 ]
 
 
@@ -67,7 +61,7 @@ def ledger_file():
 
 
 def release_file():
-    objective = objectives_lib.SecondMomentObjective(num_features=3)
+    objective = objectives_lib.SecondMomentQuery(num_features=3)
     made = release.release(
         objective,
         [(np.full((4, 3), 0.5),)],

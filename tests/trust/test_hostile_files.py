@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import keras_fm as fm
-from keras_fm import datasets, ledger_entry, stored_arrays
+from keras_fm import datasets
+from keras_fm.kernel import ledger_entry, stored_arrays
 
 SMALL = settings(
     max_examples=40,

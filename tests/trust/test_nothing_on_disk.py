@@ -11,8 +11,8 @@ import pytest
 import secret_scan
 
 import keras_fm as fm
-from keras_fm import mechanisms
-from keras_fm import release as release_lib
+from keras_fm.kernel import mechanisms
+from keras_fm.kernel import release as release_lib
 
 TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 N, D, CLASSES = 60, 6, 3

@@ -1,7 +1,0 @@
-"""Callbacks that make a fit private, and show what it released."""
-
-from keras_fm.callbacks.privacy_tensorboard import PrivacyTensorBoard
-from keras_fm.callbacks.relevance_image import RelevanceImage
-from keras_fm.training.private_model import PrivateModel
-
-__all__ = ["PrivacyTensorBoard", "PrivateModel", "RelevanceImage"]

@@ -1,0 +1,24 @@
+"""The papers' own noise scale of an output layer: claimed, never proven."""
+
+from keras_fm.parts.step import replace_one_factor
+
+CROSS_ENTROPY_REASON = (
+    "none. The features under the layer are trained on the private records, "
+    "so the coefficients change at every step, and every step reads the "
+    "exact coefficients of its batch; see docs/guarantees.md"
+)
+
+
+def cross_entropy_sensitivity(features, outputs, *, neighbours):
+    """Delta_F = M (b + b^2 / 4) of the Taylor cross-entropy's coefficients.
+
+    L1 norm, features in [0, 1]^b, as printed (dPA Lemma 3, AdLM Lemma 5);
+    half of it for add_remove.
+
+    Example:
+
+    >>> cross_entropy_sensitivity(25, 10, neighbours="replace_one")
+    1812.5
+    """
+    full = float(outputs * (features + features**2 / 4))
+    return full * replace_one_factor(neighbours)

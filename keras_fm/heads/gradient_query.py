@@ -1,0 +1,281 @@
+"""First-order coefficients of an output layer at its current weights.
+
+For a record (h, y), logits z = W^T h and a loss l, the first-order Taylor
+coefficient of l about W is the outer product h delta^T with delta = dl/dz.
+Scaled back to a Frobenius norm of at most `clip` and summed,
+
+    G(W) = sum_i min(1, clip / (||h_i|| ||delta_i||)) h_i delta_i^T
+
+is what one read of the records gives (DP-MAC with first-order coefficients,
+DP-SGD for one linear layer). The norm of an outer product is the product of
+its factors' norms, so no gradient of a single record is ever formed. The
+proof of the sensitivity is in docs/proofs/gradient.md.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from keras_fm.heads.cross_entropy import CrossEntropyQuery
+from keras_fm.kernel import budget as budget_lib
+from keras_fm.kernel import domain
+from keras_fm.kernel import sums as summation
+from keras_fm.kernel.at_weights import AtWeights
+from keras_fm.kernel.noisy_statistics import Release, released_as
+
+# Of coefficients that are scaled back without losing digits.
+_LARGEST_NORM = 1e250
+LOSSES = ("cross_entropy", "squared_hinge", "crammer_singer")
+
+
+def clipped_sensitivity(bound, norm, neighbours):
+    """L2 sensitivity of a sum of vectors of norm at most `bound`: `bound`
+    (add_remove), `2 bound` (replace_one).
+
+    docs/proofs/gradient.md, propositions 1 and 3.
+
+    Raises:
+        ValueError: for another norm.
+    """
+    if norm != "l2":
+        raise ValueError(
+            'Clipped coefficients have an "l2" sensitivity only. '
+            f"Received: norm={norm!r}"
+        )
+    relation = budget_lib.Neighbours.of(neighbours)
+    replace = relation is budget_lib.Neighbours.REPLACE_ONE
+    return 2 * bound if replace else bound
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GradientQuery:
+    """The clipped first-order coefficients of one dense output layer.
+
+    Args:
+        num_features: int m, length of a feature vector h (bias entry
+            included).
+        num_outputs: int M. With `M == 1` labels are binary (0 or 1),
+            otherwise classes 0..M-1.
+        feature_bound: C, bound on `||h||_2`.
+        clip: threshold > 0 on the Frobenius norm of one record's
+            coefficient, which is the sensitivity.
+        loss: `"cross_entropy"` (softmax; logistic for M = 1) or
+            `"squared_hinge"` (`sum_m max(0, 1 - s_m z_m)^2 / 2` with
+            s = 1 for the record's class and -1 for others) or
+            `"crammer_singer"` (`max(0, 1 + max_{m != y} z_m - z_y)^2 / 2`;
+            the same for M = 1). Under the last two, records beyond the
+            margin fall silent.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> objective = GradientQuery(num_features=8, num_outputs=3, clip=0.1)
+    >>> objective.sensitivity("l2", neighbours="add_remove")
+    0.1
+    """
+
+    num_features: int
+    num_outputs: int
+    feature_bound: float = 1.0
+    clip: float = 1.0
+    loss: str = "cross_entropy"
+
+    # All reads are one entry of the ledger.
+    paid_for_together = True
+
+    # What a release of many reads keeps: the weights they led to.
+    names = ("weights",)
+    proof = "docs/proofs/gradient.md"
+
+    def __post_init__(self):
+        for name in ("num_features", "num_outputs"):
+            count = domain.check_count(name, getattr(self, name))
+            object.__setattr__(self, name, count)
+        for name in ("feature_bound", "clip"):
+            bound = domain.check_norm_bound(name, getattr(self, name))
+            object.__setattr__(self, name, bound)
+        if self.loss not in LOSSES:
+            raise ValueError(
+                f"`loss` must be one of {LOSSES}. Received: loss={self.loss!r}"
+            )
+
+    @property
+    def reads(self):
+        """What one read takes, in words."""
+        return (
+            f"first-order coefficients of the {self.loss} of an output layer "
+            f"({self.num_features} x {self.num_outputs}), each record's "
+            f"clipped to norm {self.clip:g}"
+        )
+
+    @property
+    def shapes(self):
+        return ((self.num_features, self.num_outputs),)
+
+    @property
+    def size(self):
+        """Length of the vector of one read."""
+        return self.num_features * self.num_outputs
+
+    def sensitivity(self, norm, *, neighbours):
+        """L2 sensitivity of G: `clip` (add_remove), `2 clip` (replace_one).
+
+        docs/proofs/gradient.md, proposition 1.
+
+        Args:
+            norm: `"l2"`.
+            neighbours: `"add_remove"` or `"replace_one"`.
+        """
+        return clipped_sensitivity(self.clip, norm, neighbours)
+
+    def rounding_error(self, norm):
+        """How far the computed sum may be from that of real numbers, see
+        `summation.error_bound`."""
+        return summation.error_bound(self.clip)
+
+    # One read ------------------------------------------------------------
+
+    def at(self, weights):
+        """G at these weights as an objective of one pass, which
+        `keras_fm.partial_statistics.PartialStatistics` sums up.
+
+        Args:
+            weights: `(m, M)`, public.
+
+        Example:
+
+        >>> objective = GradientQuery(num_features=2, num_outputs=1)
+        >>> partial = PartialStatistics(objective.at(np.zeros((2, 1))))
+        >>> partial.add(np.array([[0.6, 0.8]]), np.array([1]))
+        """
+        return GradientAt(self, weights)
+
+    def check_records(self, h, y, clip=False):
+        """Features inside their bound and targets of a batch.
+
+        Args:
+            h: `(n, m)` features.
+            y: labels, see `CrossEntropyQuery`.
+            clip: whether rows outside the bound are scaled back.
+
+        Returns:
+            tuple `(h, t)`: float64 `(n, m)`, and `(n, M)` one-hot labels, or
+            y for M = 1.
+
+        Raises:
+            ValueError: on NaN, wrong shapes, labels outside their range,
+                features outside their bound.
+        """
+        h = np.asarray(h)
+        if h.ndim != 2 or h.shape[1] != self.num_features:
+            raise ValueError(
+                f"Features must have shape (records, {self.num_features}). "
+                f"Received: shape={h.shape}"
+            )
+        rows = domain.project_to_ball(h, self.feature_bound, clip=clip)
+        return rows, self.targets(y, len(rows))
+
+    def targets(self, y, n):
+        """One-hot labels `(n, M)`, or y `(n, 1)` for M = 1, float64."""
+        labels = CrossEntropyQuery(
+            num_features=self.num_features, num_outputs=self.num_outputs
+        )
+        targets = labels.targets(y, n)
+        return targets + 0.5 if self.num_outputs == 1 else targets
+
+    def residuals(self, h, targets, weights):
+        """delta = dl/dz of every record, `(n, M)`."""
+        z = h @ weights
+        if self.loss == "crammer_singer" and self.num_outputs > 1:
+            return _crammer_singer(z, targets)
+        if self.loss != "cross_entropy":
+            signs = 2 * targets - 1
+            return -signs * np.maximum(0.0, 1 - signs * z)
+        if self.num_outputs == 1:
+            return 0.5 + 0.5 * np.tanh(z / 2) - targets
+        z -= z.max(axis=1, keepdims=True)
+        p = np.exp(z)
+        return p / p.sum(axis=1, keepdims=True) - targets
+
+    def total(self, h, targets, weights):
+        """G(W) of a batch that `check_records` returned, `(m, M)`.
+
+        A record whose coefficient overflows counts for nothing: an error
+        would tell of it.
+        """
+        if not len(h):
+            return np.zeros(self.shapes[0])
+        with np.errstate(over="ignore", invalid="ignore"):
+            delta = self.residuals(h, targets, weights)
+            norms = summation.lengths(delta)
+        # Squares below the smallest number must not pass for a norm of 0.
+        norms *= np.maximum(summation.lengths(h), 1e-145)
+        silent = ~(norms <= _LARGEST_NORM)
+        delta[silent], norms[silent] = 0.0, 0.0
+        # Inside by more than the rounding of norms and products amounts to.
+        bound = self.clip * (1 - 1e-13)
+        outside = norms > bound
+        delta[outside] *= (bound / norms[outside])[:, None]
+        (summed,) = summation.total(
+            (h[part].T @ delta[part],) for part in summation.chunks(len(h))
+        )
+        return summed
+
+    def config(self):
+        return dataclasses.asdict(self)
+
+
+def _crammer_singer(z, targets):
+    own = np.einsum("ij,ij->i", z, targets)
+    others = np.where(targets > 0, -np.inf, z)
+    rows, rival = np.arange(len(z)), others.argmax(axis=1)
+    missing = np.maximum(0.0, 1 + others[rows, rival] - own)
+    delta = -missing[:, None] * targets
+    delta[rows, rival] = missing
+    return delta
+
+
+@released_as(GradientQuery)
+class WeightsRelease(Release):
+    """The weights that reads of a `GradientQuery` led to: a function of
+    their noisy sums alone."""
+
+    def vector(self):
+        return None
+
+
+class GradientAt(AtWeights):
+    """A `GradientQuery` at weights `(m, M)`."""
+
+    def __init__(self, objective, weights):
+        super().__init__(objective, [weights], objective.shapes)
+
+    @property
+    def entry_bounds(self):
+        """Bounds on what one record adds to any entry."""
+        return (self.objective.clip,)
+
+    def zero(self):
+        """The sum over no record, `(m, M)`."""
+        return (np.zeros(self.objective.shapes[0]),)
+
+    def num_records(self, h, y):
+        """How many records a batch holds."""
+        return len(h)
+
+    def accumulate(self, statistics, h, y, clip=False):
+        """The sum with a batch added.
+
+        Args:
+            statistics: what `zero()` or an earlier call returned.
+            h, y, clip: see `GradientQuery.check_records`.
+        """
+        rows, targets = self.objective.check_records(h, y, clip)
+        summed = self.objective.total(rows, targets, self.weights[0])
+        return (statistics[0] + summed,)
+
+    def vector(self, statistics):
+        """What noise is added to."""
+        return statistics[0].ravel()

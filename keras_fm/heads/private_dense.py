@@ -1,0 +1,573 @@
+import functools
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.heads import claims, coefficient_noise
+from keras_fm.heads.cross_entropy import CrossEntropyQuery
+from keras_fm.heads.gradient_query import GradientQuery
+from keras_fm.heads.rounds import Rounds
+from keras_fm.kernel import domain
+from keras_fm.parts.private_part import ReleasedLayer
+from keras_fm.parts.step import Claim, Step
+
+_RELEASE_ARRAYS = ("hessian", "minimiser", "offset")
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class PrivateDense(ReleasedLayer):
+    """Output layer (logits) whose objective can be released privately.
+
+    It trains under a `keras_fm.callbacks.PrivateModel`:
+
+    * proven: the objective of the layer becomes a *released* quadratic,
+      `<L, W> + tr(W^T A W) / 8` with perturbed A and L. From then on no
+      gradient reaches the kernel from any record: while training, the layer
+      adds the released objective to the loss and outputs zero logits (the
+      data loss is then a constant), and at inference it outputs its logits.
+      This holds for every later fit, with or without the callback, and for
+      a loaded model. With `rounds` the records are read R times instead, as
+      clipped first-order coefficients at the weights of that moment, and
+      what is released are the weights they led to; the released objective
+      then is the squared distance to these.
+    * published: noise on the coefficients of the Taylor cross-entropy is
+      added to the loss while records still drive the gradient (AdLM steps
+      4-5, dPA Lemma 3). That is claimed, not proven.
+
+    Without either it refuses to train: in `fit`, in any other loop, and
+    after whatever copied or loaded it without its release. With
+    `unprotected=True` it is the non-private twin, for comparisons.
+
+    Args:
+        units: positive int, number of outputs M (1 for binary labels).
+        use_bias: whether to add a bias. In the released objective the bias
+            is the weight of a constant feature `bias_feature`.
+        bias_feature: float > 0, the constant's value. Larger is less noise
+            on the bias and more on the rest.
+        feature_bound: float, public bound C on the L2 norm of an input.
+        nonnegative: whether inputs are known to be >= 0; lowers replace_one
+            sensitivities, checked at the release.
+        clip: whether inputs outside the bound are scaled back at the
+            release instead of refused.
+        quadratic_scale: float > 0, how much of the noise A takes (see
+            `keras_fm.queries.CrossEntropyQuery`).
+        rounds: `None` for one read, or a `keras_fm.Rounds` (an int R stands
+            for `Rounds(reads=R)`): R reads within the same budget.
+        kernel_initializer, bias_initializer: initializers.
+        unprotected: `True` for the non-private twin.
+
+    Input shape: `(batch, inputs)`. Output shape: `(batch, units)`.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> layer = PrivateDense(10)
+    >>> layer(np.ones((2, 64)) / 8).shape
+    (2, 10)
+    """
+
+    def __init__(
+        self,
+        units: int,
+        use_bias: bool = True,
+        bias_feature: float = 0.1,
+        feature_bound: float = 1.0,
+        nonnegative: bool = False,
+        clip: bool = False,
+        quadratic_scale: float = 1.0,
+        rounds: Any = None,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(units, int) or units <= 0:
+            raise ValueError(
+                "Received an invalid value for `units`, expected a positive "
+                f"integer. Received: units={units}"
+            )
+        for name, value in (
+            ("bias_feature", bias_feature),
+            ("feature_bound", feature_bound),
+            ("quadratic_scale", quadratic_scale),
+        ):
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(
+                    f"`{name}` must be a finite number greater than 0. "
+                    f"Received: {name}={value}"
+                )
+        if rounds is not None and quadratic_scale != 1.0:
+            raise ValueError(
+                "`quadratic_scale` belongs to one read, not to `rounds`. "
+                f"Received: quadratic_scale={quadratic_scale}"
+            )
+        self.units = units
+        self.use_bias = use_bias
+        self.bias_feature = float(bias_feature)
+        self.feature_bound = float(feature_bound)
+        self.nonnegative = bool(nonnegative)
+        self.clip = bool(clip)
+        self.quadratic_scale = float(quadratic_scale)
+        self.rounds = Rounds.of(rounds)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.input_spec = keras.layers.InputSpec(min_ndim=2)
+        self._built_with = None
+        # Set when a training step with the perturbed objective is traced.
+        self.objective_in_use = False
+
+    def build(self, input_shape):
+        if len(input_shape) != 2:
+            raise ValueError(
+                "PrivateDense expects inputs of shape (batch, features); put "
+                "`keras.layers.Flatten()` before it. Received: "
+                f"input_shape={input_shape}"
+            )
+        self.input_dim = input_shape[-1]
+        # Cast by hand: the released objective needs full precision.
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(self.input_dim, self.units),
+            initializer=self.kernel_initializer,
+            autocast=False,
+        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(self.units,),
+                initializer=self.bias_initializer,
+                autocast=False,
+            )
+        self._built_with = self._digest()
+
+    # Where training starts -----------------------------------------------
+
+    def check_start(self, start):
+        """Refuses to keep weights that records may have trained.
+
+        Args:
+            start: `"minimiser"` gives the layer released weights; `"current"`
+                keeps those it has.
+
+        Raises:
+            ValueError: if `start` is neither, or is `"current"` although the
+                layer has no release and other weights than it was built with.
+        """
+        if start not in ("minimiser", "current"):
+            raise ValueError(
+                '`start` must be "minimiser" or "current". Received: '
+                f"start={start!r}"
+            )
+        if start == "minimiser" or self.is_released:
+            return
+        if self._built_with is None or self._built_with != self._digest():
+            raise ValueError(
+                f"Layer '{self.name}' has other weights than it was built "
+                'with, and start="current" would keep them: no ledger knows '
+                'what they were trained on. Use start="minimiser", build a '
+                "new model, or give public weights as `kernel_initializer` "
+                "and `bias_initializer`."
+            )
+
+    # The objective's view of the layer -----------------------------------
+
+    @property
+    def num_features(self):
+        """Length m of a feature vector, the constant entry included."""
+        return self.input_dim + (1 if self.use_bias else 0)
+
+    @property
+    def objective_bound(self):
+        """L2 bound on a feature vector, the constant entry included."""
+        if self.use_bias:
+            return math.hypot(self.feature_bound, self.bias_feature)
+        return self.feature_bound
+
+    def objective(self, grouped=False, reach=0):
+        """What is released of the records for this layer.
+
+        Args:
+            grouped, reach: see `queries.QuadraticQuery`.
+
+        Returns:
+            A `CrossEntropyQuery` of `augment`-ed features, or with
+            `rounds` a `GradientQuery`.
+        """
+        if self.rounds is not None:
+            return GradientQuery(
+                num_features=self.num_features,
+                num_outputs=self.units,
+                feature_bound=self.objective_bound,
+                clip=self.rounds.clip,
+                loss=self.rounds.loss,
+            )
+        return CrossEntropyQuery(
+            num_features=self.num_features,
+            num_outputs=self.units,
+            feature_bound=self.objective_bound,
+            nonnegative=self.nonnegative,
+            quadratic_scale=self.quadratic_scale,
+            grouped=grouped,
+            reach=reach,
+        )
+
+    def learn(self, release, ledger, ridge_factor=0.5, start="minimiser"):
+        """Puts a release in the place of the records: nothing is read, drawn
+        or charged.
+
+        A fit with `PrivateModel` does this by itself. By hand it is for what
+        was released elsewhere: by a data engine, or from a file.
+
+        Args:
+            release: a `Release` of `self.objective()`.
+            ledger: the `Ledger` that was charged for it: the statement
+                of the model is composed from it.
+            ridge_factor: ridge in units of the noise's spectral edge.
+            start: `"minimiser"` to move the weights to the released
+                objective's minimum, `"current"` to leave them, or weights
+                `(m, units)` that you made from this release alone (those of
+                a `keras_fm.sweeps.sweep`).
+
+        Raises:
+            ValueError: if the release is of another objective, or the
+                ledger holds no entry of it, or `start` keeps weights that
+                records may have trained, or has another shape.
+
+        Example:
+
+        >>> layer.learn(Release.load("head.npz"), Ledger.load("ledger.json"))
+        """
+        made = None
+        if isinstance(start, str):
+            self.check_start(start)
+        else:
+            made = np.asarray(start)
+            if made.shape != (self.num_features, self.units):
+                raise ValueError(
+                    "`start` must hold weights of shape "
+                    f"{(self.num_features, self.units)}. Received: "
+                    f"shape={made.shape}"
+                )
+        objective = release.objective
+        expected = self.objective(
+            **{
+                name: getattr(objective, name, default)
+                for name, default in (("grouped", False), ("reach", 0))
+            }
+        )
+        if objective != expected:
+            raise ValueError(
+                f"The release is not one of layer '{self.name}', which "
+                f"expects {expected}. Received: {objective}"
+            )
+        paid = (
+            objective.reads,
+            release.mechanism.config(),
+            release.neighbours,
+        )
+        if not any(
+            (entry.reads, entry.mechanism, entry.neighbours) == paid
+            for entry in ledger.entries
+        ):
+            raise ValueError(
+                "The ledger holds no entry of this release, so a statement "
+                "made from it would leave out what was spent. Pass the "
+                f"ledger that was charged for it. Received: {ledger!r}"
+            )
+        if self.rounds is not None:
+            hessian, minimiser = None, release.statistics["weights"]
+            offset = 0.0
+        else:
+            hessian, minimiser = release.minimise(ridge_factor)
+            # The objective per record; the estimate comes from the release.
+            n = release.estimated_records()
+            linear = objective.linear_coefficients(release.linear)
+            offset = (
+                np.vdot(linear, minimiser)
+                + np.vdot(minimiser, hessian @ minimiser) / 8
+            ) / n
+            hessian = hessian / n
+        self.set_release(hessian, minimiser, offset, ledger.to_json())
+        if made is not None:
+            self.set_augmented_weights(made)
+            self._note()
+        elif start == "minimiser":
+            self.set_weights_from_minimiser()
+
+    # What a release reads ------------------------------------------------
+
+    def release_names(self):
+        return [self.name]
+
+    def steps(self, reading):
+        objective = self.objective(**reading.privacy_unit)
+        more = {}
+        if self.rounds is not None:
+            reading.check_rounds(f"`rounds` of layer '{self.name}'")
+            more["samples"] = reading.samples(self.rounds)
+            more["carry_out"] = functools.partial(reading.descend, self)
+        return [
+            Step(
+                name=self.name,
+                objective=objective,
+                clip=self.clip,
+                read=functools.partial(reading.labelled, self),
+                learn=functools.partial(reading.keep, self),
+                **more,
+            )
+        ]
+
+    def check_labels(self, y, n):
+        """Refuses labels that no class is for."""
+        self.objective().targets(y, n)
+
+    def install(self, release, reading, start):
+        """Gives the layer its released objective."""
+        self.learn(release, reading.ledger, reading.ridge_factor, start)
+
+    def claims(self, publishing):
+        """What `guarantee="published"` is charged: noise on the coefficients
+        of the loss."""
+        if self.rounds is not None:
+            raise ValueError(
+                f"`rounds` of layer '{self.name}' belong to "
+                'guarantee="proven".'
+            )
+        sensitivity = claims.cross_entropy_sensitivity(
+            self.num_features, self.units, neighbours=publishing.neighbours
+        )
+        m, units = self.num_features, self.units
+
+        def fix(scale, laplace):
+            linear, quadratic = np.zeros((m, units)), np.zeros((units, m, m))
+            if "linear" in publishing.orders:
+                linear = laplace(scale, linear.shape)
+            if "quadratic" in publishing.orders:
+                quadratic = laplace(scale, quadratic.shape)
+            self.fix_noise(linear, quadratic)
+
+        return [
+            Claim(
+                name=self.name,
+                sensitivity=sensitivity,
+                reads="every record at every step; fixed noise on the "
+                f"{' and '.join(publishing.orders)} coefficients of the loss",
+                reason=claims.CROSS_ENTROPY_REASON,
+                fix=fix,
+            )
+        ]
+
+    def augment(self, features):
+        """Appends the constant entry: `(n, inputs)` to `(n, m)`, NumPy."""
+        if not self.use_bias:
+            return features
+        if features.dtype.kind in "biu":
+            # Integers have no room for the constant.
+            features = features.astype(np.float64)
+        constant = np.full(
+            (len(features), 1), self.bias_feature, features.dtype
+        )
+        return np.concatenate([features, constant], axis=1)
+
+    def set_weights_from_minimiser(self):
+        """Moves kernel and bias to the minimum of the released objective."""
+        minimiser = ops.convert_to_numpy(self._get_hidden("minimiser"))
+        self.set_augmented_weights(minimiser)
+        self._note()
+
+    def set_augmented_weights(self, weights):
+        """Sets kernel and bias from the weights of augmented features.
+
+        Args:
+            weights: `(m, units)`, the constant entry's row last.
+        """
+        self.kernel.assign(weights[: self.input_dim])
+        if self.use_bias:
+            self.bias.assign(weights[-1] * self.bias_feature)
+
+    def _weights_in_objective(self):
+        kernel = ops.convert_to_tensor(self.kernel)
+        if not self.use_bias:
+            return kernel
+        bias = ops.convert_to_tensor(self.bias)
+        return ops.concatenate(
+            [kernel, ops.expand_dims(bias / self.bias_feature, 0)], axis=0
+        )
+
+    # Perturbation --------------------------------------------------------
+
+    trains_on_release = True
+
+    @property
+    def is_perturbed(self):
+        """Whether coefficient noise (published form) was fixed."""
+        return self._has_hidden("linear_noise")
+
+    def _is_whole(self):
+        return self._has_hidden("minimiser")
+
+    def set_release(self, hessian, minimiser, offset, ledger_json):
+        """Puts a released objective, per record, in the place of the data.
+
+        The objective is `offset + tr(D^T hessian D) / 8` with
+        `D = W - minimiser`, which has a gradient of exactly zero at its
+        minimum, whatever the precision.
+
+        Args:
+            hessian: `(m, m)`, or `None` for the identity.
+            minimiser: `(m, units)`.
+            offset: float, the value at the minimum without the constant
+                `units log 2` that the data loss contributes.
+            ledger_json: str, kept with the layer when it is saved.
+        """
+        self.check_no_twin()
+        self._set_objective(hessian, minimiser, offset)
+        self.mark_released(ledger_json)
+
+    def _set_objective(self, hessian, minimiser, offset):
+        if self.is_perturbed:
+            raise ValueError(
+                f"Layer '{self.name}' already carries published noise; one "
+                "objective is perturbed once. Build a new model."
+            )
+        if hessian is None and self._has_hidden("hessian"):
+            # What an earlier release left is not to stay.
+            hessian = np.eye(self.num_features)
+        if hessian is not None:
+            self._set_hidden("hessian", np.asarray(hessian))
+        self._set_hidden("minimiser", np.asarray(minimiser))
+        self._set_hidden("offset", np.asarray(offset))
+
+    def fix_noise(self, linear_noise, quadratic_noise):
+        """Fixes coefficient noise, already divided by the lot size.
+
+        Args:
+            linear_noise: `(m, units)`.
+            quadratic_noise: `(units, m, m)`.
+
+        Raises:
+            ValueError: if the layer was perturbed or released before, or a
+                number is not finite.
+        """
+        if self.is_perturbed or self.is_released:
+            raise ValueError(
+                f"The objective of layer '{self.name}' is perturbed already."
+            )
+        domain.check_noise(
+            linear_noise=linear_noise, quadratic_noise=quadratic_noise
+        )
+        self._set_hidden("linear_noise", np.asarray(linear_noise))
+        self._set_hidden(
+            "quadratic_noise", coefficient_noise.symmetric(quadratic_noise)
+        )
+
+    def released_objective(self):
+        # What a record with zero logits adds, whatever its label.
+        return self._released_loss() + self.units * math.log(2)
+
+    def _released_loss(self):
+        step = self._weights_in_objective() - self._get_hidden("minimiser")
+        curved = step
+        if self._has_hidden("hessian"):
+            curved = ops.matmul(self._get_hidden("hessian"), step)
+        return ops.sum(step * curved) / 8 + self._get_hidden("offset")
+
+    def _noise_loss(self):
+        return coefficient_noise.loss(
+            self._weights_in_objective(),
+            self._get_hidden("linear_noise"),
+            self._get_hidden("quadratic_noise"),
+        )
+
+    def linear_part(self, x):
+        """What comes before the activation, for layer-wise relevance."""
+        outputs = ops.matmul(x, self.kernel)
+        if self.bias is None:
+            return outputs
+        return ops.add(outputs, ops.cast(self.bias, outputs.dtype))
+
+    def call(self, inputs, training=False):
+        if training:
+            self.enter_training()
+        kernel, bias = self.kernel, self.bias
+        released = self._released is not None
+        if released:
+            # No record may move the weights, in whatever loop.
+            kernel = ops.stop_gradient(ops.convert_to_tensor(kernel))
+            bias = (
+                bias
+                if bias is None
+                else ops.stop_gradient(ops.convert_to_tensor(bias))
+            )
+        outputs = ops.matmul(inputs, ops.cast(kernel, self.compute_dtype))
+        if bias is not None:
+            outputs = ops.add(outputs, ops.cast(bias, self.compute_dtype))
+        if not training:
+            return outputs
+        if released:
+            self.add_loss(self._released_loss())
+            return ops.zeros_like(outputs)
+        if self.is_perturbed:
+            self.objective_in_use = True
+            self.add_loss(self._noise_loss())
+        return outputs
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.units)
+
+    # Saving: a release is safe to save, noise is not ---------------------
+
+    def _release_arrays(self):
+        return {
+            name: ops.convert_to_numpy(self._get_hidden(name))
+            for name in _RELEASE_ARRAYS
+            if self._has_hidden(name)
+        }
+
+    def _take_release_arrays(self, arrays):
+        held = arrays.keys()
+        found = {
+            name: np.asarray(arrays[name]) if name in held else None
+            for name in _RELEASE_ARRAYS
+        }
+        m = self.num_features
+        for name, shape in (
+            ("hessian", (m, m)),
+            ("minimiser", (m, self.units)),
+            ("offset", ()),
+        ):
+            value = found[name]
+            if value is None and name == "hessian":
+                continue
+            if value is None or value.shape != shape:
+                raise ValueError(
+                    f"Layer '{self.name}' expected an array {name!r} of shape "
+                    f"{shape} in the file. Received: "
+                    f"{None if value is None else value.shape}"
+                )
+        self._set_objective(**found)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "use_bias": self.use_bias,
+            "bias_feature": self.bias_feature,
+            "feature_bound": self.feature_bound,
+            "nonnegative": self.nonnegative,
+            "clip": self.clip,
+            "quadratic_scale": self.quadratic_scale,
+            "rounds": self.rounds and self.rounds.config(),
+            "kernel_initializer": keras.initializers.serialize(
+                self.kernel_initializer
+            ),
+            "bias_initializer": keras.initializers.serialize(
+                self.bias_initializer
+            ),
+        }

@@ -1,0 +1,142 @@
+"""Many small reads of one linear layer, and the descent they drive.
+
+One read (`keras_fm.queries.CrossEntropyQuery`) is paid for once and
+used for ever. R reads pay for every step, but each asks only what the current
+weights still get wrong: records that are right already fall silent.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from keras_fm.heads.gradient_query import LOSSES
+from keras_fm.kernel import domain
+
+# Standard deviation of a weight from the noise of all reads: accuracy is flat
+# within a factor of two. Chosen on held-out MNIST images; see
+# docs/results/rounds.md.
+_WEIGHT_NOISE = {
+    "cross_entropy": 1.0,
+    "squared_hinge": 0.5,
+    "crammer_singer": 0.2,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """How an output layer is learned by R reads. All fields are public.
+
+    Args:
+        reads: int R >= 1, how often the records are read.
+        batch_size: `None`: every read takes all records; or the expected
+            size of a Poisson sample, each record joining each read with
+            probability `batch_size / n`.
+        learning_rate: float > 0, for the mean coefficient (the noisy sum
+            over the expected number of records). `None` is a rule from
+            public numbers: the noise of all reads gives every weight a
+            standard deviation of 0.2 (`"crammer_singer"`), 0.5
+            (`"squared_hinge"`) or 1 (`"cross_entropy"`).
+        momentum: float in [0, 1).
+        clip: float > 0, L2 threshold on one record's coefficient.
+        loss: see `keras_fm.queries.GradientQuery`.
+        averaging: float in [0, 1): the weights that are kept are the mean
+            of those after the last `averaging * reads` reads (at least the
+            last).
+
+    Raises:
+        ValueError: if a field is outside its range.
+
+    Example:
+
+    >>> Rounds(reads=40, learning_rate=64.0, clip=0.1).batch_size is None
+    True
+    """
+
+    reads: int
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    momentum: float = 0.8
+    clip: float = 0.1
+    loss: str = "crammer_singer"
+    averaging: float = 0.0
+
+    def __post_init__(self):
+        object.__setattr__(
+            self, "reads", domain.check_count("reads", self.reads)
+        )
+        if self.batch_size is not None:
+            count = domain.check_count("batch_size", self.batch_size)
+            object.__setattr__(self, "batch_size", count)
+        for name in ("learning_rate", "clip"):
+            value = getattr(self, name)
+            if value is not None or name == "clip":
+                value = domain.check_norm_bound(name, value)
+                object.__setattr__(self, name, value)
+        for name in ("momentum", "averaging"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise ValueError(
+                    f"`{name}` must be in [0, 1). Received: {name}={value}"
+                )
+            object.__setattr__(self, name, float(value))
+        if self.loss not in LOSSES:
+            raise ValueError(
+                f"`loss` must be one of {LOSSES}. Received: loss={self.loss!r}"
+            )
+
+    @classmethod
+    def of(cls, value):
+        """A `Rounds` from one, its config, or a number of reads."""
+        if value is None or isinstance(value, cls):
+            return value
+        if isinstance(value, dict):
+            return cls(**value)
+        return cls(reads=value)
+
+    def config(self):
+        return dataclasses.asdict(self)
+
+    def rate(self, stddev, expected):
+        """The learning rate: `learning_rate`, or the rule for `None`.
+
+        Every read's noise moves a weight by `rate / (1 - momentum)` times
+        itself in the end, so R reads add up to a standard deviation of
+        `rate / (1 - momentum) * sqrt(R) * stddev / expected`.
+
+        Args:
+            stddev: standard deviation of the noise on a sum, public.
+            expected: see `descend`.
+        """
+        if self.learning_rate is not None:
+            return self.learning_rate
+        added = math.sqrt(self.reads) * stddev / (1 - self.momentum)
+        return _WEIGHT_NOISE[self.loss] * expected / added
+
+    def descend(self, read, start, expected, stddev=None):
+        """Gradient descent with momentum on noisy coefficients.
+
+        Args:
+            read: function from weights `(m, M)` to a noisy sum of
+                coefficients `(m, M)`; called `reads` times.
+            start: `(m, M)`, public.
+            expected: what a sum is divided by, the expected number of
+                records of a read.
+            stddev: standard deviation of the noise on a sum, needed with
+                `learning_rate=None`, see `rate`.
+
+        Returns:
+            `(m, M)` weights: post-processing of the reads alone.
+        """
+        weights = np.array(start, dtype=np.float64)
+        velocity = np.zeros_like(weights)
+        rate = self.rate(stddev, expected)
+        # 0.07 * 100 is a little more than 7 for a computer.
+        kept = max(1, math.ceil(self.averaging * self.reads - 1e-9))
+        mean = np.zeros_like(weights)
+        for step in range(self.reads):
+            velocity = self.momentum * velocity + read(weights) / expected
+            weights = weights - rate * velocity
+            if step >= self.reads - kept:
+                mean += weights / kept
+        return mean

@@ -1,0 +1,179 @@
+"""Many reads of records that lie in several processes.
+
+Every read is one pass at given public weights, so its sums can be formed
+where the records are: the first process sends the weights out, gets partial
+statistics back, merges them and adds the noise once. All reads are charged
+together, before the first noise.
+
+Example, in the first process (`ask` sends weights and receives bytes):
+
+```python
+reads = GatheredReads(objective, ask, mechanism=..., ledger=ledger, ...)
+weights = rounds.descend(reads, start, expected=n, stddev=stddev)
+release = reads.finish(weights)
+```
+
+In the others, for all weights that arrive:
+
+```python
+partial = PartialStatistics(objective.at(weights))
+for features, labels in my_share_of_the_records:
+    partial.add(features, labels)
+send(partial.to_bytes())
+```
+"""
+
+from keras_fm.kernel import domain
+from keras_fm.kernel import mechanisms as mechanisms_lib
+from keras_fm.kernel import release as release_lib
+from keras_fm.kernel.noisy_statistics import RELEASES
+from keras_fm.kernel.partial_statistics import PartialStatistics
+
+
+class GatheredReads:
+    """R reads whose sums are formed elsewhere, paid for together.
+
+    Opening it checks the ledger (a refusal reads nothing). The first call
+    gathers, charges all R reads, and only then draws noise: an invalid
+    record of the first read charges nothing, a later error leaves all
+    charged. Each call is one read.
+
+    The result is, bit for bit before the noise, that of
+    `release.GradientReads` in one process on the same batches.
+
+    Args:
+        objective: a `GradientQuery` or a `NetworkExpansionQuery`.
+        gather: function from weights to an iterable of what every process
+            summed up at them: `PartialStatistics(objective.at(weights))`, or
+            its `to_bytes()`. Every record must be in exactly one of them: a
+            share that is sent twice counts twice, which the sensitivity does
+            not cover.
+        mechanism: of a `GradientQuery` a `SampledGaussianMechanism` of
+            `sampling_rate` 1 whose `steps` is R (a sample would have to be
+            drawn, secretly, by every process); else what one read is
+            released with, such as `calibrate(..., share=1 / R)`.
+        reads: int R >= 1; of a `GradientQuery` the steps.
+        clip: whether records outside their bound were scaled back.
+        ledger, name, noise, notes: see `release.release`.
+
+    Raises:
+        BudgetExceededError: before anything is read.
+        ValueError: if the mechanism does not fit; by a call, if sums are of
+            other weights or another objective.
+
+    Example:
+
+    >>> reads = GatheredReads(
+    ...     objective, ask, mechanism=mechanism, ledger=ledger, name="head",
+    ...     noise=keras_fm.kernel.mechanisms.NoiseSource(),
+    ... )
+    >>> noisy = reads(np.zeros(objective.shapes[0]))  # one read, by all
+    """
+
+    def __init__(
+        self,
+        objective,
+        gather,
+        *,
+        mechanism,
+        ledger,
+        name,
+        noise,
+        reads=None,
+        clip=False,
+        notes=(),
+    ):
+        several = isinstance(mechanism, mechanisms_lib.SampledGaussianMechanism)
+        if several != getattr(objective, "paid_for_together", False):
+            raise ValueError(
+                "The reads of a GradientQuery are accounted as one "
+                "SampledGaussianMechanism, those of others one by one. "
+                f"Received: {type(mechanism).__name__} for a "
+                f"{type(objective).__name__}"
+            )
+        if several and mechanism.sampling_rate < 1:
+            raise ValueError(
+                "Reads in several processes take all records: "
+                "`sampling_rate` must be 1. Received: "
+                f"sampling_rate={mechanism.sampling_rate}"
+            )
+        if several:
+            reads = mechanism.steps if reads is None else reads
+            if reads != mechanism.steps:
+                raise ValueError(
+                    "`reads` must be the `steps` of the mechanism. Received: "
+                    f"reads={reads}, steps={mechanism.steps}"
+                )
+        reads = domain.check_count("reads", 1 if reads is None else reads)
+        names = [f"{name} (round {r + 1} of {reads})" for r in range(reads)]
+        self._entries = [
+            release_lib.checked_entry(
+                objective, mechanism, ledger, each, noise, notes
+            )
+            for each in ([name] if several else names)
+        ]
+        ledger.check(self._entries)
+        self._objective, self._gather, self._clip = objective, gather, clip
+        self._mechanism, self._ledger = mechanism, ledger
+        self._noise, self._several = noise, several
+        self._reads = self._left = reads
+        self._charged = False
+
+    def __call__(self, weights):
+        """One read at `weights`, public.
+
+        Args:
+            weights: `(m, M)`, or of an expansion a list of arrays.
+
+        Returns:
+            Of a `GradientQuery` the noisy sum, `(m, M)`; else a
+            `Release`.
+
+        Raises:
+            RuntimeError: after the last read that was paid for.
+            ValueError: see the class; nothing was released then.
+        """
+        if not self._left:
+            raise RuntimeError(
+                f"All {self._reads} reads that were paid for are used up."
+            )
+        here = self._objective.at(weights)
+        whole = PartialStatistics(here, self._clip)
+        for part in self._gather(weights):
+            if not isinstance(part, PartialStatistics):
+                part = PartialStatistics.from_bytes(part, here, self._clip)
+            whole.merge(part)
+        exact = here.vector(whole.statistics())
+        try:
+            if not self._charged:
+                self._ledger.charge(self._entries)
+                self._charged = True
+            self._left -= 1
+            noisy = self._mechanism.perturb(
+                exact,
+                self._noise,
+                error=self._objective.rounding_error(self._mechanism.norm),
+            )
+        finally:
+            # A crash report that holds local variables must not hold these.
+            del exact, whole
+        if self._several:
+            return noisy.reshape(self._objective.shapes[0])
+        arrays = self._objective.unpack(noisy, self._mechanism.norm)
+        return self._released(dict(zip(self._objective.names, arrays)))
+
+    def finish(self, weights):
+        """The weights that the reads of a `GradientQuery` led to, as a
+        `Release`."""
+        if not self._several:
+            raise ValueError("Each read of this objective is a release.")
+        return self._released({"weights": weights.copy()})
+
+    def _released(self, statistics):
+        return RELEASES[type(self._objective)](
+            statistics=statistics,
+            objective=self._objective,
+            mechanism=self._mechanism,
+            neighbours=str(self._ledger.neighbours),
+            private=not self._noise.reproducible,
+        )

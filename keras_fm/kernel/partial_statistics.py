@@ -1,0 +1,208 @@
+"""Sums over some of the records, which add up to the sums over all.
+
+What a release reads are sums over records. Here they are kept in integers, so
+that it makes no difference in which order, by how many processes and on which
+machines records were read: the same records give the same bits. For objectives
+that are quadratic in their weights not even the batches matter; other sums
+depend on which records a batch holds, not on the order of the batches.
+
+Nothing here is private yet. `release.release_statistics` charges a ledger and
+adds the noise.
+
+Example:
+
+>>> from keras_fm.queries import SecondMomentQuery
+>>> objective = SecondMomentQuery(num_features=2)
+>>> one, other = PartialStatistics(objective), PartialStatistics(objective)
+>>> one.add(np.array([[0.6, 0.8]]))
+>>> other.add(np.array([[0.8, 0.6], [1.0, 0.0]]))
+>>> one.merge(other)
+>>> one
+<PartialStatistics of SecondMomentQuery>
+"""
+
+import io
+import json
+
+import numpy as np
+
+from keras_fm.kernel import stored_arrays
+from keras_fm.kernel import sums as summation
+
+
+class PartialStatistics:
+    """Statistics of an objective over the records it has been given.
+
+    Args:
+        objective: an objective of `keras_fm.queries` that is released in
+            one pass, or one at given weights (`GradientQuery.at`).
+        clip: whether records outside their bounds are scaled back instead of
+            refused.
+
+    Raises:
+        ValueError: if the objective is read in several passes (`rounds`),
+            and no weights are given.
+
+    Example:
+
+    >>> objective = layer.objective()  # of a built PrivateDense
+    >>> here, there = (PartialStatistics(objective) for _ in range(2))
+    >>> here.add(h[:500], y[:500])
+    >>> there.add(h[500:], y[500:])
+    >>> here.merge(PartialStatistics.from_bytes(there.to_bytes(), objective))
+    """
+
+    def __init__(self, objective, clip=False):
+        if not hasattr(objective, "entry_bounds"):
+            raise ValueError(
+                "Only an objective that is released in one pass has partial "
+                "statistics; one that is read at given weights has them at "
+                "those, `objective.at(weights)`. Received: "
+                f"{type(objective).__name__}"
+            )
+        self.objective, self.clip = objective, clip
+        self._running = objective.zero()
+        self._sums = [
+            summation.FixedPointSum(bound, zero.shape)
+            for bound, zero in zip(objective.entry_bounds, self._running)
+        ]
+        # Batches are summed together while that is exact.
+        self._most = getattr(objective, "exact_rows", 0)
+        self._options = {"clip": clip}
+        if self._most:
+            self._options["exact"] = True
+        # Rows that are in the running sum, and all records.
+        self._rows = self._records = 0
+
+    def add(self, *batch, owners=None):
+        """Adds a batch of records.
+
+        Args:
+            *batch: what the objective accumulates, such as `features,
+                labels`.
+            owners: their owners' ids, if the objective is `grouped`: all
+                records of an owner in one batch, and in no other one, of any
+                statistics that are merged with these.
+
+        Raises:
+            ValueError: if a record is invalid, or there are more records
+                than a release may read.
+        """
+        records = self.objective.num_records(*batch)
+        summation.check_count(self._records + records)
+        if self._rows + records > self._most:
+            self._flush()
+        self._running = self.objective.accumulate(
+            self._running,
+            *batch,
+            **self._options,
+            **({} if owners is None else {"owners": owners}),
+        )
+        self._rows += records
+        self._records += records
+
+    def merge(self, other):
+        """Adds what another one has read.
+
+        Raises:
+            ValueError: if its objective is another.
+        """
+        if other.objective != self.objective or other.clip != self.clip:
+            raise ValueError(
+                "Only statistics of the same objective can be merged. "
+                f"Received: {self.objective} and {other.objective}"
+            )
+        summation.check_count(self._records + other._records)
+        self._flush()
+        other._flush()
+        for mine, more in zip(self._sums, other._sums):
+            mine.merge(more)
+        self._records += other._records
+
+    def statistics(self):
+        """The arrays that `objective.pack` takes, float64: as secret as the
+        records."""
+        self._flush()
+        return tuple(one.value() for one in self._sums)
+
+    def _flush(self):
+        if not self._rows:
+            return
+        for one, terms in zip(self._sums, self._running):
+            one.add(terms)
+            # The same memory again: new pages cost as much as the sum.
+            terms.fill(0.0)
+        self._rows = 0
+
+    # To other processes --------------------------------------------------
+
+    def to_bytes(self):
+        """For a process that merges: as secret as the records."""
+        self._flush()
+        public = {
+            "kind": type(self.objective).__name__,
+            "objective": self.objective.config(),
+            "clip": self.clip,
+            "records": self._records,
+        }
+        stream = io.BytesIO()
+        arrays = {
+            f"sum_{i}": one.integers() for i, one in enumerate(self._sums)
+        }
+        public = np.frombuffer(json.dumps(public).encode(), np.uint8)
+        np.savez(stream, public=public, **arrays)
+        return stream.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data, objective, clip=False):
+        """What `to_bytes` told of; executes no code from it.
+
+        Args:
+            data: bytes.
+            objective, clip: those of the process that receives them.
+
+        Raises:
+            ValueError: if it is something else, or about another objective.
+        """
+        made = cls(objective, clip)
+        expected = json.loads(json.dumps(objective.config()))
+        try:
+            with stored_arrays.unpacked(data) as stored:
+                public = json.loads(bytes(stored.read("public")))
+                if (
+                    public["kind"] != type(objective).__name__
+                    or public["objective"] != expected
+                    or public["clip"] != clip
+                ):
+                    raise ValueError("they are of another objective")
+                made._records = int(public["records"])
+                summation.check_count(made._records)
+                made._sums = [
+                    summation.FixedPointSum.of(
+                        bound,
+                        zero.shape,
+                        stored.read(f"sum_{i}", (2, zero.size)),
+                    )
+                    for i, (bound, zero) in enumerate(
+                        zip(objective.entry_bounds, made._running)
+                    )
+                ]
+        except (
+            AttributeError,
+            KeyError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as e:
+            raise ValueError(f"These are no partial statistics: {e}") from e
+        return made
+
+    def __repr__(self):
+        return f"<PartialStatistics of {type(self.objective).__name__}>"
+
+    def __reduce__(self):
+        raise TypeError(
+            "Partial statistics hold sums of private records, so they are "
+            "not pickled. Use `to_bytes` and `from_bytes` where they must "
+            "reach another process."
+        )

@@ -1,0 +1,107 @@
+"""Releases of queries that are quadratic in the weights."""
+
+import math
+
+import numpy as np
+
+from keras_fm.kernel.noisy_statistics import Release
+
+
+class SecondMoments(Release):
+    """What releases of A share. `quadratic` `(m, m)` is A plus noise
+    (symmetric, may be indefinite)."""
+
+    @property
+    def quadratic(self):
+        return self.statistics["quadratic"]
+
+    def noise_edge(self):
+        """Spectral edge of the noise on A: 2 sqrt(m) times the standard
+        deviation of an off-diagonal entry (Wigner's semicircle)."""
+        stddev = self.objective.off_diagonal_stddev(self.mechanism)
+        return 2 * math.sqrt(self.objective.num_features) * stddev
+
+
+class QuadraticRelease(SecondMoments):
+    """A released objective that is quadratic in its weights: `quadratic`
+    and `linear` `(m, M)`, S plus noise."""
+
+    @property
+    def linear(self):
+        return self.statistics["linear"]
+
+    def minimise(self, ridge_factor=0.5):
+        """Post-processing: a convex objective and its minimiser.
+
+        Negative eigenvalues of A are set to zero, and a ridge of
+        `ridge_factor` times the noise's spectral edge is added: a rule
+        fixed in advance, from public numbers only.
+
+        Returns:
+            tuple `(hessian, minimiser)`: the objective is, up to a
+            constant, `k tr((W - minimiser)^T hessian (W - minimiser))`
+            with k the objective's `curvature`, `hessian` `(m, m)` and
+            `minimiser` `(m, M)`.
+        """
+        values, vectors = np.linalg.eigh(self.quadratic)
+        values = np.maximum(values, 0.0) + ridge_factor * self.noise_edge()
+        rotated = vectors.T @ self._scaled_linear()
+        minimiser = vectors @ (_inverse(values)[:, None] * rotated)
+        hessian = (vectors * values) @ vectors.T
+        return (hessian + hessian.T) / 2, minimiser
+
+    def ridge_path(self, ridge_factors):
+        """The minimisers of `minimise` for many ridges, by one
+        eigendecomposition.
+
+        A sweep over released statistics reads no record. Which ridge to
+        keep may be chosen on public data, or by a rule: records of the
+        release are read again if they are used for it.
+
+        Args:
+            ridge_factors: `(k,)`, in units of the noise's spectral edge.
+
+        Returns:
+            `(k, m, M)` array.
+
+        Example:
+
+        >>> release.ridge_path([0.25, 0.5, 1.0]).shape
+        (3, 65, 10)
+        """
+        return self.ridge_family(ridge_factors)[2]
+
+    def ridge_family(self, ridge_factors):
+        """The convex objectives of `minimise` for many ridges, which differ
+        in the ridge alone.
+
+        Args:
+            ridge_factors: `(k,)`, in units of the noise's spectral edge.
+
+        Returns:
+            tuple `(positive, ridges, minimisers)`: the positive part of A
+            `(m, m)`, what is added to its diagonal `(k,)`, and `(k, m, M)`.
+        """
+        values, vectors = np.linalg.eigh(self.quadratic)
+        values = np.maximum(values, 0.0)
+        positive = (vectors * values) @ vectors.T
+        ridges = np.asarray(ridge_factors, np.float64) * self.noise_edge()
+        rotated = vectors.T @ self._scaled_linear()
+        inverse = _inverse(values + ridges[:, None])[..., None]
+        minimisers = vectors @ (inverse * rotated)
+        return (positive + positive.T) / 2, ridges, minimisers
+
+    def _scaled_linear(self):
+        linear = self.objective.linear_coefficients(self.linear)
+        return -linear / (2 * self.objective.curvature)
+
+
+def _inverse(values):
+    """Of eigenvalues, along the last axis.
+
+    With (almost) no noise the ridge vanishes; directions no record spans
+    then get no weight instead of an exploding one.
+    """
+    largest = values.max(axis=-1, initial=0.0, keepdims=True)
+    floor = np.maximum(largest * 1e-12, np.finfo(float).tiny)
+    return np.where(values > floor, 1 / np.maximum(values, floor), 0.0)

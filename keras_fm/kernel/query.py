@@ -1,0 +1,479 @@
+"""Objectives that are quadratic in the weights: A and S, once for all.
+
+For records (h_i, t_i), a feature vector and a target vector, every objective
+of this family is a function of
+
+    A = sum_i h_i h_i^T    and    S = sum_i h_i t_i^T,
+
+so these two are all that is ever read. What t is, and how the objective is
+put together from A and S, is said by the subclass. The proofs of the
+sensitivities are in docs/proofs/cross_entropy.md (one record) and
+docs/proofs/reconstruction.md (any targets, several records of one owner).
+"""
+
+import abc
+import dataclasses
+import math
+import typing
+
+import numpy as np
+
+from keras_fm.kernel import budget as budget_lib
+from keras_fm.kernel import domain
+from keras_fm.kernel import sums as summation
+
+NORMS = ("l1", "l2")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuadraticQuery(abc.ABC):
+    """A and S of records, with their sensitivities.
+
+    Args:
+        num_features: int m, length of a feature vector h (bias entry
+            included).
+        feature_bound: C, bound on `||h||_2`.
+        nonnegative: whether every feature is known to be >= 0; negative
+            ones are then refused. It lowers replace_one sensitivities.
+        quadratic_scale: alpha > 0. The released vector is (A / alpha, S):
+            a larger alpha gives A more of the noise and S less.
+        grouped: whether the privacy unit is an owner of several records (a
+            user): the owner's records are summed, and the sum is scaled back
+            to the norm that one record may have.
+        reach: int >= 0, how many *other* privacy units' records may depend
+            on one unit's data (a friend's behaviour among the features).
+    """
+
+    num_features: int
+    feature_bound: float = 1.0
+    nonnegative: bool = False
+    quadratic_scale: float = 1.0
+    grouped: bool = False
+    reach: int = 0
+
+    names: typing.ClassVar[tuple[str, ...]] = ("quadratic", "linear")
+    proof_of_one_record = "docs/proofs/cross_entropy.md"
+    # The objective is <L, W> + curvature * tr(W^T A W).
+    curvature = 1 / 8
+    # Sums of that many records are exact if that is asked for.
+    exact_rows = summation.EXACT_ROWS
+
+    def __post_init__(self):
+        count = domain.check_count("num_features", self.num_features)
+        object.__setattr__(self, "num_features", count)
+        # Plain Python numbers: a float32 bound would round sensitivities.
+        for name in ("feature_bound", "quadratic_scale"):
+            bound = domain.check_norm_bound(name, getattr(self, name))
+            object.__setattr__(self, name, bound)
+        object.__setattr__(self, "nonnegative", bool(self.nonnegative))
+        object.__setattr__(self, "grouped", bool(self.grouped))
+        if self.reach != 0:
+            count = domain.check_count("reach", self.reach)
+            object.__setattr__(self, "reach", count)
+
+    @property
+    def proof(self):
+        """Where the sensitivity is proved, for the ledger."""
+        other = "docs/proofs/reconstruction.md"
+        several = self.grouped or self.reach
+        if several and other not in self.proof_of_one_record:
+            return f"{self.proof_of_one_record}, {other}"
+        return self.proof_of_one_record
+
+    # Targets -------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def num_targets(self):
+        """M, length of a target vector t."""
+
+    @property
+    @abc.abstractmethod
+    def target_bound(self):
+        """T, bound on `||t||_2`."""
+
+    @property
+    def target_l1_bound(self):
+        """Bound on `||t||_1`."""
+        return math.sqrt(self.num_targets) * self.target_bound
+
+    @property
+    def targets_aligned(self):
+        """Whether `<t, t'> >= 0` for any two targets."""
+        return False
+
+    @abc.abstractmethod
+    def targets(self, y, n, clip):
+        """What a batch of `n` records gives as targets, `(n, M)` float64."""
+
+    @abc.abstractmethod
+    def linear_coefficients(self, linear):
+        """L, `(m, M)`, from S."""
+
+    # Statistics ----------------------------------------------------------
+
+    def _reads(self, targets):
+        """What a release reads, in words; `targets` describes S."""
+        m = self.num_features
+        words = f"A = sum h h^T ({m} x {m})"
+        if targets:
+            words += f" and S = sum h t^T ({m} x {self.num_targets}, {targets})"
+        words += f" over all records, once, ||h||_2 <= {self.feature_bound:g}"
+        if self.grouped:
+            words += "; each owner's sum scaled back to one record's norm"
+        if self.reach:
+            words += (
+                f"; one unit's data enters the records of at most {self.reach} "
+                "other units"
+            )
+        return words
+
+    def zero(self):
+        """Statistics of no record: `(A, S)`, float64."""
+        m = self.num_features
+        quadratic = np.zeros((m, m), dtype=np.float64, order="F")
+        return quadratic, np.zeros((m, self.num_targets))
+
+    @property
+    def entry_bounds(self):
+        """Bounds on what one privacy unit adds to an entry of A, and of S."""
+        c = self.feature_bound
+        return c * c, c * (self.target_bound or 1.0)
+
+    def num_records(self, h, y=None, owners=None):
+        """How many records a batch holds."""
+        return len(h)
+
+    def accumulate(
+        self, statistics, h, y=None, owners=None, clip=False, exact=False
+    ):
+        """Statistics with a batch added.
+
+        Only the upper triangle of A is filled; `pack` reads no other.
+
+        Args:
+            statistics: what `zero()` or an earlier call returned; its arrays
+                may be reused.
+            h: `(n, m)` features.
+            y: what `targets` takes.
+            owners: `(n,)` ids, needed if `grouped`: all records of an owner
+                in one batch, next to each other.
+            clip: whether rows outside the bound are scaled back.
+            exact: whether features and targets are cut to a grid
+                (`summation.on_grid`) where sums over up to `exact_rows`
+                records have no rounding.
+
+        Raises:
+            ValueError: on NaN, wrong shapes, labels outside their range,
+                features outside their bounds.
+        """
+        rows = self._check_features(h, clip)
+        targets = self.targets(y, len(rows), clip)
+        if not len(rows):
+            return statistics
+        if exact:
+            steps = self._grid_steps
+            rows = summation.on_grid(rows, steps[0])
+            targets = summation.on_grid(np.array(targets, float), steps[1])
+        if self.grouped:
+            batch = summation.total(
+                self._scaled(self._sum(rows[part], targets[part]), exact)
+                for part in owner_runs(owners, len(rows))
+            )
+        elif exact:
+            return self._added(statistics, rows, targets)
+        else:
+            batch = self._sum(rows, targets)
+        return tuple(s + b for s, b in zip(statistics, batch))
+
+    def _sum(self, rows, targets):
+        """A and S of some rows."""
+        from scipy.linalg import blas
+
+        return summation.total(
+            # dsyrk fills one triangle: half the work of a full product.
+            (
+                blas.dsyrk(1.0, rows[part].T),
+                rows[part].T @ targets[part],
+            )
+            for part in summation.chunks(len(rows))
+        )
+
+    def _added(self, statistics, rows, targets):
+        """A and S with some rows added, without a copy of A."""
+        from scipy.linalg import blas
+
+        quadratic, linear = statistics
+        quadratic = blas.dsyrk(1.0, rows.T, 1.0, quadratic, overwrite_c=True)
+        if targets.size:
+            # NumPy has a BLAS of its own, whose threads would compete.
+            more = blas.dgemm(1.0, rows.T, targets.T, trans_b=True)
+            linear = linear + more
+        return quadratic, linear
+
+    def _scaled(self, own, exact):
+        """An owner's sums, scaled back."""
+        shrink = self._owner_scale(own)
+        own = tuple(shrink * part for part in own)
+        if not exact:
+            return own
+        step = self._grid_steps[0]
+        return tuple(
+            summation.on_grid(part, step * other)
+            for part, other in zip(own, self._grid_steps)
+        )
+
+    @property
+    def _grid_steps(self):
+        """Of features and of targets."""
+        bounds = self.feature_bound, self.target_bound or 1.0
+        return tuple(summation.grid_step(bound) for bound in bounds)
+
+    def _owner_scale(self, own):
+        """Brings an owner's sum to the norms that one record may have."""
+        scale = 1.0
+        for norm in NORMS:
+            length = summation.lengths(self.pack(own, norm)[None], norm)[0]
+            # Inside by more than the length is wrong; no jump at the bound.
+            bound = self._joint(norm, replace=False) * (1 - 1e-12)
+            if length > bound:
+                scale = min(scale, bound / length)
+        return scale
+
+    def _check_features(self, h, clip):
+        h = np.asarray(h)
+        if h.ndim != 2 or h.shape[1] != self.num_features:
+            raise ValueError(
+                f"Features must have shape (records, {self.num_features}). "
+                f"Received: shape={h.shape}"
+            )
+        rows = domain.project_to_ball(h, self.feature_bound, clip=clip)
+        if self.nonnegative and rows.min(initial=0.0) < 0:
+            raise ValueError(
+                "At least one feature is negative, but the layer declares "
+                "`nonnegative=True`. Remove the declaration or make the "
+                "features nonnegative (a ReLU, or public bounds)."
+            )
+        return rows
+
+    # Sensitivity ---------------------------------------------------------
+
+    def quadratic_sensitivity(self, norm, *, neighbours):
+        """Sensitivity of A in the coordinates of `pack`, for one record.
+
+        L2 (Frobenius): C^2 (add_remove), sqrt(2) C^2 (replace_one).
+        L1 (upper triangle): C^2 (1 + m) / 2 (add_remove), attained by equal
+        entries; C^2 sqrt(m (m + 3) / 2) (replace_one), approached by
+        vectors constant on two halves. For m = 1, C^2 in all cases.
+        docs/proofs/cross_entropy.md, propositions 1 and 2.
+        """
+        return self._quadratic(norm, self._relation(norm, neighbours))
+
+    def _quadratic(self, norm, replace):
+        m, square = self.num_features, self.feature_bound**2
+        if m == 1:
+            return square
+        if norm == "l2":
+            return square * (math.sqrt(2) if replace else 1.0)
+        if replace:
+            return square * math.sqrt(m * (m + 3) / 2)
+        return square * (1 + m) / 2
+
+    def linear_sensitivity(self, norm, *, neighbours):
+        """Sensitivity of S for one record, T and T_1 the bounds on targets.
+
+        L2: C T (add_remove); replace_one 2 C T, or sqrt(2) C T if features
+        are nonnegative and targets aligned, where <h, h'><t, t'> >= 0.
+        L1: sqrt(m) C T_1 (add_remove), twice that (replace_one).
+        docs/proofs/cross_entropy.md, proposition 3, and
+        docs/proofs/reconstruction.md, proposition 1.
+        """
+        return self._linear(norm, self._relation(norm, neighbours))
+
+    def _linear(self, norm, replace):
+        if norm == "l1":
+            product = self.feature_bound * self.target_l1_bound
+            product *= math.sqrt(self.num_features)
+            return 2 * product if replace else product
+        product = self.feature_bound * self.target_bound
+        if not replace:
+            return product
+        return product * (math.sqrt(2) if self._aligned else 2.0)
+
+    def sensitivity(self, norm, *, neighbours):
+        """Sensitivity of the released vector (A / alpha, S).
+
+        One record. L1: the sum of the parts. L2:
+        sqrt(C^4 / alpha^2 + C^2 T^2) (add_remove). For replace_one the parts
+        are not at their worst for the same pair; with s = |<h, h'>| the
+        squared distance is at most
+
+            2 (C^4 - s^2) / alpha^2 + 2 C^2 T^2 + 2 s T^2,
+
+        largest at s = min(alpha^2 T^2 / 2, C^2); without the last term, at
+        s = 0, if features are nonnegative and targets aligned.
+        docs/proofs/cross_entropy.md, proposition 4.
+
+        An owner of several records (`grouped`): the same for add_remove,
+        twice the add_remove value for replace_one (sqrt(2) times for A alone
+        in the L2 norm). Each of `reach` other
+        units adds the replace_one value. docs/proofs/reconstruction.md,
+        propositions 3 and 4.
+
+        Args:
+            norm: `"l1"` or `"l2"`.
+            neighbours: `"add_remove"` or `"replace_one"`.
+        """
+        replace = self._relation(norm, neighbours)
+        total = self._unit(norm, replace)
+        if self.reach:
+            total += self.reach * self._unit(norm, replace=True)
+        return total
+
+    def rounding_error(self, norm):
+        """How far the computed vector may be from that of real numbers, see
+        `summation.error_bound`."""
+        return summation.error_bound(
+            self._joint(norm, replace=False),
+            reach=self.reach,
+            grouped=self.grouped,
+        )
+
+    def _unit(self, norm, replace):
+        """What one privacy unit's own records may change."""
+        if self.grouped and replace:
+            # Sums of squares have nonnegative inner products.
+            squares = norm == "l2" and not self.target_bound
+            factor = math.sqrt(2) if squares else 2.0
+            return factor * self._joint(norm, replace=False)
+        return self._joint(norm, replace)
+
+    def _joint(self, norm, replace):
+        alpha = self.quadratic_scale
+        if norm == "l1" or not replace:
+            quadratic = self._quadratic(norm, replace)
+            linear = self._linear(norm, replace)
+            if norm == "l1":
+                return quadratic / alpha + linear
+            return math.hypot(quadratic / alpha, linear)
+        c2, t2 = self.feature_bound**2, self.target_bound**2
+        if self.num_features == 1 and not t2:
+            return c2 / alpha
+        overlap = 0.0 if self._aligned else min(alpha**2 * t2 / 2, c2)
+        return math.sqrt(
+            2 * (c2**2 - overlap**2) / alpha**2 + 2 * c2 * t2 + 2 * overlap * t2
+        )
+
+    @property
+    def _aligned(self):
+        return self.nonnegative and self.targets_aligned
+
+    def _relation(self, norm, neighbours):
+        if norm not in NORMS:
+            raise ValueError(
+                f'`norm` must be "l1" or "l2". Received: norm={norm!r}'
+            )
+        relation = budget_lib.Neighbours.of(neighbours)
+        return relation is budget_lib.Neighbours.REPLACE_ONE
+
+    # The vector a mechanism perturbs -------------------------------------
+
+    @property
+    def size(self):
+        """Length of the released vector."""
+        m = self.num_features
+        return m * (m + 1) // 2 + m * self.num_targets
+
+    @property
+    def shapes(self):
+        """Shapes of the statistics by `names`."""
+        m = self.num_features
+        return (m, m), (m, self.num_targets)
+
+    def pack(self, statistics, norm):
+        """Flattens (A / alpha, S) so that `norm` of the vector is the norm
+        the sensitivity refers to.
+
+        For `"l2"` off-diagonal entries of A are multiplied by sqrt(2), so
+        the vector's length is the Frobenius norm; for `"l1"` every entry of
+        the upper triangle counts once.
+        """
+        quadratic, *linear = statistics
+        upper = np.triu_indices(self.num_features)
+        flat = quadratic[upper] / self.quadratic_scale
+        if norm == "l2":
+            flat[upper[0] != upper[1]] *= math.sqrt(2)
+        return np.concatenate([flat, *(part.ravel() for part in linear)])
+
+    def unpack(self, vector, norm):
+        """The inverse of `pack`: symmetric A and S."""
+        m = self.num_features
+        rows, columns = np.triu_indices(m)
+        flat = vector[: len(rows)] * self.quadratic_scale
+        if norm == "l2":
+            flat[rows != columns] /= math.sqrt(2)
+        quadratic = np.empty((m, m))
+        quadratic[rows, columns] = flat
+        quadratic[columns, rows] = flat
+        return quadratic, vector[len(rows) :].reshape(m, self.num_targets)
+
+    def off_diagonal_stddev(self, mechanism):
+        """Standard deviation of the noise on an off-diagonal entry of A."""
+        stddev = math.sqrt(mechanism.coordinate_variance(self.size))
+        stddev *= self.quadratic_scale
+        return stddev / math.sqrt(2) if mechanism.norm == "l2" else stddev
+
+    def expected_squared_error(self, mechanism):
+        """Expected squared Frobenius error of (A, S) under `mechanism`."""
+        m, variance = (
+            self.num_features,
+            mechanism.coordinate_variance(self.size),
+        )
+        # In L1 coordinates an off-diagonal error appears twice in A.
+        entries = m * (m + 1) / 2 if mechanism.norm == "l2" else m * m
+        return variance * (
+            entries * self.quadratic_scale**2 + m * self.num_targets
+        )
+
+    # The objective -------------------------------------------------------
+
+    def value(self, weights, statistics):
+        """The objective without its constant, at `(m, M)` weights.
+
+        Args:
+            weights: `(m, M)` array.
+            statistics: `(A, S)` with A symmetric.
+        """
+        quadratic, linear = statistics
+        linear = self.linear_coefficients(linear)
+        return float(
+            np.vdot(linear, weights)
+            + self.curvature * np.vdot(weights, quadratic @ weights)
+        )
+
+    def config(self):
+        return dataclasses.asdict(self)
+
+
+def owner_runs(owners, n):
+    """Slices of equal neighbouring ids.
+
+    Raises:
+        ValueError: if ids are missing, of another length, or come back.
+    """
+    if owners is None or np.shape(owners) != (n,):
+        raise ValueError(
+            "A grouped objective needs one owner id for each record. "
+            f"Received: {np.shape(owners) if owners is not None else None} "
+            f"ids, {n} records"
+        )
+    owners = np.asarray(owners)
+    if np.any(owners != owners):
+        raise ValueError("An owner id is NaN, which equals no other id.")
+    starts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]][:n])
+    if len(starts) != len(np.unique(owners)):
+        raise ValueError(
+            "Records of one owner must stand next to each other, or the "
+            "owner would count more than once."
+        )
+    return [slice(a, b) for a, b in zip(starts, [*starts[1:], n])]

@@ -1,0 +1,315 @@
+"""The only code that reads private records: plan, check, read, charge, noise.
+
+`release` makes one streaming pass, charges the ledger and returns a
+`Release`: statistics with their noise already added, safe to save, publish
+and train on for ever.
+"""
+
+import math
+
+import numpy as np
+
+from keras_fm.kernel import discrete_noise, records
+from keras_fm.kernel import mechanisms as mechanisms_lib
+from keras_fm.kernel import sums as summation
+from keras_fm.kernel.ledger_entry import LATTICE, LedgerEntry
+from keras_fm.kernel.noisy_statistics import RELEASES
+from keras_fm.kernel.partial_statistics import PartialStatistics
+
+
+def planned_entry(
+    objective,
+    mechanism,
+    *,
+    ledger,
+    name,
+    noise,
+    notes=(),
+    drawn=LATTICE,
+):
+    """The `LedgerEntry` a release of `objective` is charged with.
+
+    Args:
+        objective, mechanism, ledger, name, noise, notes: see `release`.
+        drawn: how the noise is drawn, see `LedgerEntry.noise`.
+    """
+    return LedgerEntry(
+        name=name,
+        guarantee="proven",
+        neighbours=str(ledger.neighbours),
+        mechanism=mechanism.config(),
+        reads=objective.reads,
+        proof=objective.proof,
+        private=not noise.reproducible,
+        noise=drawn,
+        notes=tuple(notes),
+    )
+
+
+def calibrate(objective, budget, *, neighbours, share=1.0):
+    """The mechanism that spends `share` of `budget` on `objective`.
+
+    delta > 0: Gaussian noise. delta = 0: Laplace noise.
+
+    Args:
+        objective: what is released (gives sensitivities).
+        budget: a `PrivacyBudget`.
+        neighbours: the relation.
+        share: this release's share in (0, 1]; shares of a plan sum to one.
+
+    Returns:
+        A `Mechanism`.
+    """
+    if budget.delta > 0:
+        multiplier = mechanisms_lib.gaussian_multiplier(
+            budget.epsilon, budget.delta
+        )
+        return mechanisms_lib.GaussianMechanism(
+            sensitivity=objective.sensitivity("l2", neighbours=neighbours),
+            noise_multiplier=multiplier / math.sqrt(share),
+        )
+    return mechanisms_lib.LaplaceMechanism(
+        sensitivity=objective.sensitivity("l1", neighbours=neighbours),
+        epsilon=budget.epsilon * share,
+    )
+
+
+def release(
+    objective, batches, *, mechanism, ledger, name, noise, clip=False, notes=()
+):
+    """Reads the records once and returns their perturbed statistics.
+
+    The order is: check the ledger (a refusal reads nothing), accumulate in
+    float64, charge the ledger, draw the noise. Memory does not depend on
+    the number of records. The noise covers what rounding may do to their
+    sum (docs/proofs/lattice_noise.md).
+
+    Args:
+        objective: an objective of `keras_fm.queries`.
+        batches: iterable of what the objective accumulates, such as
+            `(features, labels)`; consumed once, by the calling thread, while
+            another one sums what was read before.
+        mechanism: from `calibrate`.
+        ledger: the `Ledger` to charge; its relation is the one the
+            mechanism's sensitivity must refer to.
+        name: what the release is for.
+        noise: a `NoiseSource`.
+        clip: whether records outside the bounds are scaled back instead of
+            refused.
+        notes: public facts for the ledger entry.
+
+    Returns:
+        A `Release`.
+
+    Raises:
+        BudgetExceededError: before anything is read.
+        ValueError: if a record is invalid, or there are more than 2^30;
+            nothing was charged then.
+    """
+    if isinstance(mechanism, mechanisms_lib.SampledGaussianMechanism):
+        raise ValueError(
+            "A release reads every record, so it cannot be accounted as a "
+            "sample of them. Use the mechanism of `calibrate`."
+        )
+    entry = checked_entry(objective, mechanism, ledger, name, noise, notes)
+    partial = _summed(objective, batches, clip)
+    try:
+        return _perturbed(partial, mechanism, ledger, entry, noise)
+    finally:
+        # A crash report that holds local variables must not hold these.
+        del partial
+
+
+def release_statistics(partial, *, mechanism, ledger, name, noise, notes=()):
+    """Charges for statistics that were read elsewhere, and perturbs them.
+
+    What several processes or a data engine have read and merged: in one
+    process, once. The result is, bit for bit before the noise, that of
+    `release` on the same records (see `PartialStatistics`).
+
+    Args:
+        partial: a `PartialStatistics` of all records. Forget it afterwards:
+            it is not private.
+        mechanism, ledger, name, noise, notes: see `release`.
+
+    Returns:
+        A `Release`.
+
+    Raises:
+        BudgetExceededError: if the ledger has too little left.
+    """
+    if type(partial.objective) not in RELEASES:
+        raise ValueError(
+            "Statistics at given weights are one read of several, which are "
+            "paid for together: `keras_fm.gathered_reads.GatheredReads`. "
+            f"Received: {partial!r}"
+        )
+    entry = checked_entry(
+        partial.objective, mechanism, ledger, name, noise, notes
+    )
+    return _perturbed(partial, mechanism, ledger, entry, noise)
+
+
+def _summed(objective, batches, clip):
+    partial = PartialStatistics(objective, clip)
+    records.take_while_reading(batches, partial.add)
+    return partial
+
+
+def _perturbed(partial, mechanism, ledger, entry, noise):
+    objective = partial.objective
+    exact = objective.pack(partial.statistics(), mechanism.norm)
+    if not np.all(np.isfinite(exact)):
+        raise ValueError("The statistics overflowed; nothing was released.")
+    try:
+        ledger.charge([entry])
+        noisy = mechanism.perturb(
+            exact, noise, error=objective.rounding_error(mechanism.norm)
+        )
+    finally:
+        del exact, partial
+    arrays = objective.unpack(noisy, mechanism.norm)
+    return RELEASES[type(objective)](
+        statistics=dict(zip(objective.names, arrays)),
+        objective=objective,
+        mechanism=mechanism,
+        neighbours=str(ledger.neighbours),
+        private=entry.private,
+    )
+
+
+def checked_entry(objective, mechanism, ledger, name, noise, notes):
+    """The entry of a release that the ledger allows.
+
+    Raises:
+        BudgetExceededError: if it does not.
+        ValueError: if the mechanism has less noise than its entry says, or
+            no lattice holds its noise.
+    """
+    needed = objective.sensitivity(mechanism.norm, neighbours=ledger.neighbours)
+    if mechanism.sensitivity < needed * (1 - 1e-12):
+        raise ValueError(
+            f"The mechanism's sensitivity {mechanism.sensitivity:g} is below "
+            f"the objective's {needed:g} under {ledger.neighbours}."
+        )
+    entry = planned_entry(
+        objective,
+        mechanism,
+        ledger=ledger,
+        name=name,
+        noise=noise,
+        notes=notes,
+    )
+    ledger.check([entry])
+    # Fails now, not after the charge.
+    mechanism.lattice_release(
+        objective.size, objective.rounding_error(mechanism.norm)
+    )
+    return entry
+
+
+class GradientReads:
+    """R reads of first-order coefficients, paid for together.
+
+    Opening it checks the ledger (a refusal reads nothing), looks at every
+    record once for what is invalid (nothing is charged then) and charges all
+    R reads: an error midway leaves them charged. Each call is one read.
+    Who takes part in a sample is decided by the words of the noise's source,
+    exactly at the sampling rate.
+
+    Args:
+        objective: a `GradientQuery`.
+        batches: function from nothing to an iterable of `(features, labels)`;
+            consumed once for each read, or once for all with `keep`.
+        keep: whether features that were looked at are kept in memory,
+            `(n, m)` in float64, for all reads.
+        mechanism: a `SampledGaussianMechanism`: its `steps` is R, at a
+            `sampling_rate` below 1 each record joins each read by itself
+            with that probability (a Poisson sample of any size).
+        ledger, name, noise, clip, notes: see `release`.
+
+    Raises:
+        BudgetExceededError: before anything is read.
+        ValueError: if a record is invalid; nothing was charged then.
+    """
+
+    def __init__(
+        self,
+        objective,
+        batches,
+        *,
+        mechanism,
+        ledger,
+        name,
+        noise,
+        clip=False,
+        notes=(),
+        keep=False,
+    ):
+        if not isinstance(mechanism, mechanisms_lib.SampledGaussianMechanism):
+            raise ValueError(
+                "Several reads are accounted as a SampledGaussianMechanism. "
+                f"Received: {type(mechanism).__name__}"
+            )
+        entry = checked_entry(objective, mechanism, ledger, name, noise, notes)
+
+        self._error = objective.rounding_error(mechanism.norm)
+
+        def checked():
+            records = 0
+            for h, y in batches():
+                records += len(h)
+                summation.check_count(records)
+                yield objective.check_records(h, y, clip)
+
+        kept = []
+        for found in checked():
+            if keep:
+                kept.append(found)
+        ledger.charge([entry])
+        self._objective = objective
+        self._checked = (lambda: kept) if keep else checked
+        self._mechanism, self._noise = mechanism, noise
+        self._neighbours = str(ledger.neighbours)
+        self._left = mechanism.steps
+
+    def __call__(self, weights):
+        """The noisy sum of one read at `weights`, `(m, M)`.
+
+        Raises:
+            RuntimeError: after the last read that was paid for.
+            ValueError: if a weight is not finite.
+        """
+        if not self._left:
+            raise RuntimeError(
+                f"All {self._mechanism.steps} reads that were paid for are "
+                "used up."
+            )
+        # Of what is public: an error that depends on records tells of them.
+        if not np.all(np.isfinite(weights)):
+            raise ValueError("The weights overflowed; lower `learning_rate`.")
+        self._left -= 1
+        rate = self._mechanism.sampling_rate
+        # As in `PartialStatistics`: the same bits in one process as in many.
+        total = summation.FixedPointSum(
+            self._objective.clip, self._objective.shapes[0]
+        )
+        for rows, targets in self._checked():
+            if rate < 1:
+                drawn = discrete_noise.bernoulli(rate, len(rows), self._noise)
+                rows, targets = rows[drawn], targets[drawn]
+            total.add(self._objective.total(rows, targets, weights))
+        noisy = self._mechanism.perturb(
+            total.value().ravel(), self._noise, error=self._error
+        )
+        return noisy.reshape(self._objective.shapes[0])
+
+    def finish(self, weights):
+        """The weights that the reads led to, as a `Release`."""
+        return RELEASES[type(self._objective)](
+            statistics={"weights": np.array(weights, np.float64)},
+            objective=self._objective,
+            mechanism=self._mechanism,
+            neighbours=self._neighbours,
+            private=not self._noise.reproducible,
+        )

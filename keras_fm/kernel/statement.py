@@ -1,0 +1,100 @@
+"""The privacy statement of a ledger: what is proven, claimed, read, when."""
+
+import math
+import re
+
+from keras_fm.kernel.ledger_entry import FLOATING_POINT
+
+_COVERED = (
+    "weights, all checkpoints and everything computed from the releases below"
+)
+_UNCOVERED = (
+    "metrics on private records",
+    "choices made by looking at them",
+    "the number of records where public",
+    "refusals of invalid records",
+)
+_LOW_BITS = "the low-order bits of floating-point noise"
+_SIDE_CHANNELS = "side channels"
+
+
+def text(ledger):
+    """Lines for people; every number is composed from the entries now.
+
+    Args:
+        ledger: a `keras_fm.Ledger`.
+
+    Returns:
+        str.
+    """
+    entries, audits = ledger.entries, ledger.audits
+    lines = ["Privacy statement", "=" * 17, *_summary(ledger, entries)]
+    if any(not e.private for e in entries):
+        lines.append(
+            "NOT PRIVATE: the noise is reproducible from a seed "
+            "(`reproducible_noise`); use it for tests and studies only"
+        )
+    if not entries:
+        lines.append("reads:      none; no private record was read")
+    used = {e.name: ledger.steps_used(e.name) for e in entries}
+    for number, e in enumerate(entries, start=1):
+        lines += [
+            f"[{number}] {e.when}  {e.name}: {e.guarantee}",
+            f"    read:      {e.reads}",
+            f"    mechanism: {e.describe()}",
+            *_steps(e, used),
+            f"    proof:     {e.proof}",
+            *(f"    note:      {note}" for note in e.notes),
+        ]
+    lines += [f"measured:   {when}  {line}" for when, line in audits]
+    if audits:
+        lines.append(
+            "            (lower bounds by an attack: they can refute the "
+            "statement, never prove it)"
+        )
+    return "\n".join(lines)
+
+
+def _steps(entry, used):
+    """What was done with the steps that an entry paid for; of entries of one
+    name the first are used first."""
+    if not entry.steps:
+        return []
+    own = min(entry.steps, used[entry.name])
+    used[entry.name] -= own
+    return [f"    steps:     {entry.steps} paid, {own} used or reserved"]
+
+
+def _summary(ledger, entries):
+    delta = ledger.budget.delta
+    proven = ledger.epsilon()
+    lines = [
+        f"proven:     {_pair(proven, delta)}"
+        + ("" if math.isfinite(proven) else "   (no valid proof)")
+    ]
+    reasons = [e.proof for e in entries if e.guarantee == "claimed"]
+    if reasons:
+        lines += [
+            f"claimed:    {_pair(ledger.claimed_epsilon(), delta)}   (by the "
+            "paper; not a guarantee)",
+            f"why:        {re.sub('^none[.:] ', '', reasons[0])}",
+        ]
+    lines += [
+        f"budget:     {_pair(ledger.budget.epsilon, delta)}",
+        f"neighbours: {ledger.neighbours}",
+        f"unit:       {ledger.unit}",
+    ]
+    if math.isfinite(proven):
+        uncovered = list(_UNCOVERED)
+        if any(e.noise == FLOATING_POINT for e in entries):
+            uncovered.append(_LOW_BITS)
+        uncovered.append(_SIDE_CHANNELS)
+        lines += [
+            f"covered:    {_COVERED}",
+            f"uncovered:  {', '.join(uncovered)}",
+        ]
+    return lines
+
+
+def _pair(epsilon, delta):
+    return f"(epsilon = {epsilon:.6g}, delta = {delta:g})"

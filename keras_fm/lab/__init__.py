@@ -1,0 +1,4 @@
+"""The laboratory: comparisons, reproductions, audits, pages, commands.
+
+Nothing below imports it.
+"""

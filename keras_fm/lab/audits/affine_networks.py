@@ -1,0 +1,108 @@
+"""ILM, and an output layer alone (dPA's head).
+
+ILM is given a batch normalisation after the noisy layer, which takes a shift
+that all records share out again.
+"""
+
+import math
+
+import keras
+import numpy as np
+
+from keras_fm.heads.private_dense import PrivateDense
+from keras_fm.lab.audits import training
+from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
+from keras_fm.papers.batch_standardization import BatchStandardization
+from keras_fm.public.normalization_layer import NormalizationLayer
+
+
+def fit(subject, x, y, classes):
+    """`(model, ledger)`."""
+    model = _build(subject, x.shape[1:], classes)
+    train = training.fit_released
+    if subject.is_published:
+        train = training.fit_perturbed
+    ledger = train(subject, model, x, y)
+    return _view(model), ledger
+
+
+def control(subject, x, y, classes):
+    """The model without privacy."""
+    model = _build(subject, x.shape[1:], classes, unprotected=True)
+    train = training.fit_output_exactly
+    if subject.is_published:
+        train = training.fit_exactly
+    return _view(train(subject, model, x, y))
+
+
+def _build(subject, inputs, classes, unprotected=False):
+    body = _ilm_layers if subject.model == "ilm" else _head_layers
+    return keras.Sequential(
+        [
+            keras.Input(inputs),
+            *body(subject, inputs, unprotected),
+            PrivateDense(classes, unprotected=unprotected, name="output"),
+        ]
+    )
+
+
+def _ilm_layers(subject, inputs, unprotected):
+    del inputs
+    after = {
+        "batch": [keras.layers.BatchNormalization(momentum=0.9)],
+        "minmax": [NormalizationLayer(mode="batch", running=False)],
+        "none": [],
+    }[subject.normalization]
+    return [
+        PerturbedAffine(
+            subject.hidden,
+            noise=subject.noise,
+            unprotected=unprotected,
+            name="affine",
+        ),
+        *after,
+        keras.layers.Activation("relu"),
+        keras.layers.Dense(25, activation="relu"),
+    ]
+
+
+def _head_layers(subject, inputs, unprotected):
+    del unprotected
+    if subject.is_published:
+        return [
+            keras.layers.Dense(subject.hidden, activation="relu"),
+            keras.layers.Dense(25, activation="relu"),
+        ]
+    # Frozen features must be many, or even the control fits no label.
+    return [
+        keras.layers.Dense(
+            16 * subject.hidden,
+            activation="tanh",
+            kernel_initializer=keras.initializers.RandomNormal(
+                stddev=2 / math.sqrt(np.prod(inputs))
+            ),
+            trainable=False,
+        ),
+        keras.layers.UnitNormalization(),
+    ]
+
+
+def _view(model):
+    """How the attack looks at a trained model.
+
+    The noise that shifts all inputs is absent at inference, so moving
+    averages of a batch normalisation do not fit there. The attack takes the
+    statistics of the records that it asks about.
+    """
+    batch = keras.layers.BatchNormalization
+    if not any(isinstance(layer, batch) for layer in model.layers):
+        return model
+    layers = []
+    for layer in model.layers:
+        if isinstance(layer, batch):
+            same = BatchStandardization(momentum=1.0, epsilon=layer.epsilon)
+            same.build(layer.input.shape)
+            same.set_weights(layer.get_weights())
+            layer = same
+        layers.append(layer)
+    return keras.Sequential([keras.Input(model.input_shape[1:]), *layers])

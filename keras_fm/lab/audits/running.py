@@ -1,0 +1,110 @@
+"""One audit of a subject on a data set, and its files."""
+
+import json
+import os
+
+from keras_fm import datasets
+from keras_fm.auditing import audit
+from keras_fm.lab import provenance
+from keras_fm.training import tensorboard_files
+
+
+def load(dataset, records=0):
+    """Flat records in [0, 1], their labels and the number of classes.
+
+    Args:
+        dataset: see `keras_fm.datasets.load`.
+        records: int, only the first so many; 0 for all.
+
+    Returns:
+        tuple `(x, y, classes)`; the number of classes is that of the public
+        data set.
+
+    Raises:
+        ValueError: if it is no data set of images.
+    """
+    loaded = datasets.load(dataset)
+    if not isinstance(loaded, tuple):
+        raise ValueError(f"{dataset!r} is no data set of images.")
+    (x, y), (_, y_test) = loaded
+    classes = int(max(y.max(), y_test.max())) + 1
+    x = x.reshape(len(x), -1)
+    return (x[:records], y[:records], classes) if records else (x, y, classes)
+
+
+def run(
+    subject,
+    dataset="digits",
+    *,
+    train_records=0,
+    canaries=None,
+    design="swap",
+    kind="labels",
+    score="loss",
+    seeds=(0, 1, 2),
+    out=None,
+    tensorboard=None,
+    progress=True,
+    command=None,
+):
+    """Audits a subject on a data set and writes what was found.
+
+    Args:
+        subject: a `Subject`.
+        dataset: see `keras_fm.datasets.load`.
+        train_records: int, only the first so many; 0 for all.
+        canaries, design, kind, score, seeds, progress: see
+            `keras_fm.audit`. `"noise"` canaries are uniform in
+            [0, 1], `"unit"` ones have one pixel of 1.
+        out: folder for `audit.json`, `audit.txt` and `audit.png`; `None`
+            writes nothing.
+        tensorboard: `None`, or a TensorBoard folder.
+        command: `None`, or the command line to write down.
+
+    Returns:
+        An `AuditReport`.
+
+    Raises:
+        ValueError: if an argument is invalid.
+        ImportError: if `tensorboard` is given without TensorFlow; before
+            anything is trained.
+    """
+    if design == "include" and subject.neighbours == "replace_one":
+        raise ValueError(
+            f'design="include" says nothing about {subject.model}, whose '
+            f'statement is for {subject.neighbours}. Use design="swap".'
+        )
+    if tensorboard:
+        tensorboard_files.tensorflow("`--out` writes the report as text.")
+    x, y, classes = load(dataset, train_records)
+    bounds = {
+        "noise": {"low": 0.0, "high": 1.0},
+        "unit": {"bound": 1.0},
+    }.get(kind, {})
+    fit, control = subject.functions(classes)
+    report = audit(
+        fit,
+        (x, y),
+        control=control,
+        classes=classes,
+        canaries=canaries,
+        design=design,
+        kind=kind,
+        score=score,
+        seeds=seeds,
+        progress=progress,
+        **bounds,
+    )
+    if out:
+        os.makedirs(out, exist_ok=True)
+        data = json.loads(report.to_json()) | provenance.record(command)
+        for name, text in (
+            ("audit.txt", report.text()),
+            ("audit.json", json.dumps(data, indent=1)),
+        ):
+            with open(os.path.join(out, name), "w") as f:
+                f.write(text + "\n")
+        report.plot(os.path.join(out, "audit.png"))
+    if tensorboard:
+        report.tensorboard(tensorboard)
+    return report

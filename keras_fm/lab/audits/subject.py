@@ -1,0 +1,146 @@
+"""Which model is audited, in which form, and how it is trained."""
+
+import dataclasses
+
+from keras_fm.kernel import budget as budget_lib
+from keras_fm.kernel import domain
+from keras_fm.lab.audits import (
+    adlm,
+    affine_networks,
+    dpa,
+    dpmac,
+    functional_net,
+    pcdbn,
+)
+
+_BOTH = ("published", "proven")
+# Which guarantees a model has.
+MODELS = {
+    "ilm": ("published",),
+    "head": _BOTH,
+    "adlm": _BOTH,
+    "dpa": _BOTH,
+    "pcdbn": _BOTH,
+    "dpmac": _BOTH,
+    "functional": _BOTH,
+}
+_FAMILIES = {
+    "ilm": affine_networks,
+    "head": affine_networks,
+    "adlm": adlm,
+    "dpa": dpa,
+    "pcdbn": pcdbn,
+    "dpmac": dpmac,
+    "functional": functional_net,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Subject:
+    """One model to audit. Every field is public and fixed in advance.
+
+    Args:
+        model: one of `MODELS`:
+            `ilm`: `PerturbedAffine` - batch normalisation - ReLU - 25 units -
+            `PrivateDense`; `head`: `PrivateDense` on a layer that is trained
+            (published: dPA's head) or frozen (proven); `adlm`:
+            `AdaptiveLaplace`; `dpa`: `DeepPrivateAutoencoder`; `pcdbn`:
+            `PrivateCDBN`; `dpmac`; `functional`: `FunctionalNet`.
+        guarantee: `"published"` or `"proven"`.
+        epsilon: what the private training claims, or may spend.
+        delta: of proven forms and of `dpmac`; the other published claims are
+            pure.
+        hidden: units of the first layer (`functional`, published: 256 public
+            features for each).
+        epochs: of `fit`, where records are trained on in every step.
+        control_epochs: of `control`.
+        batch_size: int, 0 for all records at once.
+        learning_rate: of Adam.
+        normalization: of `ilm`, after its first layer: `"batch"`,
+            `"minmax"` (over the batch) or `"none"`.
+        noise: of `ilm`: `"once"` (the paper) or `"per_step"` (the authors'
+            code).
+
+    Raises:
+        ValueError: if a value is unknown or outside its range.
+    """
+
+    model: str = "ilm"
+    guarantee: str = "published"
+    epsilon: float = 0.3
+    delta: float = 1e-5
+    hidden: int = 64
+    epochs: int = 600
+    control_epochs: int = 600
+    batch_size: int = 0
+    learning_rate: float = 3e-3
+    normalization: str = "batch"
+    noise: str = "once"
+
+    def __post_init__(self):
+        if self.model not in MODELS:
+            raise ValueError(
+                f"`model` must be one of {tuple(MODELS)}. Received: "
+                f"model={self.model!r}"
+            )
+        if self.guarantee not in MODELS[self.model]:
+            raise ValueError(
+                f"`guarantee` of {self.model} must be one of "
+                f"{MODELS[self.model]}. Received: "
+                f"guarantee={self.guarantee!r}"
+            )
+        budget_lib.PrivacyBudget(self.epsilon, self.delta)
+        domain.check_count("hidden", self.hidden)
+        domain.check_count("epochs", self.epochs)
+        domain.check_count("control_epochs", self.control_epochs)
+        if self.batch_size:
+            domain.check_count("batch_size", self.batch_size)
+        domain.check_norm_bound("learning_rate", self.learning_rate)
+        for name, known in (
+            ("normalization", ("batch", "minmax", "none")),
+            ("noise", ("once", "per_step")),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"`{name}` must be one of {known}. Received: "
+                    f"{name}={getattr(self, name)!r}"
+                )
+        if self.model == "dpmac" and self.delta == 0:
+            raise ValueError(
+                "The steps of a DPMAC need a `delta` greater than 0."
+            )
+
+    def functions(self, classes):
+        """`(fit, control)` for `keras_fm.audit`.
+
+        `fit` returns `(model, ledger)`, so that the claim, its relation and
+        its guarantee come from the ledger. `control` does not depend on
+        `epsilon` and `delta`.
+
+        Args:
+            classes: int, the public number of classes.
+        """
+        family = _FAMILIES[self.model]
+
+        def fit(x, y):
+            return family.fit(self, x, y, classes)
+
+        def control(x, y):
+            return family.control(self, x, y, classes)
+
+        return fit, control
+
+    @property
+    def is_published(self):
+        return self.guarantee == "published"
+
+    @property
+    def neighbours(self):
+        """The relation of the claim."""
+        return "add_remove" if self.model == "dpmac" else "replace_one"
+
+    def budget(self):
+        return budget_lib.PrivacyBudget(self.epsilon, self.delta)
+
+    def lot(self, x):
+        return min(self.batch_size or len(x), len(x))

@@ -1,0 +1,216 @@
+"""`keras-fm compare`: one architecture, every way of training it."""
+
+import dataclasses
+import logging
+import os
+import sys
+
+from absl import flags
+
+from keras_fm.lab.commands import command_line
+
+NAME = "compare"
+SUMMARY = "train one architecture in every way, side by side"
+
+WORDS = """Trains one architecture in every way and prints one table.
+
+  keras-fm compare
+      the digits embedded in scikit-learn, offline, in some minutes
+  keras-fm compare --dataset=mnist --features=scattering_strokes --hidden=0 \\
+      --methods=non_private,truncated,proven,dp_sgd_head
+      MNIST on public scattering features with a map fitted on drawn strokes
+  keras-fm compare --epsilons=0.5 --delta=0 --methods=proven
+      pure differential privacy
+  keras-fm compare --spec=experiment.toml --seeds=1
+      settings from a file; flags win
+
+How to read the table:
+  accuracy    test part, mean and standard deviation over seeds
+  claimed     the epsilon that the method's paper asserts (not a guarantee)
+  proven      the epsilon composed from the ledger of what was really read;
+              inf where no valid proof exists
+  neighbours  the relation the numbers refer to; compare only equal ones
+  seconds     median time of one training, features and tuning excluded
+  CPU s       the same, all cores added up
+  MiB         peak memory above the start of the training
+
+Choices: ours follow rules fixed in advance; DP-SGD's rate and steps are chosen
+for each epsilon on a fifth of the training part, without charge to it.
+Noise is fresh in every run, so numbers differ a little between runs. Finished
+runs are kept: a second call with the same settings goes on, or shows them.
+"""
+
+
+def define(values):
+    """Defines the flags in `values`."""
+
+    flags.DEFINE_string(
+        "dataset",
+        "digits",
+        "digits, mnist, fashion_mnist, usps, cifar10, or the path of an "
+        ".npz file with x_train, y_train, x_test, y_test. Files are looked "
+        "up in the folder KERAS_FM_DATA first.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "features",
+        "pixels",
+        "Public feature map under every method: pixels, scattering (wavelet "
+        "scattering, random projection) or scattering_strokes (scattering, "
+        "then a map fitted on drawn pen strokes, no private image).",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "hidden",
+        64,
+        "Units of the affine layer between features and output; 0 leaves "
+        "it out.",
+        flag_values=values,
+    )
+    flags.DEFINE_list(
+        "methods",
+        None,
+        "Comma-separated: non_private, truncated; published, adlm_published, "
+        "dpa_published, pcdbn_published, dpmac_published, "
+        "functional_published; proven, rounds_proven, adlm_proven, "
+        "dpa_proven, pcdbn_proven, dpmac_proven, functional_proven; "
+        "dp_sgd_vectorized, dp_sgd_fast, dp_adam, dp_sgd_head, "
+        "jax_privacy, jax_privacy_head. "
+        "Default: all that the installed packages can run.",
+        flag_values=values,
+    )
+    flags.DEFINE_list(
+        "epsilons", ["0.5", "2", "8"], "Privacy budgets.", flag_values=values
+    )
+    flags.DEFINE_float(
+        "delta",
+        1e-5,
+        "Failure probability, far below one over the number of records; 0 "
+        "asks for pure differential privacy.",
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "neighbours",
+        "add_remove",
+        ["add_remove", "replace_one"],
+        "Neighbouring relation of the proven form and of DP-SGD.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer("seeds", 3, "Repetitions.", flag_values=values)
+    flags.DEFINE_integer(
+        "epochs", 40, "Epochs of the other methods.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "batch_size", 64, "Their batch size.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "train_records",
+        0,
+        "Use only the first so many training records; 0 for all.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "out",
+        "runs/compare",
+        "Folder for table.txt, runs.csv, summary.json, accuracy.png and "
+        "tensorboard/. Empty writes nothing.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "spec",
+        None,
+        "A .toml or .json file with settings named as these flags (and "
+        "learning_rate, dp_sgd). Flags that are given win.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "processes",
+        min(4, os.cpu_count() or 1),
+        "Runs that train side by side; 0 trains in this process. Seconds "
+        "are comparable only within one such number.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "isolated",
+        False,
+        "A process of its own for every run: exact memory, slower.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "fresh",
+        False,
+        "Train again what is kept in the folder runs/ of --out.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "jax_python",
+        None,
+        "Python interpreter of an environment with jax, jax-privacy and "
+        "keras-fm, for the jax_privacy methods.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "progress", True, "Show a progress bar.", flag_values=values
+    )
+
+
+_SPEC_FLAGS = (
+    "dataset",
+    "features",
+    "hidden",
+    "methods",
+    "epsilons",
+    "delta",
+    "neighbours",
+    "seeds",
+    "epochs",
+    "batch_size",
+    "train_records",
+)
+
+
+def _spec(values, experiments):
+    """The comparison that the flags, or a file and flags, describe."""
+    given = {
+        name: values[name].value
+        for name in _SPEC_FLAGS
+        if values[name].present and values[name].value is not None
+    }
+    if "epsilons" in given:
+        given["epsilons"] = command_line.numbers("epsilons", given["epsilons"])
+    if not values.spec:
+        return experiments.Comparison.from_config(given)
+    spec = experiments.Comparison.load(values.spec)
+    return experiments.Comparison.from_config(dataclasses.asdict(spec) | given)
+
+
+def run(values, rest):
+    """Runs the command; returns the exit status."""
+    del rest
+    # Every run builds its own model, which TensorFlow reports as retracing.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    # Heavy imports only once the command line is right.
+    from keras_fm.lab import compare as experiments
+
+    try:
+        outcomes = experiments.run(
+            _spec(values, experiments),
+            out=values.out or None,
+            progress=values.progress,
+            processes=values.processes,
+            isolated=values.isolated,
+            fresh=values.fresh,
+            jax_python=values.jax_python,
+            command=command_line.of(NAME, values),
+        )
+    except experiments.RunFailedError as e:
+        sys.stderr.write(f"keras-fm {NAME}: {e}\n")
+        return 1
+    sys.stdout.write("\n" + experiments.table(outcomes) + "\n")
+    if values.out:
+        sys.stdout.write(
+            f"\nWritten to {values.out}: table.txt, runs.csv, summary.json, "
+            f"accuracy.png; `tensorboard --logdir={values.out}/tensorboard`; "
+            f"`keras-fm report {values.out}` makes one page of it.\n"
+        )
+    return 0

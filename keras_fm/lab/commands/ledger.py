@@ -1,0 +1,51 @@
+"""`keras-fm ledger`: the privacy statement of a ledger in a file."""
+
+import sys
+
+NAME = "ledger"
+SUMMARY = "what a ledger in a file says was spent, and what is left"
+POSITIONAL = "FILE [FILE ...]"
+ALONE = True
+
+WORDS = """Prints the privacy statement of a ledger, composed anew.
+
+  keras-fm ledger privacy.json
+      what was read and released, by which mechanism, with which proof; the
+      epsilon that it adds up to, and what is left of the budget
+
+A FILE is what `PrivateModel(..., ledger="privacy.json")`, `Ledger.open` or
+`Ledger.save` wrote. It is only read. A file is not authenticated: it says
+what its writer wrote.
+
+Several ledgers are several budgets: if they are of the same records, what
+they say adds up.
+"""
+
+
+def define(values):
+    """There are no flags."""
+    del values
+
+
+def run(values, rest):
+    """Runs the command; returns the exit status."""
+    del values
+    if not rest:
+        raise ValueError("name the file of a ledger, such as privacy.json.")
+    from keras_fm.kernel.ledger import Ledger
+
+    parts = []
+    for path in rest:
+        try:
+            ledger = Ledger.load(path)
+        except ValueError as e:
+            raise ValueError(f"{path}: {e}") from e
+        parts.append(
+            f"{path}\n\n{ledger.statement()}\n\nleft:       epsilon = "
+            f"{ledger.remaining():.6g} of {ledger.budget.epsilon:g} at delta "
+            f"{ledger.budget.delta:g}\n"
+        )
+        # Of one id, each file speaks for itself.
+        del ledger
+    sys.stdout.write("\n".join(parts))
+    return 0

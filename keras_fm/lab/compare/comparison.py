@@ -1,0 +1,164 @@
+"""What is compared: one declarative description of an experiment."""
+
+import dataclasses
+import itertools
+
+from keras_fm.kernel import budget as budget_lib
+from keras_fm.kernel import settings_file
+from keras_fm.lab.compare import methods as methods_lib
+from keras_fm.public import features as features_lib
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What is compared. Every field is public and fixed in advance.
+
+    Args:
+        dataset: name or .npz path, see `keras_fm.datasets.load`.
+        features: public feature map, one of `keras_fm.features.FEATURES`.
+        hidden: units of the affine layer; 0 leaves it out.
+        methods: some of `keras_fm.experiments.METHODS`; default: all that
+            the packages at hand can run.
+        epsilons: budgets to train at.
+        delta: float in [0, 1); with 0 the methods that need one are left
+            out.
+        neighbours: relation of proven forms and DP-SGD.
+        seeds: int, repetitions with seeds 0, 1, ... for the initial weights.
+            The noise is always fresh.
+        epochs, batch_size, learning_rate: Adam on the exact, truncated and
+            published losses.
+        dp_sgd: tuple of `DPSGDConfig` keyword dicts to choose from on the
+            validation split; empty for `methods.dp_sgd`'s own grid, which
+            is extended until its best rate is not at an end.
+        train_records: int, use only the first so many training records; 0
+            for all.
+
+    Raises:
+        ValueError: if a value is unknown or outside its range.
+
+    Example:
+
+    >>> spec = Comparison(methods=("non_private", "proven"), epsilons=(1.0,))
+    >>> [job.method for job in spec.jobs()]
+    ['non_private', 'non_private', 'non_private', 'proven', 'proven', 'proven']
+    """
+
+    dataset: str = "digits"
+    features: str = "pixels"
+    hidden: int = 64
+    methods: tuple = ()
+    epsilons: tuple = (0.5, 2.0, 8.0)
+    delta: float = 1e-5
+    neighbours: str = "add_remove"
+    seeds: int = 3
+    epochs: int = 40
+    batch_size: int = 64
+    learning_rate: float = 3e-3
+    dp_sgd: tuple = ()
+    train_records: int = 0
+
+    def __post_init__(self):
+        def put(name, value):  # Frozen, yet lists and defaults are accepted.
+            object.__setattr__(self, name, value)
+
+        for name in ("methods", "epsilons", "dp_sgd"):
+            value = getattr(self, name)
+            if not isinstance(value, (list, tuple)):
+                raise ValueError(
+                    f"`{name}` must be a list. Received: {name}={value!r}"
+                )
+            put(name, tuple(value))
+        put("methods", self.methods or methods_lib.available())
+        known = tuple(methods_lib.METHODS)
+        if not set(self.methods) <= set(known):
+            raise ValueError(
+                f"`methods` must be some of {known}. Received: "
+                f"methods={self.methods}"
+            )
+        features_lib.check(self.features)
+        if not self.epsilons:
+            raise ValueError("`epsilons` must name at least one budget.")
+        for epsilon in self.epsilons:
+            budget_lib.PrivacyBudget(epsilon, self.delta)
+        put("epsilons", tuple(float(e) for e in self.epsilons))
+        budget_lib.Neighbours.of(self.neighbours)
+        if not isinstance(self.dataset, str):
+            raise ValueError(
+                "`dataset` must be a name or the path of an .npz file. "
+                f"Received: dataset={self.dataset!r}"
+            )
+        if not all(isinstance(config, dict) for config in self.dp_sgd):
+            raise ValueError("`dp_sgd` must be a list of tables.")
+        for name, least in (
+            ("seeds", 1),
+            ("epochs", 1),
+            ("batch_size", 1),
+            ("hidden", 0),
+            ("train_records", 0),
+        ):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ValueError(
+                    f"`{name}` must be at least {least}. Received: "
+                    f"{name}={value}"
+                )
+        rate = self.learning_rate
+        if isinstance(rate, bool) or not 0 < float(rate) < float("inf"):
+            raise ValueError(
+                "`learning_rate` must be a positive number. Received: "
+                f"learning_rate={rate}"
+            )
+
+    @classmethod
+    def from_config(cls, config):
+        """The comparison of a dict, such as `dataclasses.asdict` gives.
+
+        Raises:
+            ValueError: if it has unknown names or wrong values.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        if not isinstance(config, dict):
+            raise ValueError("A comparison must be a table of settings.")
+        unknown = sorted(set(config) - set(known))
+        if unknown:
+            raise ValueError(
+                f"A comparison has no {', '.join(map(repr, unknown))}; it "
+                f"may have {', '.join(known)}."
+            )
+        try:
+            return cls(**config)
+        except TypeError as e:
+            raise ValueError(f"A value has the wrong type: {e}") from e
+
+    @classmethod
+    def load(cls, path):
+        """Reads a comparison from a `.toml` or `.json` file.
+
+        Raises:
+            ValueError: if the file is not a comparison.
+            OSError: if it cannot be read.
+        """
+        try:
+            config = settings_file.load(path)
+        except ValueError as e:
+            raise ValueError(f"{path} is no comparison: {e}") from e
+        return cls.from_config(config)
+
+    def jobs(self):
+        """Every `Job` to run; epsilon is `None` without privacy."""
+        for name in self.methods:
+            method = methods_lib.METHODS[name]
+            if method.needs_delta and self.delta == 0:
+                continue
+            epsilons = self.epsilons if method.private else (None,)
+            for epsilon, seed in itertools.product(epsilons, range(self.seeds)):
+                yield Job(name, epsilon, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One training: a method, a budget, a seed."""
+
+    method: str
+    epsilon: float | None
+    seed: int

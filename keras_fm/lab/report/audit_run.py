@@ -1,0 +1,199 @@
+"""What `keras-fm audit` wrote: how much privacy a training cannot have."""
+
+import dataclasses
+
+from keras_fm.auditing.report import NO_POWER, VIOLATED, AuditReport
+from keras_fm.lab.report import checked, figures, parts
+from keras_fm.lab.report.content import (
+    Cell,
+    Column,
+    Detail,
+    Entry,
+    Figure,
+    Run,
+    Standing,
+    Table,
+)
+
+_CAVEATS = (
+    "A lower bound refutes a statement or says nothing. An audit never proves "
+    "privacy: a stronger attack may show more.",
+    "The control is the same network, trained without privacy on the same "
+    "canaries. Where it shows no more than the statement, the attack has no "
+    "power.",
+    "No bound can be above the ceiling: more canaries raise it.",
+)
+_CLAIM = {"claimed": Standing.CLAIMED, "proven": Standing.PROVEN}
+_VERDICTS = {VIOLATED: Standing.VIOLATED, NO_POWER: Standing.NO_POWER}
+_NUMBERS = {
+    "": ("ceiling", "canaries", "records"),
+    "claim": ("epsilon", "delta"),
+}
+
+
+def read(folder):
+    """Reads a folder of `keras-fm audit`; the verdict is derived again.
+
+    Raises:
+        ValueError: if a file of it is broken.
+    """
+    summary = checked.read_json(folder, "audit.json")
+    report = _report(folder, summary)
+    claim = report.claim
+    verdict = _VERDICTS.get(report.verdict, Standing.NOT_REFUTED)
+    command = summary.text("command")
+    stated = (
+        f"{claim.guarantee} epsilon {claim.epsilon:.6g}, delta "
+        f"{claim.delta:g}, {_text(claim.neighbours)}"
+    )
+    return Run(
+        kind="audit",
+        title=f"Audit of a {claim.guarantee} epsilon {claim.epsilon:.4g}",
+        lead=(
+            f"{report.canaries} canaries were planted, and their coins "
+            "guessed from what was trained: with 95 % confidence the "
+            f"training has at least epsilon {report.bound:.3f}."
+        ),
+        standing=verdict,
+        facts=parts.known(
+            [
+                ("Statement", stated),
+                ("Verdict", verdict.value),
+                ("Lower bound", f"{report.bound:.3f} (95 % confidence)"),
+                ("Control", f"{report.control_bound:.3f} (without privacy)"),
+                ("Ceiling", f"{report.ceiling:.3f}"),
+                ("Relation", _text(claim.neighbours)),
+                ("Run", parts.when(summary)),
+            ]
+        ),
+        caveats=(*_CAVEATS, *map(_text, report.remarks())),
+        figures=(_figure(report),),
+        tables=(_table(report),),
+        details=(
+            Detail(
+                title="The statement that was audited",
+                standing=_CLAIM[claim.guarantee],
+                statement=_text(report.text()),
+                is_aligned=True,
+            ),
+        ),
+        command=command,
+        is_recorded=bool(command),
+        setting=parts.known(
+            [
+                ("run", parts.when(summary)),
+                ("canaries", f"{report.canaries} of {report.records} records"),
+                ("kind, design", f"{report.kind}, {report.design}"),
+                ("score", _text(report.score)),
+                ("seeds", ", ".join(str(r.seed) for r in report.runs)),
+                ("noise", "fresh; no seed reproduces it"),
+                *parts.versions(summary),
+            ]
+        ),
+    )
+
+
+def _text(value):
+    return checked.clean(str(value))
+
+
+def _report(folder, summary):
+    """The `AuditReport`, with every number that is used checked."""
+    fields = summary.fields("report")
+    for where, names in _NUMBERS.items():
+        part = fields.fields(where) if where else fields
+        for name in names:
+            if not checked.finite(part.number(name, 0)):
+                raise ValueError(f"{name!r} of audit.json is missing.")
+    for run in fields.list_of_fields("runs"):
+        for name in ("seconds", "control_seconds", "seed"):
+            if not checked.finite(run.number(name, 0)):
+                raise ValueError(f"`{name}` of {run.where} is missing.")
+    text = checked.read_text(folder, "audit.json")
+    try:
+        report = AuditReport.from_json(text)
+        # Whatever else is of the wrong type shows when it is put in words.
+        report.text()
+    except (OverflowError, TypeError) as e:
+        raise ValueError(f"audit.json is broken: {e}.") from e
+    if str(report.claim.guarantee) not in _CLAIM:
+        raise ValueError("`guarantee` of audit.json must be claimed or proven.")
+    return dataclasses.replace(
+        report, kind=_text(report.kind), design=_text(report.design)
+    )
+
+
+def _table(report):
+    return Table(
+        caption="All runs, each at 95 % by itself",
+        columns=(
+            Column(title="seed"),
+            Column(title="lower bound", hint="of the audited training"),
+            Column(title="right of guessed", is_number=False),
+            Column(title="control", hint="the same without privacy"),
+            Column(title="right of guessed, control", is_number=False),
+            Column(title="seconds"),
+            Column(title="seconds, control"),
+        ),
+        rows=tuple(
+            (
+                Cell(text=str(run.seed), key=float(run.seed)),
+                parts.number(run.bound.epsilon, ".3f"),
+                parts.words(_guesses(run.bound)),
+                parts.number(run.control.epsilon, ".3f"),
+                parts.words(_guesses(run.control)),
+                parts.number(float(run.seconds), ".1f"),
+                parts.number(float(run.control_seconds), ".1f"),
+            )
+            for run in report.runs
+        ),
+    )
+
+
+def _guesses(bound):
+    return _text(f"{bound.correct} of {bound.guesses}")
+
+
+def _figure(report):
+    claim = report.claim
+    return Figure(
+        caption=(
+            "Lower bounds on epsilon, every bar at the confidence that makes "
+            "95 % of all seeds together."
+        ),
+        alt=(
+            f"Largest bound {report.bound:.3f}, control "
+            f"{report.control_bound:.3f}, stated epsilon {claim.epsilon:.4g}, "
+            f"ceiling {report.ceiling:.3f}."
+        ),
+        svg=figures.draw_bars(
+            [
+                (r.control_corrected.epsilon, r.corrected.epsilon)
+                for r in report.runs
+            ],
+            [f"seed {int(r.seed)}" for r in report.runs],
+            [(claim.epsilon, 4, "-"), (report.ceiling, 7, "--")],
+            y_label="lower bound on epsilon",
+        ),
+        legend=(
+            Entry(label="audited training", standing=None, swatch=_BLOCKS[0]),
+            Entry(
+                label="the same without privacy (control)",
+                standing=None,
+                swatch=_BLOCKS[1],
+            ),
+            Entry(
+                label="stated epsilon",
+                standing=_CLAIM[claim.guarantee],
+                swatch=figures.rule(4),
+            ),
+            Entry(
+                label="ceiling: all guesses right",
+                standing=None,
+                swatch=figures.rule(7, "5 3"),
+            ),
+        ),
+    )
+
+
+_BLOCKS = figures.block(0), figures.block(7)

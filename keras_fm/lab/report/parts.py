@@ -1,0 +1,113 @@
+"""Pieces that the pages of several kinds of run share."""
+
+import base64
+import re
+
+from keras_fm.lab.report import checked, figures
+from keras_fm.lab.report.content import Cell, Entry, Figure
+
+NOTHING = "–"
+_TIME = re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00")
+
+
+def plain(value, spec=".4g", unit=""):
+    """A number as text, "" without one."""
+    return "" if value is None else f"{value:{spec}}{unit}"
+
+
+def number(value, spec=".4g"):
+    """A cell with a number, or a dash."""
+    if value is None or value != value:
+        return Cell(text=NOTHING, is_quiet=True)
+    return Cell(text=f"{value:{spec}}", key=value)
+
+
+def words(text):
+    """A cell with text, or a dash."""
+    return Cell(text=text or NOTHING, is_quiet=not text)
+
+
+def known(facts):
+    """Those (name, value) that say something."""
+    return tuple((name, value) for name, value in facts if value)
+
+
+def some(*values):
+    """Those that are there."""
+    return tuple(value for value in values if value is not None)
+
+
+def versions(summary):
+    """What the run recorded of its packages, as facts."""
+    found = dict(summary.fields("versions").words())
+    backend = found.pop("backend", "") or summary.text("backend")
+    packages = ", ".join(f"{k} {v}" for k, v in found.items())
+    return [("Keras backend", backend), ("versions", packages)]
+
+
+def when(summary):
+    """When the run was made: as recorded, or the earliest time in its
+    privacy statements; "" without either."""
+    found = summary.text("when")
+    if not found:
+        times = [
+            time
+            for _, text in summary.fields("statements").words()
+            for time in _TIME.findall(text)
+        ]
+        found = min(times, default="")
+    if _TIME.fullmatch(found):
+        found = found.replace("T", " ").removesuffix("+00:00") + " UTC"
+    return found
+
+
+def png_figure(folder, name, *, caption, alt):
+    """The picture that a run left, or `None`.
+
+    Raises:
+        ValueError: if it is no PNG.
+    """
+    if not checked.has(folder, name):
+        return None
+    content = checked.read_bytes(folder, name)
+    width, height = checked.png_size(content, name)
+    data = base64.b64encode(content).decode("ascii")
+    return Figure(
+        caption=caption,
+        alt=alt,
+        png=f"data:image/png;base64,{data}",
+        width=width,
+        height=height,
+    )
+
+
+def line_figure(folder, fallback, lines, *, caption, alt, **axes):
+    """Lines drawn as SVG; the run's own picture where none can be.
+
+    Args:
+        folder, fallback: the run, and the name of its picture.
+        lines: list of (label, `figures.Line`).
+        caption, alt: str.
+        **axes: see `figures.draw_lines`.
+    """
+    log_y = axes.get("log_y", False)
+    shown = [
+        (label, found[0])
+        for label, line in lines
+        if (found := figures.drawable([line], log_y))
+    ]
+    if not shown:
+        return png_figure(folder, fallback, caption=caption, alt=alt)
+    return Figure(
+        caption=caption,
+        alt=alt,
+        svg=figures.draw_lines([line for _, line in shown], **axes),
+        legend=tuple(
+            Entry(
+                label=label,
+                standing=line.standing,
+                swatch=figures.swatch(line),
+            )
+            for label, line in shown
+        ),
+    )

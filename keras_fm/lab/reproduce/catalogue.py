@@ -1,0 +1,83 @@
+"""The named experiments of the five papers, and how they are found."""
+
+import difflib
+
+from keras_fm.lab.reproduce import (
+    adlm,
+    dpa,
+    dpmac,
+    facts,
+    functional_net,
+    pcdbn,
+)
+
+EXPERIMENTS = tuple(
+    experiment
+    for paper in (dpa, pcdbn, functional_net, adlm, dpmac)
+    for experiment in paper.EXPERIMENTS
+)
+
+
+class UnknownExperimentError(ValueError):
+    """A name that is neither a paper, an experiment nor an alias."""
+
+
+def find(names):
+    """Experiments of some names, each once, in the order of the catalogue.
+
+    Args:
+        names: papers (`"adlm"`), experiments (`"adlm:mnist"`) or figures of
+            a paper (`"adlm:figure-4"`), where their number is known. A
+            figure of several panels is several experiments.
+
+    Raises:
+        UnknownExperimentError: naming what comes near.
+
+    Example:
+
+    >>> [e.name for e in find(["adlm:figure-4"])]
+    ['adlm:mnist', 'adlm:mnist-epochs']
+    """
+    found = []
+    for name in names:
+        wanted = str(name).strip().lower()
+        mine = [
+            e for e in EXPERIMENTS if wanted in (e.name, e.paper, *e.aliases)
+        ]
+        if not mine:
+            raise UnknownExperimentError(_unknown(name, wanted))
+        found += mine
+    return tuple(e for e in EXPERIMENTS if e in found)
+
+
+def _unknown(name, wanted):
+    known = [*facts.papers(), *(e.name for e in EXPERIMENTS)]
+    known += [a for e in EXPERIMENTS for a in e.aliases]
+    paper = wanted.split(":")[0]
+    near = difflib.get_close_matches(wanted, known, n=6, cutoff=0.5)
+    near += [k for k in known if k.split(":")[0] == paper]
+    near = list(dict.fromkeys(near)) or list(facts.papers())
+    return f"Unknown experiment {name!r}. Near it are: {', '.join(near)}."
+
+
+def table():
+    """The catalogue as text, one line for each experiment."""
+    lines = [
+        f"{'experiment':32} {'data':22} {'minutes':>7} {'numbers':>7}  what",
+    ]
+    lines.append("-" * 100)
+    for experiment in EXPERIMENTS:
+        names = [a.split(":")[1] for a in experiment.aliases]
+        what = experiment.title
+        if names:
+            what += f" ({', '.join(names)})"
+        lines.append(
+            f"{experiment.name:32} {experiment.small.get('data', '-'):22} "
+            f"{experiment.minutes:>7g} {len(experiment.facts):>7}  {what}"
+        )
+    lines += [
+        "",
+        "minutes: of the small form, on two cores. numbers: what the paper",
+        "prints for it.",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,31 @@
+"""Private layers, and public feature layers to put before them."""
+
+from keras_fm.heads.private_dense import PrivateDense
+from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
+from keras_fm.papers.adlm.perturbed_conv2d import PerturbedConv2D
+from keras_fm.papers.adlm.relevance_scaling import RelevanceScaling
+from keras_fm.papers.dpa.private_encoder import PrivateEncoder
+from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
+from keras_fm.private_maps.dp_pca import DPPCA
+from keras_fm.public.discriminant_projection import DiscriminantProjection
+from keras_fm.public.local_response_normalization import (
+    LocalResponseNormalization,
+)
+from keras_fm.public.normalization_layer import NormalizationLayer
+from keras_fm.public.random_features import RandomFeatures
+from keras_fm.public.scattering import Scattering2D
+
+__all__ = [
+    "ChebyshevCRBM",
+    "DPPCA",
+    "DiscriminantProjection",
+    "LocalResponseNormalization",
+    "NormalizationLayer",
+    "PerturbedAffine",
+    "PerturbedConv2D",
+    "PrivateDense",
+    "PrivateEncoder",
+    "RandomFeatures",
+    "RelevanceScaling",
+    "Scattering2D",
+]

@@ -1,0 +1,6 @@
+"""Polynomial losses."""
+
+from keras_fm.heads.taylor_cross_entropy import TaylorCrossEntropy
+from keras_fm.papers.dpa.perturbed_reconstruction import PerturbedReconstruction
+
+__all__ = ["PerturbedReconstruction", "TaylorCrossEntropy"]

@@ -1,0 +1,1 @@
+"""The five papers, a room each: query, layer, published form, model."""

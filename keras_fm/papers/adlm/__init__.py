@@ -1,0 +1,1 @@
+"""AdLM: noise on a network's input, by relevance (Phan et al. 2017)."""

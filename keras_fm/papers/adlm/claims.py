@@ -1,0 +1,110 @@
+"""AdLM's own noise scales: claimed, never proven."""
+
+import math
+
+import numpy as np
+
+from keras_fm.parts.step import replace_one_factor
+
+AFFINE_REASON = (
+    "none. The paper's proof treats the sum of the batch's inputs as the "
+    "release, while the network consumes each input plus one shared vector "
+    "through nonlinear layers; see docs/guarantees.md"
+)
+
+RELEVANCE_REASON = (
+    "none. The network whose relevance is averaged was itself trained on "
+    "the private records without noise; see docs/guarantees.md"
+)
+
+# Where the paper's text and its authors' code count differently.
+SENSITIVITY_FORMS = ("paper", "patch")
+
+
+def relevance_sensitivity(features, records, *, neighbours):
+    """AdLM's Delta_R = 2 d / |D| of the average relevance.
+
+    L1 norm, every record's relevance min-max normalised to [0, 1]^d, as
+    printed (Phan et al. 2017, Lemma 2); half of it for add_remove.
+
+    Example:
+
+    >>> round(relevance_sensitivity(784, 60_000, neighbours="replace_one"), 9)
+    0.026133333
+    """
+    return 2.0 * features / records * replace_one_factor(neighbours)
+
+
+def affine_sensitivity(units, inputs, *, neighbours):
+    """AdLM's Delta_h0 = 2 |h0| d for a first layer of `units` and `inputs`.
+
+    L1 norm, inputs in [0, 1]^d, as printed (Phan et al. 2017, Lemma 4);
+    half of it for add_remove.
+
+    Example:
+
+    >>> affine_sensitivity(32, 784, neighbours="replace_one")
+    50176.0
+    """
+    return 2.0 * units * inputs * replace_one_factor(neighbours)
+
+
+def convolution_sensitivity(
+    *, form, filters, positions, patch, inputs, neighbours
+):
+    """Delta_h0 of a convolutional first layer.
+
+    * `"paper"`: 2 |h0| d with |h0| = filters x positions neurons and d
+      inputs, as printed.
+    * `"patch"`: 2 x positions x patch, as the authors' code computes it
+      (2 * 14 * 14 * 25 for MNIST, 2 * 10 * 10 * 9 * 3 for CIFAR-10).
+
+    Args:
+        form: `"paper"` or `"patch"`.
+        filters: number of feature maps.
+        positions: height x width of one feature map.
+        patch: entries of one filter, input channels included.
+        inputs: entries of one record.
+        neighbours: the papers' `"replace_one"`; half for `"add_remove"`.
+
+    Example:
+
+    >>> convolution_sensitivity(
+    ...     form="patch", filters=32, positions=196, patch=25, inputs=784,
+    ...     neighbours="replace_one",
+    ... )
+    9800.0
+    """
+    if form == "paper":
+        return affine_sensitivity(
+            filters * positions, inputs, neighbours=neighbours
+        )
+    return 2.0 * positions * patch * replace_one_factor(neighbours)
+
+
+def normalised_relevance(relevance):
+    """Each row min-max normalised to [0, 1] (AdLM Eq. 7); a constant row
+    becomes zero."""
+    rows = np.asarray(relevance, np.float64)
+    low = rows.min(axis=1, keepdims=True)
+    spread = rows.max(axis=1, keepdims=True) - low
+    return np.where(spread > 0, (rows - low) / np.where(spread, spread, 1), 0.0)
+
+
+def adaptive_epsilons(relevance, epsilon, floor):
+    """eps_j = beta_j eps2 with beta_j = d |R_j| / sum |R| (AdLM line 6).
+
+    Args:
+        relevance: noisy average relevance R, of any shape with d entries.
+        epsilon: eps2, the budget of the first layer.
+        floor: float > 0; a smaller |R_j| counts as this much, since a
+            feature with eps_j = 0 would need infinite noise (the authors'
+            code uses 1e-5).
+
+    Example:
+
+    >>> adaptive_epsilons(np.array([0.3, -0.1]), 1.0, floor=1e-5)
+    array([1.5, 0.5])
+    """
+    size = np.maximum(np.abs(np.asarray(relevance, np.float64)), floor)
+    return epsilon * size * (size.size / math.fsum(size.ravel()))

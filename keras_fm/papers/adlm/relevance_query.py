@@ -1,0 +1,220 @@
+"""Average relevance of every feature, as a function of one statistic.
+
+A record's relevance vector r_i (layer-wise relevance of a model that is
+public or an earlier release) is made nonnegative and brought to norm 1, so
+that every record counts the same:
+
+    sum_i |r_i| / || |r_i| ||.
+
+That sum is all that is read (AdLM step 1 with a norm in the place of the
+min-max normalisation, which bounds no sum better than d). The proofs of the
+sensitivities are in docs/proofs/relevance.md.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from keras_fm.kernel import budget as budget_lib
+from keras_fm.kernel import domain
+from keras_fm.kernel import sums as summation
+from keras_fm.kernel.noisy_statistics import Release, released_as
+
+BALLS = ("l1", "l2")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RelevanceQuery:
+    """The summed relevance of `num_features` features.
+
+    Args:
+        num_features: int d.
+        ball: norm that every record's relevance is brought to 1 in, `"l2"`
+            (for Gaussian noise) or `"l1"` (for Laplace noise).
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> objective = RelevanceQuery(num_features=8, ball="l1")
+    >>> objective.sensitivity("l1", neighbours="add_remove")
+    1.0
+    """
+
+    num_features: int
+    ball: str = "l2"
+
+    names = ("relevance",)
+    proof = "docs/proofs/relevance.md"
+
+    def __post_init__(self):
+        count = domain.check_count("num_features", self.num_features)
+        object.__setattr__(self, "num_features", count)
+        if self.ball not in BALLS:
+            raise ValueError(
+                f"`ball` must be one of {BALLS}. Received: ball={self.ball!r}"
+            )
+
+    # Statistics ----------------------------------------------------------
+
+    @property
+    def reads(self):
+        """What a release of this objective reads, in words."""
+        norm = "L1" if self.ball == "l1" else "L2"
+        return (
+            f"sum of the records' relevance vectors ({self.num_features}), "
+            f"each nonnegative with {norm} norm 1, once"
+        )
+
+    def zero(self):
+        """Statistics of no record: `(sum,)`, float64."""
+        return (np.zeros(self.num_features),)
+
+    # Bound on what one record adds to an entry.
+    entry_bounds = (1.0,)
+
+    def num_records(self, relevance):
+        """How many records a batch holds."""
+        return len(relevance)
+
+    def accumulate(self, statistics, relevance, clip=False):
+        """Statistics with a batch added.
+
+        Args:
+            statistics: what `zero()` or an earlier call returned.
+            relevance: `(n, d)`, any sign and length; a row of zeros counts
+                as zero.
+            clip: ignored; rows are always brought to norm 1.
+
+        Raises:
+            ValueError: on NaN or a wrong shape.
+        """
+        rows = self.normalised(relevance)
+        (batch,) = summation.total(
+            (rows[part].sum(axis=0),) for part in summation.chunks(len(rows))
+        )
+        return (statistics[0] + batch,)
+
+    def normalised(self, relevance):
+        """Rows as they are summed: nonnegative, of norm 1 or 0, float64."""
+        rows = np.abs(np.asarray(relevance, dtype=np.float64))
+        if rows.ndim != 2 or rows.shape[1] != self.num_features:
+            raise ValueError(
+                f"Relevance must have shape (records, {self.num_features}). "
+                f"Received: shape={np.shape(relevance)}"
+            )
+        largest = rows.max(axis=1, initial=0.0)
+        if not np.all(np.isfinite(largest)):
+            raise ValueError(
+                "Relevance must be finite: at least one record has a NaN or "
+                "infinite relevance."
+            )
+        # First by the largest entry, so that squares neither over- nor
+        # underflow; then inside the ball by more than norms are wrong.
+        rows /= np.where(largest > 0, largest, 1.0)[:, None]
+        norms = summation.lengths(rows, self.ball)
+        norms = np.where(norms > 0, norms, 1.0) * (1 + 1e-14)
+        return rows / norms[:, None]
+
+    # Sensitivity ---------------------------------------------------------
+
+    def sensitivity(self, norm, *, neighbours):
+        """Sensitivity of the sum, for rows in the nonnegative unit ball.
+
+        ======== ==== ========== ============
+        ball     norm add_remove replace_one
+        ======== ==== ========== ============
+        `"l1"`   L1   1          2
+        `"l1"`   L2   1          sqrt(2)
+        `"l2"`   L1   sqrt(d)    sqrt(2 d)
+        `"l2"`   L2   1          sqrt(2)
+        ======== ==== ========== ============
+
+        and 1 for d = 1. docs/proofs/relevance.md, proposition 1.
+
+        Args:
+            norm: `"l1"` or `"l2"`.
+            neighbours: `"add_remove"` or `"replace_one"`.
+        """
+        if norm not in BALLS:
+            raise ValueError(
+                f"`norm` must be one of {BALLS}. Received: norm={norm!r}"
+            )
+        relation = budget_lib.Neighbours.of(neighbours)
+        replace = relation is budget_lib.Neighbours.REPLACE_ONE
+        d = self.num_features
+        if d == 1:
+            return 1.0
+        if norm == "l2":
+            return math.sqrt(2) if replace else 1.0
+        if self.ball == "l1":
+            return 2.0 if replace else 1.0
+        return math.sqrt(2 * d if replace else d)
+
+    def rounding_error(self, norm):
+        """How far the computed sum may be from that of real numbers, see
+        `summation.error_bound`."""
+        return summation.error_bound(
+            self.sensitivity(norm, neighbours="add_remove")
+        )
+
+    # The vector a mechanism perturbs -------------------------------------
+
+    @property
+    def size(self):
+        """Length of the released vector."""
+        return self.num_features
+
+    @property
+    def shapes(self):
+        return ((self.num_features,),)
+
+    def pack(self, statistics, norm):
+        return np.array(statistics[0], dtype=np.float64)
+
+    def unpack(self, vector, norm):
+        return (np.array(vector, dtype=np.float64),)
+
+    def expected_squared_error(self, mechanism):
+        """Expected squared error of the sum under `mechanism`."""
+        return self.size * mechanism.coordinate_variance(self.size)
+
+    # Post-processing -----------------------------------------------------
+
+    @staticmethod
+    def shares(relevance, floor):
+        """beta_j = d R_j / sum R (AdLM Algorithm 1, line 6), mean 1.
+
+        Args:
+            relevance: `(d,)` noisy relevances.
+            floor: smaller ones count as this much (> 0): noise must not
+                make a share zero or negative.
+
+        Example:
+
+        >>> RelevanceQuery.shares(np.array([3.0, 1.0, -2.0]), 0.5)
+        array([2.        , 0.66666667, 0.33333333])
+        """
+        raised = np.maximum(np.asarray(relevance, np.float64), floor)
+        return raised * (raised.size / raised.sum())
+
+    def config(self):
+        return dataclasses.asdict(self)
+
+
+@released_as(RelevanceQuery)
+class RelevanceRelease(Release):
+    """A released `RelevanceQuery`: the summed relevance plus noise."""
+
+    def shares(self):
+        """beta_j, mean 1, with the noise's standard deviation as floor:
+        a rule from public numbers only.
+
+        Returns:
+            `(d,)` array, all entries greater than 0.
+        """
+        objective = self.objective
+        floor = math.sqrt(self.mechanism.coordinate_variance(objective.size))
+        return objective.shares(self.statistics["relevance"], floor)

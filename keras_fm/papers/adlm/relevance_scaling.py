@@ -1,0 +1,196 @@
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.papers.adlm.relevance_query import RelevanceQuery
+from keras_fm.parts.private_part import ReleasedLayer
+from keras_fm.parts.step import Step
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class RelevanceScaling(ReleasedLayer):
+    """Scales every feature by its released relevance.
+
+    The proven form of AdLM's "less noise where the relevance is larger":
+    noise of the release is the same in every coordinate, so a feature that
+    takes more of a record's unit norm is read more precisely. The layer
+    multiplies feature j by
+
+        (1 + s (beta_j - 1))^power,   beta_j = d R_j / sum R,
+
+    with R the noisy average relevance and s in [0, 1] how much of the first
+    model is signal and not noise, estimated from its release (1 with
+    `shrink=False`). `keras_fm.callbacks.PrivateModel`
+    releases a first model and its relevance at this layer's input, sets the
+    scales, and then releases the model that is kept; all three are charged.
+    Put `NormalizationLayer` after it: the scaled record must be in the unit
+    ball again. Until then, and without the callback, the scales are 1.
+
+    Args:
+        power: number >= 0; 0 changes nothing.
+        shrink: whether shares are drawn towards 1 where the first model is
+            mostly noise, so that its accidents do not rule.
+
+    Input and output shape: `(batch, ...)`, of a known record shape.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> layer = RelevanceScaling()
+    >>> y = layer(np.ones((1, 2)))
+    >>> layer.set_shares(np.array([1.5, 0.5]))
+    """
+
+    relevance_rule = "same_entry"
+
+    def __init__(
+        self, power: float = 1.0, shrink: bool = True, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        if not (math.isfinite(power) and power >= 0):
+            raise ValueError(
+                "`power` must be a finite number of at least 0. Received: "
+                f"power={power}"
+            )
+        self.power, self.shrink = float(power), bool(shrink)
+        # Shares as released, of one record's shape, once they are.
+        self.relevance = None
+
+    def build(self, input_shape):
+        self.scale = self.add_weight(
+            name="scale",
+            shape=input_shape[1:],
+            initializer="ones",
+            trainable=False,
+        )
+
+    def set_shares(self, shares, signal_share=1.0):
+        """Sets the scales from released relevance shares.
+
+        Args:
+            shares: one record's shape, all > 0, mean 1.
+            signal_share: s in [0, 1]; not used with `shrink=False`.
+
+        Raises:
+            ValueError: if the shape is wrong, a share is not > 0, or
+                `signal_share` is outside [0, 1].
+        """
+        shares = np.asarray(shares, np.float64)
+        if shares.shape != tuple(self.scale.shape):
+            raise ValueError(
+                f"Shares must have shape {tuple(self.scale.shape)}. "
+                f"Received: {shares.shape}"
+            )
+        if not np.all(np.isfinite(shares) & (shares > 0)):
+            raise ValueError("Shares must be finite and greater than 0.")
+        if not 0 <= signal_share <= 1:
+            raise ValueError(
+                "`signal_share` must be between 0 and 1. Received: "
+                f"signal_share={signal_share}"
+            )
+        if self.shrink:
+            shares = 1 + signal_share * (shares - 1)
+        self.scale.assign(shares**self.power)
+
+    def reset(self):
+        """Sets all scales back to 1."""
+        self.scale.assign(np.ones(self.scale.shape))
+
+    # Its releases, before that of the output layer -------------------------
+
+    # Files of version 0.1.0 hold no ledger of the scales.
+    optional = True
+
+    def check_trains(self):
+        if self.was_lost:
+            super().check_trains()
+
+    def release_names(self):
+        return [f"{self.name} (first model)", f"{self.name} (relevance)"]
+
+    def default_shares(self, alike):
+        # The model that is kept has the rest, 0.7.
+        return [0.2, 0.1]
+
+    def public_fact(self):
+        return f"scales of layer '{self.name}': from the released relevance"
+
+    def steps(self, reading):
+        """A first model of the output layer, and its relevance here."""
+        first, second = self.release_names()
+        head, ball = reading.top, "l1"
+        if reading.ledger.budget.delta > 0:
+            ball = "l2"
+        if head is None or reading.others_than(self):
+            raise ValueError(
+                "A model can have PrivateEncoder, ChebyshevCRBM and DPPCA "
+                "layers or a RelevanceScaling layer, not both, and needs a "
+                "PrivateDense on top of it."
+            )
+        here = f"layer '{self.name}'"
+        reading.check_by_record(here)
+        if head.rounds is not None:
+            raise ValueError(
+                f"`rounds` of layer '{head.name}' and {here} exclude each "
+                "other."
+            )
+        state = {}
+
+        def read_first():
+            self.reset()
+            return reading.labelled(head)
+
+        def learn_first(release):
+            state["share"] = release.signal_share()
+            state["weights"] = head.get_weights()
+            minimiser = release.minimise(reading.ridge_factor)[1]
+            head.set_augmented_weights(minimiser)
+
+        def read_relevance():
+            try:
+                for found, rows in reading.relevance_at(self):
+                    yield (found.reshape(len(found), -1)[rows],)
+            finally:
+                head.set_weights(state["weights"])
+
+        def learn_relevance(release):
+            self.relevance = release.shares().reshape(self.scale.shape)
+            self.set_shares(self.relevance, state["share"])
+            reading.keep(self, release)
+
+        return [
+            Step(
+                name=first,
+                objective=head.objective(**reading.privacy_unit),
+                clip=head.clip,
+                read=read_first,
+                learn=learn_first,
+            ),
+            Step(
+                name=second,
+                objective=RelevanceQuery(
+                    num_features=math.prod(self.scale.shape), ball=ball
+                ),
+                clip=head.clip,
+                read=read_relevance,
+                learn=learn_relevance,
+            ),
+        ]
+
+    def call(self, inputs):
+        return inputs * ops.cast(self.scale, inputs.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "power": self.power,
+            "shrink": self.shrink,
+        }

@@ -1,0 +1,1 @@
+"""dPA: the deep private auto-encoder (Phan et al. 2016)."""

@@ -1,0 +1,90 @@
+import keras
+
+from keras_fm.datasets.behavior_windows import column_range
+from keras_fm.papers.dpa.deep_private_autoencoder import DeepPrivateAutoencoder
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class BehaviorAutoencoder(DeepPrivateAutoencoder):
+    """dPAH: prediction of a person's behaviour from a window of records.
+
+    Phan, Wang, Wu and Dou, AAAI 2016. A record is one (user, time) window:
+    the attributes now, those of the N time steps before (self-motivation),
+    the friends' influence `sum psi_t(v, u) / |F_u|` and environmental
+    events; `keras_fm.datasets.HealthNetwork.windows` makes them. The code of
+    the first auto-encoder is
+
+        h_t = sigmoid(W^T x_t + sum_k A_k^T x_{t-k} + eta^T social + ...)
+
+    and its decoder reconstructs the attributes now: the others condition
+    the code. (The paper has one eta for each user; here every unit has its
+    own, and users share them.) The output is one logit: does the behaviour
+    happen?
+
+    Args:
+        columns: dict of slices or `(start, stop)` pairs; `"present"` is what
+            is reconstructed.
+        bounds: public `(low, high)` of the window's features.
+        hidden: units of the encoders; the paper has (200, 200).
+        units, guarantee and others: see `DeepPrivateAutoencoder`.
+
+    Input shape: `(batch, features)`. Output shape: `(batch, units)`.
+
+    Raises:
+        ValueError: if `columns` has no `"present"` part.
+
+    Example:
+
+    ```python
+    train, test = fm.datasets.load("health_network").windows().split(0.8)
+    model = fm.models.BehaviorAutoencoder.of(train)
+    model.compile("adam", fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
+    private = fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(1.0, 1e-6),
+        data=(train.x, train.y),
+        notes=(train.note,),
+    )
+    model.fit(train.x, train.y, callbacks=[private])
+    ```
+    """
+
+    def __init__(
+        self,
+        input_shape,
+        columns,
+        bounds,
+        hidden=(100,),
+        units=1,
+        guarantee="proven",
+        **kwargs,
+    ):
+        if "present" not in columns:
+            raise ValueError(
+                "`columns` must say which features are `present`. Received: "
+                f"columns={sorted(columns)}"
+            )
+        columns = {name: column_range(part) for name, part in columns.items()}
+        kwargs.pop("visible", None)
+        super().__init__(
+            input_shape,
+            hidden=hidden,
+            units=units,
+            guarantee=guarantee,
+            bounds=bounds,
+            visible=columns["present"],
+            **kwargs,
+        )
+        self._columns = columns
+
+    @classmethod
+    def of(cls, windows, **kwargs):
+        """A model for these `keras_fm.datasets.Windows`."""
+        return cls(
+            windows.x.shape[1:],
+            windows.columns,
+            (windows.low, windows.high),
+            **kwargs,
+        )
+
+    def get_config(self):
+        return {**super().get_config(), "columns": self._columns}

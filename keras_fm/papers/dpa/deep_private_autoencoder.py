@@ -1,0 +1,462 @@
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.heads.private_dense import PrivateDense
+from keras_fm.kernel import domain
+from keras_fm.papers.dpa.perturbed_reconstruction import (
+    PerturbedReconstruction,
+)
+from keras_fm.papers.dpa.private_encoder import PrivateEncoder
+from keras_fm.parts import dtype_scope, model_graph, sealed
+from keras_fm.parts.guarantee import Proven, Published
+from keras_fm.private_maps import pretraining
+from keras_fm.public.normalization_layer import NormalizationLayer
+
+_BATCH = 1024
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class DeepPrivateAutoencoder(keras.Model):
+    """dPA: private auto-encoders in a stack, with an output layer on top.
+
+    Phan, Wang, Wu and Dou, AAAI 2016. An ordinary functional model from
+    records to logits (or, with `units=None`, to the code): `compile`, `fit`,
+    `save`. It trains under a `keras_fm.callbacks.PrivateModel` of the same
+    `guarantee`, or with `unprotected=True` as the non-private twin (TdA).
+
+    * `guarantee="proven"`: `fit` with `PrivateModel` releases every
+      auto-encoder, from the input upwards, then the output layer's
+      objective, within one budget; `private.plan(model)` prints all of it
+      before anything is spent. Encoders then are fixed: features that train
+      on records would make every step a new query.
+    * `guarantee="published"`: `pretrain` trains one auto-encoder after the
+      other on the perturbed reconstruction, layers are normalised over the
+      batch between them (Eq. 13), `fit` then trains all layers with noise on
+      the output layer's coefficients (Lemma 3).
+
+    Args:
+        input_shape: shape of one record.
+        hidden: tuple of ints, units of the encoders; in the proven form an
+            entry may be `(units, components)`, see `PrivateEncoder`.
+        units: int, classes (1 for a binary label), or `None`: no labels.
+        guarantee: `"proven"` or `"published"`.
+        bounds: the public `(low, high)` of the inputs, mapped to [0, 1].
+        input_bound: of the proven form: public L2 bound of a mapped record;
+            `None` for `sqrt(inputs) / 3`, a third of the farthest corner.
+            Longer records are scaled back.
+        source, rounds: of the proven form, see `PrivateEncoder`.
+        visible: `None`, or `(start, stop)`: the inputs that the first
+            auto-encoder reconstructs; the others only condition its code.
+        noise_on: of the published form: `"coefficients"` as printed, or
+            `"hidden"` as in the authors' code.
+        unprotected: `True` for the non-private twin, trained on records
+            without noise.
+
+    Input shape: `(batch, *input_shape)`. Output shape: `(batch, units)`, or
+    `(batch, hidden[-1])` without labels.
+
+    Raises:
+        ValueError: if an argument is unknown or belongs to the other form.
+
+    Example:
+
+    ```python
+    model = fm.models.DeepPrivateAutoencoder((8, 8, 1), hidden=(20,))
+    private = fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(1.0, 1e-5), data=x
+    )
+    model.pretrain(x, private)            # no labels needed
+    picture = model.reconstruct(x_test)
+    ```
+    """
+
+    def __init__(
+        self,
+        input_shape,
+        hidden=(200,),
+        units=None,
+        guarantee="proven",
+        bounds=(0.0, 1.0),
+        input_bound=None,
+        source="moments",
+        rounds=1,
+        visible=None,
+        noise_on="coefficients",
+        unprotected=False,
+        **kwargs,
+    ):
+        if guarantee not in ("proven", "published"):
+            raise ValueError(
+                '`guarantee` must be "proven" or "published". Received: '
+                f"guarantee={guarantee!r}"
+            )
+        for name, value, default, owner in (
+            ("input_bound", input_bound, None, "proven"),
+            ("source", source, "moments", "proven"),
+            ("rounds", rounds, 1, "proven"),
+            ("noise_on", noise_on, "coefficients", "published"),
+        ):
+            if guarantee != owner and value != default:
+                raise ValueError(
+                    f'`{name}` belongs to guarantee="{owner}". Received: '
+                    f"{name}={value!r}, guarantee={guarantee!r}"
+                )
+        hidden = tuple(_hidden(entry) for entry in hidden)
+        if not hidden:
+            raise ValueError("`hidden` must hold at least one layer.")
+        low, high = domain.check_bounds(*bounds)
+        self._arguments = {
+            "input_shape": tuple(input_shape),
+            "hidden": hidden,
+            "units": units,
+            "guarantee": guarantee,
+            "bounds": (low.tolist(), high.tolist()),
+            "input_bound": input_bound,
+            "source": source,
+            "rounds": rounds,
+            "visible": visible,
+            "noise_on": noise_on,
+            "unprotected": unprotected,
+        }
+        inputs = keras.Input(tuple(input_shape), name="records")
+        outputs = NormalizationLayer((low, high), "linf", name="box")(inputs)
+        if len(input_shape) > 1:
+            outputs = keras.layers.Flatten(name="flatten")(outputs)
+        codes = []
+        build = (
+            self._proven_layers
+            if guarantee == "proven"
+            else self._published_layers
+        )
+        for layers, encoder in build(outputs.shape[-1]):
+            for layer in layers:
+                outputs = layer(outputs)
+            outputs = encoder(outputs)
+            codes.append(outputs)
+        if units is not None:
+            for layer in self._top(units, encoder):
+                outputs = layer(outputs)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        # Plain objects: what Keras tracks it would save once more.
+        self.__dict__["_codes"] = codes
+
+    # The stack -----------------------------------------------------------
+
+    def _proven_layers(self, inputs):
+        given = self._arguments
+        encoder = None
+        for index, (units, components) in enumerate(given["hidden"]):
+            first = index == 0
+            layers = [] if first else _centred(encoder, "ball", f"_{index}")
+            bound = given["input_bound"]
+            if not first:
+                bound = 1.0
+            elif bound is None:
+                bound = inputs**0.5 / 3
+            encoder = PrivateEncoder(
+                units,
+                components=components,
+                source=given["source"],
+                rounds=given["rounds"],
+                input_bound=bound,
+                clip=first,
+                visible=given["visible"] if first else None,
+                seed=index,
+                unprotected=given["unprotected"],
+                name=f"encoder_{index + 1}",
+            )
+            encoder.build((None, inputs))
+            inputs = units
+            yield layers, encoder
+
+    def _published_layers(self, inputs):
+        given = self._arguments
+        for index, (units, components) in enumerate(given["hidden"]):
+            if components is not None:
+                raise ValueError(
+                    '`components` belong to guarantee="proven". Received: '
+                    f"hidden={given['hidden']}"
+                )
+            layers = []
+            if index:
+                layers = [
+                    NormalizationLayer(
+                        mode="batch",
+                        running=False,
+                        name=f"normalization_{index}",
+                    )
+                ]
+            yield (
+                layers,
+                PrivateEncoder(
+                    units,
+                    form="cross_entropy",
+                    tied=True,
+                    trainable=True,
+                    visible=given["visible"] if index == 0 else None,
+                    noise_on=given["noise_on"],
+                    unprotected=given["unprotected"],
+                    name=f"encoder_{index + 1}",
+                ),
+            )
+
+    def _top(self, units, encoder):
+        if self._arguments["guarantee"] == "published":
+            # The paper's Delta_C counts the features only: no bias.
+            return [
+                NormalizationLayer(
+                    mode="batch", running=False, name="normalization"
+                ),
+                PrivateDense(
+                    units,
+                    use_bias=False,
+                    unprotected=self._arguments["unprotected"],
+                    name="output",
+                ),
+            ]
+        return [
+            *_centred(encoder, "unit", ""),
+            PrivateDense(
+                units,
+                unprotected=self._arguments["unprotected"],
+                name="output",
+            ),
+        ]
+
+    @property
+    def encoders(self):
+        """The `PrivateEncoder` layers, from the input upwards."""
+        return [
+            layer for layer in self.layers if isinstance(layer, PrivateEncoder)
+        ]
+
+    def autoencoder(self, depth=None):
+        """The auto-encoder of the first `depth` encoders as a Keras model.
+
+        It shares its layers with this model. `compile` it with
+        `PerturbedReconstruction` and `fit` it on records alone; it trains
+        the topmost encoder to reconstruct what that encoder reads. (Its
+        decoder trains too after `encoder.set_pretraining(True)`, which
+        `pretrain` does.)
+
+        Args:
+            depth: int, 1 to the number of encoders (the default).
+
+        Returns:
+            an `Autoencoder`.
+        """
+        encoders = pretraining.lowest(self.encoders, depth)
+        model = keras.Model(self.inputs[0], self._codes[len(encoders) - 1])
+        return Autoencoder(model, encoders, part_of=self)
+
+    # Use -----------------------------------------------------------------
+
+    def pretrain(
+        self,
+        x,
+        private=None,
+        epochs=10,
+        batch_size=32,
+        optimizer="adam",
+        loss=None,
+        verbose=0,
+    ):
+        """Trains one auto-encoder after the other, without labels.
+
+        Proven: releases the moments of every encoder that has none yet and
+        takes its weights from them; `epochs` and `optimizer` are not used.
+        Published and non-private: an ordinary `compile` and `fit` of each
+        `autoencoder(depth)`; the layers below rest.
+
+        Args:
+            x: the records, `(n, *input_shape)`; proven: those of `private`.
+            private: a `PrivateModel`, or `None` for the non-private twin.
+            epochs, batch_size, optimizer, verbose: as in `compile`, `fit`.
+            loss: `None` for `PerturbedReconstruction`, or the loss of the
+                non-private twin (dA: the exact cross-entropy of logits).
+
+        Returns:
+            list of `keras.callbacks.History`, one for each fit.
+        """
+        if loss is not None and private is not None:
+            raise ValueError(
+                "`loss` belongs to the non-private twin: a private fit "
+                "perturbs `PerturbedReconstruction`."
+            )
+        return pretraining.fit_stack(
+            self.autoencoder,
+            len(self.encoders),
+            x,
+            private,
+            proven=self._arguments["guarantee"] == "proven",
+            loss=loss or (lambda top: PerturbedReconstruction(top.form)),
+            epochs=epochs,
+            batch_size=batch_size,
+            optimizer=optimizer,
+            verbose=verbose,
+        )
+
+    def encode(self, x):
+        """The code of every record, `(n, hidden[-1])`, NumPy."""
+        return self.autoencoder().encode(x)
+
+    def decode(self, code):
+        """Records from codes, in the public bounds, NumPy."""
+        return self._to_records(self.autoencoder().decode(code))
+
+    def reconstruct(self, x):
+        """`decode(encode(x))`: the records, or their visible inputs."""
+        return self.decode(self.encode(x))
+
+    def _to_records(self, visible):
+        low, high = (np.asarray(b) for b in self._arguments["bounds"])
+        shape = self._arguments["input_shape"]
+        low, high = (np.broadcast_to(b, shape).ravel() for b in (low, high))
+        start, stop = self.encoders[0].visible_range
+        low, high = low[start:stop], high[start:stop]
+        values = low + np.clip(visible, 0.0, 1.0) * (high - low)
+        if (start, stop) == (0, len(np.empty(shape).ravel())):
+            values = values.reshape(len(values), *shape)
+        return values
+
+    def guarantee(self, **fields):
+        """What `PrivateModel` takes as `guarantee` for this model: `Proven`,
+        or `Published` with noise divided by n.
+
+        Args:
+            **fields: of `keras_fm.Proven` or `keras_fm.Published`.
+        """
+        if self._arguments["guarantee"] == "proven":
+            return Proven(**fields)
+        return Published(**{"lot": "data", **fields})
+
+    @property
+    def private_arguments(self):
+        """Keywords of `PrivateModel` as version 0.1.0 took them; `guarantee`
+        gives them in one."""
+        if self._arguments["guarantee"] == "proven":
+            return {"guarantee": "proven"}
+        return {"guarantee": "published", "lot": "data"}
+
+    def get_config(self):
+        return {
+            **self._arguments,
+            "name": self.name,
+            **dtype_scope.config(self),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        with dtype_scope.of(config):
+            return cls(**config)
+
+
+class Autoencoder(keras.Model):
+    """Encoders of a `DeepPrivateAutoencoder` with their decoders.
+
+    The output is what the topmost encoder's decoder makes of its code
+    (logits if its form is `"cross_entropy"`); the target of the loss is what
+    that encoder reads, so `fit(x)` needs no labels. The loss is the one
+    metric that is logged. Save the model it belongs to, not this view of it.
+
+    Args:
+        encoding_model: functional model from records to the topmost code.
+        stack: its `PrivateEncoder` layers, from the input upwards.
+        part_of: `None`, or the model that this is a part of, which decides
+            its share of the budget.
+    """
+
+    def __init__(self, encoding_model, stack, part_of=None, **kwargs):
+        super().__init__(**kwargs)
+        self.encoding_model = encoding_model
+        # A plain object: the whole is no part of its part.
+        self.__dict__["part_of"] = part_of
+        self.stack = list(stack)
+        top = encoding_model.get_layer(self.stack[-1].name)
+        self._below = keras.Model(
+            encoding_model.inputs[0],
+            model_graph.layer_input(encoding_model, top.name),
+        )
+        self.built = True
+
+    def call(self, inputs, training=False):
+        # Layers below are fixed: only the topmost learns.
+        top = self.stack[-1]
+        code = top(self._below(inputs, training=False), training=training)
+        noise = top.noise_loss() if training else None
+        if noise is not None:
+            self.add_loss(noise)
+        return top.decode(code, logits=True)
+
+    def make_train_function(self, force=False):
+        if self.stack[-1].is_released:
+            # Nothing is trained, and what the records give is not shown.
+            sealed.seal(self, [])
+        super().make_train_function(force=force)
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        return super().compute_loss(
+            x, self._target(x), y_pred, sample_weight, training
+        )
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        # The target is known where the loss is; there is nothing to compare
+        # `y_pred` with here.
+        return self.get_metrics_result()
+
+    def _target(self, x):
+        start, stop = self.stack[-1].visible_range
+        below = self._below(x, training=False)
+        return ops.stop_gradient(below[:, start:stop])
+
+    def encode(self, x):
+        return self.encoding_model.predict(x, batch_size=_BATCH, verbose=0)
+
+    def decode(self, code):
+        """From the topmost code down to the first encoder's inputs."""
+        code = ops.convert_to_tensor(np.asarray(code, "float32"))
+        for layer in reversed(self.stack):
+            values = layer.decode(code)
+            if layer is not self.stack[0]:
+                below = self.stack[self.stack.index(layer) - 1]
+                code = _inverse_centred(below, values)
+        return ops.convert_to_numpy(values)
+
+    def get_config(self):
+        raise NotImplementedError(
+            "An Autoencoder is a view of a DeepPrivateAutoencoder: save that "
+            "model."
+        )
+
+
+def _hidden(entry):
+    if isinstance(entry, (list, tuple)):
+        units, components = entry
+        return units, components
+    return entry, None
+
+
+def _scale(encoder):
+    return 1 / (encoder.code_scale * encoder.units**0.5)
+
+
+def _centred(encoder, mode, suffix):
+    """Brings codes in [0, 1]^b into the unit ball, by public constants."""
+    scale = _scale(encoder)
+    return [
+        keras.layers.Rescaling(
+            2 * scale, offset=-scale, name=f"centred{suffix}"
+        ),
+        NormalizationLayer(mode=mode, name=f"normalization{suffix}"),
+    ]
+
+
+def _inverse_centred(encoder, values):
+    if encoder.tied:
+        # Published: normalised by the batch, in the cube's own scale.
+        return values
+    return ops.clip((values / _scale(encoder) + 1) / 2, 0.0, 1.0)

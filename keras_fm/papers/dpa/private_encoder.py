@@ -1,0 +1,601 @@
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.heads import coefficient_noise
+from keras_fm.kernel import domain
+from keras_fm.papers.dpa import claims
+from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
+from keras_fm.parts.step import Step
+from keras_fm.private_maps.pretrained_layer import PretrainedLayer
+from keras_fm.private_maps.second_moment import SecondMomentQuery
+
+SOURCES = ("moments", "random")
+FORMS = ("cross_entropy", "squared_error")
+NOISE_ON = ("coefficients", "hidden")
+# Standard deviation of a unit's logit: nearly linear where every principal
+# direction has its own unit, well into saturation where units mix them.
+_GAIN = {False: 0.5, True: 4.0}
+_FIT_RECORDS = 20
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class PrivateEncoder(PretrainedLayer):
+    """One private auto-encoder (dPA): `h = activation(W^T v + b)`.
+
+    The layer outputs the code h; `decode(h)` reconstructs v. It is an
+    ordinary dense auto-encoder until a `keras_fm.callbacks.PrivateModel`
+    acts on it.
+
+    Proven (`trainable=False`, the default): its weights are functions of a
+    release, never of a record.
+
+    * `source="moments"`: the second moment of the inputs is released once.
+      The encoder takes its principal directions, the decoder is the least
+      squares read-out of a Gaussian with the released moments. Both are
+      post-processing, for any number of units.
+    * `source="random"`: the encoder is public and random; the reconstruction
+      objective's coefficients A = sum h h^T (shared by all visible units)
+      and S = sum h t^T are released once, the decoder is its minimiser.
+      With `rounds=R` the decoder's transpose becomes the next round's
+      encoder (tied weights) and A, S are released again; the share of the
+      budget is split. `rounds` > 1 with `source="moments"` releases the
+      decoder of the last encoder R - 1 times.
+
+    Published (`trainable=True, tied=True`): records drive every step, and
+    fixed Laplace noise is added to the coefficients lambda^(1) and
+    lambda^(2) of the Taylor objective (dPA Eq. 11, Lemma 2), or, with
+    `noise_on="hidden"`, one noise vector to every code (the authors' code).
+    That is claimed, not proven.
+
+    Args:
+        units: int b, length of the code.
+        activation: `"sigmoid"` or `"linear"`.
+        source, rounds: see above.
+        components: of `source="moments"`: `None`, or how many principal
+            directions are kept. With fewer components than units, every unit
+            is a random mixture of all of them with a random offset (features
+            to classify on); with as many, every unit is one direction (the
+            best reconstruction). `None` keeps `units` directions if there
+            are so many inputs, else mixes those above the noise.
+        gain: `None`, or the standard deviation of the largest unit's logit.
+        whitening: float in [0, 1/2], of `source="moments"`: a direction with
+            released variance s is scaled by `s^-whitening`; 0 keeps the
+            proportions of the data, 1/2 makes all variances equal.
+        input_bound: public bound C on the L2 norm of `v - centre`.
+        centre: public constant subtracted from the inputs.
+        bias_feature: `None` (a third of `input_bound`), or the constant
+            entry beside the inputs from which mean and count are read.
+        clip: whether inputs outside the bound are scaled back at a release
+            instead of refused.
+        visible: `None`, or `(start, stop)`, the inputs that are
+            reconstructed (others only condition the code, as in dPAH).
+        form: `"cross_entropy"` (visible units in [0, 1], the decoder gives
+            logits) or `"squared_error"` (the decoder gives values).
+        tied: whether the decoder is the encoder's transpose.
+        noise_on: of the published form, see above.
+        seed: int, public, of random directions.
+
+    Input shape: `(batch, inputs)`. Output shape: `(batch, units)`.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> layer = PrivateEncoder(8, input_bound=3.0)
+    >>> code = layer(np.zeros((2, 20), "float32"))
+    >>> layer.decode(code).shape
+    (2, 20)
+    """
+
+    def __init__(
+        self,
+        units: int,
+        activation: Any = "sigmoid",
+        source: str = "moments",
+        rounds: int = 1,
+        components: int | None = None,
+        gain: float | None = None,
+        whitening: float = 0.0,
+        input_bound: float = 1.0,
+        centre: float = 0.0,
+        bias_feature: float | None = None,
+        clip: bool = False,
+        visible: Any = None,
+        form: str = "squared_error",
+        tied: bool = False,
+        noise_on: str = "coefficients",
+        seed: int = 0,
+        trainable: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(trainable=trainable, **kwargs)
+        self.units = domain.check_count("units", units)
+        self.rounds = domain.check_count("rounds", rounds)
+        for name, value, known in (
+            ("activation", activation, ("sigmoid", "linear")),
+            ("source", source, SOURCES),
+            ("form", form, FORMS),
+            ("noise_on", noise_on, NOISE_ON),
+        ):
+            if value not in known:
+                raise ValueError(
+                    f"`{name}` must be one of {known}. Received: "
+                    f"{name}={value!r}"
+                )
+        if components is not None:
+            components = domain.check_count("components", components)
+            if components > self.units:
+                raise ValueError(
+                    "`components` must be at most `units`. Received: "
+                    f"components={components}, units={units}"
+                )
+        for name, value in (("gain", gain), ("bias_feature", bias_feature)):
+            if value is not None:
+                domain.check_norm_bound(name, value)
+        if not 0 <= whitening <= 0.5:
+            raise ValueError(
+                "`whitening` must be between 0 and 1/2. Received: "
+                f"whitening={whitening}"
+            )
+        if not math.isfinite(centre):
+            raise ValueError(
+                f"`centre` must be a finite number. Received: centre={centre}"
+            )
+        if visible is not None:
+            visible = tuple(int(v) for v in visible)
+            if len(visible) != 2 or not 0 <= visible[0] < visible[1]:
+                raise ValueError(
+                    "`visible` must be (start, stop) with 0 <= start < stop. "
+                    f"Received: visible={visible}"
+                )
+        if not isinstance(seed, (int, np.integer)) or seed < 0:
+            raise ValueError(
+                f"`seed` must be an integer >= 0. Received: seed={seed!r}"
+            )
+        if tied and not trainable:
+            raise ValueError(
+                "`tied=True` belongs to the published form "
+                "(`trainable=True`): a released decoder has weights of its "
+                'own. `source="random", rounds=R` ties the next encoder to it.'
+            )
+        if visible is not None and source == "random" and rounds > 1:
+            raise ValueError(
+                "`visible` and `rounds` > 1 exclude each other with "
+                '`source="random"`: the next encoder is the transpose of a '
+                f"decoder of all inputs. Received: visible={visible}"
+            )
+        self.activation, self.source = activation, source
+        self.components, self.gain = components, gain
+        self.whitening = float(whitening)
+        self.input_bound = domain.check_norm_bound("input_bound", input_bound)
+        self.centre = float(centre)
+        self.bias_feature = (
+            self.input_bound / 3 if bias_feature is None else bias_feature
+        )
+        self.clip, self.visible = bool(clip), visible
+        self.form, self.tied = form, bool(tied)
+        self.noise_on, self.seed = noise_on, int(seed)
+        self.input_spec = keras.layers.InputSpec(ndim=2)
+
+    def build(self, input_shape):
+        inputs = input_shape[-1]
+        if inputs is None:
+            raise ValueError(
+                "The last axis of the input must be known. "
+                f"Received: input_shape={tuple(input_shape)}"
+            )
+        self.input_dim = inputs
+        if self.visible is not None and self.visible[1] > inputs:
+            raise ValueError(
+                f"`visible` must lie within the {inputs} inputs. Received: "
+                f"visible={self.visible}"
+            )
+        if self.components is not None and self.components > inputs:
+            raise ValueError(
+                f"`components` must be at most the {inputs} inputs. Received: "
+                f"components={self.components}"
+            )
+        start = self._random_encoder() if self.source == "random" else None
+        self.kernel = self._weight("kernel", (inputs, self.units), start)
+        self.bias = self._weight("bias", (self.units,))
+        # Decoders learn in `Autoencoder` only; elsewhere they are no part of
+        # the output and would have no gradient.
+        self.decoder_kernel = None
+        if not self.tied:
+            self.decoder_kernel = self._weight(
+                "decoder_kernel", (self.units, self.visible_dim)
+            )
+        self.decoder_bias = self._weight("decoder_bias", (self.visible_dim,))
+        self.set_pretraining(False)
+
+    def set_pretraining(self, value):
+        """Whether the decoder's own weights train with the layer."""
+        for weight in (self.decoder_kernel, self.decoder_bias):
+            if weight is not None:
+                weight.trainable = value
+
+    def _weight(self, name, shape, value=None):
+        if value is not None:
+            initializer = lambda shape, dtype: ops.convert_to_tensor(  # noqa: E731
+                value, dtype
+            )
+        else:
+            initializer = "glorot_uniform" if len(shape) == 2 else "zeros"
+        return self.add_weight(name=name, shape=shape, initializer=initializer)
+
+    def _random_encoder(self):
+        # A record at its bound gets logits of standard deviation `gain`.
+        rng = np.random.default_rng(self.seed)
+        kernel = rng.standard_normal((self.input_dim, self.units))
+        return kernel * self._gain(mixed=False) / self.input_bound
+
+    def _gain(self, mixed):
+        return _GAIN[mixed] if self.gain is None else float(self.gain)
+
+    # Shapes and public constants -----------------------------------------
+
+    @property
+    def visible_range(self):
+        """`(start, stop)` of the inputs that are reconstructed."""
+        return self.visible or (0, self.input_dim)
+
+    @property
+    def visible_dim(self):
+        start, stop = self.visible_range
+        return stop - start
+
+    @property
+    def code_scale(self):
+        """Public root mean square that `2 h - 1` hardly exceeds.
+
+        `|2 sigmoid(u) - 1| <= min(1, |u| / 2)`, and u has standard deviation
+        `gain`.
+        """
+        if self.activation == "linear":
+            return self._gain(False)
+        mixed = self.source == "moments" and self._is_mixed(self.input_dim)
+        return min(1.0, self._gain(mixed) / 2)
+
+    def _is_mixed(self, available):
+        if self.components is None:
+            return self.units > available
+        return self.components < self.units
+
+    @property
+    def moment_bound(self):
+        """L2 bound on an input with its constant entry."""
+        return math.hypot(self.input_bound, self.bias_feature)
+
+    # Encoding and decoding -----------------------------------------------
+
+    def call(self, inputs, training=False):
+        if training:
+            self.enter_training()
+        centred = inputs - ops.cast(self.centre, inputs.dtype)
+        code = ops.add(ops.matmul(centred, self.kernel), self.bias)
+        if self.activation == "sigmoid":
+            code = ops.sigmoid(code)
+        if training and self._has_hidden("hidden_noise"):
+            self.objective_in_use = True
+            noise = self._get_hidden("hidden_noise")
+            code = code + ops.cast(noise, code.dtype)
+        return code
+
+    def decode(self, code, logits=False):
+        """Reconstructs the visible inputs.
+
+        Args:
+            code: `(batch, units)`.
+            logits: with `form="cross_entropy"`, whether logits z are
+                returned (what `PerturbedReconstruction` takes) instead of
+                `1/2 + z/4`, the read-out of the Taylor optimum
+                (`sigmoid(z)` if `tied`).
+
+        Returns:
+            `(batch, visible)`.
+        """
+        kernel = self._decoder()
+        z = ops.matmul(code, ops.cast(kernel, code.dtype))
+        z = z + ops.cast(self.decoder_bias, code.dtype)
+        if logits or self.form == "squared_error":
+            return z
+        return ops.sigmoid(z) if self.tied else 0.5 + z / 4
+
+    def _decoder(self):
+        if not self.tied:
+            return self.decoder_kernel
+        start, stop = self.visible_range
+        return ops.transpose(ops.convert_to_tensor(self.kernel)[start:stop])
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.units)
+
+    # Proven: weights from releases ---------------------------------------
+
+    def release_names(self):
+        moments = self.source == "moments"
+        if self.rounds == 1:
+            kind = "moments" if moments else "reconstruction"
+            return [f"{self.name} ({kind})"]
+        first = "moments" if moments else "round 1"
+        rest = [f"{self.name} (round {r})" for r in range(2, self.rounds + 1)]
+        return [f"{self.name} ({first})", *rest]
+
+    def default_shares(self, alike):
+        # Of the budget, for all encoders of a model together.
+        return [0.3 / alike / self.rounds] * self.rounds
+
+    def steps(self, reading):
+        """The releases of the layer, in order: its moments, or rounds of
+        reconstruction."""
+        start, stop = self.visible_range
+        centre, bound = self.centre, self.input_bound
+        if self.form == "cross_entropy":
+            # Visible units are probabilities: in the cube about 1/2.
+            centre, bound = 0.5, (stop - start) ** 0.5 / 2
+        moments = SecondMomentQuery(
+            num_features=self.input_dim + 1,
+            feature_bound=self.moment_bound,
+            **reading.privacy_unit,
+        )
+        decoder = ReconstructionQuery(
+            num_features=self.units + 1,
+            num_visible=stop - start,
+            feature_bound=self.code_bound,
+            visible_bound=bound,
+            centre=centre,
+            form=self.form,
+            quadratic_scale=self.code_bound / bound,
+            **reading.privacy_unit,
+        )
+        inputs = reading.inputs(self)
+
+        def read_moments():
+            for x, rows, *owners in reading.unlabelled():
+                yield self.augment(inputs(x)[rows]), None, *owners
+
+        def read_codes():
+            for x, rows, *owners in reading.unlabelled():
+                found = inputs(x)
+                code = ops.convert_to_numpy(self(found))[rows]
+                visible = found[rows, start:stop]
+                yield self.code_features(code), visible, *owners
+
+        def read_tied():
+            before = self.get_weights()
+            self.tie_encoder()
+            try:
+                yield from read_codes()
+            except BaseException:
+                # The decoder belongs to the encoder before.
+                self.set_weights(before)
+                raise
+
+        def read_random():
+            self.reset_encoder()
+            return read_codes()
+
+        def learn_moments(release):
+            constant = self.bias_feature
+            count = release.moments(constant)[2]
+            mean, directions, variances = release.principal(
+                self.input_dim, constant
+            )
+            above = int(np.sum(variances > release.noise_edge() / count))
+            self.set_principal(mean, directions, variances, above)
+            reading.keep(self, release)
+
+        def learn_decoder(release):
+            weights = release.minimise(reading.ridge_factor)[1]
+            if release.objective.form == "cross_entropy":
+                weights = weights / 4  # values are 1/2 + z/4
+            self.set_decoder(weights, centre)
+            reading.keep(self, release)
+
+        def step(index, name):
+            first = index == 0 and self.source == "moments"
+            read = read_moments if first else read_codes
+            if self.source == "random":
+                read = read_tied if index else read_random
+            return Step(
+                name=name,
+                objective=moments if first else decoder,
+                clip=self.clip,
+                read=read,
+                learn=learn_moments if first else learn_decoder,
+            )
+
+        return [step(i, name) for i, name in enumerate(self.release_names())]
+
+    def augment(self, inputs):
+        """`[v - centre; c]`, what the second moment is taken of; NumPy."""
+        inputs = np.asarray(inputs)
+        centred = inputs - np.asarray(self.centre, inputs.dtype)
+        constant = np.full((len(inputs), 1), self.bias_feature, inputs.dtype)
+        return np.concatenate([centred, constant], axis=1)
+
+    def code_features(self, code):
+        """Codes in the unit ball and a constant entry, what A of the
+        decoder's objective is taken of; NumPy `(n, b)` to `(n, b + 1)`."""
+        slope, offset = self._code_map()
+        code = np.asarray(code, np.float64) * slope + offset
+        code = domain.project_to_ball(code, 1.0, clip=True)
+        constant = np.full((len(code), 1), _CODE_CONSTANT)
+        return np.concatenate([code, constant], axis=1)
+
+    def _code_map(self):
+        """Slope and offset that bring a code to a norm of about 1."""
+        scale = self.code_scale * math.sqrt(self.units)
+        if self.activation == "sigmoid":
+            return 2 / scale, -1 / scale
+        return 1 / scale, 0.0
+
+    @property
+    def code_bound(self):
+        """L2 bound on a row of `code_features`."""
+        return math.hypot(1.0, _CODE_CONSTANT)
+
+    def set_principal(self, mean, directions, variances, above_noise):
+        """Encoder and decoder from released moments.
+
+        Args:
+            mean: `(inputs,)`, of `v - centre`.
+            directions: orthonormal columns `(inputs, k)`.
+            variances: `(k,)`, positive, descending.
+            above_noise: int, how many variances are above the noise.
+        """
+        mixed = self._is_mixed(self.input_dim)
+        keep = self.components or min(self.units, self.input_dim)
+        if mixed and self.components is None:
+            keep = max(1, min(keep, above_noise))
+        directions, variances = directions[:, :keep], variances[:keep]
+        rng = np.random.default_rng(self.seed)
+        gain = self._gain(mixed)
+        # Variances after whitening, the largest first.
+        scaling = variances**-self.whitening
+        scaled = variances * scaling**2
+        if mixed:
+            mixing = rng.standard_normal((keep, self.units))
+            mixing *= gain / math.sqrt(scaled.sum())
+            offset = rng.uniform(-gain / 2, gain / 2, self.units)
+        else:
+            mixing = np.eye(keep, self.units) * gain / math.sqrt(scaled[0])
+            offset = np.zeros(self.units)
+        mixing = scaling[:, None] * mixing
+        kernel = directions @ mixing
+        self.kernel.assign(kernel)
+        self.bias.assign(offset - mean @ kernel)
+        # The decoder: least squares on a Gaussian with these moments, in the
+        # principal coordinates.
+        count = max(4096, _FIT_RECORDS * self.units)
+        scores = rng.standard_normal((count, keep)) * np.sqrt(variances)
+        code = scores @ mixing + offset
+        if self.activation == "sigmoid":
+            code = 1 / (1 + np.exp(-code))
+        rows = np.concatenate([code, np.ones((count, 1))], axis=1)
+        solution = np.linalg.lstsq(rows, scores, rcond=1e-6)[0]
+        start, stop = self.visible_range
+        read_out = solution @ directions[start:stop].T
+        read_out[-1] += mean[start:stop] + self.centre
+        self._set_decoder(read_out[:-1], read_out[-1])
+
+    def set_decoder(self, minimiser, centre):
+        """The decoder from the minimiser of a released objective.
+
+        Args:
+            minimiser: `(units + 1, visible)` weights of `code_features` such
+                that they predict `v - centre`.
+            centre: the objective's centre.
+        """
+        weights, constant = minimiser[:-1], minimiser[-1] * _CODE_CONSTANT
+        slope, offset = self._code_map()
+        constant = constant + offset * weights.sum(axis=0)
+        self._set_decoder(slope * weights, constant + centre)
+
+    def _set_decoder(self, weights, values):
+        # Logits z of the Taylor optimum: values are 1/2 + z/4.
+        if self.form == "cross_entropy":
+            weights, values = 4 * weights, 4 * (values - 0.5)
+        self.decoder_kernel.assign(weights)
+        self.decoder_bias.assign(values)
+
+    def reset_encoder(self):
+        """Back to the public random encoder of `source="random"`."""
+        self.kernel.assign(self._random_encoder())
+        self.bias.assign(np.zeros(self.units))
+
+    def tie_encoder(self):
+        """The next round's encoder: the decoder's transpose, scaled so that
+        a record at its bound, along a direction, gets logit `4 gain`."""
+        kernel = ops.convert_to_numpy(self.decoder_kernel).T.astype(np.float64)
+        lengths = np.linalg.norm(kernel, axis=0)
+        kernel = kernel / np.where(lengths > 0, lengths, 1.0)
+        self.kernel.assign(kernel * 4 * self._gain(False) / self.input_bound)
+        self.bias.assign(np.zeros(self.units))
+
+    # Published: fixed noise ----------------------------------------------
+
+    @property
+    def is_published(self):
+        return (self.trainable or self.is_perturbed) and self.tied
+
+    @property
+    def noise_shapes(self):
+        """On lambda^(1) and lambda^(2), or on every code."""
+        if self.noise_on == "hidden":
+            return {"hidden_noise": (self.units,)}
+        units, visible = self.units, self.visible_dim
+        return {
+            "linear_noise": (units, visible),
+            "quadratic_noise": (visible, units, units),
+        }
+
+    def claimed_sensitivity(self, neighbours):
+        """dPA's Delta, see `claims.reconstruction_sensitivity`."""
+        return claims.reconstruction_sensitivity(
+            self.visible_dim, self.units, neighbours=neighbours
+        )
+
+    claim_reason = claims.RECONSTRUCTION_REASON
+
+    @property
+    def claim_reads(self):
+        where = {
+            "coefficients": "the coefficients of the reconstruction",
+            "hidden": "the codes (as the authors' code)",
+        }[self.noise_on]
+        return f"every record at every step; fixed noise on {where}"
+
+    def _kept_noise(self, name, value):
+        if name == "quadratic_noise":
+            return coefficient_noise.symmetric(value)
+        return value
+
+    def noise_loss(self):
+        """What the noise on lambda^(1) and lambda^(2) adds to the
+        reconstruction: `<N1, W> + sum_j w_j^T N2_j w_j`. `None` without such
+        noise.
+
+        `keras_fm.models.Autoencoder` adds it to its loss; fine-tuning has no
+        reconstruction, and hence no noise on it.
+        """
+        if not self._has_hidden("linear_noise"):
+            return None
+        self.objective_in_use = True
+        # Half precision is too coarse for a sum of d b^2 terms.
+        weights = ops.cast(self._decoder(), self.variable_dtype)
+        return coefficient_noise.loss(
+            weights,
+            self._get_hidden("linear_noise"),
+            self._get_hidden("quadratic_noise"),
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "activation": self.activation,
+            "source": self.source,
+            "rounds": self.rounds,
+            "components": self.components,
+            "gain": self.gain,
+            "whitening": self.whitening,
+            "input_bound": self.input_bound,
+            "centre": self.centre,
+            "bias_feature": self.bias_feature,
+            "clip": self.clip,
+            "visible": self.visible,
+            "form": self.form,
+            "tied": self.tied,
+            "noise_on": self.noise_on,
+            "seed": self.seed,
+        }
+
+
+# The constant entry beside a code in the unit ball.
+_CODE_CONSTANT = 0.3

@@ -1,0 +1,126 @@
+"""Reconstruction error of an auto-encoder's decoder, by two statistics.
+
+For a record v with d visible units, features h of it (a public or released
+encoder) and a decoder z = V^T h, summed over records and visible units,
+
+    cross_entropy:  sum [log 2 + (1/2 - v_j) z_j + z_j^2 / 8]   (dPA Eq. 11)
+    squared_error:  sum (v_j - c - z_j)^2 / 2
+
+are both quadratic in V: <-S, V> + k tr(V^T A V) and a constant, with
+A = sum h h^T, S = sum h t^T, t = v - c and k = 1/8 (c = 1/2) or k = 1/2.
+A serves all d outputs: it is released once, not d times.
+
+The proofs of the sensitivities are in docs/proofs/reconstruction.md.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from keras_fm.kernel import domain
+from keras_fm.kernel.noisy_statistics import released_as
+from keras_fm.kernel.quadratic_release import QuadraticRelease
+from keras_fm.kernel.query import QuadraticQuery
+
+FORMS = ("cross_entropy", "squared_error")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReconstructionQuery(QuadraticQuery):
+    """The reconstruction objective of one dense decoder.
+
+    Args:
+        num_visible: int d, visible units that are reconstructed.
+        visible_bound: T, bound on `||v - centre||_2`.
+        centre: public constant that is subtracted from every visible unit;
+            1/2 for `form="cross_entropy"`, whose expansion is about 1/2.
+        form: `"cross_entropy"` or `"squared_error"`.
+        num_features, feature_bound, nonnegative, quadratic_scale, grouped,
+            reach: see `QuadraticQuery`. `quadratic_scale = C / T` makes
+            A and S weigh the same.
+
+    The L2 sensitivity under add_remove is sqrt(C^4 / alpha^2 + C^2 T^2);
+    all others as `QuadraticQuery.sensitivity` states, with
+    `||t||_1 <= sqrt(d) T`.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> objective = ReconstructionQuery(
+    ...     num_features=8, num_visible=3, visible_bound=2.0, centre=0.5
+    ... )
+    >>> round(objective.sensitivity("l2", neighbours="add_remove"), 4)
+    2.2361
+    """
+
+    num_visible: int
+    visible_bound: float
+    centre: float = 0.5
+    form: str = "cross_entropy"
+
+    proof_of_one_record = "docs/proofs/reconstruction.md"
+
+    def __post_init__(self):
+        super().__post_init__()
+        count = domain.check_count("num_visible", self.num_visible)
+        object.__setattr__(self, "num_visible", count)
+        bound = domain.check_norm_bound("visible_bound", self.visible_bound)
+        object.__setattr__(self, "visible_bound", bound)
+        object.__setattr__(self, "centre", float(self.centre))
+        if not math.isfinite(self.centre):
+            raise ValueError(
+                "`centre` must be a finite public constant. Received: "
+                f"centre={self.centre}"
+            )
+        if self.form not in FORMS:
+            raise ValueError(
+                f"`form` must be one of {FORMS}. Received: form={self.form!r}"
+            )
+        if self.form == "cross_entropy" and self.centre != 0.5:
+            raise ValueError(
+                'form="cross_entropy" expands about probability 1/2: it needs '
+                f"`centre=0.5`. Received: centre={self.centre}"
+            )
+
+    @property
+    def num_targets(self):
+        return self.num_visible
+
+    @property
+    def target_bound(self):
+        return self.visible_bound
+
+    @property
+    def curvature(self):
+        return 1 / 8 if self.form == "cross_entropy" else 1 / 2
+
+    @property
+    def reads(self):
+        """What a release of this objective reads, in words."""
+        return self._reads(
+            f"t = v - {self.centre:g}, ||t||_2 <= {self.visible_bound:g}"
+        )
+
+    def targets(self, y, n, clip=False):
+        y = np.asarray(y)
+        if y.shape != (n, self.num_visible):
+            raise ValueError(
+                "Visible units must have shape (records, "
+                f"{self.num_visible}). Received: shape={y.shape}, {n} records"
+            )
+        if y.dtype.kind != "f":
+            y = y.astype(np.float64)
+        targets = y - np.asarray(self.centre, y.dtype)
+        return domain.project_to_ball(targets, self.visible_bound, clip=clip)
+
+    def linear_coefficients(self, linear):
+        """L = -S in both forms."""
+        return -linear
+
+
+@released_as(ReconstructionQuery)
+class ReconstructionRelease(QuadraticRelease):
+    """A released `ReconstructionQuery`: a decoder for fixed features."""

@@ -1,0 +1,214 @@
+"""What a fit of a `DPMAC` costs: its thresholds, and every step.
+
+Layers below that learn from a release (`DPPCA`) and, with `clip="histogram"`,
+the norms of the coefficients are released first. The noise of the steps is
+what these leave of the budget; all steps are charged before the first.
+"""
+
+import dataclasses
+
+from keras_fm.datasets.poisson_batches import PoissonBatches
+from keras_fm.kernel import mechanisms, sampling
+from keras_fm.kernel.ledger_entry import FLOATING_POINT, LedgerEntry
+from keras_fm.papers.dpmac.layer_coefficients import LayerCoefficientsQuery
+from keras_fm.papers.dpmac.norm_histogram import NormHistogramQuery
+from keras_fm.parts import replicas
+from keras_fm.parts.step import Step
+
+_SHUFFLED_REASON = (
+    "none. Batches of a fixed size from a shuffled data set are accounted as "
+    "if every record joined each of them by itself (Poisson samples); see "
+    "docs/guarantees.md"
+)
+
+# Of the budget, for the histograms from which clip thresholds are read.
+THRESHOLD_SHARE = 0.05
+
+
+def top_shares(model, left):
+    """Shares of a model's releases, of what is left of the budget."""
+    if model.learns_thresholds:
+        return [THRESHOLD_SHARE * left, (1 - THRESHOLD_SHARE) * left]
+    return [left]
+
+
+def steps(model, reading):
+    """The releases of a model, as `Step`s; all its steps are the last.
+
+    Args:
+        model: a `DPMAC`.
+        reading: a `keras_fm.training.reading.Reading`.
+
+    Raises:
+        ValueError: if batches are not sampled as the guarantee needs.
+    """
+    _check(model, reading)
+    *first, last = model.release_names()
+    found = [_threshold_step(model, reading, name) for name in first]
+    multiplier = model.planned_noise
+    if model.is_perturbed:
+        # The ledger's, not the file's.
+        multiplier = paid_mechanism(model, reading)["noise_multiplier"]
+    # Before they are learned, their number is what counts.
+    thresholds = tuple(t or 1.0 for _, _, t in model.partitions)
+    samples = samples_of(model, reading)
+
+    def carry_out(step, *, mechanism, entry, ledger, noise, **_):
+        ledger.charge([entry])
+        seed = None
+        if noise.reproducible:
+            seed = int(noise.generator().integers(2**31))
+        model.fix_steps(
+            noise_multiplier=mechanism.noise_multiplier,
+            expected_batch_size=samples.expected_batch_size,
+            steps=model.steps_taken + ledger.steps_left(last),
+            seed=seed,
+            ledger_json=ledger.to_json(),
+            published=reading.published,
+        )
+
+    found.append(
+        Step(
+            name=last,
+            objective=LayerCoefficientsQuery(thresholds=thresholds),
+            learn=lambda release: None,
+            samples=samples,
+            noise_multiplier=multiplier,
+            entry=lambda entry: _entry(model, reading, entry),
+            carry_out=carry_out,
+        )
+    )
+    return found
+
+
+def paid_mechanism(model, reading):
+    """What the ledger says of the steps that were paid for last.
+
+    Raises:
+        ValueError: if it holds none.
+    """
+    name = model.release_names()[-1]
+    paid = [e for e in reading.ledger.entries if e.name == name]
+    if not paid:
+        raise ValueError(
+            f"'{model.name}' was trained under noise that is not in this "
+            "ledger. Go on with the callback it was trained with, or continue "
+            "its ledger: `PrivateModel(Ledger.open(path))`."
+        )
+    return paid[-1].mechanism
+
+
+def samples_of(model, reading):
+    """The samples of the planned steps, a `SamplingPlan`."""
+    batches, budget = reading.batches, reading.ledger.budget
+    shared = {
+        "steps": reading.planned_steps,
+        "delta": budget.delta,
+        "epsilon": budget.epsilon,
+    }
+    if isinstance(batches, PoissonBatches):
+        return batches.plan(**shared)
+    if not reading.published:
+        raise ValueError(
+            "A proven DPMAC is trained on Poisson samples: `fit` it on "
+            "`keras_fm.datasets.PoissonBatches(x, y, batch_size=...)`. "
+            "Batches of a fixed size from a shuffled data set have no "
+            'such proof; `guarantee="published"` reports their epsilon '
+            f"as claimed. Received: {type(batches).__name__}"
+        )
+    if reading.data is None:
+        raise ValueError(
+            "The sampling rate of the published form is lot size over "
+            "number of records: pass PrivateModel the records, "
+            "`data=(x, y)`."
+        )
+    return sampling.plan(
+        reading.n, sampling="shuffled", batch_size=reading.lot, **shared
+    )
+
+
+def check_parts(model, batches):
+    """Refuses batches that the devices cannot share equally: Keras would
+    stop at the first, after all were paid for."""
+    parts = replicas.parts_of_batch(model)
+    rows = getattr(batches, "capacity", 0)
+    if rows % parts:
+        raise ValueError(
+            f"Keras divides every batch among {parts} devices, so its "
+            "rows must be a multiple of that: pass PoissonBatches "
+            f"`capacity={rows + -rows % parts}`. Received: "
+            f"capacity={rows}"
+        )
+
+
+def _check(model, reading):
+    reading.check_by_record("a DPMAC")
+    if not reading.n_public:
+        raise ValueError(
+            "The sampling rate of a DPMAC is batch size over number of "
+            "records, which must be public: `n_public=True`."
+        )
+    reading.check_delta("The steps of a DPMAC")
+    below, batches = model.feature_model.layers[1:], reading.batches
+    poisson = isinstance(batches, PoissonBatches)
+    if (
+        below
+        and not model.needs_labels
+        and poisson
+        and not isinstance(batches.data, tuple)
+    ):
+        raise ValueError(
+            "Without `y` the targets of these PoissonBatches are the "
+            "records themselves, but the first trained layer reads what "
+            f"'{below[-1].name}' makes of them. Pass the targets: "
+            "`PoissonBatches(x, y, ...)`."
+        )
+
+
+def _threshold_step(model, reading, name):
+    def read():
+        for x, y, rows in reading.placed():
+            yield (model.coefficient_norms(x, y)[rows],)
+
+    def learn(release):
+        model.learn_thresholds(release.quantiles(model.clip_quantile))
+
+    return Step(
+        name=name,
+        objective=NormHistogramQuery(num_columns=len(model.partitions)),
+        read=read,
+        learn=learn,
+        done=model.has_thresholds,
+    )
+
+
+def _entry(model, reading, entry):
+    """The steps' entry as the guarantee and the samples have it."""
+    seeded = getattr(reading.batches, "reproducible", False)
+    entry = dataclasses.replace(
+        entry,
+        private=entry.private and not seeded,
+        # The model draws it while it trains.
+        noise=FLOATING_POINT,
+        notes=(*entry.notes, "the expected batch size is public"),
+    )
+    if not reading.published:
+        return entry
+    # What the steps add to the proven releases below, by the accountant
+    # of Poisson samples.
+    below, budget = reading.other_mechanisms(), reading.ledger.budget
+    alone, whole = (
+        mechanisms.compose_epsilon(found, budget.delta, scale=budget.epsilon)
+        for found in (below, [*below, entry.build_mechanism()])
+    )
+    return LedgerEntry(
+        name=entry.name,
+        guarantee="claimed",
+        neighbours=entry.neighbours,
+        mechanism={**entry.mechanism, "claimed_epsilon": whole - alone},
+        reads=entry.reads,
+        proof=_SHUFFLED_REASON,
+        private=entry.private,
+        noise=FLOATING_POINT,
+        notes=entry.notes,
+    )

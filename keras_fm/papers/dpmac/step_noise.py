@@ -1,0 +1,361 @@
+import secrets
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.kernel import domain
+from keras_fm.parts import concrete, replicas
+from keras_fm.parts.hidden_state import HiddenVariable
+from keras_fm.parts.private_part import ReleasedLayer
+
+_COUNTERS = ("steps_taken", "steps_allowed", "steps_refused")
+# Steps that may be taken now, those before included: never in a file.
+_ARMED = "steps_armed"
+# What TensorFlow reduces the words of a seed by; smaller than all others.
+_WORD = 2**31 - 2
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class StepNoise(ReleasedLayer):
+    """Fresh Gaussian noise for every training step, and a count of steps.
+
+    The identity on its inputs. Part of `keras_fm.models.DPMAC`, which hands
+    it the clipped sums of a batch at each step; what comes back is all that
+    a step may know of the records. Steps beyond the allowed number come back
+    as zeros.
+
+    The seed of the noise has two words from the operating system. It is
+    carried through compiled steps with the layer's variables but is in no
+    weight, file, config or repr. (PyTorch would reduce both words to one of
+    32 bits, which can be searched through, so there the noise is NumPy's
+    Philox with a key of 128 bits.) Noise is single precision, as in every
+    form of DP-SGD: no statement covers its floating-point grid.
+
+    The counts are saved, with the public facts of the noise and the ledger,
+    but are no weights: `set_weights` (`EarlyStopping` with
+    `restore_best_weights`, for one) does not turn them back. They say what
+    was: what a step may do is decided by the ledger that arms it
+    (`keras_fm.callbacks.PrivateModel`), for one epoch of one fit at a time.
+
+    Input shape: any. Output shape: that of the input.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self._facts = None
+        # Plain: the weights belong to the layers of the network.
+        self.__dict__["_describes"] = []
+        # The callback whose fit may take steps.
+        self.__dict__["_armed_by"] = None
+        # Changes whenever a compiled step is stale.
+        self.generation = 0
+        # Set when a training step with noise is traced.
+        self.objective_in_use = False
+
+    def build(self, input_shape):
+        for name in (*_COUNTERS, _ARMED):
+            self._make_counter(name)
+        # Compiled steps of JAX take the variables that are there at first.
+        self._hidden.variables["seed"] = HiddenVariable(
+            np.zeros(2),
+            dtype=keras.random.SeedGenerator(0).state.dtype,
+            trainable=False,
+            autocast=False,
+            aggregation="only_first_replica",
+            name="seed",
+        )
+
+    def call(self, inputs, training=False):
+        if training:
+            self.enter_training()
+        return inputs
+
+    def enter_training(self):
+        if not self.is_looked_at and not self.may_step:
+            self.refuse_step()
+
+    @property
+    def may_step(self):
+        """Whether a training step may be taken now."""
+        return self.unprotected or (
+            self._armed_by is not None and self.has_seed
+        )
+
+    def refuse_step(self):
+        """Refuses a step that no fit with its ledger takes.
+
+        Raises:
+            ValueError: saying how it is taken.
+        """
+        name = getattr(self.owner(), "name", self.name)
+        concrete.give_back(self._trainer())
+        if not self.is_perturbed:
+            raise ValueError(
+                f"DPMAC '{name}' has no noise, so training it would use the "
+                "records unprotected. Give fit `callbacks=["
+                "keras_fm.callbacks.PrivateModel(budget)]` and "
+                "`keras_fm.datasets.PoissonBatches`. A non-private twin is "
+                "built with `DPMAC(..., unprotected=True)`."
+            )
+        raise ValueError(
+            f"The noise of DPMAC '{name}' acts in a fit with its ledger "
+            "only: a step would read records unprotected. Continue with the "
+            "same callback, or with `PrivateModel(Ledger.open(path))`, where "
+            "the file knows which steps are left."
+        )
+
+    def describe(self, weights):
+        """Names the weights of the network that its steps lead to."""
+        self.__dict__["_describes"] = list(weights)
+
+    def described_weights(self):
+        return self._describes
+
+    def _steps(self, model=None):
+        if not self._has_hidden("steps_taken"):
+            return 0
+        found = concrete.values([self._get_hidden("steps_taken")], model)
+        return None if found is None else int(found[0])
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return super().get_config()
+
+    # What is public ------------------------------------------------------
+
+    def _count(self, name):
+        return int(ops.convert_to_numpy(self._get_hidden(name)))
+
+    @property
+    def steps_taken(self):
+        """Noisy steps that were released."""
+        return self._count("steps_taken")
+
+    @property
+    def steps_allowed(self):
+        """Noisy steps that may be, those taken included."""
+        return self._count("steps_allowed")
+
+    @property
+    def steps_refused(self):
+        """Steps beyond the allowed number: nothing was released."""
+        return self._count("steps_refused")
+
+    @property
+    def noise_multiplier(self):
+        """Standard deviation in units of the sensitivity, or `None`."""
+        return None if self._facts is None else self._facts[0]
+
+    @property
+    def expected_batch_size(self):
+        """What noisy sums are divided by, or `None`."""
+        return None if self._facts is None else self._facts[1]
+
+    @property
+    def is_perturbed(self):
+        """Whether noise was fixed, in this process or before saving."""
+        return self._facts is not None
+
+    @property
+    def has_seed(self):
+        """Whether there is a stream of noise: not after loading."""
+        return self._hidden.seed is not None
+
+    @property
+    def is_mirrored(self):
+        """Whether TensorFlow keeps counts and seed the same on replicas."""
+        seed = self._get_hidden("seed").value
+        return len(getattr(seed, "values", ())) > 1
+
+    # Noise ---------------------------------------------------------------
+
+    def fix(
+        self,
+        noise_multiplier,
+        expected_batch_size,
+        steps,
+        seed=None,
+        ledger_json=None,
+        published=False,
+    ):
+        """Fixes the noise of all steps before the first, or goes on.
+
+        Args:
+            noise_multiplier: float > 0.
+            expected_batch_size: float > 0, public.
+            steps: int, steps that may be, those taken before included.
+            seed: `None`, or an int: the noise then is known to whoever knows
+                it, which protects nobody.
+            ledger_json: `None`, or str, kept with the layer when it is saved.
+            published: whether what these steps release has no proof.
+
+        Raises:
+            ValueError: if a value is outside its range, or steps under other
+                values are still allowed.
+        """
+        facts = (
+            domain.check_norm_bound("noise_multiplier", noise_multiplier),
+            domain.check_norm_bound("expected_batch_size", expected_batch_size),
+        )
+        steps = domain.check_count("steps", steps)
+        if seed is not None and not (isinstance(seed, int) and seed >= 0):
+            raise ValueError(
+                "`seed` must be `None` or an integer of at least 0. "
+                f"Received: seed={seed!r}"
+            )
+        taken, allowed = self.steps_taken, self.steps_allowed
+        if taken < allowed and facts != self._facts:
+            raise ValueError(
+                "The noise was fixed already, and "
+                f"{allowed - taken} of its steps are still allowed. Received: "
+                f"noise_multiplier={facts[0]:g}, expected_batch_size="
+                f"{facts[1]:g}; fixed: noise_multiplier={self._facts[0]:g}, "
+                f"expected_batch_size={self._facts[1]:g}"
+            )
+        if steps <= taken:
+            raise ValueError(
+                "`steps` counts the steps that were taken before: it must be "
+                f"greater. Received: steps={steps}, taken: {taken}"
+            )
+        if ledger_json is not None:
+            self.check_no_twin()
+        if not self.has_seed or seed is not None:
+            self._set_seed(seed, taken)
+        self._facts = facts
+        self._get_hidden("steps_allowed").assign(steps)
+        if ledger_json is not None:
+            self.mark_released(ledger_json, published)
+        self.generation += 1
+
+    def arm(self, callback):
+        """Lets the fit of a callback take the steps it reserves."""
+        self.__dict__["_armed_by"] = callback
+        self.allow(0)
+
+    def allow(self, more):
+        """Lets `more` steps be taken from now on, and no others."""
+        self._get_hidden(_ARMED).assign(self.steps_taken + more)
+
+    def disarm(self):
+        """No step is taken until the next fit arms it."""
+        self.__dict__["_armed_by"] = None
+        self.allow(0)
+
+    @property
+    def armed_by(self):
+        """The callback whose fit may take steps, or `None`."""
+        return self._armed_by
+
+    def _set_seed(self, seed, taken):
+        if seed is None:
+            words = [secrets.randbelow(_WORD), secrets.randbelow(_WORD)]
+            key = secrets.randbits(128)
+        else:
+            # Steps after a pause must not see the noise of those before.
+            known = np.random.SeedSequence([seed, taken])
+            words = (known.generate_state(2) % _WORD).tolist()
+            key = known
+        if keras.backend.backend() == "torch":
+            self._hidden.seed = _host_generator(key)
+            return
+        stream = keras.random.SeedGenerator(0)
+        stream.state = self._get_hidden("seed")
+        stream.state.assign(np.asarray(words))
+        self._hidden.seed = stream
+
+    def _normal(self, shape):
+        stream = self._hidden.seed
+        if isinstance(stream, np.random.Generator):
+            drawn = stream.standard_normal(shape, dtype=np.float32)
+            return ops.convert_to_tensor(drawn)
+        return keras.random.normal(shape, dtype="float32", seed=stream)
+
+    def draw(self, shape, symmetric=False):
+        """Standard normal noise that is new at every step.
+
+        Args:
+            shape: static shape.
+            symmetric: whether the last two axes are those of a symmetric
+                matrix: independent entries of variance 1 on its diagonal
+                and 1/2 above, so that its density depends on the Frobenius
+                norm alone.
+        """
+        noise = self._normal(tuple(shape))
+        if not symmetric:
+            return noise
+        axes = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+        return (noise + ops.transpose(noise, axes)) / 2
+
+    def release(self, sums, sensitivities, symmetric):
+        """Noisy sums over the expected batch size; counts one step.
+
+        Replicas of a step add up their sums, and the first one's noise is
+        the noise of all: it is added once, whatever the others drew.
+
+        Args:
+            sums: list of tensors, over the records of this replica.
+            sensitivities: list of floats, what the noise multiplier of each
+                is multiplied by.
+            symmetric: list of bools, see `draw`.
+
+        Returns:
+            list of tensors, all zeros if the step is not allowed.
+        """
+        taken = self._get_hidden("steps_taken")
+        refused = self._get_hidden("steps_refused")
+        allowed = ops.less(taken.value, self._get_hidden(_ARMED).value)
+        noisy = []
+        for value, sensitivity, mirrored in zip(sums, sensitivities, symmetric):
+            noise = ops.cast(self.draw(value.shape, mirrored), value.dtype)
+            noise = self.noise_multiplier * sensitivity * noise
+            noisy.append(value + replicas.of_first(noise))
+        noisy = [
+            value / self.expected_batch_size for value in replicas.total(noisy)
+        ]
+        found = [
+            ops.where(allowed, value, ops.zeros_like(value)) for value in noisy
+        ]
+        counted = ops.cast(allowed, taken.dtype)
+        taken.assign_add(counted)
+        refused.assign_add(1 - counted)
+        self.objective_in_use = True
+        return found
+
+    # Saving: counts and public facts, neither seed nor noise --------------
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        store["counts"] = np.array([self._count(name) for name in _COUNTERS])
+        if self.is_perturbed:
+            store["facts"] = np.array(self._facts)
+        if self.published:
+            store["published"] = np.array(True)
+
+    def load_own_variables(self, store):
+        counts = [int(value) for value in np.asarray(store["counts"])]
+        facts = None
+        if "facts" in store.keys():
+            facts = tuple(float(value) for value in np.asarray(store["facts"]))
+        if self.is_perturbed and facts not in (None, self._facts):
+            raise ValueError(
+                "The file holds a model under other noise than this one. "
+                "Load it with `keras.saving.load_model`."
+            )
+        # Refuses before anything is changed.
+        self._stored_release(store)
+        for name, count in zip(_COUNTERS, counts):
+            known = self._get_hidden(name)
+            known.assign(max(count, self._count(name)))
+        self._load_carried(store, "published" in store.keys())
+        if facts is not None:
+            self._facts = facts
+        self.generation += 1
+
+
+def _host_generator(key):
+    if isinstance(key, np.random.SeedSequence):
+        return np.random.Generator(np.random.Philox(key))
+    return np.random.Generator(np.random.Philox(key=key))

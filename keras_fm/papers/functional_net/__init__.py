@@ -1,0 +1,1 @@
+"""FunctionalNet: a perturbed Taylor expansion of a whole network."""

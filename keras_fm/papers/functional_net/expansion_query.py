@@ -1,0 +1,386 @@
+"""Second-order Taylor coefficients of a whole network about one point.
+
+With a the affine outputs of a layer, z what it reads (a constant 1 for the
+bias appended) and E the error of a record,
+
+    g_ij = delta_i z_j,    delta_i = dE/da_i,
+    h_ij = b_i v_j,        b_i = d2E/da_i^2 (or a bound), v_j = z_j^2,
+
+so the record's coefficients of a layer are two outer products. Their norms
+are products of the factors' norms: a record is clipped before any of its
+coefficients is formed, and only sums over records are made, in float64.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from keras_fm.kernel import budget as budget_lib
+from keras_fm.kernel import domain
+from keras_fm.kernel import sums as summation
+from keras_fm.kernel.at_weights import AtWeights
+from keras_fm.kernel.noisy_statistics import Release, released_as
+
+CURVATURES = ("majorized", "diagonal")
+NORMS = ("l2", "l1")
+# The square of a smaller norm must not pass for zero.
+_TINY = 1e-290
+_HUGE = 1e100
+_LARGEST_NORM = 1e250
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NetworkExpansionQuery:
+    """Gradient and diagonal curvature of a network's error, clipped jointly.
+
+    A record's vector is `[g; curvature_weight h]` over all layers, scaled
+    back to `clip` as a whole, so that the ratio of its parts (the Newton
+    step) stays as it is.
+
+    Args:
+        shapes_of_layers: tuple of `(inputs, units)` of every layer, the
+            constant input of a bias counted.
+        clip: float > 0, threshold on the norm of one record's vector, which
+            is the sensitivity; or `None`: exact sums without a sensitivity.
+        norm: `"l2"` (Gaussian noise) or `"l1"` (pure epsilon): the norm that
+            is clipped.
+        curvature: how v follows from z: `"diagonal"`, `z_j^2` (the paper);
+            or `"majorized"`, `|z_j| ||z||_1`, for which
+            `(sum_j z_j d_j)^2 <= sum_j v_j d_j^2`: moving all weights of a
+            unit at once is covered.
+        curvature_weight: float > 0, what h counts in the vector. Public.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> objective = NetworkExpansionQuery(
+    ...     shapes_of_layers=((3, 2), (3, 1)), clip=0.5
+    ... )
+    >>> objective.size, objective.sensitivity("l2", neighbours="replace_one")
+    (18, 1.0)
+
+    Source: Manco and Pirro 2018, equations 1 to 6 (the factors); clipping
+    and sensitivity are ours, docs/proofs/network_expansion.md.
+    """
+
+    shapes_of_layers: tuple
+    clip: float | None = 1.0
+    norm: str = "l2"
+    curvature: str = "majorized"
+    curvature_weight: float = 0.1
+
+    names = ("gradient", "curvature")
+    proof = "docs/proofs/network_expansion.md, docs/proofs/mechanisms.md"
+
+    def __post_init__(self):
+        shapes = tuple(
+            tuple(domain.check_count("shapes_of_layers", size) for size in pair)
+            for pair in self.shapes_of_layers
+        )
+        if not shapes or any(len(pair) != 2 for pair in shapes):
+            raise ValueError(
+                "`shapes_of_layers` must hold (inputs, units) of at least one "
+                f"layer. Received: {self.shapes_of_layers}"
+            )
+        object.__setattr__(self, "shapes_of_layers", shapes)
+        for name in ("clip", "curvature_weight"):
+            value = getattr(self, name)
+            if name == "clip" and value is None:
+                continue
+            value = domain.check_norm_bound(name, value)
+            object.__setattr__(self, name, value)
+        for name, known in (("norm", NORMS), ("curvature", CURVATURES)):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"`{name}` must be one of {known}. Received: "
+                    f"{name}={getattr(self, name)!r}"
+                )
+
+    @property
+    def num_weights(self):
+        """Number of weights, P."""
+        return sum(inputs * units for inputs, units in self.shapes_of_layers)
+
+    @property
+    def size(self):
+        """Length of the released vector, 2 P."""
+        return 2 * self.num_weights
+
+    @property
+    def shapes(self):
+        return ((self.num_weights,), (self.num_weights,))
+
+    @property
+    def reads(self):
+        """What one release takes, in words."""
+        kind = "diagonal" if self.curvature == "diagonal" else "majorized"
+        clipped = "unclipped"
+        if self.clip is not None:
+            clipped = (
+                f"each record's clipped to {self.norm.upper()} norm "
+                f"{self.clip:g}"
+            )
+        return (
+            f"gradient and {kind} curvature of the error by "
+            f"{self.num_weights} weights (curvature counted "
+            f"{self.curvature_weight:g}) at the current weights, {clipped}"
+        )
+
+    def sensitivity(self, norm, *, neighbours):
+        """Sensitivity of the sum: `clip` (add_remove), `2 clip`
+        (replace_one), in the norm that is clipped.
+
+        In the other norm: the L2 norm of a vector is at most its L1 norm;
+        its L1 norm at most `sqrt(size)` times its L2 norm.
+        docs/proofs/network_expansion.md, proposition 2.
+
+        Args:
+            norm: `"l1"` or `"l2"`.
+            neighbours: `"add_remove"` or `"replace_one"`.
+
+        Raises:
+            ValueError: without a `clip`.
+        """
+        if self.clip is None:
+            raise ValueError(
+                "Without `clip` one record may change the coefficients by any "
+                "amount: there is no sensitivity."
+            )
+        if norm not in NORMS:
+            raise ValueError(
+                f"`norm` must be one of {NORMS}. Received: norm={norm!r}"
+            )
+        relation = budget_lib.Neighbours.of(neighbours)
+        replace = relation is budget_lib.Neighbours.REPLACE_ONE
+        wider = norm == "l1" and self.norm == "l2"
+        factor = math.sqrt(self.size) if wider else 1.0
+        return (2 if replace else 1) * factor * self.clip
+
+    def rounding_error(self, norm):
+        """How far the computed vector may be from that of real numbers, see
+        `summation.error_bound`."""
+        return summation.error_bound(
+            self.sensitivity(norm, neighbours="add_remove")
+        )
+
+    def expected_squared_error(self, mechanism):
+        """Expected squared L2 norm of the noise on the vector."""
+        return self.size * mechanism.coordinate_variance(self.size)
+
+    # Statistics ----------------------------------------------------------
+
+    def at(self, weights):
+        """The same with the weights it is expanded about, so that sums about
+        other weights are not merged with these.
+
+        Args:
+            weights: list of `(inputs, units)` arrays, public.
+        """
+        return ExpansionAt(self, weights)
+
+    def zero(self):
+        """Statistics of no record: gradient and curvature, `(P,)` each."""
+        return np.zeros(self.num_weights), np.zeros(self.num_weights)
+
+    @property
+    def entry_bounds(self):
+        """Bounds on what one record adds to an entry of either."""
+        return self.clip, self.clip / self.curvature_weight
+
+    def num_records(self, factors):
+        """How many records a batch holds."""
+        return len(factors[0][0])
+
+    def accumulate(self, statistics, factors, clip=True):
+        """Statistics with a batch added.
+
+        Args:
+            statistics: what `zero()` or an earlier call returned.
+            factors: for every layer a tuple `(z, delta, b)` of arrays
+                `(n, inputs)`, `(n, units)`, `(n, units)`.
+            clip: ignored: every record is clipped if there is a threshold.
+
+        Raises:
+            ValueError: on wrong shapes, or a factor that is no finite
+                number. Nothing is added then.
+        """
+        rows = self._check(factors)
+        scale = self._scales(rows)[:, None]
+        if not len(scale):
+            return statistics
+        pairs = (
+            [(z, delta * scale) for z, _, delta, _ in rows],
+            [(v, b * scale) for _, v, _, b in rows],
+        )
+        batch = summation.total(
+            tuple(
+                np.concatenate([(x[part].T @ y[part]).ravel() for x, y in own])
+                for own in pairs
+            )
+            for part in summation.chunks(len(scale))
+        )
+        return tuple(s + b for s, b in zip(statistics, batch))
+
+    def _check(self, factors):
+        if len(factors) != len(self.shapes_of_layers):
+            raise ValueError(
+                f"Factors of {len(self.shapes_of_layers)} layers are needed. "
+                f"Received: {len(factors)}"
+            )
+        rows = []
+        for (inputs, units), given in zip(self.shapes_of_layers, factors):
+            z, delta, b = (np.array(a, np.float64, order="C") for a in given)
+            expected = [(len(z), size) for size in (inputs, units, units)]
+            if [a.shape for a in (z, delta, b)] != expected:
+                raise ValueError(
+                    "Factors must have the shapes (records, inputs), "
+                    "(records, units), (records, units). Received: "
+                    f"{[a.shape for a in (z, delta, b)]} for a layer of "
+                    f"{(inputs, units)}"
+                )
+            if self.curvature == "diagonal":
+                v = np.square(z)
+            else:
+                size = np.abs(z)
+                v = size * size.sum(axis=1, keepdims=True)
+            rows.append((z, v, delta, b))
+        if len({len(z) for z, *_ in rows}) > 1:
+            raise ValueError("All layers must have the same records.")
+        if not all(np.all(np.isfinite(a)) for row in rows for a in row):
+            raise ValueError(
+                "The coefficients of at least one record are not finite: it "
+                "has a NaN or infinite entry, or one that overflows. Clean "
+                "the records, or normalize them in `below`."
+            )
+        return rows
+
+    def _scales(self, rows):
+        """`(n,)` factors that bring every record inside its bound."""
+        n = len(rows[0][0])
+        if self.clip is None:
+            return np.ones(n)
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms = self._norms(rows)
+        # Where a product may overflow, or a scaled factor lose its digits,
+        # the record counts for nothing.
+        for row in rows:
+            for factor in (row[0], row[2], row[3]):
+                norms[np.abs(factor).max(axis=1) > _HUGE] = np.inf
+        norms[~(norms <= _LARGEST_NORM)] = np.inf
+        # Inside by more than the rounding of norms and products amounts to.
+        terms = 4 * len(self.shapes_of_layers) + 400
+        bound = self.clip * (1 - terms * np.finfo(np.float64).eps)
+        return np.minimum(1.0, bound / np.maximum(norms, _TINY))
+
+    def _norms(self, rows):
+        total = 0.0
+        for z, v, delta, b in rows:
+            for left, right, weight in (
+                (z, delta, 1.0),
+                (v, b, self.curvature_weight),
+            ):
+                if self.norm == "l1":
+                    product = summation.lengths(left, "l1")
+                    product = product * summation.lengths(right, "l1")
+                    total = total + weight * product
+                else:
+                    # Not as products of squares, which may underflow.
+                    product = _lengths(left) * _lengths(right)
+                    total = np.hypot(total, weight * product)
+        return total
+
+    def pack(self, statistics, norm):
+        """The vector that is perturbed: `[g; curvature_weight h]`."""
+        gradient, curvature = statistics
+        return np.concatenate([gradient, self.curvature_weight * curvature])
+
+    def unpack(self, vector, norm):
+        """The inverse of `pack`."""
+        p = self.num_weights
+        return vector[:p].copy(), vector[p:] / self.curvature_weight
+
+    def layers(self, vector):
+        """A vector `(P,)` as list of `(inputs, units)` arrays."""
+        found, start = [], 0
+        for inputs, units in self.shapes_of_layers:
+            stop = start + inputs * units
+            found.append(vector[start:stop].reshape(inputs, units))
+            start = stop
+        return found
+
+    def config(self):
+        return dataclasses.asdict(self)
+
+
+def _lengths(rows):
+    """`(n,)` L2 norms that neither underflow nor overflow early."""
+    largest = np.maximum(np.abs(rows).max(axis=1, keepdims=True), _TINY)
+    scaled = rows / largest
+    return largest[:, 0] * summation.lengths(scaled)
+
+
+@released_as(NetworkExpansionQuery)
+class NetworkExpansionRelease(Release):
+    """A released `NetworkExpansionQuery`: a quadratic in every weight.
+
+    Everything here is post-processing: exact functions of the released
+    coefficients and of public constants.
+    """
+
+    def quadratic(self, ridge_factor=0.5, damping=0.1):
+        """The convex quadratic `sum g d + 1/2 h d^2` of every layer, d the
+        weights minus those it was expanded about.
+
+        A curvature that is not positive has no minimum. Negative ones are
+        set to zero, and to all of a layer is added `damping` times their
+        mean and `2 ridge_factor` standard deviations of their noise: a rule
+        from the release and public numbers.
+
+        Args:
+            ridge_factor: float >= 0.
+            damping: float >= 0.
+
+        Returns:
+            list of `(g, h)` for every layer, `(inputs, units)` each, h > 0.
+        """
+        objective = self.objective
+        stddev = math.sqrt(self.mechanism.coordinate_variance(objective.size))
+        ridge = 2 * ridge_factor * stddev / objective.curvature_weight
+        found = []
+        for g, h in zip(
+            objective.layers(self.statistics["gradient"]),
+            objective.layers(self.statistics["curvature"]),
+        ):
+            h = np.maximum(h, 0.0) + damping * max(h.mean(), 0.0) + ridge
+            # Without noise a weight that no record moves stays where it is.
+            floor = max(h.max() * 1e-12, np.finfo(float).tiny)
+            found.append((g, np.maximum(h, floor)))
+        return found
+
+
+class ExpansionAt(AtWeights):
+    """A `NetworkExpansionQuery` at a network's weights: a list of
+    `(inputs, units)` arrays. The factors of a batch must be those at these
+    weights: they hold them no more."""
+
+    def __init__(self, objective, weights):
+        super().__init__(objective, weights, objective.shapes_of_layers)
+
+    @property
+    def entry_bounds(self):
+        return self.objective.entry_bounds
+
+    def zero(self):
+        return self.objective.zero()
+
+    def num_records(self, factors):
+        return self.objective.num_records(factors)
+
+    def accumulate(self, statistics, factors, clip=True):
+        return self.objective.accumulate(statistics, factors, clip)
+
+    def vector(self, statistics):
+        return self.objective.pack(statistics, self.objective.norm)

@@ -1,0 +1,136 @@
+"""What a fit of a `FunctionalNet` releases: its expansion, round by round.
+
+Each round reads every record once: the coefficients of the expansion about
+the weights that the round before led to.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from keras_fm.kernel.ledger_entry import FLOATING_POINT
+from keras_fm.kernel.mechanisms import LaplaceMechanism
+from keras_fm.papers.functional_net import claims
+from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
+from keras_fm.parts.step import Step
+
+
+def steps(model, reading):
+    """The rounds of a model, as `Step`s.
+
+    Args:
+        model: a `FunctionalNet`.
+        reading: a `keras_fm.training.reading.Reading`.
+    """
+    reading.check_by_record("a FunctionalNet")
+    norm = "l2" if reading.ledger.budget.delta > 0 else "l1"
+    published = reading.published
+    objective = model.objective(norm, clipped=not published)
+    descent = ExpansionDescent(model, reading.ridge_factor)
+    before = {}
+
+    def read():
+        before.setdefault("weights", model.augmented_weights())
+        count = 0
+        for x, y, rows in reading.placed():
+            model.check_labels(None if y is None else y[rows], len(rows))
+            count += len(rows)
+            found = model.factors(x, y)
+            yield ([tuple(part[rows] for part in layer) for layer in found],)
+        if not count:
+            raise ValueError(
+                "`data` held no record in this round. A function must return "
+                "a new iterator at every call."
+            )
+
+    def learn(release, last):
+        # Where the last round leads, `install` decides.
+        descent.learn(release, move=not last)
+        if last:
+            reading.keep_top(release)
+            descent.install(reading.ledger.to_json(), published)
+
+    def undo():
+        # Weights between rounds are known to no ledger but this one.
+        if "weights" in before:
+            model.set_augmented_weights(before["weights"])
+
+    reading.on_failure(undo)
+    more = {}
+    if published:
+        if reading.parts:
+            raise ValueError(
+                "The published FunctionalNet has no private layers below. "
+                f"Received: '{reading.parts[0].name}'"
+            )
+        sizes = [units for _, units in objective.shapes_of_layers]
+        sensitivity = claims.network_expansion_sensitivity(
+            sizes, neighbours=reading.ledger.neighbours
+        )
+        more["entry"] = _claim
+        more["carry_out"] = lambda step, **given: _published_round(
+            model, reading, step, **given
+        )
+    names = model.release_names()
+    found = []
+    for name in names:
+        if published:
+            more["mechanism"] = LaplaceMechanism(
+                sensitivity=sensitivity,
+                epsilon=reading.ledger.budget.epsilon * reading.share(name),
+            )
+        found.append(
+            Step(
+                name=name,
+                objective=objective,
+                read=read,
+                learn=lambda release, last=name == names[-1]: learn(
+                    release, last
+                ),
+                **more,
+            )
+        )
+    return found
+
+
+def _claim(entry):
+    """The entry of a round that nothing proves."""
+    epsilon = entry.mechanism["epsilon"]
+    scale = entry.mechanism["sensitivity"] / epsilon
+    return dataclasses.replace(
+        entry,
+        guarantee="claimed",
+        mechanism={"claimed_epsilon": epsilon, "laplace_scale": scale},
+        proof=claims.EXPANSION_REASON,
+        noise=FLOATING_POINT,
+        notes=(),
+    )
+
+
+def _published_round(model, reading, step, *, mechanism, entry, noise, **_):
+    """Exact sums, clipped as printed, with Laplace noise of Theorem 6."""
+    ledger, objective = reading.ledger, step.objective
+    ledger.check([entry])
+    statistics = objective.zero()
+    for batch in step.read():
+        statistics = objective.accumulate(statistics, *batch)
+    sums = objective.unpack(objective.pack(statistics, "l1"), "l1")
+    sums = [_clipped_sum(model, objective, values) for values in sums]
+    ledger.charge([entry])
+    generator = noise.generator()
+    scale = mechanism.sensitivity / mechanism.epsilon
+    noisy = [v + generator.laplace(0.0, scale, v.shape) for v in sums]
+    return reading.release_of(step, dict(zip(objective.names, noisy)))
+
+
+def _clipped_sum(model, objective, values):
+    """`g / max(1, ||g||^2 / C)` of each layer's sum, as printed."""
+    bound = model.sum_clip
+    if bound is None:
+        return values
+    return np.concatenate(
+        [
+            part.ravel() / max(1.0, np.sum(part**2) / bound)
+            for part in objective.layers(values)
+        ]
+    )

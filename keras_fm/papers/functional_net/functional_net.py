@@ -1,0 +1,441 @@
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.kernel import domain
+from keras_fm.papers.functional_net import expansion_release
+from keras_fm.papers.functional_net.expansion_query import (
+    CURVATURES,
+    NetworkExpansionQuery,
+)
+from keras_fm.papers.functional_net.expansion_state import ExpansionState
+from keras_fm.parts import replicas, sealed
+from keras_fm.stacks import affine_maps, layer_stack, output_losses
+from keras_fm.stacks.coordinate_steps import Stage, constant
+from keras_fm.stacks.network_expansion import NetworkExpansion, weights_of
+from keras_fm.stacks.stack_model import StackModel
+
+# Sums over outputs: what the recursions need.
+LOSSES = ("binary_crossentropy", "squared_error")
+_LEMMA_1 = (
+    "Lemma 1 takes the noise from the largest change that one record makes "
+    "to the coefficients of the records at hand. That number is private "
+    "itself: its noise would tell who is in the data, and neighbouring data "
+    'sets would get different noise. Use sensitivity="theorem6" (a '
+    'constant, though no bound), or guarantee="proven".'
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class FunctionalNet(StackModel):
+    """FunctionalNet: a network trained on its own noisy Taylor expansion.
+
+    Manco and Pirro, SEBD 2018. The error of all records is expanded about
+    the current weights to second order (gradient and diagonal curvature, a
+    network's recursions), the coefficients are perturbed once, and the
+    resulting quadratic is minimised; `rounds` of it, each about the minimum
+    of the one before. All rounds are read when a private fit begins; the fit
+    itself then trains on the last quadratic and reads nothing, for as many
+    epochs as you like.
+
+    `keras_fm.callbacks.PrivateModel` makes it private:
+
+    * `guarantee="proven"`: every record's gradient and curvature are clipped
+      together before they are summed; Gaussian noise (L2) or, with
+      delta = 0, Laplace noise (L1), the budget split equally over rounds.
+    * `guarantee="published"` (with `lot="data"`): exact sums, clipped as a
+      sum (`sum_clip`), Laplace noise of scale S / epsilon with the S of
+      Theorem 6, which is no bound (docs/guarantees.md): claimed.
+
+    Without it, `fit` refuses. With `unprotected=True` it minimises the exact
+    expansion about `expansion_point` (the weights the model was built with,
+    until `expand()`): the truncated twin, with nothing private about it.
+
+    Args:
+        input_shape: shape of one record.
+        layers: `Dense` layers that are trained. Activations as arguments:
+            "linear", "relu", "leaky_relu", "sigmoid", "tanh", "softplus",
+            "elu", "silu", "gelu" (the paper: sigmoid). The last has none
+            with cross-entropy.
+        loss: `"binary_crossentropy"` (per class, on logits) or
+            `"squared_error"` (`1/2 ||output - y||^2`).
+        rounds: int R >= 1, expansions of a private fit.
+        clip: float > 0, threshold on one record's coefficients, gradient
+            and curvature together. Far below their norm every record counts
+            the same.
+        curvature: `"majorized"`: bounds the error along all weights of a
+            unit at once, so that a full step does not overshoot; or
+            `"diagonal"`, the paper's.
+        curvature_weight: float > 0, what the curvature counts beside the
+            gradient when both are clipped and perturbed.
+        step_size: float > 0, part of the way to the minimum of a quadratic
+            that a round goes; 1 is the paper's. `None` is a rule: 1 for one
+            layer, for which the majorized curvature is a bound, and half as
+            much with every layer more.
+        momentum: float in [0, 1), part of the step before that is added.
+        damping: float >= 0, part of a layer's mean curvature that is added
+            to all of its curvatures, beside the noise's.
+        sensitivity: of the published form: `"theorem6"`.
+        sum_clip: of the published form: `None`, or C > 0: sums g become
+            `g / max(1, ||g||^2 / C)`, as printed.
+        below: layers with public, frozen or already released weights that
+            are applied first.
+        unprotected: `True` for the non-private twin.
+
+    Input shape: `(batch, *input_shape)`. Output shape: `(batch, units)`:
+    logits, or outputs.
+
+    Raises:
+        ValueError: if coefficients of a layer are not known, an argument is
+            outside its range, or `sensitivity="lemma1"`, which reads the
+            records.
+
+    Example:
+
+    ```python
+    model = fm.models.FunctionalNet(
+        (784,),
+        [keras.layers.Dense(64, activation="sigmoid"), keras.layers.Dense(10)],
+        rounds=10,
+        below=[fm.layers.NormalizationLayer(), keras.layers.Rescaling(8.0)],
+    )
+    private = fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(1.0, 1e-5), data=(x, y)
+    )
+    model.compile("sgd", metrics=["accuracy"])
+    model.fit(x, y, callbacks=[private], validation_data=test)
+    ```
+    """
+
+    def __init__(
+        self,
+        input_shape,
+        layers,
+        loss="binary_crossentropy",
+        rounds=1,
+        clip=1.0,
+        curvature="majorized",
+        curvature_weight=0.1,
+        step_size=None,
+        momentum=0.8,
+        damping=0.1,
+        sensitivity="theorem6",
+        sum_clip=None,
+        below=(),
+        unprotected=False,
+        **kwargs,
+    ):
+        layers = layer_stack.as_list(layers=layers)
+        below = layer_stack.as_list(below=below)
+        if loss not in LOSSES:
+            raise ValueError(
+                f"`loss` must be one of {LOSSES}. Received: loss={loss!r}"
+            )
+        if curvature not in CURVATURES:
+            raise ValueError(
+                f"`curvature` must be one of {CURVATURES}. Received: "
+                f"curvature={curvature!r}"
+            )
+        if sensitivity == "lemma1":
+            raise ValueError(_LEMMA_1)
+        if sensitivity != "theorem6":
+            raise ValueError(
+                '`sensitivity` must be "theorem6". Received: '
+                f"sensitivity={sensitivity!r}"
+            )
+        if not 0 <= momentum < 1:
+            raise ValueError(
+                f"`momentum` must be in [0, 1). Received: momentum={momentum}"
+            )
+        if step_size is not None:
+            step_size = domain.check_norm_bound("step_size", step_size)
+        if damping != 0:
+            damping = domain.check_norm_bound("damping", damping)
+        if sum_clip is not None:
+            sum_clip = domain.check_norm_bound("sum_clip", sum_clip)
+        given = {
+            "input_shape": tuple(input_shape),
+            "loss": loss,
+            "rounds": domain.check_count("rounds", rounds),
+            "clip": domain.check_norm_bound("clip", clip),
+            "curvature": curvature,
+            "curvature_weight": domain.check_norm_bound(
+                "curvature_weight", curvature_weight
+            ),
+            "step_size": step_size,
+            "momentum": float(momentum),
+            "damping": float(damping),
+            "sensitivity": sensitivity,
+            "sum_clip": sum_clip,
+            "unprotected": unprotected,
+        }
+        trained = layer_stack.check_layers(layers, dense_only=True)
+        activation = [layer_stack.activation_of(layer) for layer in trained]
+
+        inputs = keras.Input(tuple(input_shape), name="records")
+        features = layer_stack.apply_public(below, inputs, None)
+        outputs, stages = features, []
+        for layer, f in zip(trained, activation):
+            made = affine_maps.of_layer(layer, outputs.shape[1:])
+            stages.append(Stage(map=made, activation=f))
+            outputs = layer(outputs)
+        state = ExpansionState(name="expansion", unprotected=unprotected)
+        outputs = state(outputs)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+
+        head = output_losses.LOSSES[loss](activation[-1], outputs.shape[-1])
+        self.__dict__["_state"] = state
+        self.__dict__["_expansion"] = NetworkExpansion(stages, head, curvature)
+        self._keep(given, layers, below, inputs, features)
+        self.expand()
+
+    @property
+    def _solver(self):
+        return self._expansion
+
+    def _carrier(self):
+        return self._state
+
+    # What is private -----------------------------------------------------
+
+    @property
+    def rounds(self):
+        """Expansions of a private fit."""
+        return self._given["rounds"]
+
+    @property
+    def step_size(self):
+        """Part of the way to a quadratic's minimum that a round goes."""
+        given = self._given["step_size"]
+        if given is None:
+            return 0.5 ** (len(self.private_layers) - 1)
+        return given
+
+    @property
+    def momentum(self):
+        """Part of the step before that is added to a step."""
+        return self._given["momentum"]
+
+    @property
+    def damping(self):
+        """Part of a layer's mean curvature that all of them get."""
+        return self._given["damping"]
+
+    @property
+    def sum_clip(self):
+        """C of the published form's clipping of sums, or `None`."""
+        return self._given["sum_clip"]
+
+    trains_on_release = True
+
+    def released_objective(self):
+        return self._state.released_objective()
+
+    def release_names(self):
+        return [
+            f"{self.name} (round {r + 1} of {self.rounds})"
+            for r in range(self.rounds)
+        ]
+
+    def steps(self, reading):
+        """The rounds, see `expansion_release`."""
+        return expansion_release.steps(self, reading)
+
+    def check_labels(self, y, n):
+        """Refuses labels or targets that no output is for."""
+        if y is None:
+            return
+        if self.needs_labels:
+            domain.check_labels(y, self.output_shape[-1])
+        elif not np.all(np.isfinite(y)):
+            raise ValueError("Targets must be finite. At least one is not.")
+
+    def install(self, release, reading, start):
+        """Gives the model the quadratic of the last round."""
+        if start == "minimiser":
+            self.set_weights_from_minimiser()
+        self._state.mark_released(
+            reading.ledger.to_json(), self._state.published
+        )
+
+    def objective(self, norm="l2", clipped=True):
+        """What one round releases, a `NetworkExpansionQuery`.
+
+        Args:
+            norm: `"l2"` or `"l1"`, the norm that is clipped.
+            clipped: `False` for the exact sums of the published form.
+        """
+        shapes = []
+        for stage in self._expansion.stages:
+            layer = stage.layer
+            inputs = stage.map.input_shape[0] + layer.use_bias
+            shapes.append((inputs, layer.units))
+        return NetworkExpansionQuery(
+            shapes_of_layers=tuple(shapes),
+            clip=self._given["clip"] if clipped else None,
+            norm=norm,
+            curvature=self._given["curvature"],
+            curvature_weight=self._given["curvature_weight"],
+        )
+
+    def set_release(self, quadratics, minimiser, ledger_json, published=False):
+        """Puts a released quadratic in the place of the data.
+
+        Args:
+            quadratics: list of curvatures of every layer, `(inputs, units)`
+                with the row of the bias last.
+            minimiser: list of weights in the same shapes.
+            ledger_json: str, kept with the model when it is saved.
+            published: whether the release has no proof.
+        """
+        self._state.set_release(
+            self._split(quadratics),
+            self._split(minimiser),
+            published,
+            ledger_json,
+        )
+
+    def augmented_weights(self):
+        """Current weights, `(inputs, units)` with the bias as last row."""
+        found = []
+        for layer in self.private_layers:
+            held = [ops.convert_to_numpy(w) for w in weights_of(layer)]
+            rows = np.concatenate([np.atleast_2d(w) for w in held])
+            found.append(rows.astype(np.float64))
+        return found
+
+    def set_augmented_weights(self, weights):
+        """Sets the trained weights from what `augmented_weights` gives."""
+        held = [w for layer in self.private_layers for w in weights_of(layer)]
+        for weight, value in zip(held, self._split(weights)):
+            weight.assign(value)
+
+    def set_weights_from_minimiser(self):
+        """Moves the trained weights to the minimum of the release."""
+        held = [w for layer in self.private_layers for w in weights_of(layer)]
+        for weight, value in zip(held, self._state.minimiser()):
+            weight.assign(value)
+        self._state._note()
+
+    def _split(self, augmented):
+        found = []
+        for layer, rows in zip(self.private_layers, augmented):
+            inputs = len(rows) - layer.use_bias
+            found += [rows[:inputs], rows[-1]][: 1 + layer.use_bias]
+        return found
+
+    # Expansion -----------------------------------------------------------
+
+    @property
+    def expansion_point(self):
+        """Weights the exact objective is expanded about: a list of arrays,
+        kernel and bias of every trained layer."""
+        return [ops.convert_to_numpy(v) for v in self._state.point()]
+
+    def expand(self, weights=None):
+        """Sets what the exact objective is expanded about.
+
+        Args:
+            weights: list of arrays like `expansion_point`, or `None` for
+                the current weights.
+
+        Raises:
+            ValueError: if shapes do not fit.
+        """
+        held = [w for layer in self.private_layers for w in weights_of(layer)]
+        if weights is None:
+            weights = [ops.convert_to_numpy(w) for w in held]
+        shapes = [tuple(w.shape) for w in held]
+        given = [tuple(ops.shape(w)) for w in weights]
+        if given != shapes:
+            raise ValueError(
+                f"`weights` must have the shapes {shapes}. Received: {given}"
+            )
+        self._state.set_point(weights)
+
+    def factors(self, x, y=None):
+        """What every record's coefficients at the current weights are
+        products of. They are private.
+
+        Args:
+            x: records, `(n, *input_shape)`.
+            y: as in `fit`.
+
+        Returns:
+            list of NumPy arrays `(z, delta, b)` for every trained layer, see
+            `keras_fm.queries.NetworkExpansionQuery.accumulate`.
+        """
+        features = self._features(x)
+        found = self._expansion.factors(
+            features, self._targets(y, features), self._expansion.weights()
+        )
+        return [tuple(ops.convert_to_numpy(v) for v in part) for part in found]
+
+    # Keras' training -----------------------------------------------------
+
+    def make_train_function(self, force=False):
+        if self.published:
+            # A step that was compiled before does not look again.
+            self._state.check_trains()
+        elif self._state._released is not None:
+            sealed.seal(self, [self._state])
+        super().make_train_function(force=force)
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        penalties = self._weight_penalties()
+        if training and self._state._released is not None:
+            held = [w for v in self.private_layers for w in weights_of(v)]
+            return replicas.share(self._state.released_loss(held) + penalties)
+        features = self._features(x)
+        y = self._targets(y, features)
+        rows = ops.ones((ops.shape(features)[0],), features.dtype)
+        if sample_weight is not None:
+            rows = ops.cast(ops.reshape(sample_weight, (-1,)), rows.dtype)
+        if not training:
+            values = self._expansion.loss.value(constant(y_pred), y)
+            return replicas.share(layer_stack.mean(values, rows) + penalties)
+        return replicas.share(self._exact(features, y, rows) + penalties)
+
+    def _exact(self, features, y, rows):
+        """The mean expansion about `expansion_point`."""
+        point, held = [], self._state.point()
+        for layer in self.private_layers:
+            count = 1 + layer.use_bias
+            point.append([constant(w) for w in held[:count]])
+            held = held[count:]
+        values = self._expansion.value(features, y, point)
+        total = layer_stack.mean(values, rows)
+        share = rows / layer_stack.total(rows)
+        factors = self._expansion.factors(features, y, point)
+        curvature, damping = self._given["curvature"], self.damping
+        for layer, about, (z, delta, b) in zip(
+            self.private_layers, point, factors
+        ):
+            v = ops.square(z)
+            if curvature == "majorized":
+                v = ops.abs(z) * ops.sum(ops.abs(z), axis=1, keepdims=True)
+            scale = ops.expand_dims(share, 1)
+            g = ops.matmul(ops.transpose(z), delta * scale)
+            h = ops.matmul(ops.transpose(v), b * scale)
+            g, h = replicas.total([g, h])
+            least = damping * ops.maximum(ops.mean(h), 0.0)
+            h = ops.maximum(h, 0.0) + least
+            move = _stacked(
+                [
+                    ops.cast(ops.convert_to_tensor(w), g.dtype) - start
+                    for w, start in zip(weights_of(layer), about)
+                ]
+            )
+            g, h = ops.stop_gradient(g), ops.stop_gradient(h)
+            total = total + ops.sum(g * move + h * ops.square(move) / 2)
+        return total
+
+
+def _stacked(rows):
+    """Kernel, and the bias as one more row if there is one."""
+    if len(rows) == 1:
+        return rows[0]
+    kernel, bias = rows
+    return ops.concatenate([kernel, ops.reshape(bias, (1, -1))], axis=0)

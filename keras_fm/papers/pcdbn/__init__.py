@@ -1,0 +1,1 @@
+"""pCDBN: the private convolutional deep belief network (Phan et al. 2017)."""

@@ -1,0 +1,192 @@
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.datasets.behavior_windows import column_range
+from keras_fm.papers.pcdbn.private_cdbn import PrivateCDBN
+from keras_fm.public.normalization_layer import NormalizationLayer
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class BehaviorCDBN(PrivateCDBN):
+    """pCDBN's prediction of a person's behaviour from a window of records.
+
+    Phan, Wu and Dou, Machine Learning 2017. A record is one (user, time)
+    window; `keras_fm.datasets.HealthNetwork.windows(history=11)` makes
+    windows of twelve time steps. Their attributes are the visible units, an
+    image of attributes x time; friends' influence and environmental events
+    condition it. The output is one logit: does the behaviour happen?
+
+    Published and non-private, the conditions act through dynamic biases of
+    the first RBM's hidden and visible units (Eqs. 25 and 26). Proven, only
+    records could teach these weights, so the output layer reads the
+    conditions (and the window itself) beside the maps.
+
+    Args:
+        columns: dict of slices or `(start, stop)` pairs of the window's
+            features: `"present"` and `"history"` are the visible units,
+            `"social"` and `"events"` the conditions.
+        bounds: public `(low, high)` of the window's features.
+        maps: the paper's two layers of 10 bases, 4 x 12 and 2 x 6.
+        units, pooling, dense, guarantee and others: see `PrivateCDBN`.
+
+    Input shape: `(batch, features)`. Output shape: `(batch, units)`.
+
+    Raises:
+        ValueError: if `columns` has no `"present"` part, `"history"` is no
+            multiple of it, or a part is outside the window.
+
+    Example:
+
+    ```python
+    windows = fm.datasets.load("health_network").windows(history=11)
+    train, test = windows.split(0.8)
+    model = fm.models.BehaviorCDBN.of(train)
+    ```
+    """
+
+    def __init__(
+        self,
+        input_shape,
+        columns,
+        bounds,
+        units=1,
+        maps=((10, (4, 12)), (10, (2, 6))),
+        dense=0,
+        **kwargs,
+    ):
+        columns = {name: column_range(part) for name, part in columns.items()}
+        features = input_shape[-1]
+        for name, (start, stop) in columns.items():
+            if not 0 <= start <= stop <= features:
+                raise ValueError(
+                    "`columns` must lie within the "
+                    f"{features} features of a window. Received: "
+                    f"{name}={start, stop}"
+                )
+        start, stop = columns.get("present", (0, 0))
+        attributes = stop - start
+        past = columns.get("history", (0, 0))
+        if not attributes or (past[1] - past[0]) % attributes:
+            raise ValueError(
+                "`columns` must say which features are `present`, and "
+                "`history` must hold the same attributes at earlier steps. "
+                f"Received: columns={columns}"
+            )
+        self._columns = columns
+        super().__init__(
+            input_shape,
+            units=units,
+            maps=maps,
+            dense=dense,
+            bounds=bounds,
+            **kwargs,
+        )
+
+    @classmethod
+    def of(cls, windows, **kwargs):
+        """A model for these `keras_fm.datasets.Windows`."""
+        return cls(
+            windows.x.shape[1:],
+            windows.columns,
+            (windows.low, windows.high),
+            **kwargs,
+        )
+
+    def _visible(self, inputs, bounds):
+        window = NormalizationLayer(bounds, "linf", name="box")(inputs)
+        image = WindowImage(self._columns, name="image")(window)
+        parts = [self._columns.get(name) for name in ("social", "events")]
+        parts = [part for part in parts if part and part[1] > part[0]]
+        if self._proven:
+            return image, window
+        if not parts:
+            return image, None
+        return image, ColumnSlice(parts, name="conditions")(window)
+
+    def _output(self, units, outputs, conditions):
+        if not self._proven:
+            return super()._output(units, outputs, conditions)
+        # The window about its middle, of unit norm as the maps are.
+        middle = keras.layers.Rescaling(2.0, offset=-1.0, name="middle")
+        window = NormalizationLayer(name="unit_window")(middle(conditions))
+        both = keras.layers.Concatenate(name="beside")([outputs, window])
+        both = NormalizationLayer(name="unit_both")(both)
+        return self._head(units)(both)
+
+    def reconstruct(self, x):
+        """The attributes as the first RBM's maps give them back, in the
+        public bounds, NumPy `(n, attributes, steps)`, the past on the left."""
+        image = self.get_layer("image")
+        features = (1, *self.input_shape[1:])
+        low, high = (
+            ops.convert_to_numpy(
+                image(np.broadcast_to(np.asarray(b, "float32"), features))
+            )[..., 0]
+            for b in self._arguments["bounds"]
+        )
+        visible = self.energy_model(1).predict(x, verbose=0)[..., 0]
+        return low + np.clip(visible, 0.0, 1.0) * (high - low)
+
+    def get_config(self):
+        return {**super().get_config(), "columns": self._columns}
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class WindowImage(keras.layers.Layer):
+    """A window's attributes as an image of attributes x time, the past on
+    the left.
+
+    Args:
+        columns: dict with the `(start, stop)` of `"present"` and, optional,
+            of `"history"`: the attributes one step before, two steps, ....
+
+    Input shape: `(batch, features)`. Output shape: `(batch, attributes,
+    steps, 1)`.
+    """
+
+    def __init__(self, columns, **kwargs):
+        super().__init__(**kwargs)
+        self._columns = tuple(
+            (name, column_range(columns[name]))
+            for name in ("present", "history")
+            if name in columns
+        )
+
+    def call(self, inputs):
+        parts = [inputs[:, a:b] for _, (a, b) in self._columns]
+        attributes = parts[0].shape[-1]
+        rows = ops.concatenate(parts, axis=-1)
+        rows = ops.reshape(rows, (-1, rows.shape[-1] // attributes, attributes))
+        return ops.transpose(ops.flip(rows, axis=1), (0, 2, 1))[..., None]
+
+    def compute_output_shape(self, input_shape):
+        sizes = [b - a for _, (a, b) in self._columns]
+        return (input_shape[0], sizes[0], sum(sizes) // sizes[0], 1)
+
+    def get_config(self):
+        return {**super().get_config(), "columns": dict(self._columns)}
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class ColumnSlice(keras.layers.Layer):
+    """Some columns of a window, side by side.
+
+    Args:
+        parts: tuple of `(start, stop)`.
+
+    Input shape: `(batch, features)`. Output shape: `(batch, columns)`.
+    """
+
+    def __init__(self, parts, **kwargs):
+        super().__init__(**kwargs)
+        self._slices = tuple(column_range(part) for part in parts)
+
+    def call(self, inputs):
+        return ops.concatenate([inputs[:, a:b] for a, b in self._slices], -1)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], sum(b - a for a, b in self._slices))
+
+    def get_config(self):
+        return {**super().get_config(), "parts": self._slices}

@@ -1,0 +1,830 @@
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.kernel import domain
+from keras_fm.kernel.checks import pair
+from keras_fm.papers.pcdbn import claims, filters
+from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
+from keras_fm.parts.step import NOISE, Step
+from keras_fm.private_maps.pretrained_layer import PretrainedLayer
+from keras_fm.public import polynomials
+from keras_fm.public.local_response_normalization import local_response
+
+POLYNOMIALS = ("chebyshev", "taylor", "piecewise", "published", "exact")
+NORMALIZATIONS = ("local", "batch", "constant")
+VISIBLE = ("binary", "gaussian")
+SENSITIVITIES = ("paper", "code")
+# Numbers that a moment tensor may have; one more and it fits no memory.
+_MAX_MOMENTS = 50_000_000
+# Values of patches held at once.
+_CHUNK = 2**24
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class ChebyshevCRBM(PretrainedLayer):
+    """Convolutional RBM whose activation is a low-degree polynomial (pCDBN).
+
+    With x = W * v + b (one map for each filter, cross-correlation), the
+    denominator Z and X = x / Z in [-1, 1], the layer outputs
+
+        P(h = 1 | v) = clip(sum_l alpha_l X^l, 0, 1),
+
+    alpha the coefficients of a polynomial that stands for
+    `sigmoid(gain X)`. A record's energy, with these probabilities in the
+    place of sampled states, is
+
+        E(v) = - sum_k sum_ij P(h^k_ij | v) x^k_ij - c . v.
+
+    It is an ordinary layer until a `keras_fm.callbacks.PrivateModel` acts on
+    it.
+
+    Proven (`trainable=False`, the default): the filters are functions of a
+    release. With Z a public constant, the energy's only coefficients that
+    depend on records are the moments of patches u = [v - centre; constant]
+    of order `moment_order`; they are released once, averaged over the
+    positions of a record, and filters of unit norm, orthogonal to each
+    other, are learned from them (`keras_fm.filters.learn`).
+
+    Published (`trainable=True`): contrastive divergence on the records at
+    every step (`keras_fm.models.EnergyModel`), with fixed Laplace noise on
+    the coefficients alpha of every map (Phan et al. 2017, Lemma 2), or noise
+    drawn again at every step (the authors' code). That is claimed, not
+    proven. Without the callback this is CDBN (`polynomial="exact"`) or TCDBN.
+
+    Args:
+        filters: int, number of maps.
+        kernel_size, strides: int or pair.
+        padding: `"same"` or `"valid"`; pads with `centre`.
+        polynomial: `"chebyshev"`, `"taylor"`, `"piecewise"` (of `degree`
+            pieces), `"published"` (the paper's L = 7 polynomial, near
+            `sigmoid(5 X)`), or `"exact"`.
+        degree: int L.
+        gain: float > 0, see above; 1 is the paper's.
+        normalization: Z. `"local"`: max(|x|, (q + a sum x'^2)^beta) over the
+            `size` maps around, at the same position; `"batch"`: the largest
+            |x| of the batch (the authors' code); `"constant"`: `scale`, with
+            X clipped to [-1, 1].
+        scale: `None` (the largest |x| of unit filters, `patch_bound`), or
+            the constant Z, also that of the released energy.
+        size, q, a, beta: of `"local"`.
+        visible: `"binary"` (values in [0, 1]) or `"gaussian"` (unit
+            variance; adds |v - centre - c|^2 / 2 in the place of -c . v).
+        conditions: int, length of a second input, which acts through dynamic
+            biases of hidden and visible units (Eqs. 25 and 26); 0 for none.
+        noise: `"once"` or `"per_step"`, of the published form.
+        sensitivity: `"paper"` or `"code"`, of the published form, see
+            `claims.energy_sensitivity`.
+        bounds: public `(low, high)` of the inputs, for `sensitivity`.
+        moment_order: 2 or 4, of the proven form: the released energy has
+            degree `moment_order - 1` in place of `degree`.
+        patch_bound: public L2 bound of `v - centre` of a patch; `None` for a
+            tenth of the patch's farthest corner. Longer patches are scaled
+            back at a release, so it may be chosen freely.
+        clip: whether the layer scales longer patches back as well, as local
+            contrast normalisation does: x then is what the released energy
+            is made of.
+        standardize, sparsity: of the proven form: whether responses are
+            brought to unit variance, and how many standard deviations above
+            its mean a unit is half active, see `keras_fm.filters.learn`.
+        moment_strides: of the proven form: `None` (`strides`), or the steps
+            between the patches that a release averages over.
+        centre: public constant subtracted from the inputs.
+
+    Input shape: `(batch, height, width, channels)`, or a list of that and
+    `(batch, conditions)`. Output shape: `(batch, new_height, new_width,
+    filters)`.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> layer = ChebyshevCRBM(4, 5)
+    >>> layer(np.zeros((2, 28, 28, 1), "float32")).shape
+    (2, 28, 28, 4)
+    """
+
+    claim_reason = claims.ENERGY_REASON
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
+        padding: str = "same",
+        polynomial: str = "chebyshev",
+        degree: int = 7,
+        gain: float = 1.0,
+        normalization: str | None = "local",
+        scale: float | None = None,
+        size: int = 5,
+        q: float = 2.0,
+        a: float = 1e-4,
+        beta: float = 0.75,
+        visible: str = "binary",
+        conditions: int = 0,
+        noise: str = "once",
+        sensitivity: str = "paper",
+        bounds: tuple[float, float] = (0.0, 1.0),
+        moment_order: int = 2,
+        patch_bound: float | None = None,
+        clip: bool = False,
+        standardize: bool = True,
+        sparsity: float = 1.5,
+        moment_strides: int | Sequence[int] | None = None,
+        centre: float = 0.0,
+        trainable: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(trainable=trainable, **kwargs)
+        self.filters = domain.check_count("filters", filters)
+        self.kernel_size = pair("kernel_size", kernel_size)
+        self.strides = pair("strides", strides)
+        self.degree = domain.check_count("degree", degree)
+        moment_order = domain.check_count("moment_order", moment_order)
+        for name, value, known in (
+            ("padding", padding, ("same", "valid")),
+            ("polynomial", polynomial, POLYNOMIALS),
+            ("normalization", normalization, NORMALIZATIONS),
+            ("visible", visible, VISIBLE),
+            ("noise", noise, NOISE),
+            ("sensitivity", sensitivity, SENSITIVITIES),
+            ("moment_order", moment_order, (2, 4)),
+        ):
+            if value not in known:
+                raise ValueError(
+                    f"`{name}` must be one of {known}. Received: "
+                    f"{name}={value!r}"
+                )
+        self.gain = _number("gain", gain)
+        if not 1e-3 <= self.gain <= 100:
+            raise ValueError(
+                "`gain` must be a number between 0.001 and 100. Received: "
+                f"gain={gain}"
+            )
+        self.q, self.a, self.beta = (
+            domain.check_norm_bound(name, _number(name, value))
+            for name, value in (("q", q), ("a", a), ("beta", beta))
+        )
+        self.scale, self.patch_bound = (
+            None
+            if value is None
+            else domain.check_norm_bound(name, _number(name, value))
+            for name, value in (("scale", scale), ("patch_bound", patch_bound))
+        )
+        if polynomial == "published" and gain != 1:
+            raise ValueError(
+                "The published polynomial has its own steepness (that of "
+                f"sigmoid(5 X)): leave `gain` at 1. Received: gain={gain}"
+            )
+        self.centre = _number("centre", centre)
+        self.sparsity = _number("sparsity", sparsity)
+        if conditions != 0:
+            conditions = domain.check_count("conditions", conditions)
+        low, high = (float(b) for b in bounds)
+        domain.check_bounds(low, high)
+        self.padding, self.polynomial = padding, polynomial
+        self.normalization = normalization
+        self.size = domain.check_count("size", size)
+        if self.size % 2 == 0:
+            raise ValueError(
+                f"`size` must be a positive odd integer. Received: size={size}"
+            )
+        self.visible, self.conditions = visible, int(conditions)
+        self.noise, self.sensitivity = noise, sensitivity
+        self.bounds, self.moment_order = (low, high), moment_order
+        self.clip, self.standardize = bool(clip), bool(standardize)
+        self.moment_strides = (
+            None
+            if moment_strides is None
+            else pair("moment_strides", moment_strides)
+        )
+        self._approximation = self._make_approximation()
+
+    def _make_approximation(self):
+        if self.polynomial == "exact":
+            return None
+        if self.polynomial == "published":
+            return polynomials.published(self.degree)
+        make = getattr(polynomials, self.polynomial)
+        return make("sigmoid", self.degree, self.gain)
+
+    @property
+    def approximation(self):
+        """The `keras_fm.polynomials` object of the activation, or `None`."""
+        return self._approximation
+
+    # Weights and shapes --------------------------------------------------
+
+    def build(self, input_shape):
+        if self.conditions:
+            input_shape, condition_shape = input_shape
+            if tuple(condition_shape[1:]) != (self.conditions,):
+                raise ValueError(
+                    f"Conditions must have shape (batch, {self.conditions}). "
+                    f"Received: shape={tuple(condition_shape)}"
+                )
+        if len(input_shape) != 4 or None in input_shape[1:]:
+            raise ValueError(
+                "ChebyshevCRBM expects inputs of a known shape (batch, height, "
+                f"width, channels). Received: input_shape={tuple(input_shape)}"
+            )
+        self.record_shape = tuple(input_shape[1:])
+        if min(self.map_shape) < 1:
+            raise ValueError(
+                "`kernel_size` must not exceed the image with "
+                f'padding="valid". Received: kernel_size={self.kernel_size}, '
+                f"input_shape={tuple(input_shape)}"
+            )
+        channels = input_shape[-1]
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(*self.kernel_size, channels, self.filters),
+            initializer="glorot_uniform",
+        )
+        self.bias = self.add_weight(
+            name="bias", shape=(self.filters,), initializer="zeros"
+        )
+        self.visible_bias = self.add_weight(
+            name="visible_bias", shape=(channels,), initializer="zeros"
+        )
+        self.condition_kernel = self.visible_condition_kernel = None
+        if self.conditions:
+            self.condition_kernel = self.add_weight(
+                name="condition_kernel",
+                shape=(self.conditions, self.filters),
+                initializer="zeros",
+            )
+            self.visible_condition_kernel = self.add_weight(
+                name="visible_condition_kernel",
+                shape=(self.conditions, channels),
+                initializer="zeros",
+            )
+        # Visible biases have no gradient outside pre-training.
+        self.set_pretraining(False)
+
+    def set_pretraining(self, value):
+        """Whether the biases of the visible units train with the layer."""
+        for weight in (self.visible_bias, self.visible_condition_kernel):
+            if weight is not None:
+                weight.trainable = value
+
+    def compute_output_shape(self, input_shape):
+        if self.conditions:
+            input_shape = input_shape[0]
+        sizes = [
+            None if size is None else self._map_size(size, axis)
+            for axis, size in enumerate(input_shape[1:3])
+        ]
+        return (input_shape[0], *sizes, self.filters)
+
+    def _map_size(self, size, axis):
+        reach = self.kernel_size[axis] - 1 if self.padding == "valid" else 0
+        return -(-(size - reach) // self.strides[axis])
+
+    @property
+    def map_shape(self):
+        """`(height, width)` of one map."""
+        return tuple(
+            self._map_size(size, axis)
+            for axis, size in enumerate(self.record_shape[:2])
+        )
+
+    @property
+    def patch_size(self):
+        """Entries of a patch, without the constant."""
+        return math.prod(self.kernel_size) * self.record_shape[-1]
+
+    def _margins(self, strides):
+        """What "same" padding adds before and after, for both axes."""
+        if self.padding == "valid":
+            return [(0, 0), (0, 0)]
+        margins = []
+        for size, kernel, stride in zip(
+            self.record_shape, self.kernel_size, strides
+        ):
+            total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+            margins.append((total // 2, total - total // 2))
+        return margins
+
+    # Hidden units --------------------------------------------------------
+
+    def parts(self, inputs):
+        """`(visible units, conditions or None)` of what the layer reads."""
+        v, conditions = inputs if self.conditions else (inputs, None)
+        # Keras casts floats only; whole numbers would cut the weights.
+        v = ops.cast(v, self.compute_dtype)
+        if conditions is not None:
+            conditions = ops.cast(conditions, self.compute_dtype)
+        return v, conditions
+
+    def preactivation(self, inputs):
+        """x = W * v + b, with dynamic biases if there are conditions.
+
+        Returns:
+            `(batch, new_height, new_width, filters)`.
+        """
+        v, conditions = self.parts(inputs)
+        v = v - ops.cast(self.centre, v.dtype)
+        v = ops.pad(v, [(0, 0), *self._margins(self.strides), (0, 0)])
+        x = ops.conv(
+            v,
+            ops.cast(self.kernel, v.dtype),
+            strides=self.strides,
+            padding="valid",
+            data_format="channels_last",
+        )
+        if self.clip:
+            x = x * self._shrink(v)
+        x = x + ops.cast(self.bias, x.dtype)
+        if conditions is not None:
+            dynamic = ops.matmul(
+                conditions, ops.cast(self.condition_kernel, conditions.dtype)
+            )
+            x = x + ops.cast(dynamic, x.dtype)[:, None, None, :]
+        return x
+
+    def _shrink(self, padded):
+        """What brings every patch to its bound, `(batch, h, w, 1)`."""
+        # Half precision overflows in the squares.
+        squares = ops.square(ops.cast(padded, "float32"))
+        ones = ops.ones((*self.kernel_size, 1, 1), dtype="float32")
+        sums = ops.conv(
+            ops.sum(squares, axis=-1, keepdims=True),
+            ones,
+            strides=self.strides,
+            padding="valid",
+            data_format="channels_last",
+        )
+        bound = self.input_bound
+        # The root of no zero, whose slope is infinite.
+        norms = ops.sqrt(ops.maximum(sums, bound * bound))
+        return ops.cast(bound / norms, padded.dtype)
+
+    def normalised(self, x):
+        """X = x / Z, in [-1, 1]."""
+        if self.normalization == "local":
+            return local_response(x, self.size, self.q, self.a, self.beta)
+        if self.normalization == "batch":
+            largest = ops.max(ops.abs(x))
+            return x / ops.maximum(largest, ops.cast(1e-6, x.dtype))
+        return ops.clip(x / ops.cast(self.energy_scale, x.dtype), -1.0, 1.0)
+
+    def activation(self, normalised, training=False):
+        """P(h = 1 | v) from X, with the fixed noise while training."""
+        noise = None
+        # A layer that rests is used as it is.
+        if training and self.trainable and self.is_perturbed:
+            self.objective_in_use = True
+            name = "coefficient_noise"
+            noise = (
+                self._get_hidden(name)
+                if self.noise == "once"
+                else self._draw_laplace(name)
+            )
+        # High powers need more than half precision.
+        z = ops.cast(normalised, "float32")
+        if self.polynomial == "exact":
+            value = ops.sigmoid(self.gain * z)
+        elif self.polynomial == "piecewise":
+            value = _piecewise(self._approximation, self.gain * z)
+        else:
+            value = _horner(self._approximation.coefficients, self.gain * z)
+        if noise is not None:
+            value = value + _horner(
+                [noise[power] for power in range(noise.shape[0])], z
+            )
+        if noise is not None or self.polynomial != "exact":
+            value = ops.clip(value, 0.0, 1.0)
+        return ops.cast(value, normalised.dtype)
+
+    def call(self, inputs, training=False):
+        if training:
+            self.enter_training()
+        x = self.preactivation(inputs)
+        return self.activation(self.normalised(x), training)
+
+    # Visible units and energy --------------------------------------------
+
+    def visible_logits(self, hidden, conditions=None):
+        """`W^T * h + c`: what the visible units read from the maps.
+
+        Args:
+            hidden: `(batch, new_height, new_width, filters)`.
+            conditions: `(batch, conditions)`, if the layer has them.
+
+        Returns:
+            `(batch, height, width, channels)`.
+        """
+        hidden = ops.cast(hidden, self.compute_dtype)
+        raw = ops.conv_transpose(
+            hidden,
+            ops.cast(self.kernel, hidden.dtype),
+            strides=self.strides,
+            padding="valid",
+            data_format="channels_last",
+        )
+        # The adjoint of: pad, convolve, and drop what no filter reached.
+        margins = self._margins(self.strides)
+        fill = [(0, 0)]
+        for axis, size in enumerate(self.record_shape[:2]):
+            padded = size + sum(margins[axis])
+            fill.append((0, max(0, padded - raw.shape[axis + 1])))
+        raw = ops.pad(raw, [*fill, (0, 0)])
+        (top, _), (left, _) = margins
+        height, width = self.record_shape[:2]
+        logits = raw[:, top : top + height, left : left + width]
+        return logits + ops.cast(self._visible_bias(conditions), logits.dtype)
+
+    def _visible_bias(self, conditions):
+        bias = ops.convert_to_tensor(self.visible_bias)
+        if conditions is None:
+            return bias
+        dynamic = ops.matmul(
+            ops.cast(conditions, bias.dtype), self.visible_condition_kernel
+        )
+        return bias + dynamic[:, None, None, :]
+
+    def visible_mean(self, hidden, conditions=None):
+        """E[v | h]: probabilities of binary units, means of Gaussian ones."""
+        z = self.visible_logits(hidden, conditions)
+        if self.visible == "binary":
+            return ops.sigmoid(z)
+        return z + ops.cast(self.centre, z.dtype)
+
+    def reconstruct(self, inputs, training=False):
+        """E[v | h = P(h = 1 | v)]."""
+        hidden = self.call(inputs, training=training)
+        return self.visible_mean(hidden, self.parts(inputs)[1])
+
+    def chain(self, inputs, steps, seed, training=False):
+        """The end of a Gibbs chain of `steps` steps (CD-k): hidden states
+        are drawn, visible units take their means.
+
+        Args:
+            inputs: where the chain starts.
+            steps: int k.
+            seed: a `keras.random.SeedGenerator`.
+
+        Returns:
+            visible units, shape of `inputs` (the first of them).
+        """
+        v, conditions = self.parts(inputs)
+        for _ in range(domain.check_count("steps", steps)):
+            given = v if conditions is None else [v, conditions]
+            p = self.call(given, training=training)
+            states = keras.random.uniform(
+                ops.shape(p), dtype="float32", seed=seed
+            )
+            # In half precision a draw below 1 may round up to it.
+            states = ops.cast(states < ops.cast(p, "float32"), p.dtype)
+            v = ops.cast(self.visible_mean(states, conditions), v.dtype)
+        return v
+
+    def energy(self, inputs, hidden=None, training=False):
+        """E(v, h) of every record.
+
+        Args:
+            inputs: visible units (and conditions).
+            hidden: `None`, or states of the hidden units: the energy of Eq.
+                4. `None` takes P(h = 1 | v) in their place: Eq. 12 with
+                `polynomial="exact"`, else the polynomial energy of Eq. 14.
+            training: whether fixed noise acts.
+
+        Returns:
+            `(batch,)` tensor.
+        """
+        if training:
+            self.enter_training()
+        v, conditions = self.parts(inputs)
+        x = self.preactivation(inputs)
+        if hidden is None:
+            hidden = self.activation(self.normalised(x), training)
+        x, hidden, v = (ops.cast(t, "float32") for t in (x, hidden, v))
+        bound = -ops.sum(x * hidden, axis=(1, 2, 3))
+        bias = ops.cast(self._visible_bias(conditions), "float32")
+        if self.visible == "binary":
+            return bound - ops.sum(v * bias, axis=(1, 2, 3))
+        away = v - self.centre - bias
+        return bound + ops.sum(away * away, axis=(1, 2, 3)) / 2
+
+    # Published -----------------------------------------------------------
+
+    @property
+    def is_published(self):
+        return self.trainable or self.is_perturbed
+
+    @property
+    def noise_shapes(self):
+        """One value for every coefficient of every map's polynomial."""
+        powers = self.degree
+        if self.polynomial == "piecewise":
+            powers = 1  # value and slope
+        return {"coefficient_noise": (powers + 1, self.filters)}
+
+    def claimed_sensitivity(self, neighbours):
+        """Delta of Lemma 2, see `claims.energy_sensitivity`.
+
+        Raises:
+            ValueError: if there is no polynomial to perturb.
+        """
+        if self.polynomial == "exact":
+            raise ValueError(
+                f"The energy of layer '{self.name}' has no coefficients to "
+                'perturb with polynomial="exact": choose another.'
+            )
+        return claims.energy_sensitivity(
+            [
+                c * self.gain**power
+                for power, c in enumerate(self._largest_coefficients())
+            ],
+            form=self.sensitivity,
+            positions=math.prod(self.map_shape),
+            patch=self.patch_size,
+            bound=max(abs(b - self.centre) for b in self.bounds),
+            visible=math.prod(self.record_shape)
+            * max(abs(b) for b in self.bounds),
+            normalization=(self.q, self.a, self.beta)
+            if self.normalization == "local"
+            else None,
+            neighbours=neighbours,
+        )
+
+    def _largest_coefficients(self):
+        """Of the polynomial, or of all the pieces of a piecewise one."""
+        if self.polynomial != "piecewise":
+            return self._approximation.coefficients
+        knots, values = self._approximation.knots, self._approximation.values
+        slopes = np.diff(values) / np.diff(knots)
+        starts = np.asarray(values[:-1]) - slopes * np.asarray(knots[:-1])
+        return float(np.abs(starts).max()), float(np.abs(slopes).max())
+
+    @property
+    def claim_reads(self):
+        how = "fixed" if self.noise == "once" else "drawn again at every step"
+        return (
+            "every record at every step, in both phases of contrastive "
+            f"divergence; noise ({how}) on the coefficients of the energy"
+        )
+
+    def noise_of(self, scale, shape, laplace):
+        if self.noise == "per_step":
+            return np.full(shape, scale, np.float32)
+        return super().noise_of(scale, shape, laplace)
+
+    def fix_noise(self, **noise):
+        super().fix_noise(**noise)
+        if self.noise == "per_step":
+            self._set_hidden_seed("seed_state")
+
+    # Proven: filters from released moments --------------------------------
+
+    @property
+    def input_bound(self):
+        """Public L2 bound on `v - centre` of a patch."""
+        if self.patch_bound is not None:
+            return float(self.patch_bound)
+        farthest = max(abs(b - self.centre) for b in self.bounds)
+        return farthest * math.sqrt(self.patch_size) / 10
+
+    @property
+    def constant(self):
+        """The constant entry beside a patch: small where it adds to the
+        sensitivity of what matters, as large as the patch where lower orders
+        are read through it."""
+        return self.input_bound / (3 if self.moment_order == 2 else 1)
+
+    @property
+    def moment_bound(self):
+        """L2 bound on a patch with its constant entry."""
+        return math.hypot(self.input_bound, self.constant)
+
+    @property
+    def energy_scale(self):
+        """The constant Z: |x| of a unit filter never exceeds it."""
+        return self.input_bound if self.scale is None else float(self.scale)
+
+    @property
+    def learning(self):
+        """What `keras_fm.filters.learn` needs beside the release."""
+        degree = self.moment_order - 1
+        approximation = polynomials.chebyshev("sigmoid", degree, self.gain)
+        return {
+            "filters": self.filters,
+            "coefficients": [
+                c * self.gain**power
+                for power, c in enumerate(approximation.coefficients)
+            ],
+            "scale": self.energy_scale,
+            "standardize": self.standardize,
+            "sparsity": self.sparsity,
+        }
+
+    def release_names(self):
+        return [f"{self.name} (patch moments)"]
+
+    def default_shares(self, alike):
+        # Few moments, each an average over many patches.
+        return [0.05]
+
+    def steps(self, reading):
+        """The one release of the layer: the moments of its patches.
+
+        Raises:
+            ValueError: if the layer's form cannot be proven.
+        """
+        self.check_proven()
+        inputs = reading.inputs(self)
+
+        def read():
+            for x, rows, *owners in reading.unlabelled():
+                found, first = inputs(x)[rows], 0
+                # An owner's records must come in one piece.
+                for part in self.patches(found, chunks=not owners):
+                    yield part, *(o[first : first + len(part)] for o in owners)
+                    first += len(part)
+
+        def learn(release):
+            # Biases of visible units become 0: of all weights nothing may be
+            # left that an earlier fit learned.
+            self.set_filters(*filters.learn(release, **self.learning))
+            reading.keep(self, release)
+
+        (name,) = self.release_names()
+        objective = PatchMomentQuery(
+            num_features=self.patch_size + 1,
+            order=self.moment_order,
+            feature_bound=self.moment_bound,
+            constant=self.constant,
+            **reading.privacy_unit,
+        )
+        return [
+            Step(
+                name=name,
+                objective=objective,
+                clip=True,
+                read=read,
+                learn=learn,
+            )
+        ]
+
+    def check_proven(self):
+        """Refuses what no release can teach.
+
+        Raises:
+            ValueError: naming what to change.
+        """
+        if self.conditions:
+            raise ValueError(
+                f"ChebyshevCRBM '{self.name}' has dynamic biases, whose "
+                "weights only records could teach. In a proven model leave "
+                "`conditions` at 0 and give the conditions to the layers "
+                "above."
+            )
+        if self.normalization == "batch":
+            raise ValueError(
+                f"ChebyshevCRBM '{self.name}' divides by the largest response "
+                "of a batch, which mixes records. Use "
+                '`normalization="local"` or `"constant"`.'
+            )
+        p = self.patch_size + 1
+        entries = math.comb(p + self.moment_order - 1, self.moment_order)
+        if entries > _MAX_MOMENTS:
+            raise ValueError(
+                f"The order-{self.moment_order} moments of patches with "
+                f"{p} entries are {entries} numbers. Use `moment_order=2`, "
+                "smaller kernels or fewer channels below layer "
+                f"'{self.name}'."
+            )
+        if self.filters > 2 * self.patch_size:
+            raise ValueError(
+                f"A patch of {self.patch_size} entries has at most "
+                f"{2 * self.patch_size} filters. Received: "
+                f"filters={self.filters}"
+            )
+
+    def patches(self, inputs, chunks=True):
+        """Patches with their constant entry, what moments are taken of.
+
+        Args:
+            inputs: NumPy `(n, height, width, channels)`.
+            chunks: whether few records come at a time, so that memory is
+                bounded; else all at once.
+
+        Yields:
+            NumPy `(m, positions, patch_size + 1)`, patches longer than their
+            bound scaled back.
+        """
+        strides = self.moment_strides or self.strides
+        margins = self._margins(strides)
+        inputs = np.asarray(inputs)
+        positions = math.prod(
+            -(-(size + sum(margin) - kernel + 1) // stride)
+            for size, margin, kernel, stride in zip(
+                self.record_shape, margins, self.kernel_size, strides
+            )
+        )
+        rows = max(1, _CHUNK // (positions * (self.patch_size + 1)))
+        rows = rows if chunks else max(1, len(inputs))
+        for first in range(0, len(inputs), rows):
+            v = inputs[first : first + rows].astype(np.float32) - self.centre
+            v = np.pad(v, [(0, 0), *margins, (0, 0)])
+            windows = np.lib.stride_tricks.sliding_window_view(
+                v, self.kernel_size, axis=(1, 2)
+            )[:, :: strides[0], :: strides[1]]
+            # (n, i, j, channels, kh, kw) to the kernel's order.
+            windows = np.moveaxis(windows, 3, -1)
+            found = windows.reshape(len(v), -1, self.patch_size)
+            norms = np.linalg.norm(found, axis=-1, keepdims=True)
+            shrink = self.input_bound / np.maximum(norms, self.input_bound)
+            found = found * (shrink * (1 - 1e-6))
+            constant = np.full((*found.shape[:2], 1), self.constant, np.float32)
+            yield np.concatenate([found, constant], axis=-1)
+
+    def set_filters(self, kernel, bias):
+        """Filters and biases from those of patches.
+
+        The biases of visible units, which only records could teach, become 0.
+
+        Args:
+            kernel: `(patch_size, filters)`, of `v - centre`.
+            bias: `(filters,)`.
+
+        Raises:
+            ValueError: if the kernel has another shape.
+        """
+        if np.shape(kernel) != (self.patch_size, self.filters):
+            raise ValueError(
+                f"Filters must have shape {(self.patch_size, self.filters)}. "
+                f"Received: shape={np.shape(kernel)}"
+            )
+        self.kernel.assign(np.reshape(kernel, tuple(self.kernel.shape)))
+        self.bias.assign(bias)
+        self.visible_bias.assign(np.zeros(self.visible_bias.shape))
+
+    # Saving --------------------------------------------------------------
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "kernel_size": self.kernel_size,
+            "strides": self.strides,
+            "padding": self.padding,
+            "polynomial": self.polynomial,
+            "degree": self.degree,
+            "gain": self.gain,
+            "normalization": self.normalization,
+            "scale": self.scale,
+            "size": self.size,
+            "q": self.q,
+            "a": self.a,
+            "beta": self.beta,
+            "visible": self.visible,
+            "conditions": self.conditions,
+            "noise": self.noise,
+            "sensitivity": self.sensitivity,
+            "bounds": self.bounds,
+            "moment_order": self.moment_order,
+            "patch_bound": self.patch_bound,
+            "clip": self.clip,
+            "standardize": self.standardize,
+            "sparsity": self.sparsity,
+            "moment_strides": self.moment_strides,
+            "centre": self.centre,
+        }
+
+
+def _number(name, value):
+    """`value` as a float, or an error worded as Keras words it."""
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (real and math.isfinite(value)):
+        raise ValueError(
+            f"`{name}` must be a finite number. Received: {name}={value!r}"
+        )
+    return float(value)
+
+
+def _horner(coefficients, z):
+    value = ops.zeros_like(z)
+    for coefficient in reversed(coefficients):
+        value = value * z + coefficient
+    return value
+
+
+def _piecewise(approximation, z):
+    """A sum of ramps: every knot changes the slope."""
+    knots, values = approximation.knots, approximation.values
+    # Python numbers: NumPy's would take over what they multiply.
+    slopes = np.diff(values) / np.diff(knots)
+    changes = np.diff(slopes).tolist()
+    value = values[0] + float(slopes[0]) * (z - knots[0])
+    for knot, change in zip(knots[1:-1], changes):
+        value = value + change * ops.relu(z - knot)
+    return value

@@ -1,0 +1,72 @@
+"""pCDBN's own noise scale of an energy: claimed, never proven."""
+
+import math
+
+from keras_fm.parts.step import replace_one_factor
+
+ENERGY_REASON = (
+    "none. The denominator Z depends on the weights and the records, and the "
+    "negative phase of contrastive divergence reads the records at every "
+    "step; see docs/guarantees.md"
+)
+
+
+def energy_sensitivity(
+    coefficients,
+    *,
+    form,
+    positions,
+    patch,
+    bound,
+    visible,
+    normalization,
+    neighbours,
+):
+    """pCDBN's Delta of the polynomial energy's coefficients (Lemma 2).
+
+    L1 norm, one feature map. With unit weights a patch has the
+    pre-activation s = patch * bound + 1, and a record's coefficients are at
+    most
+
+        positions * s * sum_l |alpha_l| (s / Z)^l + visible,
+
+    twice that under replace_one. The paper takes the maximum over the
+    records; we take it over the public bounds, so that Delta reads nothing.
+
+    * `"paper"`: as above.
+    * `"code"`: positions + visible, since the authors' code sums
+      hidden probabilities, which are at most 1.
+
+    Args:
+        coefficients: alpha_0, ..., alpha_L.
+        form: `"paper"` or `"code"`.
+        positions: height x width of one feature map.
+        patch: entries of one filter, input channels included.
+        bound: largest entry of a patch.
+        visible: largest L1 norm of a record's visible units.
+        normalization: `(q, a, beta)` of the local Z, of which the map's own
+            square is certain, or `None` if X = x / Z may reach 1.
+        neighbours: the paper's `"replace_one"`; half for `"add_remove"`.
+
+    Example:
+
+    >>> energy_sensitivity(
+    ...     (0.5, 0.25), form="code", positions=196, patch=25, bound=1.0,
+    ...     visible=784.0, normalization=None, neighbours="replace_one",
+    ... )
+    1960.0
+    """
+    factor = 2.0 * replace_one_factor(neighbours)
+    if form == "code":
+        return factor * (positions + visible)
+    s = patch * bound + 1.0
+    ratio = 1.0
+    if normalization is not None:
+        q, a, beta = normalization
+        # t / Z(t), t <= s, is largest at s or where its slope vanishes.
+        turn = s
+        if beta > 0.5:
+            turn = min(s, math.sqrt(q / (a * (2 * beta - 1))))
+        ratio = max(t / max(t, (q + a * t * t) ** beta) for t in (s, turn))
+    series = math.fsum(abs(c) * ratio**p for p, c in enumerate(coefficients))
+    return factor * (positions * s * series + visible)

@@ -1,0 +1,147 @@
+import keras
+from keras import ops
+
+from keras_fm.kernel import domain
+from keras_fm.parts import model_graph, replicas, sealed
+
+CONTRASTS = ("energy", "absolute")
+_BATCH = 1024
+
+
+class EnergyModel(keras.Model):
+    """Contrastive divergence of the topmost RBM of a stack, as a Keras model.
+
+    A view of a model with `keras_fm.layers.ChebyshevCRBM` layers, which it
+    shares: `compile` it without a loss and `fit` it on records alone; it
+    trains the topmost of its layers. (The biases of that layer's visible
+    units train too after its `set_pretraining(True)`: they have no gradient
+    in any other model.) What it returns is that layer's reconstruction of
+    what it reads. With v' the end of a Gibbs chain of `gibbs_steps` steps that
+    starts at the record and is held constant, the loss per record is
+
+    * `contrast="energy"`: E(v) - E(v') with the layer's own energy (CD-k);
+    * `contrast="absolute"`: the authors' code, mean |P(h | v') - P(h | v)| +
+      mean |v' - v| with v' the reconstruction and nothing held constant.
+
+    The first is no likelihood and may be negative; `reconstruction_error`,
+    the mean squared error of a reconstructed unit, is logged beside it.
+
+    Save the model it belongs to, not this view of it.
+
+    Args:
+        encoding_model: functional model from records to the topmost maps.
+        stack: its `ChebyshevCRBM` layers, from the input upwards.
+        part_of: `None`, or the model that this is a part of, which decides
+            its share of the budget.
+        gibbs_steps: int k, of `contrast="energy"`.
+        contrast: see above.
+        seed: int or `None`, of the chain.
+
+    Raises:
+        ValueError: if an argument is outside its range, or it was compiled
+            with a loss.
+    """
+
+    def __init__(
+        self,
+        encoding_model,
+        stack,
+        part_of=None,
+        gibbs_steps=1,
+        contrast="energy",
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if contrast not in CONTRASTS:
+            raise ValueError(
+                f"`contrast` must be one of {CONTRASTS}. Received: "
+                f"contrast={contrast!r}"
+            )
+        self.gibbs_steps = domain.check_count("gibbs_steps", gibbs_steps)
+        self.contrast = contrast
+        self.encoding_model = encoding_model
+        # A plain object: the whole is no part of its part.
+        self.__dict__["part_of"] = part_of
+        self.stack = list(stack)
+        self._below = keras.Model(
+            encoding_model.inputs[0],
+            model_graph.layer_inputs(encoding_model, self.stack[-1].name),
+        )
+        self._draws = keras.random.SeedGenerator(seed)
+        self._error = keras.metrics.Mean(name="reconstruction_error")
+        self.built = True
+
+    def below(self, inputs):
+        """What the topmost layer reads; the layers under it are fixed."""
+        found = self._below(inputs, training=False)
+        if isinstance(found, (list, tuple)) and len(found) == 1:
+            found = found[0]
+        # They may be trainable in the model it belongs to.
+        return keras.tree.map_structure(ops.stop_gradient, found)
+
+    def call(self, inputs, training=False):
+        return self.stack[-1].reconstruct(self.below(inputs), training)
+
+    def compile(self, optimizer="rmsprop", loss=None, metrics=None, **kwargs):
+        """As in Keras, without a loss and metrics.
+
+        Raises:
+            ValueError: if there is one.
+        """
+        # Not later: Keras would keep a loss through another `compile`.
+        if loss is not None or metrics is not None:
+            raise ValueError(
+                "An EnergyModel has its own loss and metric: `compile` it "
+                f"without one. Received: loss={loss!r}, metrics={metrics!r}"
+            )
+        super().compile(optimizer, **kwargs)
+
+    def make_train_function(self, force=False):
+        if self.stack[-1].is_released:
+            # Nothing is trained, and what the records give is not shown.
+            sealed.seal(self, [])
+        super().make_train_function(force=force)
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        if sample_weight is not None:
+            raise ValueError("An EnergyModel takes no weights of records.")
+        top = self.stack[-1]
+        given = self.below(x)
+        v, conditions = top.parts(given)
+        missed = ops.cast(v, "float32") - ops.cast(y_pred, "float32")
+        self._error.update_state(ops.mean(ops.square(missed)))
+
+        def beside(visible):
+            return visible if conditions is None else [visible, conditions]
+
+        if self.contrast == "absolute":
+            drift = top(beside(y_pred), training=training) - top(
+                given, training=training
+            )
+            drift = ops.cast(drift, "float32")
+            return replicas.share(
+                ops.mean(ops.abs(drift)) + ops.mean(ops.abs(missed))
+            )
+        end = top.chain(given, self.gibbs_steps, self._draws, training)
+        end = beside(ops.stop_gradient(end))
+        return replicas.share(
+            ops.mean(
+                top.energy(given, training=training)
+                - top.energy(end, training=training)
+            )
+        )
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return self.get_metrics_result()
+
+    def encode(self, x):
+        """The topmost maps of every record, NumPy."""
+        return self.encoding_model.predict(x, batch_size=_BATCH, verbose=0)
+
+    def get_config(self):
+        raise NotImplementedError(
+            "An EnergyModel is a view of a PrivateCDBN: save that model."
+        )

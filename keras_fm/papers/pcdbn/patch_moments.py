@@ -1,0 +1,720 @@
+"""Moments of a record's patches: all that a convolutional energy ever needs.
+
+With u = [v; kappa] a patch beside a public constant and x = w.u what a
+feature map has there, the energy of a convolutional RBM whose hidden
+probabilities are a polynomial sigma_L(x / Z) of degree L = m - 1 is
+
+    -sum x sigma_L(x / Z) = -sum_l a_l Z^-l <T_{l+1}, w^(l+1)>,
+
+T_j the moments of order j of the patches. The constant entry makes the
+tensor of order m hold all lower ones, so this is all that is ever read:
+
+    T_m = sum_records mean_positions u (x) ... (x) u    (m factors).
+
+The proofs are in docs/proofs/patch_moments.md.
+"""
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+
+from keras_fm.kernel import budget as budget_lib
+from keras_fm.kernel import domain
+from keras_fm.kernel import query as quadratic
+from keras_fm.kernel import sums as summation
+from keras_fm.kernel.noisy_statistics import Release, released_as
+
+ORDERS = (2, 3, 4)
+# Numbers in the largest array that is made while patches are summed.
+_CHUNK = 2**19
+_FEWEST_PATCHES = 64
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PatchMomentQuery:
+    """The moments of order m of patches, averaged over a record's positions.
+
+    A patch is u = [v; kappa] with a public constant as its last entry. Every
+    entry of the symmetric tensor is held once: `C(p + m - 1, m)` numbers
+    (5x5 patches: 351 for m = 2, 23,751 for m = 4), an entry with indices
+    `i_0 <= i_1 <= ...` at position `sum_k C(i_k + k, k + 1)`.
+
+    Args:
+        num_features: int p >= 2, length of u with its constant entry.
+        order: int m in 2..4.
+        feature_bound: C, bound on `||u||_2`: `sqrt(C^2 - kappa^2)` is left
+            for v.
+        constant: kappa, `0 < kappa < C`.
+        grouped: whether the privacy unit is an owner of several records: the
+            owner's records are summed, and the sum is scaled back to the
+            norms that one record may have.
+        reach: int >= 0, how many *other* privacy units' records may depend
+            on one unit's data.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> objective = PatchMomentQuery(
+    ...     num_features=26, order=4, feature_bound=2.0, constant=1.0
+    ... )
+    >>> objective.size, objective.sensitivity("l2", neighbours="add_remove")
+    (23751, 16.0)
+    """
+
+    num_features: int
+    order: int = 2
+    feature_bound: float
+    constant: float
+    grouped: bool = False
+    reach: int = 0
+
+    names = ("moments",)
+
+    def __post_init__(self):
+        count = domain.check_count("num_features", self.num_features)
+        if count < 2:
+            raise ValueError(
+                "`num_features` counts the constant entry too, so it must be "
+                f"at least 2. Received: num_features={count}"
+            )
+        object.__setattr__(self, "num_features", count)
+        order = domain.check_count("order", self.order)
+        if order not in ORDERS:
+            raise ValueError(
+                f"`order` must be one of {ORDERS}. Received: order={order}"
+            )
+        object.__setattr__(self, "order", order)
+        # Plain Python numbers: a float32 bound would round sensitivities.
+        for name in ("feature_bound", "constant"):
+            bound = domain.check_norm_bound(name, getattr(self, name))
+            object.__setattr__(self, name, bound)
+        if not self.constant < self.feature_bound:
+            raise ValueError(
+                "`constant` must be below `feature_bound`, or nothing is left "
+                f"for the patch. Received: constant={self.constant}, "
+                f"feature_bound={self.feature_bound}"
+            )
+        object.__setattr__(self, "grouped", bool(self.grouped))
+        if self.reach != 0:
+            count = domain.check_count("reach", self.reach)
+            object.__setattr__(self, "reach", count)
+
+    @property
+    def patch_bound(self):
+        """B, bound on `||v||_2`: `sqrt(C^2 - kappa^2)`."""
+        # As a product: a difference of squares would lose digits.
+        c, kappa = self.feature_bound, self.constant
+        return math.sqrt((c - kappa) * (c + kappa))
+
+    @property
+    def proof(self):
+        """Where the sensitivity is proved, for the ledger."""
+        own = "docs/proofs/patch_moments.md"
+        if self.grouped or self.reach:
+            return f"{own}, docs/proofs/reconstruction.md"
+        return own
+
+    @property
+    def reads(self):
+        """What a release of this objective reads, in words."""
+        words = (
+            f"moments of order {self.order} of patches u = [v; "
+            f"{self.constant:g}] of {self.num_features} entries "
+            f"({self.size} numbers), averaged over each record's positions "
+            "and summed over all records, once, ||u||_2 <= "
+            f"{self.feature_bound:g}"
+        )
+        if self.grouped:
+            words += "; each owner's sum scaled back to one record's norm"
+        if self.reach:
+            words += (
+                f"; one unit's data enters the records of at most {self.reach} "
+                "other units"
+            )
+        return words
+
+    # Statistics ----------------------------------------------------------
+
+    def zero(self):
+        """Statistics of no record: `(moments,)`, float64."""
+        return (np.zeros(self.size),)
+
+    @property
+    def entry_bounds(self):
+        """Bound on what one privacy unit adds to an entry."""
+        return (self.feature_bound**self.order,)
+
+    def num_records(self, patches, owners=None):
+        """How many records a batch holds."""
+        return len(patches)
+
+    def accumulate(self, statistics, patches, owners=None, clip=False):
+        """Statistics with a batch added.
+
+        Args:
+            statistics: what `zero()` or an earlier call returned.
+            patches: `(n, positions, p)`, the constant last. Which positions
+                is free, also from call to call, if it follows a public rule
+                or the record alone. It may be a view: it is read in chunks.
+            owners: `(n,)` ids, needed if `grouped`: all records of an owner
+                in one batch, next to each other.
+            clip: whether patches outside the bound are scaled back, their
+                constant entry left as it is.
+
+        Raises:
+            ValueError: on NaN, wrong shapes, another constant than declared,
+                patches outside their bound. Nothing is added then.
+        """
+        patches = np.asarray(patches)
+        if (
+            patches.ndim != 3
+            or patches.shape[2] != self.num_features
+            or not patches.shape[1]
+        ):
+            raise ValueError(
+                "Patches must have shape (records, positions, "
+                f"{self.num_features}) with at least one position. Received: "
+                f"shape={patches.shape}"
+            )
+        if not len(patches):
+            return statistics
+        if not self.grouped:
+            batch = self._sum(patches, clip)
+        else:
+            owned = (
+                self._sum(patches[part], clip)
+                for part in quadratic.owner_runs(owners, len(patches))
+            )
+            (batch,) = summation.total(
+                (self._owner_scale(own) * own,) for own in owned
+            )
+        return (statistics[0] + batch,)
+
+    def _sum(self, patches, clip):
+        """Unique entries of the sum over records of their mean tensors."""
+        from scipy.linalg import blas
+
+        p, m = self.num_features, self.order
+        first, second = m - m // 2, m // 2
+        n, positions, _ = patches.shape
+        columns = math.comb(p + first - 1, first)
+        rows = max(_CHUNK // columns, _FEWEST_PATCHES)
+        rows = min(rows, summation.ROWS)
+        steps = min(positions, rows), max(rows // positions, 1)
+        # The product of monomials of half the order has every entry.
+        product = summation.CompensatedSum()
+        for i in range(0, n, steps[1]):
+            for j in range(0, positions, steps[0]):
+                part = patches[i : i + steps[1], j : j + steps[0]]
+                u = self._checked(part.reshape(-1, p), clip)
+                left = _monomials(u, first)
+                if first == second:
+                    # dsyrk fills one triangle: half the work.
+                    product.add(blas.dsyrk(1.0, left.T, trans=1))
+                else:
+                    product.add(left @ _monomials(u, second).T)
+        # Of equal entries, the one in the triangle that is filled.
+        indices = _indices(p, m)
+        entries = product.value()[
+            _rank(indices[:, :first]), _rank(indices[:, first:])
+        ]
+        return entries / positions
+
+    def _checked(self, patches, clip):
+        """Patches `(count, p)` within their bound, float64, transposed."""
+        rounding = domain.ROUNDING.get(patches.dtype, 2e-2)
+        last = patches[:, -1].astype(np.float64)
+        if not np.all(np.abs(last - self.constant) <= rounding * self.constant):
+            raise ValueError(
+                "The last entry of every patch must be the public constant "
+                f"{self.constant:g}; at least one patch has another."
+            )
+        u = np.empty((self.num_features, len(patches)))
+        u[:-1] = domain.project_to_ball(
+            patches[:, :-1], self.patch_bound, clip=clip
+        ).T
+        # Not scaled with v, and free of the rounding of its way here.
+        u[-1] = self.constant
+        return u
+
+    def _owner_scale(self, own):
+        """Brings an owner's sum to the norms that one record may have."""
+        scale = 1.0
+        for norm in quadratic.NORMS:
+            length = summation.lengths(self.pack((own,), norm)[None], norm)[0]
+            # Inside by more than the length is wrong; no jump at the bound.
+            bound = self._record(norm, replace=False) * (1 - 1e-12)
+            if length > bound:
+                scale = min(scale, bound / length)
+        return scale
+
+    # Sensitivity ---------------------------------------------------------
+
+    def sensitivity(self, norm, *, neighbours):
+        """Sensitivity of the moments in the coordinates of `pack`.
+
+        One record, with B^2 = C^2 - kappa^2 and d = p - 1:
+
+        * L2 (Frobenius), add_remove: C^m.
+        * L2, replace_one: sqrt(2 (C^2m - g)), g the least value of s^m for s
+          in [2 kappa^2 - C^2, C^2]: sqrt(2) C^m if m is even and
+          2 kappa^2 <= C^2.
+        * L1 (unique entries), add_remove:
+          sum_j kappa^(m-j) C(d + j - 1, j) (B / sqrt(d))^j, j = 0..m.
+        * L1, replace_one: less than twice the terms with j > 0.
+
+        The first three are attained (the second for d >= 2).
+        docs/proofs/patch_moments.md, propositions 2 to 4.
+
+        An owner of several records (`grouped`): the same for add_remove;
+        replace_one twice that, sqrt(2) times in L2 if m is even or
+        2 kappa^2 >= C^2. Each of `reach` other units adds the larger of the
+        two values. docs/proofs/patch_moments.md, proposition 5.
+
+        Args:
+            norm: `"l1"` or `"l2"`.
+            neighbours: `"add_remove"` or `"replace_one"`.
+        """
+        if norm not in quadratic.NORMS:
+            raise ValueError(
+                f'`norm` must be "l1" or "l2". Received: norm={norm!r}'
+            )
+        relation = budget_lib.Neighbours.of(neighbours)
+        replace = relation is budget_lib.Neighbours.REPLACE_ONE
+        total = self._unit(norm, replace)
+        if self.reach:
+            # A record reached may change, or appear and vanish: with a large
+            # constant entry the second moves the sum further.
+            total += self.reach * max(
+                self._unit(norm, replace=True), self._unit(norm, replace=False)
+            )
+        return total
+
+    def rounding_error(self, norm):
+        """How far the computed vector may be from that of real numbers, see
+        `summation.error_bound`."""
+        return summation.error_bound(
+            self._record(norm, replace=False),
+            reach=self.reach,
+            grouped=self.grouped,
+        )
+
+    def _unit(self, norm, replace):
+        """What one privacy unit's own records may change."""
+        if self.grouped and replace:
+            aligned = self.order % 2 == 0 or self._least_cosine >= 0
+            factor = math.sqrt(2) if norm == "l2" and aligned else 2.0
+            return factor * self._record(norm, replace=False)
+        return self._record(norm, replace)
+
+    @property
+    def _least_cosine(self):
+        """Of two patches at their bound: (2 kappa^2 - C^2) / C^2."""
+        return 1 - 2 * (self.patch_bound / self.feature_bound) ** 2
+
+    def _record(self, norm, replace):
+        if norm == "l1":
+            return self._record_l1(replace)
+        largest = self.feature_bound**self.order
+        if not replace:
+            return largest
+        m, cosine = self.order, self._least_cosine
+        if cosine > 0:
+            # 1 - cosine^m without loss of digits near 1.
+            share = (self.patch_bound / self.feature_bound) ** 2
+            apart = -math.expm1(m * math.log1p(-2 * share))
+        else:
+            apart = 1.0 if m % 2 == 0 else 1 - cosine**m
+        return math.sqrt(2 * apart) * largest
+
+    def _record_l1(self, replace):
+        m, d, kappa = self.order, self.num_features - 1, self.constant
+        entry = self.patch_bound / math.sqrt(d)
+        parts = [
+            kappa ** (m - j) * math.comb(d + j - 1, j) * entry**j
+            for j in range(m + 1)
+        ]
+        if not replace:
+            return sum(parts)
+        by_degree = 0.0
+        for j in range(1, m + 1):
+            part = 2 * parts[j]
+            if j % 2 == 0:
+                # Even powers have nonnegative inner products.
+                spread = math.sqrt(2 * _spread(d, j)) if d > 1 else 1.0
+                spread *= self.patch_bound**j * kappa ** (m - j)
+                part = min(part, spread)
+            by_degree += part
+        # The entry kappa^m is the same for all records.
+        whole = math.sqrt(_spread(d + 1, m) - 1)
+        return min(by_degree, whole * self._record("l2", replace=True))
+
+    # The vector a mechanism perturbs -------------------------------------
+
+    @property
+    def size(self):
+        """Length of the released vector."""
+        return math.comb(self.num_features + self.order - 1, self.order)
+
+    @property
+    def shapes(self):
+        """Shapes of the statistics by `names`."""
+        return ((self.size,),)
+
+    @property
+    def _lengths(self):
+        """Square roots of how often the tensor has each unique entry."""
+        return np.sqrt(_multiplicities(self.num_features, self.order))
+
+    def pack(self, statistics, norm):
+        """The moments such that `norm` of the vector is the norm the
+        sensitivity refers to.
+
+        For `"l2"` every unique entry is multiplied by the square root of
+        its multiplicity, so the vector's length is the Frobenius norm of the
+        whole tensor; for `"l1"` every unique entry counts once.
+        """
+        vector = np.array(statistics[0], dtype=np.float64)
+        return vector * self._lengths if norm == "l2" else vector
+
+    def unpack(self, vector, norm):
+        """The inverse of `pack`."""
+        vector = np.array(vector, dtype=np.float64)
+        return (vector / self._lengths if norm == "l2" else vector,)
+
+    def stddevs(self, mechanism):
+        """Standard deviations of the noise on the unique entries.
+
+        In L2 coordinates noise of scale sigma is sigma / sqrt(multiplicity)
+        on an entry, in L1 coordinates sigma on all.
+        """
+        stddev = math.sqrt(mechanism.coordinate_variance(self.size))
+        if mechanism.norm == "l2":
+            return stddev / self._lengths
+        return np.full(self.size, stddev)
+
+    def expected_squared_error(self, mechanism):
+        """Expected squared Frobenius error of the tensor under `mechanism`."""
+        variance = mechanism.coordinate_variance(self.size)
+        if mechanism.norm == "l2":
+            return variance * self.size
+        # In L1 coordinates an error appears as often as its entry.
+        return variance * float(self.num_features) ** self.order
+
+    # Moments and energy --------------------------------------------------
+
+    def moment(self, moments, order):
+        """The moments of an order up to m, as a dense symmetric array.
+
+        Args:
+            moments: `(size,)` unique entries of order m.
+            order: int in 1..m. Order 4 makes an array of `p^4` numbers: half
+                a million for p = 26, 54 MB for p = 51.
+
+        Returns:
+            `(p,) * order` float64 array: the tensor of order m with the
+            constant entry for the indices it has more, over
+            `kappa^(m - order)`.
+        """
+        p, m = self.num_features, self.order
+        if order not in range(1, m + 1) or isinstance(order, bool):
+            raise ValueError(
+                f"`order` must be between 1 and {m}. Received: order={order}"
+            )
+        indices = _indices(p, order)
+        last = np.full((len(indices), m - order), p - 1, indices.dtype)
+        lower = self._unique(moments)[_rank(np.hstack([indices, last]))]
+        lower = lower / self.constant ** (m - order)
+        if order == 1:
+            return lower
+        pairs = _pairs(p)
+        if order == 2:
+            return lower[pairs]
+        matrix = lower[_flattening(p, order)]
+        return matrix[pairs] if order == 3 else matrix[pairs][:, :, pairs]
+
+    def value(self, filters, moments, coefficients, scale):
+        """The energy of the patches, summed over records and filters.
+
+        -sum_k sum_l a_l Z^-l <T_{l+1}, w_k^(l+1)>, which for moments without
+        noise is -sum_k sum_records mean_positions x sigma_L(x / Z).
+
+        Args:
+            filters: `(p, K)`, a filter w a column, the weight of the
+                constant entry last (the bias over kappa).
+            moments: `(size,)` unique entries.
+            coefficients: a_0, a_1, ... of sigma_L, constant first; at most m.
+            scale: Z > 0, public.
+
+        Returns:
+            float.
+        """
+        return float(self.values(filters, moments, coefficients, scale).sum())
+
+    def values(self, filters, moments, coefficients, scale):
+        """`value` filter by filter, `(K,)`."""
+        filters, terms = self._powers(filters, moments, coefficients, scale)
+        return -sum(a * np.einsum("ik,ik->k", filters, g) for a, g in terms)
+
+    def gradient(self, filters, moments, coefficients, scale):
+        """Gradient of `value` by the filters, `(p, K)`.
+
+        Exact for any moments, noisy or not. Arguments as of `value`.
+        """
+        filters, terms = self._powers(filters, moments, coefficients, scale)
+        total = np.zeros_like(filters)
+        for power, (a, g) in enumerate(terms, start=1):
+            total -= power * a * g
+        return total
+
+    def _powers(self, filters, moments, coefficients, scale):
+        """`(a_l Z^-l, sum x^l u)` by l, each sum `(p, K)`.
+
+        The tensor stays a matrix of monomials by monomials, of half the
+        order each: p (p + 1) / 2 squared numbers for m = 4.
+        """
+        p, m = self.num_features, self.order
+        filters = np.asarray(filters, dtype=np.float64)
+        if filters.ndim != 2 or len(filters) != p:
+            raise ValueError(
+                f"Filters must have shape ({p}, filters), the weight of the "
+                f"constant entry last. Received: shape={filters.shape}"
+            )
+        coefficients = np.asarray(coefficients, dtype=np.float64)
+        if coefficients.ndim != 1 or not 1 <= len(coefficients) <= m:
+            raise ValueError(
+                f"Moments of order {m} hold the energy of a polynomial with "
+                f"1 to {m} coefficients. Received: "
+                f"coefficients={coefficients.tolist()}"
+            )
+        if not (math.isfinite(scale) and scale > 0):
+            raise ValueError(
+                "`scale` must be a finite number greater than 0. Received: "
+                f"scale={scale}"
+            )
+        degree = len(coefficients) - 1
+        matrix = self._unique(moments)[_flattening(p, m)]
+        # sum (monomials of u) x^i, from the second half of the order.
+        half = m // 2
+        found = [
+            self._contract(matrix, filters, i, half)
+            for i in range(min(degree, half) + 1)
+        ]
+        if m > 2:
+            # The first half has pairs: matrices sum u u^T x^i, `(p, p, K)`.
+            found = [g[_pairs(p)] for g in found]
+            last = found[0][:, -1] / self.constant
+            rest = [np.einsum("ijk,jk->ik", g, filters) for g in found]
+            found = [last, *rest]
+        scales = float(scale) ** -np.arange(degree + 1.0)
+        return filters, list(zip(coefficients * scales, found))
+
+    def _contract(self, matrix, filters, power, half):
+        """`matrix` times the coefficients of x^power as a polynomial of
+        degree `half` in u: the constant entry fills up."""
+        kappa, p = self.constant, self.num_features
+        if power == 0:
+            column = matrix[:, -1:] / kappa**half
+            return np.repeat(column, filters.shape[1], axis=1)
+        if power == half == 1:
+            return matrix @ filters
+        if power == 1:
+            return matrix[:, _pairs(p)[-1]] @ (filters / kappa)
+        i, j = _indices(p, 2).T
+        doubled = np.where(i == j, 1.0, 2.0)[:, None]
+        return matrix @ (doubled * filters[i] * filters[j])
+
+    def _unique(self, moments):
+        moments = np.asarray(moments, dtype=np.float64)
+        if moments.shape != (self.size,):
+            raise ValueError(
+                f"Moments must have shape ({self.size},). Received: "
+                f"shape={moments.shape}"
+            )
+        return moments
+
+    def config(self):
+        return dataclasses.asdict(self)
+
+
+# Symmetric storage ------------------------------------------------------------
+#
+# Indices i_0 <= i_1 <= ... stand in colexicographic order: by the last one,
+# then by the one before. Tuples whose last index is l are then the first
+# C(l + m - 1, m - 1) tuples of one order less, with l appended.
+
+
+def _monomials(u, order):
+    """Products of entries of `u` `(p, count)`, `(C(p + order - 1, order),
+    count)`."""
+    if order == 1:
+        return u
+    lower = _monomials(u, order - 1)
+    made = np.empty((math.comb(len(u) + order - 1, order), u.shape[1]))
+    start = 0
+    for last in range(len(u)):
+        count = math.comb(last + order - 1, order - 1)
+        np.multiply(lower[:count], u[last], out=made[start : start + count])
+        start += count
+    return made
+
+
+@functools.lru_cache(maxsize=16)
+def _indices(p, order):
+    """Index tuples of the unique entries, a tuple a row."""
+    if order == 1:
+        return np.arange(p, dtype=np.int32)[:, None]
+    lower, blocks = _indices(p, order - 1), []
+    for last in range(p):
+        head = lower[: math.comb(last + order - 1, order - 1)]
+        tail = np.full((len(head), 1), last, np.int32)
+        blocks.append(np.hstack([head, tail]))
+    return np.concatenate(blocks)
+
+
+def _rank(indices):
+    """Positions of index tuples `(..., order)` in ascending order."""
+    total, factor = 0, 1
+    for k in range(indices.shape[-1]):
+        i = indices[..., k].astype(np.int64)
+        # C(i + k, k + 1)
+        rising, factor = i.copy(), factor * (k + 1)
+        for step in range(1, k + 1):
+            rising *= i + step
+        total = total + rising // factor
+    return total
+
+
+@functools.lru_cache(maxsize=8)
+def _pairs(p):
+    """Where `(i, j)` stands among pairs, `(p, p)`."""
+    i, j = np.indices((p, p))
+    return _rank(np.stack([np.minimum(i, j), np.maximum(i, j)], axis=-1))
+
+
+@functools.lru_cache(maxsize=4)
+def _flattening(p, order):
+    """Where the product of two monomials stands among the unique entries,
+    for a matrix of monomials of half the order by the same."""
+    left, right = _indices(p, order - order // 2), _indices(p, order // 2)
+    shape = len(left), len(right)
+    both = np.concatenate(
+        [
+            np.broadcast_to(left[:, None], (*shape, left.shape[1])),
+            np.broadcast_to(right[None], (*shape, right.shape[1])),
+        ],
+        axis=-1,
+    )
+    both.sort(axis=-1)
+    return _rank(both)
+
+
+@functools.lru_cache(maxsize=8)
+def _multiplicities(p, order):
+    """How many entries of the whole tensor each unique entry stands for."""
+    indices = _indices(p, order)
+    # m! over the factorials of the runs, built up run by run.
+    run, product = np.ones(len(indices)), np.ones(len(indices))
+    for k in range(1, order):
+        run = np.where(indices[:, k] == indices[:, k - 1], run + 1, 1.0)
+        product *= run
+    return math.factorial(order) / product
+
+
+def _spread(p, order):
+    """Sum over unique entries of 1 / multiplicity.
+
+    The coefficient of t^m in (sum_k k! t^k)^p, over m!.
+    """
+    factorials = [math.factorial(k) for k in range(order + 1)]
+    power = [1] + [0] * order
+    for _ in range(p):
+        power = [
+            sum(power[i] * factorials[k - i] for i in range(k + 1))
+            for k in range(order + 1)
+        ]
+    return power[order] / math.factorial(order)
+
+
+@released_as(PatchMomentQuery)
+class PatchMomentRelease(Release):
+    """A released `PatchMomentQuery`: moments of patches plus noise.
+
+    Everything here is post-processing: exact functions of the released
+    moments and of public constants.
+    """
+
+    def moment(self, order):
+        """The moments of an order up to m, `(p,) * order`, symmetric.
+
+        Sums over records, not divided by `count()`. The order 2 may be
+        indefinite. See `PatchMomentQuery.moment`.
+        """
+        return self.objective.moment(self.statistics["moments"], order)
+
+    def stddev(self, order):
+        """Standard deviations of the noise on `moment(order)`, entry by
+        entry."""
+        stddevs = self.objective.stddevs(self.mechanism)
+        return self.objective.moment(stddevs, order)
+
+    def count(self):
+        """n as the moments state it (the entry of constants alone, over
+        kappa^m), at least 1; with owners, the sum of their factors."""
+        constant = self.objective.constant**self.objective.order
+        return max(1.0, float(self.statistics["moments"][-1]) / constant)
+
+    def noise_edge(self):
+        """Spectral edge of the noise on `moment(2)`, for large p.
+
+        With s the standard deviation of an off-diagonal entry, 2 sqrt(p) s
+        for m = 2 and 3 (Wigner's semicircle). For m = 4 in L2 coordinates
+        the row of the constant has three times the variance and moves the
+        edge to 3 / sqrt(2) times sqrt(p) s.
+        docs/proofs/patch_moments.md, proposition 7.
+        """
+        p, order = self.objective.num_features, self.objective.order
+        variance = self.mechanism.coordinate_variance(self.objective.size)
+        ratio = 1
+        if self.mechanism.norm == "l2":
+            # An entry off the diagonal stands m (m - 1) times in the tensor.
+            variance, ratio = variance / (order * (order - 1)), order - 1
+        edge = ratio / math.sqrt(ratio - 1) if ratio > 2 else 2.0
+        lower = self.objective.constant ** (order - 2)
+        return edge * math.sqrt(p * variance) / lower
+
+    def energy(self, filters, coefficients, scale):
+        """The energy of the patches, per record.
+
+        Args:
+            filters: `(p, K)`, the weight of the constant entry last.
+            coefficients: of the polynomial in x / scale, constant first, at
+                most m.
+            scale: Z > 0, public.
+
+        Returns:
+            float, `PatchMomentQuery.value` over `count()`.
+        """
+        total = self.objective.value(
+            filters, self.statistics["moments"], coefficients, scale
+        )
+        return total / self.count()
+
+    def energies(self, filters, coefficients, scale):
+        """`energy` filter by filter, `(K,)`: filters of many descents at
+        once."""
+        values = self.objective.values(
+            filters, self.statistics["moments"], coefficients, scale
+        )
+        return values / self.count()
+
+    def energy_gradient(self, filters, coefficients, scale):
+        """Gradient of `energy` by the filters, `(p, K)`."""
+        total = self.objective.gradient(
+            filters, self.statistics["moments"], coefficients, scale
+        )
+        return total / self.count()

@@ -1,0 +1,450 @@
+import keras
+import numpy as np
+
+from keras_fm.heads.private_dense import PrivateDense
+from keras_fm.kernel import domain
+from keras_fm.kernel.checks import pair
+from keras_fm.papers.batch_standardization import BatchStandardization
+from keras_fm.papers.dpa.private_encoder import PrivateEncoder
+from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
+from keras_fm.papers.pcdbn.energy_model import EnergyModel
+from keras_fm.parts import dtype_scope
+from keras_fm.parts.guarantee import Proven, Published
+from keras_fm.private_maps import pretraining
+from keras_fm.public.normalization_layer import NormalizationLayer
+from keras_fm.public.random_features import RandomFeatures
+
+FORMS = ("paper", "code")
+# sigmoid(5 X) is what the published polynomial is near to.
+_GAIN = 5.0
+# Where units rest most of the time, a public constant.
+_RESTING = 0.1
+# Standard deviation below which a map of one record counts as flat.
+_FLAT = 0.02
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class PrivateCDBN(keras.Model):
+    """pCDBN: convolutional RBMs in a stack, with an output layer on top.
+
+    Phan, Wu and Dou, Machine Learning 2017. An ordinary functional model
+    from images to logits: `compile`, `fit`, `save`. It trains under a
+    `keras_fm.callbacks.PrivateModel` of the same `guarantee`, or with
+    `unprotected=True` as the non-private twin.
+
+    * `guarantee="proven"`: `fit` with `PrivateModel` releases the patch
+      moments of every convolutional RBM, from the input upwards (5 % of the
+      budget each), the moments of the dense layer's inputs (30 %), and the
+      output layer's objective; `private.plan(model)` prints all of it before
+      anything is spent. The layers then are fixed.
+    * `guarantee="published"`: `pretrain` trains one RBM after the other by
+      contrastive divergence on the records, with fixed noise on the
+      polynomial's coefficients (Lemma 2); `fit` then trains the dense layers
+      with noise on the output layer's coefficients.
+
+    The paper's variants are choices of `polynomial`, with the callback or
+    `unprotected=True`:
+
+    | | `polynomial` | callback |
+    |---|---|---|
+    | CDBN | `"exact"` | no |
+    | TCDBN | `"chebyshev"` | no |
+    | pCDBN | `"chebyshev"` or `"published"` | yes |
+    | pCDBN_TE | `"taylor"` | yes |
+    | pCDBN_PW | `"piecewise"` | yes |
+
+    The defaults are the paper's model for digits.
+
+    Args:
+        input_shape: `(height, width, channels)` of one record.
+        units: int, classes (1 for a binary label), or `None`: no labels, the
+            output are the topmost maps.
+        maps: tuple with `(filters, kernel_size)` of every convolutional RBM.
+        pooling: int, of 2 x 2 (say) neighbours after every one; 1 for none.
+        dense: int, units of the dense layer; 0 for none. Proven: a
+            `PrivateEncoder` of so many units (never more than the maps have
+            values) on a public random projection of the maps.
+        guarantee: `"proven"` or `"published"`.
+        bounds: public `(low, high)` of the inputs, mapped to [0, 1].
+        polynomial, degree: see `ChebyshevCRBM`.
+        gain: `None` (5 in the proven form, 1 in the published), or see
+            `ChebyshevCRBM`.
+        strides: of the convolutions.
+        moment_order: of the proven form: 2, or 4 for the first layer, see
+            `ChebyshevCRBM`.
+        sparsity: of the proven form, see `ChebyshevCRBM`.
+        form: of the published form: `"paper"`, or `"code"`: X divided by the
+            largest response of the batch, noise drawn again at every step,
+            the authors' Delta and loss (`contrast="absolute"`).
+        fine_tune: of the published form: whether `fit` trains the RBMs too.
+        dropout: float in [0, 1), before the output layer, published form.
+        l1: float >= 0, L1 penalty of the dense layer, published form.
+        unprotected: `True` for the non-private twin, trained on records
+            without noise.
+
+    Input shape: `(batch, *input_shape)`. Output shape: `(batch, units)`.
+
+    Raises:
+        ValueError: if an argument is unknown or belongs to the other form.
+
+    Example:
+
+    ```python
+    model = fm.models.PrivateCDBN((28, 28, 1), 10)
+    model.compile("adam", fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
+    private = fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(0.5, 1e-5), data=(x, y)
+    )
+    model.fit(x, y, callbacks=[private])
+    ```
+    """
+
+    def __init__(
+        self,
+        input_shape,
+        units=10,
+        maps=((32, 5), (64, 5)),
+        pooling=2,
+        dense=1024,
+        guarantee="proven",
+        bounds=(0.0, 1.0),
+        polynomial="chebyshev",
+        degree=7,
+        gain=None,
+        strides=1,
+        moment_order=2,
+        sparsity=1.5,
+        form="paper",
+        fine_tune=False,
+        dropout=0.0,
+        l1=0.0,
+        unprotected=False,
+        **kwargs,
+    ):
+        for name, value, known in (
+            ("guarantee", guarantee, ("proven", "published")),
+            ("form", form, FORMS),
+        ):
+            if value not in known:
+                raise ValueError(
+                    f"`{name}` must be one of {known}. Received: "
+                    f"{name}={value!r}"
+                )
+        for name, value, default, owner in (
+            ("moment_order", moment_order, 2, "proven"),
+            ("sparsity", sparsity, 1.5, "proven"),
+            ("form", form, "paper", "published"),
+            ("fine_tune", fine_tune, False, "published"),
+            ("dropout", dropout, 0.0, "published"),
+            ("l1", l1, 0.0, "published"),
+        ):
+            if guarantee != owner and value != default:
+                raise ValueError(
+                    f'`{name}` belongs to guarantee="{owner}". Received: '
+                    f"{name}={value!r}, guarantee={guarantee!r}"
+                )
+        if not maps:
+            raise ValueError("`maps` must hold at least one layer.")
+        if dense != 0:
+            dense = domain.check_count("dense", dense)
+        low, high = domain.check_bounds(*bounds)
+        self._arguments = {
+            "input_shape": tuple(input_shape),
+            "units": units,
+            "maps": tuple(
+                (count, pair("kernel_size", kernel)) for count, kernel in maps
+            ),
+            "pooling": domain.check_count("pooling", pooling),
+            "dense": dense,
+            "guarantee": guarantee,
+            "bounds": (low.tolist(), high.tolist()),
+            "polynomial": polynomial,
+            "degree": degree,
+            "gain": gain,
+            "strides": strides,
+            "moment_order": moment_order,
+            "sparsity": sparsity,
+            "form": form,
+            "fine_tune": bool(fine_tune),
+            "dropout": dropout,
+            "l1": l1,
+            "unprotected": unprotected,
+        }
+        inputs = keras.Input(tuple(input_shape), name="records")
+        outputs, conditions = self._visible(inputs, (low, high))
+        tops = []
+        for index, (count, kernel) in enumerate(self._arguments["maps"]):
+            layer = self._rbm(index, count, kernel, conditions)
+            given = outputs if layer.conditions == 0 else [outputs, conditions]
+            outputs = layer(given)
+            tops.append(outputs)
+            if pooling > 1:
+                outputs = self._pooling(index)(outputs)
+        if units is not None:
+            if self._proven:
+                outputs = self._contrast(outputs)
+            outputs = keras.layers.Flatten(name="flatten")(outputs)
+            top = self._proven_top if self._proven else self._published_top
+            for layer in top(outputs.shape[-1]):
+                outputs = layer(outputs)
+            outputs = self._output(units, outputs, conditions)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        # Plain objects: what Keras tracks it would save once more.
+        self.__dict__["_tops"] = tops
+
+    # The layers ----------------------------------------------------------
+
+    @property
+    def _proven(self):
+        return self._arguments["guarantee"] == "proven"
+
+    def _visible(self, inputs, bounds):
+        """Visible units in [0, 1], and what conditions them (here nothing)."""
+        box = NormalizationLayer(bounds, "linf", name="box")
+        return box(inputs), None
+
+    def _rbm(self, index, count, kernel, conditions):
+        given = self._arguments
+        gain = given["gain"]
+        if self._proven:
+            # The published polynomial has its own.
+            usual = 1.0 if given["polynomial"] == "published" else _GAIN
+            form = {
+                "gain": usual if gain is None else gain,
+                "moment_order": given["moment_order"] if index == 0 else 2,
+                "sparsity": given["sparsity"],
+                "clip": True,
+                # Overlapping patches say little more.
+                "moment_strides": 2 if index == 0 else 3,
+            }
+            if index:
+                form["centre"] = _RESTING
+        else:
+            code = given["form"] == "code"
+            form = {
+                "gain": 1.0 if gain is None else gain,
+                "normalization": "batch" if code else "local",
+                "noise": "per_step" if code else "once",
+                "sensitivity": given["form"],
+                "trainable": True,
+                "conditions": 0
+                if index or conditions is None
+                else conditions.shape[-1],
+            }
+        return ChebyshevCRBM(
+            count,
+            kernel,
+            strides=given["strides"],
+            polynomial=given["polynomial"],
+            degree=given["degree"],
+            name=f"crbm_{index + 1}",
+            unprotected=given["unprotected"],
+            **form,
+        )
+
+    def _pooling(self, index):
+        size, name = self._arguments["pooling"], f"pooling_{index + 1}"
+        if self._proven:
+            # Averages keep a record's features apart from the noise.
+            return keras.layers.AveragePooling2D(
+                size, padding="same", name=name
+            )
+        return keras.layers.MaxPooling2D(size, padding="same", name=name)
+
+    def _published_top(self, size):
+        given = self._arguments
+        if given["dense"]:
+            penalty = (
+                keras.regularizers.L1(given["l1"]) if given["l1"] else None
+            )
+            yield keras.layers.Dense(
+                given["dense"], kernel_regularizer=penalty, name="dense"
+            )
+        if given["form"] == "code":
+            yield BatchStandardization(momentum=1.0, name="standardization")
+            yield keras.layers.ReLU(max_value=1.0, name="relu")
+        else:
+            yield keras.layers.ReLU(name="relu")
+            yield NormalizationLayer(
+                norm="linf", mode="batch", running=False, name="normalization"
+            )
+        if given["dropout"]:
+            yield keras.layers.Dropout(given["dropout"], name="dropout")
+
+    def _contrast(self, maps):
+        # What all records have in common would fill the unit ball: every map
+        # of a record is centred and scaled on its own.
+        return keras.layers.GroupNormalization(
+            groups=maps.shape[-1],
+            epsilon=_FLAT**2,
+            center=False,
+            scale=False,
+            name="contrast",
+        )(maps)
+
+    def _proven_top(self, size):
+        dense = min(self._arguments["dense"], size)
+        if dense and size > dense:
+            yield RandomFeatures(dense, kind="projection", name="projected")
+        yield NormalizationLayer(name="unit_maps")
+        if dense:
+            yield PrivateEncoder(
+                dense,
+                whitening=0.5,
+                clip=True,
+                unprotected=self._arguments["unprotected"],
+                name="dense",
+            )
+            yield keras.layers.Rescaling(2.0, offset=-1.0, name="centred")
+            yield NormalizationLayer(name="unit_dense")
+
+    def _output(self, units, outputs, conditions):
+        # The paper's Delta_C counts the features only: no bias.
+        return self._head(units)(outputs)
+
+    def _head(self, units):
+        return PrivateDense(
+            units,
+            use_bias=self._proven,
+            unprotected=self._arguments["unprotected"],
+            name="output",
+        )
+
+    @property
+    def rbms(self):
+        """The `ChebyshevCRBM` layers, from the input upwards."""
+        return [
+            layer for layer in self.layers if isinstance(layer, ChebyshevCRBM)
+        ]
+
+    # Use -----------------------------------------------------------------
+
+    def energy_model(self, depth=None, contrast=None, gibbs_steps=1):
+        """The model that trains the RBM at `depth`, as a Keras model.
+
+        It shares its layers with this model: `compile` it without a loss and
+        `fit` it on records alone. (Its biases of the visible units train too
+        after `rbm.set_pretraining(True)`, which `pretrain` does.)
+
+        Args:
+            depth: int, 1 to the number of RBMs (the default).
+            contrast: `None` (`"absolute"` with `form="code"`, else
+                `"energy"`), or see `EnergyModel`.
+            gibbs_steps: int k of CD-k.
+
+        Returns:
+            an `EnergyModel`.
+        """
+        rbms = pretraining.lowest(self.rbms, depth)
+        if contrast is None:
+            code = self._arguments["form"] == "code"
+            contrast = "absolute" if code else "energy"
+        return EnergyModel(
+            keras.Model(self.inputs[0], self._tops[len(rbms) - 1]),
+            rbms,
+            part_of=self,
+            gibbs_steps=gibbs_steps,
+            contrast=contrast,
+        )
+
+    def pretrain(
+        self,
+        x,
+        private=None,
+        epochs=10,
+        batch_size=32,
+        optimizer="adam",
+        contrast=None,
+        gibbs_steps=1,
+        verbose=0,
+    ):
+        """Trains one RBM after the other, without labels.
+
+        Proven: releases the patch moments of every RBM that has none yet and
+        takes its filters from them; `epochs` and `optimizer` are not used.
+        Published and non-private: an ordinary `compile` and `fit` of each
+        `energy_model(depth)`; the layers below rest. After it the RBMs rest
+        too, unless `fine_tune=True`.
+
+        Args:
+            x: the records, `(n, *input_shape)`; proven: those of `private`.
+            private: a `PrivateModel`, or `None` for the non-private twin.
+            epochs, batch_size, optimizer, verbose: as in `compile`, `fit`.
+            contrast, gibbs_steps: see `energy_model`.
+
+        Returns:
+            list of `keras.callbacks.History`, one for each fit.
+        """
+        histories = pretraining.fit_stack(
+            lambda depth: self.energy_model(depth, contrast, gibbs_steps),
+            len(self.rbms),
+            x,
+            private,
+            proven=self._proven,
+            epochs=epochs,
+            batch_size=batch_size,
+            optimizer=optimizer,
+            verbose=verbose,
+        )
+        if not (self._proven or self._arguments["fine_tune"]):
+            self._rest()
+        return histories
+
+    def _rest(self):
+        for layer in self.rbms:
+            layer.trainable = False
+
+    @property
+    def _resting(self):
+        return not (self._proven or any(r.trainable for r in self.rbms))
+
+    def reconstruct(self, x):
+        """The records as the first RBM's maps give them back, in the public
+        bounds, NumPy `(n, *input_shape)`."""
+        visible = self.energy_model(1).predict(x, verbose=0)
+        low, high = (np.asarray(b) for b in self._arguments["bounds"])
+        return low + np.clip(visible, 0.0, 1.0) * (high - low)
+
+    def guarantee(self, lot=None, **fields):
+        """What `PrivateModel` takes as `guarantee` for this model.
+
+        Args:
+            lot: of the published form: the batch size of `fit`.
+            **fields: of `keras_fm.Proven` or `keras_fm.Published`.
+
+        Returns:
+            `Proven`, or `Published` with the authors' orders of noise.
+        """
+        if self._proven:
+            return Proven(**fields)
+        if self._arguments["form"] == "code":
+            fields.setdefault("orders", ("linear",))
+        return Published(lot=lot, **fields)
+
+    @property
+    def private_arguments(self):
+        """Keywords of `PrivateModel` as version 0.1.0 took them; `guarantee`
+        gives them in one."""
+        guarantee = self._arguments["guarantee"]
+        if self._arguments["form"] == "code":
+            return {"guarantee": guarantee, "published_orders": ("linear",)}
+        return {"guarantee": guarantee}
+
+    def get_config(self):
+        # A file must not set RBMs in motion that rest after pre-training.
+        return {
+            **self._arguments,
+            "name": self.name,
+            "resting": self._resting,
+            **dtype_scope.config(self),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        resting = config.pop("resting", False)
+        with dtype_scope.of(config):
+            model = cls(**config)
+        if resting:
+            model._rest()
+        return model

@@ -1,0 +1,215 @@
+"""What a fit promises: proven or published, and in which form."""
+
+import dataclasses
+import math
+import typing
+
+import numpy as np
+
+from keras_fm.kernel import budget as budget_lib
+from keras_fm.kernel import domain
+from keras_fm.kernel.ledger import ONE_RECORD
+
+ORDERS = ("linear", "quadratic")
+STARTS = ("minimiser", "current")
+ONE_OWNER = "one owner with all its rows (ids given as `owners`)"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Unit:
+    """The privacy unit: what is added, removed or replaced.
+
+    Args:
+        owners: `None` (a row), or `(n,)` ids of the records' owners: the unit
+            then is an owner with all its records, whose sum is scaled back
+            to what one record may add. The data must be arrays.
+        reach: how many *other* units' records one unit's data may enter
+            (friends' behaviour among the features), counted in units. The
+            sensitivity grows with it; who may enter whose records is public.
+        words: `None`, or what the unit is, for the statement.
+
+    Raises:
+        ValueError: if a value is outside its range.
+
+    Example:
+
+    >>> Unit(owners=[1, 1, 2], words="one user").name
+    'one user'
+    """
+
+    owners: typing.Any = None
+    reach: int = 0
+    words: str | None = None
+
+    def __post_init__(self):
+        if self.owners is not None:
+            object.__setattr__(self, "owners", np.array(self.owners))
+        if self.reach:
+            object.__setattr__(
+                self, "reach", domain.check_count("reach", self.reach)
+            )
+
+    def __repr__(self):
+        kind = "rows" if self.owners is None else "owners"
+        return f"Unit({kind}, reach={self.reach})"
+
+    @property
+    def name(self):
+        """What the unit is, in words."""
+        if self.words is not None:
+            return self.words
+        return ONE_RECORD if self.owners is None else ONE_OWNER
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Proven:
+    """Every access to the records is covered by a proof (docs/proofs).
+
+    Args:
+        neighbours: `"add_remove"` or `"replace_one"`; `None` for the first,
+            or that of the ledger that is continued.
+        unit: the privacy unit, a `Unit`.
+        shares: `None` (defaults, see `PrivateModel.plan`), or how the budget
+            is split over the releases in the order of the plan, greater than
+            0, summing to 1.
+        releases: int >= 1, how many times a model may be released within the
+            budget; each time gets an equal share.
+        n_public: whether the number of records is public. If `False`, `fit`
+            must be given `steps_per_epoch`, since otherwise the number of
+            steps tells n.
+        start: `"minimiser"` moves the output layer to the released optimum in
+            closed form before the first step; `"current"` leaves the weights
+            where they are, which must be those it was built with.
+        ridge_factor: float >= 0, ridge in units of the noise's spectral
+            edge. A rule fixed in advance.
+        per_record: names (or class names) of layers and operations under the
+            private layer that you declare to treat every record on its own,
+            where the library cannot know; the statement repeats them.
+
+    Raises:
+        ValueError: if a value is outside its range.
+
+    Example:
+
+    >>> Proven(neighbours="replace_one").releases
+    1
+    """
+
+    neighbours: str | None = None
+    unit: Unit = dataclasses.field(default_factory=Unit)
+    shares: tuple | None = None
+    releases: int = 1
+    n_public: bool = True
+    start: str = "minimiser"
+    ridge_factor: float = 0.5
+    per_record: tuple = ()
+
+    kind = "proven"
+    own_neighbours = "add_remove"
+
+    def __post_init__(self):
+        if self.neighbours is not None:
+            budget_lib.Neighbours.of(self.neighbours)
+        if not isinstance(self.unit, Unit):
+            raise ValueError(
+                f"`unit` must be a keras_fm.Unit. Received: unit={self.unit!r}"
+            )
+        object.__setattr__(self, "shares", check_shares(self.shares))
+        if self.start not in STARTS:
+            raise ValueError(
+                '`start` must be "minimiser" or "current". Received: '
+                f"start={self.start!r}"
+            )
+        if not isinstance(self.releases, int) or self.releases < 1:
+            raise ValueError(
+                "`releases` (`planned_releases`) must be a positive integer. "
+                f"Received: releases={self.releases}"
+            )
+        if not (math.isfinite(self.ridge_factor) and self.ridge_factor >= 0):
+            raise ValueError(
+                "`ridge_factor` must be a finite number of at least 0. "
+                f"Received: ridge_factor={self.ridge_factor}"
+            )
+        names = self.per_record
+        names = (names,) if isinstance(names, str) else tuple(names)
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError(
+                "`per_record` must hold names of layers. Received: "
+                f"per_record={names!r}"
+            )
+        object.__setattr__(self, "per_record", names)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Published:
+    """The papers' algorithms as printed: their epsilon is *claimed*.
+
+    Args:
+        lot: what the noise is divided by: the batch size of `fit` (the lot
+            size |L| of AdLM and pCDBN), or `"data"`, the number of records in
+            `data`, which then is public (dPA, FunctionalNet).
+        neighbours: `"replace_one"` or `"add_remove"`; `None` for the first
+            (the papers'), or that of the ledger that is continued.
+        shares: `None` (defaults), or how the budget is split over the
+            perturbations in the order of the plan: AdLM's relevance (eps1),
+            first layer (eps2) and loss (eps3), (0.25, 0.25, 0.5); else equal.
+        orders: which coefficients of the loss are perturbed, as printed
+            `("linear", "quadratic")`.
+
+    Raises:
+        ValueError: if a value is outside its range.
+
+    Example:
+
+    >>> Published(lot=50).orders
+    ('linear', 'quadratic')
+    """
+
+    lot: int | str
+    neighbours: str | None = None
+    shares: tuple | None = None
+    orders: tuple = ORDERS
+
+    kind = "published"
+    own_neighbours = "replace_one"
+
+    def __post_init__(self):
+        if self.neighbours is not None:
+            budget_lib.Neighbours.of(self.neighbours)
+        by_batch = isinstance(self.lot, (int, np.integer)) and not isinstance(
+            self.lot, bool
+        )
+        if self.lot != "data" and not (by_batch and self.lot > 0):
+            raise ValueError(
+                'guarantee="published" divides its noise by the lot size: '
+                'pass the `batch_size` of fit as `lot` (or `lot="data"` for '
+                f"the number of records). Received: lot={self.lot!r}"
+            )
+        object.__setattr__(self, "shares", check_shares(self.shares))
+        orders = self.orders
+        orders = (orders,) if isinstance(orders, str) else tuple(orders)
+        if set(orders) - set(ORDERS) or not orders:
+            raise ValueError(
+                f"`orders` (`published_orders`) must name some of {ORDERS}. "
+                f"Received: orders={orders}"
+            )
+        object.__setattr__(self, "orders", orders)
+
+
+def check_shares(shares):
+    """Shares as a tuple of floats, or `None`.
+
+    Raises:
+        ValueError: if they are not greater than 0 or do not sum to 1.
+    """
+    if shares is None:
+        return None
+    shares = tuple(float(share) for share in shares)
+    if not all(share > 0 for share in shares) or not (
+        abs(math.fsum(shares) - 1) < 1e-9
+    ):
+        raise ValueError(
+            "`shares` must be greater than 0 and sum to 1. Received: "
+            f"shares={shares}"
+        )
+    return shares

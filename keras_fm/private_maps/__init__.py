@@ -1,0 +1,1 @@
+"""Layers below a head that learn from a release of their own."""

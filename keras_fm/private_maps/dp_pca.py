@@ -1,0 +1,245 @@
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.kernel import domain
+from keras_fm.parts.step import Step
+from keras_fm.private_maps.pretrained_layer import PretrainedLayer
+from keras_fm.private_maps.second_moment import SecondMomentQuery
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class DPPCA(PretrainedLayer):
+    """Principal components of a released second moment: `(v - m) V S`.
+
+    `keras_fm.callbacks.PrivateModel` releases A = sum v v^T once (symmetric
+    Gaussian noise), V are the eigenvectors of the noisy A with the largest
+    eigenvalues. With `whitening` the components are scaled, too: the layer
+    then preconditions whatever is learned on top. Until its release it keeps
+    the first `units` inputs.
+
+    Put public scaling before it (`NormalizationLayer`, `Rescaling` by public
+    constants), so that records obey `input_bound`; the noise is in
+    proportion to the square of that bound.
+
+    Args:
+        units: int k >= 1, components that are kept, at most the inputs.
+        whitening: float in [0, 1/2]: a component with released eigenvalue s
+            is scaled by `(s / s_1)^-whitening`; 1/2 makes all components
+            equal in size. Lengths are not bounded then: put
+            `NormalizationLayer()` after the layer.
+        ridge_factor: float >= 0: s is the eigenvalue (at least 0) plus this
+            many spectral edges of the noise.
+        center: whether the released mean m is subtracted. It is read from a
+            constant entry beside the inputs.
+        input_bound: public bound C on the L2 norm of an input.
+        clip: whether inputs outside the bound are scaled back at the release
+            instead of refused.
+
+        unprotected: `True` in a non-private twin: the layer then stays the map
+            that it is before a release.
+
+    Input shape: `(batch, inputs)`. Output shape: `(batch, units)`.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> layer = DPPCA(2)
+    >>> layer(np.ones((3, 5), "float32") / 5).shape
+    (3, 2)
+
+    Source: Dwork, Talwar, Thakurta and Zhang, "Analyze Gauss", 2014; its
+    place before a private network: Abadi et al. 2016, DP-MAC. Sensitivity:
+    `keras_fm.queries.SecondMomentQuery`.
+    """
+
+    noise_shapes = {}
+
+    def __init__(
+        self,
+        units: int,
+        whitening: float = 0.0,
+        ridge_factor: float = 0.5,
+        center: bool = False,
+        input_bound: float = 1.0,
+        clip: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if kwargs.pop("trainable", False):
+            raise ValueError(
+                "DPPCA learns from its release only; it cannot be trained. "
+                "Received: trainable=True"
+            )
+        super().__init__(trainable=False, **kwargs)
+        self.units = domain.check_count("units", units)
+        if not 0 <= whitening <= 0.5:
+            raise ValueError(
+                "`whitening` must be between 0 and 1/2. Received: "
+                f"whitening={whitening}"
+            )
+        if not (math.isfinite(ridge_factor) and ridge_factor >= 0):
+            raise ValueError(
+                "`ridge_factor` must be a finite number of at least 0. "
+                f"Received: ridge_factor={ridge_factor}"
+            )
+        self.whitening = float(whitening)
+        self.ridge_factor = float(ridge_factor)
+        self.center = bool(center)
+        self.input_bound = domain.check_norm_bound("input_bound", input_bound)
+        self.clip = bool(clip)
+        self.input_spec = keras.layers.InputSpec(ndim=2)
+
+    def build(self, input_shape):
+        inputs = input_shape[-1]
+        if inputs is None or inputs < self.units:
+            raise ValueError(
+                "The number of inputs must be known and at least `units`. "
+                f"Received: input_shape={tuple(input_shape)}, "
+                f"units={self.units}"
+            )
+        self.input_dim = inputs
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(inputs, self.units),
+            initializer=lambda shape, dtype: ops.eye(*shape, dtype=dtype),
+            # Whatever `trainable` of a model around it is set to.
+            trainable=False,
+        )
+        self.bias = None
+        if self.center:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(self.units,),
+                initializer="zeros",
+                trainable=False,
+            )
+
+    def call(self, inputs, training=False):
+        if training:
+            self.enter_training()
+        outputs = ops.matmul(inputs, self.kernel)
+        return outputs if self.bias is None else ops.add(outputs, self.bias)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.units)
+
+    @property
+    def is_published(self):
+        """`False`: there is no published form of this layer."""
+        return False
+
+    def check_published(self):
+        raise ValueError(
+            f"DPPCA '{self.name}' learns from a proven release only. Leave "
+            'it out, or use guarantee="proven".'
+        )
+
+    @property
+    def scaled_by_release(self):
+        """Whether eigenvalues of the release scale the components."""
+        return self.whitening > 0
+
+    # What the release reads ----------------------------------------------
+
+    @property
+    def constant(self):
+        """The constant entry beside the inputs, or `None`."""
+        return self.input_bound / 3 if self.center else None
+
+    @property
+    def moment_bound(self):
+        """L2 bound on what the second moment is taken of."""
+        return math.hypot(self.input_bound, self.constant or 0.0)
+
+    @property
+    def num_features(self):
+        """Length of what the second moment is taken of."""
+        return self.input_dim + self.center
+
+    def augment(self, inputs):
+        """`[v; c]` if `center`, else v; NumPy."""
+        inputs = np.asarray(inputs)
+        if not self.center:
+            return inputs
+        if inputs.dtype.kind in "biu":
+            # Integers have no room for the constant.
+            inputs = inputs.astype(np.float64)
+        constant = np.full((len(inputs), 1), self.constant, inputs.dtype)
+        return np.concatenate([inputs, constant], axis=1)
+
+    def set_components(self, mean, directions, variances):
+        """Sets the weights from a release.
+
+        Args:
+            mean: `(inputs,)`.
+            directions: orthonormal columns `(inputs, units)`.
+            variances: `(units,)`, at least 0, descending.
+        """
+        # No noise stood out where the released variance is 0: raising such
+        # a direction to the others would divide by it.
+        scale = np.full(len(variances), float(self.whitening == 0))
+        found = variances > 0
+        scale[found] = (variances[found] / variances[0]) ** -self.whitening
+        kernel = directions * scale
+        self.kernel.assign(kernel)
+        if self.bias is not None:
+            self.bias.assign(-mean @ kernel)
+
+    # A release of the layer ----------------------------------------------
+
+    def release_names(self):
+        return [f"{self.name} (second moment)"]
+
+    def default_shares(self, alike):
+        return [0.1]
+
+    def steps(self, reading):
+        """The one release of the layer: the second moment of its inputs."""
+        inputs = reading.inputs(self)
+
+        def read():
+            for x, rows, *owners in reading.unlabelled():
+                yield self.augment(inputs(x)[rows]), None, *owners
+
+        def learn(release):
+            self.set_components(
+                *release.principal(self.units, self.constant, self.ridge_factor)
+            )
+            reading.keep(self, release)
+
+        (name,) = self.release_names()
+        objective = SecondMomentQuery(
+            num_features=self.num_features,
+            feature_bound=self.moment_bound,
+            **reading.privacy_unit,
+        )
+        return [
+            Step(
+                name=name,
+                objective=objective,
+                clip=self.clip,
+                read=read,
+                learn=learn,
+            )
+        ]
+
+    def set_pretraining(self, value):
+        """Nothing: the layer has no weights that a fit trains."""
+
+    def get_config(self):
+        config = super().get_config()
+        del config["trainable"]
+        return {
+            **config,
+            "units": self.units,
+            "whitening": self.whitening,
+            "ridge_factor": self.ridge_factor,
+            "center": self.center,
+            "input_bound": self.input_bound,
+            "clip": self.clip,
+        }

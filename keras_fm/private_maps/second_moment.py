@@ -1,0 +1,151 @@
+"""The second moment of records: all that a linear auto-encoder ever needs.
+
+With v a record and u = [v; c] (c a public constant), the squared error of
+every affine encoder and decoder, r = V (W^T v + b) + a, is a polynomial in
+(W, b, V, a) whose only data-dependent coefficients are the entries of
+
+    A = sum_i u_i u_i^T.
+
+Released once, A gives the mean (its last column), the covariance and its
+principal directions, for any number of units and any training.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from keras_fm.kernel.noisy_statistics import released_as
+from keras_fm.kernel.quadratic_release import SecondMoments
+from keras_fm.kernel.query import QuadraticQuery
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SecondMomentQuery(QuadraticQuery):
+    """A = sum u u^T alone.
+
+    Args:
+        num_features, feature_bound, quadratic_scale, grouped, reach: see
+            `QuadraticQuery`.
+
+    Sensitivities are those of A: L2 C^2 (add_remove), sqrt(2) C^2
+    (replace_one); L1 C^2 (1 + m) / 2 and C^2 sqrt(m (m + 3) / 2).
+    docs/proofs/cross_entropy.md, propositions 1 and 2; why A is enough:
+    docs/proofs/reconstruction.md, proposition 2.
+
+    Example:
+
+    >>> objective = SecondMomentQuery(num_features=8, feature_bound=2.0)
+    >>> objective.sensitivity("l2", neighbours="add_remove")
+    4.0
+    """
+
+    names = ("quadratic",)
+    proof_of_one_record = (
+        "docs/proofs/reconstruction.md, docs/proofs/cross_entropy.md"
+    )
+    num_targets = 0
+    target_bound = 0.0
+
+    @property
+    def reads(self):
+        """What a release of this objective reads, in words."""
+        return self._reads(None)
+
+    def targets(self, y, n, clip=False):
+        return np.zeros((n, 0))
+
+    def linear_coefficients(self, linear):
+        return linear
+
+    @property
+    def shapes(self):
+        return (super().shapes[0],)
+
+    def unpack(self, vector, norm):
+        return (super().unpack(vector, norm)[0],)
+
+
+@released_as(SecondMomentQuery)
+class SecondMomentRelease(SecondMoments):
+    """A released `SecondMomentQuery` of records `[v; c]`.
+
+    Everything here is post-processing: exact functions of the released A
+    and of public constants.
+    """
+
+    def moments(self, constant):
+        """Mean and covariance of the records.
+
+        Args:
+            constant: c > 0, the last entry of every vector; or `None` if
+                there is no such entry.
+
+        Returns:
+            tuple `(mean, covariance, count)`: `(d,)`, `(d, d)` symmetric
+            (may be indefinite), and n as the noisy A states it, at least 1.
+            Without a constant the mean is taken for zero and the count for
+            1: the covariance then is A, a sum over records.
+        """
+        if constant is None:
+            return np.zeros(len(self.quadratic)), self.quadratic, 1.0
+        count = max(1.0, self.quadratic[-1, -1] / constant**2)
+        mean = self.quadratic[:-1, -1] / constant / count
+        covariance = self.quadratic[:-1, :-1] / count - np.outer(mean, mean)
+        return mean, covariance, count
+
+    def principal(self, units, constant, ridge_factor=None):
+        """The directions a linear auto-encoder of `units` units keeps.
+
+        The `units` eigenvectors of the noisy covariance with the largest
+        eigenvalues minimise the released squared error (Eckart and Young),
+        noise or not: any orthonormal directions are safe to project on.
+        Variances are floored at the noise's spectral edge, below which an
+        eigenvalue says nothing.
+
+        Args:
+            units: int, at most d.
+            constant: c, see `moments`.
+            ridge_factor: `None`, or in the place of the floor a ridge, in
+                units of the spectral edge, that is added to every variance.
+
+        Returns:
+            tuple `(mean, directions, variances)`: `(d,)`, orthonormal
+            columns `(d, units)`, `(units,)` descending and positive.
+        """
+        mean, covariance, count = self.moments(constant)
+        if not 1 <= units <= len(mean):
+            raise ValueError(
+                f"`units` must be between 1 and {len(mean)}. Received: "
+                f"units={units}"
+            )
+        values, vectors = np.linalg.eigh(covariance)
+        values, vectors = values[::-1][:units], vectors[:, ::-1][:, :units]
+        # A sign that does not depend on the linear algebra library.
+        largest = np.abs(vectors).argmax(axis=0)
+        signs = np.sign(vectors[largest, np.arange(len(values))])
+        edge = self.noise_edge() / count
+        if ridge_factor is not None:
+            values = np.maximum(values, 0.0) + ridge_factor * edge
+            edge = 0.0
+        floor = max(edge, values.max(initial=0.0) * 1e-9, np.finfo(float).tiny)
+        return mean, vectors * signs, np.maximum(values, floor)
+
+    def gaussian_records(self, n, constant, seed=0):
+        """Synthetic records with the released mean and covariance.
+
+        An ordinary data set: train any auto-encoder on it by `compile` and
+        `fit`, as often as you like, at no further cost.
+
+        Args:
+            n: int, how many.
+            constant: c, see `moments`.
+            seed: int, public.
+
+        Returns:
+            `(n, d)` array.
+        """
+        mean, covariance, _ = self.moments(constant)
+        values, vectors = np.linalg.eigh(covariance)
+        scaled = vectors * np.sqrt(np.maximum(values, 0.0))
+        draw = np.random.default_rng(seed).standard_normal((n, len(mean)))
+        return mean + draw @ scaled.T

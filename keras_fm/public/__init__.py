@@ -1,0 +1,1 @@
+"""Maps that no private record shaped."""

@@ -1,0 +1,298 @@
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import scipy.linalg
+from keras import ops
+
+# Rows turned into float64 at a time.
+_ROWS = 4096
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class DiscriminantProjection(keras.layers.Layer):
+    """A linear map fitted to public groups, such as drawings of one shape.
+
+    It keeps what differs between groups and damps what varies inside one.
+    `adapt` forms, of public features `f` with group means `m` and overall
+    mean `c`, the scatter matrices `Sw = sum (f - m)(f - m)^T` and `Sb = sum
+    (m - c)(m - c)^T`, both over records, and solves
+
+        `Sb u = g (Sw + shrinkage * trace(Sw) / d * I) u`.
+
+    The output is `w_i u_i . (f - c)` for the `units` largest `g_i`, with
+    `u` of length 1 in the metric on the right and `w = sqrt(g / (1 + g))`.
+    Subtracting the public mean spares the sensitivity for what tells
+    records apart; a bound on the output's norm does not follow, so put
+    `NormalizationLayer` after it.
+
+    The data given to `adapt` must be public or synthetic: what it held is
+    in the kernel in the clear. `public_data` says what it was.
+
+    Source: Fisher's linear discriminant (1936), with shrinkage.
+
+    Args:
+        units: int >= 1, at most the number of input features.
+        shrinkage: number > 0, share of the mean within-group variance that
+            is added to every direction.
+        center: bool, whether the public mean is subtracted.
+        public_data: `None`, or what `adapt` saw, as kept in the config of
+            an adapted layer.
+
+    Input shape: `(..., features)`. Output shape: `(..., units)`.
+
+    Raises:
+        ValueError: if an argument is not as above, or the layer is called
+            before `adapt`.
+
+    Example:
+
+    >>> rng = np.random.default_rng(0)
+    >>> groups = np.repeat(np.arange(50), 4)
+    >>> features = rng.normal(size=(50, 10))[groups]
+    >>> features = features + 0.1 * rng.normal(size=(200, 10))
+    >>> layer = DiscriminantProjection(3)
+    >>> layer.adapt(features, groups, description="made-up clusters")
+    >>> layer(features).shape
+    (200, 3)
+    >>> layer.public_data["records"], layer.public_data["groups"]
+    (200, 50)
+    """
+
+    def __init__(
+        self,
+        units: int,
+        shrinkage: float = 0.1,
+        center: bool = True,
+        public_data: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        whole = isinstance(units, (int, np.integer))
+        if not whole or isinstance(units, bool) or units < 1:
+            raise ValueError(
+                f"`units` must be a positive integer. Received: units={units!r}"
+            )
+        if (
+            isinstance(shrinkage, bool)
+            or not isinstance(shrinkage, (int, float, np.number))
+            or not (math.isfinite(shrinkage) and shrinkage > 0)
+        ):
+            raise ValueError(
+                "`shrinkage` must be a finite number greater than 0. "
+                f"Received: shrinkage={shrinkage!r}"
+            )
+        if not isinstance(center, (bool, np.bool_)):
+            raise ValueError(
+                f"`center` must be a bool. Received: center={center!r}"
+            )
+        self.units, self.shrinkage = int(units), float(shrinkage)
+        self.center = bool(center)
+        # Description, records and groups; for reports.
+        self.public_data = None if public_data is None else dict(public_data)
+
+    def build(self, input_shape):
+        features = self._checked_features(input_shape[-1])
+        # NaN until `adapt` or a saved file fills them: a forgotten map must
+        # not pass for one.
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(features, self.units),
+            initializer=keras.initializers.Constant(math.nan),
+            trainable=False,
+        )
+        self.bias = self.add_weight(
+            name="bias",
+            shape=(self.units,),
+            initializer=keras.initializers.Constant(math.nan),
+            trainable=False,
+        )
+
+    def _checked_features(self, features):
+        if features is None or features < self.units:
+            raise ValueError(
+                "The number of input features must be known and at least "
+                f"`units`. Received: {features} features, units={self.units}"
+            )
+        return features
+
+    def adapt(self, public_features, groups=None, description="not stated"):
+        """Fits the map to public features and their groups.
+
+        Args:
+            public_features: array `(n, features)`; or, with `groups=None`,
+                an iterable of batches `(features, groups)` (a list, a
+                generator, a `tf.data.Dataset`), read once. A group may
+                spread over batches. Memory holds the sums of two `features
+                x features` matrices and one mean for each group.
+            groups: array `(n,)` of integers, equal for records of a group.
+            description: str, says in reports what the public data is.
+
+        Raises:
+            ValueError: if shapes disagree, a feature is not finite, there
+                are fewer than two groups, or no group varies inside.
+        """
+        if not isinstance(description, str) or not description:
+            raise ValueError(
+                "`description` must be a text that says what the public "
+                f"data is. Received: description={description!r}"
+            )
+        if groups is not None:
+            public_features = [(public_features, groups)]
+        total, means, counts = _group_sums(public_features)
+        features = self._checked_features(len(total))
+        if self.built and features != self.kernel.shape[0]:
+            raise ValueError(
+                "Public features must have as many columns as the layer's "
+                f"input. Received: {features}, input "
+                f"{self.kernel.shape[0]}"
+            )
+        kernel, mean = self._solve(total, means, counts)
+        if not self.built:
+            self.build((None, features))
+        if not self.center:
+            mean = np.zeros_like(mean)
+        self.kernel.assign(kernel)
+        self.bias.assign(-mean @ kernel)
+        self.public_data = {
+            "description": description,
+            "records": int(counts.sum()),
+            "groups": len(counts),
+        }
+
+    def _solve(self, total, means, counts):
+        """`(kernel, mean)` from `sum f f^T`, group means and sizes."""
+        d = len(total)
+        weighted = np.sqrt(counts)[:, None] * means
+        of_means = weighted.T @ weighted
+        mean = counts @ means / counts.sum()
+        within = total - of_means
+        of_means -= counts.sum() * np.outer(mean, mean)
+        spread = np.trace(within) / d
+        if not spread > 1e-12 * np.trace(total) / d:
+            raise ValueError(
+                "No group of the public data varies inside: give several "
+                "records of each group."
+            )
+        within[np.diag_indices(d)] += self.shrinkage * spread
+        ratio, directions = scipy.linalg.eigh(
+            of_means,
+            within,
+            subset_by_index=(d - self.units, d - 1),
+            overwrite_a=True,
+            overwrite_b=True,
+            check_finite=False,
+        )
+        ratio = np.maximum(ratio[::-1], 0)
+        directions = directions[:, ::-1]
+        # The sign of an eigenvector is arbitrary: fix it.
+        largest = np.abs(directions).argmax(axis=0)
+        sign = np.sign(directions[largest, np.arange(self.units)])
+        # Directions are of length 1 for the *sum* over records; in units
+        # of one record's deviation outputs have a size near 1.
+        size = math.sqrt(counts.sum())
+        return directions * (sign * size * np.sqrt(ratio / (1 + ratio))), mean
+
+    def load_own_variables(self, store):
+        super().load_own_variables(store)
+        if self.public_data is None:
+            # Weights alone do not say what they were fitted to.
+            self.public_data = {
+                "description": "not stated (weights loaded from a file)",
+                "records": None,
+                "groups": None,
+            }
+
+    def linear_part(self, x):
+        """All of it, for layer-wise relevance."""
+        return self(x)
+
+    def call(self, inputs):
+        if self.public_data is None:
+            raise ValueError(
+                f"The layer {self.name!r} has no map yet. Call "
+                "`layer.adapt(public_features, groups, description=...)` "
+                "with public or synthetic data, or load a saved layer, "
+                "before it is used."
+            )
+        return ops.matmul(inputs, self.kernel) + self.bias
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.units)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "shrinkage": self.shrinkage,
+            "center": self.center,
+            "public_data": self.public_data and dict(self.public_data),
+        }
+
+
+def _group_sums(batches):
+    """Sums over public records, in float64.
+
+    Returns:
+        `(total, means, counts)`: `sum f f^T` `(d, d)`, the mean of each
+        group `(groups, d)` and its size `(groups,)`.
+    """
+    total, place, sums, counts = None, {}, [], []
+    for batch in batches:
+        try:
+            features, groups = batch
+        except (TypeError, ValueError):
+            raise ValueError(
+                "Without `groups`, `public_features` must yield batches "
+                "`(features, groups)`."
+            ) from None
+        features, groups = _checked_batch(features, groups)
+        if total is None:
+            total = np.zeros((features.shape[1],) * 2)
+        if features.shape[1] != len(total):
+            raise ValueError(
+                "Batches must have the same number of features. Received: "
+                f"{features.shape[1]} after {len(total)}"
+            )
+        for i in range(0, len(features), _ROWS):
+            rows = features[i : i + _ROWS].astype(np.float64)
+            total += rows.T @ rows
+            order = np.argsort(groups[i : i + _ROWS], kind="stable")
+            names, starts, sizes = np.unique(
+                groups[i : i + _ROWS][order],
+                return_index=True,
+                return_counts=True,
+            )
+            parts = np.add.reduceat(rows[order], starts, axis=0)
+            for name, part, size in zip(names.tolist(), parts, sizes):
+                if name not in place:
+                    place[name] = len(sums)
+                    sums.append(part.copy())
+                    counts.append(int(size))
+                else:
+                    sums[place[name]] += part
+                    counts[place[name]] += int(size)
+    if len(sums) < 2:
+        raise ValueError(
+            f"Public data must hold at least two groups. Received: {len(sums)}"
+        )
+    counts = np.array(counts)
+    return total, np.stack(sums) / counts[:, None], counts
+
+
+def _checked_batch(features, groups):
+    features = ops.convert_to_numpy(features)
+    groups = ops.convert_to_numpy(groups)
+    if features.ndim != 2 or groups.shape != (len(features),):
+        raise ValueError(
+            "Public features must have shape (n, features) and groups (n,). "
+            f"Received: {features.shape} and {groups.shape}"
+        )
+    if groups.dtype.kind not in "iu":
+        raise ValueError(
+            f"Groups must be integers. Received: dtype={groups.dtype}"
+        )
+    if not np.all(np.isfinite(features)):
+        raise ValueError("Public features must be finite.")
+    return features, groups

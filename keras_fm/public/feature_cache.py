@@ -1,0 +1,368 @@
+"""Features of records on disk, for whoever asks for it.
+
+Extracting features can take longer than everything that follows. A
+`FeatureCache` keeps them between runs under a name that is a hash of all that
+they depend on.
+
+Features of private records are as private as the records. Nothing in the
+library makes a cache by itself; the folder must be kept, and deleted, like
+the records.
+"""
+
+import hashlib
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import re
+import stat
+import tempfile
+
+import keras
+import numpy as np
+
+from keras_fm.parts.hidden_state import HiddenStateLayer
+from keras_fm.public import features as features_lib
+from keras_fm.version import __version__
+
+# Of the files and of what their names are hashes of.
+_FORMAT = 1
+# Records that are read, extracted and written at a time.
+_ROWS = 4096
+_OURS = re.compile(r"[0-9a-f]{64}\.(npy|json)|[\w-]+\.part")
+_BATCH_STATE = (
+    keras.layers.BatchNormalization,
+    keras.layers.SpectralNormalization,
+)
+_PACKAGES = ("tensorflow", "jax", "jaxlib", "torch")
+
+
+class FeatureCache:
+    """Features of records in files, made again when anything changes.
+
+    The name of a file is a SHA-256 over the records (bytes, shape, type),
+    the map (classes, configs, weights), Keras' precision, the backend and
+    the versions of the libraries and the processor that compute. The code of
+    a layer of your own is not among these: delete the folder when it changes.
+
+    *Privacy.* The files hold features of every record in the clear, and the
+    names of the files tell whoever has the records that these were used.
+    They are as private as the records: only you can read the folder (0700)
+    and its files (0600), nothing in keras_fm uses a cache that you did not
+    make, no guarantee covers it, and `clear` deletes it. On disks that keep
+    old blocks, in backups and in synchronised folders deleted files may live
+    on: choose the folder as you would for the records.
+
+    A file that was cut or changed by accident is detected (its SHA-256 is
+    kept beside it) and made again. That is no protection against somebody
+    who can write into the folder.
+
+    Args:
+        folder: where; made with its parents if it is missing.
+
+    Raises:
+        ValueError: if others can enter the folder, or it is not yours.
+
+    Example:
+
+    ```python
+    body = fm.features.build("scattering", (28, 28, 1))
+    cache = FeatureCache("private/features")
+    h = cache.extract(body, x)  # (60000, 800), read when it is used
+    model.fit(h, y, callbacks=[PrivateModel(budget, data=(h, y))])
+    cache.clear()
+    ```
+    """
+
+    def __init__(self, folder: str | os.PathLike) -> None:
+        self._folder = os.fspath(folder)
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        # Elsewhere a mode says nothing about others.
+        if os.name == "posix":
+            found = os.stat(self._folder)
+            mode = stat.S_IMODE(found.st_mode)
+            if mode & 0o077 or found.st_uid != os.geteuid():
+                raise ValueError(
+                    "`folder` must be yours, and closed to others "
+                    "(`chmod 700`): features are as private as the records. "
+                    f"Received: folder={self._folder!r} with mode {mode:o}"
+                )
+
+    def extract(self, map_: keras.Model, x: np.ndarray) -> np.ndarray:
+        """The features of records, from the disk if they are there.
+
+        Memory does not depend on the number of records: some of them are
+        extracted at a time, and the result is mapped, not read.
+
+        Args:
+            map_: a built Keras model from records to features that needs no
+                privacy: every layer is public, or was released.
+            x: array `(n, ...)` of numbers; may be an `np.memmap`.
+
+        Returns:
+            `(n, ...)` float32, read-only.
+
+        Raises:
+            ValueError: if the map draws random numbers in training, holds a
+                private layer that was not released or statistics of batches,
+                computes what its config does not tell (`Lambda`), or in
+                float64; if `x` holds no plain numbers or no record. Nothing
+                is written then.
+            OSError: if the disk is full or the folder is gone.
+        """
+        _check_map(map_)
+        x = _checked_records(x)
+        key = _key(map_, x)
+        path = os.path.join(self._folder, f"{key}.npy")
+        shape = (len(x), *map_.output_shape[1:])
+        found = self._read(path, shape)
+        if found is None:
+            self._write(path, shape, map_, x)
+            found = self._read(path, shape)
+            if found is None:
+                raise OSError(f"{path!r} cannot be read again.")
+        return found
+
+    def clear(self) -> None:
+        """Deletes the files of this cache, and nothing else in its folder."""
+        for name in os.listdir(self._folder):
+            if _OURS.fullmatch(name):
+                os.remove(os.path.join(self._folder, name))
+
+    def __repr__(self):
+        return f"<FeatureCache in {self._folder!r}>"
+
+    def _read(self, path, shape):
+        """The features in a file, or `None` if they are not there, whole."""
+        try:
+            with open(_note_of(path), "rb") as f:
+                # A note is short; whatever else is there is none.
+                noted = json.loads(f.read(1000))
+            if noted != {"format": _FORMAT, "sha256": _digest(path)}:
+                return None
+            # Maps objects never: they would be pickled.
+            found = np.lib.format.open_memmap(path, mode="r")
+        except (FileNotFoundError, ValueError):
+            return None
+        if found.shape != shape or found.dtype != np.float32:
+            return None
+        return found
+
+    def _write(self, path, shape, map_, x):
+        """Beside their place, and then there at once."""
+        digest = hashlib.sha256()
+        # What was noted of an older file does not hold for this one.
+        _remove(_note_of(path))
+        with _Part(self._folder) as part:
+
+            def write(data):
+                digest.update(data)
+                part.file.write(data)
+
+            write(_header(shape))
+            for start in range(0, len(x), _ROWS):
+                rows = np.asarray(x[start : start + _ROWS])
+                h = np.asarray(features_lib.extract(map_, rows))
+                if h.shape != (len(rows), *shape[1:]):
+                    raise ValueError(
+                        "`map_` must give one row of features for each "
+                        f"record, of shape {shape[1:]}. Received: "
+                        f"{h.shape} for {len(rows)} records"
+                    )
+                write(np.ascontiguousarray(h, "<f4").data.cast("B"))
+            part.keep(path)
+        note = {"format": _FORMAT, "sha256": digest.hexdigest()}
+        with _Part(self._folder) as part:
+            part.file.write(json.dumps(note).encode())
+            part.keep(_note_of(path))
+
+
+class _Part:
+    """A new file, for its owner alone; gone unless it is kept."""
+
+    def __init__(self, folder):
+        # Made with mode 0600.
+        number, self._path = tempfile.mkstemp(".part", dir=folder)
+        self.file = os.fdopen(number, "wb")
+
+    def keep(self, path):
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        os.replace(self._path, path)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.file.close()
+        _remove(self._path)
+
+
+def _remove(path):
+    try:
+        os.remove(path)
+    except FileNotFoundError:
+        pass
+
+
+def _note_of(path):
+    return path.removesuffix(".npy") + ".json"
+
+
+def _digest(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as f:
+        while part := f.read(2**20):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _header(shape):
+    """The first bytes of a float32 `.npy` file of this shape."""
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        stream, {"descr": "<f4", "fortran_order": False, "shape": shape}
+    )
+    return stream.getvalue()
+
+
+# What may be kept ---------------------------------------------------------
+
+
+def _check_map(map_):
+    if not isinstance(map_, keras.Model) or not map_.built:
+        raise ValueError(
+            "`map_` must be a built Keras model. Received: "
+            f"{type(map_).__name__}"
+        )
+    for layer in map_._flatten_layers():
+        reason = _reason_against(layer)
+        if reason:
+            raise ValueError(
+                f"Features through layer '{layer.name}' "
+                f"({type(layer).__name__}) are not kept: {reason}."
+            )
+    if any(tensor.dtype == "float64" for tensor in map_.outputs):
+        raise ValueError(
+            "Features are kept in float32. Received a map to float64."
+        )
+
+
+def _reason_against(layer):
+    if layer._seed_generators:
+        return "it draws random numbers in training"
+    if isinstance(layer, HiddenStateLayer) and not getattr(
+        layer, "is_released", False
+    ):
+        return "it is private, and was not released"
+    if isinstance(layer, _BATCH_STATE):
+        return "it holds statistics of the records it was trained on"
+    if isinstance(layer, keras.layers.Lambda):
+        return "what it computes is not in its config"
+    return None
+
+
+def _checked_records(x):
+    if not hasattr(x, "dtype") or not hasattr(x, "shape"):
+        x = np.asarray(x)
+    kind = np.dtype(x.dtype).kind
+    if kind not in "biuf" or len(x.shape) < 1 or not len(x):
+        raise ValueError(
+            "`x` must be an array (n, ...) of numbers with at least one "
+            f"record. Received: shape={tuple(x.shape)}, dtype={x.dtype}"
+        )
+    return x
+
+
+# What features depend on --------------------------------------------------
+
+
+def _key(map_, x):
+    """SHA-256 of all that the features of `x` depend on, in hexadecimals."""
+    digest = hashlib.sha256()
+
+    def take(data):
+        # Lengths first: no two lists of parts give the same bytes.
+        digest.update(len(data).to_bytes(8, "big"))
+        digest.update(data)
+
+    take(json.dumps(_setting(), sort_keys=True).encode())
+    config = keras.saving.serialize_keras_object(map_)
+    config = _renamed(config, {})
+    take(json.dumps(config, sort_keys=True).encode())
+    for weight in map_.weights:
+        take(f"{weight.dtype} {tuple(weight.shape)}".encode())
+        take(_bytes(keras.ops.convert_to_numpy(weight)))
+    take(f"{np.dtype(x.dtype).str} {tuple(x.shape)}".encode())
+    for start in range(0, len(x), _ROWS):
+        take(_bytes(np.asarray(x[start : start + _ROWS])))
+    return digest.hexdigest()
+
+
+def _bytes(array):
+    return np.ascontiguousarray(array).tobytes()
+
+
+def _setting():
+    """Where and by what features are computed."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "format": _FORMAT,
+        "keras_fm": __version__,
+        "keras": keras.__version__,
+        "numpy": np.__version__,
+        "backend": keras.backend.backend(),
+        "backends": versions,
+        "floatx": keras.config.floatx(),
+        "policy": keras.config.dtype_policy().name,
+        "data_format": keras.config.image_data_format(),
+        "epsilon": keras.config.epsilon(),
+        "machine": platform.machine(),
+        "device": str(getattr(keras.ops.zeros(1), "device", "")),
+    }
+
+
+def _renamed(config, names):
+    """A config with layers named by the order in which they appear.
+
+    Keras counts names up in a process: the same map has other ones in each.
+    Nothing else is renamed, or two maps could have one key.
+
+    Args:
+        config: of `serialize_keras_object`.
+        names: dict from the names of the layers to new ones; filled here.
+    """
+
+    def renamed(name):
+        return names.setdefault(name, f"layer {len(names)}")
+
+    if isinstance(config, (list, tuple)):
+        return [_renamed(v, names) for v in config]
+    if not isinstance(config, dict):
+        return config
+    found = {}
+    for key, value in config.items():
+        if key == "keras_history" or key in ("input_layers", "output_layers"):
+            # `[name, node, tensor]`, or a list of these.
+            found[key] = _in_history(value, renamed)
+        else:
+            found[key] = _renamed(value, names)
+    # A policy's name is its precision.
+    if not str(found.get("class_name", "Policy")).endswith("Policy"):
+        for part in (found.get("config"), found):
+            if isinstance(part, dict) and isinstance(part.get("name"), str):
+                part["name"] = renamed(part["name"])
+    return found
+
+
+def _in_history(value, renamed):
+    if isinstance(value, (list, tuple)):
+        return [_in_history(v, renamed) for v in value]
+    return renamed(value) if isinstance(value, str) else value

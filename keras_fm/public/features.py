@@ -1,0 +1,133 @@
+"""Named public feature maps for images: recipes of public layers.
+
+Each maps a record on its own and is made without private records, so it
+needs no privacy. The last step of every map is unit L2 norm.
+"""
+
+import keras
+
+from keras_fm.datasets import pen_strokes
+from keras_fm.public.discriminant_projection import DiscriminantProjection
+from keras_fm.public.normalization_layer import NormalizationLayer
+from keras_fm.public.random_features import RandomFeatures
+from keras_fm.public.scattering import Scattering2D
+
+FEATURES = ("pixels", "scattering", "scattering_strokes")
+# Small enough that what a scattering holds meanwhile stays near the processor.
+_BATCH = 128
+# Variance below which a group of channels counts as empty. Chosen on
+# held-out MNIST training images; see docs/results/mnist.md.
+_GROUP_EPSILON = {"scattering": 1e-5, "scattering_strokes": 1e-3}
+
+
+def check(name):
+    """Raises a ValueError unless `name` is a known feature map."""
+    if name not in FEATURES:
+        raise ValueError(
+            f"`features` must be one of {FEATURES}. Received: features={name!r}"
+        )
+
+
+def build(name, input_shape, units=800, shapes=6000, variants=6):
+    """Layers of a public feature map, ready to put before a private layer.
+
+    * `"pixels"`: the pixels themselves.
+    * `"scattering"`: wavelet scattering (two octaves, eight angles), each
+      image's channels centred and scaled in groups of three, a random
+      projection to `units`.
+    * `"scattering_strokes"`: the same scattering, then the directions that
+      tell drawn pen strokes apart (`DiscriminantProjection` adapted to
+      `keras_fm.datasets.pen_strokes`), `units` of them.
+
+    Args:
+        name: one of `FEATURES`.
+        input_shape: `(height, width, channels)` of one image.
+        units: int, features kept; never more than the map has.
+        shapes, variants: size of the drawn public data set.
+
+    Returns:
+        A `keras.Sequential` from images to features of unit L2 norm.
+
+    Raises:
+        ValueError: if the name is unknown, or strokes are asked for images
+            that are not square and grey.
+
+    Example:
+
+    ```python
+    body = fm.features.build("scattering", (28, 28, 1))
+    model = keras.Sequential([body, fm.layers.PrivateDense(10)])
+    ```
+    """
+    check(name)
+    if name == "pixels":
+        return keras.Sequential(
+            [
+                keras.Input(input_shape),
+                keras.layers.Flatten(),
+                NormalizationLayer(),
+            ],
+            name="pixels",
+        )
+    base = scattering(input_shape, _GROUP_EPSILON[name])
+    units = min(units, base.output_shape[-1])
+    if name == "scattering":
+        top = RandomFeatures(units, kind="projection", name="projection")
+    else:
+        top = stroke_map(base, input_shape, units, shapes, variants)
+    return keras.Sequential(
+        [keras.Input(input_shape), *base.layers, top, NormalizationLayer()],
+        name=name,
+    )
+
+
+def scattering(input_shape, group_epsilon):
+    """Scattering, normalised per image in groups of three channels.
+
+    Groups of three are those of Tramer and Boneh (2021): 27 groups for one
+    image channel, 81 for three.
+    """
+    layer = Scattering2D(
+        scales=2, angles=8, data_format="channels_last", name="scattering"
+    )
+    channels = layer.compute_output_shape((None, *input_shape))[-1]
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layer,
+            keras.layers.GroupNormalization(
+                groups=channels // 3,
+                axis=-1,
+                epsilon=group_epsilon,
+                scale=False,
+                center=False,
+                name="group_norm",
+            ),
+            keras.layers.Flatten(name="flatten"),
+            NormalizationLayer(name="unit_features"),
+        ]
+    )
+
+
+def stroke_map(base, input_shape, units, shapes=6000, variants=6):
+    """A `DiscriminantProjection` adapted to drawn strokes seen through
+    `base`; no private record is used."""
+    height, width, channels = input_shape
+    if height != width or channels != 1:
+        raise ValueError(
+            'features="scattering_strokes" draws square grey images. '
+            f"Received: input_shape={tuple(input_shape)}"
+        )
+    images, groups = pen_strokes.load(shapes, variants, image_size=height)
+    layer = DiscriminantProjection(units, name="stroke_map")
+    layer.adapt(
+        extract(base, images),
+        groups,
+        description=f"{shapes} drawn pen strokes, {variants} variants each",
+    )
+    return layer
+
+
+def extract(map_, x):
+    """Applies a feature map to an array in batches."""
+    return map_.predict(x, batch_size=_BATCH, verbose=0)

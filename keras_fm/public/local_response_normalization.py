@@ -1,0 +1,86 @@
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class LocalResponseNormalization(keras.layers.Layer):
+    """Divides each feature by the energy of its neighbouring maps.
+
+        h / max(|h|, (q + a * sum of h'^2)^beta),
+
+    the sum over the `size` maps around h at the same position (AdLM Eq. 22;
+    the denominator is pCDBN's Z). Outputs lie in [-1, 1]. Every record is
+    treated on its own, so the layer needs no privacy.
+
+    Args:
+        size: positive odd int l, number of maps in the sum.
+        q, a, beta: numbers > 0.
+
+    Input and output shape: `(batch, ..., maps)`, channels last.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> layer = LocalResponseNormalization()
+    >>> float(layer(np.full((1, 1), 100.0))[0, 0])
+    1.0
+    """
+
+    relevance_rule = "same_entry"
+
+    def __init__(
+        self,
+        size: int = 5,
+        q: float = 2.0,
+        a: float = 1e-4,
+        beta: float = 0.75,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(size, int) or size < 1 or size % 2 == 0:
+            raise ValueError(
+                f"`size` must be a positive odd integer. Received: size={size}"
+            )
+        for name, value in (("q", q), ("a", a), ("beta", beta)):
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(
+                    f"`{name}` must be a finite number greater than 0. "
+                    f"Received: {name}={value}"
+                )
+        self.size = size
+        self.q, self.a, self.beta = float(q), float(a), float(beta)
+
+    def call(self, inputs):
+        h = local_response(inputs, self.size, self.q, self.a, self.beta)
+        return ops.cast(h, self.compute_dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "size": self.size,
+            "q": self.q,
+            "a": self.a,
+            "beta": self.beta,
+        }
+
+
+def local_response(h, size, q, a, beta):
+    """`h / max(|h|, (q + a sum h'^2)^beta)`, the last axis holds the maps."""
+    dtype = h.dtype
+    # Half precision overflows in the squares.
+    h = ops.cast(h, "float32")
+    reach = size // 2
+    rank, maps = len(h.shape), h.shape[-1]
+    padding = [(0, 0)] * (rank - 1) + [(reach, reach)]
+    squares = ops.pad(h * h, padding)
+    energy = sum(squares[..., k : k + maps] for k in range(size))
+    floor = ops.power(q + a * energy, beta)
+    return ops.cast(h / ops.maximum(ops.abs(h), floor), dtype)

@@ -1,0 +1,169 @@
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.kernel import domain
+
+_MODES = ("unit", "ball", "box", "batch")
+_NORMS = ("l2", "l1", "linf")
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class NormalizationLayer(keras.layers.Layer):
+    """Brings every record into the unit ball that a sensitivity needs.
+
+    Modes:
+
+    * `"unit"` (default without `bounds`): each record divided by its norm;
+      zero stays zero.
+    * `"ball"`: each record scaled back to norm 1 only if it is longer.
+    * `"box"` (default with `bounds`): public bounds `low <= x <= high` to
+      the ball, `(x - low) / ((high - low) sqrt(d))` for `"l2"`; values
+      outside are clipped. This is dPA's Eq. 13 with public constants in the
+      place of the data's minimum and maximum.
+    * `"batch"`: the published form, minimum and maximum of each feature
+      over the batch while training and running extremes at inference (dPA
+      Eq. 13; with `norm="linf"` AdLM's dense form). With `running=False`
+      the batch's own extremes at inference too, and no state. It mixes
+      records, so a proven model refuses it.
+
+    `"unit"`, `"ball"` and `"box"` treat every record on its own: they need
+    no privacy and have no state.
+
+    Args:
+        bounds: `None`, or `(low, high)`: scalars, or arrays of one record's
+            shape. Public constants, never read from private records.
+        norm: `"l2"`, `"l1"` or `"linf"`, over all axes but the first.
+        mode: see above.
+        running: see `"batch"`.
+
+    Input and output shape: `(batch, ...)`.
+
+    Raises:
+        ValueError: if an argument is unknown, `bounds` is missing for
+            `"box"`, or bounds are not finite with low < high.
+
+    Example:
+
+    >>> layer = NormalizationLayer(bounds=(0, 255))
+    >>> y = layer(np.full((1, 4), 255.0))   # the corner has norm 1
+    """
+
+    relevance_rule = "same_entry"
+
+    def __init__(
+        self,
+        bounds: Any = None,
+        norm: str = "l2",
+        mode: str | None = None,
+        running: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if mode is None:
+            mode = "unit" if bounds is None else "box"
+        if mode not in _MODES:
+            raise ValueError(
+                f"`mode` must be one of {_MODES}. Received: mode={mode!r}"
+            )
+        if norm not in _NORMS:
+            raise ValueError(
+                f"`norm` must be one of {_NORMS}. Received: norm={norm!r}"
+            )
+        if (bounds is not None) != (mode == "box"):
+            raise ValueError(
+                '`bounds=(low, high)` belongs to mode="box". Received: '
+                f"mode={mode!r}, bounds={bounds}"
+            )
+        if bounds is not None:
+            low, high = domain.check_bounds(*bounds)
+            bounds = (low.tolist(), high.tolist())
+        self.bounds, self.norm, self.mode = bounds, norm, mode
+        self.running = bool(running)
+
+    def build(self, input_shape):
+        if self.mode == "batch" and self.running:
+            for name in ("low", "high"):
+                weight = self.add_weight(
+                    name=name,
+                    shape=input_shape[1:],
+                    initializer="zeros",
+                    trainable=False,
+                )
+                setattr(self, name, weight)
+            self.seen = self.add_weight(
+                name="seen", shape=(), initializer="zeros", trainable=False
+            )
+
+    @property
+    def depends_on_data(self):
+        """Whether the layer mixes records or keeps what it saw."""
+        return self.mode == "batch"
+
+    def call(self, inputs, training=False):
+        # Half precision overflows in the squares of a norm.
+        x = ops.cast(inputs, "float32")
+        axes = tuple(range(1, len(inputs.shape)))
+        if self.mode in ("unit", "ball"):
+            norm = self._norm(x, axes)
+            if self.mode == "ball":
+                x = x / ops.maximum(norm, 1.0)
+            else:
+                x = ops.where(norm > 0, x / ops.where(norm > 0, norm, 1.0), x)
+            return ops.cast(x, self.compute_dtype)
+        if self.mode == "box":
+            low = np.asarray(self.bounds[0], "float32")
+            high = np.asarray(self.bounds[1], "float32")
+        else:
+            low, high = self._extremes(x, training)
+        x = ops.clip((x - low) / (high - low), 0.0, 1.0)
+        x = x / self._cube_norm(inputs.shape[1:])
+        return ops.cast(x, self.compute_dtype)
+
+    def _norm(self, x, axes):
+        if self.norm == "l2":
+            return ops.sqrt(ops.sum(x * x, axis=axes, keepdims=True))
+        if self.norm == "l1":
+            return ops.sum(ops.abs(x), axis=axes, keepdims=True)
+        return ops.max(ops.abs(x), axis=axes, keepdims=True)
+
+    def _cube_norm(self, shape):
+        """The norm of the farthest corner of [0, 1]^d."""
+        d = float(np.prod(shape))
+        return {"l2": d**0.5, "l1": d, "linf": 1.0}[self.norm]
+
+    def _extremes(self, x, training):
+        if training or not self.running:
+            new_low, new_high = ops.min(x, axis=0), ops.max(x, axis=0)
+        if not self.running:
+            return new_low, ops.maximum(new_high, new_low + 1e-6)
+        low, high = (
+            ops.cast(self.low, "float32"),
+            ops.cast(self.high, "float32"),
+        )
+        if training:
+            first = ops.cast(self.seen, "float32") == 0
+            self.low.assign(
+                ops.where(first, new_low, ops.minimum(low, new_low))
+            )
+            self.high.assign(
+                ops.where(first, new_high, ops.maximum(high, new_high))
+            )
+            self.seen.assign(ops.ones(()))
+            low, high = new_low, new_high
+        # Constant features would divide by zero.
+        return low, ops.maximum(high, low + 1e-6)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "bounds": self.bounds,
+            "norm": self.norm,
+            "mode": self.mode,
+            "running": self.running,
+        }

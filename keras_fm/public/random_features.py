@@ -1,0 +1,153 @@
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+_KINDS = ("projection", "fourier", "sigmoid")
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class RandomFeatures(keras.layers.Layer):
+    """Features drawn from a seed, without looking at any data.
+
+    With `W` and `b` drawn once from `seed`, neither ever trained:
+
+    * `"projection"`: `W x / sqrt(units)`, `W` standard normal; keeps
+      lengths and angles in expectation (Johnson and Lindenstrauss, 1984).
+    * `"fourier"`: `sqrt(2 / units) cos(W x / scale + b)`, `b` uniform on
+      [0, 2 pi); inner products approximate the Gaussian kernel
+      `exp(-|x - y|**2 / (2 scale**2))` (Rahimi and Recht, 2007).
+    * `"sigmoid"`: `sigmoid(W x / scale + b) - 1/2`, `b` uniform on [-1, 1):
+      a hidden layer with public weights, centred at its public range.
+
+    The seed is public, so are the features; mapping a record costs no
+    privacy. The L2 norm of `"fourier"` features is at most `sqrt(2)`, that of
+    `"sigmoid"` at most `sqrt(units) / 2`; that of `"projection"` is not
+    bounded: put `NormalizationLayer` after it.
+
+    Args:
+        units: int >= 1, number of features.
+        kind: see above.
+        scale: number > 0, the length on which `"fourier"` and `"sigmoid"`
+            features change.
+        seed: int, a public constant.
+
+    Input shape: `(..., features)`. Output shape: `(..., units)`.
+
+    Raises:
+        ValueError: if an argument is not as above, or the number of input
+            features is unknown.
+
+    Example:
+
+    >>> layer = RandomFeatures(800, kind="fourier", scale=2.0, seed=7)
+    >>> layer(np.zeros((2, 50), "float32")).shape
+    (2, 800)
+    """
+
+    def __init__(
+        self,
+        units: int,
+        kind: str = "projection",
+        scale: float = 1.0,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not _is_integer(units) or units < 1:
+            raise ValueError(
+                f"`units` must be a positive integer. Received: units={units!r}"
+            )
+        if kind not in _KINDS:
+            raise ValueError(
+                f"`kind` must be one of {_KINDS}. Received: kind={kind!r}"
+            )
+        if (
+            isinstance(scale, bool)
+            or not isinstance(scale, (int, float, np.number))
+            or not (math.isfinite(scale) and scale > 0)
+        ):
+            raise ValueError(
+                "`scale` must be a finite number greater than 0. "
+                f"Received: scale={scale!r}"
+            )
+        if not _is_integer(seed) or seed < 0:
+            raise ValueError(
+                "`seed` must be an integer >= 0, a public constant. "
+                f"Received: seed={seed!r}"
+            )
+        self.units, self.kind = int(units), kind
+        self.scale, self.seed = float(scale), int(seed)
+
+    @property
+    def public_data(self):
+        """What the layer was made from, for the privacy statement."""
+        return f"random weights ({self.kind}, seed {self.seed})"
+
+    def build(self, input_shape):
+        features = input_shape[-1]
+        if features is None:
+            raise ValueError(
+                "The last axis of the input must be known. "
+                f"Received: input_shape={tuple(input_shape)}"
+            )
+        # From NumPy rather than a backend, so that a seed names the same
+        # features everywhere.
+        rng = np.random.default_rng(self.seed)
+        kernel = rng.standard_normal((features, self.units))
+        if self.kind == "projection":
+            kernel /= math.sqrt(self.units)
+            bias = None
+        elif self.kind == "fourier":
+            kernel /= self.scale
+            bias = rng.uniform(0, 2 * math.pi, self.units)
+        else:
+            kernel /= self.scale
+            bias = rng.uniform(-1, 1, self.units)
+        self.kernel = self._constant("kernel", kernel)
+        self.bias = None if bias is None else self._constant("bias", bias)
+
+    def _constant(self, name, value):
+        return self.add_weight(
+            name=name,
+            shape=value.shape,
+            initializer=lambda shape, dtype: ops.convert_to_tensor(
+                value, dtype
+            ),
+            trainable=False,
+        )
+
+    def linear_part(self, x):
+        """What comes before the activation, for layer-wise relevance."""
+        outputs = ops.matmul(x, self.kernel)
+        if self.bias is None:
+            return outputs
+        return ops.add(outputs, ops.cast(self.bias, outputs.dtype))
+
+    def call(self, inputs):
+        y = ops.matmul(inputs, self.kernel)
+        if self.kind == "projection":
+            return y
+        y = y + self.bias
+        if self.kind == "sigmoid":
+            return ops.sigmoid(y) - 0.5
+        return math.sqrt(2 / self.units) * ops.cos(y)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.units)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "kind": self.kind,
+            "scale": self.scale,
+            "seed": self.seed,
+        }
+
+
+def _is_integer(value):
+    whole = isinstance(value, (int, np.integer))
+    return whole and not isinstance(value, bool)

@@ -1,0 +1,129 @@
+"""Where public names live, whatever folder the code behind them is in.
+
+`keras_fm.mechanisms` and `import keras_fm.mechanisms` are
+`keras_fm.kernel.mechanisms`: folders may change, these names do not.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+
+NAMES = {
+    "BudgetExceededError": "keras_fm.kernel.ledger",
+    "Ledger": "keras_fm.kernel.ledger",
+    "LedgerEntry": "keras_fm.kernel.ledger_entry",
+    "Neighbours": "keras_fm.kernel.budget",
+    "PrivacyBudget": "keras_fm.kernel.budget",
+    "Proven": "keras_fm.parts.guarantee",
+    "Published": "keras_fm.parts.guarantee",
+    "Release": "keras_fm.kernel.noisy_statistics",
+    "Rounds": "keras_fm.heads.rounds",
+    "Unit": "keras_fm.parts.guarantee",
+    "audit": "keras_fm.auditing",
+}
+MODULES = {
+    "auditing": "auditing",
+    "baselines": "baselines",
+    "callbacks": "callbacks",
+    "composition": "composition",
+    "datasets": "datasets",
+    "experiments": "lab.compare",
+    "feature_cache": "public.feature_cache",
+    "features": "public.features",
+    "filters": "papers.pcdbn.filters",
+    "gathered_reads": "kernel.gathered_reads",
+    "html_report": "lab.report",
+    "layers": "layers",
+    "losses": "losses",
+    "mechanisms": "kernel.mechanisms",
+    "models": "models",
+    "objectives": "queries",
+    "partial_statistics": "kernel.partial_statistics",
+    "polynomials": "public.polynomials",
+    "queries": "queries",
+    "relevance": "training.relevance",
+    "reproductions": "lab.reproduce",
+    "sampling": "kernel.sampling",
+    "sweeps": "heads.sweeps",
+}
+# Not in the reference, but importable in version 0.1.
+_EARLIER = {
+    **{
+        name: f"kernel.{name}"
+        for name in (
+            "budget",
+            "discrete_noise",
+            "domain",
+            "lattice_noise",
+            "ledger",
+            "ledger_entry",
+            "records",
+            "release",
+        )
+    },
+    "cli": "lab.cli",
+    "rounds": "heads.rounds",
+}
+
+
+def register_layers():
+    """Makes Keras know the classes of saved models."""
+    for name in ("layers", "losses", "models"):
+        importlib.import_module(f"keras_fm.{name}")
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Finds modules by their public names, and sees Keras arrive.
+
+    `keras_fm` does not wait for Keras; a model is loaded by name, so its
+    classes are registered as soon as there is a registry.
+    """
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname == "keras":
+            return self._found_keras()
+        head, _, rest = fullname.removeprefix("keras_fm.").partition(".")
+        home = {**MODULES, **_EARLIER}.get(head, head)
+        if home == head or not fullname.startswith("keras_fm."):
+            return None
+        actual = f"keras_fm.{home}" + f".{rest}" * bool(rest)
+        return importlib.machinery.ModuleSpec(fullname, _Renamed(actual))
+
+    def _found_keras(self):
+        sys.meta_path.remove(self)
+        try:
+            spec = importlib.util.find_spec("keras")
+        finally:
+            sys.meta_path.insert(0, self)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _ThenRegister(spec.loader)
+        return spec
+
+
+class _Renamed(importlib.abc.Loader):
+    def __init__(self, actual):
+        self._actual = actual
+
+    def create_module(self, spec):
+        module = importlib.import_module(self._actual)
+        # The import system gives it the spec that was asked for.
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module):
+        module.__spec__ = self._spec
+
+
+class _ThenRegister(importlib.abc.Loader):
+    def __init__(self, loader):
+        self._loader = loader
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        register_layers()

@@ -1,0 +1,35 @@
+"""What is asked of records: statistics of an objective, and sensitivities."""
+
+from keras_fm.heads.cross_entropy import CrossEntropyQuery
+from keras_fm.heads.gradient_query import GradientQuery
+from keras_fm.kernel.query import QuadraticQuery
+from keras_fm.papers.adlm.relevance_query import RelevanceQuery
+from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
+from keras_fm.papers.dpmac.layer_coefficients import LayerCoefficientsQuery
+from keras_fm.papers.dpmac.norm_histogram import NormHistogramQuery
+from keras_fm.papers.functional_net.expansion_query import (
+    NetworkExpansionQuery,
+)
+from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
+from keras_fm.private_maps.second_moment import SecondMomentQuery
+
+__all__ = [
+    "CrossEntropyQuery",
+    "GradientQuery",
+    "LayerCoefficientsQuery",
+    "NetworkExpansionQuery",
+    "NormHistogramQuery",
+    "PatchMomentQuery",
+    "QuadraticQuery",
+    "ReconstructionQuery",
+    "RelevanceQuery",
+    "SecondMomentQuery",
+]
+
+
+def __getattr__(name):
+    """Version 0.1 called a query an objective."""
+    successor = name.removesuffix("Objective") + "Query"
+    if name.endswith("Objective") and successor in __all__:
+        return globals()[successor]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

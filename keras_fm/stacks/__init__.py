@@ -1,0 +1,1 @@
+"""Networks as stacks of affine maps with known per-record coefficients."""

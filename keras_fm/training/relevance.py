@@ -1,0 +1,418 @@
+"""Layer-wise relevance propagation through any Keras model.
+
+The relevance of an output is handed back layer by layer to the inputs that
+made it, in proportion to what each contributed (Bach et al. 2015, Eq. 58,
+the epsilon rule). With biases at zero and a small epsilon what arrives at
+the input sums to the output.
+
+Relevance of private records is private: it may be looked at, plotted and
+logged only after a release (`keras_fm.layers.RelevanceScaling` with
+`keras_fm.callbacks.PrivateModel`).
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.parts.model_graph import layer_input, nodes
+
+_BATCH = 1024
+
+# Elementwise, or a division by what records do not share: the relevance of
+# an output entry is that of the same input entry.
+_SAME_ENTRY = (
+    keras.layers.Activation,
+    keras.layers.ReLU,
+    keras.layers.LeakyReLU,
+    keras.layers.PReLU,
+    keras.layers.ELU,
+    keras.layers.Softmax,
+    keras.layers.Dropout,
+    keras.layers.SpatialDropout1D,
+    keras.layers.SpatialDropout2D,
+    keras.layers.GaussianNoise,
+    keras.layers.GaussianDropout,
+    keras.layers.ActivityRegularization,
+    keras.layers.Rescaling,
+    keras.layers.Normalization,
+    keras.layers.BatchNormalization,
+    keras.layers.LayerNormalization,
+    keras.layers.GroupNormalization,
+    keras.layers.UnitNormalization,
+    keras.layers.Identity,
+)
+_LAST_ACTIVATION = (
+    keras.layers.Softmax,
+    keras.layers.Activation,
+    keras.layers.ReLU,
+)
+# Each output entry is one input entry (or the largest of some).
+_SELECTION = (
+    keras.layers.Flatten,
+    keras.layers.Reshape,
+    keras.layers.Permute,
+    keras.layers.ZeroPadding1D,
+    keras.layers.ZeroPadding2D,
+    keras.layers.Cropping1D,
+    keras.layers.Cropping2D,
+    keras.layers.Concatenate,
+    keras.layers.MaxPooling1D,
+    keras.layers.MaxPooling2D,
+    keras.layers.GlobalMaxPooling1D,
+    keras.layers.GlobalMaxPooling2D,
+)
+_LINEAR = (
+    keras.layers.AveragePooling1D,
+    keras.layers.AveragePooling2D,
+    keras.layers.GlobalAveragePooling1D,
+    keras.layers.GlobalAveragePooling2D,
+)
+
+
+def layer_wise(model, x, layer=None, target="prediction", epsilon=1e-6):
+    """Relevance of every entry of `x`, or of a layer's input, for one output.
+
+    Rules: Dense, convolutions, average pooling, sums: the epsilon rule.
+    Max pooling: all to the largest entry. Activations, normalisation layers,
+    dropout: unchanged, entry by entry. Shape layers: entries move along. A
+    layer of your own says `relevance_rule = "same_entry"`, or has a method
+    `linear_part(x)`: itself before its activation.
+    A final softmax is left out: the logit's relevance is propagated. Models
+    inside models are entered.
+
+    Args:
+        model: a built functional or sequential Keras model with one input
+            and one output of shape `(batch, outputs)`.
+        x: array `(n, ...)` of the model's inputs.
+        layer: `None` for the relevance of `x`, or the name of a layer (not
+            inside a nested model): the relevance at its input.
+        target: whose relevance: `"prediction"` (each record's largest
+            output) or an int array `(n,)` of outputs.
+        epsilon: float >= 0, stabiliser; it takes a little relevance.
+
+    Returns:
+        float32 array of the shape of `x`, or of the layer's input.
+
+    Raises:
+        ValueError: if the model or a layer has no rule, or an argument is
+            not as above.
+
+    Example:
+
+    >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    >>> x = np.ones((2, 4))
+    >>> relevance = layer_wise(model, x)
+    >>> np.allclose(relevance.sum(1), model.predict(x, verbose=0).max(1))
+    True
+    """
+    inputs, outputs = _ends(model)
+    if not epsilon >= 0:
+        raise ValueError(
+            f"`epsilon` must be at least 0. Received: epsilon={epsilon}"
+        )
+    x = np.asarray(x)
+    if not isinstance(target, str):
+        target = np.asarray(target)
+        if target.shape != (len(x),) or target.dtype.kind not in "iu":
+            raise ValueError(
+                "`target` must hold one integer for each record. Received: "
+                f"shape {target.shape}, dtype {target.dtype}"
+            )
+        count = outputs.shape[-1]
+        if target.size and not 0 <= target.min() <= target.max() < count:
+            raise ValueError(
+                f"`target` must name outputs in [0, {count}). At least one "
+                "is outside."
+            )
+    elif target != "prediction":
+        raise ValueError(
+            '`target` must be "prediction" or an array of outputs. '
+            f"Received: target={target!r}"
+        )
+    stop = inputs if layer is None else layer_input(model, layer)
+    parts = []
+    for start in range(0, len(x), _BATCH):
+        rows = slice(start, start + _BATCH)
+        wanted = target if isinstance(target, str) else target[rows]
+        values = {id(inputs): ops.convert_to_tensor(x[rows], inputs.dtype)}
+        walk = _Walk(model, values)
+        z = walk.logits(outputs)
+        if isinstance(wanted, str):
+            wanted = ops.argmax(z, axis=-1)
+        chosen = ops.one_hot(wanted, z.shape[-1], dtype=z.dtype)
+        found = walk.back(outputs, z * chosen, stop, epsilon)
+        parts.append(ops.convert_to_numpy(ops.cast(found, "float32")))
+    if not parts:
+        return np.zeros((0, *stop.shape[1:]), "float32")
+    return np.concatenate(parts)
+
+
+def _ends(model):
+    inputs = getattr(model, "inputs", None)
+    outputs = getattr(model, "outputs", None)
+    if not inputs or not outputs:
+        raise ValueError(
+            "Relevance needs a built functional or sequential model. "
+            f"Received: {type(model).__name__}"
+        )
+    if len(inputs) != 1 or len(outputs) != 1 or len(outputs[0].shape) != 2:
+        raise ValueError(
+            "Relevance needs a model of one input and one output of shape "
+            f"(batch, outputs). Received: {len(inputs)} inputs, outputs "
+            f"{[tuple(o.shape) for o in outputs]}"
+        )
+    return inputs[0], outputs[0]
+
+
+class _Walk:
+    """One forward pass that keeps every tensor, and the way back."""
+
+    def __init__(self, model, values):
+        self.values = values
+        self.nodes = [n for n in nodes(model) if not n.is_input]
+        for node in self.nodes:
+            tensors = [values[id(t)] for t in node.input_tensors]
+            made = _call(node, tensors)
+            values[id(node.outputs[0])] = made
+
+    def logits(self, outputs):
+        """The output before a final softmax or other last activation."""
+        op, index, _ = outputs._keras_history
+        node = op._inbound_nodes[index]
+        tensors = [self.values[id(t)] for t in node.input_tensors]
+        if isinstance(op, _LAST_ACTIVATION):
+            return tensors[0]
+        if isinstance(op, keras.Model):
+            inner_in, inner_out = _inner_ends(op)
+            inner = _Walk(op, {id(inner_in): tensors[0]})
+            return inner.logits(inner_out)
+        linear = _linear_part(op)
+        return self.values[id(outputs)] if linear is None else linear(*tensors)
+
+    def back(self, outputs, relevance, stop, epsilon):
+        """Relevance of the tensor `stop`."""
+        found = {id(outputs): relevance}
+        for node in reversed(self.nodes):
+            given = found.get(id(node.outputs[0]))
+            if given is None or node.outputs[0] is stop:
+                continue
+            tensors = [self.values[id(t)] for t in node.input_tensors]
+            parts = _back_through(node.operation, tensors, given, epsilon)
+            for tensor, part in zip(node.input_tensors, parts):
+                known = found.get(id(tensor))
+                if known is not None:
+                    part = known + ops.cast(part, known.dtype)
+                found[id(tensor)] = part
+        return found[id(stop)]
+
+
+def _call(node, tensors):
+    args, kwargs = node.arguments.fill_in(
+        {id(t): v for t, v in zip(node.input_tensors, tensors)}
+    )
+    return node.operation(*args, **kwargs)
+
+
+def _back_through(op, tensors, relevance, epsilon):
+    """Relevance of each input tensor of `op`, from that of its output."""
+    if isinstance(op, keras.Model):
+        inner_in, inner_out = _inner_ends(op)
+        walk = _Walk(op, {id(inner_in): tensors[0]})
+        return [walk.back(inner_out, relevance, inner_in, epsilon)]
+    if _is_same_entry(op):
+        return [relevance]
+    if isinstance(op, _SELECTION):
+        merge = len(tensors) > 1
+        return _pull_back(
+            lambda *t: op(list(t)) if merge else op(t[0]),
+            tensors,
+            lambda z: relevance,
+        )
+    linear = _linear_part(op)
+    if linear is None:
+        raise ValueError(
+            f"Layer '{op.name}' ({type(op).__name__}) has no relevance rule. "
+            "Known: dense and convolutional layers, pooling, activations, "
+            "dropout, normalisation and shape layers, Add and Concatenate. "
+            "Put RelevanceScaling above that layer, or build the model of "
+            "these."
+        )
+
+    def share(z):
+        # sign(0) = +1. With epsilon = 0 a zero hands nothing back.
+        stabiliser = ops.where(z >= 0, epsilon, -epsilon)
+        bottom = z + ops.cast(stabiliser, z.dtype)
+        safe = ops.where(bottom == 0, ops.ones_like(bottom), bottom)
+        given = ops.cast(relevance, z.dtype)
+        return ops.where(bottom == 0, ops.zeros_like(z), given / safe)
+
+    slopes = _pull_back(linear, tensors, share)
+    return [t * ops.cast(s, t.dtype) for t, s in zip(tensors, slopes)]
+
+
+def _inner_ends(model):
+    inputs = getattr(model, "inputs", None)
+    if not inputs or len(inputs) != 1 or len(model.outputs) != 1:
+        raise ValueError(
+            f"The model '{model.name}' inside the model must have one input "
+            "and one output."
+        )
+    return inputs[0], model.outputs[0]
+
+
+def _is_same_entry(op):
+    rule = getattr(op, "relevance_rule", None)
+    return rule == "same_entry" or isinstance(op, _SAME_ENTRY)
+
+
+def _linear_part(op):
+    """`op` before its activation as a function of its inputs, or `None`."""
+    if hasattr(op, "linear_part"):
+        return op.linear_part
+    if isinstance(op, keras.layers.Dense):
+        return lambda x: _with_bias(ops.matmul(x, op.kernel), op)
+    if isinstance(op, (keras.layers.Conv1D, keras.layers.Conv2D)):
+        return lambda x: _with_bias(_convolution(op, x), op)
+    if isinstance(op, keras.layers.DepthwiseConv2D):
+        return lambda x: _with_bias(
+            ops.depthwise_conv(
+                x,
+                op.kernel,
+                strides=op.strides,
+                padding=op.padding,
+                data_format=op.data_format,
+                dilation_rate=op.dilation_rate,
+            ),
+            op,
+        )
+    if isinstance(op, (keras.layers.Add, keras.layers.Average)):
+        return lambda *t: op(list(t))
+    if isinstance(op, _LINEAR):
+        return op
+    return None
+
+
+def _convolution(op, x):
+    if op.padding != "causal":
+        return op.convolution_op(x, op.kernel)
+    reach = op.dilation_rate[0] * (op.kernel_size[0] - 1)
+    steps = 1 if op.data_format == "channels_last" else 2
+    padding = [(0, 0)] * 3
+    padding[steps] = (reach, 0)
+    return ops.conv(
+        ops.pad(x, padding),
+        op.kernel,
+        strides=op.strides,
+        padding="valid",
+        data_format=op.data_format,
+        dilation_rate=op.dilation_rate,
+    )
+
+
+def _with_bias(z, op):
+    bias = getattr(op, "bias", None)
+    if bias is None:
+        return z
+    if getattr(op, "data_format", "channels_last") == "channels_first":
+        bias = ops.reshape(bias, (1, -1) + (1,) * (len(z.shape) - 2))
+    return ops.add(z, ops.cast(bias, z.dtype))
+
+
+def _pull_back(function, tensors, cotangent):
+    """Gradients of <function(*tensors), c>, one for each tensor.
+
+    `cotangent` gives c, a constant, from the value. Keras has no operation
+    for this, so it is the one place that names backends.
+    """
+
+    def given(value):
+        return ops.cast(cotangent(value), value.dtype)
+
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        # Copies: one tensor may enter twice, and each entry has its part.
+        tensors = [tf.identity(t) for t in tensors]
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            value = function(*tensors)
+        return tape.gradient(value, tensors, output_gradients=given(value))
+    if backend == "jax":
+        import jax
+
+        value, transpose = jax.vjp(function, *tensors)
+        return list(transpose(given(value)))
+    import torch
+
+    with torch.enable_grad():
+        leaves = [t.detach().requires_grad_() for t in tensors]
+        value = function(*leaves)
+        slopes = torch.autograd.grad(
+            value, leaves, grad_outputs=given(value).detach()
+        )
+    return list(slopes)
+
+
+def image(relevance):
+    """A relevance vector or map as a picture: red for, blue against.
+
+    Args:
+        relevance: `(height, width)`, `(height, width, channels)` (channels
+            are added up), or a vector (drawn in one row). Give it only
+            relevance that is public or released.
+
+    Returns:
+        uint8 array `(height, width, 3)`; white is zero, full colour the
+        largest absolute value.
+
+    Raises:
+        ValueError: if a value is not finite or the rank is above 3.
+
+    Example:
+
+    >>> image(np.array([[1.0, 0.0], [-1.0, 0.5]])).shape
+    (2, 2, 3)
+    """
+    values = np.asarray(relevance, np.float64)
+    finite = np.all(np.isfinite(values))
+    if values.ndim == 3 and finite:
+        values = values.sum(axis=-1)
+    if values.ndim == 1:
+        values = values[None]
+    if values.ndim != 2 or not finite:
+        raise ValueError(
+            "`relevance` must be a finite vector, map, or map with channels. "
+            f"Received: shape={np.shape(relevance)}"
+        )
+    values = values / max(float(np.abs(values).max(initial=0.0)), 1e-30)
+    fade = 1 - np.abs(values)
+    red = np.where(values >= 0, 1.0, fade)
+    blue = np.where(values <= 0, 1.0, fade)
+    return np.rint(255 * np.stack([red, fade, blue], axis=-1)).astype(np.uint8)
+
+
+def plot(relevance, path, title="average relevance (released)"):
+    """Writes released relevance as a PNG: a map, or bars for a vector.
+
+    Args:
+        relevance: as in `image`; only what is public or released.
+        path: file to write.
+        title: heading.
+    """
+    from matplotlib.figure import Figure
+
+    values = np.asarray(relevance, np.float64)
+    if not np.all(np.isfinite(values)):
+        raise ValueError("`relevance` must be finite.")
+    figure = Figure(figsize=(5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    if values.ndim == 1:
+        axes.bar(np.arange(len(values)), values, color="C3")
+        axes.set_xlabel("feature")
+        axes.set_ylabel("relevance")
+    else:
+        axes.imshow(image(values), interpolation="nearest")
+        axes.set_axis_off()
+    axes.set_title(title)
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,612 @@
+"""Many reads: what they cost, when they are charged, what they sample, and
+the descent that they drive.
+
+Statistical tests have fixed seeds and accept at p > 1e-6 (a fresh seed would
+fail by chance once in a million runs) unless they say otherwise.
+"""
+
+import importlib.util
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+from scipy import stats
+
+import keras_fm as fm
+from keras_fm.heads import rounds as rounds_lib
+from keras_fm.heads.gradient_query import WeightsRelease
+from keras_fm.heads.rounds import Rounds
+from keras_fm.kernel import sampling
+from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.mechanisms import (
+    GaussianMechanism,
+    NoiseSource,
+    SampledGaussianMechanism,
+)
+from keras_fm.kernel.noisy_statistics import Release
+from keras_fm.kernel.release import GradientReads, release
+from keras_fm.queries import GradientQuery
+
+DELTA = 1e-5
+
+
+def records(n=60, m=4, outputs=3, seed=0):
+    rng = np.random.default_rng(seed)
+    h = rng.normal(size=(n, m))
+    h /= np.linalg.norm(h, axis=1, keepdims=True)
+    return h, rng.integers(0, max(outputs, 2), n)
+
+
+def objective(m=4, outputs=3, **kwargs):
+    return GradientQuery(num_features=m, num_outputs=outputs, **kwargs)
+
+
+def mechanism(steps=5, rate=1.0, multiplier=20.0, sensitivity=1.0):
+    return SampledGaussianMechanism(
+        sensitivity=sensitivity,
+        noise_multiplier=multiplier,
+        sampling_rate=rate,
+        steps=steps,
+    )
+
+
+class Silent(SampledGaussianMechanism):
+    """Charged as the noise it states, but adds none."""
+
+    def perturb(self, exact, source, **kwargs):
+        return np.array(exact, np.float64)
+
+    def config(self):
+        return super().config() | {"mechanism": "SampledGaussianMechanism"}
+
+
+def silent(steps, rate=1.0):
+    return Silent(
+        sensitivity=1.0, noise_multiplier=1e3, sampling_rate=rate, steps=steps
+    )
+
+
+def ledger(epsilon=1.0, neighbours="add_remove"):
+    return Ledger(PrivacyBudget(epsilon, DELTA), neighbours=neighbours)
+
+
+def opened(data=None, found=None, made=None, to=None, seed=0, **kwargs):
+    data = data or records()
+    return GradientReads(
+        made or objective(),
+        data if callable(data) else lambda: iter([data]),
+        mechanism=found or mechanism(),
+        ledger=to or ledger(),
+        name="output",
+        noise=NoiseSource(seed),
+        **kwargs,
+    )
+
+
+# What is charged, and when --------------------------------------------------
+
+
+def test_it_checks_looks_charges_and_then_reads():
+    events = []
+
+    class Watched(Ledger):
+        def check(self, entries):
+            events.append("check")
+            return super().check(entries)
+
+        def charge(self, entries):
+            events.append("charge")
+            return super().charge(entries)
+
+    def batches():
+        events.append("pass")
+        yield records()
+
+    to = Watched(PrivacyBudget(1.0, DELTA), neighbours="add_remove")
+    reads = opened(batches, to=to)
+    # A charge checks once more by itself.
+    assert events[:3] == ["check", "pass", "charge"]
+    assert events.count("pass") == 1
+    del events[:]
+    for _ in range(3):
+        reads(np.zeros((4, 3)))
+    assert events == ["pass"] * 3
+
+
+def test_all_reads_are_one_entry_of_their_exact_cost():
+    to, found = ledger(), mechanism(steps=7, multiplier=15.0)
+    opened(found=found, to=to, notes=("n is public",))
+    (entry,) = to.entries
+    assert entry.guarantee == "proven" and entry.name == "output"
+    assert "gradient.md" in entry.proof and "n is public" in entry.notes
+    assert entry.build_mechanism() == found
+    one = GaussianMechanism(
+        sensitivity=1.0, noise_multiplier=15.0 / math.sqrt(7)
+    )
+    wanted = fm.mechanisms.compose_epsilon([one], DELTA)
+    assert fm.mechanisms.compose_epsilon([found], DELTA) == pytest.approx(
+        wanted, rel=1e-6
+    )
+
+
+def test_a_refusal_by_budget_reads_nothing():
+    to = ledger(0.1)
+    with pytest.raises(BudgetExceededError):
+        opened(lambda: pytest.fail("the records were read"), to=to)
+    assert not to.entries
+
+
+@pytest.mark.parametrize(
+    "spoil, match",
+    [
+        (lambda h, y: (h * np.nan, y), "finite"),
+        (lambda h, y: (3 * h, y), "outside"),
+        (lambda h, y: (h, y + 9), "whole numbers"),
+        (lambda h, y: (h, y[:-1]), "same number"),
+        (lambda h, y: (h[:, :2], y), "shape"),
+    ],
+)
+def test_an_invalid_record_charges_nothing(spoil, match):
+    to = ledger()
+
+    def batches():
+        yield records()
+        yield spoil(*records(seed=1))
+
+    with pytest.raises(ValueError, match=match):
+        opened(batches, to=to)
+    assert not to.entries
+
+
+def test_an_error_midway_leaves_all_reads_charged():
+    to, passes = ledger(), []
+
+    def batches():
+        passes.append(1)
+        yield records()
+        if len(passes) == 3:
+            raise OSError("disk")
+
+    reads = opened(batches, to=to)
+    reads(np.zeros((4, 3)))
+    with pytest.raises(OSError, match="disk"):
+        reads(np.zeros((4, 3)))
+    (entry,) = to.entries
+    assert entry.mechanism["steps"] == 5
+    # What was begun counts as read.
+    for _ in range(3):
+        reads(np.zeros((4, 3)))
+    with pytest.raises(RuntimeError, match="All 5 reads"):
+        reads(np.zeros((4, 3)))
+
+
+def test_no_more_reads_than_were_paid_for():
+    reads = opened(found=mechanism(steps=2))
+    for _ in range(2):
+        reads(np.zeros((4, 3)))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="All 2 reads"):
+            reads(np.zeros((4, 3)))
+
+
+def test_records_outside_the_bound_are_scaled_back_if_asked():
+    h, y = records()
+    reads = opened((9 * h, y), silent(1), clip=True)
+    exact = objective().total(*objective().check_records(h, y), np.ones((4, 3)))
+    np.testing.assert_allclose(reads(np.ones((4, 3))), exact, rtol=1e-12)
+
+
+def test_a_record_whose_coefficient_overflows_counts_for_nothing():
+    """An error would tell one data set from its neighbour."""
+    made = objective(loss="squared_hinge")
+    weights = np.diag([0.1, 0.2, 0.3, 1e308])[:, [0, 1, 3]]
+    h, y = np.eye(4)[:3] * 0.5, np.arange(3)
+    loud = np.array([[0.0, 0.0, 0.0, 1.0]])
+    reads = opened(
+        (np.concatenate([h, loud]), np.append(y, 0)), silent(1), made
+    )
+    exact = made.total(*made.check_records(h, y), weights)
+    assert np.all(np.isfinite(exact)) and np.any(exact)
+    np.testing.assert_array_equal(reads(weights), exact)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_weights_that_overflowed_are_an_error(bad):
+    """They are public, and the read is still there."""
+    reads = opened(found=mechanism(steps=1))
+    with pytest.raises(ValueError, match="weights overflowed"):
+        reads(np.full((4, 3), bad))
+    reads(np.zeros((4, 3)))
+
+
+def test_samples_and_noise_come_from_words_alone():
+    """Not from the statistical generator."""
+
+    class Wordy(NoiseSource):
+        def generator(self):
+            pytest.fail("the statistical generator was asked")
+
+    reads = opened(found=mechanism(rate=0.5), to=(to := ledger(9.0)))
+    reads._noise = Wordy()
+    assert reads(np.zeros((4, 3))).shape == (4, 3)
+    assert to.entries[0].noise == "lattice"
+
+
+def test_more_records_than_the_bound_is_for_are_refused(monkeypatch):
+    monkeypatch.setattr("keras_fm.kernel.sums.MOST_RECORDS", 30)
+    to = ledger()
+    with pytest.raises(ValueError, match="More than 30 records"):
+        opened(to=to)
+    assert not to.entries
+
+
+def test_other_mechanisms_are_refused():
+    to = ledger()
+    with pytest.raises(ValueError, match="SampledGaussianMechanism"):
+        opened(
+            found=GaussianMechanism(sensitivity=1.0, noise_multiplier=9.0),
+            to=to,
+        )
+    with pytest.raises(ValueError, match="below the objective's"):
+        opened(made=objective(clip=1.1), to=to)
+    with pytest.raises(ValueError, match="below the objective's"):
+        opened(to=ledger(neighbours="replace_one"))
+    with pytest.raises(ValueError, match="add_remove"):
+        opened(
+            lambda: pytest.fail("the records were read"),
+            mechanism(rate=0.5, sensitivity=2.0),
+            to=ledger(neighbours="replace_one"),
+        )
+    with pytest.raises(ValueError, match="reads every record"):
+        release(
+            objective(), [], mechanism=mechanism(), ledger=to, name="output",
+            noise=NoiseSource(),
+        )  # fmt: skip
+    assert not to.entries
+
+
+# Noise and samples ----------------------------------------------------------
+
+
+def test_mean_and_variance_of_the_noise():
+    """Kolmogorov-Smirnov at p > 1e-4; 2/3 and 3/2 of the scale are rejected
+    at p < 1e-6."""
+    made = objective(clip=0.25)
+    found = mechanism(steps=400, multiplier=100.0, sensitivity=0.25)
+    h, y = records()
+    reads = opened((h, y), found, made, seed=1)
+    weights = np.ones((4, 3))
+    exact = made.total(*made.check_records(h, y), weights)
+    noise = np.stack([reads(weights) - exact for _ in range(400)]) / 25.0
+    assert noise.shape == (400, 4, 3)
+    for scale, wanted in ((1.0, True), (2 / 3, False), (1.5, False)):
+        p = stats.kstest(noise.ravel() / scale, "norm").pvalue
+        assert p > 1e-4 if wanted else p < 1e-6
+    # Independent between reads and between entries.
+    for first, second in (
+        (noise[1:], noise[:-1]),
+        (noise[:, 1:], noise[:, :-1]),
+        (noise[:, :, 1:], noise[:, :, :-1]),
+    ):
+        z = np.mean(first * second) * math.sqrt(first.size)
+        assert abs(z) < 4.9
+
+
+def inclusions(n, rate, steps, parts=1, seed=0):
+    """Who was in which read: every record has an entry of its own."""
+    made = objective(n, 1)
+    h, y = np.eye(n), np.arange(n) % 2
+
+    def batches():
+        for p in np.array_split(np.arange(n), parts):
+            yield h[p], y[p]
+
+    reads = opened(batches, silent(steps, rate), made, seed=seed)
+    sums = [reads(np.zeros((n, 1)))[:, 0] for _ in range(steps)]
+    sums = np.stack(sums) * 2 * np.where(y == 1, -1, 1)
+    assert np.all((sums == 0) | (sums == 1))
+    return sums
+
+
+@pytest.mark.parametrize("parts", [1, 7])
+def test_every_record_joins_every_read_by_itself(parts):
+    n, rate, steps = 150, 0.3, 200
+    found = inclusions(n, rate, steps, parts)
+    spread = rate * (1 - rate)
+
+    def deviation(values, mean, variance):
+        return (values.sum() - values.size * mean) / math.sqrt(
+            values.size * variance
+        )
+
+    assert abs(deviation(found, rate, spread)) < 4.9
+    for axis, size in ((0, steps), (1, n)):
+        # Of records over reads; of sizes of samples (a fixed size, or one
+        # sample used twice, would have another variance).
+        z = (found.sum(axis) - rate * size) / math.sqrt(spread * size)
+        square, degrees = np.sum(z**2), len(z)
+        assert 1e-6 < stats.chi2.cdf(square, degrees) < 1 - 1e-6
+    both = rate**2
+    for first, second in (
+        (found[1:], found[:-1]),
+        (found[:, 1:], found[:, :-1]),
+        (found[:, :75], found[:, 75:]),
+    ):
+        # Neighbouring products share a factor: their variance is larger.
+        variance = both * (1 - both) + 2 * (rate**3 - both**2)
+        assert abs(deviation(first * second, both, variance)) < 4.9
+
+
+def test_full_reads_hold_every_record_and_samples_may_be_empty():
+    assert np.all(inclusions(30, 1.0, 3) == 1)
+    assert not np.any(inclusions(30, 1e-9, 3))
+
+
+def test_a_seed_repeats_everything_and_is_not_private(tmp_path):
+    found = mechanism(rate=0.5)
+    first, second, other = (
+        opened(found=found, seed=seed) for seed in (7, 7, 8)
+    )
+    weights = np.ones((4, 3))
+    made = first(weights)
+    np.testing.assert_array_equal(made, second(weights))
+    assert np.all(made != first(weights))
+    assert np.all(made != other(weights))
+    to = ledger()
+    released = opened(found=found, to=to).finish(weights)
+    assert not released.private and to.epsilon() == math.inf
+    to = ledger()
+    released = opened(found=found, to=to, seed=None).finish(weights)
+    assert released.private and 0 < to.epsilon() <= 1.0
+
+
+def test_weights_are_saved_and_loaded_without_showing(tmp_path):
+    weights = np.random.default_rng(0).normal(size=(4, 3))
+    made = objective(loss="squared_hinge", clip=0.25)
+    reads = opened(made=made, found=mechanism(rate=0.5), seed=None)
+    found = reads.finish(weights)
+    weights[0, 0] = 9.0
+    assert found.statistics["weights"][0, 0] != 9.0
+    assert isinstance(found, WeightsRelease)
+    assert not any(f"{abs(w):.3f}" in repr(found) for w in weights.ravel())
+    assert "(4, 3)" in repr(found)
+    found.save(tmp_path / "weights.npz")
+    loaded = Release.load(tmp_path / "weights.npz")
+    assert isinstance(loaded, WeightsRelease)
+    assert (loaded.objective, loaded.mechanism) == (made, mechanism(rate=0.5))
+    assert loaded.neighbours == "add_remove" and loaded.private
+    np.testing.assert_array_equal(
+        loaded.statistics["weights"], found.statistics["weights"]
+    )
+
+
+# Rounds ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kwargs, match",
+    [
+        ({"reads": 0}, "reads"),
+        ({"reads": 2.0}, "reads"),
+        ({"reads": True}, "reads"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": 1.5}, "batch_size"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"learning_rate": -1.0}, "learning_rate"),
+        ({"learning_rate": math.nan}, "learning_rate"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"momentum": -0.1}, "momentum"),
+        ({"momentum": math.nan}, "momentum"),
+        ({"clip": -1.0}, "clip"),
+        ({"clip": math.inf}, "clip"),
+        ({"averaging": 1}, "averaging"),
+        ({"averaging": math.nan}, "averaging"),
+        ({"loss": "hinge"}, "loss"),
+    ],
+)
+def test_invalid_fields(kwargs, match):
+    with pytest.raises(ValueError, match=f"`{match}`"):
+        Rounds(**{"reads": 3} | kwargs)
+
+
+def test_rounds_of_what_a_user_gives():
+    rounds = fm.Rounds(reads=3, batch_size=np.int64(20), momentum=np.float32(0))
+    assert Rounds.of(rounds) is rounds and Rounds.of(None) is None
+    config = json.loads(json.dumps(rounds.config()))
+    assert Rounds.of(config) == rounds
+    assert Rounds.of(7) == Rounds(reads=7)
+    for wrong in (0, False, "many", 2.5):
+        with pytest.raises(ValueError, match="`reads`"):
+            Rounds.of(wrong)
+
+
+def gradients(h, y, weights, clip):
+    """Sum of the records' clipped gradients of softmax regression."""
+    total = np.zeros_like(weights)
+    for row, label in zip(h, y):
+        p = np.exp(row @ weights)
+        p /= p.sum()
+        p[label] -= 1
+        one = np.outer(row, p)
+        total += one * min(1, clip / np.linalg.norm(one))
+    return total
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("averaging", [0.0, 0.25, 0.99])
+def test_descent_is_the_plain_loop(momentum, averaging):
+    h, y = records()
+    start = np.random.default_rng(3).normal(size=(4, 3))
+    kept = start.copy()
+    rounds = Rounds(
+        reads=20, learning_rate=2.0, momentum=momentum, averaging=averaging
+    )
+    made = rounds.descend(lambda w: gradients(h, y, w, 0.1), start, 60)
+    weights, velocity, path = start.copy(), 0, []
+    for _ in range(20):
+        velocity = momentum * velocity + gradients(h, y, weights, 0.1) / 60
+        weights = weights - 2.0 * velocity
+        path.append(weights)
+    last = {0.0: 1, 0.25: 5, 0.99: 20}[averaging]
+    np.testing.assert_allclose(made, np.mean(path[-last:], 0), rtol=1e-10)
+    np.testing.assert_array_equal(start, kept)
+
+
+@pytest.mark.parametrize(
+    "reads, averaging, last", [(100, 0.07, 7), (10, 0.01, 1), (10, 0.31, 4)]
+)
+def test_how_many_weights_are_averaged(reads, averaging, last):
+    """Weights are 1, 2, 3, ...: their mean tells how many they are."""
+    rounds = Rounds(
+        reads=reads, learning_rate=1.0, momentum=0.0, averaging=averaging
+    )
+    made = rounds.descend(lambda w: -np.ones((1, 1)), np.zeros((1, 1)), 1)
+    assert made[0, 0] == pytest.approx(reads - (last - 1) / 2)
+
+
+@pytest.mark.parametrize("loss", rounds_lib.LOSSES)
+@pytest.mark.parametrize("momentum", [0.0, 0.8])
+def test_the_rule_for_the_learning_rate(momentum, loss):
+    """Noise alone gives 2000 weights the stated standard deviation, to 5 %
+    (its own error is 1.6 %); momentum lacks a few steps at the end."""
+    rng = np.random.default_rng(0)
+    rounds = Rounds(reads=400, momentum=momentum, loss=loss)
+    made = rounds.descend(
+        lambda w: rng.normal(size=w.shape) * 30.0, np.zeros((40, 50)), 7, 30.0
+    )
+    wanted = rounds_lib._WEIGHT_NOISE[loss]
+    assert np.std(made) == pytest.approx(wanted, rel=0.05)
+    given = Rounds(reads=400, learning_rate=3.0)
+    assert given.rate(None, 7) == given.rate(30.0, 9) == 3.0
+
+
+def test_without_noise_it_is_keras_sgd_on_clipped_gradients():
+    h, y = records()
+    layer = keras.layers.Dense(3, use_bias=False, kernel_initializer="zeros")
+    layer.build((None, 4))
+    optimizer = keras.optimizers.SGD(2.0, momentum=0.9)
+    for _ in range(20):
+        weights = keras.ops.convert_to_numpy(layer.kernel).astype("float64")
+        step = gradients(h, y, weights, 0.5) / 60
+        gradient = keras.ops.convert_to_tensor(step.astype("float32"))
+        optimizer.apply([gradient], [layer.kernel])
+    rounds = Rounds(reads=20, learning_rate=2.0, momentum=0.9)
+    reads = opened((h, y), silent(20), objective(clip=0.5))
+    made = rounds.descend(reads, np.zeros((4, 3)), 60)
+    assert np.abs(made).max() > 0.5
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(layer.kernel), made, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_descent_uses_all_reads_and_no_more():
+    reads = opened(found=mechanism(steps=5))
+    Rounds(reads=5, learning_rate=1.0).descend(reads, np.zeros((4, 3)), 60)
+    with pytest.raises(RuntimeError, match="used up"):
+        reads(np.zeros((4, 3)))
+
+
+# The special case: DP-SGD of a linear layer ---------------------------------
+
+
+def dp_sgd(data, seed, **kwargs):
+    # tensorflow-privacy itself cannot be imported beside Keras 3 by name.
+    for name in ("tensorflow", "tf_keras", "tensorflow_privacy"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+    from keras_fm.baselines.dp_sgd import DPSGDClassifier, DPSGDConfig
+
+    config = DPSGDConfig(learning_rate=3.0, momentum=0.9, **kwargs)
+    rival = DPSGDClassifier(None, config, math.inf, DELTA, seed=seed)
+    rival.fit(data[0], data[1], num_classes=3)
+    (head,) = rival.to_keras().layers
+    kernel, bias = head.get_weights()
+    return rival, np.concatenate([kernel, bias[None]])
+
+
+@pytest.mark.parametrize("form", ["fast_clipping", "vectorized"])
+@pytest.mark.parametrize("batch_size", [None, 20])
+def test_dp_sgd_of_a_linear_layer_is_a_special_case(form, batch_size):
+    """The same full or Poisson batches, no noise: the same weights."""
+    h, y = records(n=80)
+    h, steps, clip = h.astype("float32"), 15, 0.4
+    rival, wanted = dp_sgd(
+        (h, y),
+        seed=4,
+        form=form,
+        sampling="full" if batch_size is None else "poisson",
+        batch_size=batch_size,
+        steps=steps,
+        l2_norm_clip=clip,
+    )
+    # The constant 1 of a Dense bias is a feature like the others.
+    augmented = np.concatenate([h, np.ones((80, 1))], axis=1)
+    made = objective(5, feature_bound=math.sqrt(2) + 1e-6, clip=clip)
+    samples = rival.plan.batches(np.random.default_rng(4))
+
+    def read(weights):
+        rows = next(samples)
+        found = made.check_records(augmented[rows], y[rows])
+        return made.total(*found, weights)
+
+    rounds = Rounds(
+        reads=steps,
+        batch_size=batch_size,
+        learning_rate=3.0,
+        momentum=0.9,
+        clip=clip,
+    )
+    weights = rounds.descend(read, np.zeros((5, 3)), batch_size or 80)
+    assert np.abs(weights).max() > 0.5
+    # Many records were clipped, and some were not.
+    delta = made.residuals(*made.check_records(augmented, y), weights)
+    lengths = np.linalg.norm(augmented, axis=1) * np.linalg.norm(delta, axis=1)
+    assert 0.1 < np.mean(lengths > clip) < 1.0
+    np.testing.assert_allclose(weights, wanted, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [None, 50])
+def test_its_noise_is_that_of_dp_sgd(batch_size):
+    """DP-SGD keeps a thousandth of delta for samples beyond its buffer,
+    which reads from the records do not need."""
+    from keras_fm.baselines.dp_sgd import DPSGDConfig
+
+    config = DPSGDConfig(
+        learning_rate=1.0,
+        l2_norm_clip=0.1,
+        sampling="full" if batch_size is None else "poisson",
+        batch_size=batch_size,
+        steps=30,
+    )
+    rival = config.plan(1000, 2.0, DELTA)
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            fm.layers.PrivateDense(
+                3, rounds=Rounds(reads=30, batch_size=batch_size)
+            ),
+        ]
+    )
+    private = fm.callbacks.PrivateModel(
+        PrivacyBudget(2.0, DELTA), data=records(1000)
+    )
+    (step,) = _entries(private, model)
+    assert step.mechanism["steps"] == rival.steps == 30
+    assert step.mechanism["sampling_rate"] == rival.sampling_rate
+    assert step.mechanism["sensitivity"] == config.l2_norm_clip
+    own = step.mechanism["noise_multiplier"]
+    assert own == pytest.approx(rival.noise_multiplier, rel=3e-4)
+    wanted = sampling.noise_multiplier(
+        (rival.sampling_rate, 30),
+        PrivacyBudget(2.0, DELTA),
+        neighbours="add_remove",
+    )
+    assert own == pytest.approx(wanted, rel=1e-4)
+
+
+def _entries(private, model):
+    private.set_model(model)
+    return private._make_plan({}).entries()

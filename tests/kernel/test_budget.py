@@ -1,0 +1,70 @@
+"""What a budget accepts."""
+
+import dataclasses
+import math
+
+import pytest
+
+from keras_fm.kernel import budget
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1, 0.5, 1e6])
+@pytest.mark.parametrize("delta", [0, 1e-12, 0.5])
+def test_accepts_the_whole_range(epsilon, delta):
+    made = budget.PrivacyBudget(epsilon, delta)
+    assert (made.epsilon, made.delta) == (epsilon, delta)
+    assert type(made.epsilon) is float and type(made.delta) is float
+
+
+@pytest.mark.parametrize(
+    "epsilon", [0, -1, 1.1e6, math.inf, math.nan, None, "much", True, [1]]
+)
+def test_refuses_an_epsilon_outside_its_range(epsilon):
+    with pytest.raises(ValueError, match="epsilon"):
+        budget.PrivacyBudget(epsilon)
+
+
+@pytest.mark.parametrize(
+    "delta", [-1e-9, 1, 2, math.inf, math.nan, None, "little", False]
+)
+def test_refuses_a_delta_outside_its_range(delta):
+    with pytest.raises(ValueError, match="delta"):
+        budget.PrivacyBudget(1.0, delta)
+
+
+def test_delta_is_zero_unless_asked():
+    assert budget.PrivacyBudget(1.0).delta == 0.0
+
+
+def test_is_immutable():
+    made = budget.PrivacyBudget(1.0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.epsilon = 2.0
+
+
+def test_relations_are_known_by_name():
+    for relation in budget.Neighbours:
+        assert budget.Neighbours.of(str(relation)) is relation
+        assert budget.Neighbours.of(relation) is relation
+        assert relation == str(relation)
+    assert {str(r) for r in budget.Neighbours} == {"add_remove", "replace_one"}
+
+
+@pytest.mark.parametrize("value", ["substitute", "", None, 1])
+def test_refuses_an_unknown_relation(value):
+    with pytest.raises(ValueError, match="neighbours"):
+        budget.Neighbours.of(value)
+
+
+def test_shares_sum_to_one():
+    parts = budget.shares([1, 3, 0.5])
+    assert math.fsum(parts) == pytest.approx(1.0, abs=1e-15)
+    assert parts[1] == pytest.approx(3 * parts[0])
+
+
+@pytest.mark.parametrize(
+    "weights", [[], [0], [1, -1], [math.nan], [math.inf, 1], ["x"], [True]]
+)
+def test_refuses_weights_that_are_no_shares(weights):
+    with pytest.raises(ValueError, match="share"):
+        budget.shares(weights)

@@ -1,0 +1,343 @@
+"""Clipped first-order coefficients: what a read holds, what a record moves.
+
+Sums are compared with a loop over records, residuals with differences of the
+loss, distances of neighbours with the stated sensitivity: pairs come from
+hypothesis, from the proof (attained bounds) and from numbers where float64
+ends, whose norms are taken without rounding.
+"""
+
+import itertools
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_fm.queries import GradientQuery, LayerCoefficientsQuery
+
+LOSSES = ("cross_entropy", "squared_hinge", "crammer_singer")
+RELATIONS = ("add_remove", "replace_one")
+CASES = tuple(itertools.product(LOSSES, (1, 2, 5)))
+
+
+def make(m=4, outputs=3, **kwargs):
+    kwargs = {"feature_bound": 2.0, "clip": 0.5} | kwargs
+    return GradientQuery(num_features=m, num_outputs=outputs, **kwargs)
+
+
+def draw(m=4, outputs=3, n=50, bound=2.0, seed=0):
+    """Features inside their bound, labels and weights."""
+    rng = np.random.default_rng([m, outputs, seed])
+    h = rng.normal(size=(n, m))
+    lengths = bound * rng.random((n, 1))
+    h *= lengths / np.linalg.norm(h, axis=1, keepdims=True)
+    return h, rng.integers(0, max(outputs, 2), n), rng.normal(size=(m, outputs))
+
+
+def total(objective, h, y, weights):
+    return objective.total(*objective.check_records(h, y), weights)
+
+
+def loss(name, z, y):
+    """Of one record with logits `(M,)`, written as in a textbook."""
+    outputs = len(z)
+    if name == "crammer_singer" and outputs > 1:
+        return max(0, 1 + np.delete(z, y).max() - z[y]) ** 2 / 2
+    if name != "cross_entropy":
+        signs = -np.ones(outputs)
+        signs[0 if outputs == 1 else y] = 1 if outputs > 1 or y else -1
+        return np.sum(np.maximum(0, 1 - signs * z) ** 2) / 2
+    if outputs == 1:
+        return np.log1p(np.exp(z[0])) - y * z[0]
+    return np.log(np.sum(np.exp(z))) - z[y]
+
+
+# The sum --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name, outputs", CASES)
+def test_residuals_are_derivatives_of_the_loss(name, outputs):
+    objective = make(outputs=outputs, loss=name)
+    h, y, weights = draw(outputs=outputs)
+    made = objective.residuals(*objective.check_records(h, y), weights)
+    for z, label, residual in zip(h @ weights, y, made):
+        for k, step in enumerate(1e-6 * np.eye(outputs)):
+            slope = loss(name, z + step, label) - loss(name, z - step, label)
+            assert residual[k] == pytest.approx(slope / 2e-6, abs=1e-7)
+
+
+@pytest.mark.parametrize("clip", [1e-3, 0.5, 1e3])
+@pytest.mark.parametrize("name, outputs", CASES)
+def test_the_sum_is_that_of_clipped_outer_products(name, outputs, clip):
+    objective = make(outputs=outputs, loss=name, clip=clip)
+    h, y, weights = draw(outputs=outputs)
+    expected, clipped = np.zeros((4, outputs)), 0
+    residuals = objective.residuals(*objective.check_records(h, y), weights)
+    for row, residual in zip(h, residuals):
+        one = np.outer(row, residual)
+        length = np.linalg.norm(one)
+        clipped += length > clip
+        expected += one * min(1, clip / length) if length else 0
+    assert (clipped == 0) == (clip == 1e3)
+    np.testing.assert_allclose(
+        total(objective, h, y, weights), expected, rtol=1e-11, atol=1e-13
+    )
+
+
+def test_order_and_batches_do_not_matter_and_nothing_is_changed():
+    objective = make()
+    h, y, weights = draw(n=200)
+    kept = [a.copy() for a in (h, y, weights)]
+    rows, targets = objective.check_records(h, y)
+    inside = rows.copy(), targets.copy()
+    whole = objective.total(rows, targets, weights)
+    for array, before in zip((rows, targets), inside):
+        np.testing.assert_array_equal(array, before)
+    order = np.random.default_rng(0).permutation(200)
+    parts = np.split(order, [0, 1, 60])
+    mixed = sum(total(objective, h[p], y[p], weights) for p in parts)
+    np.testing.assert_allclose(mixed, whole, rtol=1e-11)
+    for array, before in zip((h, y, weights), kept):
+        np.testing.assert_array_equal(array, before)
+    assert not np.any(total(objective, h[:0], y[:0], weights))
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_forms_of_labels(outputs):
+    objective = make(outputs=outputs)
+    h, y, weights = draw(outputs=outputs)
+    first = total(objective, h, y, weights)
+    forms = [y[:, None], y.astype("float32"), y.astype("uint8")]
+    if outputs > 1:
+        forms.append(np.eye(3)[y])
+    for form in forms:
+        np.testing.assert_array_equal(total(objective, h, form, weights), first)
+
+
+def test_features_of_a_network_keep_their_precision():
+    """Sums are those of float64, whatever the features come in."""
+    objective = make(m=64, clip=10.0)
+    h, y, weights = draw(m=64, n=2000, bound=1.9)
+    for dtype in (np.float16, np.float32):
+        low = h.astype(dtype)
+        made = total(objective, low, y, weights)
+        assert made.dtype == np.float64
+        exact = total(objective, low.astype(np.float64), y, weights)
+        np.testing.assert_array_equal(made, exact)
+
+
+@pytest.mark.parametrize("name, outputs", CASES)
+def test_records_that_are_right_fall_silent(name, outputs):
+    objective = make(m=1, outputs=outputs, loss=name)
+    weights = np.full((1, outputs), -40.0)
+    weights[0, 0] = 40.0
+    label = 1 if outputs == 1 else 0
+    right = total(objective, [[1.0]], [label], weights)
+    wrong = total(objective, [[-1.0]], [label], weights)
+    assert np.abs(right).max() < 1e-15
+    assert np.linalg.norm(wrong) == pytest.approx(objective.clip)
+
+
+# Sensitivity ----------------------------------------------------------------
+
+
+def distance(objective, relation, first, second, weights):
+    """Of two data sets that differ in one record `(h, y)`."""
+    move = total(objective, *first, weights)
+    if relation == "replace_one":
+        move = move - total(objective, *second, weights)
+    return np.linalg.norm(move)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@settings(derandomize=True, deadline=None, max_examples=250)
+@given(data=st.data())
+def test_no_pair_exceeds_the_sensitivity(relation, data):
+    m = data.draw(st.integers(1, 6))
+    outputs = data.draw(st.integers(1, 4))
+    bound, clip = (
+        data.draw(st.sampled_from([1e-30, 1e-3, 1.0, 7.3, 1e30]))
+        for _ in range(2)
+    )
+    objective = make(
+        m,
+        outputs,
+        feature_bound=bound,
+        clip=clip,
+        loss=data.draw(st.sampled_from(LOSSES)),
+    )
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    size = 10.0 ** data.draw(st.integers(-9, 9))
+    weights = rng.normal(size=(m, outputs)) * size
+    pair = []
+    for _ in range(2):
+        row = rng.normal(size=(1, m)) * (rng.random((1, m)) < 0.7)
+        length = np.linalg.norm(row) or 1.0
+        row *= 10.0 ** rng.integers(-5, 2) * bound / length
+        label = rng.integers(0, max(outputs, 2), 1)
+        pair.append((objective.check_records(row, label, clip=True)[0], label))
+    limit = objective.sensitivity("l2", neighbours=relation)
+    found = distance(objective, relation, *pair, weights)
+    assert found <= limit * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("name, outputs", CASES)
+def test_the_sensitivity_is_attained(name, outputs, relation):
+    objective = make(m=3, outputs=outputs, loss=name, clip=0.4)
+    h = np.array([[1.0, -1.0, 1.0]])
+    weights = np.zeros((3, outputs))
+    first, second = (h, [0]), (h, [1])
+    if outputs > 2:
+        # With weights for the class, residuals of two classes are opposite.
+        weights[:, :2] = 5 * h.T
+    found = distance(objective, relation, first, second, weights)
+    wanted = objective.sensitivity("l2", neighbours=relation)
+    assert wanted == {"add_remove": 0.4, "replace_one": 0.8}[relation]
+    if (name, outputs, relation) == ("squared_hinge", 5, "replace_one"):
+        # The other three classes ask the same of both: there the opposite
+        # features attain it.
+        second = (-h, [0])
+        found = distance(objective, relation, first, second, 0 * weights)
+    assert 0.99 * wanted <= found <= wanted
+
+
+def exact_squared_norm(rows):
+    return sum(Fraction(float(v)) ** 2 for v in np.ravel(rows))
+
+
+EXTREME = {
+    "largest": (1e30, 1e30, 1e100),
+    "smallest": (1e-30, 1e-30, 1e100),
+    "small features": (1e-140, 1e-30, 1e290),
+    "vanishing squares": (1e-165, 1e-30, 1e307),
+    "denormal squares": (1e-160, 1e-30, 1e300),
+    "denormal features": (5e-324, 1e-30, 1e307),
+    "large residual": (1.0, 1e-30, 1e150),
+    "square overflows": (1.0, 1.0, 1e200),
+    "ordinary": (1.0, 0.1, 3.0),
+}
+
+
+@pytest.mark.parametrize("m", [1, 3, 4096])
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("case", EXTREME)
+def test_no_record_exceeds_the_clip_without_rounding(case, name, m):
+    size, clip, weight = EXTREME[case]
+    objective = make(m, 3, feature_bound=max(size, 1e-30), clip=clip, loss=name)
+    rng = np.random.default_rng(m)
+    for rows in (np.full((1, m), 0.1), rng.uniform(0.9, 1.1, size=(1, m))):
+        rows *= size / np.linalg.norm(rows) if size > 1e-300 else 0
+        rows[0, 0] = rows[0, 0] or size
+        weights = weight * rng.normal(size=(m, 3)) / math.sqrt(m)
+        with np.errstate(all="ignore"):
+            made = total(objective, rows, [1], weights)
+        # Where a residual overflows, a read refuses the sum.
+        if np.all(np.isfinite(made)):
+            assert exact_squared_norm(made) <= Fraction(clip) ** 2
+
+
+def test_the_norms_of_many_features_are_not_short():
+    """Norms of 4096 equal squares are where float64 loses most."""
+    objective = make(4096, 2, feature_bound=1.0, clip=0.1)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        rows = rng.uniform(0.5, 1.5, size=(1, 4096))
+        rows /= np.linalg.norm(rows)
+        made = total(objective, rows, [0], rng.normal(size=(4096, 2)))
+        square = exact_squared_norm(made)
+        assert square <= Fraction(0.1) ** 2
+        assert float(square) >= 0.1**2 * (1 - 1e-11) or square < 0.0099
+
+
+# Records --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "h, y, match",
+    [
+        ([[1.0, math.nan, 0.0, 0.0]], [0], "finite"),
+        ([[1.0, -math.inf, 0.0, 0.0]], [0], "finite"),
+        ([[1.0, 0.0, 0.0]], [0], "shape"),
+        ([1.0, 0.0, 0.0, 0.0], [0], "shape"),
+        (np.ones((1, 2, 2)), [0], "shape"),
+        ([[1.0, 1.0, 0.0, 0.0]], [0, 1], "same number"),
+        ([[1.0, 1.0, 0.0, 0.0]], [3], "whole numbers"),
+        ([[1.0, 1.0, 0.0, 0.0]], [-1], "whole numbers"),
+        ([[1.0, 1.0, 0.0, 0.0]], [0.5], "whole numbers"),
+        ([[1.0, 1.0, 0.0, 0.0]], [math.nan], "whole numbers"),
+        ([[1.0, 1.0, 0.0, 0.0]], [[1, 1, 0]], "one-hot"),
+        ([[1.0, 1.0, 0.0, 0.0]], [[1, 0]], "shape"),
+        ([[2.01, 0.0, 0.0, 0.0]], [0], "outside the public L2 bound"),
+    ],
+)
+def test_invalid_records_are_refused(h, y, match):
+    with pytest.raises(ValueError, match=match):
+        make().check_records(h, y)
+
+
+def test_records_outside_the_bound_are_scaled_back_if_asked():
+    objective = make()
+    h = np.array([[30.0, -40.0, 0.0, 0.0], [0.3, 0.0, 0.0, 0.1]])
+    rows, _ = objective.check_records(h, [0, 1], clip=True)
+    np.testing.assert_allclose(rows[0], [1.2, -1.6, 0, 0], rtol=1e-14)
+    assert exact_squared_norm(rows[0]) <= 4
+    np.testing.assert_array_equal(rows[1], h[1])
+    with pytest.raises(ValueError, match="finite"):
+        objective.check_records(h * np.nan, [0, 1], clip=True)
+
+
+@pytest.mark.parametrize(
+    "kwargs, match",
+    [
+        ({"num_features": 0}, "num_features"),
+        ({"num_features": 2.0}, "num_features"),
+        ({"num_outputs": -1}, "num_outputs"),
+        ({"num_outputs": True}, "num_outputs"),
+        ({"feature_bound": 0.0}, "feature_bound"),
+        ({"feature_bound": math.inf}, "feature_bound"),
+        ({"clip": math.nan}, "clip"),
+        ({"clip": 1e-31}, "clip"),
+        ({"loss": "hinge"}, "loss"),
+    ],
+)
+def test_invalid_arguments(kwargs, match):
+    with pytest.raises(ValueError, match=f"`{match}`"):
+        GradientQuery(**{"num_features": 3, "num_outputs": 2} | kwargs)
+
+
+def test_what_it_states():
+    objective = make(m=4, outputs=3, clip=0.25)
+    assert objective.size == 12 and objective.shapes == ((4, 3),)
+    assert "cross_entropy" in objective.reads and "0.25" in objective.reads
+    config = json.loads(json.dumps(objective.config()))
+    assert GradientQuery(**config) == objective
+    with pytest.raises(ValueError, match='"l2" sensitivity only'):
+        objective.sensitivity("l1", neighbours="add_remove")
+    with pytest.raises(ValueError, match="neighbours"):
+        objective.sensitivity("l2", neighbours="both")
+
+
+# Several layers -------------------------------------------------------------
+
+
+def test_partitions_in_units_of_their_thresholds():
+    """Five coefficients at their thresholds, each divided by its own."""
+    objective = LayerCoefficientsQuery(thresholds=(0.1, 1.0, 2, 1e-3, 9.0))
+    one = np.array([t / t for t in objective.thresholds])
+    for relation, other in (("add_remove", 0), ("replace_one", -one)):
+        made = objective.sensitivity("l2", neighbours=relation)
+        assert made == pytest.approx(np.linalg.norm(one - other))
+    assert "0.1, 1, 2, 0.001, 9" in objective.reads
+    with pytest.raises(ValueError, match='"l2" sensitivity only'):
+        objective.sensitivity("l1", neighbours="add_remove")
+
+
+@pytest.mark.parametrize("thresholds", [(), (0.0,), (1.0, math.nan), (-1.0,)])
+def test_thresholds_outside_their_range(thresholds):
+    with pytest.raises(ValueError, match="`threshold"):
+        LayerCoefficientsQuery(thresholds=thresholds)

@@ -1,0 +1,364 @@
+"""A released second moment: moments, directions and synthetic records.
+
+Statistical tests state their false-alarm rates.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from keras_fm import queries
+from keras_fm.heads.cross_entropy import CrossEntropyRelease
+from keras_fm.kernel import release as release_lib
+from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
+from keras_fm.kernel.noisy_statistics import Release
+from keras_fm.kernel.quadratic_release import QuadraticRelease
+from keras_fm.kernel.release import calibrate
+from keras_fm.papers.dpa.reconstruction import ReconstructionRelease
+from keras_fm.private_maps.second_moment import SecondMomentRelease
+
+DELTA = 1e-5
+CONSTANT = 0.4
+BOUND = 3.0
+
+
+def some_records(n=400, d=5, seed=0):
+    """Correlated records with a mean, inside a ball of radius 2.5."""
+    rng = np.random.default_rng(seed)
+    mixing = rng.normal(size=(d, d)) * np.linspace(1.0, 0.2, d)
+    x = 0.25 * rng.normal(size=(n, d)) @ mixing.T + np.linspace(-0.3, 0.3, d)
+    return x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True) / 2.5)
+
+
+def augmented(x):
+    return np.concatenate([x, np.full((len(x), 1), CONSTANT)], axis=1)
+
+
+def make_release(
+    batches, d=5, epsilon=1.0, delta=DELTA, noise=None, **objective_arguments
+):
+    objective = queries.SecondMomentQuery(
+        num_features=d + 1, feature_bound=BOUND, **objective_arguments
+    )
+    budget = PrivacyBudget(epsilon, delta)
+    return release_lib.release(
+        objective,
+        batches,
+        mechanism=calibrate(objective, budget, neighbours="add_remove"),
+        ledger=Ledger(budget, neighbours="add_remove"),
+        name="moments",
+        noise=NoiseSource(1) if noise is None else noise,
+    )
+
+
+def of_matrix(quadratic):
+    """A release whose noisy A is this matrix."""
+    m = len(quadratic)
+    return SecondMomentRelease(
+        statistics={"quadratic": np.asarray(quadratic, float)},
+        objective=queries.SecondMomentQuery(num_features=m),
+        mechanism=GaussianMechanism(sensitivity=1.0, noise_multiplier=1e-3),
+        neighbours="add_remove",
+        private=True,
+    )
+
+
+def indefinite(d=6, seed=0, count=50.0):
+    """A symmetric matrix with eigenvalues of both signs and a fair count."""
+    a = np.random.default_rng(seed).normal(size=(d + 1, d + 1))
+    a = 3 * (a + a.T)
+    a[-1, -1] = count * CONSTANT**2
+    return a
+
+
+# Moments ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delta", [0.0, DELTA])
+def test_at_a_huge_epsilon_the_moments_are_those_of_the_data(delta):
+    x = some_records()
+    made = make_release([(augmented(x),)], epsilon=1e6, delta=delta)
+    mean, covariance, count = made.moments(CONSTANT)
+    assert count == pytest.approx(len(x), abs=0.3)
+    np.testing.assert_allclose(mean, x.mean(axis=0), atol=5e-4)
+    np.testing.assert_allclose(covariance, np.cov(x.T, bias=True), atol=5e-4)
+    np.testing.assert_array_equal(covariance, covariance.T)
+
+
+def test_moments_do_not_depend_on_the_batches():
+    u = augmented(some_records())
+    for parts in ([u], np.array_split(u, 7), [u[:1], u[1:]]):
+        made = make_release(([part] for part in parts), epsilon=1.0)
+        whole = make_release([(u,)], epsilon=1.0)
+        np.testing.assert_allclose(made.quadratic, whole.quadratic, atol=1e-10)
+
+
+def test_the_error_of_the_moments_falls_with_epsilon():
+    x = some_records()
+    errors = []
+    for epsilon in (1.0, 1e2, 1e4):
+        made = make_release([(augmented(x),)], epsilon=epsilon)
+        mean, covariance, _ = made.moments(CONSTANT)
+        errors.append(
+            np.abs(mean - x.mean(axis=0)).max()
+            + np.abs(covariance - np.cov(x.T, bias=True)).max()
+        )
+    assert errors[0] > 5 * errors[1] > 25 * errors[2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_pure_noise_the_count_is_at_least_one(seed):
+    made = make_release([], noise=NoiseSource(seed))
+    mean, covariance, count = made.moments(CONSTANT)
+    assert count >= 1
+    if made.quadratic[-1, -1] < CONSTANT**2:
+        assert count == 1
+    assert np.all(np.isfinite(mean)) and np.all(np.isfinite(covariance))
+    _, directions, variances = made.principal(5, CONSTANT)
+    np.testing.assert_allclose(directions.T @ directions, np.eye(5), atol=1e-12)
+    assert np.all(variances > 0)
+    assert np.all(np.isfinite(made.gaussian_records(10, CONSTANT)))
+
+
+def test_a_negative_count_becomes_one():
+    a = np.diag([4.0, 9.0, -5.0])
+    a[:2, 2] = a[2, :2] = CONSTANT * np.array([2.0, -1.0])
+    mean, covariance, count = of_matrix(a).moments(CONSTANT)
+    assert count == 1.0
+    np.testing.assert_allclose(mean, [2.0, -1.0])
+    np.testing.assert_allclose(covariance, [[0.0, 2.0], [2.0, 8.0]])
+
+
+# Principal directions -----------------------------------------------------
+
+
+@pytest.mark.parametrize("units", [1, 3, 6])
+def test_principal_directions_are_orthonormal_and_sorted(units):
+    made = of_matrix(indefinite())
+    mean, directions, variances = made.principal(units, CONSTANT)
+    assert directions.shape == (6, units) and variances.shape == (units,)
+    np.testing.assert_allclose(
+        directions.T @ directions, np.eye(units), atol=1e-12
+    )
+    assert np.all(np.diff(variances) <= 0)
+    np.testing.assert_array_equal(mean, made.moments(CONSTANT)[0])
+    covariance = made.moments(CONSTANT)[1]
+    values = np.linalg.eigvalsh(covariance)[::-1][:units]
+    above = variances > made.noise_edge() / made.moments(CONSTANT)[2]
+    assert above.any()
+    np.testing.assert_allclose(variances[above], values[above])
+    np.testing.assert_allclose(
+        covariance @ directions, directions * values, atol=1e-12
+    )
+
+
+def test_the_sign_of_a_direction_is_fixed():
+    """The entry of largest modulus is positive, whatever the library gives:
+    flipping the records flips the eigenvectors, not the rule."""
+    rng = np.random.default_rng(0)
+    for seed in range(5):
+        a = indefinite(seed=seed)
+        flip = np.diag(np.append(rng.choice([-1.0, 1.0], size=6), 1.0))
+        for matrix in (a, flip @ a @ flip):
+            _, directions, _ = of_matrix(matrix).principal(6, CONSTANT)
+            largest = np.abs(directions).argmax(axis=0)
+            assert np.all(directions[largest, np.arange(6)] > 0)
+
+
+def test_variances_have_a_positive_floor_at_the_noise():
+    made = make_release([(augmented(some_records(n=30)),)], epsilon=0.5)
+    _, _, variances = made.principal(5, CONSTANT)
+    covariance, count = made.moments(CONSTANT)[1:]
+    floor = made.noise_edge() / count
+    # The noise must have made a variance negative, or nothing is tested.
+    assert np.linalg.eigvalsh(covariance).min() < 0
+    assert variances.min() == pytest.approx(floor)
+    # Without noise and without records it is still positive.
+    zero = of_matrix(np.zeros((3, 3))).principal(2, CONSTANT)[2]
+    assert np.all(zero > 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("units", [1, 2, 5])
+def test_directions_minimise_the_released_error_of_any_matrix(units, seed):
+    """docs/proofs/reconstruction.md, proposition 2 (b): against random
+    encoders and offsets, and against small rotations of the answer."""
+    a = indefinite(seed=seed)
+    made = of_matrix(a)
+    mean, directions, _ = made.principal(units, CONSTANT)
+    assert np.linalg.eigvalsh(made.moments(CONSTANT)[1]).min() < 0
+
+    def error(encoder, offset):
+        projection = encoder @ encoder.T
+        e = np.column_stack([np.eye(6) - projection, -offset / CONSTANT])
+        return np.trace(e @ a @ e.T) / 2
+
+    through_mean = mean - directions @ (directions.T @ mean)
+    best = error(directions, through_mean)
+    rng = np.random.default_rng(seed)
+    for size in (0.01, 0.3, 10.0):
+        for _ in range(30):
+            moved = directions + size * rng.normal(size=directions.shape)
+            encoder = np.linalg.qr(moved)[0]
+            offset = mean - encoder @ (encoder.T @ mean)
+            assert error(encoder, offset) > best
+            other = through_mean + size * rng.normal(size=6)
+            assert error(directions, other) > best
+
+
+def test_without_noise_no_affine_auto_encoder_is_better():
+    x = some_records()
+    made = make_release([(augmented(x),)], epsilon=1e6)
+    mean, directions, _ = made.principal(2, CONSTANT)
+    centred = x - mean
+    error = np.sum((centred - centred @ directions @ directions.T) ** 2)
+    values = np.linalg.eigvalsh(np.cov(x.T, bias=True)) * len(x)
+    assert error == pytest.approx(values[:-2].sum(), rel=1e-3)
+
+
+# Synthetic records --------------------------------------------------------
+
+
+def test_gaussian_records_have_the_released_moments():
+    """Each of 5 means and 15 covariances within 5 standard errors: a false
+    alarm once in 80,000 runs with a fresh seed."""
+    made = make_release([(augmented(some_records()),)], epsilon=50.0)
+    mean, covariance, _ = made.moments(CONSTANT)
+    values, vectors = np.linalg.eigh(covariance)
+    covariance = (vectors * np.maximum(values, 0)) @ vectors.T
+    n = 20_000
+    x = made.gaussian_records(n, CONSTANT, seed=3)
+    assert x.shape == (n, 5)
+    scale = np.sqrt(np.diag(covariance))
+    assert np.all(np.abs(x.mean(axis=0) - mean) <= 5 * scale / math.sqrt(n))
+    errors = np.sqrt((np.outer(scale, scale) ** 2 + covariance**2) / n)
+    found = np.cov(x.T)
+    assert np.all(np.abs(found - covariance) <= 5 * errors)
+    # The test would notice a covariance that is a tenth too large.
+    assert np.any(np.abs(1.1 * found - covariance) > 5 * errors)
+
+
+def test_gaussian_records_are_gaussian():
+    """Kolmogorov-Smirnov: a false alarm once in 10,000 runs with a fresh
+    seed, while a Laplace distribution of this scale is rejected."""
+    made = make_release([(augmented(some_records()),)], epsilon=50.0)
+    mean, covariance, _ = made.moments(CONSTANT)
+    x = made.gaussian_records(4000, CONSTANT, seed=4)[:, 0]
+    z = (x - mean[0]) / math.sqrt(covariance[0, 0])
+    assert stats.kstest(z, stats.norm.cdf).pvalue > 1e-4
+    heavy = stats.laplace(scale=math.sqrt(0.5))
+    assert stats.kstest(z, heavy.cdf).pvalue < 1e-6
+
+
+def test_gaussian_records_are_a_function_of_a_public_seed():
+    made = make_release([(augmented(some_records()),)])
+    one, two = (made.gaussian_records(7, CONSTANT, seed=s) for s in (0, 1))
+    again = made.gaussian_records(7, CONSTANT)
+    np.testing.assert_array_equal(one, again)
+    assert np.abs(one - two).max() > 0
+
+
+def test_directions_of_negative_variance_stay_at_the_mean():
+    a = np.diag([4.0, -3.0, CONSTANT**2])
+    x = of_matrix(a).gaussian_records(100, CONSTANT)
+    np.testing.assert_array_equal(x[:, 1], 0.0)
+    assert x[:, 0].std() > 1
+
+
+# Files --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delta", [0.0, DELTA])
+def test_save_and_load(tmp_path, delta):
+    saved = make_release(
+        [(augmented(some_records()), None, np.arange(400) // 4)],
+        delta=delta,
+        grouped=True,
+        reach=1,
+        quadratic_scale=2.0,
+    )
+    saved.save(tmp_path / "moments.npz")
+    loaded = Release.load(tmp_path / "moments.npz")
+    assert type(loaded) is SecondMomentRelease
+    assert loaded.objective == saved.objective
+    assert loaded.mechanism == saved.mechanism
+    np.testing.assert_array_equal(loaded.quadratic, saved.quadratic)
+    for one, two in zip(
+        loaded.principal(3, CONSTANT), saved.principal(3, CONSTANT)
+    ):
+        np.testing.assert_array_equal(one, two)
+    assert repr(loaded) == repr(saved)
+    assert repr(saved).startswith("<SecondMomentRelease of quadratic (6, 6),")
+    with np.load(tmp_path / "moments.npz") as data:
+        assert set(data.files) == {"quadratic", "public"}
+
+
+@pytest.mark.parametrize(
+    "objective, kind",
+    [
+        (
+            queries.CrossEntropyQuery(num_features=3, num_outputs=2),
+            CrossEntropyRelease,
+        ),
+        (
+            queries.ReconstructionQuery(
+                num_features=3, num_visible=2, visible_bound=1.0
+            ),
+            ReconstructionRelease,
+        ),
+        (
+            queries.SecondMomentQuery(num_features=3),
+            SecondMomentRelease,
+        ),
+    ],
+)
+def test_every_kind_comes_back_as_its_own(tmp_path, objective, kind):
+    budget = PrivacyBudget(1.0, DELTA)
+    saved = release_lib.release(
+        objective,
+        [],
+        mechanism=calibrate(objective, budget, neighbours="replace_one"),
+        ledger=Ledger(budget, neighbours="replace_one"),
+        name="layer",
+        noise=NoiseSource(2),
+    )
+    assert type(saved) is kind
+    has_linear = isinstance(saved, QuadraticRelease)
+    assert has_linear == ("linear" in objective.names)
+    saved.save(tmp_path / "r")
+    loaded = Release.load(tmp_path / "r")
+    assert type(loaded) is kind
+    assert loaded.objective == objective
+    for name in objective.names:
+        np.testing.assert_array_equal(
+            loaded.statistics[name], saved.statistics[name]
+        )
+
+
+def test_a_file_of_moments_of_the_wrong_shape_is_refused(tmp_path):
+    made = make_release([(augmented(some_records()),)])
+    made.save(tmp_path / "good")
+    with np.load(tmp_path / "good") as data:
+        arrays = dict(data)
+    arrays["quadratic"] = arrays["quadratic"][:-1]
+    with open(tmp_path / "bad", "wb") as f:
+        np.savez(f, **arrays)
+    with pytest.raises(ValueError, match="not a keras_fm release"):
+        Release.load(tmp_path / "bad")
+
+
+# The noise ----------------------------------------------------------------
+
+
+def test_the_released_matrix_is_symmetric_with_the_stated_noise():
+    """The edge of 60 x 60 noise within 15 percent (its fluctuation is about
+    2 percent of itself)."""
+    made = make_release([], d=59)
+    np.testing.assert_array_equal(made.quadratic, made.quadratic.T)
+    largest = np.abs(np.linalg.eigvalsh(made.quadratic)).max()
+    assert largest == pytest.approx(made.noise_edge(), rel=0.15)
+    assert made.mechanism.sensitivity == BOUND**2

@@ -1,0 +1,124 @@
+"""Where a record stands depends on that record alone."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_fm.kernel.placed_records import _WAITING, placed
+
+SIZE = 8
+
+
+def records(n, seed=0, kinds=1000):
+    """Images and labels, some of them equal."""
+    rng = np.random.default_rng(seed)
+    few = rng.normal(size=(kinds, 3, 2)).astype("float32")
+    which = rng.integers(kinds, size=n)
+    return few[which], which % 4
+
+
+def cut(x, y, sizes):
+    ends = np.cumsum(sizes)
+    return list(zip(np.split(x, ends), np.split(y, ends)))
+
+
+def places(batches, size=SIZE):
+    """Sorted `(record, row)` of all records, as bytes."""
+    found = []
+    for x, y, rows in placed(batches, size):
+        assert len(x) == len(y) == size and len(rows)
+        free = np.setdiff1d(np.arange(size), rows)
+        assert not x[free].any() and not y[free].any()
+        found += [(x[r].tobytes() + y[r].tobytes(), r) for r in rows]
+    return sorted(found)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    n=st.integers(1, 120),
+    kinds=st.sampled_from([1, 3, 1000]),
+    seed=st.integers(0, 9),
+    data=st.data(),
+)
+def test_a_record_more_moves_no_other(n, kinds, seed, data):
+    x, y = records(n, seed, kinds)
+    one = places([(x, y)])
+    assert [r for r, _ in one] == sorted(
+        a.tobytes() + b.tobytes() for a, b in zip(x, y)
+    )
+    # Another record, anywhere, in another order and in other batches.
+    new = data.draw(st.sampled_from([x[:1], x[:1] + 1, x[:1] * 0]))
+    order = np.random.default_rng(seed).permutation(n + 1)
+    x, y = np.concatenate([x, new])[order], np.append(y, y[0])[order]
+    sizes = data.draw(st.lists(st.integers(1, 40), max_size=4))
+    other = places(cut(x, y, sizes))
+    for place in one:
+        other.remove(place)
+    ((record, _),) = other
+    assert record == new[0].tobytes() + y[order == n][0].tobytes()
+
+
+def test_batches_are_nearly_full_and_few_records_wait():
+    x, y = records(6400, kinds=10**6)
+    read, filled = 0, []
+
+    def reader():
+        nonlocal read
+        for start in range(0, len(x), 50):
+            read += 50
+            yield x[start : start + 50], y[start : start + 50]
+
+    given_ = 0
+    for _, _, rows in placed(reader(), 64):
+        given_ += len(rows)
+        filled.append(len(rows))
+        assert read - given_ <= _WAITING * 64 + 50
+    assert given_ == 6400
+    # Rows are queues: with four that wait for each, one in eight is idle.
+    assert np.mean(filled[:80]) > 0.8 * 64
+    assert len(filled) < 1.5 * 6400 / 64
+
+
+def test_equal_records_share_a_row():
+    x, y = records(10_000, kinds=5)
+    found = list(placed([(x, y)], 64))
+    assert len(found) < 10_000 / (64 * _WAITING) * 4
+    assert sum(len(rows) for *_, rows in found) == 10_000
+    assert max(len(rows) for *_, rows in found) > 64
+
+
+def test_rows_are_used_evenly():
+    """Chi-square with 63 degrees of freedom, false alarms below 1e-6."""
+    rng = np.random.default_rng(5)
+    for x in (
+        rng.normal(size=(6400, 5)).astype("float32"),
+        np.arange(6400)[:, None],
+        np.eye(6400, dtype="uint8")[:, :6400],
+    ):
+        rows = np.concatenate([r for *_, r in placed([(x, None)], 64)])
+        counts = np.bincount(rows, minlength=64)
+        assert ((counts - 100) ** 2 / 100).sum() < 130
+
+
+@pytest.mark.parametrize("kind", ["text", "no labels", "mixed"])
+def test_other_data(kind):
+    x, y = records(20)
+    if kind == "text":
+        x = np.array([str(v) for v in range(20)])
+        (found,) = placed([(x, y)], 32)
+        assert list(found[2]) == list(range(20))
+        np.testing.assert_array_equal(found[0][found[2]], x)
+        np.testing.assert_array_equal(found[1][found[2]], y)
+    elif kind == "no labels":
+        found = list(placed([(x, None)], SIZE))
+        assert all(labels is None for _, labels, _ in found)
+        seen = np.concatenate([v[rows] for v, _, rows in found])
+        assert sorted(map(bytes, seen)) == sorted(map(bytes, x))
+    else:
+        parts = [(x, y), (x.astype("float64"), y), (x[:, :2], y)]
+        found = list(placed(parts, SIZE))
+        assert sum(len(rows) for *_, rows in found) == 60
+        assert {v.dtype.name for v, *_ in found} == {"float32", "float64"}
+    assert list(placed([], SIZE)) == []
+    assert list(placed([(x[:0], y[:0])], SIZE)) == []

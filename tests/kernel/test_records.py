@@ -1,0 +1,207 @@
+"""Every form of data is read once, in order, or refused clearly."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+
+from keras_fm.kernel import records
+
+X = np.arange(20.0).reshape(10, 2)
+Y = np.arange(10)
+
+
+def joined(batches):
+    xs, ys = zip(*batches)
+    assert all(isinstance(a, np.ndarray) for a in xs + ys)
+    return np.concatenate(xs), np.concatenate(ys)
+
+
+def assert_all_once(data, **kwargs):
+    x, y = joined(records.batches(data, **kwargs))
+    np.testing.assert_array_equal(x, X)
+    np.testing.assert_array_equal(y, Y)
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, parts=3, **kwargs):
+        super().__init__(**kwargs)
+        self.parts = parts
+
+    def __len__(self):
+        return self.parts
+
+    def __getitem__(self, index):
+        return np.array_split(X, 3)[index], np.array_split(Y, 3)[index]
+
+
+class Endless(keras.utils.PyDataset):
+    def __init__(self, end, **kwargs):
+        super().__init__(**kwargs)
+        self.end = end
+
+    @property
+    def num_batches(self):
+        return self.end
+
+    def __getitem__(self, index):
+        return X, Y
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 10, 4096])
+def test_arrays(batch_size):
+    assert_all_once((X, Y), batch_size=batch_size)
+    assert_all_once([X.tolist(), Y.tolist()], batch_size=batch_size)
+    sizes = [len(x) for x, _ in records.batches((X, Y), batch_size)]
+    assert max(sizes) <= batch_size
+
+
+def test_py_dataset():
+    assert_all_once(Batches())
+
+
+def test_a_function_that_returns_an_iterator():
+    def read():
+        yield from ((X[i : i + 4], Y[i : i + 4]) for i in range(0, 10, 4))
+
+    assert_all_once(read)
+    assert_all_once(lambda: [[X, Y]])
+
+
+def test_tf_data():
+    tf = pytest.importorskip("tensorflow")
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y))
+    assert_all_once(dataset.batch(3))
+    # A cardinality that is not known in advance is not infinite.
+    assert_all_once(dataset.filter(lambda x, y: True).batch(3))
+    with pytest.raises(ValueError, match="repeat"):
+        next(records.batches(dataset.batch(3).repeat()))
+    with pytest.raises(ValueError, match="batch"):
+        next(records.batches(dataset))
+
+
+def tf_refused(dataset, message):
+    """Before anything is read, on its own and under what comes after."""
+    mapped = dataset.map(lambda x, y: (x, y)).batch(3).prefetch(1)
+    for data in (dataset.batch(3), mapped, dataset.shuffle(4).batch(3)):
+        for check in (records.check, lambda d: next(records.batches(d))):
+            with pytest.raises(ValueError, match=message):
+                check(data)
+
+
+def test_tf_data_that_gives_records_more_than_once():
+    """`ds.repeat(5)` counted each record five times."""
+    tf = pytest.importorskip("tensorflow")
+    of = tf.data.Dataset
+    dataset = of.from_tensor_slices((X, Y))
+    tf_refused(dataset.repeat(5), "repeats its records 5 times.*Remove")
+    tf_refused(dataset.map(lambda x, y: (x, y)).repeat(2), "2 times")
+    assert_all_once(dataset.repeat(1).batch(3))
+    tf_refused(dataset.concatenate(dataset), "joined with itself")
+    tf_refused(
+        dataset.concatenate(dataset.map(lambda x, y: (-x, y))),
+        "joined with itself",
+    )
+    halves = [of.from_tensor_slices((X[i::2], Y[i::2])) for i in (0, 1)]
+    taken = halves[0].concatenate(halves[1]).batch(10)
+    assert sorted(joined(records.batches(taken))[1]) == list(Y)
+    for chosen in (
+        of.sample_from_datasets([dataset, halves[0]]),
+        of.choose_from_datasets([dataset, dataset], of.range(2).repeat(5)),
+        dataset.rejection_resample(
+            lambda x, y: tf.cast(y > 3, "int32"), [0.5, 0.5]
+        ).map(lambda label, pair: pair),
+    ):
+        tf_refused(chosen, "chooses among others")
+    for several in (
+        dataset.flat_map(lambda x, y: of.from_tensors((x, y))),
+        dataset.interleave(lambda x, y: of.from_tensors((x, y)).repeat(2)),
+        dataset.interleave(
+            lambda x, y: of.from_tensors((x, y)), num_parallel_calls=2
+        ),
+    ):
+        tf_refused(several, "several elements of one")
+    # x and y of one data set are one record.
+    xs, ys = dataset.map(lambda x, y: x), dataset.map(lambda x, y: y)
+    assert_all_once(of.zip((xs, ys)).batch(3))
+
+
+def test_tf_data_of_generators_and_files(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    of = tf.data.Dataset
+    spec = (tf.TensorSpec((2,), "float64"), tf.TensorSpec((), "int64"))
+
+    def read():
+        yield from zip(X, Y)
+
+    assert_all_once(of.from_generator(read, output_signature=spec).batch(3))
+    np.savetxt(tmp_path / "0.csv", np.column_stack([X, Y]), delimiter=",")
+    files = of.from_tensor_slices([str(tmp_path / "0.csv")])
+
+    def parse(line):
+        row = tf.io.decode_csv(line, [0.0, 0.0, 0.0])
+        return tf.cast(tf.stack(row[:2]), "float64"), tf.cast(row[2], "int64")
+
+    lines = files.interleave(tf.data.TextLineDataset)
+    assert_all_once(lines.map(parse).batch(3))
+    twice = files.interleave(lambda f: tf.data.TextLineDataset(f).repeat(2))
+    tf_refused(twice.map(parse), "several elements of one")
+
+
+def test_weights_in_tf_data_are_refused_before_they_are_read():
+    tf = pytest.importorskip("tensorflow")
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y, np.ones(10)))
+    for labelled in (True, False):
+        with pytest.raises(ValueError, match="Sample weights"):
+            next(records.batches(dataset.batch(3), labelled=labelled))
+
+
+def test_nothing_is_read_before_it_is_asked_for():
+    def read():
+        pytest.fail("the data was read")
+        yield X, Y
+
+    records.batches(read)
+
+
+def test_reading_is_lazy():
+    taken = []
+
+    def read():
+        for index in itertools.count():
+            taken.append(index)
+            yield X, Y
+
+    assert len(list(itertools.islice(records.batches(read), 3))) == 3
+    assert taken == [0, 1, 2]
+
+
+@pytest.mark.parametrize("end", [None, float("inf")])
+def test_a_dataset_without_end_is_refused(end):
+    with pytest.raises(ValueError, match="no end"):
+        next(records.batches(Endless(end)))
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        ((X, Y[:9]), "same number"),
+        ((X, Y, np.ones(10)), "[Ss]ample weights"),
+        ((X,), "must be"),
+        ((X, 3), "same number"),
+        ((X[:0], Y[:0]), "no records"),
+        (lambda: [(X, Y, Y)], "sample weights"),
+        (lambda: [X], "pair"),
+        (lambda: [{"x": X, "y": Y}], "pair"),
+        (lambda: [(X, Y[:2])], "same number"),
+        (lambda: [(X, 1)], "same number"),
+        (X, "pair"),
+        (None, "must be"),
+        (5, "must be"),
+        ((pair for pair in [(X, Y)]), "must be"),
+    ],
+)
+def test_other_forms_are_refused(data, message):
+    with pytest.raises(ValueError, match=message):
+        list(records.batches(data))

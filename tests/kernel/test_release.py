@@ -1,0 +1,721 @@
+"""Refusals come before reading, errors before charging, noise comes last.
+
+Kolmogorov-Smirnov tests accept at p > 1e-4 (a fresh seed would fail by
+chance once in 10,000 runs) and reject 2/3 and 3/2 of the scale at p < 1e-6.
+"""
+
+import json
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from keras_fm import queries
+from keras_fm.kernel import mechanisms
+from keras_fm.kernel import release as release_lib
+from keras_fm.kernel import sums as summation
+from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.mechanisms import NoiseSource
+from keras_fm.kernel.noisy_statistics import Release
+from keras_fm.kernel.release import calibrate
+from keras_fm.public import polynomials
+
+DELTA = 1e-5
+
+
+def make_objective(m=4, outputs=3, **kwargs):
+    return queries.CrossEntropyQuery(
+        num_features=m, num_outputs=outputs, **kwargs
+    )
+
+
+def make_records(m=4, outputs=3, n=500, seed=0):
+    """Records whose features tell something about their labels."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, max(outputs, 2), size=n)
+    h = rng.normal(size=(n, m))
+    h[np.arange(n), y % m] += 1.0
+    return h / np.linalg.norm(h, axis=1, keepdims=True), y
+
+
+def exact_statistics(objective, h, y):
+    a, s = objective.accumulate(objective.zero(), h, y)
+    return np.triu(a) + np.triu(a, 1).T, s
+
+
+def make_release(
+    objective,
+    data,
+    epsilon=1.0,
+    delta=DELTA,
+    neighbours="add_remove",
+    seed=1,
+    **kwargs,
+):
+    budget = PrivacyBudget(epsilon, delta)
+    return release_lib.release(
+        objective,
+        data,
+        **{
+            "mechanism": calibrate(objective, budget, neighbours=neighbours),
+            "ledger": Ledger(budget, neighbours=neighbours),
+            "name": "head",
+            "noise": NoiseSource(seed),
+            **kwargs,
+        },
+    )
+
+
+class SilentNoise(NoiseSource):
+    """Fails the test if any noise is drawn."""
+
+    def words(self, count):
+        pytest.fail("noise was drawn")
+
+    generator = words
+
+
+class Noiseless(mechanisms.GaussianMechanism):
+    """Shows what the release adds noise to."""
+
+    def perturb(self, exact, source, **kwargs):
+        return np.array(exact, np.float64)
+
+    def config(self):
+        return {**super().config(), "mechanism": "GaussianMechanism"}
+
+
+def without_noise(objective, batches, **kwargs):
+    mechanism = Noiseless(
+        sensitivity=objective.sensitivity("l2", neighbours="add_remove"),
+        noise_multiplier=mechanisms.gaussian_multiplier(1.0, DELTA),
+    )
+    return make_release(
+        objective, batches, mechanism=mechanism, noise=SilentNoise(1), **kwargs
+    )
+
+
+def untouched():
+    pytest.fail("the records were read")
+    yield
+
+
+# Calibration ----------------------------------------------------------------
+
+
+def test_calibrate_chooses_gaussian_noise_for_a_positive_delta():
+    objective = make_objective()
+    for share in (1.0, 0.25):
+        made = calibrate(
+            objective,
+            PrivacyBudget(1.0, DELTA),
+            neighbours="replace_one",
+            share=share,
+        )
+        assert isinstance(made, mechanisms.GaussianMechanism)
+        assert made.sensitivity == objective.sensitivity(
+            "l2", neighbours="replace_one"
+        )
+        assert made.noise_multiplier == pytest.approx(
+            mechanisms.gaussian_multiplier(1.0, DELTA) / math.sqrt(share)
+        )
+
+
+@pytest.mark.parametrize("m, outputs", [(1, 1), (40, 1), (60, 40)])
+def test_calibrate_chooses_laplace_noise_for_pure_epsilon(m, outputs):
+    objective = make_objective(m, outputs)
+    made = calibrate(
+        objective, PrivacyBudget(2.0), neighbours="add_remove", share=0.5
+    )
+    assert isinstance(made, mechanisms.LaplaceMechanism)
+    assert made.pure_epsilon() == 1.0
+    assert made.sensitivity == objective.sensitivity(
+        "l1", neighbours="add_remove"
+    )
+
+
+# Order of events ------------------------------------------------------------
+
+
+def test_over_budget_is_refused_before_anything_is_read():
+    objective, budget = make_objective(), PrivacyBudget(1.0, DELTA)
+    ledger = Ledger(budget, neighbours="add_remove")
+    mechanism = calibrate(objective, budget, neighbours="add_remove")
+    call = dict(mechanism=mechanism, ledger=ledger, name="head")
+    release_lib.release(
+        objective, [make_records()], noise=NoiseSource(1), **call
+    )
+    assert len(ledger.entries) == 1
+    with pytest.raises(BudgetExceededError):
+        release_lib.release(
+            objective, untouched(), noise=SilentNoise(1), **call
+        )
+    assert len(ledger.entries) == 1
+
+
+@pytest.mark.parametrize("delta", [0.0, DELTA])
+def test_a_mechanism_that_is_too_weak_is_refused(delta):
+    objective, budget = make_objective(), PrivacyBudget(1.0, delta)
+    ledger = Ledger(budget, neighbours="replace_one")
+    weak = calibrate(objective, budget, neighbours="add_remove")
+    with pytest.raises(ValueError, match="sensitivity .* is below"):
+        release_lib.release(
+            objective,
+            untouched(),
+            mechanism=weak,
+            ledger=ledger,
+            name="head",
+            noise=SilentNoise(1),
+        )
+    assert ledger.entries == ()
+
+
+def test_a_release_is_not_accounted_as_a_sample():
+    objective = make_objective()
+    sampled = mechanisms.SampledGaussianMechanism(
+        sensitivity=2.0, noise_multiplier=1.0, sampling_rate=0.01, steps=1
+    )
+    with pytest.raises(ValueError, match="sample"):
+        make_release(objective, untouched(), mechanism=sampled)
+
+
+def bad_batches():
+    h, y = make_records(n=5)
+    secret = h.copy()
+    secret[3, 0] = 7.234511
+    yield "outside", (secret, y), "outside the public"
+    for name, value in (("nan", math.nan), ("inf", -math.inf)):
+        broken = h.copy()
+        broken[2, 1] = value
+        yield name, (broken, y), "finite"
+    yield "label", (h, y + 7234511), r"in \[0, 3\)"
+    yield "fraction", (h, y + 0.7234511), "whole numbers"
+    yield "columns", (h[:, :3], y), "shape"
+    yield "rows", (h, y[:4]), "same number"
+    yield "one-hot", (h, np.full((5, 3), 0.7234511)), "one-hot"
+
+
+@pytest.mark.parametrize(
+    "batch, message",
+    [pytest.param(b, m, id=name) for name, b, m in bad_batches()],
+)
+def test_invalid_records_are_refused_before_charge_and_noise(batch, message):
+    ledger = Ledger(PrivacyBudget(1.0, DELTA), neighbours="add_remove")
+    # The record comes in the second batch: the first is forgotten.
+    with pytest.raises(ValueError, match=message) as caught:
+        make_release(
+            make_objective(),
+            [make_records(), batch],
+            ledger=ledger,
+            noise=SilentNoise(1),
+        )
+    assert ledger.entries == () and ledger.epsilon() == 0.0
+    assert "234511" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_reader_that_fails_is_not_charged():
+    def failing():
+        yield make_records()
+        raise OSError("the disk is gone")
+
+    ledger = Ledger(PrivacyBudget(1.0, DELTA), neighbours="add_remove")
+    with pytest.raises(OSError):
+        make_release(
+            make_objective(), failing(), ledger=ledger, noise=SilentNoise(1)
+        )
+    assert ledger.entries == ()
+
+
+def test_the_charge_comes_before_the_noise():
+    """A release that fails after the charge stays charged."""
+
+    class Broken(NoiseSource):
+        def words(self, count):
+            raise RuntimeError("no entropy")
+
+    ledger = Ledger(PrivacyBudget(1.0, DELTA), neighbours="add_remove")
+    with pytest.raises(RuntimeError, match="entropy"):
+        make_release(
+            make_objective(), [make_records()], ledger=ledger, noise=Broken()
+        )
+    assert len(ledger.entries) == 1
+
+
+def test_the_entry_says_what_was_done():
+    objective = make_objective()
+    budget = PrivacyBudget(1.0, DELTA)
+    ledger = Ledger(budget, neighbours="add_remove")
+    made = make_release(
+        objective,
+        [make_records()],
+        ledger=ledger,
+        noise=NoiseSource(),
+        notes=["n is public"],
+    )
+    (entry,) = ledger.entries
+    assert entry.name == "head" and entry.guarantee == "proven"
+    assert entry.reads == objective.reads
+    assert entry.notes == ("n is public",)
+    assert entry.build_mechanism() == made.mechanism
+    assert entry.private and made.private
+    assert ledger.epsilon() == pytest.approx(1.0, rel=1e-3)
+
+
+def test_releases_draw_words_alone_and_say_so():
+    """Noise of the lattice, not of the statistical generator."""
+
+    class Wordy(NoiseSource):
+        def generator(self):
+            pytest.fail("the statistical generator was asked")
+
+    for delta in (0.0, DELTA):
+        budget = PrivacyBudget(1.0, delta)
+        ledger = Ledger(budget, neighbours="add_remove")
+        objective = make_objective()
+        made = make_release(
+            objective,
+            [make_records()],
+            delta=delta,
+            ledger=ledger,
+            noise=Wordy(),
+        )
+        assert ledger.entries[0].noise == "lattice"
+        assert "floating-point" not in ledger.statement()
+        # All numbers that were released are on the lattice.
+        error = objective.rounding_error(made.mechanism.norm)
+        lattice = made.mechanism.lattice_release(objective.size, error).lattice
+        np.testing.assert_array_equal(made.linear % lattice.step, 0)
+
+
+def test_the_noise_covers_the_error_of_the_sum(monkeypatch):
+    """What `perturb` is told is the objective's bound."""
+    told = []
+    perturb = mechanisms.Mechanism.perturb
+
+    def watched(self, exact, source, **kwargs):
+        told.append(kwargs)
+        return perturb(self, exact, source, **kwargs)
+
+    monkeypatch.setattr(mechanisms.Mechanism, "perturb", watched)
+    objective = make_objective()
+    make_release(objective, [make_records()])
+    assert told == [{"error": objective.rounding_error("l2")}]
+    assert told[0]["error"] > 1e-4 * objective.sensitivity(
+        "l2", neighbours="add_remove"
+    )
+
+
+def test_more_records_than_the_bound_is_for_are_refused(monkeypatch):
+    monkeypatch.setattr("keras_fm.kernel.sums.MOST_RECORDS", 900)
+    ledger = Ledger(PrivacyBudget(1.0, DELTA), neighbours="add_remove")
+    with pytest.raises(ValueError, match="More than 900 records"):
+        make_release(
+            make_objective(), [make_records(), make_records()], ledger=ledger
+        )
+    assert ledger.entries == ()
+    make_release(make_objective(), [make_records(n=900)], ledger=ledger)
+
+
+def test_a_lattice_that_cannot_be_is_refused_before_reading():
+    ledger = Ledger(PrivacyBudget(1e-9), neighbours="add_remove")
+    with pytest.raises(ValueError, match="steps of the lattice"):
+        make_release(
+            make_objective(60, 40),
+            untouched(),
+            epsilon=1e-9,
+            delta=0.0,
+            ledger=ledger,
+        )
+    assert ledger.entries == ()
+
+
+def test_reproducible_noise_is_labelled():
+    ledger = Ledger(PrivacyBudget(1.0, DELTA), neighbours="add_remove")
+    one = make_release(make_objective(), [make_records()], ledger=ledger)
+    two = make_release(make_objective(), [make_records()])
+    np.testing.assert_array_equal(one.quadratic, two.quadratic)
+    assert not one.private
+    assert ledger.epsilon() == math.inf
+    assert "NOT PRIVATE" in ledger.statement()
+
+
+# One streaming pass ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("size", [1, 7, 500])
+def test_streaming_equals_one_shot(outputs, size):
+    objective = make_objective(outputs=outputs)
+    h, y = make_records(outputs=outputs)
+    h = summation.on_grid(h, summation.grid_step(1.0))
+    parts = [(h[i : i + size], y[i : i + size]) for i in range(0, 500, size)]
+    made = without_noise(objective, parts)
+    a, s = exact_statistics(objective, h, y)
+    np.testing.assert_allclose(made.quadratic, a, atol=1e-11)
+    np.testing.assert_allclose(made.linear, s, atol=1e-11)
+    np.testing.assert_array_equal(made.quadratic, made.quadratic.T)
+
+
+def test_memory_does_not_grow_with_the_records():
+    objective = make_objective(m=64)
+    h, y = make_records(m=64, n=256)
+
+    def peak(count):
+        tracemalloc.start()
+        make_release(objective, ((h.copy(), y) for _ in range(count)))
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    peak(2)  # The first call also fills caches.
+    few, many = peak(10), peak(100)
+    assert many <= 1.1 * few
+    # And the meter would have seen the records.
+    assert 90 * h.nbytes > few
+
+
+def test_clip_scales_records_back():
+    objective = make_objective()
+    h, y = make_records()
+    made = without_noise(objective, [(3 * h, y)], clip=True)
+    a, s = exact_statistics(objective, h, y)
+    # 500 records, each cut off below 2^-20.
+    np.testing.assert_allclose(made.quadratic, a, atol=500 * 2**-19)
+    np.testing.assert_allclose(made.linear, s, atol=500 * 2**-20)
+
+
+# The noise ------------------------------------------------------------------
+
+
+def noise_of(delta, m=60, outputs=40):
+    """The mechanism and its noise: diagonal and rest of A / alpha, S."""
+    objective = make_objective(m, outputs, quadratic_scale=2.0)
+    h, y = make_records(m, outputs, n=50)
+    made = make_release(objective, [(h, y)], delta=delta, seed=12)
+    a, s = exact_statistics(objective, h, y)
+    noise = made.quadratic - a
+    np.testing.assert_array_equal(made.quadratic, made.quadratic.T)
+    upper = np.triu_indices(m, 1)
+    # A was released as A / 2.
+    return (
+        made.mechanism,
+        np.diag(noise) / 2,
+        noise[upper] / 2,
+        (made.linear - s).ravel(),
+    )
+
+
+def assert_scale(sample, distribution, scale):
+    accepted = stats.kstest(sample, distribution(scale=scale).cdf)
+    assert accepted.pvalue > 1e-4
+    for factor in (2 / 3, 3 / 2):
+        wrong = stats.kstest(sample, distribution(scale=factor * scale).cdf)
+        assert wrong.pvalue < 1e-6, factor
+
+
+def test_gaussian_noise_has_the_stated_covariance():
+    mechanism, diagonal, off_diagonal, linear = noise_of(DELTA)
+    sigma = mechanism.stddev
+    assert_scale(off_diagonal, stats.norm, sigma / math.sqrt(2))
+    assert_scale(linear, stats.norm, sigma)
+    # 60 entries are too few to reject at 1e-6; the next test has more.
+    accepted = stats.kstest(diagonal / sigma, stats.norm.cdf)
+    assert accepted.pvalue > 1e-4
+    # Independent: no correlation beyond 4.5 standard errors.
+    pairs = off_diagonal[: 2 * (len(off_diagonal) // 2)].reshape(-1, 2)
+    correlation = np.corrcoef(pairs.T)[0, 1]
+    assert abs(correlation) < 4.5 / math.sqrt(len(pairs))
+
+
+def test_the_diagonal_has_twice_the_variance_of_the_rest():
+    objective, draws = make_objective(m=3), []
+    mechanism = calibrate(
+        objective, PrivacyBudget(1.0, DELTA), neighbours="add_remove"
+    )
+    source = NoiseSource(13)
+    for _ in range(3000):
+        a, s = objective.unpack(
+            mechanism.perturb(np.zeros(objective.size), source), "l2"
+        )
+        draws.append(np.concatenate([a[np.triu_indices(3)], s.ravel()]))
+    covariance = np.cov(np.transpose(draws)) / mechanism.stddev**2
+    # The upper triangle of a 3 x 3 matrix, then S.
+    expected = np.diag([1, 0.5, 0.5, 1, 0.5, 1] + [1.0] * 9)
+    # Five standard errors of an entry (at most sqrt(2 / 3000)).
+    np.testing.assert_allclose(covariance, expected, atol=0.13)
+
+
+def test_pure_noise_has_the_stated_scale():
+    mechanism, diagonal, off_diagonal, linear = noise_of(0.0)
+    assert isinstance(mechanism, mechanisms.LaplaceMechanism)
+    # L1 coordinates: every entry of the upper triangle counts once.
+    assert_scale(off_diagonal, stats.laplace, mechanism.scale)
+    assert_scale(linear, stats.laplace, mechanism.scale)
+    accepted = stats.kstest(diagonal / mechanism.scale, stats.laplace.cdf)
+    assert accepted.pvalue > 1e-4
+
+
+def test_the_edge_bounds_the_spectrum_of_the_noise():
+    made = make_release(
+        make_objective(m=80, outputs=2), [], noise=NoiseSource(14)
+    )
+    values = np.linalg.eigvalsh(made.quadratic)
+    assert values.max() == pytest.approx(made.noise_edge(), rel=0.12)
+    assert values.min() == pytest.approx(-made.noise_edge(), rel=0.12)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("delta", [0.0, DELTA])
+def test_a_large_epsilon_tends_to_the_noiseless_optimum(delta, outputs):
+    objective = make_objective(outputs=outputs)
+    h, y = make_records(outputs=outputs)
+    a, s = exact_statistics(objective, h, y)
+    best = -4 * np.linalg.solve(a, objective.linear_coefficients(s))
+    errors = []
+    for epsilon in (1e2, 1e4, 1e6):
+        made = make_release(objective, [(h, y)], epsilon, delta)
+        _, minimiser = made.minimise()
+        errors.append(np.abs(minimiser - best).max())
+    assert errors[0] > 5 * errors[1] > 25 * errors[2]
+    assert errors[2] < 1e-3 * np.abs(best).max()
+
+
+# Post-processing ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[1, 3], ids=["binary", "one-hot"])
+def made(request):
+    objective = make_objective(m=12, outputs=request.param)
+    data = make_records(m=12, outputs=request.param, n=40)
+    return make_release(objective, [data], epsilon=0.5)
+
+
+def test_the_minimiser_is_the_minimum_of_a_convex_objective(made):
+    # The noise must make A indefinite, or the projection is not tested.
+    assert np.linalg.eigvalsh(made.quadratic).min() < 0
+    hessian, minimiser = made.minimise()
+    np.testing.assert_array_equal(hessian, hessian.T)
+    ridge = 0.5 * made.noise_edge()
+    assert np.linalg.eigvalsh(hessian).min() >= ridge * (1 - 1e-9)
+    linear = made.objective.linear_coefficients(made.linear)
+    gradient = linear + hessian @ minimiser / 4
+    assert np.abs(gradient).max() < 1e-11 * np.abs(linear).max()
+    # By value too, through the objective's own formula.
+    best = made.objective.value(minimiser, (hessian, made.linear))
+    rng = np.random.default_rng(0)
+    for size in (1e-3, 1.0):
+        step = size * rng.normal(size=minimiser.shape)
+        value = made.objective.value(minimiser + step, (hessian, made.linear))
+        rise = np.vdot(step, hessian @ step) / 8
+        assert value > best
+        assert value - best == pytest.approx(rise, rel=1e-5)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 2.0])
+def test_the_hessian_is_the_projection_plus_the_ridge(made, factor):
+    hessian, _ = made.minimise(factor)
+    values, vectors = np.linalg.eigh(made.quadratic)
+    kept = np.maximum(values, 0) + factor * made.noise_edge()
+    np.testing.assert_allclose(
+        hessian, vectors @ np.diag(kept) @ vectors.T, atol=1e-10
+    )
+
+
+def test_pseudo_records_have_the_gradient_of_the_objective(made):
+    hessian, _ = made.minimise()
+    x, t = made.pseudo_records()
+    m, outputs = made.linear.shape
+    assert x.shape == (m, m) and t.shape == (m, outputs)
+    slope = polynomials.taylor("softplus", 2).coefficients
+    rng = np.random.default_rng(1)
+    linear = made.objective.linear_coefficients(made.linear)
+    for _ in range(3):
+        weights = rng.normal(size=(m, outputs))
+        # Derivative of the Taylor cross-entropy by its logits.
+        logits = x @ weights
+        by_records = x.T @ (slope[1] - t + 2 * slope[2] * logits)
+        np.testing.assert_allclose(
+            by_records, linear + hessian @ weights / 4, atol=1e-9
+        )
+
+
+def test_no_record_gives_no_explosion():
+    """Directions that nothing spans get no weight."""
+    objective = make_objective(m=3, outputs=2)
+    h = np.array([[1.0, 0.0, 0.0]] * 5)
+    made = without_noise(objective, [(h, [0, 1, 1, 1, 1])])
+    _, minimiser = made.minimise(ridge_factor=0.0)
+    assert np.all(np.isfinite(minimiser))
+    np.testing.assert_array_equal(minimiser[1:], 0.0)
+    np.testing.assert_allclose(minimiser[0], [-1.2, 1.2])
+
+
+def test_a_ridge_path_has_the_minimisers_of_every_ridge(monkeypatch):
+    factors = [0.0, 0.1, 0.5, 3.0]
+    made = make_release(make_objective(), [make_records()])
+    expected = [made.minimise(factor)[1] for factor in factors]
+    eigh, calls = np.linalg.eigh, []
+    monkeypatch.setattr(
+        np.linalg, "eigh", lambda a: calls.append(a.shape) or eigh(a)
+    )
+    path = made.ridge_path(factors)
+    assert len(calls) == 1 and path.shape == (4, *made.linear.shape)
+    np.testing.assert_allclose(path, expected, rtol=1e-9, atol=1e-12)
+    # More ridge, shorter weights.
+    assert np.all(np.diff(np.linalg.norm(path, axis=(1, 2))) < 0)
+
+
+def test_estimated_records():
+    objective = make_objective(feature_bound=0.5)
+    h, y = make_records()
+    made = without_noise(objective, [(h / 2, y)])
+    assert made.estimated_records() == pytest.approx(500, rel=1e-5)
+    empty = without_noise(objective, [])
+    assert empty.estimated_records() == 1.0
+
+
+# Files ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["release.npz", "release"])
+@pytest.mark.parametrize("delta", [0.0, DELTA])
+def test_save_and_load(tmp_path, name, delta):
+    saved = make_release(
+        make_objective(
+            feature_bound=1.5, nonnegative=False, quadratic_scale=0.3
+        ),
+        [make_records()],
+        delta=delta,
+        neighbours="replace_one",
+    )
+    saved.save(tmp_path / name)
+    loaded = Release.load(tmp_path / name)
+    np.testing.assert_array_equal(loaded.quadratic, saved.quadratic)
+    np.testing.assert_array_equal(loaded.linear, saved.linear)
+    for name in ("objective", "mechanism", "neighbours", "private"):
+        assert getattr(loaded, name) == getattr(saved, name)
+    for one, two in zip(loaded.minimise(), saved.minimise()):
+        np.testing.assert_array_equal(one, two)
+    assert repr(loaded) == repr(saved)
+
+
+def test_a_file_holds_only_the_release(tmp_path):
+    make_release(make_objective(), [make_records()]).save(tmp_path / "r")
+    with np.load(tmp_path / "r", allow_pickle=False) as data:
+        assert set(data.files) == {"quadratic", "linear", "public"}
+        public = json.loads(bytes(data["public"]))
+    assert set(public) == {
+        "kind",
+        "objective",
+        "mechanism",
+        "neighbours",
+        "private",
+    }
+
+
+class Explosive:
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was executed",))
+
+
+def write_bad(path, case):
+    good = path.with_name("good")
+    make_release(make_objective(), [make_records()]).save(good)
+    whole = good.read_bytes()
+    if case == "empty":
+        path.write_bytes(b"")
+    elif case == "text":
+        path.write_text("a release")
+    elif case == "truncated":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif case == "corrupt":
+        middle = len(whole) // 3
+        path.write_bytes(whole[:middle] + bytes(64) + whole[middle + 64 :])
+    elif case == "array":
+        with open(path, "wb") as f:
+            np.save(f, np.zeros(3))
+    else:
+        with np.load(good) as data:
+            arrays = dict(data)
+        public = json.loads(bytes(arrays["public"]))
+        if case == "pickle":
+            arrays["quadratic"] = np.array([Explosive()], dtype=object)
+        elif case == "text array":
+            arrays["linear"] = np.array(["a", "b"])
+        elif case == "no array":
+            del arrays["linear"]
+        elif case == "shape":
+            arrays["linear"] = arrays["linear"].T
+        elif case == "mechanism":
+            public["mechanism"]["mechanism"] = "Wishful"
+        elif case == "scale":
+            public["mechanism"]["sensitivity"] = -1.0
+        elif case == "relation":
+            public["neighbours"] = "other"
+        elif case == "objective":
+            public["objective"] = [1, 2]
+        elif case == "list":
+            public = [1]
+        elif case == "null mechanism":
+            public["mechanism"] = None
+        arrays["public"] = np.frombuffer(json.dumps(public).encode(), np.uint8)
+        with open(path, "wb") as f:
+            np.savez(f, **arrays)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "empty",
+        "text",
+        "truncated",
+        "corrupt",
+        "array",
+        "pickle",
+        "text array",
+        "no array",
+        "shape",
+        "mechanism",
+        "scale",
+        "relation",
+        "objective",
+        "list",
+        "null mechanism",
+    ],
+)
+def test_a_file_that_is_no_release_is_refused(tmp_path, case):
+    path = tmp_path / "bad"
+    write_bad(path, case)
+    with pytest.raises(ValueError, match="not a keras_fm release"):
+        Release.load(path)
+
+
+def test_a_release_with_noise_that_is_not_offered_any_more(tmp_path):
+    saved = make_release(make_objective(), [make_records()], delta=0.0)
+    saved.save(tmp_path / "new")
+    with np.load(tmp_path / "new") as data:
+        arrays = dict(data)
+    public = json.loads(bytes(arrays["public"]))
+    public["mechanism"]["mechanism"] = "L2NormMechanism"
+    arrays["public"] = np.frombuffer(json.dumps(public).encode(), np.uint8)
+    with open(tmp_path / "old", "wb") as f:
+        np.savez(f, **arrays)
+    with pytest.raises(ValueError, match="L2-norm noise, which has no exact"):
+        Release.load(tmp_path / "old")
+
+
+def test_a_missing_file_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Release.load(tmp_path / "none")
+
+
+def test_the_repr_shows_no_statistic():
+    text = repr(make_release(make_objective(), [make_records()]))
+    assert text == (
+        "<CrossEntropyRelease of quadratic (4, 4), linear (4, 3), "
+        "GaussianMechanism, add_remove>"
+    )

@@ -1,0 +1,397 @@
+"""The side-by-side run: table, files, one architecture, honest columns."""
+
+import csv
+import dataclasses
+import importlib.util
+import json
+import math
+import os
+
+import keras
+import numpy as np
+import pytest
+
+from keras_fm.lab import cli
+from keras_fm.lab import compare as experiments
+from keras_fm.lab.compare import comparison, runs, task, workers
+from keras_fm.lab.compare.methods import dp_sgd, functional_net
+from keras_fm.layers import PerturbedAffine
+
+# The quick ones; those of whole networks are tried by themselves.
+QUICK = (
+    "non_private",
+    "truncated",
+    "published",
+    "adlm_published",
+    "proven",
+    "adlm_proven",
+    "dpa_published",
+    "dpa_proven",
+    "functional_published",
+    "functional_proven",
+)
+
+
+pytestmark = pytest.mark.usefixtures("untraced")
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A data set of three classes that a line can tell apart."""
+    rng = np.random.default_rng(0)
+
+    def part(n):
+        y = np.arange(n) % 3
+        x = 0.2 * rng.random((n, 4, 4), np.float32)
+        x[np.arange(n), y, y] += 0.8
+        return x, y
+
+    x, y = part(300)
+    x_test, y_test = part(60)
+    path = tmp_path / "small.npz"
+    np.savez(path, x_train=x, y_train=y, x_test=x_test, y_test=y_test)
+    return str(path)
+
+
+def spec(path, **kwargs):
+    settings = {
+        "dataset": path,
+        "hidden": 8,
+        "epsilons": (1.0, 100.0),
+        "seeds": 2,
+        "epochs": 2,
+        "methods": QUICK,
+    }
+    return experiments.Comparison(**(settings | kwargs))
+
+
+def test_columns_say_what_is_proven_and_what_is_claimed(small, tmp_path):
+    outcomes = experiments.run(
+        spec(small, seeds=1, epochs=1, epsilons=(100.0,)),
+        out=str(tmp_path / "o"),
+        progress=False,
+    )
+    rows = {
+        (r["method"], r["epsilon"]): r for r in experiments.summarise(outcomes)
+    }
+    assert len(rows) == 2 + 8
+    for epsilon in (100.0,):
+        for model in ("adlm", "dpa", "functional"):
+            found = rows[f"{model}_proven", epsilon]
+            assert 0.99 * epsilon < found["proven"] <= epsilon
+            found = rows[f"{model}_published", epsilon]
+            assert found["proven"] == math.inf
+            assert found["claimed"] == pytest.approx(epsilon)
+        proven = rows["proven", epsilon]
+        assert 0.99 * epsilon < proven["proven"] <= epsilon
+        assert proven["neighbours"] == "add_remove"
+        assert proven["delta"] == 1e-5
+        published = rows["published", epsilon]
+        assert published["proven"] == math.inf
+        assert published["claimed"] == pytest.approx(epsilon)
+        assert published["neighbours"] == "replace_one"
+    assert rows["non_private", None]["proven"] == math.inf
+    assert rows["non_private", None]["claimed"] is None
+    # With next to no noise the proven forms learn this easy problem.
+    assert rows["dpa_proven", 100.0]["accuracy"] > 0.9
+    assert rows["proven", 100.0]["accuracy"] > 0.9
+
+
+def test_files(small, tmp_path):
+    out = str(tmp_path / "out")
+    few = spec(small, methods=("truncated", "published", "proven"), seeds=2)
+    outcomes = experiments.run(
+        few, out=out, progress=False, command="keras-fm compare --x"
+    )
+    with open(os.path.join(out, "runs.csv")) as f:
+        lines = list(csv.DictReader(f))
+    assert len(lines) == len(outcomes)
+    assert float(lines[0]["accuracy"]) == outcomes[0].accuracy
+    with open(os.path.join(out, "summary.json")) as f:
+        summary = json.load(f)
+    assert summary["spec"]["hidden"] == 8
+    assert summary["kind"] == "compare"
+    assert summary["command"] == "keras-fm compare --x"
+    assert summary["versions"]["keras"] == keras.__version__
+    assert [r["seeds"] for r in summary["rows"]] == [2] * 5
+    assert "claimed" in summary["statements"]["published 1"]
+    with open(os.path.join(out, "accuracy.png"), "rb") as f:
+        assert f.read(8) == b"\x89PNG\r\n\x1a\n"
+    with open(os.path.join(out, "table.txt")) as f:
+        assert f.read().strip() == experiments.table(outcomes).strip()
+    if keras.backend.backend() == "tensorflow":
+        assert os.listdir(os.path.join(out, "tensorboard"))
+
+
+def made_task(path, **kwargs):
+    x = np.ones((4, 16), np.float32)
+    y = np.arange(4) % 3
+    images = x.reshape(4, 4, 4, 1)
+    return task.Task(spec(path, **kwargs), x, y, x, y, images, images)
+
+
+def test_all_methods_begin_with_the_same_weights(small):
+    made = made_task(small)
+    reference = made.model(0).get_weights()
+    for kwargs in (
+        {"head": keras.layers.Dense},
+        {"kind": PerturbedAffine},
+        {"trainable": False},
+    ):
+        for a, b in zip(reference, made.model(0, **kwargs).get_weights()):
+            np.testing.assert_array_equal(a, b)
+    rival = experiments.METHODS["dp_sgd_fast"]
+    for a, b in zip(reference, rival.model(made, 0, (16,)).get_weights()):
+        np.testing.assert_array_equal(a, b)
+    for published in (False, True):
+        # All but the bias of the output layer, which starts at the rarity
+        # of a class.
+        net = functional_net.build(made, 0, published)
+        for a, b in zip(reference[:-1], net.get_weights()):
+            np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(net.get_weights()[-1], -np.log(2))
+
+
+def test_methods_of_whole_networks(small):
+    """Each is proven or claimed as its label says, within the budget."""
+    outcomes = experiments.run(
+        spec(
+            small,
+            methods=(
+                "rounds_proven",
+                "pcdbn_published",
+                "pcdbn_proven",
+                "dpmac_published",
+                "dpmac_proven",
+            ),
+            epsilons=(50.0,),
+            seeds=1,
+        ),
+        progress=False,
+    )
+    for o in outcomes:
+        label = experiments.METHODS[o.method].label
+        if "claimed" in label:
+            assert o.proven == math.inf
+            assert o.claimed == pytest.approx(50, rel=1e-3)
+        else:
+            # DP-MAC's noise has a floor, so it spends less than it may.
+            assert 20 < o.proven <= 50
+            # Images of 4 x 4 are too small for two layers of filters.
+            assert o.accuracy > 0.5 or o.method == "pcdbn_proven"
+        assert f"{'claimed' if o.proven == math.inf else 'proven'}" in label
+
+
+def test_finished_runs_are_kept(small, tmp_path, monkeypatch):
+    out = str(tmp_path / "out")
+    settings = {"methods": ("truncated", "proven"), "seeds": 1}
+    first = experiments.run(spec(small, **settings), out=out, progress=False)
+
+    def no_training(*_):
+        raise AssertionError("trained again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(task.Task, "run", no_training)
+        again = experiments.run(
+            spec(small, **settings), out=out, progress=False
+        )
+        assert again == first
+        with pytest.raises(AssertionError, match="trained again"):
+            experiments.run(
+                spec(small, **settings), out=out, progress=False, fresh=True
+            )
+        for changed in ({"epochs": 3}, {"hidden": 5}, {"train_records": 99}):
+            with pytest.raises(AssertionError, match="trained again"):
+                experiments.run(
+                    spec(small, **settings | changed), out=out, progress=False
+                )
+        # Other code: other runs.
+        patch.setattr(runs, "_code", lambda: "changed")
+        with pytest.raises(AssertionError, match="trained again"):
+            experiments.run(spec(small, **settings), out=out, progress=False)
+    # One budget more: only that one is trained.
+    trained = []
+    run = task.Task.run
+
+    def counted(self, job, *args):
+        trained.append(job)
+        return run(self, job, *args)
+
+    monkeypatch.setattr(task.Task, "run", counted)
+    more = spec(small, **settings, epsilons=(1.0, 100.0, 5.0))
+    experiments.run(more, out=out, progress=False)
+    assert trained == [comparison.Job("proven", 5.0, 0)]
+
+
+def test_a_broken_kept_run_is_trained_again(small, tmp_path):
+    out = tmp_path / "out"
+    settings = spec(small, methods=("truncated",), seeds=1)
+    experiments.run(settings, out=str(out), progress=False)
+    (kept,) = (out / "runs").iterdir()
+    kept.write_text('{"method": ')
+    (again,) = experiments.run(settings, out=str(out), progress=False)
+    assert 0 <= again.accuracy <= 1
+
+
+def test_workers_do_the_same(small, tmp_path):
+    out = str(tmp_path / "out")
+    settings = spec(small, methods=("non_private", "proven"), seeds=1)
+    found = experiments.run(settings, out=out, progress=False, processes=1)
+    assert [o.method for o in found] == ["non_private", "proven", "proven"]
+    # Without noise the same weights, to the rounding of threads.
+    (here,) = experiments.run(
+        spec(small, methods=("non_private",), seeds=1), progress=False
+    )
+    assert found[0].accuracy == pytest.approx(here.accuracy, abs=0.05)
+    assert 0.99 < found[1].proven <= 1
+
+
+def test_a_worker_that_ends_is_noticed(tmp_path):
+    # It finds no arrays.
+    with workers.Processes(tmp_path, 1, False) as pool:
+        with pytest.raises(experiments.RunFailedError, match="worker ended"):
+            list(pool.answers({"a": {"kind": "run"}}))
+
+
+def test_a_failed_run_names_its_reason(small, tmp_path, monkeypatch, capsys):
+    def failing(*_, **__):
+        raise experiments.RunFailedError("A run failed: proven: no luck")
+
+    monkeypatch.setattr(experiments, "run", failing)
+    assert cli.main(["compare", "--epsilons=1", f"--out={tmp_path}"]) == 1
+    assert "no luck" in capsys.readouterr().err
+
+
+def test_tuning_goes_past_its_ends():
+    def score(rate, steps):
+        return -abs(np.log(rate / 900)) + 0.1 * steps / 100
+
+    # 1024 is the power of four (times 4) next to 900.
+    assert dp_sgd.search(score, (4.0, 16.0, 64.0), (100,)) == (1024.0, 100)
+    assert dp_sgd.search(score, (4.0, 16.0, 64.0), (100, 400))[1] == 400
+    low = dp_sgd.search(lambda rate, _: -rate, (4.0, 16.0), (100,))
+    # It does not go on for ever.
+    assert low == (4.0**-3, 100)
+
+
+def test_dp_sgd_beside_ours(small, tmp_path):
+    # Importing tensorflow-privacy needs its own switch, so only look.
+    if importlib.util.find_spec("tensorflow_privacy") is None:
+        pytest.skip("tensorflow-privacy is not installed")
+    fast = ({"learning_rate": 4.0, "l2_norm_clip": 0.1, "batch_size": 75,
+             "steps": 20},)  # fmt: skip
+    outcomes = experiments.run(
+        spec(
+            small,
+            methods=(
+                "proven",
+                "dp_sgd_vectorized",
+                "dp_sgd_fast",
+                "dp_sgd_head",
+            ),  # fmt: skip
+            epsilons=(50.0,),
+            seeds=1,
+            dp_sgd=fast,
+        ),
+        progress=False,
+    )
+    assert outcomes[1].settings == fast[0]
+    assert [o.method for o in outcomes][1:] == [
+        "dp_sgd_vectorized",
+        "dp_sgd_fast",
+        "dp_sgd_head",
+    ]
+    for o in outcomes:
+        assert 49 < o.proven <= 50
+        assert o.delta == 1e-5 and o.neighbours == "add_remove"
+        assert o.accuracy > 0.6
+
+
+def test_pure_budgets_leave_dp_sgd_out(small):
+    jobs = experiments.Comparison(dataset=small, delta=0.0).jobs()
+    methods = {job.method for job in jobs}
+    assert "proven" in methods
+    assert not any(experiments.METHODS[m].needs_delta for m in methods)
+
+
+def test_files_of_a_comparison(tmp_path):
+    path = tmp_path / "spec.toml"
+    path.write_text(
+        'dataset = "mnist"\nmethods = ["proven"]\nepsilons = [1, 2]\n'
+        "[[dp_sgd]]\nlearning_rate = 2.0\n"
+    )
+    found = experiments.Comparison.load(path)
+    assert found.epsilons == (1.0, 2.0) and found.methods == ("proven",)
+    assert found.dp_sgd == ({"learning_rate": 2.0},)
+    again = tmp_path / "spec.json"
+    again.write_text(json.dumps(dataclasses.asdict(found)))
+    assert experiments.Comparison.load(again) == found
+    for name, text, message in (
+        ("a.toml", "magic = 1", "has no 'magic'; it may have dataset"),
+        ("b.json", "[]", "must be a table"),
+        ("c.json", "{", "is no comparison"),
+        ("d.yaml", "", "must end in .json or .toml"),
+        ("k.json", '{"seeds": 1, "seeds": 2}', "given twice"),
+        ("l.json", '{"delta": NaN}', "not a number of JSON"),
+        ("e.toml", 'seeds = "many"', "`seeds` must be"),
+        ("f.toml", "epsilons = 3", "`epsilons` must be a list"),
+        ("g.toml", "seeds = true", "`seeds` must be"),
+        ("h.toml", 'delta = "small"', "delta"),
+        ("i.toml", "dataset = 3", "`dataset` must be"),
+        ("j.toml", "methods = [[]]", "wrong type"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match=message):
+            experiments.Comparison.load(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "kwargs, message",
+    [
+        ({"methods": ("magic",)}, "`methods` must be some of"),
+        ({"epsilons": ()}, "`epsilons` must name"),
+        ({"epsilons": (0.0,)}, "`epsilon` must be"),
+        ({"learning_rate": 0.0}, "`learning_rate` must be"),
+        ({"seeds": 0}, "`seeds` must be at least 1"),
+        ({"features": "magic"}, "`features` must be one of"),
+        ({"neighbours": "both"}, "`neighbours` must be"),
+    ],
+)
+def test_bad_specs(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        experiments.Comparison(**kwargs)
+
+
+def test_command_line(small, tmp_path, capsys):
+    out = str(tmp_path / "out")
+    status = cli.main(
+        ["compare", f"--dataset={small}", "--methods=truncated,proven",
+         "--epsilons=10", "--seeds=1", "--epochs=1", "--hidden=0",
+         f"--out={out}", "--noprogress", "--processes=0"]
+    )  # fmt: skip
+    printed = capsys.readouterr().out
+    assert status == 0
+    assert "proven, one read" in printed and "add_remove" in printed
+    assert os.path.exists(os.path.join(out, "accuracy.png"))
+
+
+def test_command_line_teaches(capsys):
+    assert cli.main([]) == 0
+    assert "keras-fm compare" in capsys.readouterr().out
+    assert cli.main(["compare", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "How to read the table" in text and "--dataset" in text
+    assert cli.main(["--version"]) == 0
+    assert cli.main(["compere"]) == 2
+
+
+def test_command_line_errors(capsys):
+    assert cli.main(["compare", "--epsilons=much"]) == 2
+    assert cli.main(["compare", "--dataset=mnits"]) == 2
+    assert "Unknown data set" in capsys.readouterr().err
+    assert cli.main(["compare", "extra"]) == 2
+
+
+def test_a_network_is_no_set_of_images():
+    with pytest.raises(ValueError, match="keras-fm reproduce"):
+        experiments.run(experiments.Comparison(dataset="health_network"))

@@ -1,0 +1,318 @@
+"""The catalogue, the facts, the table, and what a wrong command says."""
+
+import json
+
+import pytest
+from absl import flags
+
+from keras_fm import datasets
+from keras_fm.lab import reproduce as reproductions
+from keras_fm.lab.commands import reproduce
+from keras_fm.lab.reproduce import facts, report, sources
+from keras_fm.lab.reproduce.session import Outcome
+
+PAPERS = {"dpa", "pcdbn", "functional_net", "adlm", "dpmac"}
+
+
+# Facts ---------------------------------------------------------------------
+
+
+def test_every_paper_is_named_with_its_source():
+    assert set(facts.papers()) == PAPERS
+    for paper in facts.papers().values():
+        assert set(paper) == {"authors", "title", "venue", "year"}
+        assert 2016 <= paper["year"] <= 2018
+
+
+def test_every_fact_stands_beside_an_experiment():
+    shown = {f.id for e in reproductions.EXPERIMENTS for f in e.facts}
+    assert shown == {f.id for f in facts.load()}
+
+
+def test_numbers_of_the_papers():
+    """Spot checks, from the papers' text."""
+    known = {f.id: f for f in facts.load()}
+    assert known["adlm-mnist-adlm-0.5"].value == 0.9366
+    assert known["adlm-mnist-adlm-0.5"].epochs == 500
+    assert known["pcdbn-mnist-pcdbn-0.5"].value == 0.9171
+    assert known["dpmac-mnist-dp-mac-8"].value == 0.97
+    assert known["dpmac-usps-dp-sgd-1"].value == 11.8
+    assert known["pcdbn-seconds-behavior"].value == 2910
+    mean = known["adlm-mnist-adlm-mean"]
+    assert mean.epsilon is None and mean.epsilon_range == (0.2, 0.5)
+
+
+def document(**change):
+    fact = {
+        "id": "one",
+        "paper": "dpa",
+        "system": "dPA",
+        "dataset": "mnist",
+        "metric": "accuracy",
+        "value": 0.9,
+        "where": "text",
+        "source": "claims: made up",
+        **change,
+    }
+    return {"papers": {"dpa": {}}, "sources": {"claims": ""}, "facts": [fact]}
+
+
+def test_a_fact_may_be_only_a_figure():
+    [fact] = facts.check(document(value=None))
+    assert fact.value is None
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"value": 90.2}, "`value` of the fact 'one' must be a number from"),
+        ({"value": float("nan")}, "`value` of the fact 'one'"),
+        ({"epsilon": -1.0}, "`epsilon` of the fact 'one'"),
+        ({"epsilon": "0.5"}, "`epsilon` of the fact 'one'"),
+        ({"metric": "loss"}, "`metric` of a fact must be one of"),
+        ({"paper": "nn"}, "unknown paper 'nn'"),
+        ({"source": "hearsay"}, "unknown source 'hearsay'"),
+        ({"where": ""}, "`where` of a fact must be a non-empty string"),
+        ({"epsilon_range": [0.5, 0.2]}, "`epsilon_range` of the fact"),
+        ({"extra": 1}, "This is not a fact"),
+    ],
+)
+def test_wrong_facts_are_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        facts.check(document(**change))
+
+
+def test_facts_that_come_twice_are_refused():
+    twice = document()
+    twice["facts"] *= 2
+    with pytest.raises(ValueError, match=r"Facts come twice: \['one'\]"):
+        facts.check(twice)
+
+
+# The catalogue -------------------------------------------------------------
+
+
+def test_every_paper_has_experiments():
+    assert {e.paper for e in reproductions.EXPERIMENTS} == PAPERS
+    names = [e.name for e in reproductions.EXPERIMENTS]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    "experiment", reproductions.EXPERIMENTS, ids=lambda e: e.name
+)
+def test_an_experiment_is_whole(experiment):
+    """It says where it differs, and every number of the paper stands beside
+    a series, or the table shows it alone."""
+    assert experiment.deviations and experiment.shows and experiment.title
+    assert 0 < experiment.minutes <= 4
+    assert all(f.paper == experiment.paper for f in experiment.facts)
+    assert all(f.metric == experiment.y.name for f in experiment.facts)
+    systems = {f.system for f in facts.select(experiment.paper)}
+    for series in experiment.series:
+        assert set(series.beside) <= systems
+    for form in (experiment.small, experiment.full):
+        assert form["seeds"] >= 1
+        if experiment.load is not None:
+            assert form["data"] in datasets.DATASETS
+        if any(s.is_private for s in experiment.series):
+            assert all(e > 0 for e in form["epsilons"])
+    assert list(experiment.jobs(experiment.small))
+    for alias in experiment.aliases:
+        assert alias.startswith(experiment.paper + ":")
+        assert experiment in reproductions.find([alias])
+
+
+def test_a_printed_epsilon_is_measured_too():
+    """So that ours and the paper's stand at the same epsilon."""
+    for name in ("adlm:mnist", "dpmac:mnist", "dpmac:usps", "pcdbn:behavior"):
+        [experiment] = reproductions.find([name])
+        printed = {f.epsilon for f in experiment.facts if f.epsilon}
+        for form in (experiment.small, experiment.full):
+            assert printed <= set(form["epsilons"]), name
+
+
+def test_finding():
+    [experiment] = reproductions.find(["ADLM:mnist"])
+    assert experiment.name == "adlm:mnist"
+    figure = reproductions.find(["adlm:figure-4"])
+    assert [e.name for e in figure] == ["adlm:mnist", "adlm:mnist-epochs"]
+    adlm = reproductions.find(["adlm", "adlm:mnist", "adlm:figure-4"])
+    assert [e.name for e in adlm] == [
+        "adlm:mnist",
+        "adlm:mnist-epochs",
+        "adlm:cifar10",
+    ]
+
+
+def test_unknown_names_come_with_near_ones():
+    with pytest.raises(reproductions.UnknownExperimentError) as e:
+        reproductions.find(["adlm:mnsit"])
+    assert "Unknown experiment 'adlm:mnsit'. Near it are:" in str(e.value)
+    assert "adlm:mnist" in str(e.value)
+
+
+# Choices -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, choice, words",
+    [
+        ("adlm:mnist", {"epsilons": (0.0,)}, "`epsilons` must be positive"),
+        ("adlm:mnist", {"epsilons": ()}, "`epsilons` must name at least"),
+        ("adlm:mnist", {"seeds": 0}, "`seeds` must be at least 1"),
+        ("pcdbn:polynomial", {"epsilons": (1.0,)}, "has no epsilons"),
+        ("dpmac:accounting", {"data": "digits"}, "reads no data set"),
+    ],
+)
+def test_wrong_choices_are_refused(name, choice, words):
+    [experiment] = reproductions.find([name])
+    with pytest.raises(ValueError, match=words):
+        experiment.settings(**choice)
+
+
+def test_missing_data_say_what_to_do(monkeypatch):
+    def download(name):
+        raise Exception("URL fetch failure on https://example.org/mnist.npz")
+
+    monkeypatch.setattr(datasets, "load", download)
+    with pytest.raises(reproductions.MissingDataError) as e:
+        sources.images("mnist")
+    for words in ("mnist.npz", "KERAS_FM_DATA", "--data=digits", "URL fetch"):
+        assert words in str(e.value)
+
+
+def test_data_of_another_kind_are_refused():
+    with pytest.raises(ValueError, match="needs a health network"):
+        sources.network("digits")
+    with pytest.raises(ValueError, match="needs images; 'health_network'"):
+        sources.images("health_network")
+    with pytest.raises(ValueError, match="Unknown data set 'mnits'"):
+        sources.images("mnits")
+
+
+# The table -----------------------------------------------------------------
+
+
+def outcome(name, rows, **settings):
+    [experiment] = reproductions.find([name])
+    return Outcome(
+        experiment=experiment,
+        settings={**experiment.small, **settings},
+        form="small",
+        rows=[
+            {
+                "at": None,
+                "seed": seed,
+                "claimed": 0.5,
+                "proven": float("inf"),
+                "delta": 0.0,
+                "neighbours": "replace_one",
+                "statement": "",
+                "seconds": 1.0,
+                "cpu_seconds": 1.0,
+                "when": "2020-01-01T00:00:00+00:00",
+                "notes": {},
+                **row,
+            }
+            for seed, row in enumerate(rows)
+        ],
+        facts=experiment.facts,
+        skipped={},
+        trained=len(rows),
+        folder=None,
+    )
+
+
+def test_the_table_subtracts_the_paper_s_number_at_the_same_epsilon():
+    rows = [
+        {"series": "adlm", "epsilon": e, "curve": [[e, y]]}
+        for e, y in ((0.5, 0.9), (0.5, 0.92), (2.0, 0.95))
+    ]
+    lines = report.table(outcome("adlm:mnist", rows)).splitlines()
+    words = ["AdLM,", "as", "published"]
+    [line] = [x for x in lines if x.split()[:4] == [*words, "0.5"]]
+    # (0.9 + 0.92) / 2 against 0.9366, in percent.
+    assert "91 +- 1.41" in line and "93.66" in line and "-2.66" in line
+    assert "claimed, not proven" in line and " inf " in line
+    [line] = [x for x in lines if x.split()[:4] == [*words, "2"]]
+    assert "93.66" not in line and " - " in line
+    # The printed mean over budgets stands beside ours in its range.
+    [line] = [x for x in lines if "mean of 1" in x]
+    assert "91.62" in line and "-0.62" in line
+    # What has no number of ours is there all the same.
+    [line] = [x for x in lines if "88.46" in x]
+    assert line.split()[0] == "-"
+
+
+def test_a_curve_is_compared_by_its_last_point():
+    rows = [{"series": "adlm", "epsilon": 0.5, "curve": [[1, 0.2], [12, 0.6]]}]
+    made = outcome("adlm:mnist-epochs", rows)
+    assert [p["is_last"] for p in report.points(made)] == [False, True]
+    [line] = [
+        x for x in report.table(made).splitlines() if x.startswith("AdLM, as")
+    ]
+    assert "0.5, 12" in line and "-33.66" in line
+
+
+def test_json_has_no_infinity():
+    rows = [{"series": "adlm", "epsilon": 0.5, "curve": [[0.5, 0.9]]}]
+    text = json.dumps(report.summary(outcome("adlm:mnist", rows)))
+    assert "Infinity" not in text
+    assert json.loads(text)["points"][0]["proven"] == "inf"
+
+
+def test_the_command_names_what_was_chosen():
+    made = outcome("adlm:mnist", [], epsilons=(0.5,), data="digits", seeds=2)
+    assert report.command(made) == (
+        "keras-fm reproduce adlm:mnist --epsilons=0.5 --seeds=2 --data=digits"
+    )
+
+
+# The command ---------------------------------------------------------------
+
+
+def command(*argv):
+    values = flags.FlagValues()
+    reproduce.define(values)
+    rest = values(["keras-fm reproduce", *argv])[1:]
+    return reproduce.run(values, rest)
+
+
+def test_without_arguments_the_catalogue_is_listed(capsys):
+    assert command() == 0
+    shown = capsys.readouterr().out
+    for experiment in reproductions.EXPERIMENTS:
+        assert experiment.name in shown
+
+
+def test_the_command_runs_and_writes(capsys, tmp_path):
+    out = str(tmp_path)
+    argv = (f"--out={out}", "--noprogress", "functional_net:theorem-6")
+    assert command(*argv) == 0
+    shown = capsys.readouterr().out
+    assert "Theorem 6, evaluated" in shown and "Written to" in shown
+    folder = tmp_path / "functional_net-sensitivity"
+    assert (folder / "table.txt").read_text().strip() in shown
+
+
+def test_nothing_is_written_without_a_folder(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command("--out=", "--noprogress", "pcdbn:polynomial") == 0
+    assert "Written" not in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        (("adlm:mnits",), "Unknown experiment"),
+        (("--epsilons=a", "adlm"), "`epsilons` must be numbers"),
+        (("--seeds=0", "adlm"), "`seeds` must be at least 1"),
+        # Before the first of them trains.
+        (("--data=digits", "--out=", "dpmac"), "reads no data set"),
+    ],
+)
+def test_wrong_commands_are_value_errors(argv, words):
+    with pytest.raises(ValueError, match=words):
+        command(*argv)

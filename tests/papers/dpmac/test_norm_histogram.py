@@ -1,0 +1,228 @@
+"""Histograms of norms: counts as NumPy's, one in each column per record."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
+from keras_fm.kernel.noisy_statistics import Release
+from keras_fm.kernel.release import calibrate, release
+from keras_fm.papers.dpmac.norm_histogram import NormHistogramRelease
+from keras_fm.queries import NormHistogramQuery
+
+KEYS = [(n, r) for n in ("l1", "l2") for r in ("add_remove", "replace_one")]
+
+
+def make(columns=3, **kwargs):
+    return NormHistogramQuery(num_columns=columns, **kwargs)
+
+
+def counts(objective, *batches):
+    statistics = objective.zero()
+    for batch in batches:
+        statistics = objective.accumulate(statistics, batch)
+    return statistics[0]
+
+
+def norms(n=500, columns=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return np.exp(rng.normal(size=(n, columns)) * 2 + np.arange(columns))
+
+
+# Counts ---------------------------------------------------------------------
+
+
+def test_counts_are_those_of_numpy():
+    objective, rows = make(num_bins=17, low=0.01, high=50.0), norms()
+    made = counts(objective, rows)
+    edges = objective.upper_edges
+    assert edges.shape == (17,) and (edges[0], edges[-1]) == (0.01, 50.0)
+    np.testing.assert_allclose(edges[1:] / edges[:-1], edges[1] / edges[0])
+    for column, found in zip(rows.T, made):
+        ends = np.concatenate([[-1.0], edges[:-1], [np.inf]])
+        np.testing.assert_array_equal(found, np.histogram(column, ends)[0])
+    np.testing.assert_array_equal(made.sum(axis=1), 500)
+    parts = np.split(rows, [0, 3, 200])
+    np.testing.assert_array_equal(counts(objective, *parts), made)
+
+
+def test_ends_and_edges():
+    objective = make(1, num_bins=3, low=1.0, high=100.0)
+    rows = [[0.0], [1.0], [1.001], [10.0], [10.1], [100.0], [1e9], [math.inf]]
+    np.testing.assert_array_equal(counts(objective, rows), [[2, 2, 4]])
+
+
+@pytest.mark.parametrize(
+    "rows, match",
+    [
+        ([[1.0, 2.0, math.nan]], "at least 0"),
+        ([[1.0, 2.0, -1e-9]], "at least 0"),
+        ([[1.0, 2.0]], "shape"),
+        ([1.0, 2.0, 3.0], "shape"),
+    ],
+)
+def test_invalid_norms_add_nothing(rows, match):
+    objective = make()
+    statistics = objective.zero()
+    with pytest.raises(ValueError, match=match):
+        objective.accumulate(statistics, rows)
+    assert not statistics[0].any()
+
+
+@pytest.mark.parametrize(
+    "kwargs, match",
+    [
+        ({"num_columns": 0}, "num_columns"),
+        ({"num_bins": 1}, "num_bins"),
+        ({"num_bins": 2.5}, "num_bins"),
+        ({"low": 0.0}, "low"),
+        ({"low": math.nan}, "low"),
+        ({"high": math.inf}, "high"),
+        ({"low": 2.0, "high": 2.0}, "low"),
+    ],
+)
+def test_invalid_arguments(kwargs, match):
+    with pytest.raises(ValueError, match=f"`{match}`"):
+        NormHistogramQuery(**{"num_columns": 2} | kwargs)
+
+
+# Sensitivity ----------------------------------------------------------------
+
+
+def distance(objective, key, first, second):
+    norm, relation = key
+    move = objective.pack((counts(objective, [first]),), norm)
+    if relation == "replace_one":
+        move = move - objective.pack((counts(objective, [second]),), norm)
+    return np.linalg.norm(move, int(norm[1]))
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(data=st.data())
+def test_no_pair_exceeds_the_sensitivity(data):
+    objective = make(data.draw(st.integers(1, 5)), num_bins=6)
+    entry = st.floats(0, None, allow_nan=False)
+    first, second = (
+        data.draw(st.lists(entry, min_size=k, max_size=k))
+        for k in [objective.num_columns] * 2
+    )
+    for key in KEYS:
+        limit = objective.sensitivity(key[0], neighbours=key[1])
+        assert distance(objective, key, first, second) <= limit * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("key", KEYS, ids="-".join)
+@pytest.mark.parametrize("columns", [1, 4])
+def test_the_sensitivity_is_attained(columns, key):
+    objective = make(columns)
+    found = distance(objective, key, [1e-9] * columns, [1e9] * columns)
+    assert found == pytest.approx(
+        objective.sensitivity(key[0], neighbours=key[1])
+    )
+
+
+# Releases -------------------------------------------------------------------
+
+
+def released(objective, rows, epsilon=1.0, seed=0):
+    ledger = Ledger(PrivacyBudget(epsilon, 1e-6), neighbours="add_remove")
+    mechanism = calibrate(objective, ledger.budget, neighbours="add_remove")
+    found = release(
+        objective,
+        [(part,) for part in np.array_split(rows, 3)],
+        mechanism=mechanism,
+        ledger=ledger,
+        name="norms",
+        noise=NoiseSource(seed),
+    )
+    return found, ledger
+
+
+@pytest.mark.parametrize("level", [0.1, 0.5, 0.9])
+def test_quantiles_are_near_the_true_ones(level):
+    """5000 records at epsilon 1: within one bin (ratio 1.26) and the noise."""
+    objective, rows = make(), norms(5000)
+    found, ledger = released(objective, rows)
+    assert isinstance(found, NormHistogramRelease)
+    assert len(ledger.entries) == 1
+    true = np.quantile(rows, level, axis=0)
+    ratio = found.quantiles(level) / true
+    assert np.all((ratio > 0.75) & (ratio < 1.35)), ratio
+
+
+def test_quantiles_without_noise_are_the_smallest_edges():
+    objective = make(2, num_bins=4, low=1.0, high=1000.0)
+    kept = np.array([[10.0, 10.0, 10.0, 10.0], [0.0, 0.0, 1.0, 99.0]])
+    found = NormHistogramRelease(
+        statistics={"counts": kept},
+        objective=objective,
+        mechanism=GaussianMechanism(sensitivity=1.0, noise_multiplier=1e-9),
+        neighbours="add_remove",
+        private=True,
+    )
+    np.testing.assert_allclose(found.quantiles(0.25), [1.0, 1000.0])
+    np.testing.assert_allclose(found.quantiles(0.26), [10.0, 1000.0])
+    np.testing.assert_allclose(found.quantiles(0.01), [1.0, 100.0])
+    for level in (0.0, 1.0, math.nan):
+        with pytest.raises(ValueError, match="`level`"):
+            found.quantiles(level)
+
+
+def test_noise_alone_does_not_move_a_quantile():
+    """All records in one bin, 69 empty bins: of 70 noises of one standard
+    deviation, few exceed two, and none makes half of the counts."""
+    objective = make(1)
+    found, _ = released(objective, np.full((400, 1), 1.0), epsilon=0.3)
+    wanted = objective.upper_edges[np.searchsorted(objective.upper_edges, 1.0)]
+    assert found.quantiles(0.5) == pytest.approx(wanted)
+
+
+def test_a_release_is_saved_and_loaded(tmp_path):
+    found, _ = released(make(), norms())
+    found.save(tmp_path / "norms.npz")
+    loaded = Release.load(tmp_path / "norms.npz")
+    assert isinstance(loaded, NormHistogramRelease)
+    assert loaded.objective == found.objective and not loaded.private
+    np.testing.assert_array_equal(
+        loaded.statistics["counts"], found.statistics["counts"]
+    )
+    assert "(3, 70)" in repr(found)
+    assert f"{found.statistics['counts'][0, 0]:.3g}" not in repr(found)
+
+
+def test_pure_budgets_and_refusals():
+    objective = make()
+    for relation in ("add_remove", "replace_one"):
+        mechanism = calibrate(
+            objective, PrivacyBudget(1.0), neighbours=relation
+        )
+        # 210 counts, of which one record moves three: Laplace noise.
+        scale = objective.sensitivity("l1", neighbours=relation)
+        assert mechanism.coordinate_variance(210) == 2 * scale**2
+    ledger = Ledger(PrivacyBudget(0.5, 1e-6), neighbours="add_remove")
+    with pytest.raises(BudgetExceededError):
+        release(
+            objective,
+            iter(lambda: pytest.fail("read"), None),
+            mechanism=GaussianMechanism(
+                sensitivity=math.sqrt(3), noise_multiplier=1.0
+            ),
+            ledger=ledger,
+            name="norms",
+            noise=NoiseSource(),
+        )
+    with pytest.raises(ValueError, match="`norm`"):
+        objective.sensitivity("l3", neighbours="add_remove")
+
+
+def test_config_round_trip():
+    objective = make(2, low=0.5, high=3.0, num_bins=9)
+    config = json.loads(json.dumps(objective.config()))
+    assert NormHistogramQuery(**config) == objective
+    assert objective.size == 18 and "2 x 9" in objective.reads

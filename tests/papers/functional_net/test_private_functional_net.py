@@ -1,0 +1,615 @@
+"""A FunctionalNet under PrivateModel: rounds, budget, both guarantees."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fm as fm
+from keras_fm.kernel import mechanisms
+from keras_fm.papers.functional_net import claims, expansion_release
+
+INPUTS, CLASSES, N, DELTA = 6, 3, 400, 1e-5
+
+
+def records(seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, CLASSES, N)
+    x = rng.normal(size=(N, INPUTS)) + 4 * np.eye(CLASSES, INPUTS)[y]
+    return x.astype("float32"), y
+
+
+@pytest.fixture
+def data():
+    return records()
+
+
+def build(units=(5,), rounds=3, below=None, name="net", **arguments):
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Dense(u, activation="tanh") for u in units]
+    layers.append(
+        keras.layers.Dense(
+            CLASSES,
+            activation="sigmoid" if "loss" in arguments else None,
+        )
+    )
+    if below is None:
+        below = [fm.layers.NormalizationLayer(), keras.layers.Rescaling(4.0)]
+    model = fm.models.FunctionalNet(
+        (INPUTS,), layers, rounds=rounds, below=below, name=name, **arguments
+    )
+    model.compile(keras.optimizers.SGD(1.0), metrics=["accuracy"])
+    return model
+
+
+def private_model(data, epsilon=4.0, delta=DELTA, seed=None, **proven):
+    return fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(epsilon, delta),
+        data,
+        fm.Proven(**proven),
+        reproducible_noise=seed,
+    )
+
+
+def published_model(data, epsilon=4.0, seed=None):
+    return fm.callbacks.PrivateModel(
+        epsilon, data, fm.Published(lot="data"), reproducible_noise=seed
+    )
+
+
+def fit(model, data, private, epochs=1, **arguments):
+    return model.fit(
+        *data, epochs=epochs, callbacks=[private], verbose=0, **arguments
+    ).history
+
+
+# Proven --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delta", [DELTA, 0.0])
+def test_rounds_share_the_budget_and_it_is_spent(data, delta):
+    model, private = build(), private_model(data, delta=delta)
+    plan = private.plan(model)
+    assert not private.ledger.entries and not model.is_released
+    history = fit(model, data, private, validation_data=records(seed=1))
+    entries = private.ledger.entries
+    assert [e.name for e in entries] == [
+        f"net (round {r} of 3)" for r in (1, 2, 3)
+    ]
+    assert all(entry.name in plan for entry in entries)
+    assert all(entry.guarantee == "proven" for entry in entries)
+    assert 3.98 < private.ledger.epsilon() <= 4.0
+    kinds = {entry.mechanism["mechanism"] for entry in entries}
+    if delta:
+        assert kinds == {"GaussianMechanism"}
+        assert "L2 norm" in entries[0].reads
+    else:
+        assert kinds == {"LaplaceMechanism"}
+        assert "L1 norm" in entries[0].reads
+    assert all(e.mechanism["sensitivity"] == 1.0 for e in entries)
+    # What is trained is released; metrics of the records are gone.
+    assert set(history) == {"loss", "val_loss", "val_accuracy"}
+    assert model.is_released and not model.published
+    assert private.release is private.releases["net"]
+
+
+def test_it_learns(data):
+    model, private = build(rounds=10), private_model(data, epsilon=8.0)
+    fit(model, data, private)
+    assert model.evaluate(*data, verbose=0)[1] > 0.9
+
+
+def test_replace_one_doubles_the_sensitivity(data):
+    model = build()
+    private = private_model(data, neighbours="replace_one")
+    fit(model, data, private)
+    assert {e.mechanism["sensitivity"] for e in private.ledger.entries} == {2.0}
+
+
+def test_every_round_expands_about_the_minimum_of_the_one_before(data):
+    """Replayed by hand from the noisy sums, with the rule of the model."""
+    model = build(units=(), rounds=3)
+    private = private_model(data, seed=7)
+    start = model.augmented_weights()
+    points = []
+    factors = model.factors
+
+    def watched(x, y=None):
+        points.append(model.augmented_weights())
+        return factors(x, y)
+
+    model.__dict__["factors"] = watched
+    fit(model, data, private)
+    del model.__dict__["factors"]
+    # As many batches in each round, at the same weights.
+    assert len(points) % 3 == 0
+    for a, b in zip(points, points[1 : len(points) // 3]):
+        np.testing.assert_array_equal(a[0], b[0])
+    points = points[:: len(points) // 3]
+    noise = mechanisms.NoiseSource(7)
+    weights, move = start, [0.0]
+    for r, entry in enumerate(private.ledger.entries):
+        np.testing.assert_allclose(points[r][0], weights[0], atol=1e-5)
+        model.set_augmented_weights(weights)
+        objective = model.objective()
+        statistics = objective.accumulate(objective.zero(), factors(*data))
+        mechanism = entry.build_mechanism()
+        noisy = mechanism.perturb(
+            objective.pack(statistics, "l2"),
+            noise,
+            error=objective.rounding_error("l2"),
+        )
+        g, h = objective.unpack(noisy, "l2")
+        shape = objective.shapes_of_layers[0]
+        g, h = g.reshape(shape), h.reshape(shape)
+        stddev = mechanism.stddev / objective.curvature_weight
+        h = np.maximum(h, 0) + 0.1 * max(h.mean(), 0) + stddev
+        move = [0.8 * move[0] - g / h]
+        weights = [weights[0] + move[0]]
+    model.set_weights_from_minimiser()
+    np.testing.assert_allclose(
+        model.augmented_weights()[0], weights[0], rtol=1e-3, atol=1e-4
+    )
+
+
+def test_start_current_leaves_the_last_step_to_fit(data):
+    model, private = build(), private_model(data, start="current")
+    history = fit(model, data, private, epochs=40)
+    assert history["loss"][0] > 0
+    assert history["loss"][-1] < 0.1 * history["loss"][0]
+
+
+def test_a_second_fit_is_free_and_reads_nothing(data):
+    model, private = build(), private_model(data)
+    fit(model, data, private)
+    weights = model.get_weights()
+    fit(model, data, private, epochs=2)
+    assert len(private.ledger.entries) == 3
+    for a, b in zip(model.get_weights(), weights):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    x, y = data
+    with pytest.raises(ValueError, match="changed"):
+        fit(model, (x + 1, y), private)
+
+
+def test_planned_releases_go_on_from_where_the_first_ended(data):
+    model = build()
+    private = private_model(data, releases=2)
+    fit(model, data, private)
+    assert private.ledger.epsilon() < 3.5
+    private.new_release = True
+    fit(model, data, private)
+    assert len(private.ledger.entries) == 6
+    assert 3.98 < private.ledger.epsilon() <= 4.0
+    private.new_release = True
+    with pytest.raises(fm.BudgetExceededError):
+        fit(model, data, private)
+
+
+def test_layers_below_are_released_first(data):
+    model = build(
+        below=[fm.layers.NormalizationLayer(), fm.layers.DPPCA(4)], rounds=2
+    )
+    private = private_model(data)
+    fit(model, data, private)
+    names = [e.name for e in private.ledger.entries]
+    assert names[1:] == ["net (round 1 of 2)", "net (round 2 of 2)"]
+    assert "second moment" in names[0]
+    assert 3.9 < private.ledger.epsilon() <= 4.0
+
+
+def test_a_refused_budget_reads_nothing(data):
+    model = build()
+    private = private_model(data)
+    fit(build(), data, private)
+
+    def read(*_):
+        raise AssertionError("the records were read")
+
+    model.__dict__["factors"] = read
+    with pytest.raises(fm.BudgetExceededError):
+        fit(model, data, private)
+
+
+def test_a_crash_between_rounds_keeps_the_record(data):
+    model, private = build(), private_model(data)
+    factors = model.factors
+
+    def crash(x, y=None):
+        if private.ledger.entries:
+            raise KeyboardInterrupt
+        return factors(x, y)
+
+    model.__dict__["factors"] = crash
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, data, private)
+    assert [e.name for e in private.ledger.entries] == ["net (round 1 of 3)"]
+    del model.__dict__["factors"]
+    with pytest.raises(fm.BudgetExceededError):
+        fit(model, data, private)
+
+
+def test_a_crash_leaves_the_weights_that_were_there(data):
+    model, private = build(), private_model(data)
+    start, factors = model.get_weights(), model.factors
+
+    def crash(x, y=None):
+        if len(private.ledger.entries) == 2:
+            raise KeyboardInterrupt
+        return factors(x, y)
+
+    model.__dict__["factors"] = crash
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, data, private)
+    # Weights of a round would belong to a ledger that may be lost.
+    for a, b in zip(model.get_weights(), start):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_a_new_release_needs_the_ledger_of_the_first(data):
+    model = build()
+    fit(model, data, private_model(data))
+    fresh = private_model(data)
+    fresh.new_release = True
+    with pytest.raises(ValueError, match="another PrivateModel"):
+        fit(model, data, fresh)
+    assert not fresh.ledger.entries
+
+
+def test_without_a_release_it_does_not_train(data):
+    model = build()
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="has no release, so training it"):
+        model.fit(*data, verbose=0)
+    for a, b in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_what_was_trained_on_records_is_refused(data, published):
+    twin = build(unprotected=True)
+    twin.fit(*data, verbose=0)
+    model = build()
+    model.set_weights(twin.get_weights())
+    for each, match in (
+        (twin, "built with `unprotected=True`"),
+        (model, "other weights than it was built with"),
+    ):
+        # Recompiling makes the optimizer forget, not the weights.
+        each.compile(keras.optimizers.SGD(1.0))
+        private = (published_model if published else private_model)(data)
+        with pytest.raises(ValueError, match=match):
+            fit(each, data, private)
+        assert not private.ledger.entries
+    model = build()
+    model.compile(trained_optimizer(twin, data))
+    private = (published_model if published else private_model)(data)
+    with pytest.raises(ValueError, match="trained before its first release"):
+        fit(model, data, private)
+    assert not private.ledger.entries
+
+
+def trained_optimizer(twin, data):
+    twin.compile(keras.optimizers.SGD(1.0))
+    twin.fit(*data, verbose=0)
+    return twin.optimizer
+
+
+def test_a_saved_twin_remembers_what_it_is(data, tmp_path):
+    twin = build(unprotected=True)
+    twin.fit(*data, verbose=0)
+    twin.save(tmp_path / "net.keras")
+    loaded = keras.models.load_model(tmp_path / "net.keras", compile=False)
+    loaded.compile("sgd")
+    with pytest.raises(ValueError, match="built with `unprotected=True`"):
+        fit(loaded, data, private_model(data))
+    # Weights alone say nothing of it, but are not those of the model.
+    twin.save_weights(tmp_path / "net.weights.h5")
+    model = build()
+    model.load_weights(tmp_path / "net.weights.h5")
+    # JAX and PyTorch load the steps of the optimizer as well.
+    model.compile("sgd")
+    with pytest.raises(ValueError, match="other weights than it was built"):
+        fit(model, data, private_model(data))
+
+
+def test_a_loaded_release_enters_a_step_that_was_compiled_before(
+    data, tmp_path
+):
+    x, y = data
+    released = build()
+    fit(released, data, private_model(data, start="current"))
+    released.save_weights(tmp_path / "net.weights.h5")
+    found = []
+    for rows in (x, np.zeros_like(x)):
+        model = build()
+        fit(model, data, private_model(data, start="current"))
+        before = model.get_weights()
+        model.load_weights(tmp_path / "net.weights.h5")
+        model.fit(rows, y, shuffle=False, verbose=0)
+        found.append(model.get_weights())
+    for a, b in zip(*found):
+        np.testing.assert_array_equal(a, b)
+    # Of the loaded release, not of the one it was compiled with.
+    released.compile(keras.optimizers.SGD(1.0))
+    released.fit(x, y, shuffle=False, verbose=0)
+    for a, b, old in zip(found[0], released.get_weights(), before):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+        assert np.abs(a - old).max() > 1e-3
+    # The non-private twin takes none.
+    with pytest.raises(ValueError, match="could not be loaded"):
+        build(unprotected=True).load_weights(tmp_path / "net.weights.h5")
+
+
+def test_a_released_net_below_is_in_the_same_ledger(data):
+    lower = build(name="lower", units=())
+    first = private_model(data, epsilon=1.0)
+    fit(lower, data, first)
+    lower.trainable = False
+    upper = build(below=[lower])
+    with pytest.raises(ValueError, match="not in this ledger"):
+        fit(upper, data, private_model(data))
+    ledger = fm.Ledger.from_json(lower.ledger_json)
+    with pytest.raises(fm.BudgetExceededError):
+        fit(upper, data, fm.callbacks.PrivateModel(ledger, data=data))
+
+
+@pytest.mark.parametrize("kind", ["labels", "empty"])
+def test_bad_data_above_a_released_layer_is_refused_unspent(data, kind):
+    x, y = data
+    below = [fm.layers.NormalizationLayer(), fm.layers.DPPCA(4)]
+    model, given = build(below=below), (x, y + 2)
+    if kind == "empty":
+        model, once = build(), iter([(x, y)])
+
+        def given():
+            return once
+
+    private = private_model(given)
+    with pytest.raises(ValueError, match="whole numbers|no record"):
+        fit(model, data, private)
+    # An iterator that ends is seen in the second round.
+    assert len(private.ledger.entries) == (1 if kind == "empty" else 0)
+
+
+def test_a_fit_without_an_epoch_is_refused(data):
+    private = private_model(data)
+    with pytest.raises(ValueError, match="without an epoch"):
+        fit(build(), data, private, epochs=0)
+    assert not private.ledger.entries
+
+
+def test_records_alone_in_a_tuple(data):
+    x = 1 / (1 + np.exp(-data[0]))
+    layers = [keras.layers.Dense(INPUTS, activation="sigmoid")]
+    model = fm.models.FunctionalNet((INPUTS,), layers, loss="squared_error")
+    model.compile("sgd")
+    private = private_model((x,))
+    model.fit(x, x, callbacks=[private], verbose=0)
+    assert len(private.ledger.entries) == 1
+
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("label", [-1, CLASSES, 0.5, np.nan])
+def test_labels_outside_the_classes_are_refused_unspent(data, label, published):
+    x, y = data
+    y = y.astype("float32")
+    y[7] = label
+    model = build()
+    private = (published_model if published else private_model)((x, y))
+    with pytest.raises(ValueError, match="whole numbers"):
+        fit(model, (x, y), private)
+    assert not private.ledger.entries and not model.is_released
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_records_that_are_no_numbers_are_refused_unspent(data, bad):
+    x, y = data
+    x = x.copy()
+    x[3, 2] = bad
+    model, private = build(), private_model((x, y))
+    with pytest.raises(ValueError, match="NaN or inf"):
+        fit(model, (x, y), private)
+    assert not private.ledger.entries
+
+
+def test_targets_of_the_squared_error(data):
+    x, y = data
+    t = np.eye(CLASSES, dtype="float32")[y]
+    model = build(loss="squared_error", rounds=10)
+    fit(model, (x, t), private_model((x, t), epsilon=8.0))
+    assert model.evaluate(x, t, verbose=0)[1] > 0.8
+    t[5, 1] = np.nan
+    private = private_model((x, t))
+    with pytest.raises(ValueError, match="finite"):
+        fit(build(loss="squared_error"), (x, t), private)
+    assert not private.ledger.entries
+
+
+def test_an_auto_encoder_needs_no_targets(data):
+    x = 1 / (1 + np.exp(-data[0]))
+    layers = [
+        keras.layers.Dense(3, activation="tanh"),
+        keras.layers.Dense(INPUTS, activation="sigmoid"),
+    ]
+    model = fm.models.FunctionalNet(
+        (INPUTS,), layers, loss="squared_error", rounds=5
+    )
+    model.compile("sgd")
+    before = model.evaluate(x, x, verbose=0)
+    private = private_model(x)
+    model.fit(x, x, callbacks=[private], verbose=0)
+    assert len(private.ledger.entries) == 5
+    assert model.evaluate(x, x, verbose=0) < before
+
+
+@pytest.mark.parametrize("kind", ["dataset", "function"])
+def test_other_forms_of_data(data, kind):
+    x, y = data
+
+    def batches():
+        for start in range(0, N, 90):
+            yield x[start : start + 90], y[start : start + 90]
+
+    given = batches
+    if kind == "dataset":
+        tf = pytest.importorskip("tensorflow")
+        given = tf.data.Dataset.from_tensor_slices(data).batch(90)
+    found = []
+    for form in (given, data):
+        model = build(units=())
+        private = private_model(form, seed=3)
+        fit(model, data, private)
+        found.append(model.get_weights())
+    for a, b in zip(*found):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_owners_and_reach_are_refused(data):
+    for unit in (fm.Unit(owners=np.arange(N) // 2), fm.Unit(reach=1)):
+        private = private_model(data, unit=unit)
+        with pytest.raises(ValueError, match="owners"):
+            fit(build(), data, private)
+
+
+def test_no_noise_is_on_disk_or_in_words(tmp_path, data):
+    model = build()
+    private = private_model(data)
+    fit(model, data, private)
+    noisy = private.release.statistics["gradient"]
+    objective = model.objective()
+    for text in (repr(private.release), private.report(), repr(model)):
+        assert not any(f"{value:.6g}" in text for value in noisy)
+    # The exact sums at the last point are in no file.
+    model.save(tmp_path / "net.keras")
+    exact = np.concatenate(
+        objective.accumulate(objective.zero(), model.factors(*data))
+    )
+    blob = (tmp_path / "net.keras").read_bytes()
+    for value in exact[np.abs(exact) > 1e-6][:20]:
+        assert np.float32(value).tobytes() not in blob
+        assert np.float64(value).tobytes() not in blob
+
+
+def test_a_layer_that_mixes_records_is_refused(data):
+    normalization = keras.layers.BatchNormalization(trainable=False)
+    model = build(below=[normalization])
+    with pytest.raises(ValueError, match="[Bb]atch"):
+        fit(model, data, private_model(data))
+
+
+# Published -----------------------------------------------------------------
+
+
+def test_the_published_form_is_claimed(data):
+    model = build(curvature="diagonal", step_size=1.0, momentum=0.0)
+    private = published_model(data)
+    plan = private.plan(model)
+    fit(model, data, private)
+    entries = private.ledger.entries
+    assert len(entries) == 3
+    assert {e.guarantee for e in entries} == {"claimed"}
+    assert private.ledger.claimed_epsilon() == pytest.approx(4.0)
+    assert private.ledger.epsilon() == float("inf")
+    printed = claims.network_expansion_sensitivity(
+        [5, 3], neighbours="replace_one"
+    )
+    assert entries[0].mechanism["laplace_scale"] == pytest.approx(
+        printed / (4.0 / 3)
+    )
+    assert "Theorem 6" in entries[0].proof
+    assert "claimed" in plan and model.published
+
+
+def test_published_noise_is_that_of_theorem_6(data):
+    """The released coefficients minus the exact ones have the mean absolute
+    value of Laplace noise: 6 fits of 42 numbers, within five standard errors
+    (a false alarm in 10^6)."""
+    scales, count = [], 0
+    for seed in range(6):
+        model = build(units=(), rounds=1)
+        private = published_model(data, seed=seed)
+        exact = model.objective("l1", clipped=False)
+        sums = exact.accumulate(exact.zero(), model.factors(*data))
+        g, h = exact.unpack(exact.pack(sums, "l1"), "l1")
+        fit(model, data, private)
+        found = private.release.statistics
+        missed = np.r_[found["gradient"] - g, found["curvature"] - h]
+        # float32 factors, summed in another order.
+        scales.append(np.abs(missed).mean())
+        count += len(missed)
+    expected = (
+        claims.network_expansion_sensitivity([3], neighbours="replace_one")
+        / 4.0
+    )
+    assert abs(np.mean(scales) / expected - 1) < 5 / np.sqrt(count)
+
+
+def test_sums_are_clipped_as_printed(data):
+    model = build(units=(), sum_clip=2.0)
+    objective = model.objective(clipped=False)
+    for scale in (0.01, 10.0):
+        g = scale * np.ones(objective.num_weights)
+        expected = g / max(1.0, np.sum(g**2) / 2.0)
+        found = expansion_release._clipped_sum(model, objective, g)
+        np.testing.assert_allclose(found, expected)
+    # And so are those that a fit releases.
+    model = build(units=(), sum_clip=2.0, rounds=1)
+    exact = model.objective("l1", clipped=False)
+    sums = exact.accumulate(exact.zero(), model.factors(*data))
+    sums = exact.unpack(exact.pack(sums, "l1"), "l1")
+    private = published_model(data, epsilon=1e6)
+    fit(model, data, private)
+    for name, values in zip(("gradient", "curvature"), sums):
+        assert np.linalg.norm(values) > 10
+        np.testing.assert_allclose(
+            private.release.statistics[name],
+            values / (np.sum(values**2) / 2.0),
+            atol=2e-3,
+        )
+
+
+def test_published_and_proven_do_not_mix(data):
+    model = build()
+    fit(model, data, published_model(data))
+    with pytest.raises(ValueError, match="published"):
+        fit(model, data, private_model(data))
+    other = build()
+    fit(other, data, private_model(data))
+    with pytest.raises(ValueError, match="proven"):
+        fit(other, data, published_model(data))
+
+
+def test_a_second_published_callback_is_refused(data):
+    model = build()
+    fit(model, data, published_model(data))
+    with pytest.raises(ValueError, match="another PrivateModel"):
+        fit(model, data, published_model(data))
+
+
+def test_the_published_form_has_no_lots(data):
+    private = fm.callbacks.PrivateModel(1.0, data, fm.Published(lot=32))
+    with pytest.raises(ValueError, match='lot="data"'):
+        fit(build(), data, private)
+
+
+def test_the_published_form_knows_no_layers_below(data):
+    model = build(below=[fm.layers.NormalizationLayer(), fm.layers.DPPCA(4)])
+    with pytest.raises(ValueError, match="no private layers below"):
+        fit(model, data, published_model(data))
+
+
+def test_data_is_needed(data):
+    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(1.0, DELTA))
+    with pytest.raises(ValueError, match="data="):
+        fit(build(), data, private)
+
+
+def test_entries_are_those_of_the_plan(data):
+    model, private = build(), private_model(data)
+    fit(model, data, private)
+    mechanism = private.ledger.entries[0].build_mechanism()
+    assert dataclasses.asdict(mechanism) == dataclasses.asdict(
+        private.release.mechanism
+    )

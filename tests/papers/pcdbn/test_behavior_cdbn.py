@@ -1,0 +1,321 @@
+"""pCDBN on windows of a small synthetic network."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fm as fm
+from keras_fm.callbacks import PrivateModel
+from keras_fm.datasets import health_simulator
+from keras_fm.losses import TaylorCrossEntropy
+from keras_fm.models import BehaviorCDBN
+from keras_fm.papers.pcdbn.behavior_cdbn import ColumnSlice, WindowImage
+
+DELTA = 1e-6
+MAPS = ((4, (4, 3)), (3, (2, 2)))
+
+
+# Compiled in tests of this name alone; see `untraced`.
+TRACED = "learn"
+pytestmark = pytest.mark.usefixtures("untraced")
+
+
+@pytest.fixture(scope="module")
+def parts():
+    network = health_simulator.simulate("daily", seed=0, users=100, steps=50)
+    return network.windows(history=5, social="public").split(0.8)
+
+
+def array(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+def model(windows, **kwargs):
+    keras.utils.set_random_seed(0)
+    return BehaviorCDBN.of(windows, **({"maps": MAPS} | kwargs))
+
+
+def private(m, windows, epsilon=8.0, **kwargs):
+    return PrivateModel(
+        fm.PrivacyBudget(epsilon, DELTA),
+        data=(windows.x, windows.y),
+        guarantee=m.guarantee(**kwargs),
+        notes=(windows.note,),
+    )
+
+
+# Windows as images --------------------
+
+
+def test_a_window_is_an_image_of_attributes_over_time():
+    """Row a, column s: attribute a, S - 1 - s steps before the present."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(7, 20)).astype("float32")
+    columns = {"history": (4, 16), "present": (0, 4), "events": (16, 20)}
+    layer = WindowImage(columns)
+    found = array(layer(x))
+    assert found.shape == (7, 4, 4, 1)
+    assert layer.compute_output_shape((None, 20)) == (None, 4, 4, 1)
+    for n in range(7):
+        for a in range(4):
+            for back in range(4):
+                # The history holds one step before first.
+                value = x[n, a] if back == 0 else x[n, 4 * back + a]
+                assert found[n, a, 3 - back, 0] == value
+    twin = WindowImage.from_config(layer.get_config())
+    np.testing.assert_array_equal(array(twin(x)), found)
+    alone = array(WindowImage({"present": (16, 20)})(x))
+    np.testing.assert_array_equal(alone, x[:, 16:, None, None])
+
+
+def test_the_image_follows_the_networks_own_names(parts):
+    """Against attributes looked up in the network, user by user."""
+    network = health_simulator.simulate("daily", seed=0, users=100, steps=50)
+    windows = network.windows(history=5, social="public")
+    rows = [0, 17, 2000, len(windows) - 1]
+    m = model(windows)
+    image = keras.Model(m.inputs[0], m.get_layer("image").output)
+    found = image.predict(windows.x[rows], verbose=0)
+    low, high = network.bounds.T
+    for row, image in zip(rows, found):
+        user, step = windows.users[row], windows.steps[row]
+        values = network.attributes[user, step - 5 : step + 1].T
+        values = np.clip((values - low[:, None]) / (high - low)[:, None], 0, 1)
+        np.testing.assert_allclose(image[..., 0], values, atol=1e-5)
+
+
+def test_slices_of_columns():
+    x = np.arange(12.0, dtype="float32").reshape(2, 6)
+    layer = ColumnSlice([slice(4, 6), (0, 1)])
+    np.testing.assert_array_equal(array(layer(x)), x[:, [4, 5, 0]])
+    assert layer.compute_output_shape((None, 6)) == (None, 3)
+    twin = ColumnSlice.from_config(layer.get_config())
+    np.testing.assert_array_equal(array(twin(x)), x[:, [4, 5, 0]])
+
+
+@pytest.mark.parametrize(
+    "columns, match",
+    [
+        ({"history": (0, 4)}, "which features are `present`"),
+        ({"present": (2, 2)}, "which features are `present`"),
+        ({"present": (0, 3), "history": (3, 8)}, "the same attributes"),
+        ({"present": (0, 3), "history": (3, 12)}, "within the 10 features"),
+        ({"present": (3, 0)}, "within the 10 features.*present"),
+        ({"present": (-3, 0)}, "within the 10 features"),
+        (
+            {"present": (0, 5), "events": slice(8, 12)},
+            r"within the 10 features of a window. Received: events=\(8, 12\)",
+        ),
+    ],
+)
+def test_wrong_columns(columns, match):
+    with pytest.raises(ValueError, match=match):
+        BehaviorCDBN((10,), columns, (0.0, 1.0), maps=((2, (2, 2)),))
+
+
+# What it is built of --------------------
+
+
+def test_the_papers_model_is_the_default():
+    network = health_simulator.simulate("daily", seed=0, users=20, steps=16)
+    windows = network.windows(history=11)
+    for guarantee in ("proven", "published"):
+        m = BehaviorCDBN.of(windows, guarantee=guarantee)
+        assert [r.filters for r in m.rbms] == [10, 10]
+        assert [r.kernel_size for r in m.rbms] == [(4, 12), (2, 6)]
+        assert m.get_layer("image").output.shape == (None, 30, 12, 1)
+        assert m.output_shape == (None, 1)
+
+
+def test_layers(parts):
+    train, _ = parts
+    m = model(train)
+    names = [layer.name for layer in m.layers]
+    for chain in (
+        ("records", "box", "image", "crbm_1", "pooling_1", "crbm_2",
+         "pooling_2", "flatten", "unit_maps", "beside", "unit_both", "output"),
+        ("box", "middle", "unit_window", "beside"),
+    ):  # fmt: skip
+        places = [names.index(name) for name in chain]
+        assert places == sorted(places)
+    assert [r.conditions for r in m.rbms] == [0, 0]
+    m = model(train, guarantee="published")
+    events = train.columns["events"]
+    width = events.stop - events.start + 1
+    assert [r.conditions for r in m.rbms] == [width, 0]
+    assert m.get_layer("conditions").output.shape == (None, width)
+    # Without social number and events there is nothing to condition.
+    bare = {k: train.columns[k] for k in ("present", "history")}
+    m = BehaviorCDBN(
+        train.x.shape[1:], bare, (train.low, train.high), maps=MAPS,
+        guarantee="published",
+    )  # fmt: skip
+    assert m.rbms[0].conditions == 0
+
+
+# The published form --------------------
+
+
+def test_conditions_are_dynamic_biases_in_the_published_form(parts):
+    train, _ = parts
+    m = model(train, guarantee="published", units=None, unprotected=True)
+    first = m.rbms[0]
+    maps = keras.Model(m.inputs[0], first.output)
+    x = train.x[:50]
+    changed, past = x.copy(), x.copy()
+    event = train.columns["events"].start
+    changed[:, event] = 1 - changed[:, event]
+
+    def moved(other):
+        found = maps.predict(x, verbose=0) - maps.predict(other, verbose=0)
+        return np.abs(found).max()
+
+    # Weights of the conditions begin at zero.
+    assert moved(changed) == 0
+    m.pretrain(x, epochs=2, optimizer=keras.optimizers.Adam(0.01))
+    assert moved(changed) > 1e-3
+    for weight in (first.condition_kernel, first.visible_condition_kernel):
+        assert np.abs(array(weight)).max() > 1e-3
+    # By one value for each map, wherever it is: x + B^T conditions.
+    below = m.energy_model(1).below
+    shift = array(first.preactivation(below(changed))) - array(
+        first.preactivation(below(x))
+    )
+    wanted = (
+        array(first.condition_kernel)[1]
+        * (changed[:, event] - x[:, event])[:, None]
+    )
+    np.testing.assert_allclose(
+        shift, np.broadcast_to(wanted[:, None, None], shift.shape), atol=1e-5
+    )
+    # And a weight of the visible units, in what they are given back as.
+    assert m.reconstruct(x).shape == (50, 30, 6)
+    assert np.abs(m.reconstruct(x) - m.reconstruct(changed)).max() > 1e-3
+    past[:, train.columns["history"]] = train.low[train.columns["history"]]
+    assert moved(past) > 1e-3
+
+
+def test_the_published_form_is_claimed(parts):
+    train, _ = parts
+    m = model(train, guarantee="published", fine_tune=True)
+    m.compile("adam", TaylorCrossEntropy())
+    p = private(m, train, lot=500)
+    assert p.plan(m).count("(claimed)") == 3
+    x, y = train.x[:1000], train.y[:1000]
+    m.pretrain(x, p, epochs=1, batch_size=500)
+    m.fit(x, y, batch_size=500, callbacks=[p], verbose=0)
+    assert p.ledger.claimed_epsilon() == pytest.approx(8.0)
+    assert p.ledger.epsilon() == np.inf
+
+
+def test_reconstructions_that_it_learns_are_images_in_public_bounds(parts):
+    """They once were scaled by the bounds of the wrong axis."""
+    train, test = parts
+    m = model(
+        train, guarantee="published", units=None, maps=MAPS[:1],
+        unprotected=True,
+    )  # fmt: skip
+    m.pretrain(train.x[:600], epochs=10, batch_size=100,
+               optimizer=keras.optimizers.Adam(0.02))  # fmt: skip
+    found = m.reconstruct(test.x)
+    low, high = (b[:30][:, None] for b in (train.low, train.high))
+    assert np.all(found >= low - 1e-4) and np.all(found <= high * (1 + 1e-5))
+    seen = test.x[:, : 30 * 6].reshape(-1, 6, 30)[:, ::-1].swapaxes(1, 2)
+    error = np.mean(((found - seen) / (high - low)) ** 2)
+    assert error < np.mean(((seen - (low + high) / 2) / (high - low)) ** 2)
+
+
+# The proven form --------------------
+
+
+def test_the_proven_form_learns_and_reports_what_it_read(parts):
+    train, test = parts
+    m = model(train)
+    m.compile("sgd", TaylorCrossEntropy())
+    p = private(m, train)
+    m.fit(train.x, train.y, batch_size=4096, callbacks=[p], verbose=0)
+    z = m.predict(test.x, batch_size=4096, verbose=0)[:, 0]
+    # The majority class has 50 to 55 %.
+    assert np.mean((z > 0) == test.y) > 0.62
+    assert [e.name for e in p.ledger.entries] == [
+        "crbm_1 (patch moments)", "crbm_2 (patch moments)", "output",
+    ]  # fmt: skip
+    assert 7.9 < p.ledger.epsilon() <= 8.0
+    assert train.note in p.report()
+
+
+def test_the_output_layer_reads_the_conditions_in_the_proven_form(parts):
+    train, _ = parts
+    x, y = train.x[:500], train.y[:500]
+    m = model(train)
+    m.compile("sgd", TaylorCrossEntropy())
+    p = PrivateModel(fm.PrivacyBudget(8.0, DELTA), data=(x, y))
+    m.fit(x, y, callbacks=[p], verbose=0)
+    changed = x[:50].copy()
+    event = train.columns["events"].start
+    changed[:, event] = 1 - changed[:, event]
+    maps = keras.Model(m.inputs[0], m.rbms[1].output)
+    np.testing.assert_array_equal(
+        maps.predict(changed, verbose=0), maps.predict(x[:50], verbose=0)
+    )
+    moved = m.predict(changed, verbose=0) - m.predict(x[:50], verbose=0)
+    assert np.abs(moved).min() > 0
+    below = keras.Model(m.inputs[0], m.get_layer("unit_both").output)
+    lengths = np.linalg.norm(below.predict(x, verbose=0), axis=1)
+    np.testing.assert_allclose(lengths, 1, atol=1e-5)
+
+
+def test_the_user_as_unit(parts):
+    train, _ = parts
+    m = model(train)
+    m.compile("sgd", TaylorCrossEntropy())
+    unit = fm.Unit(owners=train.users, words="one user with all windows")
+    p = private(m, train, unit=unit)
+    m.fit(train.x, train.y, batch_size=4096, callbacks=[p], verbose=0)
+    report = p.report()
+    assert "unit:       one user with all windows" in report
+    assert report.count("scaled back to one record's norm") == 3
+    users = len(np.unique(train.users))
+    # Every user weighs as much as one record, or less: C^2 at most. Noise
+    # is longer than this with a probability below 1e-14.
+    for layer in m.rbms:
+        release = p.releases[layer.name]
+        objective, sigma = release.objective, release.mechanism.stddev
+        vector = objective.pack([release.statistics["moments"]], "l2")
+        noise = sigma * (objective.size**0.5 + 8)
+        weight = np.linalg.norm(vector)
+        assert weight < users * layer.moment_bound**2 + noise
+        # The constant entries alone of as many records would have more.
+        assert weight < len(train) * layer.constant**2
+
+
+@pytest.mark.parametrize("guarantee", ["proven", "published"])
+def test_saving_keeps_columns_and_bounds(tmp_path, parts, guarantee):
+    train, test = parts
+    x, y = train.x[:300], train.y[:300]
+    m = model(train, guarantee=guarantee, fine_tune=guarantee == "published")
+    m.compile("adam", TaylorCrossEntropy())
+    lot = {"lot": 150} if guarantee == "published" else {}
+    p = PrivateModel(
+        fm.PrivacyBudget(8.0, DELTA), data=(x, y), guarantee=m.guarantee(**lot)
+    )
+    if guarantee == "published":
+        m.pretrain(x, p, epochs=1, batch_size=150)
+    m.fit(x, y, batch_size=150, callbacks=[p], verbose=0)
+    m.save(tmp_path / "m.keras")
+    loaded = keras.models.load_model(tmp_path / "m.keras")
+    assert isinstance(loaded, BehaviorCDBN)
+    np.testing.assert_array_equal(
+        loaded.predict(test.x[:64], verbose=0),
+        m.predict(test.x[:64], verbose=0),
+    )
+    assert loaded.get_config() == m.get_config()
+    # A release is in the file, noise is not.
+    if guarantee == "published":
+        with pytest.raises(ValueError, match="'crbm_1' has no release"):
+            loaded.fit(x, y, batch_size=150, verbose=0)
+    else:
+        loaded.fit(x, y, batch_size=150, verbose=0)
+    np.testing.assert_array_equal(
+        loaded.reconstruct(test.x[:64]), m.reconstruct(test.x[:64])
+    )

@@ -1,0 +1,1288 @@
+"""ChebyshevCRBM by itself: energies by brute force, noise, patches, Keras."""
+
+import itertools
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+from layer_checks import (
+    POLICIES,
+    check_layer,
+    check_pretrained,
+    check_promise,
+    check_refuses,
+    check_saved,
+)
+from scipy import special, stats
+
+from keras_fm.layers import LocalResponseNormalization
+from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
+from keras_fm.public import polynomials
+
+BACKEND = keras.backend.backend()
+SHAPE = (5, 4, 2)
+
+
+def array(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+def images(count=2, shape=SHAPE, seed=0):
+    return np.random.default_rng(seed).random((count, *shape)).astype("float32")
+
+
+def inputs_of(layer, count=2, seed=0):
+    """Records (and conditions) that the layer may read."""
+    v = images(count, layer.record_shape, seed)
+    if not layer.conditions:
+        return v
+    rng = np.random.default_rng(seed + 1)
+    return [v, rng.normal(size=(count, layer.conditions)).astype("float32")]
+
+
+def built(filters=3, kernel_size=(3, 2), shape=SHAPE, size=1.0, **kwargs):
+    """A layer with no weight at zero."""
+    layer = ChebyshevCRBM(filters, kernel_size, **kwargs)
+    if layer.conditions:
+        layer.build([(None, *shape), (None, layer.conditions)])
+    else:
+        layer.build((None, *shape))
+    rng = np.random.default_rng(7)
+    layer.set_weights(
+        [rng.normal(0, size, w.shape) for w in layer.get_weights()]
+    )
+    return layer
+
+
+# Brute force: plain loops --------------------
+
+
+def margin(size, kernel, stride, padding):
+    """Zeros before: "same" gives ceil(size / stride) values."""
+    if padding == "valid":
+        return 0, (size - kernel) // stride + 1
+    count = -(-size // stride)
+    return max((count - 1) * stride + kernel - size, 0) // 2, count
+
+
+def reach(layer):
+    """Every `(position, tap, pixel)` that a filter connects."""
+    (height, width, _), (kh, kw) = layer.record_shape, layer.kernel_size
+    si, sj = layer.strides
+    top, rows = margin(height, kh, si, layer.padding)
+    left, columns = margin(width, kw, sj, layer.padding)
+    for i, j, a, b in itertools.product(
+        range(rows), range(columns), range(kh), range(kw)
+    ):
+        y, x = i * si + a - top, j * sj + b - left
+        if 0 <= y < height and 0 <= x < width:
+            yield (i, j), (a, b), (y, x)
+
+
+def loops(layer, inputs, weights=None):
+    """x of every map, float64."""
+    weights = weights or [w.astype(float) for w in layer.get_weights()]
+    v, conditions = inputs if layer.conditions else (inputs, None)
+    x = np.zeros((len(v), *layer.map_shape, layer.filters))
+    x += weights[1]
+    if conditions is not None:
+        x += (conditions @ weights[3])[:, None, None, :]
+    for n, (position, tap, pixel), k, c in itertools.product(
+        range(len(v)),
+        list(reach(layer)),
+        range(layer.filters),
+        range(v.shape[-1]),
+    ):
+        seen = v[(n, *pixel, c)] - layer.centre
+        x[(n, *position, k)] += weights[0][(*tap, c, k)] * seen
+    return x
+
+
+def visible_bias(layer, inputs, weights=None):
+    weights = weights or [w.astype(float) for w in layer.get_weights()]
+    if not layer.conditions:
+        return np.tile(weights[2], (len(inputs), 1, 1, 1))
+    return (weights[2] + inputs[1] @ weights[4])[:, None, None, :]
+
+
+def logits_by_loops(layer, inputs, hidden):
+    bias = visible_bias(layer, inputs)
+    z = np.zeros((len(hidden), *layer.record_shape)) + bias
+    kernel = array(layer.kernel)
+    for n, (position, tap, pixel), k, c in itertools.product(
+        range(len(hidden)),
+        list(reach(layer)),
+        range(layer.filters),
+        range(kernel.shape[2]),
+    ):
+        z[(n, *pixel, c)] += kernel[(*tap, c, k)] * hidden[(n, *position, k)]
+    return z
+
+
+def denominator(layer, x):
+    """Z of every unit by its definition."""
+    if layer.normalization == "constant":
+        return np.full(x.shape, layer.scale)
+    if layer.normalization == "batch":
+        return np.full(x.shape, np.abs(x).max())
+    z = np.zeros(x.shape)
+    for k in range(x.shape[-1]):
+        near = range(k - layer.size // 2, k + layer.size // 2 + 1)
+        around = [x[..., m] ** 2 for m in near if 0 <= m < x.shape[-1]]
+        floor = (layer.q + layer.a * sum(around)) ** layer.beta
+        z[..., k] = np.maximum(np.abs(x[..., k]), floor)
+    return z
+
+
+def probability(layer, x):
+    normalised = np.clip(x / denominator(layer, x), -1, 1)
+    if layer.polynomial == "exact":
+        return special.expit(layer.gain * normalised)
+    coefficients = layer.approximation.coefficients
+    total = sum(
+        a * (layer.gain * normalised) ** power
+        for power, a in enumerate(coefficients)
+    )
+    return np.clip(total, 0, 1)
+
+
+def energy_by_loops(layer, inputs, hidden=None):
+    x = loops(layer, inputs)
+    hidden = probability(layer, x) if hidden is None else hidden
+    v = inputs[0] if layer.conditions else inputs
+    bias = visible_bias(layer, inputs)
+    found = []
+    for n in range(len(v)):
+        total = 0.0
+        for index in np.ndindex(*x.shape[1:]):
+            total -= x[n][index] * hidden[n][index]
+        for y, i, c in np.ndindex(*v.shape[1:]):
+            b = bias[n, 0, 0, c]
+            if layer.visible == "binary":
+                total -= v[n, y, i, c] * b
+            else:
+                total += (v[n, y, i, c] - layer.centre - b) ** 2 / 2
+        found.append(total)
+    return np.array(found)
+
+
+GEOMETRIES = [
+    {"padding": padding, "strides": strides, "kernel_size": kernel}
+    for padding, strides, kernel in itertools.product(
+        ("same", "valid"), (1, 2, (1, 2)), (1, (3, 2), (2, 4))
+    )
+]
+
+
+@pytest.mark.parametrize("conditions", [0, 3])
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_preactivation_and_visible_units_equal_loops(geometry, conditions):
+    layer = built(conditions=conditions, centre=0.25, **geometry)
+    inputs = inputs_of(layer)
+    x = loops(layer, inputs)
+    made = array(layer.preactivation(inputs))
+    np.testing.assert_allclose(made, x, atol=2e-5)
+    assert made.shape[1:] == (*layer.map_shape, 3)
+    hidden = np.random.default_rng(2).random(x.shape)
+    given = inputs[1] if conditions else None
+    z = logits_by_loops(layer, inputs, hidden)
+    made = array(layer.visible_logits(hidden, given))
+    assert made.shape == (2, *SHAPE)
+    np.testing.assert_allclose(made, z, atol=2e-5)
+    made = array(layer.visible_mean(hidden, given))
+    np.testing.assert_allclose(made, special.expit(z), atol=1e-5)
+    layer.visible = "gaussian"
+    made = array(layer.visible_mean(hidden, given))
+    np.testing.assert_allclose(made, z + 0.25, atol=2e-5)
+
+
+@pytest.mark.parametrize("padding", ["same", "valid"])
+@pytest.mark.parametrize("strides", [1, 2, (1, 2), (3, 2)])
+@pytest.mark.parametrize("kernel_size", [1, 2, (3, 2), (5, 4)])
+@pytest.mark.parametrize("shape", [(5, 4, 2), (7, 8, 1)])
+def test_the_visible_side_is_the_adjoint(padding, strides, kernel_size, shape):
+    layer = built(
+        3, kernel_size, shape, padding=padding, strides=strides, centre=0.5
+    )
+    kernel = layer.get_weights()[0]
+    layer.set_weights([kernel, np.zeros(3), np.zeros(shape[-1])])
+    conv = keras.layers.Conv2D(3, kernel_size, strides, padding, use_bias=False)
+    conv.build((None, *shape))
+    conv.set_weights([kernel])
+    v = images(shape=shape) + 0.5
+    x = array(layer.preactivation(v))
+    np.testing.assert_allclose(x, array(conv(v - 0.5)), atol=1e-5)
+    h = np.random.default_rng(1).normal(size=x.shape).astype("float32")
+    back = array(layer.visible_logits(h))
+    left = np.sum(x.astype(float) * h, axis=(1, 2, 3))
+    right = np.sum((v - 0.5).astype(float) * back, axis=(1, 2, 3))
+    np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("visible", ["binary", "gaussian"])
+@pytest.mark.parametrize("conditions", [0, 3])
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"polynomial": "exact"},
+        {"polynomial": "exact", "gain": 3.0, "normalization": "batch"},
+        {"polynomial": "chebyshev"},
+        {"polynomial": "chebyshev", "degree": 3, "gain": 5.0, "strides": 2},
+        {"polynomial": "taylor", "degree": 5, "size": 3, "a": 0.2, "q": 0.5},
+        {"polynomial": "published", "padding": "valid", "strides": (1, 2)},
+        {"polynomial": "published", "normalization": "constant", "scale": 4.0},
+    ],
+)
+def test_energy_equals_loops(kwargs, conditions, visible):
+    layer = built(
+        4, visible=visible, conditions=conditions, centre=0.25, **kwargs
+    )
+    inputs = inputs_of(layer, 3)
+    x = loops(layer, inputs)
+    np.testing.assert_allclose(
+        array(layer(inputs)), probability(layer, x), atol=1e-5
+    )
+    made = layer.energy(inputs)
+    assert tuple(made.shape) == (3,)
+    # Eq. 12 and Eq. 14.
+    np.testing.assert_allclose(
+        array(made), energy_by_loops(layer, inputs), rtol=2e-5, atol=1e-4
+    )
+    # Eq. 4, of drawn states.
+    hidden = np.random.default_rng(0).integers(0, 2, x.shape)
+    np.testing.assert_allclose(
+        array(layer.energy(inputs, hidden=hidden)),
+        energy_by_loops(layer, inputs, hidden),
+        rtol=2e-5,
+        atol=1e-4,
+    )
+
+
+def test_reconstruct_passes_conditions_on():
+    layer = built(conditions=3)
+    inputs = inputs_of(layer)
+    wanted = logits_by_loops(
+        layer, inputs, probability(layer, loops(layer, inputs))
+    )
+    np.testing.assert_allclose(
+        array(layer.reconstruct(inputs)), special.expit(wanted), atol=1e-5
+    )
+    other = [inputs[0], -inputs[1]]
+    assert np.abs(array(layer.reconstruct(other)) - wanted).max() > 1e-2
+
+
+# The conditionals are those of one joint distribution --------------------
+
+
+def states(count):
+    return np.array(list(itertools.product((0, 1), repeat=count)), "float32")
+
+
+@pytest.mark.parametrize(
+    "shape, kwargs",
+    [
+        ((2, 2, 1), {"kernel_size": 2}),
+        ((2, 1, 2), {"kernel_size": (2, 1), "conditions": 2}),
+        ((3, 1, 1), {"kernel_size": (2, 1), "padding": "valid"}),
+        ((3, 1, 1), {"kernel_size": (3, 1), "strides": 2, "centre": 0.5}),
+    ],
+)
+def test_conditionals_are_those_of_the_joint_energy(shape, kwargs):
+    layer = built(
+        2,
+        shape=shape,
+        size=0.15,
+        polynomial="exact",
+        normalization="constant",
+        scale=1.0,
+        **kwargs,
+    )
+    conditions = np.array([[0.7, -0.4]], "float32")
+    v_all = states(np.prod(shape)).reshape(-1, *shape)
+    h_all = states(np.prod(layer.map_shape) * 2)
+    h_all = h_all.reshape(-1, *layer.map_shape, 2)
+    # E of all pairs, `(states of v, states of h)`.
+    v = np.repeat(v_all, len(h_all), axis=0)
+    h = np.tile(h_all, (len(v_all), 1, 1, 1))
+    given = np.repeat(conditions, len(v), axis=0)
+    inputs = [v, given] if layer.conditions else v
+    # X must not be clipped: Z = 1 then leaves the standard energy.
+    assert np.abs(array(layer.preactivation(inputs))).max() < 1
+    joint = np.exp(-array(layer.energy(inputs, hidden=h)).astype(float))
+    joint = joint.reshape(len(v_all), len(h_all))
+    some = slice(0, len(v), len(h_all))
+    first = [v[some], given[some]] if layer.conditions else v[some]
+    wanted = np.einsum("vh,h...->v...", joint, h_all)
+    wanted /= joint.sum(axis=1)[:, None, None, None]
+    np.testing.assert_allclose(array(layer(first)), wanted, atol=1e-5)
+    assert np.ptp(wanted) > 0.03
+    wanted = np.einsum("vh,v...->h...", joint, v_all)
+    wanted /= joint.sum(axis=0)[:, None, None, None]
+    made = layer.visible_mean(
+        h_all, given[: len(h_all)] if layer.conditions else None
+    )
+    np.testing.assert_allclose(array(made), wanted, atol=1e-5)
+    assert np.ptp(wanted) > 0.03
+
+
+def test_gaussian_visible_units_have_unit_variance_about_their_mean():
+    layer = built(visible="gaussian", centre=0.3, conditions=2)
+    v, conditions = inputs_of(layer)
+    h = np.random.default_rng(3).integers(0, 2, (2, *layer.map_shape, 3))
+    mean = array(layer.visible_mean(h, conditions))
+    lowest = array(layer.energy([mean, conditions], hidden=h))
+    for seed in range(3):
+        step = np.random.default_rng(seed).normal(size=v.shape)
+        moved = layer.energy([mean + step, conditions], hidden=h)
+        np.testing.assert_allclose(
+            array(moved) - lowest,
+            np.sum(step**2, axis=(1, 2, 3)) / 2,
+            rtol=1e-3,
+        )
+
+
+# Polynomials --------------------
+
+
+@pytest.mark.parametrize("gain", [1.0, 0.5, 5.0])
+@pytest.mark.parametrize("degree", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("polynomial", ["chebyshev", "taylor", "piecewise"])
+def test_activation_is_the_polynomial(polynomial, degree, gain):
+    layer = ChebyshevCRBM(1, 1, polynomial=polynomial, degree=degree, gain=gain)
+    z = np.linspace(-1, 1, 401).astype("float32")
+    made = array(layer.activation(keras.ops.convert_to_tensor(z)))
+    approximation = getattr(polynomials, polynomial)("sigmoid", degree, gain)
+    assert layer.approximation == approximation
+    wanted = np.clip(approximation(gain * z.astype(float)), 0, 1)
+    np.testing.assert_allclose(made, wanted, atol=1e-5)
+    assert made.min() >= 0 and made.max() <= 1
+    missed = np.abs(made - special.expit(gain * z.astype(float)))
+    assert missed.max() <= approximation.error + 1e-5
+    if gain == 1:
+        # 1 and 2 are one straight line, or two that are nearly one.
+        assert missed.max() < (0.02 if degree < 3 else 4.1e-3)
+
+
+@pytest.mark.parametrize("degree", [1, 3, 5, 7])
+def test_the_published_polynomial(degree):
+    layer = ChebyshevCRBM(1, 1, polynomial="published", degree=degree)
+    z = np.linspace(-1, 1, 401).astype("float32")
+    made = array(layer.activation(keras.ops.convert_to_tensor(z)))
+    # Flat steps from 0 to 1; degree 7 as printed.
+    numerators = {
+        1: [1, 1],
+        3: [2, 3, 0, -1],
+        5: [8, 15, 0, -10, 0, 3],
+        7: [16, 35, 0, -35, 0, 21, 0, -5],
+    }[degree]
+    wanted = sum(a * z.astype(float) ** p for p, a in enumerate(numerators))
+    wanted /= 2 * numerators[0]
+    np.testing.assert_allclose(made, np.clip(wanted, 0, 1), atol=1e-6)
+    if degree == 7:
+        plain = special.expit(z.astype(float))
+        assert np.abs(made - plain).max() == pytest.approx(0.322, abs=1e-3)
+        assert np.abs(made - special.expit(5 * z.astype(float))).max() < 0.021
+
+
+def test_exact_activation_and_degree_seven():
+    z = np.linspace(-1, 1, 401).astype("float32")
+    for gain in (1.0, 4.0):
+        layer = ChebyshevCRBM(1, 1, polynomial="exact", gain=gain)
+        assert layer.approximation is None
+        np.testing.assert_allclose(
+            array(layer.activation(keras.ops.convert_to_tensor(z))),
+            special.expit(gain * z.astype(float)),
+            atol=1e-6,
+        )
+    made = ChebyshevCRBM(1, 1).activation(keras.ops.convert_to_tensor(z))
+    wanted = special.expit(z.astype(float))
+    # 1.3e-7, and as much for rounding in single precision.
+    assert np.abs(array(made) - wanted).max() < 2.6e-7
+
+
+def test_polynomials_that_leave_the_unit_interval_are_clipped():
+    layer = ChebyshevCRBM(1, 1, polynomial="taylor", degree=3, gain=20.0)
+    z = np.linspace(-1, 1, 101).astype("float32")
+    made = array(layer.activation(keras.ops.convert_to_tensor(z)))
+    assert made.min() == 0 and made.max() == 1
+
+
+# X --------------------
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e4])
+@pytest.mark.parametrize("normalization", ["local", "batch", "constant"])
+def test_normalised_responses_lie_in_the_unit_interval(normalization, size):
+    layer = built(7, normalization=normalization, scale=3.0, size=size)
+    x = layer.preactivation(images(4))
+    made = array(layer.normalised(x))
+    assert np.abs(made).max() <= 1
+    x = array(x).astype(float)
+    wanted = np.clip(x / denominator(layer, x), -1, 1)
+    np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=1e-7)
+    if normalization == "batch":
+        assert np.abs(made).max() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("kwargs", [
+    {}, {"size": 1}, {"size": 3, "a": 0.3}, {"size": 9, "q": 0.1, "beta": 0.4},
+])  # fmt: skip
+def test_local_denominator_is_that_of_the_keras_layer(kwargs):
+    layer = ChebyshevCRBM(6, 1, **kwargs)
+    x = np.random.default_rng(0).normal(0, 3, (2, 3, 3, 6)).astype("float32")
+    np.testing.assert_array_equal(
+        array(layer.normalised(keras.ops.convert_to_tensor(x))),
+        array(LocalResponseNormalization(**kwargs)(x)),
+    )
+
+
+def test_zero_responses_stay_zero():
+    for normalization in ("local", "batch", "constant"):
+        layer = built(normalization=normalization, size=0.0)
+        assert not array(layer.normalised(layer.preactivation(images()))).any()
+        np.testing.assert_allclose(array(layer(images())), 0.5, atol=1e-6)
+
+
+def test_default_scale_is_the_public_bound():
+    layer = built(bounds=(-1.0, 3.0), centre=0.5)
+    # A tenth of |2.5| sqrt(3 * 2 * 2).
+    assert layer.input_bound == pytest.approx(2.5 * 12**0.5 / 10)
+    assert layer.energy_scale == layer.input_bound
+    assert built(scale=2.0).energy_scale == 2.0
+    layer = built(patch_bound=1.5)
+    assert layer.input_bound == 1.5 and layer.constant == 0.5
+    assert layer.moment_bound == pytest.approx((1.5**2 + 0.5**2) ** 0.5)
+    assert layer.learning["scale"] == 1.5
+    # Order 4 reads the variance through the constant entry.
+    assert built(patch_bound=1.5, moment_order=4).constant == 1.5
+
+
+def test_learning_takes_powers_of_the_gain_into_the_coefficients():
+    layer = built(gain=3.0, moment_order=4)
+    made = layer.learning["coefficients"]
+    z = np.linspace(-1, 1, 50)
+    wanted = polynomials.chebyshev("sigmoid", 3, 3.0)(3 * z)
+    np.testing.assert_allclose(
+        np.polynomial.polynomial.polyval(z, made), wanted, atol=1e-12
+    )
+    assert len(built().learning["coefficients"]) == 2
+
+
+# Contrastive divergence --------------------
+
+
+@pytest.mark.parametrize("conditions", [0, 2])
+@pytest.mark.parametrize("visible", ["binary", "gaussian"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_chain_is_gibbs_sampling(steps, visible, conditions):
+    layer = built(visible=visible, conditions=conditions, size=0.5)
+    inputs = inputs_of(layer)
+    made = array(layer.chain(inputs, steps, keras.random.SeedGenerator(4)))
+    assert made.shape == (2, *SHAPE)
+    seed, v = keras.random.SeedGenerator(4), inputs
+    for _ in range(steps):
+        p = array(layer(v))
+        drawn = array(keras.random.uniform(p.shape, seed=seed)) < p
+        mean = layer.visible_mean(drawn, inputs[1] if conditions else None)
+        v = [mean, inputs[1]] if conditions else mean
+    np.testing.assert_allclose(made, array(mean), atol=1e-5)
+    if visible == "binary":
+        assert made.min() > 0 and made.max() < 1
+    with pytest.raises(ValueError, match="`steps` must be a positive integer"):
+        layer.chain(inputs, 0, seed)
+
+
+def test_hidden_states_are_drawn_with_their_probabilities():
+    # 20,000 units of probability 0.2: 5 standard deviations, 6e-7 false
+    # alarms.
+    layer = ChebyshevCRBM(
+        1, 1, visible="gaussian", polynomial="exact", normalization="constant",
+        scale=1.0, gain=np.log(4.0),
+    )  # fmt: skip
+    layer.build((None, 200, 100, 1))
+    layer.set_weights([np.ones((1, 1, 1, 1)), np.zeros(1), np.zeros(1)])
+    start = np.full((1, 200, 100, 1), -1.0, "float32")
+    made = layer.chain(start, 1, keras.random.SeedGenerator(0))
+    # The visible units show the states.
+    assert set(np.unique(array(made))) == {0.0, 1.0}
+    assert abs(array(made).mean() - 0.2) < 5 * (0.2 * 0.8 / 20_000) ** 0.5
+
+
+# Published noise --------------------
+
+
+def published(**kwargs):
+    return built(**{"trainable": True, "size": 0.5, **kwargs})
+
+
+def noise_for(layer, scale=0.05, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.normal(0, scale, shape)
+        for name, shape in layer.noise_shapes.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "kwargs, powers",
+    [
+        ({"gain": 2.0}, 7),
+        ({"polynomial": "taylor", "degree": 2}, 2),
+        ({"polynomial": "published", "degree": 5}, 5),
+        ({"polynomial": "piecewise", "degree": 4}, 1),
+    ],
+)
+def test_noise_shifts_the_coefficients_while_training(kwargs, powers):
+    layer = published(**kwargs)
+    assert layer.noise_shapes == {"coefficient_noise": (powers + 1, 3)}
+    x = images()
+    clean = array(layer(x))
+    twin = published(unprotected=True, **kwargs)
+    twin.set_weights(layer.get_weights())
+    np.testing.assert_array_equal(array(twin(x, training=True)), clean)
+    assert layer.is_published and not layer.is_perturbed
+    with pytest.raises(ValueError, match="use the records unprotected"):
+        layer(x, training=True)
+    noise = noise_for(layer)
+    layer.fix_noise(**noise)
+    assert layer.is_perturbed and not layer.objective_in_use
+    np.testing.assert_array_equal(array(layer(x)), clean)
+    assert not layer.objective_in_use
+    z = array(layer.normalised(layer.preactivation(x))).astype(float)
+    shift = sum(
+        noise["coefficient_noise"][power] * z**power
+        for power in range(powers + 1)
+    )
+    wanted = np.clip(clean + shift, 0, 1)
+    assert np.abs(shift).max() > 1e-2
+    for _ in range(2):
+        made = array(layer(x, training=True))
+        np.testing.assert_allclose(made, wanted, atol=1e-5)
+    assert layer.objective_in_use
+    # In the energy too.
+    pre = array(layer.preactivation(x)).astype(float)
+    clean, noisy = (array(layer.energy(x, training=t)) for t in (False, True))
+    np.testing.assert_allclose(
+        clean - noisy,
+        np.sum(pre * (wanted - array(layer(x))), axis=(1, 2, 3)),
+        atol=1e-3,
+    )
+
+
+def test_a_resting_layer_is_used_as_it_is():
+    layer = published()
+    x = images()
+    clean = array(layer(x))
+    layer.fix_noise(**noise_for(layer))
+    layer.trainable = False
+    np.testing.assert_array_equal(array(layer(x, training=True)), clean)
+    assert layer.is_published and not layer.objective_in_use
+    layer.trainable = True
+    assert np.abs(array(layer(x, training=True)) - clean).max() > 1e-3
+
+
+def test_noisy_probabilities_are_clipped():
+    layer = published()
+    layer.fix_noise(**noise_for(layer, scale=100.0))
+    made = array(layer(images(), training=True))
+    assert made.min() == 0 and made.max() == 1
+
+
+def test_noise_is_drawn_once_or_at_every_step():
+    x = images()
+    for noise in ("once", "per_step"):
+        layer = published(noise=noise)
+        scale = {"coefficient_noise": np.full((8, 3), 0.01, "float32")}
+        layer.fix_noise(**scale)
+        clean = array(layer(x))
+        np.testing.assert_array_equal(array(layer(x)), clean)
+        first, second = (array(layer(x, training=True)) for _ in range(2))
+        # False alarm below 1e-5: 24 draws of 24 bits each.
+        assert np.abs(first - clean).max() > 1e-6
+        assert np.array_equal(first, second) == (noise == "once")
+
+
+def test_per_step_noise_keeps_scales_and_the_other_a_draw():
+    drawn = []
+
+    def laplace(scale, shape):
+        drawn.append((scale, shape))
+        return np.full(shape, 7.0)
+
+    made = published(noise="per_step").noise_of(0.5, (8, 3), laplace)
+    np.testing.assert_array_equal(made, np.full((8, 3), 0.5))
+    assert not drawn
+    made = published().noise_of(0.5, (8, 3), laplace)
+    np.testing.assert_array_equal(made, np.full((8, 3), 7.0))
+    assert drawn == [(0.5, (8, 3))] and made.dtype == np.float32
+
+
+@pytest.fixture
+def fixed_seed(monkeypatch):
+    # The layer takes its seed from the operating system.
+    monkeypatch.setattr(
+        "keras_fm.parts.hidden_state.secrets.randbits", lambda bits: 20170
+    )
+
+
+def test_per_step_draws_have_the_given_scales(fixed_seed):
+    # Fixed seed. False alarm 1e-3 for each of the two coefficients; 2/3 and
+    # 3/2 of the scales are rejected.
+    filters, steps = 400, 5
+    layer = ChebyshevCRBM(
+        filters, 1, degree=1, normalization="constant", scale=1.0,
+        noise="per_step", trainable=True,
+    )  # fmt: skip
+    layer.build((None, 3, 1, 1))
+    kernel = np.ones((1, 1, 1, filters))
+    layer.set_weights([kernel, np.zeros(filters), np.zeros(1)])
+    scales = np.geomspace(1e-3, 1e-2, 2 * filters).reshape(2, filters)
+    layer.fix_noise(coefficient_noise=scales)
+    # X is 0, 1 and -1 at the three positions: value and slope of the noise.
+    x = np.array([0.0, 1.0, -1.0], "float32").reshape(1, 3, 1, 1)
+    clean = array(layer(x))
+    shifts = np.stack(
+        [array(layer(x, training=True)) - clean for _ in range(steps)]
+    )[:, 0, :, 0].astype(float)
+    standard = np.stack([shifts[:, 0], (shifts[:, 1] - shifts[:, 2]) / 2])
+    standard /= scales[:, None]
+    for coefficient in standard:
+        found = coefficient.ravel()
+        assert stats.kstest(found, "laplace").pvalue > 1e-3
+        for wrong in (2 / 3, 3 / 2):
+            cdf = stats.laplace(scale=wrong).cdf
+            assert stats.kstest(found, cdf).pvalue < 1e-6
+    # Steps and coefficients are independent: |r| < 5 / sqrt(400), false
+    # alarm 6e-7 for each of the 45 pairs.
+    correlation = np.corrcoef(standard.reshape(2 * steps, filters))
+    assert np.abs(correlation - np.eye(2 * steps)).max() < 0.25
+
+
+@pytest.mark.parametrize("noise", ["once", "per_step"])
+def test_noise_is_checked_and_fixed_once(noise):
+    layer = published(noise=noise)
+    for wrong in (
+        {},
+        {"coefficient_noise": np.zeros((7, 3))},
+        {"coefficient_noise": np.zeros((3, 8))},
+        {"linear_noise": np.zeros((8, 3))},
+    ):
+        with pytest.raises(ValueError, match="Noise must have shapes"):
+            layer.fix_noise(**wrong)
+        assert not layer.is_perturbed
+    layer.fix_noise(**noise_for(layer))
+    before = [array(v) for v in layer._hidden.variables.values()]
+    with pytest.raises(ValueError, match="is perturbed already"):
+        layer.fix_noise(**noise_for(layer, seed=1))
+    for a, b in zip(before, layer._hidden.variables.values(), strict=True):
+        np.testing.assert_array_equal(a, array(b))
+    released = built()
+    released.mark_released("{}")
+    with pytest.raises(ValueError, match="is perturbed already"):
+        released.fix_noise(**noise_for(released))
+
+
+@pytest.mark.parametrize("noise", ["once", "per_step"])
+def test_noise_reaches_no_file_config_or_repr(noise, tmp_path):
+    import h5py
+
+    layer = published(noise=noise)
+    model = keras.Sequential([keras.Input(SHAPE), layer])
+    before = model.count_params(), len(layer.weights)
+    given = noise_for(layer)
+    layer.fix_noise(**given)
+    assert (model.count_params(), len(layer.weights)) == before
+    model(images(), training=True)
+    secret = np.concatenate(
+        [array(v).ravel() for v in layer._hidden.variables.values()]
+        + [v.ravel().astype("float32") for v in given.values()]
+    )
+    assert secret.size > 40
+    shown = np.concatenate([w.ravel() for w in model.get_weights()])
+    assert not np.isin(secret, shown).any()
+    model.save(tmp_path / "m.keras")
+    model.save_weights(tmp_path / "m.weights.h5")
+    with zipfile.ZipFile(tmp_path / "m.keras") as archive:
+        archive.extractall(tmp_path / "m")
+    stored = []
+    for path in (tmp_path / "m.weights.h5", *(tmp_path / "m").glob("*.h5")):
+        with h5py.File(path) as file:
+            file.visititems(
+                lambda _, v: (
+                    stored.append(np.ravel(v))
+                    if isinstance(v, h5py.Dataset)
+                    else None
+                )
+            )
+    assert len(stored) == 2 * 3
+    assert not np.isin(secret, np.concatenate(stored)).any()
+    texts = [
+        (tmp_path / "m" / "config.json").read_text(),
+        str(layer.get_config()),
+        repr(layer),
+        repr(vars(layer)),
+        repr(layer._hidden.variables),
+    ]
+    for value in secret[secret % 1 != 0]:
+        for text in texts:
+            assert f"{value:.4g}" not in text and repr(value) not in text
+    for other in (
+        keras.saving.load_model(tmp_path / "m.keras"),
+        keras.models.clone_model(model),
+    ):
+        assert not other.layers[0].is_perturbed
+        check_refuses(other, images())
+
+
+@pytest.mark.parametrize("sensitivity", ["paper", "code"])
+@pytest.mark.parametrize("polynomial", ["chebyshev", "published", "piecewise"])
+def test_claimed_sensitivity(polynomial, sensitivity):
+    layer = built(
+        polynomial=polynomial, sensitivity=sensitivity, bounds=(-1.0, 2.0),
+        centre=0.5, normalization="constant", strides=2,
+    )  # fmt: skip
+    full = layer.claimed_sensitivity("replace_one")
+    assert layer.claimed_sensitivity("add_remove") == full / 2
+    # 3 x 2 positions, patches of 12 entries, |v - centre| <= 1.5, |v| <= 2.
+    if sensitivity == "code":
+        assert full == 2 * (6 + 40 * 2.0)
+        return
+    made = layer.approximation
+    if polynomial == "piecewise":
+        # A line through every pair of points of a piece.
+        z = np.linspace(-1, 1, 7001)
+        slopes = np.diff(made(z)) / np.diff(z)
+        size = np.abs(slopes).max() + np.abs(made(z[1:]) - slopes * z[1:]).max()
+        tolerance = 1e-2
+    else:
+        size, tolerance = np.abs(made.coefficients).sum(), 1e-9
+    assert full == pytest.approx(2 * (6 * 19 * size + 40 * 2.0), rel=tolerance)
+
+
+def test_claimed_sensitivity_of_the_polynomial_that_is_perturbed():
+    # The noise is on coefficients of X: the gain is part of them.
+    steep, plain = built(gain=4.0), built()
+    z = np.linspace(-1, 1, 50)
+    made = polynomials.chebyshev("sigmoid", 7, 4.0)
+    powers = [c * 4.0**p for p, c in enumerate(made.coefficients)]
+    np.testing.assert_allclose(
+        np.polynomial.polynomial.polyval(z, powers), made(4 * z), atol=1e-9
+    )
+    full = steep.claimed_sensitivity("replace_one")
+    assert full == pytest.approx(2 * (20 * 13 * np.abs(powers).sum() + 40))
+    assert full > plain.claimed_sensitivity("replace_one")
+    with pytest.raises(ValueError, match="no coefficients to perturb"):
+        built(polynomial="exact").claimed_sensitivity("replace_one")
+
+
+def test_what_the_claim_says():
+    assert "fixed" in built().claim_reads
+    assert "at every step" in built(noise="per_step").claim_reads
+    assert built().claim_reason.startswith("none. The ")
+
+
+# Patches --------------------
+
+
+def patches_by_loops(layer, v, strides):
+    """In the kernel's order, with what lies outside equal to the centre."""
+    (height, width, channels), (kh, kw) = layer.record_shape, layer.kernel_size
+    top, rows = margin(height, kh, strides[0], layer.padding)
+    left, columns = margin(width, kw, strides[1], layer.padding)
+    made = np.zeros((len(v), rows * columns, kh * kw * channels))
+    for n, i, j, a, b, c in np.ndindex(len(v), rows, columns, kh, kw, channels):
+        y, x = i * strides[0] + a - top, j * strides[1] + b - left
+        if 0 <= y < height and 0 <= x < width:
+            entry = (a * kw + b) * channels + c
+            made[n, i * columns + j, entry] = v[n, y, x, c] - layer.centre
+    return made
+
+
+def gathered(layer, v, **kwargs):
+    return np.concatenate(list(layer.patches(v, **kwargs)))
+
+
+@pytest.mark.parametrize("moment_strides", [None, 1, (2, 3)])
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_patches_equal_loops(geometry, moment_strides):
+    layer = built(
+        patch_bound=1e3, centre=0.25, moment_strides=moment_strides, **geometry
+    )
+    v = images(3)
+    made = gathered(layer, v)
+    strides = layer.moment_strides or layer.strides
+    wanted = patches_by_loops(layer, v, strides)
+    assert made.shape == (3, wanted.shape[1], layer.patch_size + 1)
+    np.testing.assert_allclose(made[..., :-1], wanted, rtol=2e-6)
+    np.testing.assert_allclose(made[..., -1], layer.constant, rtol=1e-6)
+    if strides == layer.strides:
+        kernel, bias, _ = layer.get_weights()
+        x = array(layer.preactivation(v)) - bias
+        found = made[..., :-1] @ kernel.reshape(-1, 3)
+        np.testing.assert_allclose(found.reshape(x.shape), x, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint8"])
+@pytest.mark.parametrize("size", [1.0, 100.0])
+def test_long_patches_are_scaled_back(size, dtype):
+    layer = built(patch_bound=1.3, centre=0.5, shape=(9, 8, 4))
+    v = (size * images(5, (9, 8, 4), seed=3)).astype(dtype)
+    made = gathered(layer, v).astype(np.float64)
+    wanted = patches_by_loops(layer, v.astype("float64"), (1, 1))
+    norms = np.linalg.norm(wanted, axis=-1, keepdims=True)
+    assert norms.max() > 1.3
+    wanted *= np.minimum(1, 1.3 / np.maximum(norms, 1e-9))
+    np.testing.assert_allclose(made[..., :-1], wanted, rtol=1e-5, atol=1e-6)
+    assert np.linalg.norm(made[..., :-1], axis=-1).max() <= layer.input_bound
+    assert np.linalg.norm(made, axis=-1).max() <= layer.moment_bound
+    assert np.unique(made[..., -1]).size == 1
+    np.testing.assert_allclose(made[..., -1], 1.3 / 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("conditions", [0, 3])
+@pytest.mark.parametrize("geometry", GEOMETRIES[::4])
+def test_clip_makes_responses_those_of_the_released_patches(
+    geometry, conditions
+):
+    layer = built(
+        patch_bound=0.5, centre=0.25, clip=True, conditions=conditions,
+        **geometry,
+    )  # fmt: skip
+    plain = built(centre=0.25, conditions=conditions, **geometry)
+    inputs = inputs_of(layer)
+    v = inputs[0] if conditions else inputs
+    kernel, bias = layer.get_weights()[:2]
+    wanted = gathered(layer, v)[..., :-1] @ kernel.reshape(-1, 3) + bias
+    made = array(layer.preactivation(inputs))
+    if conditions:
+        dynamic = inputs[1] @ layer.get_weights()[3]
+        wanted = wanted + dynamic[:, None, :]
+    np.testing.assert_allclose(made, wanted.reshape(made.shape), atol=1e-4)
+    # Short patches are left as they are, and zero ones too.
+    given = [v * 0 + 0.26, *inputs[1:]] if conditions else v * 0 + 0.26
+    np.testing.assert_allclose(
+        array(layer.preactivation(given)),
+        array(plain.preactivation(given)),
+        atol=1e-5,
+    )
+    assert np.abs(array(plain.preactivation(inputs)) - made).max() > 1e-2
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_clip_holds_large_and_zero_records(policy):
+    layer = built(patch_bound=1.0, clip=True, dtype=policy, size=0.5)
+    # The largest response: the filter's length, and the bias.
+    kernel, bias = layer.get_weights()[:2]
+    most = np.linalg.norm(kernel.reshape(-1, 3), axis=0) + np.abs(bias)
+    for size in (0.0, 1.0, 1000.0):
+        x = layer.preactivation(size * images())
+        x = array(keras.ops.cast(x, "float32"))
+        assert np.all(np.isfinite(x)) and np.all(np.abs(x) <= most * 1.02)
+    model = keras.Sequential(
+        [
+            keras.Input(SHAPE),
+            keras.layers.Rescaling(0.0),
+            built(
+                patch_bound=1.0,
+                clip=True,
+                trainable=True,
+                dtype=policy,
+                unprotected=True,
+            ),
+        ]
+    )
+    model.compile("sgd", "mse", run_eagerly=BACKEND == "tensorflow")
+    model.fit(images(), np.zeros((2, 5, 4, 3)), verbose=0)
+    assert all(np.all(np.isfinite(w)) for w in model.get_weights())
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_norms_hold_for_many_entries_and_any_size():
+    layer = built(1, 5, (6, 6, 70), patch_bound=0.7)
+    rng = np.random.default_rng(0)
+    for size in (1.0, 1e10, 1e25, 1e-30):
+        v = size * rng.normal(size=(4, 6, 6, 70))
+        made = gathered(layer, v).astype(np.float64)
+        assert np.all(np.isfinite(made))
+        assert np.linalg.norm(made[..., :-1], axis=-1).max() <= 0.7
+        assert np.linalg.norm(made, axis=-1).max() <= layer.moment_bound
+
+
+@pytest.mark.parametrize("moment_strides", [None, 1])
+def test_chunks_of_patches(monkeypatch, moment_strides):
+    module = "keras_fm.papers.pcdbn.chebyshev_crbm._CHUNK"
+    layer = built(strides=2, moment_strides=moment_strides)
+    v = images(7)
+    positions = 6 if moment_strides is None else 20
+    monkeypatch.setattr(module, 3 * positions * 13)
+    parts = list(layer.patches(v))
+    # No more numbers at once than were allowed.
+    assert [len(part) for part in parts] == [3, 3, 1]
+    whole = list(layer.patches(v, chunks=False))
+    assert [len(part) for part in whole] == [7]
+    np.testing.assert_array_equal(np.concatenate(parts), whole[0])
+    monkeypatch.setattr(module, 1)
+    assert [len(part) for part in layer.patches(v)] == [1] * 7
+    assert not list(layer.patches(v[:0]))
+
+
+def test_set_filters_takes_the_order_of_patches():
+    layer = built()
+    rng = np.random.default_rng(0)
+    kernel, bias = rng.normal(size=(12, 3)), rng.normal(size=3)
+    layer.visible_bias.assign(np.ones(layer.visible_bias.shape))
+    layer.set_filters(kernel, bias)
+    # What a fit without noise may have left there.
+    assert not array(layer.visible_bias).any()
+    v = images()
+    wanted = patches_by_loops(layer, v, (1, 1)) @ kernel + bias
+    made = array(layer.preactivation(v))
+    np.testing.assert_allclose(made, wanted.reshape(made.shape), atol=1e-4)
+    for wrong in (kernel.T, kernel[:-1], kernel.reshape(3, 2, 2, 3)):
+        with pytest.raises(ValueError, match=r"must have shape \(12, 3\)"):
+            layer.set_filters(wrong, bias)
+
+
+@pytest.mark.parametrize(
+    "kwargs, match",
+    [
+        ({"conditions": 2}, "'crbm' has dynamic biases.*`conditions` at 0"),
+        ({"normalization": "batch"}, "'crbm' divides by the largest response"),
+        (
+            {"moment_order": 4, "kernel_size": 5, "shape": (9, 9, 8)},
+            "order-4 moments of patches with 201 entries are 70.* numbers",
+        ),
+        ({"filters": 25}, "12 entries has at most 24 filters.*filters=25"),
+    ],
+)
+def test_what_no_release_can_teach(kwargs, match):
+    with pytest.raises(ValueError, match=match):
+        built(name="crbm", **kwargs).check_proven()
+
+
+def test_what_a_release_can_teach():
+    built(24).check_proven()
+    built(normalization="constant", moment_order=4).check_proven()
+    built(3, 5, (9, 9, 64)).check_proven()
+
+
+# Weights --------------------
+
+
+def test_weights_and_which_of_them_train():
+    layer = built(conditions=2)
+    assert [w.shape for w in layer.weights] == [
+        (3, 2, 2, 3), (3,), (2,), (2, 3), (2, 2),
+    ]  # fmt: skip
+    assert not layer.trainable_weights and not layer.is_published
+    layer = built(conditions=2, trainable=True)
+    assert len(layer.trainable_weights) == 3 and layer.is_published
+    layer.set_pretraining(True)
+    assert len(layer.trainable_weights) == 5
+    layer.set_pretraining(False)
+    assert len(layer.trainable_weights) == 3
+    layer = built(trainable=True)
+    layer.set_pretraining(True)
+    assert len(layer.trainable_weights) == 3
+
+
+def test_a_ledger_goes_with_the_layer(tmp_path):
+    layer = ChebyshevCRBM(3, 2)
+    model = keras.Sequential([keras.Input(SHAPE), layer])
+    layer.mark_released('{"entries": []}')
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras").layers[0]
+    assert loaded.is_released and loaded.ledger_json == '{"entries": []}'
+
+
+# A Keras layer --------------------
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {},
+        {"strides": (2, 2), "padding": "valid", "trainable": True},
+        {"polynomial": "exact", "normalization": "batch"},
+        {"polynomial": "piecewise", "degree": 5, "strides": (1, 2)},
+        {
+            "polynomial": "published",
+            "normalization": "constant",
+            "scale": 2,
+            "noise": "per_step",
+            "sensitivity": "code",
+            "visible": "gaussian",
+            "trainable": True,
+        },
+        {
+            "polynomial": "taylor",
+            "degree": 3,
+            "gain": np.float32(2),
+            "bounds": [-1, 1],
+            "moment_order": 4,
+            "patch_bound": np.float64(3),
+            "clip": True,
+            "standardize": False,
+            "sparsity": 0,
+            "moment_strides": [2, 1],
+            "centre": -0.5,
+            "size": 3,
+            "q": 1,
+            "a": 0.1,
+            "beta": 0.5,
+        },
+    ],
+)
+def test_it_is_a_keras_citizen(kwargs, tmp_path):
+    def make(**more):
+        return ChebyshevCRBM(4, (3, 2), **kwargs, **more)
+
+    fit = bool(kwargs.get("trainable"))
+    check_layer(make, images(3), trainable_fit=fit, private=True)
+    check_saved(make(), images(3), tmp_path / "m.keras")
+    layer = make()
+    assert layer.compute_output_shape((None, None, 4, 2)) == (
+        None, None, *layer.compute_output_shape((7, 9, 4, 2))[2:],
+    )  # fmt: skip
+    loaded = keras.saving.deserialize_keras_object(
+        keras.saving.serialize_keras_object(layer)
+    )
+    assert loaded.get_config() == layer.get_config()
+    assert loaded.trainable == bool(kwargs.get("trainable"))
+    # Every argument that was given is in the config.
+    config = layer.get_config()
+    for name, value in kwargs.items():
+        assert np.array_equal(config[name], value)
+
+
+@pytest.mark.parametrize("fit", [False, True])
+def test_it_does_not_train_unprotected(fit, tmp_path):
+    def make(**more):
+        return ChebyshevCRBM(4, 2, trainable=fit, **more)
+
+    check_promise(make, images(3), tmp_path, trainable_fit=fit)
+
+
+def test_a_release_lasts_as_long_as_its_weights(tmp_path):
+    check_pretrained(lambda **k: ChebyshevCRBM(4, 2, **k), images(3), tmp_path)
+
+
+def test_config_has_every_argument():
+    import inspect
+
+    names = set(inspect.signature(ChebyshevCRBM.__init__).parameters)
+    config = ChebyshevCRBM(2, 3).get_config()
+    assert names - {"self", "kwargs"} <= set(config)
+
+
+def with_conditions(**kwargs):
+    image, given = keras.Input(SHAPE), keras.Input((3,))
+    maps = ChebyshevCRBM(4, 2, conditions=3, name="crbm", **kwargs)(
+        [image, given]
+    )
+    pooled = keras.layers.MaxPooling2D(2)(maps)
+    return keras.Model([image, given], keras.layers.Flatten()(pooled))
+
+
+def test_a_functional_model_with_conditions(tmp_path):
+    model = with_conditions(trainable=True, unprotected=True)
+    x = [images(8), np.random.default_rng(0).normal(size=(8, 3))]
+    x[1] = x[1].astype("float32")
+    layer = model.get_layer("crbm")
+    assert layer.compute_output_shape([(None, *SHAPE), (None, 3)]) == (
+        None, 5, 4, 4,
+    )  # fmt: skip
+    assert model.output_shape == (None, 16)
+    model.compile("adam", "mse")
+    model.fit(x, np.zeros((8, 16)), epochs=2, verbose=0)
+    assert np.abs(array(layer.condition_kernel)).max() > 0
+    assert not array(layer.visible_condition_kernel).any()
+    wanted = model.predict(x, verbose=0)
+    moved = model.predict([x[0], x[1] + 1], verbose=0)
+    assert np.abs(moved - wanted).max() > 1e-5
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), wanted)
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    np.testing.assert_array_equal(clone.predict(x, verbose=0), wanted)
+    lines = []
+    model.summary(print_fn=lambda line, **_: lines.append(line))
+    assert "ChebyshevCRBM" in "".join(lines)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("polynomial", ["chebyshev", "piecewise", "exact"])
+def test_half_precision(policy, polynomial):
+    layer = built(
+        polynomial=polynomial, conditions=2, dtype=policy, trainable=True,
+        size=0.5,
+    )  # fmt: skip
+    full = built(polynomial=polynomial, conditions=2, size=0.5)
+    inputs = inputs_of(layer)
+    layer.fix_noise(**noise_for(layer))
+    wanted = keras.DTypePolicy(policy).compute_dtype
+    atol = {"float32": 1e-6, "float16": 1e-2, "bfloat16": 5e-2}[wanted]
+    for made, other in (
+        (layer(inputs), full(inputs)),
+        (layer.reconstruct(inputs), full.reconstruct(inputs)),
+    ):
+        assert keras.backend.standardize_dtype(made.dtype) == wanted
+        np.testing.assert_allclose(
+            array(keras.ops.cast(made, "float32")), array(other), atol=atol
+        )
+    noisy = array(keras.ops.cast(layer(inputs, training=True), "float32"))
+    assert np.all(np.isfinite(noisy))
+    energy = layer.energy(inputs)
+    assert keras.backend.standardize_dtype(energy.dtype) == "float32"
+    np.testing.assert_allclose(
+        array(energy), array(full.energy(inputs)), atol=100 * atol
+    )
+    end = layer.chain(inputs, 2, keras.random.SeedGenerator(0))
+    assert np.all(np.isfinite(array(keras.ops.cast(end, "float32"))))
+
+
+def test_whole_numbers_do_not_cut_weights():
+    layer = built(conditions=2, centre=0.5)
+    rng = np.random.default_rng(0)
+    v = rng.integers(0, 2, (2, *SHAPE), dtype="uint8")
+    conditions = rng.integers(0, 5, (2, 2), dtype="int32")
+    whole, floats = (
+        [v, conditions],
+        [v.astype("float32"), conditions.astype("float32")],
+    )
+    for method in (layer, layer.reconstruct, layer.energy):
+        np.testing.assert_array_equal(
+            array(method(whole)), array(method(floats))
+        )
+    chains = (
+        layer.chain(given, 1, keras.random.SeedGenerator(0))
+        for given in (whole, floats)
+    )
+    np.testing.assert_array_equal(*(array(chain) for chain in chains))
+
+
+def test_compiled_training():
+    for noise in ("once", "per_step"):
+        layer = ChebyshevCRBM(3, 2, trainable=True, noise=noise)
+        model = keras.Sequential([keras.Input(SHAPE), layer])
+        layer.fix_noise(**noise_for(layer))
+        before = layer.get_weights()[0]
+        model.compile("sgd", "mse")
+        model.fit(images(4), np.zeros((4, 5, 4, 3)), verbose=0)
+        assert layer.objective_in_use
+        after = layer.get_weights()[0]
+        assert np.all(np.isfinite(after)) and np.any(after != before)
+        np.testing.assert_allclose(
+            model.predict(images(4), verbose=0), array(layer(images(4))), 1e-5
+        )
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="needs TensorFlow")
+def test_tf_data():
+    tf = pytest.importorskip("tensorflow")
+    model = with_conditions(trainable=True, unprotected=True)
+    x = (images(10), np.ones((10, 3), "float32"))
+    data = tf.data.Dataset.from_tensor_slices((x, np.zeros((10, 16)))).batch(4)
+    model.compile("sgd", "mse")
+    model.fit(data, verbose=0)
+    np.testing.assert_allclose(
+        model.predict(data, verbose=0), model.predict(list(x), verbose=0), 1e-5
+    )
+
+
+# Errors --------------------
+
+POSITIVE = ("scale", "patch_bound", "q", "a", "beta")
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("name", [*POSITIVE, "gain"])
+@pytest.mark.parametrize("value", [0, 0.0, -1.0, NAN, INF, True, "1", [1.0]])
+def test_positive_numbers(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must be a .*{name}="):
+        ChebyshevCRBM(2, 3, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["gain", "q", "a", "beta", "centre"])
+def test_numbers_that_must_be_given(name):
+    with pytest.raises(ValueError, match=f"`{name}` must be .*None"):
+        ChebyshevCRBM(2, 3, **{name: None})
+
+
+@pytest.mark.parametrize("name", ["centre", "sparsity"])
+@pytest.mark.parametrize("value", [NAN, INF, True, "0"])
+def test_finite_numbers(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must be a finite number"):
+        ChebyshevCRBM(2, 3, **{name: value})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["filters", "degree", "size", "moment_order", "conditions", "kernel_size",
+     "strides", "moment_strides"],
+)  # fmt: skip
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "3", NAN])
+def test_whole_numbers(name, value):
+    if name == "conditions" and value == 0:
+        return
+    given = {"filters": 2, "kernel_size": 3, name: value}
+    with pytest.raises(ValueError, match=f"`{name}`.* positive.integer.*"):
+        ChebyshevCRBM(**given)
+
+
+@pytest.mark.parametrize(
+    "kwargs, match",
+    [
+        ({"padding": "causal"}, "`padding` must be one of.*'causal'"),
+        ({"polynomial": "legendre"}, "`polynomial` must be one of"),
+        ({"normalization": "layer"}, "`normalization` must be one of"),
+        ({"visible": "real"}, "`visible` must be one of.*'real'"),
+        ({"noise": "always"}, "`noise` must be one of.*'always'"),
+        ({"sensitivity": "patch"}, "`sensitivity` must be one of.*'patch'"),
+        ({"moment_order": 3}, r"`moment_order` must be one of \(2, 4\).*3"),
+        ({"size": 4}, "`size` must be a positive odd integer.*size=4"),
+        ({"kernel_size": (3, 3, 3)}, "`kernel_size` must be an integer or a"),
+        ({"strides": (1,)}, "`strides` must be an integer or a pair"),
+        ({"polynomial": "published", "gain": 5.0}, "leave `gain` at 1.*5.0"),
+        ({"polynomial": "published", "degree": 4}, "`degree` must be odd"),
+        ({"degree": 31}, "`degree` must be an integer between 0 and 30"),
+        ({"gain": 1000.0}, "`gain` must be a number between 0.001 and 100"),
+        ({"scale": 1e31}, "`scale` must be a finite number greater than 0"),
+        ({"bounds": (1.0, 1.0)}, "lower bound must be below its upper"),
+        ({"bounds": (0.0, INF)}, "Bounds must be finite"),
+        ({"bounds": (NAN, 1.0)}, "Bounds must be finite"),
+    ],
+)
+def test_bad_arguments(kwargs, match):
+    with pytest.raises(ValueError, match=match):
+        ChebyshevCRBM(**{"filters": 2, "kernel_size": 3, **kwargs})
+
+
+@pytest.mark.parametrize(
+    "kwargs, shape, match",
+    [
+        ({}, (None, 5, 4), r"a known shape \(batch, height, width, channels\)"),
+        ({}, (None, None, 4, 2), "a known shape"),
+        ({"padding": "valid"}, (None, 5, 2, 1), "must not exceed the image"),
+        (
+            {"padding": "valid", "strides": 2},
+            (None, 2, 5, 1),
+            r"must not exceed.*kernel_size=\(3, 3\)",
+        ),
+        (
+            {"conditions": 3},
+            [(None, *SHAPE), (None, 4)],
+            r"Conditions must have shape \(batch, 3\).*\(None, 4\)",
+        ),
+        (
+            {"conditions": 3},
+            [(None, *SHAPE), (None, 3, 3)],
+            "Conditions must have shape",
+        ),
+    ],
+)
+def test_bad_inputs(kwargs, shape, match):
+    with pytest.raises(ValueError, match=match):
+        ChebyshevCRBM(2, 3, **kwargs).build(shape)

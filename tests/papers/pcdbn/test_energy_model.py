@@ -1,0 +1,460 @@
+"""EnergyModel: contrastive divergence by ordinary compile and fit."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
+from keras_fm.papers.pcdbn.energy_model import EnergyModel
+
+BACKEND = keras.backend.backend()
+SHAPE = (4, 3, 2)
+
+
+def array(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+def images(count=4, shape=SHAPE, seed=0):
+    return np.random.default_rng(seed).random((count, *shape)).astype("float32")
+
+
+def one_layer(
+    filters=2, kernel_size=2, shape=SHAPE, view=None, size=0.5, **kwargs
+):
+    """An EnergyModel of one RBM, with the biases of its visible units: the
+    non-private twin, unless `unprotected=False` is given."""
+    kwargs.setdefault("unprotected", True)
+    layer = ChebyshevCRBM(filters, kernel_size, trainable=True, **kwargs)
+    records = keras.Input(shape)
+    model = EnergyModel(
+        keras.Model(records, layer(records)), [layer], **(view or {})
+    )
+    rng = np.random.default_rng(7)
+    layer.set_weights(
+        [rng.normal(0, size, w.shape) for w in layer.get_weights()]
+    )
+    layer.set_pretraining(True)
+    return model, layer
+
+
+def two_layers(unprotected=True, **view):
+    kwargs = {"trainable": True, "unprotected": unprotected}
+    first = ChebyshevCRBM(3, 2, name="first", **kwargs)
+    second = ChebyshevCRBM(2, 2, name="second", **kwargs)
+    records = keras.Input(SHAPE)
+    pooled = keras.layers.MaxPooling2D(2, padding="same")(first(records))
+    whole = keras.Model(records, second(pooled))
+    return EnergyModel(whole, [first, second], **view), first, second
+
+
+def with_conditions(**view):
+    """The image, and its mean as the condition."""
+    layer = ChebyshevCRBM(3, 2, conditions=2, trainable=True, unprotected=True)
+    records = keras.Input(SHAPE)
+    given = keras.layers.GlobalAveragePooling2D()(records)
+    whole = keras.Model(records, layer([records, given]))
+    return EnergyModel(whole, [layer], **view), layer
+
+
+# The loss, by hand --------------------
+#
+# In float64, for "valid" padding and Z = 1: x stays within [-1, 1].
+
+PLAIN = {"padding": "valid", "normalization": "constant", "scale": 20.0}
+
+
+def windows(v):
+    found = np.lib.stride_tricks.sliding_window_view(v, (2, 2), axis=(1, 2))
+    return np.moveaxis(found, 3, -1)
+
+
+def responses(weights, v):
+    x = np.einsum("nijabc,abck->nijk", windows(v), weights[0])
+    return x + weights[1]
+
+
+def hidden(layer, weights, v):
+    coefficients = layer.approximation.coefficients
+    x = responses(weights, v) / layer.scale
+    return np.polynomial.polynomial.polyval(x, coefficients)
+
+
+def energies(layer, weights, v):
+    x = responses(weights, v)
+    total = -np.sum(x * hidden(layer, weights, v), axis=(1, 2, 3))
+    return total - np.sum(v * weights[2], axis=(1, 2, 3))
+
+
+def visible(weights, h):
+    z = np.zeros((len(h), *SHAPE)) + weights[2]
+    rows, columns = h.shape[1:3]
+    for a, b in np.ndindex(2, 2):
+        z[:, a : a + rows, b : b + columns] += np.einsum(
+            "nijk,ck->nijc", h, weights[0][a, b]
+        )
+    return 1 / (1 + np.exp(-z))
+
+
+def slopes(loss, weights, step=1e-5):
+    """Central differences of a loss by every weight."""
+    found = []
+    for index, weight in enumerate(weights):
+        slope = np.zeros(weight.shape)
+        for entry in np.ndindex(*weight.shape):
+            ends = []
+            for sign in (-1, 1):
+                moved = [w.copy() for w in weights]
+                moved[index][entry] += sign * step
+                ends.append(loss(moved))
+            slope[entry] = (ends[1] - ends[0]) / (2 * step)
+        found.append(slope)
+    return found
+
+
+def descent(model, x):
+    """What one step of SGD takes off the weights, and the logs."""
+    layer = model.stack[-1]
+    before = layer.get_weights()
+    model.compile(keras.optimizers.SGD(1.0))
+    # Every record has its own draws.
+    logs = model.fit(x, batch_size=len(x), shuffle=False, verbose=0).history
+    found = [a - b for a, b in zip(before, layer.get_weights(), strict=True)]
+    return found, {name: values[0] for name, values in logs.items()}
+
+
+def test_the_end_of_the_chain_is_held_constant():
+    model, layer = one_layer(view={"seed": 3}, degree=3, **PLAIN)
+    x = images()
+    v, weights = x.astype(float), [w.astype(float) for w in layer.get_weights()]
+    end = array(layer.chain(x, 1, keras.random.SeedGenerator(3))).astype(float)
+    p = array(layer(x))
+    drawn = keras.random.uniform(p.shape, seed=keras.random.SeedGenerator(3))
+    states = (array(drawn) < p).astype(float)
+    np.testing.assert_allclose(end, visible(weights, states), atol=1e-5)
+
+    def loss(weights, end=end):
+        change = energies(layer, weights, v) - energies(layer, weights, end)
+        return change.mean()
+
+    wanted = slopes(loss, weights)
+    taken, logs = descent(model, x)
+    assert logs["loss"] == pytest.approx(loss(weights), rel=1e-4)
+    for made, slope in zip(taken, wanted, strict=True):
+        np.testing.assert_allclose(made, slope, atol=1e-4)
+    # It would be another one if v' moved with the weights.
+    moving = slopes(lambda w: loss(w, visible(w, states)), weights)
+    for index in (0, 2):  # The states are given: no bias of theirs.
+        assert np.abs(wanted[index] - moving[index]).max() > 1e-2
+
+
+def test_the_absolute_contrast_holds_nothing_constant():
+    model, layer = one_layer(view={"contrast": "absolute"}, degree=3, **PLAIN)
+    x = images()
+    v, weights = x.astype(float), [w.astype(float) for w in layer.get_weights()]
+
+    def loss(weights, end=None):
+        p = hidden(layer, weights, v)
+        end = visible(weights, p) if end is None else end
+        drift = hidden(layer, weights, end) - p
+        return np.mean(np.abs(drift)) + np.mean(np.abs(end - v))
+
+    wanted = slopes(loss, weights)
+    taken, logs = descent(model, x)
+    assert logs["loss"] == pytest.approx(loss(weights), rel=1e-4)
+    for made, slope in zip(taken, wanted, strict=True):
+        np.testing.assert_allclose(made, slope, atol=1e-4)
+    fixed = visible(weights, hidden(layer, weights, v))
+    held = slopes(lambda w: loss(w, fixed), weights)
+    assert np.abs(held[0] - wanted[0]).max() > 1e-3
+    assert not held[2].any() and np.abs(wanted[2]).max() > 1e-3
+
+
+@pytest.mark.parametrize("steps, noisy", [(1, True), (3, False), (3, True)])
+def test_loss_of_longer_chains_with_and_without_noise(steps, noisy):
+    model, layer = one_layer(
+        view={"seed": 5, "gibbs_steps": steps}, unprotected=not noisy
+    )
+    if noisy:
+        noise = np.random.default_rng(0).normal(0, 0.1, (8, 2))
+        layer.fix_noise(coefficient_noise=noise)
+    x = images()
+
+    def value(training):
+        end = layer.chain(x, steps, keras.random.SeedGenerator(5), training)
+        change = layer.energy(x, training=training) - layer.energy(
+            end, training=training
+        )
+        return float(array(change).mean())
+
+    assert (abs(value(True) - value(False)) > 1e-3) == noisy
+    wanted = value(True)
+    _, logs = descent(model, x)
+    assert logs["loss"] == pytest.approx(wanted, rel=1e-4)
+    # Evaluation is without noise.
+    other, clean = one_layer(view={"seed": 5, "gibbs_steps": steps})
+    if noisy:
+        clean.fix_noise(coefficient_noise=noise)
+    layer = clean
+    wanted, error = value(False), array(layer.reconstruct(x)) - x
+    other.compile("sgd")
+    logs = other.evaluate(x, verbose=0, return_dict=True)
+    assert logs["loss"] == pytest.approx(wanted, rel=1e-4)
+    assert logs["reconstruction_error"] == pytest.approx(
+        np.mean(error**2), rel=1e-4
+    )
+
+
+# Learning --------------------
+
+
+def bars(count=96):
+    """A row of six on, everything else off."""
+    x = np.zeros((count, 6, 6, 1), "float32")
+    x[np.arange(count), np.arange(count) % 6] = 1
+    return x
+
+
+@pytest.mark.parametrize(
+    "kwargs, view",
+    [
+        ({"polynomial": "exact", "gain": 5.0}, {}),
+        ({}, {"gibbs_steps": 3}),
+        ({"polynomial": "published", "visible": "gaussian"}, {}),
+        ({"normalization": "batch"}, {"contrast": "absolute"}),
+    ],
+)
+def test_fit_lowers_the_reconstruction_error(kwargs, view):
+    keras.utils.set_random_seed(0)
+    model, layer = one_layer(
+        6, 3, (6, 6, 1), {"seed": 0, **view}, 0.05, **kwargs
+    )
+    x = bars()
+    before = np.mean((array(layer.reconstruct(x)) - x) ** 2)
+    model.compile(keras.optimizers.Adam(0.02))
+    logs = model.fit(x, batch_size=16, epochs=15, verbose=0).history
+    assert set(logs) == {"loss", "reconstruction_error"}
+    made = array(layer.reconstruct(x))
+    after = np.mean((made - x) ** 2)
+    assert logs["reconstruction_error"][-1] < before
+    assert after < before and logs["loss"][-1] < logs["loss"][0]
+    # The mean image misses by 5 / 36, the median (nothing) by 1 / 6.
+    assert before > 0.2
+    assert after < (0.17 if view.get("contrast") else 0.6 * 5 / 36)
+    if not view:
+        # The reconstruction shows which row was on.
+        assert np.all(made.sum(axis=(2, 3)).argmax(axis=1) == np.arange(96) % 6)
+
+
+def trained(seed, **kwargs):
+    keras.utils.set_random_seed(1)
+    model, layer = one_layer(view={"seed": seed, **kwargs})
+    model.compile("sgd", run_eagerly=True)
+    model.fit(images(8), batch_size=4, epochs=2, shuffle=False, verbose=0)
+    return np.concatenate([w.ravel() for w in layer.get_weights()])
+
+
+def test_equal_seeds_give_equal_layers():
+    once = trained(4)
+    np.testing.assert_array_equal(trained(4), once)
+    assert np.abs(trained(5) - once).max() > 1e-5
+
+
+def test_every_step_has_its_own_draws():
+    model, layer = one_layer(view={"seed": 4})
+    model.compile(keras.optimizers.SGD(0.0))
+    losses = [model.train_on_batch(images(), return_dict=True)["loss"]
+              for _ in range(3)]  # fmt: skip
+    assert len({float(loss) for loss in losses}) == 3
+
+
+# A view of a model --------------------
+
+
+def test_the_output_is_the_topmost_reconstruction():
+    model, first, second = two_layers()
+    x = images()
+    maps = keras.layers.MaxPooling2D(2, padding="same")(first(x))
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0), array(second.reconstruct(maps)), atol=1e-6
+    )
+    np.testing.assert_allclose(array(model.below(x)), array(maps), atol=1e-6)
+    np.testing.assert_allclose(model.encode(x), array(second(maps)), atol=1e-6)
+    assert model.encode(x).shape == (4, 2, 2, 2)
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+@pytest.mark.parametrize("contrast", ["energy", "absolute"])
+def test_only_the_topmost_layer_learns(contrast):
+    model, first, second = two_layers(contrast=contrast)
+    # Also where the layer below may be trained.
+    assert first.trainable
+    below, above = first.get_weights(), second.get_weights()
+    model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
+    model.fit(images(), verbose=0)
+    for before, after in zip(below, first.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+    kernel, bias, visible_bias = second.get_weights()
+    assert np.any(kernel != above[0]) and np.any(bias != above[1])
+    # Without `set_pretraining`.
+    assert not visible_bias.any()
+
+
+def test_noise_below_rests_and_noise_above_acts():
+    model, first, second = two_layers(unprotected=False, seed=0)
+    x = images()
+    clean = array(model.below(x))
+    first.fix_noise(coefficient_noise=np.full((8, 3), 0.1))
+    second.fix_noise(coefficient_noise=np.full((8, 2), 0.1))
+    np.testing.assert_array_equal(array(model.below(x)), clean)
+    first.trainable = False
+    model.compile("sgd", run_eagerly=True)
+    model.fit(x, verbose=0)
+    assert second.objective_in_use and not first.objective_in_use
+
+
+def test_conditions_reach_both_phases():
+    model, layer = with_conditions(seed=0)
+    layer.set_pretraining(True)
+    x = images(8)
+    model.compile(keras.optimizers.SGD(0.1))
+    model.fit(x, epochs=2, verbose=0)
+    for weight in (layer.condition_kernel, layer.visible_condition_kernel):
+        assert np.abs(array(weight)).max() > 0
+    given = [x, x.mean(axis=(1, 2))]
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0), array(layer.reconstruct(given)), atol=1e-5
+    )
+    absolute, layer = with_conditions(contrast="absolute")
+    absolute.compile("sgd", run_eagerly=True)
+    assert np.isfinite(absolute.fit(x, verbose=0).history["loss"][0])
+
+
+def test_the_whole_is_no_part_of_its_part():
+    whole = keras.Sequential([keras.Input((3,)), keras.layers.Dense(50)])
+    model, layer = one_layer(view={"part_of": whole})
+    assert model.part_of is whole
+    assert {id(w) for w in model.weights} == {id(w) for w in layer.weights}
+    assert one_layer()[0].part_of is None
+    with pytest.raises(NotImplementedError, match="save that model"):
+        model.get_config()
+
+
+# As Keras has it --------------------
+
+
+@pytest.mark.parametrize(
+    "policy, contrast",
+    [
+        ("mixed_float16", "energy"),
+        ("mixed_float16", "absolute"),
+        ("mixed_bfloat16", "energy"),
+    ],
+)
+def test_mixed_precision(policy, contrast):
+    keras.config.set_dtype_policy(policy)
+    try:
+        model, layer = one_layer(view={"contrast": contrast}, unprotected=False)
+        noise = np.full((8, 2), 0.01)
+        layer.fix_noise(coefficient_noise=noise)
+        before = layer.get_weights()
+        model.compile("sgd")
+        logs = model.fit(images(8), batch_size=4, epochs=2, verbose=0).history
+    finally:
+        keras.config.set_dtype_policy("float32")
+    for values in logs.values():
+        assert np.all(np.isfinite(values))
+    after = layer.get_weights()
+    assert np.any(after[0] != before[0])
+    assert np.all([np.all(np.isfinite(w)) for w in after])
+
+
+def test_compiled_by_xla():
+    if BACKEND == "torch":
+        pytest.skip("torch.compile needs a C++ compiler and minutes")
+    model, layer = one_layer(noise="per_step", unprotected=False)
+    layer.fix_noise(coefficient_noise=np.full((8, 2), 0.01))
+    model.compile("sgd", jit_compile=True)
+    assert np.isfinite(model.fit(images(), verbose=0).history["loss"][0])
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="needs TensorFlow")
+def test_tf_data_and_validation():
+    tf = pytest.importorskip("tensorflow")
+    data = tf.data.Dataset.from_tensor_slices(images(10)).batch(4)
+    model, _ = one_layer()
+    model.compile("sgd")
+    logs = model.fit(data, validation_data=data, epochs=2, verbose=0).history
+    assert len(logs["val_reconstruction_error"]) == 2
+    assert model.predict(data, verbose=0).shape == (10, *SHAPE)
+
+
+# Unprotected --------------------
+
+
+@pytest.mark.parametrize("contrast", ["energy", "absolute"])
+def test_it_does_not_train_unprotected(contrast):
+    model, layer = one_layer(view={"contrast": contrast}, unprotected=False)
+    x, before = images(), layer.get_weights()
+    wanted = model.predict(x, verbose=0)
+    model.compile("sgd")
+    for train in (
+        lambda: model(x, training=True),
+        lambda: model.train_on_batch(x),
+        lambda: model.fit(x, verbose=0),
+        lambda: layer.energy(x, training=True),
+        lambda: layer.chain(x, 1, keras.random.SeedGenerator(0), True),
+    ):
+        with pytest.raises(ValueError) as e:
+            train()
+        assert f"ChebyshevCRBM '{layer.name}' has no release" in str(e.value)
+        assert "ChebyshevCRBM(..., unprotected=True)" in str(e.value)
+    np.testing.assert_array_equal(model.predict(x, verbose=0), wanted)
+    for weight, kept in zip(layer.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, kept)
+
+
+@pytest.mark.filterwarnings("ignore:.*trainable weights")
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_a_released_layer_shows_nothing_of_the_records():
+    model, layer = one_layer(unprotected=False)
+    layer.trainable = False
+    layer.mark_released("{}")
+    before = layer.get_weights()
+    model.compile("sgd")
+    assert model.fit(images(), verbose=0).history == {"loss": [0.0]}
+    for weight, kept in zip(layer.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, kept)
+    layer.trainable = True
+    with pytest.raises(ValueError, match="Set `trainable = False`"):
+        model.train_on_batch(images())
+
+
+# Errors --------------------
+
+
+@pytest.mark.parametrize(
+    "view, match",
+    [
+        ({"contrast": "mse"}, "`contrast` must be one of.*'mse'"),
+        ({"gibbs_steps": 0}, "`gibbs_steps` must be a positive integer"),
+        ({"gibbs_steps": True}, "`gibbs_steps` must be a positive integer"),
+        ({"gibbs_steps": 1.0}, "`gibbs_steps` must be a positive integer"),
+    ],
+)
+def test_bad_arguments(view, match):
+    with pytest.raises(ValueError, match=match):
+        one_layer(view=view)
+
+
+def test_a_loss_and_weights_of_records_are_refused():
+    model, _ = one_layer()
+    x = images()
+    for loss in ("mse", keras.losses.MeanSquaredError()):
+        with pytest.raises(ValueError, match="`compile` it without one"):
+            model.compile("sgd", loss)
+    with pytest.raises(ValueError, match="loss and metric"):
+        model.compile("sgd", metrics=["mse"])
+    model.compile("sgd", loss=None)
+    with pytest.raises(ValueError, match="takes no weights of records"):
+        model.fit(x, x, sample_weight=np.ones(4), verbose=0)

@@ -1,0 +1,780 @@
+"""Moments of patches: entries, energy and bounds.
+
+Distances are measured on what `accumulate` and `pack` make of the records
+(docs/proofs/patch_moments.md).
+"""
+
+import itertools
+import math
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_fm.queries import PatchMomentQuery
+
+NORMS = {"l1": 1, "l2": 2}
+RELATIONS = ("add_remove", "replace_one")
+ORDERS = (2, 3, 4)
+SLACK = 1 + 1e-9
+ROOT = math.sqrt(2.0)
+
+
+def make(p=4, order=4, bound=ROOT, constant=1.0, **kwargs):
+    return PatchMomentQuery(
+        num_features=p,
+        order=order,
+        feature_bound=bound,
+        constant=constant,
+        **kwargs,
+    )
+
+
+def of_parts(d, order, patch_bound, constant, **kwargs):
+    """By B and kappa."""
+    bound = math.hypot(patch_bound, constant)
+    return make(d + 1, order, bound, constant, **kwargs)
+
+
+def to_ball(objective, v):
+    """`(positions, d)` patches within their bound, the constant added."""
+    v = np.atleast_2d(v)
+    lengths = np.linalg.norm(v, axis=1, keepdims=True)
+    v = v / np.maximum(1.0, lengths / (objective.patch_bound * (1 - 1e-12)))
+    constant = np.full((len(v), 1), objective.constant)
+    return np.concatenate([v, constant], axis=1)
+
+
+def some_patches(objective, n=7, positions=5, seed=0):
+    rng = np.random.default_rng(seed)
+    d = objective.num_features - 1
+    return np.stack(
+        [to_ball(objective, rng.normal(size=(positions, d))) for _ in range(n)]
+    )
+
+
+def packed(objective, record, norm):
+    made = objective.accumulate(objective.zero(), record[None])
+    return objective.pack(made, norm)
+
+
+def distances(objective, record, other):
+    """By norm and relation; `other` may be `None` (no record)."""
+    found = {}
+    for norm, order in NORMS.items():
+        one, two = (packed(objective, r, norm) for r in (record, other))
+        found[norm, "add_remove"] = np.linalg.norm(one, order)
+        found[norm, "replace_one"] = np.linalg.norm(one - two, order)
+    return found
+
+
+def bounds(objective):
+    return {
+        (norm, relation): objective.sensitivity(norm, neighbours=relation)
+        for norm, relation in itertools.product(NORMS, RELATIONS)
+    }
+
+
+def full_tensor(patches, order):
+    """Naive: sum over records of the mean over positions of u x ... x u."""
+    p = patches.shape[-1]
+    total = np.zeros((p,) * order)
+    for record in patches:
+        for u in record:
+            power = u
+            for _ in range(order - 1):
+                power = np.multiply.outer(power, u)
+            total += power / len(record)
+    return total
+
+
+# Entries ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [2, 3, 5])
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_statistic_is_every_unique_entry_once(order, p):
+    objective = make(p, order)
+    patches = some_patches(objective)
+    (made,) = objective.accumulate(objective.zero(), patches)
+    assert made.shape == (objective.size,) == (math.comb(p + order - 1, order),)
+    full, seen = full_tensor(patches, order), set()
+    for index in itertools.combinations_with_replacement(range(p), order):
+        place = sum(math.comb(i + k, k + 1) for k, i in enumerate(index))
+        seen.add(place)
+        assert made[place] == pytest.approx(full[index], abs=1e-12)
+    assert seen == set(range(objective.size))
+    dense = objective.moment(made, order)
+    np.testing.assert_allclose(dense, full, atol=1e-12)
+
+
+def test_golden_sizes():
+    assert make(26, 2).size == 351
+    assert make(26, 4).size == 23751
+    assert make(26, 4).shapes == ((23751,),)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_packed_length_is_that_of_the_tensor(order):
+    objective = make(4, order)
+    made = objective.accumulate(objective.zero(), some_patches(objective))
+    whole = np.linalg.norm(objective.moment(made[0], order))
+    l2, l1 = (objective.pack(made, norm) for norm in ("l2", "l1"))
+    assert np.linalg.norm(l2) == pytest.approx(whole, rel=1e-12)
+    np.testing.assert_array_equal(l1, made[0])
+    for norm, vector in (("l2", l2), ("l1", l1)):
+        assert vector.shape == (objective.size,)
+        (back,) = objective.unpack(vector, norm)
+        np.testing.assert_allclose(back, made[0], rtol=1e-14)
+        # What a mechanism adds its noise to is not the statistic itself.
+        vector += 1.0
+        assert not np.any(objective.pack(made, norm) == vector)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_lower_moments_equal_direct_ones(order):
+    objective = make(4, order, bound=2.0, constant=0.7)
+    patches = some_patches(objective, n=20)
+    (made,) = objective.accumulate(objective.zero(), patches)
+    for lower in range(1, order + 1):
+        found = objective.moment(made, lower)
+        direct = full_tensor(patches, lower)
+        np.testing.assert_allclose(found, direct, rtol=1e-11, atol=1e-11)
+        for axes in itertools.permutations(range(lower)):
+            np.testing.assert_array_equal(found, found.transpose(axes))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_batches_of_any_precision_add_up_in_float64(dtype, order):
+    # A constant that no binary precision holds exactly.
+    objective = make(3, order, bound=1.2, constant=0.7)
+    patches = (0.9 * some_patches(objective, n=40)).astype(dtype)
+    patches[..., -1] = 0.7
+    parts = objective.zero()
+    for start in range(0, 40, 9):
+        parts = objective.accumulate(parts, patches[start : start + 9])
+    parts = objective.accumulate(parts, patches[:0])
+    exact = patches.astype(np.float64)
+    exact[..., -1] = 0.7
+    assert parts[0].dtype == np.float64
+    np.testing.assert_allclose(
+        objective.moment(parts[0], order),
+        full_tensor(exact, order),
+        atol=1e-12,
+    )
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("chunk", [1, 200, 3000])
+def test_chunks_of_records_and_positions_add_up(monkeypatch, order, chunk):
+    objective = make(3, order)
+    patches = some_patches(objective, n=3, positions=150)
+    # A view, as sliding windows are.
+    view = np.asfortranarray(patches)
+    (whole,) = objective.accumulate(objective.zero(), patches)
+    monkeypatch.setattr("keras_fm.papers.pcdbn.patch_moments._CHUNK", chunk)
+    (made,) = objective.accumulate(objective.zero(), view)
+    np.testing.assert_allclose(made, whole, rtol=1e-13, atol=1e-13)
+
+
+def test_positions_may_differ_between_calls_and_records_count_the_same():
+    objective = make(3, 2)
+    few, many = (some_patches(objective, 4, k, seed=k) for k in (2, 9))
+    statistics = objective.accumulate(objective.zero(), few)
+    statistics = objective.accumulate(statistics, many)
+    made = objective.moment(statistics[0], 2)
+    expected = full_tensor(few, 2) + full_tensor(many, 2)
+    np.testing.assert_allclose(made, expected, atol=1e-12)
+    # kappa is 1: the entry of constants counts records, not positions.
+    assert made[-1, -1] == pytest.approx(8.0, rel=1e-14)
+    # Showing every position twice changes nothing.
+    twice = np.concatenate([few, few], axis=1)
+    np.testing.assert_allclose(
+        objective.accumulate(objective.zero(), twice)[0],
+        objective.accumulate(objective.zero(), few)[0],
+        atol=1e-13,
+    )
+
+
+# Bounds -------------------------------------------------------------------
+
+
+def pairs_of_the_proofs(objective):
+    """Records of one position where the bounds are attained or near."""
+    d, size = objective.num_features - 1, objective.patch_bound
+    first, ones = np.zeros(d), np.full(d, size / math.sqrt(d))
+    first[0] = size
+    second = -first
+    if d > 1:
+        # <u, u'> = 0 where the constant allows it.
+        cosine = -min(1.0, (objective.constant / size) ** 2)
+        second = np.zeros(d)
+        second[:2] = size * cosine, size * math.sqrt(1 - cosine**2)
+    yield first, second
+    yield first, -first
+    yield ones, -ones
+    yield ones, 0 * ones
+    if d > 1:
+        half = d // 2
+        head = np.where(np.arange(d) < half, size / math.sqrt(half), 0.0)
+        tail = np.where(np.arange(d) < half, 0.0, size / math.sqrt(d - half))
+        for angle in np.radians(np.arange(2.5, 90, 5.0)):
+            cos, sin = math.cos(angle), math.sin(angle)
+            yield cos * head + sin * tail, sin * head - cos * tail
+            yield cos * head + sin * tail, -cos * head + sin * tail
+
+
+@pytest.mark.parametrize("constant", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("d", [1, 2, 5])
+@pytest.mark.parametrize("order", ORDERS)
+def test_no_neighbouring_pair_exceeds_a_bound(order, d, constant):
+    objective = of_parts(d, order, 1.0, constant)
+    limits = bounds(objective)
+    rng = np.random.default_rng([order, d, int(10 * constant)])
+
+    def random_pairs():
+        for _ in range(30):
+            raw = rng.normal(size=(2, int(rng.integers(1, 4)), d))
+            raw = 1e3 * np.sign(raw) * np.abs(raw) ** rng.choice([0.2, 1, 4])
+            size = rng.choice([1e-4, 1.0])
+            yield raw[0], size * raw[1]
+
+    best = {key: (0.0, None) for key in limits}
+    for pair in itertools.chain(pairs_of_the_proofs(objective), random_pairs()):
+        pair = tuple(to_ball(objective, v) for v in pair)
+        for key, value in distances(objective, *pair).items():
+            if value > best[key][0]:
+                best[key] = value, pair
+    for key, (value, pair) in best.items():
+        size = 0.5
+        for _ in range(30):
+            trial = tuple(
+                to_ball(objective, u[:, :-1] + size * rng.normal(size=d))
+                for u in pair
+            )
+            found = distances(objective, *trial)[key]
+            if found > value:
+                value, pair = found, trial
+            else:
+                size *= 0.85
+        assert value <= limits[key] * SLACK, key
+
+
+@settings(derandomize=True, deadline=None, max_examples=120)
+@given(data=st.data())
+def test_no_generated_pair_exceeds_a_bound(data):
+    d, order = data.draw(st.integers(1, 4)), data.draw(st.sampled_from(ORDERS))
+    objective = of_parts(
+        d,
+        order,
+        data.draw(st.sampled_from([0.01, 1.0, 30.0])),
+        data.draw(st.sampled_from([0.03, 1.0, 8.0])),
+    )
+    entries = st.floats(-1.0, 1.0, allow_subnormal=False)
+
+    def record():
+        positions = data.draw(st.integers(1, 3))
+        flat = data.draw(
+            st.lists(entries, min_size=positions * d, max_size=positions * d)
+        )
+        v = np.reshape(flat, (positions, d))
+        return to_ball(objective, objective.patch_bound * v)
+
+    pair = record(), record()
+    limits = bounds(objective)
+    for key, value in distances(objective, *pair).items():
+        # Entries cancel, which leaves rounding of their size.
+        rounding = 1e-13 * limits[key[0], "add_remove"]
+        assert value <= limits[key] * SLACK + rounding, key
+
+
+@pytest.mark.parametrize("constant", [0.02, 0.5, 1.0, 3.0])
+@pytest.mark.parametrize("d", [1, 2, 6])
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_bounds_are_attained(order, d, constant):
+    objective = of_parts(d, order, 1.0, constant)
+    found = [
+        distances(objective, *(to_ball(objective, v) for v in pair))
+        for pair in pairs_of_the_proofs(objective)
+    ]
+    for key, limit in bounds(objective).items():
+        reached = max(f[key] for f in found) / limit
+        if key == ("l1", "replace_one"):
+            # How near: docs/proofs/patch_moments.md, proposition 4.
+            assert reached >= 0.6, key
+        elif key == ("l2", "replace_one") and d == 1 and order % 2 == 0:
+            # Orthogonal patches need two entries beside the constant.
+            assert reached >= 0.7, key
+        else:
+            assert reached == pytest.approx(1.0, rel=1e-9), key
+
+
+def test_averaging_positions_never_moves_more_than_one_position():
+    objective = make(4, 4)
+    v = np.array([0.6, -0.5, 0.3])
+    one = distances(objective, *(to_ball(objective, w) for w in (v, -v)))
+    spread = distances(
+        objective, to_ball(objective, [v, v, -v, v]), to_ball(objective, [-v])
+    )
+    for key in one:
+        assert spread[key] <= one[key] * SLACK
+    same = distances(
+        objective, to_ball(objective, [v] * 5), to_ball(objective, [-v] * 3)
+    )
+    assert same == pytest.approx(one, rel=1e-12)
+
+
+def test_golden_values_of_the_bounds():
+    # C^2 = 2, kappa = B = 1, d = 4.
+    second = bounds(make(5, 2))
+    assert second == pytest.approx(
+        {
+            ("l1", "add_remove"): 1 + 2 + 2.5,
+            ("l1", "replace_one"): 4 + math.sqrt(14),
+            ("l2", "add_remove"): 2.0,
+            ("l2", "replace_one"): 2 * math.sqrt(2),
+        },
+        rel=1e-14,
+    )
+    fourth = bounds(make(5, 4))
+    assert fourth["l1", "add_remove"] == pytest.approx(
+        1 + 2 + 10 / 4 + 20 / 8 + 35 / 16, rel=1e-14
+    )
+    assert fourth["l2", "add_remove"] == pytest.approx(4.0, rel=1e-14)
+    assert fourth["l2", "replace_one"] == pytest.approx(4 * 2**0.5, rel=1e-14)
+    # A large constant: 2 kappa^2 - C^2 = 3, C^2 = 5.
+    large = of_parts(4, 2, 1.0, 2.0)
+    assert large.sensitivity("l2", neighbours="replace_one") == pytest.approx(
+        math.sqrt(2 * (25 - 9)), rel=1e-14
+    )
+    # Odd orders keep the sign: kappa = 1, B^2 = 2, s = -1, C^2 = 3.
+    odd = of_parts(4, 3, math.sqrt(2), 1.0)
+    assert odd.sensitivity("l2", neighbours="replace_one") == pytest.approx(
+        math.sqrt(2 * (27 + 1)), rel=1e-14
+    )
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_tiny_patch_beside_its_constant_keeps_its_digits(norm, order):
+    """replace_one falls in proportion to B, add_remove does not."""
+    objective = make(4, order, 1 + 2.0**-40, 1.0)
+    size = math.sqrt(2.0**-40 * (2 + 2.0**-40))
+    assert objective.patch_bound == pytest.approx(size, rel=1e-15)
+    found = objective.sensitivity(norm, neighbours="replace_one")
+    # To first order in B.
+    expected = 2 * size * math.sqrt(order if norm == "l2" else 3)
+    assert found == pytest.approx(expected, rel=1e-9 if norm == "l2" else 1e-5)
+    assert objective.sensitivity(norm, neighbours="add_remove") > 1
+
+
+def test_the_bound_of_second_moments_is_below_that_without_a_constant():
+    """C^2 (1 + p) / 2 is met where the constant is like the entries."""
+    p, c = 9, 1.7
+    for constant in (0.1, c / 3, 1.5):
+        made = make(p, 2, c, constant).sensitivity(
+            "l1", neighbours="add_remove"
+        )
+        limit = c**2 * (1 + p) / 2
+        if constant == c / 3:
+            assert made == pytest.approx(limit, rel=1e-12)
+        else:
+            assert made < 0.99 * limit
+
+
+def test_the_relation_and_norm_are_checked():
+    with pytest.raises(ValueError, match="`norm` must be"):
+        make().sensitivity("linf", neighbours="add_remove")
+    with pytest.raises(ValueError, match="neighbours"):
+        make().sensitivity("l2", neighbours="other")
+
+
+# Owners and reach -----------------------------------------------------------
+
+
+def vector(objective, units, norm):
+    """The released vector of a data set, a list of owners' records."""
+    statistics = objective.zero()
+    units = [u for u in units if len(u)]
+    if units:
+        owners = np.repeat(np.arange(len(units)), [len(u) for u in units])
+        statistics = objective.accumulate(
+            statistics, np.concatenate(units), owners
+        )
+    return objective.pack(statistics, norm)
+
+
+def random_unit(objective, rng, most):
+    n = int(rng.integers(1, most + 1))
+    raw = rng.normal(size=(n, 2, objective.num_features - 1))
+    raw *= rng.choice([0.05, 1.0, 1e3])
+    if rng.random() < 0.5:
+        raw[:] = raw[:1, :1]
+    return np.stack([to_ball(objective, v) for v in raw])
+
+
+@pytest.mark.parametrize("constant", [0.3, 2.0])
+@pytest.mark.parametrize("order", ORDERS)
+def test_no_owner_exceeds_a_bound(order, constant):
+    objective = of_parts(3, order, 1.0, constant, grouped=True)
+    rng = np.random.default_rng([order, int(constant)])
+    limits, longest = bounds(objective), dict.fromkeys(NORMS, 0.0)
+    background = [random_unit(objective, rng, 4)]
+    for _ in range(25):
+        owner, other = (random_unit(objective, rng, 12) for _ in range(2))
+        if rng.random() < 0.2:
+            other = other[:0]
+        for norm, p in NORMS.items():
+            with_owner = vector(objective, [owner, *background], norm)
+            without = vector(objective, background, norm)
+            replaced = vector(objective, [other, *background], norm)
+            moved = np.linalg.norm(with_owner - without, p)
+            assert moved <= limits[norm, "add_remove"] * SLACK
+            longest[norm] = max(longest[norm], moved)
+            moved = np.linalg.norm(with_owner - replaced, p)
+            assert moved <= limits[norm, "replace_one"] * SLACK
+    shares = [longest[n] / limits[n, "add_remove"] for n in NORMS]
+    assert max(shares) > 0.999
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_owner_adds_its_scaled_sum_and_one_record_as_it_is(order):
+    objective = make(3, order, grouped=True)
+    single = make(3, order)
+    rng = np.random.default_rng(5)
+    units = [random_unit(objective, rng, 6) for _ in range(5)]
+    units.append(random_unit(objective, rng, 1))
+    for norm in NORMS:
+        total = 0.0
+        for unit in units:
+            own = single.accumulate(single.zero(), unit)
+            scale = min(
+                1.0,
+                *(
+                    single.sensitivity(n, neighbours="add_remove")
+                    / np.linalg.norm(single.pack(own, n), p)
+                    for n, p in NORMS.items()
+                ),
+            )
+            total = total + scale * single.pack(own, norm)
+        np.testing.assert_allclose(
+            vector(objective, units, norm), total, atol=1e-10
+        )
+        alone = single.accumulate(single.zero(), units[-1])
+        np.testing.assert_allclose(
+            vector(objective, units[-1:], norm),
+            single.pack(alone, norm),
+            atol=1e-10,
+        )
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_bounds_of_owners(order):
+    for constant in (0.5, 2.0):
+        objective = of_parts(3, order, 1.0, constant, grouped=True)
+        for norm in NORMS:
+            one = objective.sensitivity(norm, neighbours="add_remove")
+            single = of_parts(3, order, 1.0, constant)
+            assert one == single.sensitivity(norm, neighbours="add_remove")
+            # Odd moments of opposite patches may be opposite.
+            apart = norm == "l1" or (order == 3 and constant == 0.5)
+            twice = objective.sensitivity(norm, neighbours="replace_one")
+            factor = 2.0 if apart else math.sqrt(2)
+            assert twice == pytest.approx(factor * one, rel=1e-15)
+
+
+@pytest.mark.parametrize("constant", [0.3, 8.0])
+@pytest.mark.parametrize("order", ORDERS)
+def test_no_unit_exceeds_a_bound_through_others(order, constant):
+    reach = 2
+    objective = of_parts(3, order, 1.0, constant, reach=reach)
+    rng = np.random.default_rng([order, int(constant), 7])
+    limits = bounds(objective)
+    for _ in range(40):
+        units = [random_unit(objective, rng, 1) for _ in range(2 * reach + 2)]
+        own, replaced = units[:2]
+        friends, changed = units[2 : 2 + reach], units[2 + reach :]
+        if rng.random() < 0.5:
+            # Others' records may vanish too.
+            changed = [c[:0] for c in changed]
+        for norm, p in NORMS.items():
+            before = vector(objective, [own, *friends], norm)
+            for relation, after in (
+                ("add_remove", changed),
+                ("replace_one", [replaced, *changed]),
+            ):
+                moved = np.linalg.norm(
+                    before - vector(objective, after, norm), p
+                )
+                assert moved <= limits[norm, relation] * SLACK
+    if constant == 8.0:
+        # Vanishing is the larger change here: bounds that only counted
+        # replaced records would be exceeded.
+        unit = to_ball(objective, np.full(3, 9.0))[None]
+        for norm, p in NORMS.items():
+            moved = np.linalg.norm(vector(objective, [unit] * 3, norm), p)
+            assert moved == pytest.approx(limits[norm, "add_remove"], rel=1e-9)
+
+
+def test_the_bound_grows_by_the_larger_change_of_each_unit_reached():
+    for constant, grouped in itertools.product((0.5, 8.0), (False, True)):
+        alone = of_parts(3, 4, 1.0, constant, grouped=grouped)
+        limits = bounds(alone)
+        for (norm, relation), own in limits.items():
+            more = max(limits[norm, r] for r in RELATIONS)
+            made = of_parts(3, 4, 1.0, constant, grouped=grouped, reach=3)
+            assert made.sensitivity(norm, neighbours=relation) == (
+                pytest.approx(own + 3 * more, rel=1e-14)
+            )
+    large = bounds(of_parts(3, 4, 1.0, 8.0))
+    assert large["l2", "replace_one"] < large["l2", "add_remove"]
+
+
+def test_owners_must_be_given_and_contiguous():
+    objective = make(3, 2, grouped=True)
+    patches, statistics = some_patches(objective, 3), objective.zero()
+    for owners, message in (
+        (None, "one owner id"),
+        ([0, 1], "one owner id"),
+        ([0, 1, 0], "next to each other"),
+        ([math.nan] * 3, "NaN"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            objective.accumulate(statistics, patches, owners)
+    assert not statistics[0].any()
+    # Without grouping nobody looks at them.
+    single = make(3, 2)
+    np.testing.assert_array_equal(
+        single.accumulate(single.zero(), patches, [0, 1, 0])[0],
+        single.accumulate(single.zero(), patches)[0],
+    )
+
+
+# Energy -------------------------------------------------------------------
+
+SERIES = (0.5, 0.24, 0.03, -0.017)
+
+
+def direct_energy(patches, filters, coefficients, scale):
+    """-sum x sigma_L(x / Z) over records (mean of positions) and filters."""
+    total = 0.0
+    for record in patches:
+        x = record @ filters
+        hidden = sum(a * (x / scale) ** l for l, a in enumerate(coefficients))
+        total -= np.sum(x * hidden) / len(record)
+    return total
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("p", [2, 6])
+def test_the_energy_of_moments_is_that_of_the_patches(p, order):
+    objective = make(p, order, bound=1.6, constant=0.6)
+    patches = some_patches(objective, n=12)
+    (made,) = objective.accumulate(objective.zero(), patches)
+    rng = np.random.default_rng(2)
+    for count, scale in ((1, 0.5), (3, 2.3), (8, 1.0)):
+        filters = rng.normal(size=(p, count))
+        for length in range(1, order + 1):
+            arguments = filters, made, SERIES[:length], scale
+            direct = direct_energy(patches, filters, SERIES[:length], scale)
+            found = objective.value(*arguments)
+            assert found == pytest.approx(direct, rel=1e-10)
+            # By differences too, in a random direction.
+            step = rng.normal(size=filters.shape)
+            ends = [
+                objective.value(filters + t * step, *arguments[1:])
+                for t in (1e-5, -1e-5)
+            ]
+            slope = np.vdot(objective.gradient(*arguments), step)
+            assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5)
+
+
+def test_the_energy_at_the_size_of_the_papers_filters():
+    objective = make(26, 4, bound=2.0, constant=1.0)
+    patches = some_patches(objective, n=20, positions=9).astype(np.float32)
+    (made,) = objective.accumulate(objective.zero(), patches)
+    filters = np.random.default_rng(3).normal(size=(26, 32))
+    filters /= np.linalg.norm(filters, axis=0)
+    direct = direct_energy(patches.astype(float), filters, SERIES, 2.0)
+    found = objective.value(filters, made, SERIES, 2.0)
+    # The statistics are of the patches as float32 holds them.
+    assert found == pytest.approx(direct, rel=1e-6)
+
+
+def autodiff(patches, filters, coefficients, scale):
+    """Gradient of the exact truncated energy by the backend's autodiff."""
+
+    def energy(w, u):
+        x = u @ w
+        hidden = sum(a * (x / scale) ** l for l, a in enumerate(coefficients))
+        return -keras.ops.sum(x * hidden) / patches.shape[1]
+
+    u = patches.reshape(-1, patches.shape[-1])
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        w, u = tf.constant(filters), tf.constant(u)
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+            loss = energy(w, u)
+        return tape.gradient(loss, w).numpy()
+    if backend == "jax":
+        import jax
+
+        return np.asarray(jax.grad(energy)(filters, u))
+    import torch
+
+    w = torch.tensor(filters, requires_grad=True)
+    energy(w, torch.tensor(u)).backward()
+    return w.grad.numpy()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_gradient_is_autodiff_of_the_exact_truncated_energy(order):
+    """To 1e-10 in double precision; JAX computes in single: 1e-5."""
+    objective = make(10, order, bound=1.5, constant=0.8)
+    patches = some_patches(objective, n=15, positions=6)
+    (made,) = objective.accumulate(objective.zero(), patches)
+    filters = np.random.default_rng(4).normal(size=(10, 5))
+    tolerance = 1e-5 if keras.backend.backend() == "jax" else 1e-10
+    for length in range(1, order + 1):
+        series = SERIES[:length]
+        found = objective.gradient(filters, made, series, 1.7)
+        expected = autodiff(patches, filters, series, 1.7)
+        assert found.shape == (10, 5)
+        largest = np.abs(expected).max()
+        assert largest > 1e-2
+        assert np.abs(found - expected).max() <= tolerance * largest
+
+
+def test_arguments_of_the_energy_are_checked():
+    objective = make(3, 2)
+    moments, filters = np.zeros(6), np.zeros((3, 2))
+    for arguments, message in (
+        ((filters[:2], moments, [0.5, 0.2], 1.0), "Filters must have shape"),
+        ((filters[0], moments, [0.5, 0.2], 1.0), "Filters must have shape"),
+        ((filters, moments[1:], [0.5, 0.2], 1.0), "Moments must have shape"),
+        ((filters, moments, SERIES, 1.0), "1 to 2 coefficients"),
+        ((filters, moments, [], 1.0), "1 to 2 coefficients"),
+        ((filters, moments, [0.5, 0.2], 0.0), "`scale` must be"),
+        ((filters, moments, [0.5, 0.2], math.nan), "`scale` must be"),
+    ):
+        for function in (objective.value, objective.gradient):
+            with pytest.raises(ValueError, match=message):
+                function(*arguments)
+    for order in (0, 3, True, 1.5):
+        with pytest.raises(ValueError, match="`order` must be between 1 and 2"):
+            objective.moment(moments, order)
+
+
+# Errors and configuration ---------------------------------------------------
+
+
+def test_invalid_patches_are_refused_and_add_nothing(monkeypatch):
+    # The offence is in the last chunk: earlier ones must not stay.
+    monkeypatch.setattr("keras_fm.papers.pcdbn.patch_moments._CHUNK", 1)
+    objective = make(3, 2)
+    good = some_patches(objective, 200)
+
+    def spoiled(entry, value):
+        patches = good.copy()
+        patches[-1, -1, entry] = value
+        return patches
+
+    statistics = objective.zero()
+    for patches, message in (
+        (spoiled(0, math.nan), "finite"),
+        (spoiled(1, math.inf), "finite"),
+        (spoiled(0, 77.0), "outside the public L2 bound"),
+        (spoiled(2, math.nan), "public constant 1; at least one"),
+        (spoiled(2, 77.0), "public constant 1; at least one"),
+        (spoiled(2, -1.0), "public constant 1; at least one"),
+        (good[0], "Patches must have shape"),
+        (good[..., :2], "Patches must have shape"),
+        (good[:, :0], "at least one position"),
+    ):
+        for clip in (False, True):
+            if clip and "outside" in message:
+                continue
+            with pytest.raises(ValueError, match=message) as caught:
+                objective.accumulate(statistics, patches, clip=clip)
+            assert "77" not in str(caught.value)
+    assert not statistics[0].any()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("order", ORDERS)
+def test_clipping_scales_the_patch_and_not_the_constant(order, dtype):
+    objective = make(4, order, bound=1.3, constant=0.5)
+    rng = np.random.default_rng(3)
+    for size in (0.01, 1.0, 1e3):
+        v = size * rng.normal(size=(1, 6, 3))
+        u = np.concatenate([v, np.full((1, 6, 1), 0.5)], -1).astype(dtype)
+        made = objective.accumulate(objective.zero(), u, clip=True)
+        for norm, p in NORMS.items():
+            length = np.linalg.norm(objective.pack(made, norm), p)
+            limit = objective.sensitivity(norm, neighbours="add_remove")
+            assert length <= limit * (1 + 1e-13)
+        # One record: the entry of constants is kappa^m.
+        assert made[0][-1] == pytest.approx(0.5**order, rel=1e-14)
+        v = u[..., :3].astype(float)
+        lengths = np.linalg.norm(v, axis=-1, keepdims=True)
+        clipped = v * np.minimum(1.0, objective.patch_bound / lengths)
+        mean = objective.moment(made[0], 1)[:3]
+        np.testing.assert_allclose(mean, clipped[0].mean(0), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"num_features": 0}, "num_features"),
+        ({"num_features": 1}, "at least 2"),
+        ({"num_features": 2.5}, "num_features"),
+        ({"order": 1}, "`order` must be one of"),
+        ({"order": 5}, "`order` must be one of"),
+        ({"order": 2.0}, "order"),
+        ({"feature_bound": math.nan}, "feature_bound"),
+        ({"feature_bound": 1.0}, "`constant` must be below"),
+        ({"constant": 0.0}, "constant"),
+        ({"constant": -1.0}, "constant"),
+        ({"constant": math.inf}, "constant"),
+        ({"reach": -1}, "reach"),
+        ({"reach": 1.5}, "reach"),
+    ],
+)
+def test_arguments_are_checked(arguments, message):
+    good = {
+        "num_features": 3,
+        "order": 2,
+        "feature_bound": 2.0,
+        "constant": 1.0,
+    }
+    PatchMomentQuery(**good)
+    with pytest.raises(ValueError, match=message):
+        PatchMomentQuery(**{**good, **arguments})
+
+
+def test_config_round_trips():
+    objective = make(3, 4, 2.0, 0.3, grouped=True, reach=4)
+    assert PatchMomentQuery(**objective.config()) == objective
+    made = make(np.int64(3), np.int64(4), np.float32(2.0), np.float32(0.5))
+    assert made.config() == make(3, 4, 2.0, 0.5).config()
+    assert all(type(v) in (int, float, bool) for v in made.config().values())
+
+
+def test_reads_says_what_is_read():
+    words = make(26, 4, 2.0, 1.0).reads
+    assert words.startswith(
+        "moments of order 4 of patches u = [v; 1] of 26 entries (23751 "
+        "numbers), averaged over each record's positions"
+    )
+    assert "owner" not in words and "other units" not in words
+    words = make(3, 2, grouped=True, reach=3).reads
+    assert "each owner's sum scaled back to one record's norm" in words
+    assert "enters the records of at most 3 other units" in words
+    assert make().proof == "docs/proofs/patch_moments.md"
+    assert "reconstruction.md" in make(reach=1).proof

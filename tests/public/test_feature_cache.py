@@ -1,0 +1,334 @@
+"""Features on disk: the same numbers, for nobody else, and never stale."""
+
+import functools
+import os
+import stat
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fm as fm
+from keras_fm.public import feature_cache, features
+from keras_fm.public.feature_cache import FeatureCache
+
+N = 40
+
+
+def records(seed=0, n=N):
+    return np.random.default_rng(seed).random((n, 6), np.float32)
+
+
+def map_of(units=3, seed=0, **kwargs):
+    return keras.Sequential(
+        [
+            keras.Input((6,)),
+            fm.layers.RandomFeatures(units, kind="fourier", seed=seed),
+            keras.layers.Dense(units, kernel_initializer="ones", **kwargs),
+        ]
+    )
+
+
+@functools.cache
+def plain_map():
+    """Compiled once."""
+    return map_of()
+
+
+def assert_features(h, map_, x):
+    # Other batches than in the cache may round otherwise.
+    np.testing.assert_allclose(h, map_.predict(x, verbose=0), atol=1e-6)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return str(tmp_path / "below" / "features")
+
+
+@pytest.fixture
+def extracted(monkeypatch):
+    """Sizes of the parts that a map was applied to."""
+    sizes, extract = [], features.extract
+
+    def counting(map_, x):
+        sizes.append(len(x))
+        return extract(map_, x)
+
+    monkeypatch.setattr(features, "extract", counting)
+    return sizes
+
+
+def files(folder, ending=""):
+    return sorted(n for n in os.listdir(folder) if n.endswith(ending))
+
+
+def test_features_are_those_of_the_map_and_extracted_once(folder, extracted):
+    x = records()
+    h = FeatureCache(folder).extract(plain_map(), x)
+    assert_features(h, plain_map(), x)
+    assert h.dtype == np.float32 and not h.flags.writeable
+    assert isinstance(h, np.memmap)
+    assert extracted == [N]
+    # Another process: another cache, and a map whose layers Keras has given
+    # other names.
+    again = FeatureCache(folder).extract(map_of(), records())
+    np.testing.assert_array_equal(again, h)
+    assert extracted == [N]
+    assert len(files(folder)) == 2
+
+
+def test_records_are_streamed(folder, extracted, monkeypatch, tmp_path):
+    monkeypatch.setattr(feature_cache, "_ROWS", 7)
+    stored = np.memmap(tmp_path / "x", np.float32, "w+", shape=(N, 6))
+    stored[:] = records()
+    h = FeatureCache(folder).extract(plain_map(), stored)
+    assert extracted == [7] * 5 + [5]
+    assert_features(h, plain_map(), records())
+
+
+def changed_record():
+    x = records()
+    x[17, 3] = np.nextafter(x[17, 3], np.float32(2))
+    return x
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: (plain_map(), changed_record()),
+        lambda: (plain_map(), records()[: N - 1]),
+        lambda: (plain_map(), records().astype("float64")),
+        lambda: (map_of(seed=1), records()),
+        lambda: (map_of(units=4), records()),
+        lambda: (map_of(activation="relu"), records()),
+        lambda: (map_of(dtype="float16"), records()),
+        lambda: (map_of(bias_initializer="ones"), records()),
+    ],
+)
+def test_whatever_changes_is_extracted_again(folder, extracted, change):
+    cache = FeatureCache(folder)
+    cache.extract(plain_map(), records())
+    map_, x = change()
+    h = cache.extract(map_, x)
+    assert len(extracted) == 2
+    assert len(files(folder, ".npy")) == 2
+    tolerance = 2e-3 if map_.compute_dtype == "float16" else 1e-6
+    np.testing.assert_allclose(
+        h, map_.predict(x, verbose=0).astype("float32"), atol=tolerance
+    )
+
+
+def test_trained_weights_are_other_features(folder, extracted):
+    cache, map_, x = FeatureCache(folder), map_of(), records()
+    cache.extract(map_, x)
+    map_.layers[-1].bias.assign([0.0, 0.0, 1e-3])
+    assert_features(cache.extract(map_, x), map_, x)
+    assert len(extracted) == 2
+
+
+@pytest.mark.parametrize(
+    "package, name", [(np, "__version__"), (feature_cache, "__version__")]
+)
+def test_another_version_is_another_key(monkeypatch, package, name):
+    map_, x = map_of(), records()
+    before = feature_cache._key(map_, x)
+    assert feature_cache._key(map_, x) == before
+    monkeypatch.setattr(package, name, "0.0.0")
+    assert feature_cache._key(map_, x) != before
+
+
+def subtracted(turned, name):
+    inputs = keras.Input((6,))
+    dense = keras.layers.Dense(6, kernel_initializer="ones", name=name)
+    both = [dense(inputs), inputs]
+    return keras.Model(
+        inputs, keras.layers.Subtract()(both[::-1] if turned else both)
+    )
+
+
+def test_connections_and_keras_precision_are_in_the_key():
+    x = records()
+    one = subtracted(False, "a")
+    before = feature_cache._key(one, x)
+    # Not the names that Keras, or somebody, gave the layers.
+    assert feature_cache._key(subtracted(False, "b"), x) == before
+    assert feature_cache._key(subtracted(True, "a"), x) != before
+    policy = keras.config.dtype_policy()
+    try:
+        keras.config.set_dtype_policy("mixed_float16")
+        assert feature_cache._key(one, x) != before
+    finally:
+        keras.config.set_dtype_policy(policy)
+
+
+def test_a_precision_is_no_name():
+    """Both are under the key "name" of a config."""
+    keys = {
+        feature_cache._key(map_of(dtype=dtype), records())
+        for dtype in ("float32", "float16", "mixed_float16")
+    }
+    assert len(keys) == 3
+
+
+def spoil_byte(path):
+    with open(path, "r+b") as f:
+        f.seek(-5, os.SEEK_END)
+        byte = f.read(1)
+        f.seek(-5, os.SEEK_END)
+        f.write(bytes([byte[0] ^ 1]))
+
+
+def cut(path):
+    os.truncate(path, os.path.getsize(path) - 4)
+
+
+def empty(path):
+    os.truncate(path, 0)
+
+
+def pickled(path):
+    with open(path, "wb") as f:
+        np.save(f, np.array([{}], object), allow_pickle=True)
+
+
+@pytest.mark.parametrize("ending", [".npy", ".json"])
+@pytest.mark.parametrize("damage", [spoil_byte, cut, empty, os.remove, pickled])
+def test_damage_is_seen_and_repaired(folder, extracted, damage, ending):
+    cache = FeatureCache(folder)
+    h = np.array(cache.extract(plain_map(), records()))
+    (name,) = files(folder, ending)
+    path = os.path.join(folder, name)
+    damage(path)
+    again = cache.extract(plain_map(), records())
+    assert extracted == [N, N]
+    np.testing.assert_array_equal(again, h)
+    cache.extract(plain_map(), records())
+    assert extracted == [N, N]
+
+
+def test_a_file_of_another_shape_is_not_taken(folder, extracted):
+    """Its note fits: whoever wrote it knew the format."""
+    cache = FeatureCache(folder)
+    h = np.array(cache.extract(plain_map(), records()))
+    (name,) = files(folder, ".npy")
+    path = os.path.join(folder, name)
+    for other in (h[:-1], h.astype("float64"), h.reshape(N, 1, -1)):
+        np.save(path, other)
+        note = feature_cache._note_of(path)
+        with open(note, "w") as f:
+            f.write(
+                '{"format": 1, "sha256": "%s"}' % feature_cache._digest(path)
+            )
+        np.testing.assert_array_equal(cache.extract(plain_map(), records()), h)
+    assert extracted == [N] * 4
+
+
+def test_an_error_midway_leaves_nothing(folder, monkeypatch):
+    monkeypatch.setattr(feature_cache, "_ROWS", 7)
+    calls, extract = [], features.extract
+
+    def failing(map_, x):
+        calls.append(len(x))
+        if len(calls) == 3:
+            raise RuntimeError("power")
+        return extract(map_, x)
+
+    monkeypatch.setattr(features, "extract", failing)
+    cache = FeatureCache(folder)
+    with pytest.raises(RuntimeError, match="power"):
+        cache.extract(plain_map(), records())
+    assert files(folder) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
+def test_only_the_owner_may_read(folder):
+    before = os.umask(0)
+    try:
+        FeatureCache(folder).extract(plain_map(), records())
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    for name in files(folder):
+        mode = os.stat(os.path.join(folder, name)).st_mode
+        assert stat.S_IMODE(mode) == 0o600
+    os.chmod(folder, 0o750)
+    with pytest.raises(ValueError, match="closed to others"):
+        FeatureCache(folder)
+
+
+def test_clear_deletes_what_is_its_own(folder):
+    cache = FeatureCache(folder)
+    cache.extract(plain_map(), records())
+    other = os.path.join(folder, "notes.txt")
+    with open(other, "w") as f:
+        f.write("mine")
+    with open(os.path.join(folder, "tmpx1.part"), "w") as f:
+        f.write("left by a process that was killed")
+    cache.clear()
+    assert files(folder) == ["notes.txt"]
+
+
+def private_head():
+    return fm.layers.PrivateDense(2)
+
+
+def of_layers(*layers):
+    return keras.Sequential([keras.Input((6,)), *layers])
+
+
+def nested(layer):
+    return of_layers(keras.Sequential([keras.Input((6,)), layer]))
+
+
+@pytest.mark.parametrize(
+    "map_, message",
+    [
+        (lambda: of_layers(keras.layers.Dropout(0.5)), "random numbers"),
+        (lambda: nested(keras.layers.GaussianNoise(0.5)), "random numbers"),
+        (lambda: of_layers(private_head()), "was not released"),
+        (lambda: of_layers(fm.layers.DPPCA(2)), "was not released"),
+        (lambda: of_layers(fm.layers.PerturbedAffine(2)), "was not released"),
+        (lambda: of_layers(keras.layers.BatchNormalization()), "statistics"),
+        (lambda: of_layers(keras.layers.Lambda(abs)), "not in its config"),
+        (lambda: map_of(dtype="float64"), "float64"),
+        (lambda: keras.Sequential([keras.layers.Dense(2)]), "built"),
+        (lambda: abs, "built Keras model"),
+    ],
+)
+def test_maps_that_are_not_public_are_refused(folder, extracted, map_, message):
+    with pytest.raises(ValueError, match=message):
+        FeatureCache(folder).extract(map_(), records())
+    assert files(folder) == [] and extracted == []
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.zeros((0, 6), "float32"),
+        np.float32(1),
+        np.array([["a"] * 6]),
+        np.array([[None] * 6]),
+    ],
+)
+def test_records_must_be_numbers(folder, x):
+    with pytest.raises(ValueError, match="`x` must be an array"):
+        FeatureCache(folder).extract(plain_map(), x)
+    assert files(folder) == []
+
+
+def test_a_released_layer_is_public(folder):
+    layer = fm.layers.DPPCA(2)
+    map_ = of_layers(layer)
+    layer.mark_released("{}")
+    h = FeatureCache(folder).extract(map_, records())
+    assert h.shape[0] == N
+
+
+def test_nothing_in_the_package_makes_a_cache():
+    """Opt-in only: no other module knows it."""
+    root = os.path.dirname(fm.__file__)
+    for where, _, names in os.walk(root):
+        for name in names:
+            if name.endswith(".py") and name != "feature_cache.py":
+                with open(os.path.join(where, name), encoding="utf-8") as f:
+                    assert "FeatureCache" not in f.read(), name

@@ -1,0 +1,63 @@
+"""Named feature maps: norms, independence of records, errors."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_fm.public import features
+
+
+@pytest.fixture(scope="module")
+def images():
+    return np.random.default_rng(0).random((6, 8, 8, 1), np.float32)
+
+
+@pytest.mark.parametrize("name", features.FEATURES)
+def test_features_have_unit_norm_and_are_per_record(name, images):
+    body = features.build(name, (8, 8, 1), units=40, shapes=60, variants=3)
+    h = features.extract(body, images)
+    np.testing.assert_allclose(np.linalg.norm(h, axis=1), 1, atol=1e-5)
+    assert not any(v.trainable for v in body.weights)
+    other = images.copy()
+    other[3:] = 1 - other[3:]
+    np.testing.assert_allclose(
+        features.extract(body, other)[:3], h[:3], atol=1e-5
+    )
+    # The map tells records apart at all.
+    assert np.abs(h[0] - h[1]).max() > 1e-2
+
+
+def test_a_map_is_the_same_when_built_again(images):
+    first, second = (
+        features.extract(features.build("scattering", (8, 8, 1)), images)
+        for _ in range(2)
+    )
+    np.testing.assert_allclose(first, second, atol=1e-6)
+
+
+def test_a_map_survives_saving(images, tmp_path):
+    body = features.build(
+        "scattering_strokes", (8, 8, 1), units=20, shapes=30, variants=3
+    )
+    body.save(tmp_path / "map.keras")
+    loaded = keras.saving.load_model(tmp_path / "map.keras")
+    np.testing.assert_allclose(
+        features.extract(loaded, images),
+        features.extract(body, images),
+        atol=1e-6,
+    )
+    seen = loaded.get_layer("stroke_map").public_data
+    assert seen["description"] == "30 drawn pen strokes, 3 variants each"
+    assert (seen["records"], seen["groups"]) == (90, 30)
+
+
+def test_colour_images(images):
+    body = features.build("scattering", (8, 8, 3), units=50)
+    assert body.output_shape == (None, 50)
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="`features` must be one of"):
+        features.build("wavelets", (8, 8, 1))
+    with pytest.raises(ValueError, match="square grey images"):
+        features.build("scattering_strokes", (8, 8, 3))

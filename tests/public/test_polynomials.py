@@ -1,0 +1,583 @@
+"""Approximation errors are bounds, and attained."""
+
+import fractions
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, optimize, special
+
+from keras_fm.public import polynomials
+
+SMOOTH = ("sigmoid", "tanh", "softplus")
+NAMES = tuple(polynomials.ACTIVATIONS)
+DEGREES = range(9)
+RADII = (0.1, 0.5, 1.0, 2.0, math.pi)
+
+a_degree = st.integers(0, polynomials.MAX_DEGREE)
+a_radius = st.floats(-3, 2).map(lambda e: 10.0**e)
+
+
+def rounding(made):
+    """What float64 may add to an evaluation of `made`, generously."""
+    powers = made.radius ** np.arange(len(made.coefficients))
+    terms = np.abs(made.coefficients) * powers
+    return 1e-15 * (len(terms) + 1) * (terms.max() + made.radius + 1)
+
+
+# --- activations ---
+
+
+def test_activations_are_stable_and_float64():
+    z = np.array([-1e4, 0.0, 1e4], dtype=np.float32)
+    expected = {
+        "sigmoid": [0.0, 0.5, 1.0],
+        "tanh": [-1.0, 0.0, 1.0],
+        "softplus": [0.0, math.log(2), 1e4],
+        "relu": [0.0, 0.0, 1e4],
+    }
+    assert set(expected) == set(polynomials.ACTIVATIONS)
+    with np.errstate(over="raise", invalid="raise"):
+        for name, values in expected.items():
+            made = polynomials.ACTIVATIONS[name](z)
+            assert made.dtype == np.float64
+            np.testing.assert_array_equal(made, values)
+    # Not 1 - sigmoid(40), which is 0 in float64.
+    small = polynomials.ACTIVATIONS["sigmoid"](-40.0)
+    assert small == pytest.approx(math.exp(-40), rel=1e-12)
+
+
+# --- Taylor ---
+
+
+def test_degree_two_is_the_polynomial_of_the_papers():
+    made = polynomials.taylor("softplus", 2, 1.0)
+    assert made.coefficients == (math.log(2), 1 / 2, 1 / 8)
+    assert made.degree == 2
+    # 0.004886 when rounded up, as a bound must be.
+    assert round(made.error, 7) == 0.0048855
+    # The papers' constant bounds it, about 64 times too large.
+    assert 0.31466 / made.error == pytest.approx(64.4, abs=0.1)
+
+
+def test_equals_the_authors_form():
+    z = np.linspace(-3, 3, 1001)
+    ours = polynomials.taylor("softplus", 2, 3.0)(z)
+    for y in (0.0, 1.0):
+        authors = (
+            np.maximum(z, 0) - y * z + math.log(2) - np.abs(z) / 2 + z**2 / 8
+        )
+        np.testing.assert_allclose(ours - y * z, authors, atol=1e-14)
+
+
+@pytest.mark.parametrize("activation", SMOOTH)
+@pytest.mark.parametrize("degree", DEGREES)
+@pytest.mark.parametrize("radius", [*RADII, 10.0])
+def test_taylor_error_bounds_a_dense_grid_and_is_attained(
+    activation, degree, radius
+):
+    made = polynomials.taylor(activation, degree, radius)
+    z = np.linspace(-radius, radius, 20001)
+    misses = np.abs(made(z) - polynomials.ACTIVATIONS[activation](z))
+    assert misses.max() <= made.error + rounding(made)
+    assert misses.max() >= 0.999 * made.error - rounding(made)
+
+
+def test_taylor_coefficients_are_the_known_rationals():
+    known = {
+        "softplus": (
+            math.log(2), 1 / 2, 1 / 8, 0.0, -1 / 192, 0.0, 1 / 2880, 0.0,
+            -17 / 645120,
+        ),
+        "sigmoid": (
+            1 / 2, 1 / 4, 0.0, -1 / 48, 0.0, 1 / 480, 0.0, -17 / 80640, 0.0,
+        ),
+        "tanh": (0.0, 1.0, 0.0, -1 / 3, 0.0, 2 / 15, 0.0, -17 / 315, 0.0),
+    }  # fmt: skip
+    for activation, coefficients in known.items():
+        made = polynomials.taylor(activation, 8)
+        assert made.coefficients == coefficients
+        shorter = polynomials.taylor(activation, 3)
+        assert shorter.coefficients == coefficients[:4]
+
+
+def test_taylor_coefficients_are_bernoulli_numbers():
+    """tanh has 2^2k (2^2k - 1) B_2k / (2k)! at z^(2k-1)."""
+    made = polynomials.taylor("tanh", polynomials.MAX_DEGREE).coefficients
+    # The recursion of the Bernoulli numbers, in rationals.
+    bernoulli = [fractions.Fraction(1)]
+    for n in range(1, polynomials.MAX_DEGREE + 2):
+        bernoulli.append(
+            -sum(math.comb(n + 1, k) * b for k, b in enumerate(bernoulli))
+            / (n + 1)
+        )
+    for k in range(1, polynomials.MAX_DEGREE // 2 + 1):
+        power = 2 ** (2 * k)
+        exact = power * (power - 1) * bernoulli[2 * k] / math.factorial(2 * k)
+        assert made[2 * k - 1] == float(exact)
+    assert all(c == 0.0 for c in made[0::2])
+
+
+def test_taylor_of_the_sigmoid_is_that_by_tanh():
+    """pCDBN_TE expands (1 + tanh(z/2)) / 2."""
+    degree = polynomials.MAX_DEGREE
+    by_tanh = np.array(polynomials.taylor("tanh", degree).coefficients)
+    by_tanh /= 2.0 ** np.arange(1, degree + 2)
+    by_tanh[0] += 0.5
+    made = polynomials.taylor("sigmoid", degree).coefficients
+    np.testing.assert_allclose(made, by_tanh, rtol=1e-15, atol=0)
+
+
+def test_a_higher_degree_helps_inside_the_radius_of_convergence_only():
+    def errors(radius):
+        return [
+            polynomials.taylor("softplus", d, radius).error
+            for d in (2, 4, 6, 8)
+        ]
+
+    inside, outside = errors(1.0), errors(5.0)
+    assert all(a > 5 * b for a, b in zip(inside, inside[1:]))
+    assert all(a < b for a, b in zip(outside, outside[1:]))
+
+
+@pytest.mark.parametrize("activation", ["relu", np.tanh, "gelu", None])
+def test_taylor_and_bounds_refuse_what_has_no_exact_series(activation):
+    with pytest.raises(ValueError, match="Use `chebyshev`"):
+        polynomials.taylor(activation, 2)
+    with pytest.raises(ValueError, match="`error` of `chebyshev`"):
+        polynomials.error_bounds(activation, 2)
+
+
+# --- Chebyshev ---
+
+
+def test_chebyshev_errors_of_the_logistic_function():
+    made = polynomials.chebyshev("sigmoid", 7, 1.0)
+    assert made.error < 1.3e-7
+    assert made.error == pytest.approx(6.53e-8, rel=1e-3)
+    third = polynomials.chebyshev("sigmoid", 3, 1.0).error
+    assert third == pytest.approx(1.12e-4, rel=1e-3)
+    # The interpolant, nearly twice as far.
+    z = np.linspace(-1, 1, 20001)
+    sigmoid = polynomials.ACTIVATIONS["sigmoid"]
+    for degree, expected in ((3, 2.1e-4), (7, 1.2e-7)):
+        series = np.polynomial.chebyshev.chebinterpolate(sigmoid, degree)
+        miss = np.polynomial.chebyshev.chebval(z, series) - sigmoid(z)
+        assert np.abs(miss).max() == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("activation", SMOOTH)
+@pytest.mark.parametrize("radius", [0.5, 1.0, 5.0])
+def test_chebyshev_has_the_coefficients_of_equation_10(activation, radius):
+    """alpha_l = 2/pi int f(r t) T_l(t) / sqrt(1 - t^2) dt, by t = cos a."""
+    function = polynomials.ACTIVATIONS[activation]
+    made = polynomials.chebyshev(activation, 7, radius)
+    scaled = np.array(made.coefficients) * radius ** np.arange(8.0)
+    series = np.polynomial.chebyshev.poly2cheb(scaled)
+    for l, alpha in enumerate(np.r_[series, np.zeros(8 - len(series))]):
+        integral, _ = integrate.quad(
+            lambda a, l=l: function(radius * math.cos(a)) * math.cos(l * a),
+            0,
+            math.pi,
+            epsabs=1e-13,
+        )
+        expected = integral * (2 if l else 1) / math.pi
+        assert alpha == pytest.approx(expected, abs=1e-12)
+
+
+def test_chebyshev_of_relu_is_the_known_series():
+    """|t| = 2/pi - 4/pi sum_k (-1)^k T_2k(t) / (4 k^2 - 1)."""
+    series = np.zeros(9)
+    series[0], series[1] = 1 / math.pi, 1 / 2
+    for k in range(1, 5):
+        series[2 * k] = -2 / math.pi * (-1) ** k / (4 * k**2 - 1)
+    expected = np.polynomial.chebyshev.cheb2poly(series)
+    made = polynomials.chebyshev("relu", 8, 1.0)
+    np.testing.assert_allclose(made.coefficients, expected, atol=1e-6)
+    wide = polynomials.chebyshev("relu", 8, 4.0)
+    assert wide.error == pytest.approx(4 * made.error, rel=1e-9)
+
+
+@given(st.sampled_from(NAMES), a_degree, a_radius)
+@settings(max_examples=60, deadline=None)
+def test_symmetry_is_exact(activation, degree, radius):
+    made = polynomials.chebyshev(activation, degree, radius)
+    assert made.degree == degree and made.radius == radius
+    coefficients = np.array(made.coefficients)
+    assert not np.signbit(coefficients[coefficients == 0]).any()
+    if activation in ("sigmoid", "tanh"):
+        assert coefficients[0] == {"sigmoid": 0.5, "tanh": 0.0}[activation]
+        assert np.all(coefficients[2::2] == 0)
+        if radius >= 1:  # Below, they may be rounding, and are dropped.
+            assert np.all(coefficients[1:8:2] != 0)
+    else:
+        assert np.all(coefficients[3::2] == 0)
+        assert coefficients[1:2] == pytest.approx(0.5, rel=1e-15)
+        if radius >= 1:
+            assert np.all(coefficients[0:8:2] != 0)
+
+
+def test_a_small_radius_does_not_blow_up_rounding():
+    made = polynomials.chebyshev("sigmoid", 30, 1e-3)
+    assert np.abs(made.coefficients).max() == 0.5
+    assert made.error < 1e-15
+
+
+@given(
+    st.sampled_from(NAMES),
+    a_degree,
+    a_radius,
+    st.lists(st.floats(-1, 1), min_size=1),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_error_of_the_series_bounds_every_point(
+    activation, degree, radius, places
+):
+    made = polynomials.chebyshev(activation, degree, radius)
+    grid = radius * np.r_[places, np.linspace(-1, 1, 4999)]
+    misses = np.abs(made(grid) - polynomials.ACTIVATIONS[activation](grid))
+    slack = made.error * 1e-12 + rounding(made)
+    assert misses.max() <= made.error + slack
+    assert misses.max() >= 0.99 * made.error - slack
+
+
+def test_a_polynomial_is_its_own_series():
+    def cubic(z):
+        return 1 - 2 * z + z**3 / 2
+
+    made = polynomials.chebyshev(cubic, 4, 3.0)
+    np.testing.assert_allclose(
+        made.coefficients, [1, -2, 0, 1 / 2, 0], atol=1e-13
+    )
+    assert made.error < 1e-13
+    assert made.name == "chebyshev4 of cubic"
+    # Without the cubic term: z^3 = (3 T_1 + T_3) / 4 on [-1, 1].
+    less = polynomials.chebyshev(cubic, 2, 1.0)
+    np.testing.assert_allclose(less.coefficients, [1, -13 / 8, 0], atol=1e-13)
+    assert less.error == pytest.approx(1 / 8, rel=1e-12)
+
+
+def test_a_function_named_as_an_activation_is_not_taken_for_it():
+    def sigmoid(z):
+        return special.expit(z + 1)
+
+    made = polynomials.chebyshev(sigmoid, 4)
+    assert made.coefficients[0] == pytest.approx(special.expit(1), abs=1e-3)
+    assert made.coefficients[2] != 0
+
+
+def test_the_error_finds_a_maximum_between_grid_points():
+    """sin(z) - 0 peaks at pi/2, wherever the grid's points are."""
+    made = polynomials.piecewise(np.sin, 1, math.pi)
+    assert made.values[0] == pytest.approx(0, abs=1e-15)
+    # sin(pi) is not 0 in float64: the line through the ends is 1e-16 off.
+    assert made.error == pytest.approx(1.0, abs=1e-15)
+
+
+@pytest.mark.parametrize("degree", [7, 21, 29])
+def test_the_error_is_found_to_within_1e_12(degree):
+    made = polynomials.chebyshev("tanh", degree, 50.0)
+
+    def miss(z):
+        return -abs(float(made(z)) - math.tanh(z))
+
+    z = np.linspace(0, 50, 3001)
+    values = np.array([miss(point) for point in z])
+    inside = (values[1:-1] < values[:-2]) & (values[1:-1] < values[2:])
+    minima = np.flatnonzero(inside) + 1
+    assert len(minima) >= degree // 2
+    largest = -min(
+        optimize.minimize_scalar(
+            miss,
+            bounds=(z[i - 1], z[i + 1]),
+            method="bounded",
+            options={"xatol": 1e-9},
+        ).fun
+        for i in minima
+    )
+    assert made.error == pytest.approx(largest, rel=1e-12)
+
+
+# --- the published polynomial ---
+
+
+def test_the_published_polynomial_is_the_printed_one():
+    made = polynomials.published()
+    z = np.linspace(-1, 1, 20001)
+    printed = (-5 * z**7 + 21 * z**5 - 35 * z**3 + 35 * z + 16) / 32
+    np.testing.assert_allclose(made(z), printed, atol=1e-15)
+    assert (made.degree, made.radius) == (7, 1.0)
+    assert (made(-1.0), made(1.0)) == (0.0, 1.0)
+
+
+def test_the_published_polynomial_is_not_the_chebyshev_series():
+    made = polynomials.published(7)
+    z = np.linspace(-1, 1, 20001)
+    sigmoid = polynomials.ACTIVATIONS["sigmoid"]
+    misses = np.abs(made(z) - sigmoid(z))
+    assert misses.max() == pytest.approx(0.322, abs=5e-4)
+    assert made.error == pytest.approx(misses.max(), rel=1e-7)
+    assert made.error >= misses.max()
+    # What it is near to.
+    near = np.abs(made(z) - sigmoid(5 * z)).max()
+    assert near == pytest.approx(0.021, abs=5e-4)
+    # More than a million times the error of the series it is said to be.
+    assert made.error > 1e6 * polynomials.chebyshev("sigmoid", 7).error
+
+
+@pytest.mark.parametrize("degree", [1, 3, 5, 7, 29])
+def test_the_family_of_the_published_polynomial_is_flat_at_its_ends(degree):
+    """Its derivative is (1 - z^2)^k, scaled, and it rises from 0 to 1."""
+    made = polynomials.published(degree)
+    slope = np.polynomial.polynomial.polyder(made.coefficients)
+    flat = np.polynomial.polynomial.polypow([1, 0, -1], degree // 2)
+    np.testing.assert_allclose(slope, slope[0] * flat, atol=1e-10)
+    assert made(-1.0) == pytest.approx(0, abs=1e-12)
+    assert made(1.0) == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("degree", [0, 2, 8, 31, -1, 7.0, None, True])
+def test_the_published_polynomial_has_odd_degrees(degree):
+    with pytest.raises(ValueError, match="degree"):
+        polynomials.published(degree)
+
+
+# --- piecewise linear ---
+
+
+@given(
+    st.sampled_from(NAMES),
+    st.integers(1, 200),
+    a_radius,
+    st.lists(st.floats(-1, 1), min_size=1),
+)
+@settings(max_examples=60, deadline=None)
+def test_piecewise_interpolates_and_bounds_every_point(
+    activation, pieces, radius, places
+):
+    function = polynomials.ACTIVATIONS[activation]
+    made = polynomials.piecewise(activation, pieces, radius)
+    knots = np.array(made.knots)
+    assert len(knots) == pieces + 1
+    assert (knots[0], knots[-1]) == (-radius, radius)
+    np.testing.assert_allclose(np.diff(knots), 2 * radius / pieces, rtol=1e-11)
+    np.testing.assert_array_equal(made(knots), function(knots))
+    grid = radius * np.r_[places, np.linspace(-1, 1, 4999)]
+    misses = np.abs(made(grid) - function(grid))
+    slack = 1e-14 * (1 + radius)
+    assert misses.max() <= made.error * (1 + 1e-12) + slack
+    assert misses.max() >= 0.98 * made.error - slack
+    if activation != "relu":
+        # w^2 / 8 max|f''|, and the largest second derivatives.
+        bend = {"sigmoid": 3**-0.5 / 6, "tanh": 4 / 27**0.5, "softplus": 0.25}
+        width = 2 * radius / pieces
+        assert made.error <= width**2 / 8 * bend[activation] + slack
+    elif pieces % 2 == 0:
+        assert made.error <= slack
+    else:
+        # The piece around the kink, at its middle.
+        assert made.error == pytest.approx(radius / pieces / 2)
+
+
+def test_piecewise_error_is_the_exact_maximum():
+    """On a piece the miss is largest where sigmoid' is the slope."""
+    made = polynomials.piecewise("sigmoid", 4, 2.0)
+    largest = 0.0
+    for a, b, f, g in zip(
+        made.knots, made.knots[1:], made.values, made.values[1:]
+    ):
+        slope = (g - f) / (b - a)
+        root = math.sqrt(1 - 4 * slope)
+        for s in ((1 - root) / 2, (1 + root) / 2):  # s (1 - s) = slope
+            z = math.log(s / (1 - s))
+            if a <= z <= b:
+                largest = max(largest, abs(f + slope * (z - a) - s))
+    assert made.error == pytest.approx(largest, rel=1e-12)
+
+
+def test_piecewise_is_constant_outside():
+    made = polynomials.piecewise("softplus", 8, 2.0)
+    z = np.array([[-50.0, -2.0], [2.0, 50.0]])
+    low, high = np.logaddexp(0, [-2.0, 2.0])
+    np.testing.assert_array_equal(made(z), [[low, low], [high, high]])
+
+
+def test_equal_pieces_beat_chebyshev_points():
+    """The reason for the choice of knots."""
+    for activation in NAMES:
+        function = polynomials.ACTIVATIONS[activation]
+        for radius in (1.0, 5.0):
+            for pieces in (4, 8, 16):
+                made = polynomials.piecewise(activation, pieces, radius)
+                knots = -np.cos(np.pi * np.arange(pieces + 1) / pieces)
+                z = np.linspace(-radius, radius, 20001)
+                other = np.interp(z, radius * knots, function(radius * knots))
+                largest = np.abs(other - function(z)).max()
+                if activation == "relu":
+                    assert max(largest, made.error) < 1e-15
+                else:
+                    assert 1.09 < largest / made.error < 2.45
+
+
+# --- bounds known in advance ---
+
+
+@given(
+    st.sampled_from(SMOOTH), st.integers(1, polynomials.MAX_DEGREE), a_radius
+)
+@settings(max_examples=200, deadline=None)
+def test_errors_are_within_the_bounds_known_in_advance(
+    activation, degree, radius
+):
+    bounds = polynomials.error_bounds(activation, degree, radius)
+    series = polynomials.chebyshev(activation, degree, radius)
+    taylor = polynomials.taylor(activation, degree, radius)
+    assert series.error <= bounds.chebyshev + rounding(series)
+    assert series.error <= bounds.ellipse + rounding(series)
+    assert taylor.error <= bounds.taylor * (1 + 1e-12) + rounding(taylor)
+
+
+@pytest.mark.parametrize("activation", SMOOTH)
+@pytest.mark.parametrize("degree", [1, 2, 3, 4, 5])
+def test_the_bound_on_the_best_polynomial_holds_and_is_close(
+    activation, degree
+):
+    """The best polynomial on a grid is a linear programme."""
+    z = np.cos(np.pi * np.arange(401) / 400)
+    f = polynomials.ACTIVATIONS[activation](z)
+    basis = np.polynomial.chebyshev.chebvander(z, degree)
+    one = np.ones((len(z), 1))
+    solved = optimize.linprog(
+        np.r_[np.zeros(degree + 1), 1.0],
+        A_ub=np.block([[basis, -one], [-basis, -one]]),
+        b_ub=np.r_[f, -f],
+        bounds=[(None, None)] * (degree + 2),
+    )
+    best = polynomials.error_bounds(activation, degree, 1.0).best
+    # The solver's tolerance is 1e-7.
+    assert solved.fun <= best + 1e-7
+    assert best <= 2.5 * solved.fun + 1e-6
+
+
+def test_the_derivatives_in_the_bound_are_largest_at_zero():
+    """Only orders of one parity are used: odd for sigmoid and tanh."""
+    z = np.linspace(-6, 6, 601)
+    for name, orders in (("sigmoid", (3, 5, 7, 9)), ("tanh", (3, 5, 7))):
+        # f' is a quadratic in f, so every derivative is a polynomial in f.
+        step = {"sigmoid": [0, 1, -1], "tanh": [1, 0, -1]}[name]
+        f = polynomials.ACTIVATIONS[name](z)
+        derivative = np.polynomial.Polynomial([0, 1])
+        derivatives = {}  # Divided by the factorial of their order.
+        for order in range(1, 10):
+            derivative = derivative.deriv() * np.polynomial.Polynomial(step)
+            derivatives[order] = np.abs(derivative(f)) / math.factorial(order)
+        for order in orders:
+            largest = derivatives[order].max()
+            at_zero = derivatives[order][300]
+            assert largest == pytest.approx(at_zero, rel=1e-9)
+            bound = polynomials.error_bounds(name, order - 1, 1.0).taylor
+            assert bound == pytest.approx(largest, rel=1e-9)
+        # The other parity is not: at 0 those vanish.
+        assert derivatives[2][300] < 1e-12 < derivatives[2].max()
+
+
+@pytest.mark.parametrize("degree", range(1, polynomials.MAX_DEGREE + 1))
+def test_rivlins_factor_exceeds_one_plus_the_lebesgue_constant(degree):
+    bounds = polynomials.error_bounds("tanh", degree, 1.0)
+    # 1/pi int_0^pi |sin((2L + 1) a / 2) / sin(a / 2)| da, midpoint rule.
+    a = (np.arange(20000) + 0.5) * math.pi / 20000
+    kernel = np.abs(np.sin((2 * degree + 1) * a / 2) / np.sin(a / 2))
+    factor = bounds.chebyshev / bounds.best
+    assert 1 + kernel.mean() <= factor <= 2 * (1 + kernel.mean())
+
+
+def test_the_ellipse_is_the_better_bound_on_wide_intervals():
+    narrow = polynomials.error_bounds("sigmoid", 7, 1.0)
+    wide = polynomials.error_bounds("sigmoid", 29, 5.0)
+    assert narrow.chebyshev < narrow.ellipse < 10 * narrow.chebyshev
+    assert wide.ellipse < 1e-3 * wide.chebyshev
+    # Not vacuous either: within 100 times the error.
+    error = polynomials.chebyshev("sigmoid", 29, 5.0).error
+    assert wide.ellipse < 100 * error
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 3, 7]))
+@settings(max_examples=30, deadline=None)
+def test_an_energy_changes_by_at_most_positions_times_size_times_error(
+    seed, degree
+):
+    rng = np.random.default_rng(seed)
+    z, radius, positions = 2.5, 1.5, 24
+    for made in (
+        polynomials.chebyshev("sigmoid", degree, radius),
+        polynomials.taylor("sigmoid", degree, radius),
+        polynomials.piecewise("sigmoid", degree, radius),
+    ):
+        x = radius * z * rng.uniform(-1, 1, positions)
+        exact = -np.sum(x * special.expit(x / z))
+        bound = positions * radius * z * made.error
+        assert abs(-np.sum(x * made(x / z)) - exact) <= bound + 1e-13
+
+
+# --- arguments ---
+
+MAKERS = [
+    lambda degree=2, radius=1.0: polynomials.taylor("softplus", degree, radius),
+    lambda degree=2, radius=1.0: polynomials.chebyshev(
+        "sigmoid", degree, radius
+    ),
+    lambda degree=2, radius=1.0: polynomials.error_bounds(
+        "sigmoid", degree, radius
+    ),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("degree", [-1, 31, 2.0, None, "2", True])
+def test_refuses_a_degree_outside_its_range(make, degree):
+    with pytest.raises(ValueError, match="`degree` must be an integer"):
+        make(degree)
+
+
+def test_degree_zero_has_no_bound_but_an_error():
+    with pytest.raises(ValueError, match="degree"):
+        polynomials.error_bounds("tanh", 0)
+    # The mean of an odd function is the best constant.
+    made = polynomials.chebyshev("tanh", 0)
+    assert made.coefficients == (0.0,)
+    assert made.error == pytest.approx(math.tanh(1), rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [*MAKERS, lambda radius: polynomials.piecewise("sigmoid", 2, radius)],
+)
+@pytest.mark.parametrize(
+    "radius", [0, -1, 1e-4, 101, math.nan, math.inf, None, "1", True]
+)
+def test_refuses_a_radius_outside_its_range(make, radius):
+    with pytest.raises(ValueError, match="`radius` must be a number"):
+        make(radius=radius)
+
+
+@pytest.mark.parametrize("pieces", [0, -1, 1001, 2.0, None, True])
+def test_refuses_a_number_of_pieces_outside_its_range(pieces):
+    with pytest.raises(ValueError, match="`pieces` must be an integer"):
+        polynomials.piecewise("sigmoid", pieces)
+
+
+@pytest.mark.parametrize("make", [polynomials.chebyshev, polynomials.piecewise])
+@pytest.mark.parametrize(
+    "activation",
+    ["gelu", None, 3, lambda z: 1.0, lambda z: z / 0.0, lambda z: z[:1]],
+)
+def test_refuses_an_activation_it_cannot_evaluate(make, activation):
+    with np.errstate(all="ignore"), pytest.raises(ValueError, match="activ"):
+        make(activation, 2)
+
+
+def test_accepts_numpy_numbers():
+    made = polynomials.chebyshev("sigmoid", np.int64(3), np.float32(1))
+    assert made == polynomials.chebyshev("sigmoid", 3, 1)

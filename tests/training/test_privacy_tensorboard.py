@@ -1,0 +1,238 @@
+"""What TensorBoard is shown: releases and words, never noise or records."""
+
+import importlib.util
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fm as fm
+from keras_fm.kernel import mechanisms
+
+TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
+needs_tensorflow = pytest.mark.skipif(
+    not TENSORFLOW, reason="TensorFlow writes the files"
+)
+DELTA, N = 1e-5, 240
+
+
+def records(seed=0):
+    rng = np.random.default_rng(seed)
+    y = np.arange(N) % 3
+    x = 0.3 * rng.random((N, 4, 4)) + np.eye(4)[y][:, None] * 0.5
+    return x.astype("float32"), y
+
+
+@pytest.fixture
+def data():
+    return records()
+
+
+def dense_model():
+    model = keras.Sequential(
+        [
+            keras.Input((4, 4)),
+            keras.layers.Flatten(),
+            fm.layers.NormalizationLayer(),
+            fm.layers.PrivateDense(3),
+        ]
+    )
+    model.compile("adam", fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
+    return model
+
+
+def private_model(data, guarantee="proven"):
+    return fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(2.0, DELTA), data, guarantee
+    )
+
+
+def fit(model, data, private, folder, epochs=2, **arguments):
+    board = fm.callbacks.PrivacyTensorBoard(private, folder, **arguments)
+    x, y = records(seed=1)
+    model.fit(
+        *data,
+        epochs=epochs,
+        callbacks=[private, board],
+        validation_data=(x.reshape(N, *data[0].shape[1:]), y),
+        verbose=0,
+    )
+    return events(folder)
+
+
+def events(folder):
+    """Dict from tag to a list of (step, value as array or bytes)."""
+    from tensorboard.backend.event_processing import event_accumulator
+    from tensorboard.util import tensor_util
+
+    found = event_accumulator.EventAccumulator(
+        str(folder), size_guidance={"tensors": 0}
+    )
+    found.Reload()
+    return {
+        tag: [
+            (e.step, tensor_util.make_ndarray(e.tensor_proto))
+            for e in found.Tensors(tag)
+        ]
+        for tag in found.Tags()["tensors"]
+    }
+
+
+def numbers(found, tag):
+    return [float(value) for _, value in found[tag]]
+
+
+@needs_tensorflow
+def test_a_proven_fit(data, tmp_path):
+    private = private_model(data)
+    model = dense_model()
+    found = fit(model, data, private, tmp_path)
+    release = private.release
+    name = next(iter(private.releases))
+    # It does not grow with epochs.
+    epsilons = numbers(found, "privacy/epsilon_proven")
+    assert len(epsilons) == 2 and epsilons[0] == epsilons[1]
+    assert epsilons[0] == pytest.approx(private.ledger.epsilon())
+    assert numbers(found, "privacy/epsilon_budget") == [2.0, 2.0]
+    statement = b"".join(np.ravel(found["privacy/statement"][0][1]))
+    for line in private.report().splitlines():
+        assert line.encode() in statement
+    assert b"guarantee   proven" in found["privacy/settings"][0][1].ravel()[0]
+    variance = release.mechanism.coordinate_variance(release.objective.size)
+    assert numbers(found, f"release/{name}/noise_stddev") == [
+        pytest.approx(variance**0.5)
+    ]
+    ratio = np.sqrt(max(0, np.mean(release.vector() ** 2) - variance))
+    assert numbers(found, f"release/{name}/signal_to_noise") == [
+        pytest.approx(ratio / variance**0.5, rel=1e-5)
+    ]
+    # Metrics of the records are not there.
+    assert not [tag for tag in found if tag.startswith("private_records")]
+    assert len(found["released/loss"]) == 2
+    assert len(found["validation/accuracy"]) == 2
+    edges = found[f"release/{name}/quadratic"][0][1]
+    values = release.statistics["quadratic"]
+    assert edges[0, 0] == pytest.approx(values.min(), rel=1e-4)
+    assert edges[-1, 1] == pytest.approx(values.max(), rel=1e-4)
+    assert edges[:, 2].sum() == values.size
+
+
+@needs_tensorflow
+def test_a_published_fit_is_marked(data, tmp_path):
+    private = private_model(data, fm.Published(lot=32))
+    found = fit(dense_model(), data, private, tmp_path)
+    assert "private_records/accuracy" in found
+    assert "private_records/loss" in found and "released/loss" not in found
+    # Infinite: the statement says it, a curve cannot.
+    assert "privacy/epsilon_proven" not in found
+    assert numbers(found, "privacy/epsilon_claimed")[0] == pytest.approx(2.0)
+    text = b"".join(np.ravel(found["privacy/statement"][0][1]))
+    assert b"no valid proof" in text
+
+
+@needs_tensorflow
+def test_steps_of_a_dpmac(data, tmp_path):
+    x, y = data
+    model = fm.models.DPMAC((16,), [keras.layers.Dense(3)], clip=0.5, z_steps=1)
+    model.compile("sgd")
+    batches = fm.datasets.PoissonBatches(x.reshape(N, 16), y, batch_size=60)
+    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, DELTA))
+    board = fm.callbacks.PrivacyTensorBoard(private, tmp_path)
+    model.fit(batches, epochs=2, callbacks=[private, board], verbose=0)
+    found = events(tmp_path)
+    assert numbers(found, "privacy/steps_allowed") == [8.0, 8.0]
+    assert numbers(found, "privacy/steps_taken")[-1] == 8.0
+    assert numbers(found, "privacy/noise_multiplier")[0] == pytest.approx(
+        model.noise_multiplier
+    )
+
+
+@needs_tensorflow
+def test_kernels_and_reconstructions(data, tmp_path):
+    layers = [
+        keras.Input((4, 4, 1)),
+        keras.layers.Conv2D(5, 2, padding="same", trainable=False),
+        keras.layers.Flatten(),
+        fm.layers.NormalizationLayer(),
+        fm.layers.PrivateDense(3),
+    ]
+    model = keras.Sequential(layers)
+    model.compile("adam", fm.losses.TaylorCrossEntropy())
+    x = data[0][..., None]
+    found = fit(model, (x, data[1]), private_model((x, data[1])), tmp_path)
+    tag = f"pictures/kernels of {model.layers[0].name}"
+    width, height, picture = found[tag][0][1]
+    # Five kernels in three columns, two by two and one between.
+    assert (int(width), int(height)) == (9, 6)
+    assert picture[:4] == b"\x89PNG"
+    flat = data[0].reshape(N, 16)
+    encoder = fm.models.DeepPrivateAutoencoder((16,), hidden=(3,))
+    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, DELTA), data=flat)
+    encoder.pretrain(flat, private)
+    net = fm.models.FunctionalNet(
+        (16,),
+        [keras.layers.Dense(16, activation="sigmoid")],
+        loss="squared_error",
+    )
+    net.compile("sgd")
+    other = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, DELTA), data=flat)
+    board = fm.callbacks.PrivacyTensorBoard(
+        other, tmp_path / "b", samples=np.linspace(0, 1, 32).reshape(2, 16)
+    )
+    net.fit(flat, flat, callbacks=[other, board], verbose=0)
+    tag = "pictures/samples and reconstructions"
+    width, height, _ = events(tmp_path / "b")[tag][0][1]
+    assert (int(width), int(height)) == (10, 10)
+
+
+@needs_tensorflow
+def test_neither_noise_nor_statistics_are_written(data, tmp_path, monkeypatch):
+    """Scan of every file for the bytes of the noise and of the exact sums,
+    in both precisions."""
+    perturb, secrets = mechanisms.Mechanism.perturb, []
+
+    def watched(self, exact, *arguments, **keywords):
+        noisy = perturb(self, exact, *arguments, **keywords)
+        secrets.extend([np.array(exact), noisy - exact])
+        return noisy
+
+    monkeypatch.setattr(mechanisms.Mechanism, "perturb", watched)
+    private = private_model(data)
+    model = dense_model()
+    fit(model, data, private, tmp_path)
+    exact, noise = secrets
+    np.testing.assert_allclose(private.release.vector(), exact + noise)
+    # The sum of the constants of a class: these are the exact statistics.
+    constants = N / 3 * model.layers[-1].bias_feature
+    # Each is cut off below 2^-19.
+    assert np.abs(exact - constants).min() < N * 2**-19
+    blob = b"".join(
+        path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()
+    )
+    assert len(blob) > 1000
+    for secret in (exact, noise):
+        for value in secret[:150]:
+            # Sums of ones are round numbers, which are anywhere.
+            if abs(value - round(value)) < 1e-3:
+                continue
+            for kind in (np.float64, np.float32):
+                assert kind(value).tobytes() not in blob
+
+
+@needs_tensorflow
+def test_a_release_is_written_once(data, tmp_path):
+    private = private_model(data)
+    found = fit(dense_model(), data, private, tmp_path, epochs=3)
+    name = next(iter(private.releases))
+    assert len(found[f"release/{name}/noise_stddev"]) == 1
+
+
+@pytest.mark.skipif(TENSORFLOW, reason="TensorFlow is there")
+def test_tensorflow_is_needed(data):
+    with pytest.raises(ImportError, match="not installed"):
+        fm.callbacks.PrivacyTensorBoard(private_model(data), "runs")
+
+
+def test_it_needs_the_private_model():
+    with pytest.raises(ValueError, match="PrivateModel"):
+        fm.callbacks.PrivacyTensorBoard("runs/first", "runs")

@@ -1,0 +1,676 @@
+"""What a fit promises whose output layer takes many reads, with and without
+a DPPCA layer below it."""
+
+import dataclasses
+import functools
+import math
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fm as fm
+from keras_fm.callbacks import PrivateModel
+from keras_fm.heads.gradient_query import WeightsRelease
+from keras_fm.kernel import mechanisms
+from keras_fm.private_maps.second_moment import SecondMomentRelease
+
+EPSILON, DELTA, N, D = 3.0, 1e-5, 300, 6
+FULL = fm.Rounds(reads=8, learning_rate=4.0, loss="squared_hinge")
+POISSON = fm.Rounds(
+    reads=8, batch_size=60, learning_rate=4.0, loss="squared_hinge"
+)
+BOTH = pytest.mark.parametrize("rounds", [FULL, POISSON], ids=["full", "some"])
+
+
+# Compiled in tests of this name alone; see `untraced`.
+TRACED = "traced"
+pytestmark = pytest.mark.usefixtures("untraced")
+
+
+@functools.cache
+def _records(n, seed):
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 3
+    x = rng.normal(size=(n, D)).astype("float32")
+    x[np.arange(n), y] += 2
+    return x, y
+
+
+def records(n=N, seed=0):
+    x, y = _records(n, seed)
+    return x.copy(), y.copy()
+
+
+def model(rounds=FULL, pca=None, units=3, optimizer="adam", **kwargs):
+    keras.utils.set_random_seed(1)
+    normalized = fm.layers.NormalizationLayer
+    below = []
+    if pca is not None:
+        below = [normalized(), fm.layers.DPPCA(name="pca", **pca)]
+    return compiled(
+        keras.Sequential(
+            [
+                keras.Input((D,)),
+                *below,
+                normalized(),
+                fm.layers.PrivateDense(
+                    units, rounds=rounds, name="output", **kwargs
+                ),
+            ]
+        ),
+        optimizer,
+    )
+
+
+def compiled(m, optimizer="adam"):
+    m.compile(optimizer, fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
+    return m
+
+
+def private(data, epsilon=EPSILON, delta=DELTA, seed=None, **proven):
+    return PrivateModel(
+        fm.PrivacyBudget(epsilon, delta),
+        data,
+        fm.Proven(**proven),
+        reproducible_noise=seed,
+    )
+
+
+def fitted(m=None, data=None, epochs=1, **kwargs):
+    data = data or records()
+    m, p = m or model(), private(data, **kwargs)
+    fit(m, p, epochs=epochs)
+    return m, p
+
+
+def fit(m, p=None, x=None, **kwargs):
+    """One step an epoch: only what is released matters here."""
+    given, y = records()
+    m.fit(
+        given if x is None else x,
+        y,
+        batch_size=N,
+        shuffle=False,
+        callbacks=[p] if p else None,
+        verbose=0,
+        **kwargs,
+    )
+
+
+def weights(m):
+    return np.concatenate([w.ravel() for w in m.get_weights()])
+
+
+def array(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+class Unreadable:
+    """Data that must not be touched."""
+
+    def __len__(self):
+        pytest.fail("private data was read")
+
+    __getitem__ = __iter__ = __array__ = __len__
+
+
+# What is spent --------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("pca", [None, {"units": 4, "whitening": 0.5}])
+def test_it_ends_just_below_the_budget(rounds, pca):
+    m, p = fitted(model(rounds, pca))
+    entries = p.ledger.entries
+    assert [e.name for e in entries] == (
+        ["output"] if pca is None else ["pca (second moment)", "output"]
+    )
+    assert 0.999 * EPSILON < p.ledger.epsilon() <= EPSILON
+    reads = entries[-1].mechanism
+    assert reads["steps"] == 8 and entries[-1].guarantee == "proven"
+    assert reads["sampling_rate"] == (1 if rounds is FULL else 60 / N)
+    assert isinstance(p.release, WeightsRelease)
+    assert p.releases["output"] is p.release
+    assert "n is public" in p.report()
+    if pca is not None:
+        assert isinstance(p.releases["pca"], SecondMomentRelease)
+        assert "weights of layer 'pca': from its own release" in p.report()
+
+
+def test_the_default_share_of_a_dp_pca_and_a_given_one():
+    """The rest of the budget is for the reads, to a ten thousandth."""
+    for shares, share in ((None, 0.1), ((0.36, 0.64), 0.36)):
+        m = model(FULL, {"units": 4})
+        p = private(records(), shares=shares)
+        p.set_model(m)
+        moment, reads = (e.mechanism for e in p._make_plan({}).entries())
+        whole = mechanisms.gaussian_multiplier(EPSILON, DELTA)
+        assert moment["noise_multiplier"] == pytest.approx(
+            whole / math.sqrt(share)
+        )
+        assert reads["noise_multiplier"] == pytest.approx(
+            whole * math.sqrt(8 / (1 - share)), rel=1e-3
+        )
+    with pytest.raises(ValueError, match="`shares` must hold one share"):
+        private(records(), shares=(1.0,)).plan(model(FULL, {"units": 4}))
+
+
+@BOTH
+def test_two_planned_releases_and_no_third(rounds):
+    m, p = fitted(model(rounds, {"units": 4}), releases=2)
+    first, half = p.release, p.ledger.epsilon()
+    assert half < 0.9 * EPSILON
+    p.new_release = True
+    fit(m, p)
+    assert p.release is not first and len(p.ledger.entries) == 4
+    assert 0.999 * EPSILON < p.ledger.epsilon() <= EPSILON
+    before = weights(m)
+    p.new_release = True
+    with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
+        fit(m, p)
+    assert len(p.ledger.entries) == 4
+    np.testing.assert_array_equal(weights(m), before)
+
+
+def test_a_released_dp_pca_is_free_under_another_output_layer():
+    m, p = fitted(model(FULL, {"units": 4}), releases=2)
+    kernel = array(m.get_layer("pca").kernel)
+
+    def other(name):
+        head = fm.layers.PrivateDense(3, rounds=FULL, name=name)
+        return compiled(
+            keras.Sequential([keras.Input((D,)), *m.layers[:-1], head])
+        )
+
+    # What is left of the budget pays for the other output layer.
+    ledger = fm.Ledger.from_json(p.ledger.to_json())
+    again = PrivateModel(ledger, records(), fm.Proven(releases=2))
+    fit(other("second"), again)
+    names = [e.name for e in ledger.entries]
+    assert names == ["pca (second moment)", "output", "second"]
+    assert 0.9 * EPSILON < ledger.epsilon() < EPSILON
+    np.testing.assert_array_equal(array(m.get_layer("pca").kernel), kernel)
+    unknown = private(records(), releases=2)
+    with pytest.raises(ValueError, match="released by another PrivateModel"):
+        fit(other("third"), unknown)
+    assert not unknown.ledger.entries
+
+
+def test_a_plan_names_the_reads_and_spends_nothing():
+    p = private(records())
+    plan = p.plan(model(POISSON, {"units": 4}))
+    for part in ("SampledGaussianMechanism", "steps 8", "second moment",
+                 "squared_hinge", "sampling_rate 0.2"):  # fmt: skip
+        assert part in plan
+    assert not p.ledger.entries
+
+
+def test_an_integer_is_a_number_of_reads():
+    layer = fm.layers.PrivateDense(3, rounds=5)
+    assert layer.rounds == fm.Rounds(reads=5)
+    m, p = fitted(model(5))
+    assert p.ledger.entries[0].mechanism["steps"] == 5
+    with pytest.raises(ValueError, match="`reads`"):
+        fm.layers.PrivateDense(3, rounds=0)
+    with pytest.raises(ValueError, match="`quadratic_scale`"):
+        fm.layers.PrivateDense(3, rounds=5, quadratic_scale=2.0)
+
+
+# What is learned ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "batch_size, loss, pca",
+    [
+        (None, "cross_entropy", None),
+        (None, "squared_hinge", {"units": 5, "whitening": 0.25}),
+        (60, "crammer_singer", None),
+        (60, "cross_entropy", {"units": 5, "center": True}),
+    ],
+)
+def test_it_learns(batch_size, loss, pca):
+    """Three classes whose means are 2.8 apart. Chance is 1/3; for the seed
+    the accuracy is above 0.8."""
+    rounds = fm.Rounds(
+        reads=30,
+        batch_size=batch_size,
+        learning_rate=8.0,
+        loss=loss,
+        averaging=0.2,
+    )
+    m, p = fitted(model(rounds, pca), epsilon=8.0, seed=0)
+    x, y = records(seed=1)
+    accuracy = np.mean(m.predict(x, verbose=0).argmax(axis=1) == y)
+    assert accuracy > 0.75
+
+
+def test_it_learns_by_the_rule_for_the_learning_rate():
+    m, p = fitted(model(30), epsilon=8.0, seed=0)
+    x, y = records(seed=1)
+    assert np.mean(m.predict(x, verbose=0).argmax(axis=1) == y) > 0.7
+    # What the ledger says is all that the rule needs.
+    mechanism = p.ledger.entries[0].build_mechanism()
+    rounds = fm.Rounds(reads=30)
+    stddev = mechanism.noise_multiplier * mechanism.sensitivity
+    rate = rounds.rate(stddev, N)
+    given = dataclasses.replace(rounds, learning_rate=rate)
+    _, q = fitted(model(given), epsilon=8.0, seed=0)
+    np.testing.assert_array_equal(
+        p.release.statistics["weights"], q.release.statistics["weights"]
+    )
+
+
+def test_without_noise_it_is_the_descent_on_exact_sums():
+    """At epsilon 10^6 the noise of a sum is below 10^-3 of a record."""
+    m, p = fitted(epsilon=1e6)
+    objective = p.release.objective
+    x, y = records()
+    h = x / np.linalg.norm(x, axis=1, keepdims=True)
+    h = m.layers[-1].augment(h)
+    rows, targets = objective.check_records(h, y)
+    wanted = FULL.descend(
+        lambda w: objective.total(rows, targets, w), np.zeros((D + 1, 3)), N
+    )
+    made = p.release.statistics["weights"]
+    assert np.abs(wanted).max() > 0.3
+    np.testing.assert_allclose(made, wanted, atol=1e-3)
+    kernel, bias = m.layers[-1].get_weights()
+    np.testing.assert_allclose(kernel, made[:-1], atol=1e-6)
+    np.testing.assert_allclose(
+        bias, made[-1] * m.layers[-1].bias_feature, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@BOTH
+def test_binary_labels(rounds, bias):
+    x, y = records()
+    keep = y < 2
+    x, y = x[keep], y[keep]
+    rounds = fm.Rounds(
+        reads=20, batch_size=rounds.batch_size, learning_rate=8.0
+    )
+    m = model(rounds, units=1, use_bias=bias)
+    p = private((x, y), epsilon=8.0, seed=0)
+    m.fit(x, y, 200, callbacks=[p], verbose=0)
+    assert p.release.statistics["weights"].shape == (D + bias, 1)
+    assert np.mean((m.predict(x, verbose=0)[:, 0] > 0) == y) > 0.8
+
+
+def test_any_form_of_data_gives_the_same_release():
+    x, y = records()
+
+    class Py(keras.utils.PyDataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, i):
+            return x[100 * i : 100 * i + 100], y[100 * i : 100 * i + 100]
+
+    def generator():
+        for i in range(0, N, 50):
+            yield x[i : i + 50], y[i : i + 50]
+
+    forms = [generator, Py()]
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        forms.append(tf.data.Dataset.from_tensor_slices((x, y)).batch(64))
+    for rounds, pca, given in (
+        # Targets of another type are in other places of a batch, so a sample
+        # is drawn of others.
+        (FULL, {"units": 4, "center": True}, [generator, (x, np.eye(3)[y])]),
+        (POISSON, None, forms),
+    ):
+        _, first = fitted(model(rounds, pca), seed=0)
+        for data in given:
+            _, p = fitted(model(rounds, pca), data, seed=0)
+            np.testing.assert_allclose(
+                p.release.statistics["weights"],
+                first.release.statistics["weights"],
+                rtol=1e-4,
+                atol=1e-4,
+            )
+
+
+def test_integer_features_keep_their_constant_entry():
+    """Small whole numbers straight under the private layer."""
+    x = np.eye(D, dtype="int32")[np.arange(N) % D]
+    y = np.full(N, 1)
+    for dtype in ("int32", "float32"):
+        m = compiled(
+            keras.Sequential(
+                [
+                    keras.Input((D,)),
+                    fm.layers.PrivateDense(3, rounds=FULL, bias_feature=1.0),
+                ]
+            )
+        )
+        p = private((x.astype(dtype), y), epsilon=1e5)
+        m.fit(x.astype(dtype), y, N, callbacks=[p], verbose=0)
+        bias = m.layers[-1].get_weights()[1]
+        assert bias[1] > 0.5 and max(bias[0], bias[2]) < -0.5
+
+
+# After the release, no record moves a weight --------------------------------
+
+
+@pytest.mark.parametrize("rounds, fill", [(FULL, np.nan), (POISSON, 0.0)])
+def test_training_is_the_same_with_the_records_replaced(tmp_path, rounds, fill):
+    x, y = records()
+    m, p = fitted(model(rounds, {"units": 4}), start="current")
+    m.save(tmp_path / "m.keras")
+    begin = weights(m)
+    m.fit(x, y, 100, epochs=2, shuffle=False, callbacks=[p], verbose=0)
+    other = keras.saving.load_model(tmp_path / "m.keras")
+    other.fit(x * 0 + fill, y * 0, 100, epochs=2, shuffle=False, verbose=0)
+    assert np.abs(weights(m) - begin).max() > 1e-3, "training did not move"
+    np.testing.assert_array_equal(weights(m), weights(other))
+
+
+def test_the_same_in_a_traced_fit(tmp_path):
+    """With compiled steps, as users train."""
+    x, y = records()
+    m, p = fitted(model(FULL), start="current")
+    m.save(tmp_path / "m.keras")
+    other = keras.saving.load_model(tmp_path / "m.keras")
+    m.fit(x, y, shuffle=False, callbacks=[p], verbose=0)
+    other.fit(x * np.nan, y * 0, shuffle=False, verbose=0)
+    np.testing.assert_array_equal(weights(m), weights(other))
+
+
+def test_the_released_objective_is_the_distance_to_the_weights():
+    m = model(optimizer=keras.optimizers.SGD(0.1))
+    before = [w.astype("float64") for w in m.get_weights()]
+    p = private(records(), start="current")
+    x, y = records()
+    history = m.fit(x, y, batch_size=N, callbacks=[p], verbose=0).history
+    c = m.layers[-1].bias_feature
+    full = np.concatenate([before[0], before[1][None] / c])
+    gap = full - p.release.statistics["weights"]
+    assert set(history) == {"loss"}, "a metric of private records was logged"
+    np.testing.assert_allclose(
+        history["loss"], 3 * math.log(2) + np.sum(gap**2) / 8, rtol=1e-4
+    )
+    kernel, bias = m.get_weights()
+    np.testing.assert_allclose(
+        kernel, before[0] - 0.1 * gap[:-1] / 4, rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(
+        bias, before[1] - 0.1 * gap[-1] / 4 / c, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_the_start_is_the_minimum_and_training_stays_there():
+    m, p = fitted(epochs=4)
+    made = p.release.statistics["weights"]
+    np.testing.assert_allclose(m.get_weights()[0], made[:-1], atol=1e-6)
+
+
+def test_a_loaded_model_trains_on_without_reading(tmp_path):
+    m, p = fitted(model(POISSON, {"units": 4, "whitening": 0.5}))
+    m.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    x, y = records()
+    for layer, name in zip(loaded.layers, ("", "pca", "", "output")):
+        if name:
+            assert layer.is_released
+            assert layer.get_config() == m.get_layer(name).get_config()
+    head = loaded.get_layer("output")
+    assert head.rounds == POISSON
+    ledger = fm.Ledger.from_json(head.ledger_json)
+    assert ledger.epsilon() == p.ledger.epsilon()
+    # Every part says what all of them cost.
+    assert loaded.get_layer("pca").ledger_json == head.ledger_json
+    np.testing.assert_array_equal(
+        loaded.predict(x, verbose=0), m.predict(x, verbose=0)
+    )
+    again = private(Unreadable())
+    fit(loaded, again)
+    assert not again.ledger.entries
+    # Weights alone, into a model that was released by one read.
+    m.save_weights(tmp_path / "m.weights.h5")
+    other, _ = fitted(model(None, {"units": 4, "whitening": 0.5}))
+    other.load_weights(tmp_path / "m.weights.h5")
+    loss = other.evaluate(x, y, verbose=0)[0]
+    assert loss == pytest.approx(m.evaluate(x, y, verbose=0)[0], rel=1e-5)
+    for each in (other, m):
+        # Adam would make steps of rounding.
+        compiled(each, keras.optimizers.SGD(1.0))
+        fit(each)
+    np.testing.assert_allclose(weights(other), weights(m), atol=1e-6)
+    # And its objective is that of the reads everywhere, not at its minimum
+    # alone.
+    found = []
+    for each in (other, m):
+        head = each.get_layer("output")
+        head.kernel.assign(0.0 * head.kernel)
+        found.append(array(head.released_objective()))
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+# Components -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_components_at_negligible_noise(center):
+    """At epsilon 10^6 the noise on A is below 0.01 of 300 records."""
+    m, p = fitted(
+        model(None, {"units": 4, "whitening": 0.5, "center": center}),
+        epsilon=1e6,
+    )
+    x, _ = records()
+    v = x / np.linalg.norm(x, axis=1, keepdims=True)
+    mean = v.mean(axis=0) if center else np.zeros(D)
+    _, vectors = np.linalg.eigh((v - mean).T @ (v - mean))
+    kernel = array(m.get_layer("pca").kernel)
+    lengths = np.linalg.norm(kernel, axis=0)
+    found = np.abs((kernel / lengths).T @ vectors[:, ::-1][:, :4])
+    np.testing.assert_allclose(found, np.eye(4), atol=0.025)
+    outputs = array(m.get_layer("pca")(v.astype("float32")))
+    sizes = np.mean(outputs**2, axis=0)
+    np.testing.assert_allclose(sizes, sizes[0], rtol=0.025)
+    if center:
+        np.testing.assert_allclose(outputs.mean(axis=0), 0, atol=0.005)
+
+
+def test_two_dp_pca_layers_learn_from_the_input_upwards():
+    """The second reads what the first gives after its release."""
+    m = compiled(
+        keras.Sequential(
+            [
+                keras.Input((D,)),
+                fm.layers.NormalizationLayer(),
+                fm.layers.DPPCA(5, name="a"),
+                fm.layers.DPPCA(2, name="b"),
+                fm.layers.NormalizationLayer(),
+                fm.layers.PrivateDense(3, rounds=FULL, name="output"),
+            ]
+        )
+    )
+    m, p = fitted(m, epsilon=1e6)
+    assert [e.name for e in p.ledger.entries] == [
+        "a (second moment)", "b (second moment)", "output",
+    ]  # fmt: skip
+    # Of components in order the second keeps the first two.
+    kernel = np.abs(array(m.get_layer("b").kernel))
+    np.testing.assert_allclose(kernel, np.eye(5)[:, :2], atol=1e-2)
+
+
+def test_owners_may_own_several_rows_under_one_read():
+    owners = np.arange(N) // 3
+    m, p = fitted(model(None, {"units": 4}), unit=fm.Unit(owners=owners))
+    assert 0.999 * EPSILON < p.ledger.epsilon() <= EPSILON
+    assert "owner" in p.report()
+
+
+def test_without_an_output_layer_and_without_labels():
+    m = keras.Sequential(
+        [
+            keras.Input((D,)),
+            fm.layers.NormalizationLayer(),
+            fm.layers.DPPCA(4, name="pca"),
+        ]
+    )
+    m.compile("sgd", "mse")
+    x, _ = records()
+    p = private(x)
+    before = array(m.get_layer("pca").kernel)
+    m.fit(x, np.zeros((N, 4)), N, callbacks=[p], verbose=0)
+    assert [e.name for e in p.ledger.entries] == ["pca (second moment)"]
+    assert 0.999 * EPSILON < p.ledger.epsilon() <= EPSILON
+    assert np.abs(array(m.get_layer("pca").kernel) - before).max() > 0.1
+
+
+def test_without_a_release_it_is_a_fixed_map_that_does_not_train():
+    m = model(None, {"units": 4})
+    x, _ = records()
+    pca = m.get_layer("pca")
+    np.testing.assert_array_equal(array(pca.kernel), np.eye(D)[:, :4])
+    np.testing.assert_array_equal(array(pca(x)), x[:, :4])
+    with pytest.raises(ValueError, match="DPPCA 'pca' has no release"):
+        fit(m)
+    twin = compiled(fm.models.unprotected_twin(m))
+    fit(twin)
+    for each in (m, twin):
+        np.testing.assert_array_equal(
+            array(each.get_layer("pca").kernel), np.eye(D)[:, :4]
+        )
+
+
+def test_a_published_model_cannot_hold_one():
+    m = model(None, {"units": 4})
+    p = PrivateModel(2.0, guarantee=fm.Published(lot=50))
+    with pytest.raises(ValueError, match="DPPCA 'pca' learns from a proven"):
+        m.fit(*records(), batch_size=50, callbacks=[p], verbose=0)
+    assert not p.ledger.entries
+
+
+# Refusals, all before anything is spent -------------------------------------
+
+
+def refused(match, m=None, data=None, error=ValueError, **kwargs):
+    x, y = records()
+    m = m or model()
+    p = private(records() if data is None else data, **kwargs)
+    before = weights(m)
+    with pytest.raises(error, match=match):
+        m.fit(x, y, callbacks=[p], steps_per_epoch=2, verbose=0)
+    assert not p.ledger.entries, "something was charged"
+    assert not m.get_layer("output").is_released
+    np.testing.assert_array_equal(weights(m), before)
+
+
+def test_replace_one():
+    _, p = fitted(model(FULL, {"units": 4}), neighbours="replace_one")
+    assert 0.999 * EPSILON < p.ledger.epsilon() <= EPSILON
+    entry = p.ledger.entries[-1]
+    assert entry.mechanism["sensitivity"] == pytest.approx(2 * FULL.clip)
+    refused("add_remove", model(POISSON), neighbours="replace_one")
+    refused(
+        "add_remove", model(POISSON, {"units": 4}), neighbours="replace_one"
+    )
+
+
+@BOTH
+def test_a_pure_budget_is_refused_before_reading(rounds):
+    refused("needs delta > 0", model(rounds), data=Unreadable(), delta=0.0)
+    pca = model(rounds, {"units": 4})
+    refused("needs delta > 0", pca, data=Unreadable(), delta=0.0)
+
+
+@pytest.mark.parametrize(
+    "kwargs, match",
+    [
+        ({"n_public": False}, "must\\s+be public"),
+        (
+            {"unit": fm.Unit(owners=np.arange(N) // 2)},
+            "not supported together with `rounds`",
+        ),
+        (
+            {"unit": fm.Unit(reach=2)},
+            "not supported together with `rounds`",
+        ),
+    ],
+)
+def test_what_no_proof_covers(kwargs, match):
+    refused(match, **kwargs)
+    refused(match, model(FULL, {"units": 4}), **kwargs)
+
+
+def test_relevance_scaling():
+    m = compiled(
+        keras.Sequential(
+            [
+                keras.Input((D,)),
+                fm.layers.RelevanceScaling(),
+                fm.layers.NormalizationLayer(),
+                fm.layers.PrivateDense(3, rounds=FULL, name="output"),
+            ]
+        )
+    )
+    refused("exclude each other", m)
+
+
+def test_the_published_form_has_no_rounds():
+    m = model(FULL)
+    p = PrivateModel(2.0, guarantee=fm.Published(lot=50))
+    with pytest.raises(ValueError, match="rounds"):
+        m.fit(*records(), batch_size=50, callbacks=[p], verbose=0)
+    assert not p.ledger.entries
+
+
+def test_a_sample_cannot_be_larger_than_the_records():
+    too_many = fm.Rounds(reads=3, batch_size=N + 1, learning_rate=1.0)
+    refused("must not exceed the number of records", model(too_many))
+    refused(
+        "must not exceed the number of records", model(too_many, {"units": 4})
+    )
+    m, p = fitted(model(fm.Rounds(reads=3, batch_size=N, learning_rate=1.0)))
+    assert p.ledger.entries[0].mechanism["sampling_rate"] == 1
+
+
+@BOTH
+def test_bad_records(rounds):
+    x, y = records()
+    bad = x.copy()
+    bad[-1, 2] = np.nan
+    for pca in (None, {"units": 4}):
+        refused("NaN or infinite", model(rounds, pca), (bad, y))
+        refused("whole numbers", model(rounds, pca), (x, y + 1))
+        refused("must have shape", model(rounds, pca), (x[:, :5], y))
+        refused("same number of records", model(rounds, pca), (x, y[:-1]))
+
+
+def test_records_outside_the_bounds():
+    def unbounded(clip):
+        return compiled(
+            keras.Sequential(
+                [
+                    keras.Input((D,)),
+                    fm.layers.DPPCA(4, clip=clip, name="pca"),
+                    fm.layers.PrivateDense(
+                        3, rounds=FULL, clip=clip, name="output"
+                    ),
+                ]
+            )
+        )
+
+    refused("outside the public L2 bound", unbounded(False))
+    _, p = fitted(unbounded(True))
+    assert len(p.ledger.entries) == 2
+
+
+def test_what_was_trained_without_protection():
+    m = model()
+    twin = compiled(fm.models.unprotected_twin(m))
+    refused("built with `unprotected=True`", twin)
+    fit(twin)
+    refused(
+        "built with `unprotected=True`",
+        compiled(fm.models.unprotected_twin(model(FULL, {"units": 4}))),
+    )
+    for other in (m, model(FULL, {"units": 4})):
+        other.compile(twin.optimizer, fm.losses.TaylorCrossEntropy())
+        refused("trained before its first release", other)
