@@ -1,6 +1,5 @@
 """`keras-fm doctor` and `keras-fm completion`."""
 
-import ast
 import importlib.metadata
 import json
 import os
@@ -12,6 +11,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from absl import flags
 
 from keras_fm.kernel import discrete_noise, lattice_noise
 from keras_fm.lab import cli
@@ -80,20 +80,28 @@ def test_a_working_installation(run):
 
 
 def test_the_packages_are_those_of_setup():
-    constants = {
-        node.targets[0].id: ast.literal_eval(node.value)
-        for node in ast.parse(SETUP.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.Assign)
-        and node.targets[0].id in ("_CORE", "_DP_SGD")
-    }
-    asked = [f"{name}>={oldest}" for name, _, oldest in doctor.CORE]
-    assert asked == constants["_CORE"]
     source = SETUP.read_text(encoding="utf-8")
+    oldest = doctor._oldest()
+    for name in doctor.CORE:
+        assert f'    "{name}>={oldest[name]}",\n' in source
     for name, _, _ in doctor.EXTRAS:
         if name.startswith("keras-fm["):
             extra = name.removeprefix("keras-fm[").removesuffix("]")
             assert f'"{extra}": ' in source
-    assert f"'{doctor.BACKENDS['tensorflow']}; " in source
+    assert f"'tensorflow>={oldest['tensorflow']}; " in source
+
+
+def test_a_tree_that_is_not_installed_has_no_oldest_versions(
+    lacking, monkeypatch
+):
+    def unknown(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    lacking(scipy=None)
+    monkeypatch.setattr(importlib.metadata, "requires", unknown)
+    assert doctor._oldest() == {}
+    detail = rows(doctor.examine(), "core")["scipy"]["detail"]
+    assert detail == "missing; pip install 'scipy'"
 
 
 # What is not -----------------------------------------------------------------
@@ -119,7 +127,7 @@ def test_an_old_package(lacking, version, ok):
 
 
 def test_a_package_that_cannot_be_imported(monkeypatch):
-    monkeypatch.setattr(doctor, "CORE", (("numpy", "numpy.not_a_module", "1"),))
+    monkeypatch.setattr(doctor, "CORE", {"numpy": "numpy.not_a_module"})
     (row,) = doctor.examine()["core"]
     assert not row["ok"] and row["version"] == np.__version__
     assert "cannot be imported: ModuleNotFoundError" in row["detail"]
@@ -323,108 +331,62 @@ def test_where_data_sets_are_found(tmp_path, monkeypatch):
 
 # Completion ------------------------------------------------------------------
 
-needs_bash = pytest.mark.skipif(
-    shutil.which("bash") is None or os.name == "nt", reason="no bash"
-)
 
-
-@pytest.fixture
-def complete(tmp_path):
-    """Completes command lines in a bash that has sourced the script."""
-    script = tmp_path / "script"
-    script.write_text(completion.bash())
-
-    def complete(lines, breaks=None):
-        loop = (
-            'source "$1"\n'
-            + (f"COMP_WORDBREAKS={breaks!r}\n" if breaks else "")
-            + "while IFS= read -r COMP_LINE; do\n"
-            "  COMP_POINT=${#COMP_LINE}; _keras_fm\n"
-            '  echo "${COMPREPLY[*]}"\n'
-            "done\n"
-        )
-        done = subprocess.run(
-            ["bash", "--norc", "-c", loop, "bash", str(script)],
-            input="\n".join([*lines, ""]),
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=tmp_path,
-        )
-        assert done.stderr == ""
-        return [out.split() for out in done.stdout.split("\n")[:-1]]
-
-    return complete
-
-
-@needs_bash
-def test_bash_completes_every_command_and_flag(complete):
-    expected = {"keras-fm ": {*COMMANDS, "--version", "--help"}}
+def test_what_the_shells_are_told():
+    """Every command, every flag, and the values of those that have a list."""
+    (commands,) = completion.parser()._subparsers._group_actions
+    assert set(commands.choices) == set(COMMANDS)
     for name, command in COMMANDS.items():
-        spelled = expected.setdefault(f"keras-fm {name} --", set())
-        for flag in completion._flags(command).values():
-            spelled.update(completion._spellings(flag))
-    found = complete(expected)
-    for words, (line, all_of_them) in zip(found, expected.items()):
-        assert set(words) == all_of_them, line
-    assert "--epsilons=" in expected["keras-fm compare --"]
-    assert "--noprogress" in expected["keras-fm audit --"]
+        values = flags.FlagValues()
+        command.define(values)
+        said = commands.choices[name]._option_string_actions
+        for flag in values:
+            assert f"--{flag}" in said
+            assert (f"--no{flag}" in said) == values[flag].boolean
+    told = commands.choices["audit"]._option_string_actions["--model"]
+    assert {"dpa", "dpmac"} <= set(told.choices)
 
 
-@needs_bash
-def test_bash_completes_values_words_and_files(complete, tmp_path):
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_completes_words_values_and_files(run, tmp_path):
+    (tmp_path / "script").write_text(run("completion", "bash")[1])
     (tmp_path / "plan.toml").write_text("")
     (tmp_path / "runs").mkdir()
     cases = {
         "keras-fm com": "compare compose completion",
-        "keras-fm audit --model=d": "dpa dpmac",
-        "keras-fm audit --model=x": "",
-        "keras-fm audit --seeds=2 --guarantee=": "published proven",
+        "keras-fm audit --mod": "--model",
+        "keras-fm audit --model d": "dpa dpmac",
+        "keras-fm audit --model x": "",
         "keras-fm completion b": "bash",
-        "keras-fm reproduce dpmac:acc": "accounting",
-        "keras-fm compose --plan=pl": "plan.toml",
+        "keras-fm compose --plan pl": "plan.toml",
         "keras-fm report ru": "runs",
-        "keras-fm unheard_of --": "",
     }
-    assert complete(cases) == [words.split() for words in cases.values()]
-    # Where a shell does not split words at these characters, all is offered.
-    lines = ["keras-fm audit --model=d", "keras-fm reproduce dpmac:acc"]
-    assert complete(lines, breaks=" ") == [
-        ["--model=dpa", "--model=dpmac"],
-        ["dpmac:accounting"],
-    ]
-
-
-def test_the_script_for_zsh(tmp_path):
-    script = completion.zsh()
-    assert script.startswith("#compdef keras-fm\n")
-    for name, command in COMMANDS.items():
-        part = script.split(f"\n    {name})\n")[1].split("\n      ;;")[0]
-        for flag in completion._flags(command).values():
-            for spelled in completion._spellings(flag):
-                spec = f"'{spelled}" + "-" * spelled.endswith("=") + "["
-                assert spec in part, (name, spelled)
-    models = completion._choices(completion._flags(COMMANDS["audit"])["model"])
-    assert "dpa" in models and f":model:({' '.join(models)})'" in script
-    assert r"dpmac\:accounting" in script
-    path = tmp_path / "_keras-fm"
-    path.write_text(script)
-    if shutil.which("zsh"):
-        test = (
-            "autoload -U compinit; compinit -D; source $1; "
-            "[[ $_comps[keras-fm] == _keras_fm ]]"
-        )
-        subprocess.run(["zsh", "-f", "-c", test, "zsh", str(path)], check=True)
+    loop = (
+        "source ./script; words=$(complete -p keras-fm); words=${words#*-F }\n"
+        "while IFS= read -r COMP_LINE; do\n"
+        "  COMP_WORDS=($COMP_LINE); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n"
+        '  COMPREPLY=(); ${words% *}; echo "${COMPREPLY[*]}"\n'
+        "done\n"
+    )
+    done = subprocess.run(
+        ["bash", "--norc", "-c", loop],
+        input="\n".join([*cases, ""]),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert done.stdout.splitlines() == list(cases.values())
 
 
 @pytest.mark.parametrize("rest", [[], ["fish"], ["bash", "zsh"]])
 def test_an_unknown_shell(run, rest):
     status, out, error = run("completion", *rest)
     assert (status, out) == (2, "")
-    assert "The shell must be one of bash, zsh. Received: " in error
+    assert "The shell must be one of bash, zsh, tcsh. Received: " in error
 
 
-@pytest.mark.parametrize("shell", completion.SHELLS)
-def test_the_command_prints_the_script(run, shell):
-    script = {"bash": completion.bash, "zsh": completion.zsh}[shell]()
-    assert run("completion", shell) == (0, script, "")
+@pytest.mark.parametrize("shell", completion.CHOICES)
+def test_the_command_prints_a_script(run, shell):
+    status, script, _ = run("completion", shell)
+    assert status == 0 and "keras-fm" in script and "epsilons" in script

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import sys
 
 from absl import flags
@@ -30,25 +31,22 @@ extras that are missing are no error.
 
 _OLDEST_PYTHON = (3, 10)
 
-# Distribution, module, oldest version: what setup.py asks for. Keras is
-# imported by the check of its backend, which knows what may be wrong.
-CORE = (
-    ("keras", None, "3.10"),
-    ("numpy", "numpy", "1.26"),
-    ("absl-py", "absl", "1.4"),
-    ("dp-accounting", "dp_accounting", "0.4.3"),
-    ("scipy", "scipy", "1.10"),
-    ("scikit-learn", "sklearn", "1.3"),
-    ("matplotlib", "matplotlib", "3.7"),
-    ("jinja2", "jinja2", "3.1"),
-)
-
-# Backends that run everything: module, and what to install.
-BACKENDS = {
-    "tensorflow": "tensorflow>=2.18",
-    "jax": "jax",
-    "torch": "torch",
+# What the core needs, and its module. Keras is imported by the check of its
+# backend, which knows what may be wrong.
+CORE = {
+    "keras": None,
+    "numpy": "numpy",
+    "absl-py": "absl",
+    "dp-accounting": "dp_accounting",
+    "scipy": "scipy",
+    "scikit-learn": "sklearn",
+    "matplotlib": "matplotlib",
+    "jinja2": "jinja2",
+    "shtab": "shtab",
 }
+
+# Backends that run everything.
+BACKENDS = ("tensorflow", "jax", "torch")
 
 # What to install, what that needs, and what it gives.
 EXTRAS = (
@@ -123,7 +121,8 @@ def examine():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from keras_fm.version import __version__
 
-    core = [_package(*row) for row in CORE]
+    oldest = _oldest()
+    core = [_package(name, oldest.get(name)) for name in CORE]
     checks = [
         _checked("Python", _python),
         _checked("Backend", _backend),
@@ -188,6 +187,20 @@ def _version(distribution):
         return None
 
 
+def _oldest():
+    """The oldest version of every package that this one asks for."""
+    try:
+        asked = importlib.metadata.requires("keras-fm") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    found = (re.match(r"([\w.-]+)>=([\d.]+)", line) for line in asked)
+    return dict(match.groups() for match in found if match)
+
+
+def _asked(name, oldest):
+    return f"'{name}>={oldest}'" if oldest else f"'{name}'"
+
+
 def _numbers(version):
     """`"3.15.1rc2"` as `(3, 15, 1)`."""
     numbers = []
@@ -199,12 +212,13 @@ def _numbers(version):
     return tuple(numbers)
 
 
-def _package(distribution, module, oldest):
+def _package(distribution, oldest):
     version, detail = _version(distribution), ""
+    module = CORE[distribution]
     if version is None:
-        detail = f"missing; pip install '{distribution}>={oldest}'"
-    elif _numbers(version) < _numbers(oldest):
-        detail = f"too old; pip install '{distribution}>={oldest}'"
+        detail = f"missing; pip install {_asked(distribution, oldest)}"
+    elif oldest and _numbers(version) < _numbers(oldest):
+        detail = f"too old; pip install {_asked(distribution, oldest)}"
     elif module:
         try:
             importlib.import_module(module)
@@ -261,7 +275,7 @@ def _remedy(name):
     if name not in BACKENDS:
         return choose or "set KERAS_BACKEND to one of " + ", ".join(BACKENDS)
     again = "--force-reinstall " if _there(name) else ""
-    install = f"pip install {again}'{BACKENDS[name]}'"
+    install = f"pip install {again}{_asked(name, _oldest().get(name))}"
     return f"{install}; or {choose}" if choose else install
 
 
