@@ -9,7 +9,6 @@ import inspect
 import json
 import os
 import pathlib
-import pkgutil
 import re
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ import keras
 import pytest
 
 import keras_fm as fm
+from keras_fm import public_names
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -46,24 +46,24 @@ WITHOUT_EXAMPLE = {
         "keras_fm.auditing.ShuffledBound",
         "keras_fm.composition.Composed",
         "keras_fm.datasets.Windows",
-        "keras_fm.lab.compare.Outcome",
-        "keras_fm.lab.report.Run",
+        "keras_fm.experiments.Outcome",
+        "keras_fm.html_report.Run",
         "keras_fm.models.Autoencoder",
         "keras_fm.polynomials.ErrorBounds",
         "keras_fm.polynomials.PiecewiseLinear",
         "keras_fm.polynomials.Polynomial",
-        "keras_fm.lab.reproduce.Measured",
-        "keras_fm.lab.reproduce.Outcome",
-        "keras_fm.lab.reproduce.facts.Fact",
+        "keras_fm.reproductions.Measured",
+        "keras_fm.reproductions.Outcome",
+        "keras_fm.reproductions.facts.Fact",
         "keras_fm.sampling.SamplingPlan",
         "keras_fm.sweeps.Sweep",
     },
     "an error, or a choice of few words": {
         "keras_fm.BudgetExceededError",
         "keras_fm.Neighbours",
-        "keras_fm.lab.compare.RunFailedError",
-        "keras_fm.lab.reproduce.MissingDataError",
-        "keras_fm.lab.reproduce.UnknownExperimentError",
+        "keras_fm.experiments.RunFailedError",
+        "keras_fm.reproductions.MissingDataError",
+        "keras_fm.reproductions.UnknownExperimentError",
     },
     "the example of the module, or of the object it belongs to, shows it": {
         "keras_fm.auditing.audit_objective",
@@ -85,17 +85,17 @@ WITHOUT_EXAMPLE = {
         "keras_fm.composition.table",
         "keras_fm.composition.title",
         "keras_fm.composition.write",
-        "keras_fm.lab.compare.run",
-        "keras_fm.lab.compare.summarise",
-        "keras_fm.lab.compare.table",
-        "keras_fm.lab.report.read",
-        "keras_fm.lab.report.render",
-        "keras_fm.lab.report.write",
+        "keras_fm.experiments.run",
+        "keras_fm.experiments.summarise",
+        "keras_fm.experiments.table",
+        "keras_fm.html_report.read",
+        "keras_fm.html_report.render",
+        "keras_fm.html_report.write",
         "keras_fm.models.EnergyModel",
         "keras_fm.queries.QuadraticQuery",
-        "keras_fm.training.relevance.plot",
-        "keras_fm.lab.reproduce.catalogue_table",
-        "keras_fm.lab.reproduce.table",
+        "keras_fm.relevance.plot",
+        "keras_fm.reproductions.catalogue_table",
+        "keras_fm.reproductions.table",
     },
     "a part that others are built of": {
         "keras_fm.datasets.health_network.counted_friendships",
@@ -121,15 +121,15 @@ WITHOUT_EXAMPLE = {
         "keras_fm.mechanisms.from_config",
         "keras_fm.mechanisms.transform_error",
         "keras_fm.polynomials.softplus",
-        "keras_fm.training.relevance.layer_input",
-        "keras_fm.training.relevance.layer_inputs",
-        "keras_fm.lab.reproduce.Axis",
-        "keras_fm.lab.reproduce.Experiment",
-        "keras_fm.lab.reproduce.Job",
-        "keras_fm.lab.reproduce.Series",
-        "keras_fm.lab.reproduce.facts.check",
-        "keras_fm.lab.reproduce.facts.papers",
-        "keras_fm.lab.reproduce.facts.sources",
+        "keras_fm.relevance.layer_input",
+        "keras_fm.relevance.layer_inputs",
+        "keras_fm.reproductions.Axis",
+        "keras_fm.reproductions.Experiment",
+        "keras_fm.reproductions.Job",
+        "keras_fm.reproductions.Series",
+        "keras_fm.reproductions.facts.check",
+        "keras_fm.reproductions.facts.papers",
+        "keras_fm.reproductions.facts.sources",
         "keras_fm.sampling.check_neighbours",
         "keras_fm.sampling.expected_batch_size",
         "keras_fm.sampling.overflow_bound",
@@ -137,8 +137,6 @@ WITHOUT_EXAMPLE = {
         "keras_fm.sampling.pure_divergences",
     },
 }
-# The networks that `keras-fm audit` attacks: reached by the command.
-INTERNAL = {"keras_fm.lab.audits"}
 REASONED = set().union(*WITHOUT_EXAMPLE.values())
 
 
@@ -146,23 +144,17 @@ REASONED = set().union(*WITHOUT_EXAMPLE.values())
 
 
 def namespaces():
-    """The package, its subpackages with `__all__`, and modules that one of
-    them exports."""
-    found, todo = {}, [fm]
-    for info in pkgutil.iter_modules(fm.__path__, "keras_fm."):
-        if info.ispkg:
-            package = importlib.import_module(info.name)
-            if info.name not in INTERNAL and hasattr(package, "__all__"):
-                todo.append(package)
-    while todo:
-        module = todo.pop()
-        if module.__name__ not in found:
-            found[module.__name__] = module
-            todo += [
-                value
-                for name in getattr(module, "__all__", ())
-                if isinstance(value := getattr(module, name), types.ModuleType)
-            ]
+    """Public modules by name, and modules that one of them exports."""
+    found = {"keras_fm": fm}
+    for name in public_names.MODULES:
+        # The name that `queries` had in version 0.1.
+        if name != "objectives":
+            found[f"keras_fm.{name}"] = getattr(fm, name)
+    for module in list(found.values())[1:]:
+        for name in getattr(module, "__all__", ()):
+            if isinstance(value := getattr(module, name), types.ModuleType):
+                inner = value.__name__.replace("lab.reproduce", "reproductions")
+                found[inner] = value
     return found
 
 
@@ -215,7 +207,7 @@ def documented():
 
 def test_the_namespaces_are_found():
     found = namespaces()
-    assert {"keras_fm", "keras_fm.layers", "keras_fm.lab.report"} <= set(found)
+    assert {"keras_fm", "keras_fm.layers", "keras_fm.html_report"} <= set(found)
     assert "keras_fm.datasets.pen_strokes" in found
     assert "keras_fm.mechanisms" in found
     names = symbols()

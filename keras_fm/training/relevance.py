@@ -14,7 +14,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.parts.model_graph import layer_input, nodes
+from keras_fm.kernel import checks
+from keras_fm.parts.model_graph import layer_input, layer_inputs, nodes
+
+__all__ = ["image", "layer_input", "layer_inputs", "layer_wise", "plot"]
 
 _BATCH = 1024
 
@@ -106,10 +109,9 @@ def layer_wise(model, x, layer=None, target="prediction", epsilon=1e-6):
     True
     """
     inputs, outputs = _ends(model)
-    if not epsilon >= 0:
-        raise ValueError(
-            f"`epsilon` must be at least 0. Received: epsilon={epsilon}"
-        )
+    checks.number(
+        "epsilon", epsilon, at_least=0, finite=False, wanted="at least 0"
+    )
     x = np.asarray(x)
     if not isinstance(target, str):
         target = np.asarray(target)
