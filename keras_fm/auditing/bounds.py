@@ -15,10 +15,11 @@ epsilon"; a bound of 0 says nothing. Proofs: docs/proofs/audit.md.
 
 import dataclasses
 import functools
-import math
 
 import numpy as np
 from scipy import special, stats
+
+from keras_fm.kernel import checks
 
 _TOLERANCE = 1e-6
 # Of the error of a coin-run bound, what the share of guesses may use.
@@ -140,12 +141,8 @@ def one_run_p_value(correct, guesses, candidates, *, epsilon, delta):
     correct, guesses, candidates = _check_guesses(correct, guesses, candidates)
     if correct.ndim:
         raise ValueError("`one_run_p_value` takes one count of each kind.")
-    _check_delta(delta)
-    if not (math.isfinite(epsilon) and epsilon >= 0):
-        raise ValueError(
-            "`epsilon` must be a finite number of at least 0. "
-            f"Received: epsilon={epsilon}"
-        )
+    checks.number("delta", delta, at_least=0, below=1)
+    checks.nonnegative("epsilon", epsilon)
     p_value = _p_value_of_epsilon(
         int(correct), int(guesses), int(candidates), float(delta)
     )
@@ -185,8 +182,8 @@ def one_run_epsilon(correct, guesses, candidates, *, delta, confidence=0.95):
     1.626
     """
     correct, guesses, candidates = _check_guesses(correct, guesses, candidates)
-    _check_delta(delta)
-    _check_confidence(confidence)
+    checks.number("delta", delta, at_least=0, below=1)
+    checks.number("confidence", confidence, at_least=0.5, below=1)
     # Many audits differ in few counts.
     rows = np.stack([a.ravel() for a in (correct, guesses, candidates)], axis=1)
     distinct, where = np.unique(rows, axis=0, return_inverse=True)
@@ -313,7 +310,7 @@ def one_run_best(scores, coins, *, delta, confidence=0.95, guess_counts=None):
             "`guess_counts` must be integers between 1 and the number of "
             f"canaries, {len(scores)}. Received: guess_counts={guess_counts}"
         )
-    _check_confidence(confidence)
+    checks.number("confidence", confidence, at_least=0.5, below=1)
     order = np.argsort(-np.abs(scores), kind="stable")
     right = np.cumsum((scores[order] > 0) == coins[order])[counts - 1]
     corrected = 1 - (1 - confidence) / len(counts)
@@ -369,8 +366,8 @@ def coin_run_epsilon(correct, guesses, runs, *, delta, confidence=0.95):
     correct, guesses, runs = _check_guesses(
         correct, guesses, runs, whole="runs"
     )
-    _check_delta(delta)
-    _check_confidence(confidence)
+    checks.number("delta", delta, at_least=0, below=1)
+    checks.number("confidence", confidence, at_least=0.5, below=1)
     level = 1 - confidence
     if delta > 0:
         share, _ = _lower_rate(guesses, runs, _SHARE_OF_GUESSES * level)
@@ -412,11 +409,7 @@ def coin_run_bound(scores, coins, *, threshold, delta, confidence=0.95):
     (1000, 5.81, True)
     """
     scores, coins = _check_scores(scores, coins)
-    if not (math.isfinite(threshold) and threshold >= 0):
-        raise ValueError(
-            "`threshold` must be a finite number of at least 0. "
-            f"Received: threshold={threshold}"
-        )
+    checks.nonnegative("threshold", threshold)
     guessed = np.abs(scores) >= threshold
     guesses = int(guessed.sum())
     correct = int((guessed & ((scores > 0) == coins)).sum())
@@ -476,8 +469,8 @@ def many_run_epsilon(
     """
     scores = _check_finite("scores", scores)
     other_scores = _check_finite("other_scores", other_scores)
-    _check_delta(delta)
-    _check_confidence(confidence)
+    checks.number("delta", delta, at_least=0, below=1)
+    checks.number("confidence", confidence, at_least=0.5, below=1)
     if threshold is None:
         if min(len(scores), len(other_scores)) < 2:
             raise ValueError(
@@ -489,10 +482,8 @@ def many_run_epsilon(
             scores[:half], other_scores[:other_half], delta, confidence
         )
         scores, other_scores = scores[half:], other_scores[other_half:]
-    elif not math.isfinite(threshold):
-        raise ValueError(
-            f"`threshold` must be finite. Received: threshold={threshold}"
-        )
+    else:
+        checks.number("threshold", threshold, wanted="finite")
     detections = int((scores > threshold).sum())
     false_alarms = int((other_scores > threshold).sum())
     runs, other_runs = len(scores), len(other_scores)
@@ -597,19 +588,6 @@ def _check_guesses(correct, guesses, total, whole="candidates"):
             f"guesses. Received: guesses={guesses}, {whole}={total}"
         )
     return correct, guesses, total
-
-
-def _check_delta(delta):
-    if not 0 <= delta < 1:
-        raise ValueError(f"`delta` must be in [0, 1). Received: delta={delta}")
-
-
-def _check_confidence(confidence):
-    if not 0.5 <= confidence < 1:
-        raise ValueError(
-            "`confidence` must be in [0.5, 1). "
-            f"Received: confidence={confidence}"
-        )
 
 
 def _check_finite(name, scores):

@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 from scipy import special
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 
 DESIGNS = {"swap": "replace_one", "include": "add_remove"}
 KINDS = ("labels", "noise", "unit")
@@ -69,23 +69,11 @@ class CanaryPlan:
     bound: float | None = None
 
     def __post_init__(self):
-        if self.design not in DESIGNS:
-            raise ValueError(
-                f"`design` must be one of {tuple(DESIGNS)}. Received: "
-                f"design={self.design!r}"
-            )
-        if self.kind not in KINDS:
-            raise ValueError(
-                f"`kind` must be one of {KINDS}. Received: kind={self.kind!r}"
-            )
-        domain.check_count("canaries", self.canaries)
-        if isinstance(self.seed, bool) or not isinstance(
-            self.seed, (int, np.integer)
-        ):
-            raise ValueError(
-                "`seed` must be an integer, so that the audit can be "
-                f"repeated. Received: seed={self.seed!r}"
-            )
+        checks.one_of("design", self.design, DESIGNS)
+        checks.one_of("kind", self.kind, KINDS)
+        checks.count("canaries", self.canaries)
+        wanted = "an integer, so that the audit can be repeated"
+        checks.integer("seed", self.seed, wanted=wanted)
         needed = {"noise": ("low", "high"), "unit": ("bound",)}
         for name in ("low", "high", "bound"):
             given = getattr(self, name) is not None
@@ -95,13 +83,8 @@ class CanaryPlan:
                 raise ValueError(f'kind="{self.kind}" {verb} `{name}`.')
         if self.kind == "noise":
             domain.check_bounds(self.low, self.high)
-        if self.kind == "unit" and not (
-            np.isfinite(self.bound) and self.bound > 0
-        ):
-            raise ValueError(
-                "`bound` must be a finite number greater than 0. Received: "
-                f"bound={self.bound}"
-            )
+        if self.kind == "unit":
+            checks.positive("bound", self.bound)
 
     @property
     def neighbours(self):
@@ -276,11 +259,9 @@ class PlantedCanaries:
 def _class_labels(y, n, classes):
     if classes is None:
         raise ValueError("Labels need `classes`, the public number of them.")
-    classes = domain.check_count("classes", classes)
-    if classes < 2:
-        raise ValueError(
-            f"`classes` must be at least 2. Received: classes={classes}"
-        )
+    classes = checks.integer(
+        "classes", classes, at_least=2, wanted="at least 2"
+    )
     y = np.asarray(y)
     if y.ndim == 2 and y.shape[1] == classes:
         if not np.all((y == 0) | (y == 1)) or not np.all(y.sum(axis=1) == 1):
@@ -356,10 +337,7 @@ def canary_losses(logits, labels, score="loss"):
         )
     if not np.all(np.isfinite(logits)):
         raise ValueError("`logits` must be finite. Did the training diverge?")
-    if score not in ("loss", "margin"):
-        raise ValueError(
-            f'`score` must be "loss" or "margin". Received: score={score!r}'
-        )
+    checks.either("score", score, ("loss", "margin"))
     if logits.shape[1] == 1:
         logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
     classes = logits.shape[1]

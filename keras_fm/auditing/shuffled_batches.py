@@ -12,7 +12,7 @@ import numpy as np
 from scipy import special
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 
 # Of the thresholds that are tried, in noise standard deviations.
 _FARTHEST = 14.0
@@ -81,9 +81,9 @@ def shuffled_batches_epsilon(batches, noise_multiplier, delta, *, epochs=1):
     Source: the pair is that of Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha
     and Zhang, "How private are DP-SGD implementations?", ICML 2024.
     """
-    batches = domain.check_count("batches", batches)
-    epochs = domain.check_count("epochs", epochs)
-    noise = domain.check_norm_bound("noise_multiplier", noise_multiplier)
+    batches = checks.count("batches", batches)
+    epochs = checks.count("epochs", epochs)
+    noise = checks.norm_bound("noise_multiplier", noise_multiplier)
     delta = budget_lib.PrivacyBudget(1.0, delta).delta
     c = np.linspace(0.0, _FARTHEST, _THRESHOLDS)
     others = (batches - 1) * special.log_ndtr(c)

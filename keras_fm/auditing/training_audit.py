@@ -26,7 +26,7 @@ from keras_fm.auditing.report import (
     SeedRun,
 )
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 from keras_fm.kernel.ledger import Ledger
 
 SCORES = ("loss", "margin", "gradient")
@@ -137,11 +137,7 @@ def audit(
     seeds = _check_seeds(seeds)
     name = _check_score(score, y)
     design_relation = DESIGNS.get(design)
-    if guarantee is not None and guarantee not in GUARANTEES:
-        raise ValueError(
-            f"`guarantee` must be one of {GUARANTEES}. Received: "
-            f"guarantee={guarantee!r}"
-        )
+    checks.optional(checks.one_of, "guarantee", guarantee, choices=GUARANTEES)
     given = _given_claim(claim, neighbours, guarantee)
     if canaries is None:
         canaries = max(1, min(_MOST_CANARIES, len(x) // 2))
@@ -481,10 +477,7 @@ def _check_seeds(seeds):
     if isinstance(seeds, (int, np.integer)):
         seeds = (seeds,)
     seeds = tuple(seeds)
-    whole = all(
-        isinstance(s, (int, np.integer)) and not isinstance(s, bool)
-        for s in seeds
-    )
+    whole = all(map(checks.is_integer, seeds))
     if not seeds or not whole or len(set(seeds)) < len(seeds):
         raise ValueError(
             f"`seeds` must be distinct integers. Received: seeds={seeds}"
@@ -516,7 +509,7 @@ def _plan_seed(seed):
 
 def _added(design, kind, canaries):
     alone = design == "include" and kind != "labels"
-    return domain.check_count("canaries", canaries) if alone else 0
+    return checks.count("canaries", canaries) if alone else 0
 
 
 class _Progress:

@@ -15,6 +15,7 @@ import numpy as np
 from scipy import special
 
 from keras_fm.auditing import bounds
+from keras_fm.kernel import checks
 from keras_fm.kernel import mechanisms as mechanisms_lib
 
 # Values of noise that are held in memory at once.
@@ -153,12 +154,8 @@ def release_epsilon(
         raise ValueError("`difference` is 0: there is nothing to tell apart.")
     if runs is None:
         runs = 40_000 if delta == 0 else 2_000_000
-    whole = isinstance(runs, (int, np.integer)) and not isinstance(runs, bool)
-    if not whole or runs < 2:
-        raise ValueError(
-            f"`runs` must be an integer of at least 2. Received: runs={runs}"
-        )
-    runs, size = int(runs), len(difference)
+    runs = checks.integer("runs", runs, at_least=2)
+    size = len(difference)
     coins = noise.generator().integers(0, 2, runs)
     scores = np.empty(runs)
     chunk = max(1, _CHUNK // size)

@@ -3,6 +3,7 @@ import math
 import keras
 from keras import ops
 
+from keras_fm.kernel import checks
 from keras_fm.parts import replicas
 
 GROUPS = ("present", "history", "social", "events")
@@ -120,55 +121,33 @@ class ConditionalRBM(keras.Model):
     ):
         # Half precision would round inputs before the energy sees them.
         super().__init__(autocast=False, **kwargs)
-        for name, value, least in (
-            ("hidden", hidden, 1),
-            ("classes", classes, 2),
-            ("gibbs_steps", gibbs_steps, 1),
-        ):
-            if not _is_integer(value) or value < least:
-                kind = "a positive integer" if least == 1 else "an integer >= 2"
-                raise ValueError(
-                    f"`{name}` must be {kind}. Received: {name}={value}"
-                )
-        for name, value, known in (
-            ("visible", visible, _VISIBLE),
-            ("objective", objective, _OBJECTIVES),
-        ):
-            if value not in known:
-                raise ValueError(
-                    f"`{name}` must be one of {known}. Received: "
-                    f"{name}={value!r}"
-                )
-        if not (math.isfinite(stddev) and stddev > 0):
-            raise ValueError(
-                "`stddev` must be finite and greater than 0. Received: "
-                f"stddev={stddev}"
-            )
+        self.hidden = checks.count("hidden", hidden)
+        self.classes = checks.integer(
+            "classes", classes, at_least=2, wanted="an integer >= 2"
+        )
+        self.gibbs_steps = checks.count("gibbs_steps", gibbs_steps)
+        self.visible = checks.one_of("visible", visible, _VISIBLE)
+        self.objective = checks.one_of("objective", objective, _OBJECTIVES)
+        self.stddev = checks.number(
+            "stddev", stddev, above=0, wanted="finite and greater than 0"
+        )
         if visible == "binary" and stddev != 1:
             raise ValueError(
                 '`stddev` belongs to visible="gaussian". Received: '
                 f"stddev={stddev}, visible={visible!r}"
             )
-        if not (math.isfinite(generative_weight) and generative_weight >= 0):
-            raise ValueError(
-                "`generative_weight` must be finite and at least 0. "
-                f"Received: generative_weight={generative_weight}"
-            )
-        if seed is not None and not _is_integer(seed):
-            raise ValueError(
-                f"`seed` must be an integer or None. Received: seed={seed}"
-            )
+        self.generative_weight = checks.number(
+            "generative_weight",
+            generative_weight,
+            at_least=0,
+            wanted="finite and at least 0",
+        )
+        self.seed = checks.optional(
+            checks.integer, "seed", seed, wanted="an integer or None"
+        )
         # A tuple: some backends wrap dicts set as attributes.
         self._columns = _check_columns(columns)
-        self.hidden = int(hidden)
-        self.classes = int(classes)
-        self.visible = visible
-        self.stddev = float(stddev)
-        self.objective = objective
-        self.generative_weight = float(generative_weight)
-        self.gibbs_steps = int(gibbs_steps)
         self.sample_visible = bool(sample_visible)
-        self.seed = seed
         self._draws = keras.random.SeedGenerator(seed)
         self._energy_dtype = (
             "float64" if self.compute_dtype == "float64" else "float32"
@@ -524,11 +503,6 @@ class ConditionalRBM(keras.Model):
         }
 
 
-def _is_integer(value):
-    # NumPy's integers count, bool does not.
-    return hasattr(value, "__index__") and not isinstance(value, bool)
-
-
 def _check_columns(columns):
     """Pairs of name and `(start, stop)`, in the order of `GROUPS`."""
     if not isinstance(columns, dict):
@@ -553,7 +527,7 @@ def _check_columns(columns):
         if (
             not isinstance(pair, (tuple, list))
             or len(pair) != 2
-            or not all(_is_integer(end) for end in pair)
+            or not all(checks.is_integer(end) for end in pair)
             or not 0 <= pair[0] <= pair[1]
         ):
             raise ValueError(

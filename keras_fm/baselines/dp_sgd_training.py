@@ -11,10 +11,12 @@ import math
 import secrets
 import statistics
 import time
+from functools import partial
 
 import keras
 import numpy as np
 
+from keras_fm.kernel import checks
 from keras_fm.kernel import sampling as sampling_lib
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.kernel.ledger import Ledger
@@ -80,31 +82,25 @@ class DPSGDConfig:
     physical_batch_size: int | None = None
 
     def __post_init__(self):
-        if self.form is not None:
-            _check_choice("form", self.form, FORMS)
-        _check_choice("optimizer", self.optimizer, _OPTIMIZERS)
-        _check_choice("sampling", self.sampling, sampling_lib.SAMPLINGS)
-        _check_positive("learning_rate", self.learning_rate)
-        _check_positive("l2_norm_clip", self.l2_norm_clip)
-        if not (_is_number(self.momentum) and 0 <= self.momentum < 1):
-            raise ValueError(
-                "`momentum` must be in [0, 1). "
-                f"Received: momentum={self.momentum}"
-            )
-        for name in ("batch_size", "steps", "physical_batch_size"):
-            value = getattr(self, name)
-            if value is not None and not (_is_integer(value) and value > 0):
-                raise ValueError(
-                    f"`{name}` must be a positive integer. "
-                    f"Received: {name}={value}"
-                )
+        positive = partial(checks.optional, checks.count)
+        checks.fields(
+            self,
+            form=partial(checks.optional, checks.one_of, choices=FORMS),
+            optimizer=partial(checks.one_of, choices=_OPTIMIZERS),
+            sampling=partial(checks.one_of, choices=sampling_lib.SAMPLINGS),
+            learning_rate=checks.positive,
+            l2_norm_clip=checks.positive,
+            momentum=partial(checks.number, at_least=0, below=1),
+            batch_size=positive,
+            steps=positive,
+            physical_batch_size=positive,
+        )
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(
                 "Exactly one of `steps` and `epochs` must be given. "
                 f"Received: steps={self.steps}, epochs={self.epochs}"
             )
-        if self.epochs is not None:
-            _check_positive("epochs", self.epochs)
+        checks.optional(checks.positive, "epochs", self.epochs)
         if (self.sampling == "full") != (self.batch_size is None):
             raise ValueError(
                 '`batch_size` must be None with sampling="full" and a '
@@ -466,11 +462,10 @@ class DPSGDTrainer:
                 "infinite features has no norm to clip."
             )
         if self._model is None:
-            if not (_is_integer(num_classes) and num_classes > 1):
-                raise ValueError(
-                    "`num_classes` must be an integer greater than 1 with "
-                    f"model=None. Received: num_classes={num_classes}"
-                )
+            wanted = "an integer greater than 1 with model=None"
+            checks.integer(
+                "num_classes", num_classes, at_least=2, wanted=wanted
+            )
             head = keras.layers.Dense(num_classes, kernel_initializer="zeros")
             self._model = keras.Sequential([head])
         if not self._model.built:
@@ -563,41 +558,13 @@ def check_layers(layers):
 # Validation ---------------------------------------------------------------
 
 
-def _is_number(value):
-    number = isinstance(value, (int, float, np.integer, np.floating))
-    return number and not isinstance(value, bool) and not math.isnan(value)
-
-
-def _is_integer(value):
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-def _check_choice(name, value, choices):
-    if value not in choices:
-        raise ValueError(
-            f"`{name}` must be one of {', '.join(map(repr, choices))}. "
-            f"Received: {name}={value!r}"
-        )
-
-
-def _check_positive(name, value):
-    if not (_is_number(value) and 0 < value < math.inf):
-        raise ValueError(
-            f"`{name}` must be a finite number greater than 0. "
-            f"Received: {name}={value}"
-        )
-
-
 def _check_budget(epsilon, delta):
-    if not (
-        _is_number(epsilon) and (0 < epsilon <= 100 or epsilon == math.inf)
-    ):
-        raise ValueError(
-            "`epsilon` must be in (0, 100], or infinite for no noise. "
-            f"Received: epsilon={epsilon}"
+    if epsilon != math.inf:
+        checks.number(
+            "epsilon",
+            epsilon,
+            above=0,
+            at_most=100,
+            wanted="in (0, 100], or infinite for no noise",
         )
-    if not (_is_number(delta) and 0 < delta < 1):
-        raise ValueError(
-            "`delta` must be in (0, 1): no Gaussian noise meets delta = 0. "
-            f"Received: delta={delta}"
-        )
+    checks.gaussian_delta(delta)

@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 from keras_fm.baselines.functional_regression import PrivateClassifier
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours
 
 PROJECTIONS = ("random", "leading")
@@ -41,8 +41,8 @@ def bandwidth(num_records, num_dimensions):
     >>> round(bandwidth(10_000, 2), 4)
     0.0174
     """
-    n = max(domain.check_count("num_records", num_records), 2)
-    d = domain.check_count("num_dimensions", num_dimensions)
+    n = max(checks.count("num_records", num_records), 2)
+    d = checks.count("num_dimensions", num_dimensions)
     return min(1.0, (math.sqrt(math.log(n)) / n) ** (2 / (2 + d)))
 
 
@@ -70,11 +70,13 @@ class PublicGrid:
 
     def __post_init__(self):
         # Cells are stored as 16-bit numbers.
-        if not 2 <= self.bins <= _MOST_BINS:
-            raise ValueError(
-                f"`bins` must be from 2 to {_MOST_BINS}, along each axis. "
-                f"Received: bins={self.bins}"
-            )
+        checks.integer(
+            "bins",
+            self.bins,
+            at_least=2,
+            at_most=_MOST_BINS,
+            wanted=f"from 2 to {_MOST_BINS}, along each axis",
+        )
 
     @classmethod
     def of(
@@ -232,34 +234,20 @@ class HistogramClassifier(PrivateClassifier):
             neighbours=neighbours,
             reproducible_noise=reproducible_noise,
         )
-        for name, value in (
-            ("num_dimensions", num_dimensions),
-            ("bins", bins),
-            ("num_records", num_records),
-        ):
-            if value is not None:
-                domain.check_count(name, value)
-        if domain.check_count("max_cells", max_cells) < 4:
-            raise ValueError(
-                "`max_cells` must be at least 4: two cells for each label. "
-                f"Received: max_cells={max_cells}"
-            )
-        if projection not in PROJECTIONS:
-            raise ValueError(
-                f"`projection` must be one of {PROJECTIONS}. Received: "
-                f"projection={projection!r}"
-            )
-        if not (math.isfinite(C) and C > 0):
-            raise ValueError(
-                f"`C` must be a finite number greater than 0. Received: C={C}"
-            )
+        wanted = "at least 4: two cells for each label"
+        checks.count("max_cells", max_cells)
+        checks.integer("max_cells", max_cells, at_least=4, wanted=wanted)
         self.max_cells = max_cells
-        self.num_dimensions = num_dimensions
-        self.bins = bins
-        self.projection = projection
+        self.num_dimensions = checks.optional(
+            checks.count, "num_dimensions", num_dimensions
+        )
+        self.bins = checks.optional(checks.count, "bins", bins)
+        self.num_records = checks.optional(
+            checks.count, "num_records", num_records
+        )
+        self.projection = checks.one_of("projection", projection, PROJECTIONS)
         self.projection_seed = projection_seed
-        self.num_records = num_records
-        self.C = float(C)
+        self.C = checks.positive("C", C)
 
     def _make_grid(self, num_records, num_features, refinement=1):
         return PublicGrid.of(

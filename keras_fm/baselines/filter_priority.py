@@ -20,7 +20,7 @@ from fractions import Fraction
 import numpy as np
 
 from keras_fm.baselines.dpme import HistogramClassifier, PublicGrid
-from keras_fm.kernel import discrete_noise, domain
+from keras_fm.kernel import checks, discrete_noise
 
 # Points that are drawn at a time fill memory, whatever the grid.
 _MOST_POINTS = 1_000_000
@@ -325,18 +325,13 @@ class FilterPriority(HistogramClassifier):
             neighbours=neighbours,
             reproducible_noise=reproducible_noise,
         )
-        if sample_size is not None:
-            domain.check_count("sample_size", sample_size)
-        if threshold is not None and not (
-            math.isfinite(threshold) and threshold >= 0
-        ):
-            raise ValueError(
-                "`threshold` must be a finite number of at least 0. "
-                f"Received: threshold={threshold}"
-            )
-        self.sample_size = sample_size
-        self.threshold = threshold
-        self.refinement = domain.check_count("refinement", refinement)
+        self.sample_size = checks.optional(
+            checks.count, "sample_size", sample_size
+        )
+        self.threshold = checks.optional(
+            checks.nonnegative, "threshold", threshold
+        )
+        self.refinement = checks.count("refinement", refinement)
 
     def _plan(self, num_records, num_features):
         grid = self._make_grid(num_records, num_features, self.refinement)

@@ -22,7 +22,7 @@ import typing
 import numpy as np
 from scipy import special
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.kernel.ledger import Ledger
@@ -93,12 +93,9 @@ def logistic_sensitivity(num_features, *, neighbours, form="published"):
 
 
 def _check_query(num_features, neighbours, form):
-    d = domain.check_count("num_features", num_features)
+    d = checks.count("num_features", num_features)
     relation = Neighbours.of(neighbours)
-    if form not in SENSITIVITIES:
-        raise ValueError(
-            f'`form` must be "published" or "tight". Received: form={form!r}'
-        )
+    checks.either("form", form, SENSITIVITIES)
     return d, relation is Neighbours.REPLACE_ONE
 
 
@@ -387,19 +384,11 @@ class _FunctionalRegression(PrivateEstimator):
             neighbours=neighbours,
             reproducible_noise=reproducible_noise,
         )
-        if sensitivity not in SENSITIVITIES:
-            raise ValueError(
-                '`sensitivity` must be "published" or "tight". '
-                f"Received: sensitivity={sensitivity!r}"
-            )
-        if not (math.isfinite(ridge_factor) and ridge_factor >= 0):
-            raise ValueError(
-                "`ridge_factor` must be a finite number of at least 0. "
-                f"Received: ridge_factor={ridge_factor}"
-            )
         self.fit_intercept = bool(fit_intercept)
-        self.sensitivity = sensitivity
-        self.ridge_factor = float(ridge_factor)
+        self.sensitivity = checks.either(
+            "sensitivity", sensitivity, SENSITIVITIES
+        )
+        self.ridge_factor = checks.nonnegative("ridge_factor", ridge_factor)
 
     def _plan(self, num_records, num_features):
         length = num_features + self.fit_intercept

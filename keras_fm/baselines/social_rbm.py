@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from keras_fm.baselines.conditional_rbm import ConditionalRBM
+from keras_fm.kernel import checks
 
 _INFLUENCES = ("per_unit", "shared")
 
@@ -62,17 +63,12 @@ class SocialRBM(ConditionalRBM):
         self, hidden, classes, columns, influence="per_unit", **kwargs
     ):
         super().__init__(hidden, classes, columns, **kwargs)
-        if influence not in _INFLUENCES:
-            raise ValueError(
-                f"`influence` must be one of {_INFLUENCES}. Received: "
-                f"influence={influence!r}"
-            )
+        self.influence = checks.one_of("influence", influence, _INFLUENCES)
         if not self._width("social"):
             raise ValueError(
                 '`columns` must give the group "social" at least one column. '
                 f"Received: columns={columns}"
             )
-        self.influence = influence
 
     def build(self, input_shape):
         super().build(input_shape)

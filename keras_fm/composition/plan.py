@@ -2,12 +2,11 @@
 
 import dataclasses
 import math
-import numbers
+from functools import partial
 
+from keras_fm.kernel import checks, settings_file
 from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import sampling as sampling_lib
-from keras_fm.kernel import settings_file
-from keras_fm.kernel.domain import check_count
 
 MECHANISMS = ("gaussian", "laplace", "pure", "approximate")
 
@@ -55,14 +54,10 @@ class Stage:
     count: int = 1
 
     def __post_init__(self):
-        if self.mechanism not in MECHANISMS:
-            raise ValueError(
-                f"`mechanism` must be one of {', '.join(MECHANISMS)}. "
-                f"Received: mechanism={self.mechanism!r}"
-            )
+        checks.one_of("mechanism", self.mechanism, MECHANISMS)
         self._check_parameters()
         self._check_number("sampling_rate", 0.0, 1.0, "in (0, 1]")
-        check_count("count", self.count)
+        checks.count("count", self.count)
         if self.count > _LARGEST_COUNT:
             raise ValueError(
                 f"`count` must be at most {_LARGEST_COUNT:,}. Received: "
@@ -105,7 +100,8 @@ class Stage:
         where = where or f"in [{low:g}, {high:g}]"
         # An interval that begins at 0 is open there.
         inside = (
-            is_number(value)
+            checks.is_number(value)
+            and checks.is_finite(value)
             and (value > low if low == 0 else value >= low)
             and value <= high
         )
@@ -172,11 +168,10 @@ class Plan:
             raise ValueError(
                 f"A plan has at most {_LARGEST_COUNT:,} runs in all."
             )
-        if not 0 <= self.overflow_probability < 1:
-            raise ValueError(
-                "`overflow_probability` must be in [0, 1). Received: "
-                f"overflow_probability={self.overflow_probability}"
-            )
+        checks.fields(
+            self,
+            overflow_probability=partial(checks.number, at_least=0, below=1),
+        )
         for stage in self.stages:
             sampled = "poisson" if stage.sampling_rate < 1 else "full"
             sampling_lib.check_neighbours(sampled, self.neighbours)
@@ -255,7 +250,7 @@ class Plan:
     def at(self, count):
         """A plan of one stage with `count` runs; `count` runs of a longer
         plan."""
-        count = check_count("count", count)
+        count = checks.count("count", count)
         if len(self.stages) == 1:
             factor = count / self.stages[0].count
             stages = [dataclasses.replace(self.stages[0], count=count)]
@@ -267,16 +262,6 @@ class Plan:
             ]
         overflow = min(self.overflow_probability * factor, 1 - 1e-9)
         return Plan(stages, self.neighbours, overflow)
-
-
-def is_number(value):
-    """Whether it is a finite number (a bool is none)."""
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond every float
-        return False
 
 
 def _refuse_unknown(config, known, what):

@@ -8,8 +8,8 @@ import os
 
 from keras_fm.composition import accountants, survey, theorems
 from keras_fm.composition.composed import Composed, none
-from keras_fm.composition.plan import is_number
 from keras_fm.composition.steps import has_gaussian
+from keras_fm.kernel import checks
 
 _sampled = functools.partial(functools.partial, sampled=True)
 
@@ -55,11 +55,9 @@ def compose(plan, delta, methods=None):
     optimal 17.79
     """
     methods = check_methods(methods)
-    if not is_number(delta) or not 0 <= delta < 1:
-        raise ValueError(
-            f"`delta` must be a number in [0, 1). Received: delta={delta!r}"
-        )
-    delta = float(delta)
+    delta = checks.number(
+        "delta", delta, at_least=0, below=1, wanted="a number in [0, 1)"
+    )
     if delta == 0 and (
         has_gaussian(plan) or any(s.delta is not None for s in plan.stages)
     ):

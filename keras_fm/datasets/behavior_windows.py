@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 
+from keras_fm.kernel import checks
+
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Windows:
@@ -57,10 +59,9 @@ class Windows:
         Raises:
             ValueError: if `train` is not in (0, 1) or there is but one step.
         """
-        if not 0 < train < 1:
-            raise ValueError(
-                f"`train` must be between 0 and 1. Received: train={train}"
-            )
+        checks.number(
+            "train", train, above=0, below=1, wanted="between 0 and 1"
+        )
         steps = np.unique(self.steps)
         if len(steps) < 2:
             raise ValueError(
@@ -85,8 +86,7 @@ class Windows:
         Raises:
             ValueError: if `rate` is not in (0, 1].
         """
-        if not 0 < rate <= 1:
-            raise ValueError(f"`rate` must be in (0, 1]. Received: rate={rate}")
+        checks.number("rate", rate, above=0, at_most=1)
         size = max(1, round(rate * len(self)))
         rows = np.random.default_rng(seed).permutation(len(self))[:size]
         return self._take(np.sort(rows))

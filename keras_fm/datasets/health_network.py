@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_fm.datasets import health_tables
 from keras_fm.datasets.behavior_windows import Windows
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 
 # psi of a directed friendship for which no probability is given: every
 # friend counts in full. A public constant.
@@ -130,22 +130,15 @@ class HealthNetwork:
                 "`activity` must be one of `attribute_names`. "
                 f"Received: activity={self.activity!r}"
             )
-        threshold = float(self.active_threshold)
-        if not math.isfinite(threshold):
-            raise ValueError(
-                "`active_threshold` must be finite. "
-                f"Received: active_threshold={threshold}"
-            )
+        threshold = checks.number(
+            "active_threshold", self.active_threshold, wanted="finite"
+        )
         if not (isinstance(self.resolution, str) and self.resolution):
             raise ValueError(
                 '`resolution` must be a name such as "daily". '
                 f"Received: resolution={self.resolution!r}"
             )
-        if not isinstance(self.synthetic, bool):
-            raise ValueError(
-                "`synthetic` must be True or False. "
-                f"Received: synthetic={self.synthetic!r}"
-            )
+        checks.boolean("synthetic", self.synthetic)
         friendships = _friendships(self.friendships, users)
         event_names = _names("event_names", self.event_names)
         topics = _names("topics", self.topics)
@@ -283,30 +276,17 @@ class HealthNetwork:
             ValueError: if an argument is not as above or the network has
                 fewer than `history + 2` steps.
         """
-        if target not in _TARGETS:
-            raise ValueError(
-                f"`target` must be one of {_TARGETS}. "
-                f"Received: target={target!r}"
-            )
-        if social not in _SOCIAL:
-            raise ValueError(
-                f"`social` must be one of {_SOCIAL}. "
-                f"Received: social={social!r}"
-            )
-        whole = isinstance(history, (int, np.integer))
-        if not whole or isinstance(history, bool) or history < 0:
-            raise ValueError(
-                "`history` must be an integer of at least 0. "
-                f"Received: history={history!r}"
-            )
-        stride = domain.check_count("stride", stride)
+        checks.one_of("target", target, _TARGETS)
+        checks.one_of("social", social, _SOCIAL)
+        history = checks.integer("history", history, at_least=0)
+        stride = checks.count("stride", stride)
         if social == "friends":
             if max_friends is None:
                 raise ValueError(
                     'social="friends" reads other users\' attributes: set '
                     "`max_friends`, which bounds whom one user's data enters."
                 )
-            max_friends = domain.check_count("max_friends", max_friends)
+            max_friends = checks.count("max_friends", max_friends)
         elif max_friends is not None:
             raise ValueError(
                 '`max_friends` is for social="friends". '
@@ -420,7 +400,7 @@ def counted_friendships(friendships, users, max_friends):
     Returns:
         bool `(E,)`, which are kept.
     """
-    max_friends = domain.check_count("max_friends", max_friends)
+    max_friends = checks.count("max_friends", max_friends)
     ends = np.sort(np.asarray(friendships).reshape(-1, 2), axis=1)
     degree = np.bincount(ends.ravel(), minlength=users)
     order = np.lexsort((ends[:, 1], ends[:, 0], degree[ends].sum(axis=1)))

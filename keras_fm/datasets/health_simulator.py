@@ -12,7 +12,7 @@ import dataclasses
 import numpy as np
 
 from keras_fm.datasets.health_network import HealthNetwork
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 
 _WEEK = 7
 _YEAR = 365
@@ -210,24 +210,17 @@ class SimulatorParameters:
 
     def __post_init__(self):
         for name, value in dataclasses.asdict(self).items():
-            if name in ("communities", "first_day"):
-                domain.check_count(name, value)
-                continue
-            if not np.all(np.isfinite(value)):
-                raise ValueError(
-                    f"`{name}` must be finite. Received: {name}={value}"
-                )
             last = name.rsplit("_", 1)[-1]
-            if last in ("memory", "return", "share") and not 0 <= value < 1:
-                raise ValueError(
-                    f"`{name}` must be in [0, 1). Received: {name}={value}"
-                )
+            if name in ("communities", "first_day"):
+                checks.count(name, value)
+            elif last in ("memory", "return", "share"):
+                checks.number(name, value, at_least=0, below=1)
+            else:
+                for entry in np.ravel(value):
+                    checks.number(name, entry, wanted="finite")
         for name, least in (("campaign_days", 1), ("homophily", 1e-3)):
-            if getattr(self, name) < least:
-                raise ValueError(
-                    f"`{name}` must be at least {least}. "
-                    f"Received: {name}={getattr(self, name)}"
-                )
+            value, wanted = getattr(self, name), f"at least {least}"
+            checks.number(name, value, at_least=least, wanted=wanted)
 
 
 def simulate(
@@ -271,20 +264,16 @@ def simulate(
     >>> simulate(seed=1)
     <HealthNetwork synthetic daily: 254 users, 300 steps, 30 attributes, ...>
     """
-    if resolution not in _STEPS:
-        raise ValueError(
-            '`resolution` must be "daily" or "weekly". '
-            f"Received: resolution={resolution!r}"
-        )
+    checks.either("resolution", resolution, _STEPS)
     p = SimulatorParameters() if parameters is None else parameters
     usual = _STEPS[resolution]
-    steps = domain.check_count("steps", usual if steps is None else steps)
-    users = domain.check_count("users", users)
+    steps = checks.count("steps", usual if steps is None else steps)
+    users = checks.count("users", users)
     pairs = users * (users - 1) // 2
     if friendships is None:
         asked = round(_FRIENDSHIPS * users / _USERS)
         friendships = min(max(asked, users), pairs)
-    friendships = domain.check_count("friendships", friendships)
+    friendships = checks.count("friendships", friendships)
     if not min(users, pairs) <= friendships <= pairs or users < 2:
         raise ValueError(
             f"{users} users have between {min(users, pairs)} (nobody is "
@@ -395,13 +384,7 @@ def to_weekly(network):
 def _count(name, value, usual):
     if value is None:
         return round(usual)
-    whole = isinstance(value, (int, np.integer))
-    if not whole or isinstance(value, bool) or value < 0:
-        raise ValueError(
-            f"`{name}` must be an integer of at least 0. "
-            f"Received: {name}={value!r}"
-        )
-    return int(value)
+    return checks.integer(name, value, at_least=0)
 
 
 def _gumbel(rng, log_weights):

@@ -9,6 +9,8 @@ import math
 
 import numpy as np
 
+from keras_fm.kernel import checks
+
 # Points along the pen's way for one drawing: closer than a pixel together.
 _POINTS = 160
 _STROKES = 3
@@ -46,17 +48,10 @@ def load(shapes=6000, variants=6, image_size=28, seed=0):
     >>> images.shape, groups[:4].tolist()
     ((30, 28, 28, 1), [0, 0, 0, 1])
     """
-    for name, value, low in (
-        ("shapes", shapes, 1),
-        ("variants", variants, 1),
-        ("image_size", image_size, 8),
-    ):
-        whole = isinstance(value, (int, np.integer))
-        if not whole or isinstance(value, bool) or value < low:
-            raise ValueError(
-                f"`{name}` must be an integer of at least {low}. "
-                f"Received: {name}={value!r}"
-            )
+    wanted = "an integer of at least 1"
+    checks.integer("shapes", shapes, at_least=1, wanted=wanted)
+    checks.integer("variants", variants, at_least=1, wanted=wanted)
+    checks.integer("image_size", image_size, at_least=8)
     rng = np.random.default_rng(seed)
     pens = np.repeat(_pen_paths(rng, shapes), variants, axis=0)
     pens = _fit(_deform(rng, pens))

@@ -7,6 +7,7 @@ import threading
 import keras
 import numpy as np
 
+from keras_fm.kernel import checks
 from keras_fm.kernel import sampling as sampling_lib
 
 # Without a given capacity, a run of this many batches overflows with at most
@@ -99,11 +100,7 @@ class PoissonBatches(keras.utils.PyDataset):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if sampling not in ("poisson", "full"):
-            raise ValueError(
-                '`sampling` must be "poisson" or "full". '
-                f"Received: sampling={sampling!r}"
-            )
+        checks.either("sampling", sampling, ("poisson", "full"))
         if seed is not None and self.use_multiprocessing:
             raise ValueError(
                 "Processes would repeat the samples of a `seed`. Use threads, "
@@ -128,25 +125,15 @@ class PoissonBatches(keras.utils.PyDataset):
             if rate < 1:
                 tail = _OVERFLOW_PROBABILITY / _BATCHES
                 capacity = sampling_lib.capacity(n, rate, tail)
-        for name, value, least in (
-            ("steps_per_epoch", steps_per_epoch, 1),
-            ("capacity", capacity, batch_size),
-        ):
-            integer = isinstance(value, (int, np.integer))
-            if not integer or isinstance(value, bool) or value < least:
-                raise ValueError(
-                    f"`{name}` must be an integer of at least {least}. "
-                    f"Received: {name}={value}"
-                )
-        if seed is not None and (
-            isinstance(seed, bool)
-            or not isinstance(seed, (int, np.integer))
-            or seed < 0
-        ):
-            raise ValueError(
-                "`seed` must be a non-negative integer or None. "
-                f"Received: seed={seed}"
-            )
+        checks.integer(
+            "steps_per_epoch",
+            steps_per_epoch,
+            at_least=1,
+            wanted="an integer of at least 1",
+        )
+        checks.integer("capacity", capacity, at_least=batch_size)
+        wanted = "a non-negative integer or None"
+        checks.optional(checks.integer, "seed", seed, at_least=0, wanted=wanted)
         self.n = n
         self.batch_size = int(batch_size)
         self.capacity = int(capacity)

@@ -17,7 +17,7 @@ import dataclasses
 
 import numpy as np
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 from keras_fm.kernel.noisy_statistics import released_as
 from keras_fm.kernel.quadratic_release import QuadraticRelease
 from keras_fm.kernel.query import QuadraticQuery
@@ -47,8 +47,7 @@ class CrossEntropyQuery(QuadraticQuery):
 
     def __post_init__(self):
         super().__post_init__()
-        count = domain.check_count("num_outputs", self.num_outputs)
-        object.__setattr__(self, "num_outputs", count)
+        checks.fields(self, num_outputs=checks.count)
 
     @property
     def num_targets(self):

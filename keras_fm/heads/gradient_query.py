@@ -13,12 +13,13 @@ proof of the sensitivity is in docs/proofs/gradient.md.
 """
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.at_weights import AtWeights
 from keras_fm.kernel.noisy_statistics import Release, released_as
@@ -90,16 +91,14 @@ class GradientQuery:
     proof = "docs/proofs/gradient.md"
 
     def __post_init__(self):
-        for name in ("num_features", "num_outputs"):
-            count = domain.check_count(name, getattr(self, name))
-            object.__setattr__(self, name, count)
-        for name in ("feature_bound", "clip"):
-            bound = domain.check_norm_bound(name, getattr(self, name))
-            object.__setattr__(self, name, bound)
-        if self.loss not in LOSSES:
-            raise ValueError(
-                f"`loss` must be one of {LOSSES}. Received: loss={self.loss!r}"
-            )
+        checks.fields(
+            self,
+            num_features=checks.count,
+            num_outputs=checks.count,
+            feature_bound=checks.norm_bound,
+            clip=checks.norm_bound,
+            loss=partial(checks.one_of, choices=LOSSES),
+        )
 
     @property
     def reads(self):

@@ -10,7 +10,8 @@ from keras_fm.heads import claims, coefficient_noise
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.heads.rounds import Rounds
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
+from keras_fm.parts.guarantee import STARTS
 from keras_fm.parts.private_part import ReleasedLayer
 from keras_fm.parts.step import Claim, Step
 
@@ -86,21 +87,10 @@ class PrivateDense(ReleasedLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not isinstance(units, int) or units <= 0:
-            raise ValueError(
-                "Received an invalid value for `units`, expected a positive "
-                f"integer. Received: units={units}"
-            )
-        for name, value in (
-            ("bias_feature", bias_feature),
-            ("feature_bound", feature_bound),
-            ("quadratic_scale", quadratic_scale),
-        ):
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(
-                    f"`{name}` must be a finite number greater than 0. "
-                    f"Received: {name}={value}"
-                )
+        units = checks.positive_integer("units", units)
+        bias_feature = checks.positive("bias_feature", bias_feature)
+        feature_bound = checks.positive("feature_bound", feature_bound)
+        quadratic_scale = checks.positive("quadratic_scale", quadratic_scale)
         if rounds is not None and quadratic_scale != 1.0:
             raise ValueError(
                 "`quadratic_scale` belongs to one read, not to `rounds`. "
@@ -159,11 +149,7 @@ class PrivateDense(ReleasedLayer):
             ValueError: if `start` is neither, or is `"current"` although the
                 layer has no release and other weights than it was built with.
         """
-        if start not in ("minimiser", "current"):
-            raise ValueError(
-                '`start` must be "minimiser" or "current". Received: '
-                f"start={start!r}"
-            )
+        checks.either("start", start, STARTS)
         if start == "minimiser" or self.is_released:
             return
         if self._built_with is None or self._built_with != self._digest():

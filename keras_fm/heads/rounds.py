@@ -7,11 +7,12 @@ weights still get wrong: records that are right already fall silent.
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 
 from keras_fm.heads.gradient_query import LOSSES
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 
 # Standard deviation of a weight from the noise of all reads: accuracy is flat
 # within a factor of two. Chosen on held-out MNIST images; see
@@ -62,28 +63,17 @@ class Rounds:
     averaging: float = 0.0
 
     def __post_init__(self):
-        object.__setattr__(
-            self, "reads", domain.check_count("reads", self.reads)
+        share = partial(checks.number, at_least=0, below=1)
+        checks.fields(
+            self,
+            reads=checks.count,
+            batch_size=partial(checks.optional, checks.count),
+            learning_rate=partial(checks.optional, checks.norm_bound),
+            clip=checks.norm_bound,
+            momentum=share,
+            averaging=share,
+            loss=partial(checks.one_of, choices=LOSSES),
         )
-        if self.batch_size is not None:
-            count = domain.check_count("batch_size", self.batch_size)
-            object.__setattr__(self, "batch_size", count)
-        for name in ("learning_rate", "clip"):
-            value = getattr(self, name)
-            if value is not None or name == "clip":
-                value = domain.check_norm_bound(name, value)
-                object.__setattr__(self, name, value)
-        for name in ("momentum", "averaging"):
-            value = getattr(self, name)
-            if not 0 <= value < 1:
-                raise ValueError(
-                    f"`{name}` must be in [0, 1). Received: {name}={value}"
-                )
-            object.__setattr__(self, name, float(value))
-        if self.loss not in LOSSES:
-            raise ValueError(
-                f"`loss` must be one of {LOSSES}. Received: loss={self.loss!r}"
-            )
 
     @classmethod
     def of(cls, value):

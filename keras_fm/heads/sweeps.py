@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 from keras_fm.parts.record_optimizer import RecordOptimizer
 
 # Its steps are no multiples of the learning rate.
@@ -103,11 +103,11 @@ def sweep(
         raise ValueError("`starts` must be finite. At least one is not.")
     rates = _positive("learning_rates", learning_rates, zero=False)
     factors = _positive("ridge_factors", ridge_factors, zero=True)
-    steps = domain.check_count("steps", steps)
+    steps = checks.count("steps", steps)
     m, outputs = release.linear.shape
     units = np.ones(m)
     if bias_feature is not None:
-        units[-1] = domain.check_norm_bound("bias_feature", bias_feature)
+        units[-1] = checks.norm_bound("bias_feature", bias_feature)
     movers = [_of_rate_one(optimizer) for optimizer in optimizers]
 
     # Per record, as a layer has it, and as distances from the minima.

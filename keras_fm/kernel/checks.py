@@ -1,12 +1,166 @@
-"""Arguments, checked in one place and refused in Keras' words."""
+"""Arguments, checked in one place and refused in Keras' words.
+
+A rule takes the name of an argument and its value, and returns the value as
+it is kept, a plain Python number for a number. NaN, infinity, text, and a
+boolean in the place of a number do not pass.
+"""
+
+import math
+import numbers
 
 import numpy as np
 
 
+def refuse(name, value, wanted):
+    """Raises the error that `value` is not what is `wanted`, in words."""
+    raise ValueError(f"`{name}` must be {wanted}. Received: {name}={value!r}")
+
+
+def is_number(value):
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def is_integer(value):
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_finite(value):
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
+
+
+def number(
+    name,
+    value,
+    *,
+    above=None,
+    at_least=None,
+    below=None,
+    at_most=None,
+    finite=True,
+    wanted=None,
+):
+    """`value` as a float within its limits.
+
+    Args:
+        above, at_least, below, at_most: limits, the first two of which
+            exclude one another, as do the last two.
+        finite: whether infinity is refused. NaN always is.
+        wanted: what the error asks for in the place of the limits.
+
+    Raises:
+        ValueError: if it is no number, or outside its limits.
+
+    Example:
+
+    >>> number("momentum", 0, at_least=0, below=1)
+    0.0
+    """
+    # An array of one number is one, too: a result of NumPy, JAX or Keras.
+    if not is_number(value) and _is_scalar_array(value):
+        value = np.asarray(value).item()
+    if (
+        is_number(value)
+        and (not finite or is_finite(value))
+        and (above is None or value > above)
+        and (at_least is None or value >= at_least)
+        and (below is None or value < below)
+        and (at_most is None or value <= at_most)
+        and value == value
+    ):
+        return float(value)
+    low = above if at_least is None else at_least
+    high = below if at_most is None else at_most
+    kind = "a finite number" if finite else "a number"
+    if wanted is not None:
+        pass
+    elif low is None and high is None:
+        wanted = kind
+    elif high is None:
+        wanted = f"{kind} {'of at least' if above is None else 'greater than'}"
+        wanted += f" {low:g}"
+    elif above is None and below is None:
+        wanted = f"a number between {low:g} and {high:g}"
+    else:
+        begin, end = "[" if above is None else "(", "])"[below is not None]
+        wanted = f"in {begin}{low:g}, {high:g}{end}"
+    refuse(name, value, wanted)
+
+
+def positive(name, value):
+    """A finite number greater than 0."""
+    return number(name, value, above=0)
+
+
+def nonnegative(name, value):
+    """A finite number of at least 0."""
+    return number(name, value, at_least=0)
+
+
+def norm_bound(name, value):
+    """A number whose fourth power, which enters sensitivities, neither
+    underflows nor overflows: a sensitivity would silently be wrong."""
+    return number(
+        name,
+        value,
+        at_least=1e-30,
+        at_most=1e30,
+        wanted="a finite number greater than 0 (between 1e-30 and 1e30)",
+    )
+
+
+def gaussian_delta(value):
+    return number(
+        "delta",
+        value,
+        above=0,
+        below=1,
+        wanted="in (0, 1): no Gaussian noise meets delta = 0",
+    )
+
+
+def integer(name, value, *, at_least=None, at_most=None, wanted=None):
+    """`value` as an int within its limits.
+
+    Example:
+
+    >>> integer("runs", 3, at_least=2)
+    3
+    """
+    if (
+        is_integer(value)
+        and (at_least is None or value >= at_least)
+        and (at_most is None or value <= at_most)
+    ):
+        return int(value)
+    if wanted is not None:
+        pass
+    elif at_most is not None:
+        wanted = f"an integer between {at_least} and {at_most}"
+    elif at_least == 1:
+        wanted = "a positive integer"
+    elif at_least is not None:
+        wanted = f"an integer of at least {at_least}"
+    else:
+        wanted = "an integer"
+    refuse(name, value, wanted)
+
+
+def count(name, value):
+    """A positive integer."""
+    return integer(name, value, at_least=1)
+
+
+def natural(name, value):
+    """`count`, or 0."""
+    return integer(name, value, at_least=0, wanted="a positive integer or 0")
+
+
 def positive_integer(name, value):
-    """`value` as an int, or an error worded as Keras words it."""
-    whole = isinstance(value, (int, np.integer))
-    if not whole or isinstance(value, bool) or value <= 0:
+    """`count` in the words of Keras' own layers."""
+    if not is_integer(value) or value <= 0:
         raise ValueError(
             f"Received an invalid value for `{name}`, expected a positive "
             f"integer. Received: {name}={value}"
@@ -14,7 +168,16 @@ def positive_integer(name, value):
     return int(value)
 
 
+def odd(name, value):
+    """A positive odd integer."""
+    wanted = "a positive odd integer"
+    if integer(name, value, at_least=1, wanted=wanted) % 2 == 0:
+        refuse(name, value, wanted)
+    return int(value)
+
+
 def pair(name, value):
+    """A positive integer, or two of them, as two."""
     if not isinstance(value, (tuple, list)):
         value = (value, value)
     if len(value) != 2:
@@ -23,3 +186,69 @@ def pair(name, value):
             f"{name}={value}"
         )
     return tuple(positive_integer(name, v) for v in value)
+
+
+def boolean(name, value):
+    if not isinstance(value, bool):
+        refuse(name, value, "True or False")
+    return value
+
+
+def one_of(name, value, choices):
+    """`value`, if it is among `choices`."""
+    choices = tuple(choices)
+    for choice in choices:
+        # 1.0 and True equal 1.
+        if value == choice and is_integer(value) == is_integer(choice):
+            return choice
+    listed = (
+        ", ".join(map(repr, choices))
+        if all(isinstance(choice, str) for choice in choices)
+        else choices
+    )
+    refuse(name, value, f"one of {listed}")
+
+
+def either(name, value, choices):
+    """`one_of` two."""
+    if value not in choices:
+        quoted = (f'"{c}"' if isinstance(c, str) else str(c) for c in choices)
+        refuse(name, value, " or ".join(quoted))
+    return value
+
+
+def optional(rule, name, value, **limits):
+    """`rule` for an argument that may be `None`."""
+    return None if value is None else rule(name, value, **limits)
+
+
+def fields(settings, **rules):
+    """Holds each field of a frozen dataclass to its rule, and keeps what
+    that returns.
+
+    Example: `fields(self, bins=count, rate=partial(number, above=0))`.
+    """
+    for name, rule in rules.items():
+        kept = rule(name, getattr(settings, name))
+        object.__setattr__(settings, name, kept)
+
+
+def belongs(guarantee, owner, **settings):
+    """Refuses settings of the other guarantee.
+
+    Args:
+        guarantee: the one that was asked for.
+        owner: the only one that the settings belong to.
+        settings: `name=(value, default)`; a default is no setting.
+    """
+    for name, (value, default) in settings.items():
+        if guarantee != owner and value != default:
+            raise ValueError(
+                f'`{name}` belongs to guarantee="{owner}". Received: '
+                f"{name}={value!r}, guarantee={guarantee!r}"
+            )
+
+
+def _is_scalar_array(value):
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    return kind in tuple("fiu") and np.ndim(value) == 0

@@ -21,6 +21,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from keras_fm.kernel import checks
+
 # The random word of a draw: 32 bits for the block, then sign, acceptance, and
 # offset in the block. A wider block takes its offset from a second word.
 _ACCEPT_BITS = 15
@@ -422,7 +424,7 @@ def uniform_integers(bound, size, source):
     >>> uniform_integers(1, 2, SeededWords(1))
     array([0, 0])
     """
-    if not 1 <= positive_integer("bound", bound) <= 2**32:
+    if checks.count("bound", bound) > 2**32:
         raise ValueError(
             f"`bound` must be at most 2**32. Received: bound={bound}"
         )
@@ -452,18 +454,6 @@ def positive_fraction(name, value):
             f"Received: {name}={value}"
         )
     return exact
-
-
-def positive_integer(name, value):
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, numbers.Integral)
-        or value < 1
-    ):
-        raise ValueError(
-            f"`{name}` must be a positive integer. Received: {name}={value}"
-        )
-    return int(value)
 
 
 class DiscreteLaplace(SymmetricSampler):

@@ -52,16 +52,6 @@ def check_noise(**noise):
             raise ValueError(f"`{name}` must be finite. At least one is not.")
 
 
-def check_count(name, value):
-    """Returns `value` as an int after checking that it is positive."""
-    whole = isinstance(value, (int, np.integer))
-    if isinstance(value, bool) or not (whole and value > 0):
-        raise ValueError(
-            f"`{name}` must be a positive integer. Received: {name}={value}"
-        )
-    return int(value)
-
-
 def check_labels(y, units):
     """Refuses labels of a classifier that no class has.
 
@@ -82,21 +72,6 @@ def check_labels(y, units):
     if not np.all(fits):
         wanted = f"whole numbers in [0, {units})" if index else "in [0, 1]"
         raise ValueError(f"Labels must be {wanted}. At least one is not.")
-
-
-def check_norm_bound(name, bound):
-    """Returns `bound` as a float after checking that it is positive.
-
-    Its fourth power enters sensitivities, so it must neither underflow nor
-    overflow: outside [1e-30, 1e30] a sensitivity would silently be wrong.
-    """
-    bound = float(bound)
-    if not 1e-30 <= bound <= 1e30:
-        raise ValueError(
-            f"`{name}` must be a finite number greater than 0 (between "
-            f"1e-30 and 1e30). Received: {name}={bound}"
-        )
-    return bound
 
 
 def box_to_ball(x, low, high, norm="l2"):

@@ -23,7 +23,7 @@ send(partial.to_bytes())
 ```
 """
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.noisy_statistics import RELEASES
@@ -104,7 +104,7 @@ class GatheredReads:
                     "`reads` must be the `steps` of the mechanism. Received: "
                     f"reads={reads}, steps={mechanism.steps}"
                 )
-        reads = domain.check_count("reads", 1 if reads is None else reads)
+        reads = checks.count("reads", 1 if reads is None else reads)
         names = [f"{name} (round {r + 1} of {reads})" for r in range(reads)]
         self._entries = [
             release_lib.checked_entry(

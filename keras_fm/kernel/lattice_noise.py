@@ -27,12 +27,12 @@ from fractions import Fraction
 
 import numpy as np
 
+from keras_fm.kernel import checks
 from keras_fm.kernel.discrete_noise import (
     DiscreteGaussian,
     DiscreteLaplace,
     SymmetricSampler,
     positive_fraction,
-    positive_integer,
 )
 
 # Numbers of a release handled at once: no large array but the result.
@@ -55,11 +55,13 @@ class Lattice:
 
     def __post_init__(self):
         # Steps and sums of up to 2^63 of them are then normal numbers.
-        if not -960 <= self.exponent <= 900:
-            raise ValueError(
-                "`exponent` must be from -960 to 900: rescale the statistic. "
-                f"Received: exponent={self.exponent}"
-            )
+        checks.integer(
+            "exponent",
+            self.exponent,
+            at_least=-960,
+            at_most=900,
+            wanted="from -960 to 900: rescale the statistic",
+        )
 
     @classmethod
     def for_statistic(cls, sensitivity, dimension, norm, precision=2.0**-14):
@@ -163,12 +165,10 @@ class Lattice:
 
 def _rounding_cost(dimension, norm):
     """Steps by which rounding can enlarge a distance; an upper bound."""
-    dimension = positive_integer("dimension", dimension)
-    if norm == "l1":
+    dimension = checks.count("dimension", dimension)
+    if checks.either("norm", norm, ("l1", "l2")) == "l1":
         return Fraction(dimension)
-    if norm == "l2":
-        return _root_above(dimension)
-    raise ValueError(f'`norm` must be "l1" or "l2". Received: norm={norm}')
+    return _root_above(dimension)
 
 
 def _root_above(n):
@@ -310,7 +310,7 @@ def log_ratio(dimension):
     >>> log_ratio(1_000_000) < 1e-27
     True
     """
-    dimension = positive_integer("dimension", dimension)
+    dimension = checks.count("dimension", dimension)
     # By Poisson summation the weights of a Gaussian on a shifted lattice add
     # up to the integral but for this fraction of it; doubled for both sums.
     error = 2 * math.exp(-2 * math.pi**2 * _SMOOTHING_VARIANCE)

@@ -13,16 +13,16 @@ import copy
 import dataclasses
 import datetime
 import math
-import numbers
 import warnings
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import ledger_state, ledger_text, locked_file
+from keras_fm.kernel import checks, ledger_state, ledger_text, locked_file
 from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import statement as privacy_statement
 from keras_fm.kernel.ledger_text import ONE_RECORD
 
 _MOST_LISTED = 5
+_SOME = "an integer of at least 1"
 
 
 class BudgetExceededError(ValueError):
@@ -331,7 +331,7 @@ class Ledger:
         ledger.confirm("encoder", 100, taken)
         ```
         """
-        _check_count("steps", steps, 1)
+        checks.integer("steps", steps, at_least=1, wanted=_SOME)
         with self._state.locked():
             paid, used = self._state.steps(name)
             if steps > paid - used:
@@ -361,8 +361,8 @@ class Ledger:
                 out of range, or see `reload`.
             OSError: if the file cannot be written; they stay used then.
         """
-        _check_count("reserved", reserved, 1)
-        _check_count("taken", taken, 0)
+        checks.integer("reserved", reserved, at_least=1, wanted=_SOME)
+        checks.integer("taken", taken, at_least=0)
         with ledger_state.LOCK:
             if not self._state.holds(name, reserved):
                 raise ValueError(
@@ -553,15 +553,3 @@ def _now():
     """UTC, ISO 8601."""
     now = datetime.datetime.now(datetime.timezone.utc)
     return now.isoformat(timespec="seconds")
-
-
-def _check_count(name, value, least):
-    if (
-        not isinstance(value, numbers.Integral)
-        or isinstance(value, bool)
-        or value < least
-    ):
-        raise ValueError(
-            f"`{name}` must be an integer of at least {least}. Received: "
-            f"{name}={value!r}"
-        )

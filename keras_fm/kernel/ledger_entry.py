@@ -6,11 +6,9 @@ An entry is *proven* (a mechanism whose proof is in docs/proofs) or *claimed*
 
 import dataclasses
 import json
-import math
-import numbers
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import mechanism_limits
+from keras_fm.kernel import checks, mechanism_limits
 from keras_fm.kernel import mechanisms as mechanisms_lib
 
 FLOATING_POINT = "floating point"
@@ -68,7 +66,7 @@ class LedgerEntry:
             )
         if self.guarantee == "claimed":
             claim = self.mechanism.get("claimed_epsilon")
-            if not _is_number(claim) or not 0 < claim <= _LARGEST_CLAIM:
+            if not checks.is_number(claim) or not 0 < claim <= _LARGEST_CLAIM:
                 raise ValueError(
                     "A claimed entry needs a positive `claimed_epsilon` of "
                     f"at most {_LARGEST_CLAIM:g}. Received: mechanism="
@@ -104,7 +102,9 @@ class LedgerEntry:
             check_line("A name in `mechanism` of a ledger entry", key)
             if isinstance(value, str):
                 check_line(f"`{key}` of a ledger entry", value)
-            elif isinstance(value, (int, float)) and not _is_finite(value):
+            elif isinstance(value, (int, float)) and not checks.is_finite(
+                value
+            ):
                 raise ValueError(
                     f"`{key}` of a ledger entry must be finite. Received: "
                     f"{key}={value}"
@@ -142,17 +142,6 @@ class LedgerEntry:
             for key, value in self.mechanism.items()
             if isinstance(value, (int, float, str))
         )
-
-
-def _is_number(value):
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _is_finite(value):
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond every float
-        return False
 
 
 def check_line(what, text):

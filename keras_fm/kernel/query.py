@@ -19,7 +19,7 @@ import typing
 import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 from keras_fm.kernel import sums as summation
 
 NORMS = ("l1", "l2")
@@ -59,17 +59,16 @@ class QuadraticQuery(abc.ABC):
     exact_rows = summation.EXACT_ROWS
 
     def __post_init__(self):
-        count = domain.check_count("num_features", self.num_features)
-        object.__setattr__(self, "num_features", count)
-        # Plain Python numbers: a float32 bound would round sensitivities.
-        for name in ("feature_bound", "quadratic_scale"):
-            bound = domain.check_norm_bound(name, getattr(self, name))
-            object.__setattr__(self, name, bound)
-        object.__setattr__(self, "nonnegative", bool(self.nonnegative))
-        object.__setattr__(self, "grouped", bool(self.grouped))
-        if self.reach != 0:
-            count = domain.check_count("reach", self.reach)
-            object.__setattr__(self, "reach", count)
+        checks.fields(
+            self,
+            num_features=checks.count,
+            # Plain Python numbers: a float32 bound would round sensitivities.
+            feature_bound=checks.norm_bound,
+            quadratic_scale=checks.norm_bound,
+            nonnegative=lambda _, value: bool(value),
+            grouped=lambda _, value: bool(value),
+            reach=checks.natural,
+        )
 
     @property
     def proof(self):
@@ -267,7 +266,7 @@ class QuadraticQuery(abc.ABC):
         vectors constant on two halves. For m = 1, C^2 in all cases.
         docs/proofs/cross_entropy.md, propositions 1 and 2.
         """
-        return self._quadratic(norm, self._relation(norm, neighbours))
+        return self._quadratic(norm, is_replaced(norm, neighbours))
 
     def _quadratic(self, norm, replace):
         m, square = self.num_features, self.feature_bound**2
@@ -288,7 +287,7 @@ class QuadraticQuery(abc.ABC):
         docs/proofs/cross_entropy.md, proposition 3, and
         docs/proofs/reconstruction.md, proposition 1.
         """
-        return self._linear(norm, self._relation(norm, neighbours))
+        return self._linear(norm, is_replaced(norm, neighbours))
 
     def _linear(self, norm, replace):
         if norm == "l1":
@@ -324,7 +323,7 @@ class QuadraticQuery(abc.ABC):
             norm: `"l1"` or `"l2"`.
             neighbours: `"add_remove"` or `"replace_one"`.
         """
-        replace = self._relation(norm, neighbours)
+        replace = is_replaced(norm, neighbours)
         total = self._unit(norm, replace)
         if self.reach:
             total += self.reach * self._unit(norm, replace=True)
@@ -367,14 +366,6 @@ class QuadraticQuery(abc.ABC):
     @property
     def _aligned(self):
         return self.nonnegative and self.targets_aligned
-
-    def _relation(self, norm, neighbours):
-        if norm not in NORMS:
-            raise ValueError(
-                f'`norm` must be "l1" or "l2". Received: norm={norm!r}'
-            )
-        relation = budget_lib.Neighbours.of(neighbours)
-        return relation is budget_lib.Neighbours.REPLACE_ONE
 
     # The vector a mechanism perturbs -------------------------------------
 
@@ -453,6 +444,14 @@ class QuadraticQuery(abc.ABC):
 
     def config(self):
         return dataclasses.asdict(self)
+
+
+def is_replaced(norm, neighbours):
+    """Whether a record is replaced, rather than added or removed, after a
+    check of the norm in which the change is measured."""
+    checks.either("norm", norm, NORMS)
+    relation = budget_lib.Neighbours.of(neighbours)
+    return relation is budget_lib.Neighbours.REPLACE_ONE
 
 
 def owner_runs(owners, n):

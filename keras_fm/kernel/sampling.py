@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel.budget import Neighbours
 from keras_fm.kernel.mechanisms import (
@@ -167,22 +167,14 @@ def plan(n, *, sampling="poisson", batch_size=None, steps, delta, epsilon=None):
     >>> samples.capacity
     1273
     """
-    if sampling not in SAMPLINGS:
-        raise ValueError(
-            f"`sampling` must be one of {', '.join(map(repr, SAMPLINGS))}. "
-            f"Received: sampling={sampling!r}"
-        )
+    checks.one_of("sampling", sampling, SAMPLINGS)
     batch_size = expected_batch_size(n, sampling, batch_size)
-    domain.check_count("steps", steps)
-    if not (_is_number(delta) and 0 < delta < 1):
-        raise ValueError(
-            "`delta` must be in (0, 1): no Gaussian noise meets delta = 0. "
-            f"Received: delta={delta}"
-        )
-    if epsilon is not None and not (_is_number(epsilon) and epsilon > 0):
-        raise ValueError(
-            f"`epsilon` must be greater than 0. Received: epsilon={epsilon}"
-        )
+    checks.count("steps", steps)
+    checks.gaussian_delta(delta)
+    if epsilon is not None:
+        # Infinity: no noise is wanted.
+        wanted = "greater than 0"
+        checks.number("epsilon", epsilon, above=0, finite=False, wanted=wanted)
     rate = batch_size / n
     rows, overflow = batch_size, 0.0
     if sampling == "poisson" and rate < 1:
@@ -206,7 +198,7 @@ def plan(n, *, sampling="poisson", batch_size=None, steps, delta, epsilon=None):
 
 def expected_batch_size(n, sampling, batch_size):
     """Checks `n` and `batch_size`; all `n` records with full batches."""
-    domain.check_count("n", n)
+    checks.count("n", n)
     if (sampling == "full") != (batch_size is None):
         raise ValueError(
             '`batch_size` must be None with sampling="full" and a positive '
@@ -215,7 +207,7 @@ def expected_batch_size(n, sampling, batch_size):
         )
     if batch_size is None:
         return n
-    domain.check_count("batch_size", batch_size)
+    checks.count("batch_size", batch_size)
     if batch_size > n:
         raise ValueError(
             "`batch_size` must not exceed the number of records. "
@@ -560,11 +552,3 @@ def pure_divergences(epsilon, orders):
     x, y = (orders - 0.5) * epsilon, epsilon / 2
     beyond = np.logaddexp(x, -x) - np.logaddexp(y, -y)
     return np.where(far, beyond, near) / (orders - 1)
-
-
-# Validation ---------------------------------------------------------------
-
-
-def _is_number(value):
-    number = isinstance(value, (int, float, np.integer, np.floating))
-    return number and not isinstance(value, bool) and not math.isnan(value)

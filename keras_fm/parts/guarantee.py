@@ -7,7 +7,7 @@ import typing
 import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 from keras_fm.kernel.ledger import ONE_RECORD
 
 ORDERS = ("linear", "quadratic")
@@ -44,10 +44,7 @@ class Unit:
     def __post_init__(self):
         if self.owners is not None:
             object.__setattr__(self, "owners", np.array(self.owners))
-        if self.reach:
-            object.__setattr__(
-                self, "reach", domain.check_count("reach", self.reach)
-            )
+        checks.fields(self, reach=checks.natural)
 
     def __repr__(self):
         kind = "rows" if self.owners is None else "owners"
@@ -110,26 +107,9 @@ class Proven:
     def __post_init__(self):
         if self.neighbours is not None:
             budget_lib.Neighbours.of(self.neighbours)
-        if not isinstance(self.unit, Unit):
-            raise ValueError(
-                f"`unit` must be a keras_fm.Unit. Received: unit={self.unit!r}"
-            )
         object.__setattr__(self, "shares", check_shares(self.shares))
-        if self.start not in STARTS:
-            raise ValueError(
-                '`start` must be "minimiser" or "current". Received: '
-                f"start={self.start!r}"
-            )
-        if not isinstance(self.releases, int) or self.releases < 1:
-            raise ValueError(
-                "`releases` (`planned_releases`) must be a positive integer. "
-                f"Received: releases={self.releases}"
-            )
-        if not (math.isfinite(self.ridge_factor) and self.ridge_factor >= 0):
-            raise ValueError(
-                "`ridge_factor` must be a finite number of at least 0. "
-                f"Received: ridge_factor={self.ridge_factor}"
-            )
+        checks.either("start", self.start, STARTS)
+        checks.integer("releases", self.releases, at_least=1)
         names = self.per_record
         names = (names,) if isinstance(names, str) else tuple(names)
         if not all(isinstance(name, str) for name in names):

@@ -16,6 +16,7 @@ import numpy as np
 from keras import ops
 from keras.src.backend.common import global_state
 
+from keras_fm.kernel import checks
 from keras_fm.parts import concrete, fit_frame, sealed
 from keras_fm.parts.hidden_state import HiddenStateLayer
 from keras_fm.parts.released import (
@@ -201,11 +202,7 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
 
     def __init__(self, unprotected=False, **kwargs):
         super().__init__(**kwargs)
-        if not isinstance(unprotected, bool):
-            raise ValueError(
-                "`unprotected` must be True or False. Received: "
-                f"unprotected={unprotected!r}"
-            )
+        self.unprotected = checks.boolean("unprotected", unprotected)
         self.unprotected = unprotected
         self._released = None
         # Whether a release was taken away.

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 from keras_fm.parts.step import Step
 from keras_fm.private_maps.pretrained_layer import PretrainedLayer
 from keras_fm.private_maps.second_moment import SecondMomentQuery
@@ -76,21 +76,17 @@ class DPPCA(PretrainedLayer):
                 "Received: trainable=True"
             )
         super().__init__(trainable=False, **kwargs)
-        self.units = domain.check_count("units", units)
-        if not 0 <= whitening <= 0.5:
-            raise ValueError(
-                "`whitening` must be between 0 and 1/2. Received: "
-                f"whitening={whitening}"
-            )
-        if not (math.isfinite(ridge_factor) and ridge_factor >= 0):
-            raise ValueError(
-                "`ridge_factor` must be a finite number of at least 0. "
-                f"Received: ridge_factor={ridge_factor}"
-            )
-        self.whitening = float(whitening)
-        self.ridge_factor = float(ridge_factor)
+        self.units = checks.count("units", units)
         self.center = bool(center)
-        self.input_bound = domain.check_norm_bound("input_bound", input_bound)
+        self.whitening = checks.number(
+            "whitening",
+            whitening,
+            at_least=0,
+            at_most=0.5,
+            wanted="between 0 and 1/2",
+        )
+        self.ridge_factor = checks.nonnegative("ridge_factor", ridge_factor)
+        self.input_bound = checks.norm_bound("input_bound", input_bound)
         self.clip = bool(clip)
         self.input_spec = keras.layers.InputSpec(ndim=2)
 

@@ -4,6 +4,8 @@ import warnings
 
 import keras
 
+from keras_fm.kernel import checks
+
 
 def lowest(layers, depth):
     """The lowest `depth` layers of a stack; all of them for `None`.
@@ -12,11 +14,14 @@ def lowest(layers, depth):
         ValueError: if there are not so many.
     """
     depth = len(layers) if depth is None else depth
-    if not 1 <= depth <= len(layers):
-        raise ValueError(
-            f"`depth` must be between 1 and {len(layers)}. Received: "
-            f"depth={depth}"
-        )
+    most = len(layers)
+    checks.integer(
+        "depth",
+        depth,
+        at_least=1,
+        at_most=most,
+        wanted=f"between 1 and {most}",
+    )
     return layers[:depth]
 
 

@@ -14,6 +14,7 @@ import dataclasses
 
 import numpy as np
 
+from keras_fm.kernel import checks
 from keras_fm.kernel.noisy_statistics import released_as
 from keras_fm.kernel.quadratic_release import SecondMoments
 from keras_fm.kernel.query import QuadraticQuery
@@ -113,11 +114,14 @@ class SecondMomentRelease(SecondMoments):
             columns `(d, units)`, `(units,)` descending and positive.
         """
         mean, covariance, count = self.moments(constant)
-        if not 1 <= units <= len(mean):
-            raise ValueError(
-                f"`units` must be between 1 and {len(mean)}. Received: "
-                f"units={units}"
-            )
+        most = len(mean)
+        checks.integer(
+            "units",
+            units,
+            at_least=1,
+            at_most=most,
+            wanted=f"between 1 and {most}",
+        )
         values, vectors = np.linalg.eigh(covariance)
         values, vectors = values[::-1][:units], vectors[:, ::-1][:, :units]
         # A sign that does not depend on the linear algebra library.

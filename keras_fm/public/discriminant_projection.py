@@ -6,6 +6,8 @@ import numpy as np
 import scipy.linalg
 from keras import ops
 
+from keras_fm.kernel import checks
+
 # Rows turned into float64 at a time.
 _ROWS = 4096
 
@@ -69,26 +71,9 @@ class DiscriminantProjection(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        whole = isinstance(units, (int, np.integer))
-        if not whole or isinstance(units, bool) or units < 1:
-            raise ValueError(
-                f"`units` must be a positive integer. Received: units={units!r}"
-            )
-        if (
-            isinstance(shrinkage, bool)
-            or not isinstance(shrinkage, (int, float, np.number))
-            or not (math.isfinite(shrinkage) and shrinkage > 0)
-        ):
-            raise ValueError(
-                "`shrinkage` must be a finite number greater than 0. "
-                f"Received: shrinkage={shrinkage!r}"
-            )
-        if not isinstance(center, (bool, np.bool_)):
-            raise ValueError(
-                f"`center` must be a bool. Received: center={center!r}"
-            )
-        self.units, self.shrinkage = int(units), float(shrinkage)
-        self.center = bool(center)
+        self.units = checks.count("units", units)
+        self.shrinkage = checks.positive("shrinkage", shrinkage)
+        self.center = checks.boolean("center", center)
         # Description, records and groups; for reports.
         self.public_data = None if public_data is None else dict(public_data)
 

@@ -7,6 +7,7 @@ needs no privacy. The last step of every map is unit L2 norm.
 import keras
 
 from keras_fm.datasets import pen_strokes
+from keras_fm.kernel import checks
 from keras_fm.public.discriminant_projection import DiscriminantProjection
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.public.random_features import RandomFeatures
@@ -22,10 +23,7 @@ _GROUP_EPSILON = {"scattering": 1e-5, "scattering_strokes": 1e-3}
 
 def check(name):
     """Raises a ValueError unless `name` is a known feature map."""
-    if name not in FEATURES:
-        raise ValueError(
-            f"`features` must be one of {FEATURES}. Received: features={name!r}"
-        )
+    checks.one_of("features", name, FEATURES)
 
 
 def build(name, input_shape, units=800, shapes=6000, variants=6):

@@ -1,8 +1,9 @@
-import math
 from typing import Any
 
 import keras
 from keras import ops
+
+from keras_fm.kernel import checks
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -42,18 +43,10 @@ class LocalResponseNormalization(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not isinstance(size, int) or size < 1 or size % 2 == 0:
-            raise ValueError(
-                f"`size` must be a positive odd integer. Received: size={size}"
-            )
-        for name, value in (("q", q), ("a", a), ("beta", beta)):
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(
-                    f"`{name}` must be a finite number greater than 0. "
-                    f"Received: {name}={value}"
-                )
-        self.size = size
-        self.q, self.a, self.beta = float(q), float(a), float(beta)
+        self.size = checks.odd("size", size)
+        self.q = checks.positive("q", q)
+        self.a = checks.positive("a", a)
+        self.beta = checks.positive("beta", beta)
 
     def call(self, inputs):
         h = local_response(inputs, self.size, self.q, self.a, self.beta)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 
 _MODES = ("unit", "ball", "box", "batch")
 _NORMS = ("l2", "l1", "linf")
@@ -64,14 +64,8 @@ class NormalizationLayer(keras.layers.Layer):
         super().__init__(**kwargs)
         if mode is None:
             mode = "unit" if bounds is None else "box"
-        if mode not in _MODES:
-            raise ValueError(
-                f"`mode` must be one of {_MODES}. Received: mode={mode!r}"
-            )
-        if norm not in _NORMS:
-            raise ValueError(
-                f"`norm` must be one of {_NORMS}. Received: norm={norm!r}"
-            )
+        checks.one_of("mode", mode, _MODES)
+        checks.one_of("norm", norm, _NORMS)
         if (bounds is not None) != (mode == "box"):
             raise ValueError(
                 '`bounds=(low, high)` belongs to mode="box". Received: '

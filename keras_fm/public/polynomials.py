@@ -21,12 +21,13 @@ changes it, for one record, by at most
 import dataclasses
 import fractions
 import math
-import numbers
 
 import numpy as np
 from numpy.polynomial import chebyshev as C
 from numpy.polynomial import polynomial as P
 from scipy import special
+
+from keras_fm.kernel import checks
 
 # In powers of z, the rounding of a Chebyshev sum grows like 2.4^degree.
 MAX_DEGREE = 30
@@ -134,7 +135,7 @@ def chebyshev(activation="sigmoid", degree=7, radius=1.0):
     (True, 0.0)
     """
     function, name = _function(activation)
-    degree = _check_count("degree", degree, 0, MAX_DEGREE)
+    degree = checks.integer("degree", degree, at_least=0, at_most=MAX_DEGREE)
     radius = _check_radius(radius)
     nodes, weights = C.chebgauss(_NODES)
     values = function(radius * nodes)
@@ -196,7 +197,7 @@ def taylor(activation="sigmoid", degree=7, radius=1.0):
     0.0048855
     """
     _check_smooth(activation, "Use `chebyshev`, which needs no derivatives.")
-    degree = _check_count("degree", degree, 0, MAX_DEGREE)
+    degree = checks.integer("degree", degree, at_least=0, at_most=MAX_DEGREE)
     radius = _check_radius(radius)
     coefficients = _taylor_coefficients(activation, degree)
     ends = np.array([-radius, radius])
@@ -231,7 +232,7 @@ def published(degree=7):
     >>> float(made(-1.0)), float(made(1.0)), round(made.error, 3)
     (0.0, 1.0, 0.322)
     """
-    degree = _check_count("degree", degree, 1, MAX_DEGREE)
+    degree = checks.integer("degree", degree, at_least=1, at_most=MAX_DEGREE)
     if degree % 2 == 0:
         raise ValueError(f"`degree` must be odd. Received: degree={degree}")
     half = degree // 2
@@ -275,7 +276,7 @@ def piecewise(activation="sigmoid", pieces=8, radius=1.0):
     """
     function, name = _function(activation)
     radius = _check_radius(radius)
-    pieces = _check_count("pieces", pieces, 1, MAX_PIECES)
+    pieces = checks.integer("pieces", pieces, at_least=1, at_most=MAX_PIECES)
     z = radius * (np.arange(-pieces, pieces + 1, 2) / pieces)
     knots, values = tuple(z.tolist()), tuple(function(z).tolist())
     name = f"piecewise{pieces} of {name}"
@@ -343,7 +344,7 @@ def error_bounds(activation="sigmoid", degree=7, radius=1.0):
     True
     """
     _check_smooth(activation, "The `error` of `chebyshev` is computed.")
-    degree = _check_count("degree", degree, 1, MAX_DEGREE)
+    degree = checks.integer("degree", degree, at_least=1, at_most=MAX_DEGREE)
     radius = _check_radius(radius)
     odd = activation in _ODD
     order = degree + 1 + (degree % 2 == odd)
@@ -437,21 +438,5 @@ def _check_smooth(activation, instead):
         )
 
 
-def _check_count(name, value, low, high):
-    whole = isinstance(value, numbers.Integral)
-    if isinstance(value, bool) or not (whole and low <= value <= high):
-        raise ValueError(
-            f"`{name}` must be an integer between {low} and {high}. "
-            f"Received: {name}={value}"
-        )
-    return int(value)
-
-
 def _check_radius(radius):
-    real = isinstance(radius, numbers.Real) and not isinstance(radius, bool)
-    if not (real and 1e-3 <= radius <= 100):
-        raise ValueError(
-            "`radius` must be a number between 0.001 and 100. "
-            f"Received: radius={radius}"
-        )
-    return float(radius)
+    return checks.number("radius", radius, at_least=1e-3, at_most=100)

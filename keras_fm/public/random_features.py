@@ -5,6 +5,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.kernel import checks
+
 _KINDS = ("projection", "fourier", "sigmoid")
 
 
@@ -56,30 +58,11 @@ class RandomFeatures(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not _is_integer(units) or units < 1:
-            raise ValueError(
-                f"`units` must be a positive integer. Received: units={units!r}"
-            )
-        if kind not in _KINDS:
-            raise ValueError(
-                f"`kind` must be one of {_KINDS}. Received: kind={kind!r}"
-            )
-        if (
-            isinstance(scale, bool)
-            or not isinstance(scale, (int, float, np.number))
-            or not (math.isfinite(scale) and scale > 0)
-        ):
-            raise ValueError(
-                "`scale` must be a finite number greater than 0. "
-                f"Received: scale={scale!r}"
-            )
-        if not _is_integer(seed) or seed < 0:
-            raise ValueError(
-                "`seed` must be an integer >= 0, a public constant. "
-                f"Received: seed={seed!r}"
-            )
-        self.units, self.kind = int(units), kind
-        self.scale, self.seed = float(scale), int(seed)
+        self.units = checks.count("units", units)
+        self.kind = checks.one_of("kind", kind, _KINDS)
+        self.scale = checks.positive("scale", scale)
+        wanted = "an integer >= 0, a public constant"
+        self.seed = checks.integer("seed", seed, at_least=0, wanted=wanted)
 
     @property
     def public_data(self):
@@ -146,8 +129,3 @@ class RandomFeatures(keras.layers.Layer):
             "scale": self.scale,
             "seed": self.seed,
         }
-
-
-def _is_integer(value):
-    whole = isinstance(value, (int, np.integer))
-    return whole and not isinstance(value, bool)

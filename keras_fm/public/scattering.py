@@ -6,6 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.kernel import checks
+
 # Constants of the Morlet family: envelope and frequency of the finest
 # wavelet, and how many standard deviations of an envelope are kept.
 _SIGMA = 0.8
@@ -283,25 +285,16 @@ class Scattering2D(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.scales = _positive_integer("scales", scales)
-        self.angles = _positive_integer("angles", angles)
-        if (
-            isinstance(power, bool)
-            or not isinstance(power, (int, float, np.number))
-            or not 0 < power <= 1
-        ):
-            raise ValueError(
-                f"`power` must be a number in (0, 1]. Received: power={power!r}"
-            )
-        self.power = float(power)
+        self.scales = checks.count("scales", scales)
+        self.angles = checks.count("angles", angles)
+        self.power = checks.number(
+            "power", power, above=0, at_most=1, wanted="a number in (0, 1]"
+        )
         if data_format is None:
             data_format = keras.config.image_data_format()
-        if data_format not in ("channels_last", "channels_first"):
-            raise ValueError(
-                '`data_format` must be "channels_last" or "channels_first". '
-                f"Received: data_format={data_format!r}"
-            )
-        self.data_format = data_format
+        self.data_format = checks.either(
+            "data_format", data_format, ("channels_last", "channels_first")
+        )
         self.input_spec = keras.layers.InputSpec(ndim=4)
 
     @property
@@ -457,12 +450,3 @@ def convolved(kernels, stride, x):
 def _reflected(length, radius):
     """Indices of a line continued by `radius` points of reflection."""
     return np.pad(np.arange(length), radius, mode="reflect")
-
-
-def _positive_integer(name, value):
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or value < 1:
-        raise ValueError(
-            f"`{name}` must be a positive integer. Received: {name}={value!r}"
-        )
-    return int(value)

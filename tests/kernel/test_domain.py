@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 
 # The bound holds up to the rounding of a norm of so few entries.
 SLACK = 1 + 1e-14
@@ -161,7 +161,7 @@ def test_refuses_bounds_that_are_no_box(low, high):
 @pytest.mark.parametrize("bound", [0, -1, math.nan, math.inf, 1e-31, 1e31])
 def test_refuses_a_norm_bound_outside_its_range(bound):
     with pytest.raises(ValueError, match="`radius`"):
-        domain.check_norm_bound("radius", bound)
+        checks.norm_bound("radius", bound)
 
 
 @pytest.mark.parametrize(

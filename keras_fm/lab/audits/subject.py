@@ -3,7 +3,7 @@
 import dataclasses
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 from keras_fm.lab.audits import (
     adlm,
     affine_networks,
@@ -90,12 +90,12 @@ class Subject:
                 f"guarantee={self.guarantee!r}"
             )
         budget_lib.PrivacyBudget(self.epsilon, self.delta)
-        domain.check_count("hidden", self.hidden)
-        domain.check_count("epochs", self.epochs)
-        domain.check_count("control_epochs", self.control_epochs)
+        checks.count("hidden", self.hidden)
+        checks.count("epochs", self.epochs)
+        checks.count("control_epochs", self.control_epochs)
         if self.batch_size:
-            domain.check_count("batch_size", self.batch_size)
-        domain.check_norm_bound("learning_rate", self.learning_rate)
+            checks.count("batch_size", self.batch_size)
+        checks.norm_bound("learning_rate", self.learning_rate)
         for name, known in (
             ("normalization", ("batch", "minmax", "none")),
             ("noise", ("once", "per_step")),

@@ -1,7 +1,7 @@
 import keras
 
 from keras_fm.heads.private_dense import PrivateDense
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
 from keras_fm.papers.adlm.perturbed_conv2d import PerturbedConv2D
 from keras_fm.papers.adlm.relevance_scaling import RelevanceScaling
@@ -111,36 +111,27 @@ class AdaptiveLaplace(keras.Model):
         unprotected=False,
         **kwargs,
     ):
-        for name, value, known in (
-            ("guarantee", guarantee, ("proven", "published")),
-            ("architecture", architecture, ARCHITECTURES),
-            ("form", form, FORMS),
-            ("noise", noise, (None, *NOISE)),
-        ):
-            if value not in known:
-                raise ValueError(
-                    f"`{name}` must be one of {known}. Received: "
-                    f"{name}={value!r}"
-                )
-        for name, value, default, owner in (
-            ("features", features, None, "proven"),
-            ("top", top, None, "proven"),
-            ("bounds", bounds, None, "proven"),
-            ("power", power, 1.0, "proven"),
-            ("architecture", architecture, "dense", "published"),
-            ("form", form, "paper", "published"),
-            ("noise", noise, None, "published"),
-            ("width", width, 1.0, "published"),
-        ):
-            if guarantee != owner and value != default:
-                raise ValueError(
-                    f'`{name}` belongs to guarantee="{owner}". Received: '
-                    f"{name}={value!r}, guarantee={guarantee!r}"
-                )
-        if not width > 0:
-            raise ValueError(
-                f"`width` must be greater than 0. Received: width={width}"
-            )
+        checks.one_of("guarantee", guarantee, ("proven", "published"))
+        checks.one_of("architecture", architecture, ARCHITECTURES)
+        checks.one_of("form", form, FORMS)
+        checks.one_of("noise", noise, (None, *NOISE))
+        checks.belongs(
+            guarantee,
+            "proven",
+            features=(features, None),
+            top=(top, None),
+            bounds=(bounds, None),
+            power=(power, 1.0),
+        )
+        checks.belongs(
+            guarantee,
+            "published",
+            architecture=(architecture, "dense"),
+            form=(form, "paper"),
+            noise=(noise, None),
+            width=(width, 1.0),
+        )
+        checks.number("width", width, above=0, wanted="greater than 0")
         if guarantee == "published" and architecture == "dense" and not hidden:
             raise ValueError(
                 "The dense published architecture needs `hidden`, the units "

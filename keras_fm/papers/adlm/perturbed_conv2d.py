@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_fm.kernel.checks import pair, positive_integer
+from keras_fm.kernel import checks
 from keras_fm.papers.adlm import claims
 from keras_fm.papers.adlm.perturbed_input import PerturbedInputLayer
 
@@ -64,22 +64,15 @@ class PerturbedConv2D(PerturbedInputLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(activation=activation, **kwargs)
-        self.filters = positive_integer("filters", filters)
-        self.kernel_size = pair("kernel_size", kernel_size)
-        self.strides = pair("strides", strides)
-        if padding not in ("same", "valid"):
-            raise ValueError(
-                '`padding` must be "same" or "valid". Received: '
-                f"padding={padding!r}"
-            )
-        if sensitivity not in claims.SENSITIVITY_FORMS:
-            raise ValueError(
-                f"`sensitivity` must be one of {claims.SENSITIVITY_FORMS}. "
-                f"Received: sensitivity={sensitivity!r}"
-            )
-        self.padding, self.sensitivity = padding, sensitivity
-        self.feature_map = (
-            None if feature_map is None else pair("feature_map", feature_map)
+        self.filters = checks.positive_integer("filters", filters)
+        self.kernel_size = checks.pair("kernel_size", kernel_size)
+        self.strides = checks.pair("strides", strides)
+        self.feature_map = checks.optional(
+            checks.pair, "feature_map", feature_map
+        )
+        self.padding = checks.either("padding", padding, ("same", "valid"))
+        self.sensitivity = checks.one_of(
+            "sensitivity", sensitivity, claims.SENSITIVITY_FORMS
         )
 
     def build(self, input_shape):

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 from keras_fm.papers.adlm import claims
 from keras_fm.parts.private_part import ReleasedLayer
 from keras_fm.parts.step import NOISE, Claim
@@ -67,19 +67,12 @@ class PerturbedInputLayer(ReleasedLayer):
         )
         self.relevance_of(None)
         self.relevance = None
-        if noise not in NOISE:
-            raise ValueError(
-                f"`noise` must be one of {NOISE}. Received: noise={noise!r}"
-            )
-        if input_bound is not None and not (
-            math.isfinite(input_bound) and input_bound > 0
-        ):
-            raise ValueError(
-                "`input_bound` must be None or a finite number greater than "
-                f"0. Received: input_bound={input_bound}"
-            )
-        self.adaptive, self.noise = bool(adaptive), noise
-        self.input_bound = None if input_bound is None else float(input_bound)
+        wanted = "None or a finite number greater than 0"
+        self.noise = checks.one_of("noise", noise, NOISE)
+        self.input_bound = checks.optional(
+            checks.number, "input_bound", input_bound, above=0, wanted=wanted
+        )
+        self.adaptive = bool(adaptive)
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -322,14 +315,5 @@ class PerturbedInputLayer(ReleasedLayer):
 
 def check_relevance(form, floor):
     """Both as they are, or an error worded as Keras words it."""
-    if form not in RELEVANCE_FORMS:
-        raise ValueError(
-            f"`relevance_form` must be one of {RELEVANCE_FORMS}. "
-            f"Received: relevance_form={form!r}"
-        )
-    if not (math.isfinite(floor) and floor > 0):
-        raise ValueError(
-            "`relevance_floor` must be a finite number greater than 0. "
-            f"Received: relevance_floor={floor}"
-        )
-    return form, float(floor)
+    checks.one_of("relevance_form", form, RELEVANCE_FORMS)
+    return form, checks.positive("relevance_floor", floor)

@@ -13,13 +13,14 @@ sensitivities are in docs/proofs/relevance.md.
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 
-from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.noisy_statistics import Release, released_as
+from keras_fm.kernel.query import is_replaced
 
 BALLS = ("l1", "l2")
 
@@ -50,12 +51,11 @@ class RelevanceQuery:
     proof = "docs/proofs/relevance.md"
 
     def __post_init__(self):
-        count = domain.check_count("num_features", self.num_features)
-        object.__setattr__(self, "num_features", count)
-        if self.ball not in BALLS:
-            raise ValueError(
-                f"`ball` must be one of {BALLS}. Received: ball={self.ball!r}"
-            )
+        checks.fields(
+            self,
+            num_features=checks.count,
+            ball=partial(checks.one_of, choices=BALLS),
+        )
 
     # Statistics ----------------------------------------------------------
 
@@ -138,12 +138,7 @@ class RelevanceQuery:
             norm: `"l1"` or `"l2"`.
             neighbours: `"add_remove"` or `"replace_one"`.
         """
-        if norm not in BALLS:
-            raise ValueError(
-                f"`norm` must be one of {BALLS}. Received: norm={norm!r}"
-            )
-        relation = budget_lib.Neighbours.of(neighbours)
-        replace = relation is budget_lib.Neighbours.REPLACE_ONE
+        replace = is_replaced(norm, neighbours)
         d = self.num_features
         if d == 1:
             return 1.0

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.kernel import checks
 from keras_fm.papers.adlm.relevance_query import RelevanceQuery
 from keras_fm.parts.private_part import ReleasedLayer
 from keras_fm.parts.step import Step
@@ -52,12 +53,8 @@ class RelevanceScaling(ReleasedLayer):
         self, power: float = 1.0, shrink: bool = True, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        if not (math.isfinite(power) and power >= 0):
-            raise ValueError(
-                "`power` must be a finite number of at least 0. Received: "
-                f"power={power}"
-            )
-        self.power, self.shrink = float(power), bool(shrink)
+        self.power = checks.nonnegative("power", power)
+        self.shrink = bool(shrink)
         # Shares as released, of one record's shape, once they are.
         self.relevance = None
 
@@ -88,11 +85,13 @@ class RelevanceScaling(ReleasedLayer):
             )
         if not np.all(np.isfinite(shares) & (shares > 0)):
             raise ValueError("Shares must be finite and greater than 0.")
-        if not 0 <= signal_share <= 1:
-            raise ValueError(
-                "`signal_share` must be between 0 and 1. Received: "
-                f"signal_share={signal_share}"
-            )
+        checks.number(
+            "signal_share",
+            signal_share,
+            at_least=0,
+            at_most=1,
+            wanted="between 0 and 1",
+        )
         if self.shrink:
             shares = 1 + signal_share * (shares - 1)
         self.scale.assign(shares**self.power)

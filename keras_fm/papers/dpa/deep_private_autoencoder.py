@@ -3,7 +3,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.heads.private_dense import PrivateDense
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 from keras_fm.papers.dpa.perturbed_reconstruction import (
     PerturbedReconstruction,
 )
@@ -86,22 +86,17 @@ class DeepPrivateAutoencoder(keras.Model):
         unprotected=False,
         **kwargs,
     ):
-        if guarantee not in ("proven", "published"):
-            raise ValueError(
-                '`guarantee` must be "proven" or "published". Received: '
-                f"guarantee={guarantee!r}"
-            )
-        for name, value, default, owner in (
-            ("input_bound", input_bound, None, "proven"),
-            ("source", source, "moments", "proven"),
-            ("rounds", rounds, 1, "proven"),
-            ("noise_on", noise_on, "coefficients", "published"),
-        ):
-            if guarantee != owner and value != default:
-                raise ValueError(
-                    f'`{name}` belongs to guarantee="{owner}". Received: '
-                    f"{name}={value!r}, guarantee={guarantee!r}"
-                )
+        checks.either("guarantee", guarantee, ("proven", "published"))
+        checks.belongs(
+            guarantee,
+            "proven",
+            input_bound=(input_bound, None),
+            source=(source, "moments"),
+            rounds=(rounds, 1),
+        )
+        checks.belongs(
+            guarantee, "published", noise_on=(noise_on, "coefficients")
+        )
         hidden = tuple(_hidden(entry) for entry in hidden)
         if not hidden:
             raise ValueError("`hidden` must hold at least one layer.")

@@ -1,6 +1,7 @@
 import keras
 from keras import ops
 
+from keras_fm.kernel import checks
 from keras_fm.public import polynomials
 
 FORMS = ("cross_entropy", "squared_error")
@@ -48,11 +49,7 @@ class PerturbedReconstruction(keras.losses.Loss):
         dtype=None,
     ):
         super().__init__(name=name, reduction=reduction, dtype=dtype)
-        if form not in FORMS:
-            raise ValueError(
-                f"`form` must be one of {FORMS}. Received: form={form!r}"
-            )
-        self.form = form
+        self.form = checks.one_of("form", form, FORMS)
 
     def call(self, y_true, y_pred):
         if tuple(y_true.shape[1:]) != tuple(y_pred.shape[1:]):

@@ -6,7 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.heads import coefficient_noise
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 from keras_fm.papers.dpa import claims
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
 from keras_fm.parts.step import Step
@@ -114,38 +114,38 @@ class PrivateEncoder(PretrainedLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(trainable=trainable, **kwargs)
-        self.units = domain.check_count("units", units)
-        self.rounds = domain.check_count("rounds", rounds)
-        for name, value, known in (
-            ("activation", activation, ("sigmoid", "linear")),
-            ("source", source, SOURCES),
-            ("form", form, FORMS),
-            ("noise_on", noise_on, NOISE_ON),
-        ):
-            if value not in known:
-                raise ValueError(
-                    f"`{name}` must be one of {known}. Received: "
-                    f"{name}={value!r}"
-                )
+        self.units = checks.count("units", units)
+        self.rounds = checks.count("rounds", rounds)
+        self.activation = checks.one_of(
+            "activation", activation, ("sigmoid", "linear")
+        )
+        self.source = checks.one_of("source", source, SOURCES)
+        self.form = checks.one_of("form", form, FORMS)
+        self.noise_on = checks.one_of("noise_on", noise_on, NOISE_ON)
+        self.gain = checks.optional(checks.norm_bound, "gain", gain)
+        self.input_bound = checks.norm_bound("input_bound", input_bound)
+        self.bias_feature = checks.norm_bound(
+            "bias_feature",
+            self.input_bound / 3 if bias_feature is None else bias_feature,
+        )
+        self.whitening = checks.number(
+            "whitening",
+            whitening,
+            at_least=0,
+            at_most=0.5,
+            wanted="between 0 and 1/2",
+        )
+        self.centre = checks.number("centre", centre)
+        self.seed = checks.integer(
+            "seed", seed, at_least=0, wanted="an integer >= 0"
+        )
         if components is not None:
-            components = domain.check_count("components", components)
+            components = checks.count("components", components)
             if components > self.units:
                 raise ValueError(
                     "`components` must be at most `units`. Received: "
                     f"components={components}, units={units}"
                 )
-        for name, value in (("gain", gain), ("bias_feature", bias_feature)):
-            if value is not None:
-                domain.check_norm_bound(name, value)
-        if not 0 <= whitening <= 0.5:
-            raise ValueError(
-                "`whitening` must be between 0 and 1/2. Received: "
-                f"whitening={whitening}"
-            )
-        if not math.isfinite(centre):
-            raise ValueError(
-                f"`centre` must be a finite number. Received: centre={centre}"
-            )
         if visible is not None:
             visible = tuple(int(v) for v in visible)
             if len(visible) != 2 or not 0 <= visible[0] < visible[1]:
@@ -153,10 +153,6 @@ class PrivateEncoder(PretrainedLayer):
                     "`visible` must be (start, stop) with 0 <= start < stop. "
                     f"Received: visible={visible}"
                 )
-        if not isinstance(seed, (int, np.integer)) or seed < 0:
-            raise ValueError(
-                f"`seed` must be an integer >= 0. Received: seed={seed!r}"
-            )
         if tied and not trainable:
             raise ValueError(
                 "`tied=True` belongs to the published form "
@@ -170,16 +166,8 @@ class PrivateEncoder(PretrainedLayer):
                 f"decoder of all inputs. Received: visible={visible}"
             )
         self.activation, self.source = activation, source
-        self.components, self.gain = components, gain
-        self.whitening = float(whitening)
-        self.input_bound = domain.check_norm_bound("input_bound", input_bound)
-        self.centre = float(centre)
-        self.bias_feature = (
-            self.input_bound / 3 if bias_feature is None else bias_feature
-        )
+        self.components, self.tied = components, bool(tied)
         self.clip, self.visible = bool(clip), visible
-        self.form, self.tied = form, bool(tied)
-        self.noise_on, self.seed = noise_on, int(seed)
         self.input_spec = keras.layers.InputSpec(ndim=2)
 
     def build(self, input_shape):

@@ -14,11 +14,11 @@ The proofs of the sensitivities are in docs/proofs/reconstruction.md.
 """
 
 import dataclasses
-import math
+from functools import partial
 
 import numpy as np
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 from keras_fm.kernel.noisy_statistics import released_as
 from keras_fm.kernel.quadratic_release import QuadraticRelease
 from keras_fm.kernel.query import QuadraticQuery
@@ -65,20 +65,13 @@ class ReconstructionQuery(QuadraticQuery):
 
     def __post_init__(self):
         super().__post_init__()
-        count = domain.check_count("num_visible", self.num_visible)
-        object.__setattr__(self, "num_visible", count)
-        bound = domain.check_norm_bound("visible_bound", self.visible_bound)
-        object.__setattr__(self, "visible_bound", bound)
-        object.__setattr__(self, "centre", float(self.centre))
-        if not math.isfinite(self.centre):
-            raise ValueError(
-                "`centre` must be a finite public constant. Received: "
-                f"centre={self.centre}"
-            )
-        if self.form not in FORMS:
-            raise ValueError(
-                f"`form` must be one of {FORMS}. Received: form={self.form!r}"
-            )
+        checks.fields(
+            self,
+            num_visible=checks.count,
+            visible_bound=checks.norm_bound,
+            centre=partial(checks.number, wanted="a finite public constant"),
+            form=partial(checks.one_of, choices=FORMS),
+        )
         if self.form == "cross_entropy" and self.centre != 0.5:
             raise ValueError(
                 'form="cross_entropy" expands about probability 1/2: it needs '

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 from keras_fm.papers.dpmac import coefficient_sums, dpmac_release
 from keras_fm.papers.dpmac.step_noise import StepNoise
 from keras_fm.parts import fit_frame, replicas, sealed
@@ -137,33 +137,27 @@ class DPMAC(StackModel):
     ):
         layers = layer_stack.as_list(layers=layers)
         below = layer_stack.as_list(below=below)
-        if order not in (1, 2):
-            raise ValueError(
-                f"`order` must be 1 or 2. Received: order={order!r}"
-            )
-        if loss not in output_losses.LOSSES:
-            raise ValueError(
-                f"`loss` must be one of {tuple(output_losses.LOSSES)}. "
-                f"Received: loss={loss!r}"
-            )
-        if input_bound is not None:
-            input_bound = domain.check_norm_bound("input_bound", input_bound)
-        if not 0 < clip_quantile < 1:
-            raise ValueError(
-                "`clip_quantile` must be between 0 and 1. Received: "
-                f"clip_quantile={clip_quantile}"
-            )
+        checks.either("order", order, (1, 2))
+        checks.one_of("loss", loss, output_losses.LOSSES)
         given = {
             "input_shape": tuple(input_shape),
             "loss": loss,
             "clip": clip,
-            "clip_quantile": float(clip_quantile),
+            "clip_quantile": checks.number(
+                "clip_quantile",
+                clip_quantile,
+                above=0,
+                below=1,
+                wanted="between 0 and 1",
+            ),
             "order": order,
             "curvature_clip": curvature_clip,
-            "damping": domain.check_norm_bound("damping", damping),
-            "penalty": domain.check_norm_bound("penalty", penalty),
-            "z_steps": domain.check_count("z_steps", z_steps),
-            "input_bound": input_bound,
+            "damping": checks.norm_bound("damping", damping),
+            "penalty": checks.norm_bound("penalty", penalty),
+            "z_steps": checks.count("z_steps", z_steps),
+            "input_bound": checks.optional(
+                checks.norm_bound, "input_bound", input_bound
+            ),
             "planned_steps": None,
             "noise_multiplier": None,
             "unprotected": unprotected,
@@ -292,7 +286,7 @@ class DPMAC(StackModel):
                 f"`values` must hold one number for each of the "
                 f"{len(self.partitions)} partitions. Received: {values}"
             )
-        values = [domain.check_norm_bound("values", v) for v in values]
+        values = [checks.norm_bound("values", v) for v in values]
         orders = self._given["order"]
         self.__dict__["_thresholds"] = {
             order: values[order - 1 :: orders] for order in range(1, orders + 1)
@@ -450,8 +444,8 @@ class DPMAC(StackModel):
     def plan_steps(self, planned_steps=None, noise_multiplier=None):
         """Sets what the arguments of these names set."""
         for name, value, check in (
-            ("planned_steps", planned_steps, domain.check_count),
-            ("noise_multiplier", noise_multiplier, domain.check_norm_bound),
+            ("planned_steps", planned_steps, checks.count),
+            ("noise_multiplier", noise_multiplier, checks.norm_bound),
         ):
             if value is not None:
                 self._given[name] = check(name, value)
@@ -854,7 +848,7 @@ def _thresholds(name, value, count):
             f"`{name}` must be one number or one for each of the {count} "
             f"trained layers. Received: {name}={value}"
         )
-    return [domain.check_norm_bound(name, v) for v in values]
+    return [checks.norm_bound(name, v) for v in values]
 
 
 def _check_orders(order, clip, curvature_clip):

@@ -11,7 +11,7 @@ import dataclasses
 import math
 
 from keras_fm.heads.gradient_query import clipped_sensitivity
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,9 +40,7 @@ class LayerCoefficientsQuery:
         object.__setattr__(
             self,
             "thresholds",
-            tuple(
-                domain.check_norm_bound("threshold", t) for t in self.thresholds
-            ),
+            tuple(checks.norm_bound("threshold", t) for t in self.thresholds),
         )
         if not self.thresholds:
             raise ValueError(

@@ -8,12 +8,13 @@ is in docs/proofs/gradient.md.
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 
-from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 from keras_fm.kernel.noisy_statistics import Release, released_as
+from keras_fm.kernel.query import is_replaced
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,17 +47,13 @@ class NormHistogramQuery:
     proof = "docs/proofs/gradient.md"
 
     def __post_init__(self):
-        for name, least in (("num_columns", 1), ("num_bins", 2)):
-            count = domain.check_count(name, getattr(self, name))
-            if count < least:
-                raise ValueError(
-                    f"`{name}` must be at least {least}. Received: "
-                    f"{name}={count}"
-                )
-            object.__setattr__(self, name, count)
-        for name in ("low", "high"):
-            bound = domain.check_norm_bound(name, getattr(self, name))
-            object.__setattr__(self, name, bound)
+        checks.fields(
+            self,
+            num_columns=checks.count,
+            num_bins=partial(checks.integer, at_least=2),
+            low=checks.norm_bound,
+            high=checks.norm_bound,
+        )
         if self.low >= self.high:
             raise ValueError(
                 "`low` must be below `high`. Received: "
@@ -132,12 +129,7 @@ class NormHistogramQuery:
             norm: `"l1"` or `"l2"`.
             neighbours: `"add_remove"` or `"replace_one"`.
         """
-        if norm not in ("l1", "l2"):
-            raise ValueError(
-                f'`norm` must be "l1" or "l2". Received: norm={norm!r}'
-            )
-        relation = budget_lib.Neighbours.of(neighbours)
-        replace = relation is budget_lib.Neighbours.REPLACE_ONE
+        replace = is_replaced(norm, neighbours)
         moved = self.num_columns * (2 if replace else 1)
         return float(moved) if norm == "l1" else math.sqrt(moved)
 
@@ -187,10 +179,7 @@ class NormHistogramRelease(Release):
         Raises:
             ValueError: if noise hides every count of a column.
         """
-        if not 0 < level < 1:
-            raise ValueError(
-                f"`level` must be in (0, 1). Received: level={level}"
-            )
+        checks.number("level", level, above=0, below=1)
         counts = self.statistics["counts"]
         # Counts that noise alone would give count for nothing.
         stddev = math.sqrt(

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 from keras_fm.parts import concrete, replicas
 from keras_fm.parts.hidden_state import HiddenVariable
 from keras_fm.parts.private_part import ReleasedLayer
@@ -197,15 +197,12 @@ class StepNoise(ReleasedLayer):
                 values are still allowed.
         """
         facts = (
-            domain.check_norm_bound("noise_multiplier", noise_multiplier),
-            domain.check_norm_bound("expected_batch_size", expected_batch_size),
+            checks.norm_bound("noise_multiplier", noise_multiplier),
+            checks.norm_bound("expected_batch_size", expected_batch_size),
         )
-        steps = domain.check_count("steps", steps)
-        if seed is not None and not (isinstance(seed, int) and seed >= 0):
-            raise ValueError(
-                "`seed` must be `None` or an integer of at least 0. "
-                f"Received: seed={seed!r}"
-            )
+        steps = checks.count("steps", steps)
+        wanted = "`None` or an integer of at least 0"
+        checks.optional(checks.integer, "seed", seed, at_least=0, wanted=wanted)
         taken, allowed = self.steps_taken, self.steps_allowed
         if taken < allowed and facts != self._facts:
             raise ValueError(

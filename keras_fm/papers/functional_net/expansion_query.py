@@ -13,14 +13,15 @@ coefficients is formed, and only sums over records are made, in float64.
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 
-from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.at_weights import AtWeights
 from keras_fm.kernel.noisy_statistics import Release, released_as
+from keras_fm.kernel.query import is_replaced
 
 CURVATURES = ("majorized", "diagonal")
 NORMS = ("l2", "l1")
@@ -77,7 +78,7 @@ class NetworkExpansionQuery:
 
     def __post_init__(self):
         shapes = tuple(
-            tuple(domain.check_count("shapes_of_layers", size) for size in pair)
+            tuple(checks.count("shapes_of_layers", size) for size in pair)
             for pair in self.shapes_of_layers
         )
         if not shapes or any(len(pair) != 2 for pair in shapes):
@@ -86,18 +87,13 @@ class NetworkExpansionQuery:
                 f"layer. Received: {self.shapes_of_layers}"
             )
         object.__setattr__(self, "shapes_of_layers", shapes)
-        for name in ("clip", "curvature_weight"):
-            value = getattr(self, name)
-            if name == "clip" and value is None:
-                continue
-            value = domain.check_norm_bound(name, value)
-            object.__setattr__(self, name, value)
-        for name, known in (("norm", NORMS), ("curvature", CURVATURES)):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"`{name}` must be one of {known}. Received: "
-                    f"{name}={getattr(self, name)!r}"
-                )
+        checks.fields(
+            self,
+            clip=partial(checks.optional, checks.norm_bound),
+            curvature_weight=checks.norm_bound,
+            norm=partial(checks.one_of, choices=NORMS),
+            curvature=partial(checks.one_of, choices=CURVATURES),
+        )
 
     @property
     def num_weights(self):
@@ -149,12 +145,7 @@ class NetworkExpansionQuery:
                 "Without `clip` one record may change the coefficients by any "
                 "amount: there is no sensitivity."
             )
-        if norm not in NORMS:
-            raise ValueError(
-                f"`norm` must be one of {NORMS}. Received: norm={norm!r}"
-            )
-        relation = budget_lib.Neighbours.of(neighbours)
-        replace = relation is budget_lib.Neighbours.REPLACE_ONE
+        replace = is_replaced(norm, neighbours)
         wider = norm == "l1" and self.norm == "l2"
         factor = math.sqrt(self.size) if wider else 1.0
         return (2 if replace else 1) * factor * self.clip

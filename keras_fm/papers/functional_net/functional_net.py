@@ -2,7 +2,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 from keras_fm.papers.functional_net import expansion_release
 from keras_fm.papers.functional_net.expansion_query import (
     CURVATURES,
@@ -127,15 +127,8 @@ class FunctionalNet(StackModel):
     ):
         layers = layer_stack.as_list(layers=layers)
         below = layer_stack.as_list(below=below)
-        if loss not in LOSSES:
-            raise ValueError(
-                f"`loss` must be one of {LOSSES}. Received: loss={loss!r}"
-            )
-        if curvature not in CURVATURES:
-            raise ValueError(
-                f"`curvature` must be one of {CURVATURES}. Received: "
-                f"curvature={curvature!r}"
-            )
+        checks.one_of("loss", loss, LOSSES)
+        checks.one_of("curvature", curvature, CURVATURES)
         if sensitivity == "lemma1":
             raise ValueError(_LEMMA_1)
         if sensitivity != "theorem6":
@@ -143,30 +136,28 @@ class FunctionalNet(StackModel):
                 '`sensitivity` must be "theorem6". Received: '
                 f"sensitivity={sensitivity!r}"
             )
-        if not 0 <= momentum < 1:
-            raise ValueError(
-                f"`momentum` must be in [0, 1). Received: momentum={momentum}"
-            )
-        if step_size is not None:
-            step_size = domain.check_norm_bound("step_size", step_size)
-        if damping != 0:
-            damping = domain.check_norm_bound("damping", damping)
-        if sum_clip is not None:
-            sum_clip = domain.check_norm_bound("sum_clip", sum_clip)
         given = {
             "input_shape": tuple(input_shape),
             "loss": loss,
-            "rounds": domain.check_count("rounds", rounds),
-            "clip": domain.check_norm_bound("clip", clip),
+            "rounds": checks.count("rounds", rounds),
+            "clip": checks.norm_bound("clip", clip),
             "curvature": curvature,
-            "curvature_weight": domain.check_norm_bound(
+            "curvature_weight": checks.norm_bound(
                 "curvature_weight", curvature_weight
             ),
-            "step_size": step_size,
-            "momentum": float(momentum),
-            "damping": float(damping),
+            "step_size": checks.optional(
+                checks.norm_bound, "step_size", step_size
+            ),
+            "momentum": checks.number(
+                "momentum", momentum, at_least=0, below=1
+            ),
+            "damping": 0.0
+            if damping == 0
+            else checks.norm_bound("damping", damping),
             "sensitivity": sensitivity,
-            "sum_clip": sum_clip,
+            "sum_clip": checks.optional(
+                checks.norm_bound, "sum_clip", sum_clip
+            ),
             "unprotected": unprotected,
         }
         trained = layer_stack.check_layers(layers, dense_only=True)

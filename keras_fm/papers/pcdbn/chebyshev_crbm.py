@@ -1,5 +1,4 @@
 import math
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,8 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import domain
-from keras_fm.kernel.checks import pair
+from keras_fm.kernel import checks, domain
 from keras_fm.papers.pcdbn import claims, filters
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
 from keras_fm.parts.step import NOISE, Step
@@ -143,67 +141,45 @@ class ChebyshevCRBM(PretrainedLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(trainable=trainable, **kwargs)
-        self.filters = domain.check_count("filters", filters)
-        self.kernel_size = pair("kernel_size", kernel_size)
-        self.strides = pair("strides", strides)
-        self.degree = domain.check_count("degree", degree)
-        moment_order = domain.check_count("moment_order", moment_order)
-        for name, value, known in (
-            ("padding", padding, ("same", "valid")),
-            ("polynomial", polynomial, POLYNOMIALS),
-            ("normalization", normalization, NORMALIZATIONS),
-            ("visible", visible, VISIBLE),
-            ("noise", noise, NOISE),
-            ("sensitivity", sensitivity, SENSITIVITIES),
-            ("moment_order", moment_order, (2, 4)),
-        ):
-            if value not in known:
-                raise ValueError(
-                    f"`{name}` must be one of {known}. Received: "
-                    f"{name}={value!r}"
-                )
-        self.gain = _number("gain", gain)
-        if not 1e-3 <= self.gain <= 100:
-            raise ValueError(
-                "`gain` must be a number between 0.001 and 100. Received: "
-                f"gain={gain}"
-            )
-        self.q, self.a, self.beta = (
-            domain.check_norm_bound(name, _number(name, value))
-            for name, value in (("q", q), ("a", a), ("beta", beta))
+        self.filters = checks.count("filters", filters)
+        self.kernel_size = checks.pair("kernel_size", kernel_size)
+        self.strides = checks.pair("strides", strides)
+        self.degree = checks.count("degree", degree)
+        self.moment_order = checks.one_of("moment_order", moment_order, (2, 4))
+        self.padding = checks.one_of("padding", padding, ("same", "valid"))
+        self.polynomial = checks.one_of("polynomial", polynomial, POLYNOMIALS)
+        self.normalization = checks.one_of(
+            "normalization", normalization, NORMALIZATIONS
         )
-        self.scale, self.patch_bound = (
-            None
-            if value is None
-            else domain.check_norm_bound(name, _number(name, value))
-            for name, value in (("scale", scale), ("patch_bound", patch_bound))
+        self.visible = checks.one_of("visible", visible, VISIBLE)
+        self.noise = checks.one_of("noise", noise, NOISE)
+        self.sensitivity = checks.one_of(
+            "sensitivity", sensitivity, SENSITIVITIES
+        )
+        gain = checks.number("gain", gain)
+        self.gain = checks.number("gain", gain, at_least=1e-3, at_most=100)
+        self.q = checks.norm_bound("q", q)
+        self.a = checks.norm_bound("a", a)
+        self.beta = checks.norm_bound("beta", beta)
+        self.scale = checks.optional(checks.norm_bound, "scale", scale)
+        self.patch_bound = checks.optional(
+            checks.norm_bound, "patch_bound", patch_bound
         )
         if polynomial == "published" and gain != 1:
             raise ValueError(
                 "The published polynomial has its own steepness (that of "
                 f"sigmoid(5 X)): leave `gain` at 1. Received: gain={gain}"
             )
-        self.centre = _number("centre", centre)
-        self.sparsity = _number("sparsity", sparsity)
-        if conditions != 0:
-            conditions = domain.check_count("conditions", conditions)
+        self.centre = checks.number("centre", centre)
+        self.sparsity = checks.number("sparsity", sparsity)
+        self.conditions = checks.natural("conditions", conditions)
         low, high = (float(b) for b in bounds)
         domain.check_bounds(low, high)
-        self.padding, self.polynomial = padding, polynomial
-        self.normalization = normalization
-        self.size = domain.check_count("size", size)
-        if self.size % 2 == 0:
-            raise ValueError(
-                f"`size` must be a positive odd integer. Received: size={size}"
-            )
-        self.visible, self.conditions = visible, int(conditions)
-        self.noise, self.sensitivity = noise, sensitivity
-        self.bounds, self.moment_order = (low, high), moment_order
+        self.bounds = (low, high)
+        self.size = checks.odd("size", size)
         self.clip, self.standardize = bool(clip), bool(standardize)
-        self.moment_strides = (
-            None
-            if moment_strides is None
-            else pair("moment_strides", moment_strides)
+        self.moment_strides = checks.optional(
+            checks.pair, "moment_strides", moment_strides
         )
         self._approximation = self._make_approximation()
 
@@ -476,7 +452,7 @@ class ChebyshevCRBM(PretrainedLayer):
             visible units, shape of `inputs` (the first of them).
         """
         v, conditions = self.parts(inputs)
-        for _ in range(domain.check_count("steps", steps)):
+        for _ in range(checks.count("steps", steps)):
             given = v if conditions is None else [v, conditions]
             p = self.call(given, training=training)
             states = keras.random.uniform(
@@ -799,16 +775,6 @@ class ChebyshevCRBM(PretrainedLayer):
             "moment_strides": self.moment_strides,
             "centre": self.centre,
         }
-
-
-def _number(name, value):
-    """`value` as a float, or an error worded as Keras words it."""
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not (real and math.isfinite(value)):
-        raise ValueError(
-            f"`{name}` must be a finite number. Received: {name}={value!r}"
-        )
-    return float(value)
 
 
 def _horner(coefficients, z):

@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks
 from keras_fm.parts import model_graph, replicas, sealed
 
 CONTRASTS = ("energy", "absolute")
@@ -53,13 +53,8 @@ class EnergyModel(keras.Model):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if contrast not in CONTRASTS:
-            raise ValueError(
-                f"`contrast` must be one of {CONTRASTS}. Received: "
-                f"contrast={contrast!r}"
-            )
-        self.gibbs_steps = domain.check_count("gibbs_steps", gibbs_steps)
-        self.contrast = contrast
+        self.gibbs_steps = checks.count("gibbs_steps", gibbs_steps)
+        self.contrast = checks.one_of("contrast", contrast, CONTRASTS)
         self.encoding_model = encoding_model
         # A plain object: the whole is no part of its part.
         self.__dict__["part_of"] = part_of

@@ -20,8 +20,7 @@ import math
 
 import numpy as np
 
-from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 from keras_fm.kernel import query as quadratic
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.noisy_statistics import Release, released_as
@@ -75,33 +74,26 @@ class PatchMomentQuery:
     names = ("moments",)
 
     def __post_init__(self):
-        count = domain.check_count("num_features", self.num_features)
-        if count < 2:
-            raise ValueError(
-                "`num_features` counts the constant entry too, so it must be "
-                f"at least 2. Received: num_features={count}"
-            )
-        object.__setattr__(self, "num_features", count)
-        order = domain.check_count("order", self.order)
-        if order not in ORDERS:
-            raise ValueError(
-                f"`order` must be one of {ORDERS}. Received: order={order}"
-            )
-        object.__setattr__(self, "order", order)
-        # Plain Python numbers: a float32 bound would round sensitivities.
-        for name in ("feature_bound", "constant"):
-            bound = domain.check_norm_bound(name, getattr(self, name))
-            object.__setattr__(self, name, bound)
+        checks.fields(
+            self,
+            num_features=functools.partial(
+                checks.integer,
+                at_least=2,
+                wanted="at least 2: it counts the constant entry, too",
+            ),
+            order=functools.partial(checks.one_of, choices=ORDERS),
+            # Plain Python numbers: a float32 bound would round sensitivities.
+            feature_bound=checks.norm_bound,
+            constant=checks.norm_bound,
+            grouped=lambda _, value: bool(value),
+            reach=checks.natural,
+        )
         if not self.constant < self.feature_bound:
             raise ValueError(
                 "`constant` must be below `feature_bound`, or nothing is left "
                 f"for the patch. Received: constant={self.constant}, "
                 f"feature_bound={self.feature_bound}"
             )
-        object.__setattr__(self, "grouped", bool(self.grouped))
-        if self.reach != 0:
-            count = domain.check_count("reach", self.reach)
-            object.__setattr__(self, "reach", count)
 
     @property
     def patch_bound(self):
@@ -279,12 +271,7 @@ class PatchMomentQuery:
             norm: `"l1"` or `"l2"`.
             neighbours: `"add_remove"` or `"replace_one"`.
         """
-        if norm not in quadratic.NORMS:
-            raise ValueError(
-                f'`norm` must be "l1" or "l2". Received: norm={norm!r}'
-            )
-        relation = budget_lib.Neighbours.of(neighbours)
-        replace = relation is budget_lib.Neighbours.REPLACE_ONE
+        replace = quadratic.is_replaced(norm, neighbours)
         total = self._unit(norm, replace)
         if self.reach:
             # A record reached may change, or appear and vanish: with a large
@@ -421,10 +408,9 @@ class PatchMomentQuery:
             `kappa^(m - order)`.
         """
         p, m = self.num_features, self.order
-        if order not in range(1, m + 1) or isinstance(order, bool):
-            raise ValueError(
-                f"`order` must be between 1 and {m}. Received: order={order}"
-            )
+        checks.integer(
+            "order", order, at_least=1, at_most=m, wanted=f"between 1 and {m}"
+        )
         indices = _indices(p, order)
         last = np.full((len(indices), m - order), p - 1, indices.dtype)
         lower = self._unique(moments)[_rank(np.hstack([indices, last]))]
@@ -491,11 +477,7 @@ class PatchMomentQuery:
                 f"1 to {m} coefficients. Received: "
                 f"coefficients={coefficients.tolist()}"
             )
-        if not (math.isfinite(scale) and scale > 0):
-            raise ValueError(
-                "`scale` must be a finite number greater than 0. Received: "
-                f"scale={scale}"
-            )
+        checks.positive("scale", scale)
         degree = len(coefficients) - 1
         matrix = self._unique(moments)[_flattening(p, m)]
         # sum (monomials of u) x^i, from the second half of the order.

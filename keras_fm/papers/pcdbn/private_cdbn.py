@@ -2,8 +2,7 @@ import keras
 import numpy as np
 
 from keras_fm.heads.private_dense import PrivateDense
-from keras_fm.kernel import domain
-from keras_fm.kernel.checks import pair
+from keras_fm.kernel import checks, domain
 from keras_fm.papers.batch_standardization import BatchStandardization
 from keras_fm.papers.dpa.private_encoder import PrivateEncoder
 from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
@@ -121,40 +120,34 @@ class PrivateCDBN(keras.Model):
         unprotected=False,
         **kwargs,
     ):
-        for name, value, known in (
-            ("guarantee", guarantee, ("proven", "published")),
-            ("form", form, FORMS),
-        ):
-            if value not in known:
-                raise ValueError(
-                    f"`{name}` must be one of {known}. Received: "
-                    f"{name}={value!r}"
-                )
-        for name, value, default, owner in (
-            ("moment_order", moment_order, 2, "proven"),
-            ("sparsity", sparsity, 1.5, "proven"),
-            ("form", form, "paper", "published"),
-            ("fine_tune", fine_tune, False, "published"),
-            ("dropout", dropout, 0.0, "published"),
-            ("l1", l1, 0.0, "published"),
-        ):
-            if guarantee != owner and value != default:
-                raise ValueError(
-                    f'`{name}` belongs to guarantee="{owner}". Received: '
-                    f"{name}={value!r}, guarantee={guarantee!r}"
-                )
+        checks.one_of("guarantee", guarantee, ("proven", "published"))
+        checks.one_of("form", form, FORMS)
+        checks.belongs(
+            guarantee,
+            "proven",
+            moment_order=(moment_order, 2),
+            sparsity=(sparsity, 1.5),
+        )
+        checks.belongs(
+            guarantee,
+            "published",
+            form=(form, "paper"),
+            fine_tune=(fine_tune, False),
+            dropout=(dropout, 0.0),
+            l1=(l1, 0.0),
+        )
         if not maps:
             raise ValueError("`maps` must hold at least one layer.")
-        if dense != 0:
-            dense = domain.check_count("dense", dense)
+        dense = checks.natural("dense", dense)
         low, high = domain.check_bounds(*bounds)
         self._arguments = {
             "input_shape": tuple(input_shape),
             "units": units,
             "maps": tuple(
-                (count, pair("kernel_size", kernel)) for count, kernel in maps
+                (count, checks.pair("kernel_size", kernel))
+                for count, kernel in maps
             ),
-            "pooling": domain.check_count("pooling", pooling),
+            "pooling": checks.count("pooling", pooling),
             "dense": dense,
             "guarantee": guarantee,
             "bounds": (low.tolist(), high.tolist()),
