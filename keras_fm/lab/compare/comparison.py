@@ -6,6 +6,7 @@ import itertools
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import settings_file
 from keras_fm.lab.compare import methods as methods_lib
+from keras_fm.lab.engine.job import Job
 from keras_fm.public import features as features_lib
 
 
@@ -28,7 +29,7 @@ class Comparison:
         epochs, batch_size, learning_rate: Adam on the exact, truncated and
             published losses.
         dp_sgd: tuple of `DPSGDConfig` keyword dicts to choose from on the
-            validation split; empty for `methods.dp_sgd`'s own grid, which
+            validation split; empty for the rule of `engine.rival`, whose grid
             is extended until its best rate is not at an end.
         train_records: int, use only the first so many training records; 0
             for all.
@@ -150,15 +151,6 @@ class Comparison:
             method = methods_lib.METHODS[name]
             if method.needs_delta and self.delta == 0:
                 continue
-            epsilons = self.epsilons if method.private else (None,)
+            epsilons = self.epsilons if method.is_private else (None,)
             for epsilon, seed in itertools.product(epsilons, range(self.seeds)):
-                yield Job(name, epsilon, seed)
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """One training: a method, a budget, a seed."""
-
-    method: str
-    epsilon: float | None
-    seed: int
+                yield Job(series=name, epsilon=epsilon, seed=seed)

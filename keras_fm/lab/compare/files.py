@@ -1,87 +1,69 @@
 """The files of a comparison: table, CSV, JSON, plot, TensorBoard."""
 
-import csv
 import dataclasses
 import importlib.util
-import json
 import math
 import os
 
 from keras_fm.lab import provenance
 from keras_fm.lab.compare.methods import METHODS
 from keras_fm.lab.compare.outcome import Outcome, summarise, table
+from keras_fm.lab.engine import files, plot
 from keras_fm.training.tensorboard_files import tensorflow
 
 
 def write(spec, outcomes, out, command=None):
     """Writes table, CSV, JSON, plot and TensorBoard logs to `out`."""
-    os.makedirs(out, exist_ok=True)
-    with open(os.path.join(out, "table.txt"), "w") as f:
-        f.write(table(outcomes) + "\n")
+    files.write_text(out, "table.txt", table(outcomes))
     fields = [f.name for f in dataclasses.fields(Outcome)]
     fields.remove("statement")
-    with open(os.path.join(out, "runs.csv"), "w", newline="") as f:
-        writer = csv.DictWriter(f, fields, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(dataclasses.asdict(o) for o in outcomes)
-    summary = {
-        "kind": "compare",
-        **provenance.record(command),
-        "spec": dataclasses.asdict(spec),
-        "rows": summarise(outcomes),
-        "methods": {name: METHODS[name].about for name in spec.methods},
-        "statements": {
-            f"{o.method} {o.epsilon:g}": o.statement
-            for o in outcomes
-            if o.statement and o.seed == 0
+    rows = [dataclasses.asdict(o) for o in outcomes]
+    files.write_csv(out, "runs.csv", fields, rows)
+    files.write_json(
+        out,
+        "summary.json",
+        {
+            "kind": "compare",
+            **provenance.record(command),
+            "spec": dataclasses.asdict(spec),
+            "rows": summarise(outcomes),
+            "methods": {name: METHODS[name].about for name in spec.methods},
+            "statements": {
+                f"{o.method} {o.epsilon:g}": o.statement
+                for o in outcomes
+                if o.statement and o.seed == 0
+            },
         },
-    }
-    with open(os.path.join(out, "summary.json"), "w") as f:
-        json.dump(provenance.finite(summary), f, indent=1)
+    )
     plot_path = os.path.join(out, "accuracy.png")
-    plot(spec, outcomes, plot_path)
+    draw(spec, outcomes, plot_path)
     _write_tensorboard(spec, outcomes, out, plot_path)
 
 
-def plot(spec, outcomes, path):
+def draw(spec, outcomes, path):
     """Accuracy against epsilon as PNG: a panel for what is proven, one for
     what is only claimed, horizontal lines without privacy."""
-    from matplotlib.figure import Figure
-
     rows = summarise(outcomes)
-    panels = {True: [], False: []}
-    for method in METHODS:
-        points = [r for r in rows if r["method"] == method]
-        if points and METHODS[method].private:
-            proven = all(math.isfinite(r["proven"]) for r in points)
-            panels[proven].append(points)
-    shown = [proven for proven, part in panels.items() if part] or [True]
-    figure = Figure(figsize=(7.5 * len(shown), 6.5), layout="constrained")
-    for axes, proven in zip(
-        figure.subplots(1, len(shown), squeeze=False)[0], shown
-    ):
+    kinds = {"proven": [], "claimed": [], "no privacy": []}
+    for method in METHODS.values():
+        points = [r for r in rows if r["method"] == method.name]
+        if points:
+            kinds[method.kind].append(_line(spec, method, points))
+    shown = [k for k in ("proven", "claimed") if kinds[k]] or ["proven"]
+    figure, panels = plot.new(len(shown), size=(7.5 * len(shown), 6.5))
+    for axes, kind in zip(panels, shown):
         # Colours begin anew in each panel: never two alike in one.
-        here = _styles([points[0]["method"] for points in panels[proven]])
-        for points in panels[proven]:
-            _line(axes, spec, points, here[points[0]["method"]], proven)
-        for r in rows:
-            if not METHODS[r["method"]].private:
-                axes.axhline(
-                    100 * r["accuracy"],
-                    linewidth=1,
-                    linestyle="-" if r["method"] == "non_private" else "-.",
-                    label=f"{r['label']} (no privacy)",
-                    color="black",
-                )
+        for line, color in zip(kinds[kind], plot.colors(len(kinds[kind]))):
+            line.style["color"] = color
+        plot.draw(axes, kinds[kind] + kinds["no privacy"], scale=100)
         axes.set_xscale("log", base=2)
-        axes.set_xticks(spec.epsilons, [f"{e:g}" for e in spec.epsilons])
+        plot.ticks(axes, spec.epsilons)
         axes.set_xlabel(
             f"proven epsilon (delta = {spec.delta:g}, {spec.neighbours})"
-            if proven
+            if kind == "proven"
             else "claimed epsilon: no valid proof"
         )
         axes.set_ylabel("test accuracy, %")
-        axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     figure.suptitle(
         f"{os.path.basename(spec.dataset)}: mean and standard deviation of "
@@ -90,36 +72,25 @@ def plot(spec, outcomes, path):
     figure.savefig(path, dpi=120)
 
 
-def _line(axes, spec, points, style, proven):
-    label = points[0]["label"]
-    rival = METHODS[points[0]["method"]].tuned is not None
-    if points[0]["neighbours"] != spec.neighbours:
+def _line(spec, method, points):
+    label, style = method.label, {}
+    if not method.is_private:
+        label += " (no privacy)"
+        style = {"color": "black"}
+        style["linestyle"] = "-" if method.name == "non_private" else "-."
+    elif points[0]["neighbours"] != spec.neighbours:
         label += f" ({points[0]['neighbours']})"
-    axes.errorbar(
-        [r["epsilon"] for r in points],
-        [100 * r["accuracy"] for r in points],
-        yerr=[100 * r["spread"] for r in points],
-        linestyle=":" if not proven else "--" if rival else "-",
-        linewidth=1.5,
-        elinewidth=0.8,
-        capsize=2,
+    if method.tuned:
+        # A rival.
+        style = {"linestyle": "--", "marker": "s"}
+    return plot.Line(
         label=label,
-        **style,
+        kind=method.kind,
+        points=tuple(
+            (r["epsilon"], r["accuracy"], r["spread"]) for r in points
+        ),
+        style=style,
     )
-
-
-_MARKERS = "osD^v<>PX*"
-
-
-def _styles(methods):
-    """Ten colours, then the same with another marker: never two alike."""
-    return {
-        method: {
-            "color": f"C{index % 10}",
-            "marker": _MARKERS[(index + index // 10) % len(_MARKERS)],
-        }
-        for index, method in enumerate(methods)
-    }
 
 
 # TensorBoard --------------------------------------------------------------

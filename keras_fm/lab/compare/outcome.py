@@ -2,9 +2,11 @@
 
 import dataclasses
 import itertools
-import statistics
+import math
 
 from keras_fm.lab.compare.methods import METHODS
+from keras_fm.lab.engine.files import text_table
+from keras_fm.lab.engine.means import mean
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,18 @@ class Outcome:
     settings: dict = dataclasses.field(default_factory=dict)
     statement: str = ""
 
+    @classmethod
+    def of(cls, row):
+        """The run that a row of the engine is."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(
+            method=row["series"],
+            accuracy=row["curve"][-1][1],
+            proven=math.inf if row["proven"] is None else row["proven"],
+            settings=row["notes"],
+            **{k: row[k] for k in names - {"proven"} if k in row},
+        )
+
 
 def summarise(outcomes):
     """Means and spreads over seeds, one dict per method and epsilon."""
@@ -47,49 +61,48 @@ def summarise(outcomes):
     key = lambda o: (order.index(o.method), o.epsilon or 0.0)  # noqa: E731
     for _, group in itertools.groupby(sorted(outcomes, key=key), key=key):
         group = sorted(group, key=lambda o: o.seed)
-        first = group[0]
-        accuracies = [o.accuracy for o in group]
+        found = mean(
+            [dataclasses.asdict(o) for o in group], [o.accuracy for o in group]
+        )
         rows.append(
             {
-                "method": first.method,
-                "label": METHODS[first.method].label,
-                "epsilon": first.epsilon,
-                "accuracy": statistics.fmean(accuracies),
-                "spread": (
-                    statistics.stdev(accuracies) if len(group) > 1 else 0.0
-                ),
-                "claimed": first.claimed,
-                "proven": max(o.proven for o in group),
-                "delta": first.delta,
-                "neighbours": first.neighbours,
-                "seconds": statistics.median(o.seconds for o in group),
-                "cpu_seconds": statistics.median(o.cpu_seconds for o in group),
+                "method": group[0].method,
+                "label": METHODS[group[0].method].label,
+                "epsilon": group[0].epsilon,
+                "accuracy": found.pop("y"),
+                "seeds": found.pop("runs"),
+                **found,
                 "peak_mib": max(o.peak_mib for o in group),
-                "seeds": len(group),
-                "settings": first.settings,
+                "settings": group[0].settings,
             }
         )
     return rows
 
 
+_HEAD = (
+    "method, epsilon, accuracy %, claimed, proven, delta, neighbours, "
+    "seconds, CPU s, MiB"
+).split(", ")
+
+
 def table(outcomes):
     """The comparison as text, one line per method and epsilon."""
-    head = (
-        f"{'method':35} {'epsilon':>7} {'accuracy %':>13} {'claimed':>8} "
-        f"{'proven':>8} {'delta':>7} {'neighbours':>11} {'seconds':>8} "
-        f"{'CPU s':>7} {'MiB':>6}"
-    )
-    lines = [head, "-" * len(head)]
-    for r in summarise(outcomes):
-        accuracy = f"{100 * r['accuracy']:.1f} +- {100 * r['spread']:.1f}"
-        lines.append(
-            f"{r['label']:35} {_number(r['epsilon']):>7} "
-            f"{accuracy:>13} {_number(r['claimed']):>8} "
-            f"{_number(r['proven']):>8} {_number(r['delta']):>7} "
-            f"{r['neighbours'] or '-':>11} {r['seconds']:>8.1f} "
-            f"{r['cpu_seconds']:>7.1f} {r['peak_mib']:>6.0f}"
-        )
-    return "\n".join(lines)
+    rows = [
+        [
+            r["label"],
+            _number(r["epsilon"]),
+            f"{100 * r['accuracy']:.1f} +- {100 * r['spread']:.1f}",
+            _number(r["claimed"]),
+            _number(r["proven"]),
+            _number(r["delta"]),
+            r["neighbours"] or "-",
+            f"{r['seconds']:.1f}",
+            f"{r['cpu_seconds']:.1f}",
+            f"{r['peak_mib']:.0f}",
+        ]
+        for r in summarise(outcomes)
+    ]
+    return "\n".join(text_table(_HEAD, rows, left=("method",)))
 
 
 def _number(value):

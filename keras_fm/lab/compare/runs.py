@@ -4,22 +4,19 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import math
 import os
-import pathlib
 import tempfile
 
-import keras
 import numpy as np
 
 from keras_fm import datasets
-from keras_fm.kernel import locked_file
-from keras_fm.lab.compare import files, workers
+from keras_fm.lab.compare import files
 from keras_fm.lab.compare.methods import METHODS
 from keras_fm.lab.compare.outcome import Outcome
-from keras_fm.lab.compare.task import ARRAYS
+from keras_fm.lab.compare.task import ARRAYS, Task
+from keras_fm.lab.engine import measuring, store, workers
+from keras_fm.lab.engine.answering import answer_all
 from keras_fm.public import features as features_lib
-from keras_fm.version import __version__
 
 
 def run(
@@ -58,8 +55,8 @@ def run(
 
     Raises:
         ImportError: if a method cannot run here; nothing was trained.
-        workers.RunFailedError: if a run in a worker fails; those that
-            finished before are kept.
+        RunFailedError: if a run in a worker fails; those that finished
+            before are kept.
         ValueError: if the data are no images.
     """
     if type(processes) is not int or processes < 0:
@@ -72,42 +69,46 @@ def run(
     jobs = list(spec.jobs())
     _check_methods(jobs, jax_python)
     data = _load(spec)
-    kept = _Kept(spec, data, out, fresh)
-    found = {job: kept.read("run", job.method, job) for job in jobs}
-    missing = [job for job in jobs if found[job] is None]
-    if missing:
-        arrays = _features(spec, data)
-        bar = _bar(len(jobs), progress, len(jobs) - len(missing))
-        with contextlib.ExitStack() as stack:
-            pool = _pool(stack, spec, arrays, processes, isolated, jax_python)
-            choices = _choices(pool, missing, kept)
-            requests = {}
-            for job in missing:
-                logs = _log_dir(out, job)
-                requests[job] = {
-                    "kind": "run",
-                    "job": dataclasses.asdict(job),
-                    "choice": choices.get(_tuning(job)),
-                    "log_dir": logs,
-                }
-            done = len(jobs) - len(missing)
-            for job, answer in pool(requests):
-                found[job] = answer
-                kept.write(answer, "run", job.method, job)
-                done += 1
-                if bar:
-                    bar.update(done, [("accuracy", answer["accuracy"])])
-    outcomes = [
-        Outcome(**{k: _number(v) for k, v in found[job].items()})
-        for job in jobs
-    ]
+    key = _keys(spec, data)
+    kept = _kept(out, "points", measuring.FIELDS, fresh)
+    choices = _kept(out, "choices", ("learning_rate",), fresh)
+    with contextlib.ExitStack() as stack:
+        pool = _pool(stack, spec, data, processes, isolated, jax_python)
+        requests = {
+            key("run", dataclasses.asdict(job)): {
+                "kind": "run",
+                "job": dataclasses.asdict(job),
+                "log_dir": _log_dir(out, job),
+            }
+            for job in jobs
+        }
+
+        def trained(missing):
+            tuned = {}
+            for name, request in missing.items():
+                tuned[name] = _tuning(key, request["job"])
+            needed = {k: r for k, r in tuned.values() if r}
+            answer_all(needed, choices, pool)
+            for name, request in missing.items():
+                choice, _ = tuned[name]
+                request["choice"] = choices[choice] if choice else None
+            return pool(missing)
+
+        rows, _ = answer_all(
+            requests,
+            kept,
+            trained,
+            "run" if progress else "",
+            lambda row: [("accuracy", row["curve"][-1][1])],
+        )
+    outcomes = [Outcome.of(row) for row in rows]
     if out:
         files.write(spec, outcomes, out, command=command)
     return outcomes
 
 
 def _check_methods(jobs, jax_python):
-    for name in dict.fromkeys(job.method for job in jobs):
+    for name in dict.fromkeys(job.series for job in jobs):
         method = METHODS[name]
         elsewhere = method.backend == "jax" and jax_python
         if not method.available() and not elsewhere:
@@ -147,148 +148,102 @@ def _features(spec, data):
     }
 
 
-def _bar(total, progress, done):
-    if not progress:
-        return None
-    bar = keras.utils.Progbar(total, unit_name="run")
-    if done:
-        bar.update(done)
-    return bar
-
-
 def _log_dir(out, job):
     if not out or job.seed or not files.can_write_logs():
         return None
-    return files.run_folder(out, job.method, job.epsilon)
+    return files.run_folder(out, job.series, job.epsilon)
 
 
-# Tuning -------------------------------------------------------------------
-
-
-def _tuning(job):
-    """What runs with the same choice have in common; `None` without one."""
-    tuned = METHODS[job.method].tuned
-    return tuned and (METHODS[job.method].backend, tuned, job.epsilon)
-
-
-def _choices(pool, missing, kept):
-    """The chosen settings of every tuned method and epsilon."""
-    wanted = {}
-    for job in missing:
-        if METHODS[job.method].tuned:
-            wanted.setdefault(_tuning(job), job)
-    choices = {key: kept.read("tune", *key) for key in wanted}
-    requests = {
-        key: {"kind": "tune", "method": job.method, "epsilon": job.epsilon}
-        for key, job in wanted.items()
-        if choices[key] is None
+def _tuning(key, job):
+    """Key and request of the choice that a job shares with others of the
+    same name and epsilon; `(None, None)` without one."""
+    method = METHODS[job["series"]]
+    if not method.tuned:
+        return None, None
+    epsilon = job["epsilon"]
+    return key("tune", method.backend, method.tuned, epsilon), {
+        "kind": "tune",
+        "method": method.name,
+        "epsilon": epsilon,
     }
-    for key, answer in pool(requests):
-        choices[key] = answer
-        kept.write(answer, "tune", *key)
-    return choices
-
-
-# Where it runs ------------------------------------------------------------
-
-
-def _pool(stack, spec, arrays, processes, isolated, jax_python):
-    """Function from a dict of requests to (key, answer) as they come."""
-    folder = None
-
-    def setup():
-        nonlocal folder
-        if folder is None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            for name in ARRAYS:
-                np.save(os.path.join(folder, f"{name}.npy"), arrays[name])
-            path = os.path.join(folder, "spec.json")
-            with open(path, "w") as f:
-                json.dump(dataclasses.asdict(spec), f)
-        return folder
-
-    here = {}
-
-    def of(name):
-        elsewhere = METHODS[name].backend == "jax" and jax_python
-        elsewhere = elsewhere and not METHODS[name].available()
-        place = "jax" if elsewhere else "here"
-        if place not in here:
-            if elsewhere:
-                made = workers.Processes(
-                    setup(), 1, isolated, jax_python, {"KERAS_BACKEND": "jax"}
-                )
-            elif processes:
-                made = workers.Processes(setup(), processes, isolated)
-            else:
-                made = workers.Here(spec, arrays)
-            here[place] = stack.enter_context(made)
-        return here[place]
-
-    def pool(requests):
-        by_place = {}
-        for key, request in requests.items():
-            name = request.get("method") or request["job"]["method"]
-            by_place.setdefault(of(name), {})[key] = request
-        for place, part in by_place.items():
-            yield from place.answers(part)
-
-    return pool
 
 
 # What is kept -------------------------------------------------------------
 
 
-class _Kept:
-    """Answers as JSON files, named by the content they depend on."""
-
-    def __init__(self, spec, data, out, fresh):
-        self._folder = out and pathlib.Path(out) / "runs"
-        self._fresh = fresh
-        settings = dataclasses.asdict(spec)
-        for name in ("methods", "epsilons", "seeds", "dataset"):
-            del settings[name]
-        digest = hashlib.sha256()
-        for array in data:
-            digest.update(f"{array.dtype} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        self._base = [settings, digest.hexdigest(), __version__, _code()]
-
-    def _path(self, what):
-        what = [
-            dataclasses.astuple(w) if dataclasses.is_dataclass(w) else w
-            for w in what
-        ]
-        text = json.dumps([*self._base, keras.backend.backend(), what])
-        name = hashlib.sha256(text.encode()).hexdigest()[:24]
-        return self._folder / f"{name}.json"
-
-    def read(self, *what):
-        if not self._folder or self._fresh:
-            return None
-        try:
-            with open(self._path(what)) as f:
-                return json.load(f)
-        except (FileNotFoundError, json.JSONDecodeError):
-            return None
-
-    def write(self, answer, *what):
-        if not self._folder:
-            return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        locked_file.write_text(self._path(what), json.dumps(answer, indent=1))
+def _kept(out, name, fields, fresh):
+    path = out and os.path.join(out, "runs", f"{name}.jsonl")
+    return store.Store(path, fields, fresh)
 
 
-def _code():
-    """Fingerprint of this package's source: other code, other runs."""
+def _keys(spec, data):
+    """Function from what is asked to its key in the store."""
+    settings = dataclasses.asdict(spec)
+    for name in ("methods", "epsilons", "seeds", "dataset"):
+        del settings[name]
     digest = hashlib.sha256()
-    folder = pathlib.Path(__file__).parents[1]
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(path.relative_to(folder).as_posix().encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    for array in data:
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+
+    def key(*what):
+        return store.key(settings, digest.hexdigest(), *what)
+
+    return key
 
 
-def _number(value):
-    """Infinity travels through JSON as a string."""
-    return math.inf if value == "inf" else value
+# Where it runs ------------------------------------------------------------
+
+
+def _pool(stack, spec, data, processes, isolated, jax_python):
+    """Function from a dict of requests to (key, answer) as they come."""
+    folder, arrays, places = None, None, {}
+
+    def task():
+        nonlocal arrays
+        if arrays is None:
+            arrays = _features(spec, data)
+        return Task(spec, **arrays)
+
+    def arguments():
+        """Of a worker: what it reads is written once."""
+        nonlocal folder
+        if folder is None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            made = task()
+            for name in ARRAYS:
+                path = os.path.join(folder, f"{name}.npy")
+                np.save(path, getattr(made, name))
+            with open(os.path.join(folder, "spec.json"), "w") as f:
+                json.dump(dataclasses.asdict(spec), f)
+        return "-m", "keras_fm.lab.compare", folder
+
+    def place(name):
+        elsewhere = METHODS[name].backend == "jax" and jax_python
+        elsewhere = elsewhere and not METHODS[name].available()
+        where = "jax" if elsewhere else "here"
+        if where not in places:
+            if elsewhere:
+                made = workers.Processes(
+                    arguments(),
+                    1,
+                    isolated,
+                    jax_python,
+                    {"KERAS_BACKEND": "jax"},
+                )
+            elif processes:
+                made = workers.Processes(arguments(), processes, isolated)
+            else:
+                made = workers.Here(task)
+            places[where] = stack.enter_context(made)
+        return places[where]
+
+    def pool(requests):
+        by_place = {}
+        for key, request in requests.items():
+            name = request.get("method") or request["job"]["series"]
+            by_place.setdefault(place(name), {})[key] = request
+        for where, part in by_place.items():
+            yield from where.answers(part)
+
+    return pool

@@ -11,9 +11,10 @@ import keras
 import numpy as np
 
 from keras_fm.heads.private_dense import PrivateDense
-from keras_fm.lab.compare import methods as methods_lib
-from keras_fm.lab.compare.outcome import Outcome
-from keras_fm.lab.compare.watch import Watch
+from keras_fm.lab.compare.methods import METHODS
+from keras_fm.lab.engine import measuring, rival
+from keras_fm.lab.engine.job import Job, Measured
+from keras_fm.lab.recipes.training import Training
 
 ARRAYS = ("x", "y", "x_test", "y_test", "images", "images_test")
 
@@ -36,6 +37,11 @@ class Task:
         # The classes of the public data set, not of a private one.
         self.classes = int(max(y.max(), y_test.max())) + 1
         self.pretrained = {}
+
+    @property
+    def data(self):
+        """Features and labels of the training part."""
+        return self.x, self.y
 
     # The architecture ----------------------------------------------------
 
@@ -80,7 +86,7 @@ class Task:
             ]
         )
 
-    def frozen_features(self, seed):
+    def _frozen_features(self, seed):
         """What the output layer of `proven` sees, for train and test."""
         layers = self.body(seed)
         if not layers:
@@ -93,40 +99,82 @@ class Task:
 
     # One run -------------------------------------------------------------
 
+    def answer(self, request):
+        """What a request asks for: a choice, or a row."""
+        if request["kind"] == "tune":
+            return self.tune(request["method"], request["epsilon"])
+        job = Job(**request["job"])
+        return self.run(job, request["choice"], request["log_dir"])
+
     def run(self, job, choice=None, log_dir=None):
-        """Trains once.
+        """Trains once; the row of `measuring.measure`.
 
         Args:
             job: a `Job`.
             choice: what `tune` returned for its method and epsilon.
             log_dir: TensorBoard folder, or `None`.
-
-        Returns:
-            An `Outcome`.
         """
-        method = methods_lib.METHODS[job.method]
-        before = method.prepare(self, job)
-        with Watch() as watch:
-            trained = method.train(self, job, choice, log_dir)
-        accuracy = float(np.mean(trained.classify() == self.y_test))
-        ledger = trained.ledger
-        private = ledger is not None
-        return Outcome(
-            method=job.method,
+        method, spec = METHODS[job.series], self.spec
+        training = Training(
             epsilon=job.epsilon,
-            seed=job.seed,
-            accuracy=accuracy,
-            claimed=ledger.claimed_epsilon() if private else None,
-            proven=ledger.epsilon() if private else float("inf"),
-            delta=ledger.budget.delta if private else None,
-            neighbours=str(ledger.neighbours) if private else "",
-            seconds=before.seconds + watch.seconds,
-            cpu_seconds=before.cpu_seconds + watch.cpu_seconds,
-            peak_mib=max(before.peak_mib, watch.peak_mib),
-            settings=choice or {},
-            statement=trained.statement,
+            delta=spec.delta,
+            neighbours=spec.neighbours,
+            epochs=spec.epochs,
+            lot=spec.batch_size,
+            learning_rate=spec.learning_rate,
+            log_dir=log_dir,
+        )
+        before = None
+        if method.before:
+            before = method.before(self, job.seed, training)
+        work = lambda: self._trained(method, job, training)  # noqa: E731
+        if method.tuned:
+            # Neither trains by Keras 3's `fit`, so there are no logs.
+            x, x_test = self._inputs(method, job.seed)
+            fit = method.train(self, job.seed, job.epsilon)
+            work = lambda: self._rival(fit, job, choice, x, x_test)  # noqa: E731
+        return measuring.measure(job, method, work, before)
+
+    def _trained(self, method, job, training):
+        made = method.train(self, job.seed, training)
+        x_test = self.images_test if method.on_images else self.x_test
+
+        def classify():
+            return made.model.predict(x_test, batch_size=1024, verbose=0)
+
+        return Measured(
+            curve=lambda: self._curve(job, classify()),
+            ledger=made.ledger,
+            statement=made.private.report() if made.private else "",
         )
 
-    def tune(self, method, epsilon):
-        """The settings that `method` chooses on its validation split."""
-        return methods_lib.METHODS[method].tune(self, epsilon)
+    def _rival(self, fit, job, choice, x, x_test):
+        made = fit(choice, x, self.y)
+        return Measured(
+            curve=lambda: self._curve(job, made.predict(x_test)),
+            ledger=made.ledger,
+            notes=choice,
+        )
+
+    def _curve(self, job, outputs):
+        right = outputs.argmax(axis=1) == self.y_test
+        return ((job.epsilon, np.mean(right)),)
+
+    # The rival's choice --------------------------------------------------
+
+    def _inputs(self, method, seed):
+        if method.tuned == "head":
+            return self._frozen_features(seed)
+        return self.x, self.x_test
+
+    def tune(self, name, epsilon):
+        """The settings that a rival chooses on its validation split."""
+        method = METHODS[name]
+        x, _ = self._inputs(method, 0)
+        return rival.tune(
+            method.train(self, 0, epsilon),
+            x,
+            self.y,
+            optimizer=method.optimizer,
+            choices=self.spec.dp_sgd,
+        )[0]

@@ -13,8 +13,9 @@ import pytest
 
 from keras_fm.lab import cli
 from keras_fm.lab import compare as experiments
-from keras_fm.lab.compare import comparison, runs, task, workers
-from keras_fm.lab.compare.methods import dp_sgd, functional_net
+from keras_fm.lab.compare import methods, task
+from keras_fm.lab.engine import rival, store, workers
+from keras_fm.lab.engine.job import Job
 from keras_fm.layers import PerturbedAffine
 
 # The quick ones; those of whole networks are tried by themselves.
@@ -140,13 +141,13 @@ def test_all_methods_begin_with_the_same_weights(small):
     ):
         for a, b in zip(reference, made.model(0, **kwargs).get_weights()):
             np.testing.assert_array_equal(a, b)
-    rival = experiments.METHODS["dp_sgd_fast"]
-    for a, b in zip(reference, rival.model(made, 0, (16,)).get_weights()):
+    network = methods.rival_network(made, 0, (16,))
+    for a, b in zip(reference, network.get_weights()):
         np.testing.assert_array_equal(a, b)
     for published in (False, True):
         # All but the bias of the output layer, which starts at the rarity
         # of a class.
-        net = functional_net.build(made, 0, published)
+        net = methods.functional_network(made, 0, published)
         for a, b in zip(reference[:-1], net.get_weights()):
             np.testing.assert_array_equal(a, b)
         np.testing.assert_allclose(net.get_weights()[-1], -np.log(2))
@@ -206,7 +207,7 @@ def test_finished_runs_are_kept(small, tmp_path, monkeypatch):
                     spec(small, **settings | changed), out=out, progress=False
                 )
         # Other code: other runs.
-        patch.setattr(runs, "_code", lambda: "changed")
+        patch.setattr(store, "code", lambda: "changed")
         with pytest.raises(AssertionError, match="trained again"):
             experiments.run(spec(small, **settings), out=out, progress=False)
     # One budget more: only that one is trained.
@@ -220,7 +221,7 @@ def test_finished_runs_are_kept(small, tmp_path, monkeypatch):
     monkeypatch.setattr(task.Task, "run", counted)
     more = spec(small, **settings, epsilons=(1.0, 100.0, 5.0))
     experiments.run(more, out=out, progress=False)
-    assert trained == [comparison.Job("proven", 5.0, 0)]
+    assert trained == [Job(series="proven", epsilon=5.0)]
 
 
 def test_a_broken_kept_run_is_trained_again(small, tmp_path):
@@ -228,7 +229,7 @@ def test_a_broken_kept_run_is_trained_again(small, tmp_path):
     settings = spec(small, methods=("truncated",), seeds=1)
     experiments.run(settings, out=str(out), progress=False)
     (kept,) = (out / "runs").iterdir()
-    kept.write_text('{"method": ')
+    kept.write_text('{"key": ')
     (again,) = experiments.run(settings, out=str(out), progress=False)
     assert 0 <= again.accuracy <= 1
 
@@ -248,7 +249,8 @@ def test_workers_do_the_same(small, tmp_path):
 
 def test_a_worker_that_ends_is_noticed(tmp_path):
     # It finds no arrays.
-    with workers.Processes(tmp_path, 1, False) as pool:
+    arguments = ("-m", "keras_fm.lab.compare", tmp_path)
+    with workers.Processes(arguments, 1, False) as pool:
         with pytest.raises(experiments.RunFailedError, match="worker ended"):
             list(pool.answers({"a": {"kind": "run"}}))
 
@@ -267,11 +269,41 @@ def test_tuning_goes_past_its_ends():
         return -abs(np.log(rate / 900)) + 0.1 * steps / 100
 
     # 1024 is the power of four (times 4) next to 900.
-    assert dp_sgd.search(score, (4.0, 16.0, 64.0), (100,)) == (1024.0, 100)
-    assert dp_sgd.search(score, (4.0, 16.0, 64.0), (100, 400))[1] == 400
-    low = dp_sgd.search(lambda rate, _: -rate, (4.0, 16.0), (100,))
+    found = rival.search(score, (4.0, 16.0, 64.0), (100, 400))
+    assert {steps: rate for steps, (_, rate) in found.items()} == {
+        100: 1024.0,
+        400: 1024.0,
+    }
+    assert found[400][0] > found[100][0]
+    low = rival.search(lambda rate, _: -rate, (4.0, 16.0), (100,))
     # It does not go on for ever.
-    assert low == (4.0**-3, 100)
+    assert low[100][1] == 4.0**-3
+
+
+def test_a_rival_is_tuned_on_the_last_fifth_alone(monkeypatch):
+    """It never sees what it is scored on, and the best choice comes first."""
+    monkeypatch.setattr(rival, "STEPS", (10, 20))
+
+    class Fitted:
+        def __init__(self, settings, x):
+            assert x.max() < 80
+            self._settings = settings
+
+        def evaluate(self, x, y):
+            assert x.min() >= 80 and np.array_equal(x, y)
+            rate, steps = (self._settings[k] for k in ("learning_rate", "steps"))
+            return {"accuracy": steps - abs(rate - 16.0)}
+
+    x = np.arange(100)
+    found = rival.tune(lambda s, x, y: Fitted(s, x), x, x)
+    assert [(f["steps"], f["learning_rate"]) for f in found] == [
+        (20, 16.0),
+        (10, 16.0),
+    ]
+    assert {f["batch_size"] for f in found} == {25}
+    chosen = [{"learning_rate": r, "steps": 5} for r in (1.0, 16.0)]
+    found = rival.tune(lambda s, x, y: Fitted(s, x), x, x, choices=chosen)
+    assert found == chosen[::-1]
 
 
 def test_dp_sgd_beside_ours(small, tmp_path):

@@ -1,12 +1,13 @@
 """Where runs happen: in this process, or in others beside it.
 
-A worker is `python -m keras_fm.lab.compare FOLDER` (`__main__.py`). It may be
-of another environment than this process.
+A worker reads one request in JSON per line of standard input and writes one
+answer per line of standard output (`serve`). It may be of another environment
+than this process.
 """
 
 import collections
-import dataclasses
 import json
+import logging
 import os
 import queue
 import subprocess
@@ -23,13 +24,15 @@ _THREADS = (
 
 
 class Here:
-    """Answers requests in this process, one after another."""
+    """Answers requests in this process, one after another.
 
-    def __init__(self, spec, arrays):
-        # The methods import Keras models, which a parent of workers need not.
-        from keras_fm.lab.compare.task import Task
+    Args:
+        make: function that gives an object whose `answer` takes a request;
+            asked once, when the first request comes.
+    """
 
-        self._task = Task(spec, **arrays)
+    def __init__(self, make):
+        self._make, self._task = make, None
 
     def __enter__(self):
         return self
@@ -38,20 +41,34 @@ class Here:
         pass
 
     def answers(self, requests):
+        """Yields (key, answer) in order."""
         for key, request in requests.items():
-            yield key, answer(self._task, request)
+            if self._task is None:
+                self._task = self._make()
+            yield key, self._task.answer(request)
 
 
-def answer(task, request):
-    """What a request asks for, as JSON can hold it."""
-    from keras_fm.lab.compare.comparison import Job
+def serve(make):
+    """Serves requests from standard input until it ends.
 
-    if request["kind"] == "tune":
-        return task.tune(request["method"], request["epsilon"])
-    outcome = task.run(
-        Job(**request["job"]), request["choice"], request["log_dir"]
-    )
-    return provenance.finite(dataclasses.asdict(outcome))
+    Args:
+        make: function that gives an object whose `answer` takes a request.
+    """
+    # Answers go where standard output went; what libraries print does not.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    task = make()
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            reply = {"answer": provenance.finite(task.answer(request))}
+        except Exception as e:  # To the parent, which knows what to do.
+            job = request.get("job") or request
+            name = job.get("series") or job.get("method")
+            reply = {"error": f"{name}: {type(e).__name__}: {e}"}
+        answers.write(json.dumps(reply) + "\n")
+        answers.flush()
 
 
 class RunFailedError(RuntimeError):
@@ -62,20 +79,17 @@ class Processes:
     """Answers requests in worker processes.
 
     Args:
-        folder: of `spec.json` and the arrays.
+        arguments: of the Python that serves: `-m`, a module, what it needs.
         count: int, number of workers.
         isolated: whether every request gets a new worker.
         python: interpreter; `None` for this one.
         environment: dict of variables to set.
     """
 
-    def __init__(self, folder, count, isolated, python=None, environment=None):
-        self._command = [
-            python or sys.executable,
-            "-m",
-            "keras_fm.lab.compare",
-            str(folder),
-        ]
+    def __init__(
+        self, arguments, count, isolated, python=None, environment=None
+    ):
+        self._command = [python or sys.executable, *map(str, arguments)]
         self._count, self._isolated = count, isolated
         threads = str(max(1, (os.cpu_count() or 1) // count))
         # What the user set stays.

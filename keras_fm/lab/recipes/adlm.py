@@ -1,0 +1,42 @@
+"""AdLM and ILM: noise on the inputs of the first layer, by relevance or not."""
+
+from keras_fm.lab.recipes.training import taylor
+from keras_fm.models import AdaptiveLaplace
+from keras_fm.parts.guarantee import Published
+
+
+def network(data, classes, **architecture):
+    """`AdaptiveLaplace` as published, for these records."""
+    return AdaptiveLaplace(
+        data[0].shape[1:], classes, guarantee="published", **architecture
+    )
+
+
+def twin(training, data, classes, loss=taylor, **architecture):
+    """The network without noise: its relevance is what AdLM perturbs by."""
+    model = network(data, classes, unprotected=True, **architecture)
+    training.fit(model, data, loss=loss)
+    return model
+
+
+def published(training, data, classes, twin=None, shares=None, **architecture):
+    """As printed; of ILM, `twin=None` and `adaptive=False`."""
+    model = network(data, classes, **architecture)
+    if twin is not None:
+        model.get_layer("perturbed").relevance_of(twin)
+    given = {} if shares is None else {"shares": shares}
+    guarantee = model.guarantee(lot=training.lot or len(data[0]), **given)
+    return training.fit(model, data, training.claimed(data, guarantee))
+
+
+def perturbed(training, model, data):
+    """ILM by its parts: a model with a `PerturbedAffine` and a
+    `PrivateDense`."""
+    guarantee = Published(lot=training.lot or len(data[0]))
+    return training.fit(model, data, training.claimed(None, guarantee))
+
+
+def proven(training, data, classes, **architecture):
+    """Relevance and output layer are released."""
+    model = AdaptiveLaplace(data[0].shape[1:], classes, **architecture)
+    return training.release(model, data)

@@ -1,0 +1,50 @@
+"""dPA and dPAH: auto-encoders below an output layer."""
+
+import keras
+
+from keras_fm.heads.private_dense import PrivateDense
+from keras_fm.lab.recipes.training import taylor
+from keras_fm.models import DeepPrivateAutoencoder
+from keras_fm.papers.dpa.private_encoder import PrivateEncoder
+
+
+def network(inputs, classes, units, **architecture):
+    """One encoder below the output layer."""
+    return DeepPrivateAutoencoder(
+        inputs, hidden=(units,), units=classes, **architecture
+    )
+
+
+def published(training, model, data, loss=None):
+    """As printed: pre-trained, then fine-tuned. Without an epsilon the model
+    must be without noise.
+
+    Args:
+        training: a `Training`.
+        model: a `DeepPrivateAutoencoder` or a `BehaviorAutoencoder`.
+        data: `(x, y)`.
+        loss: `None` for the truncated ones, or a function that gives the
+            exact loss of both trainings.
+    """
+    private = None
+    if training.epsilon is not None:
+        private = training.claimed(data, model.guarantee())
+    training.pretrain(model, data[0], private, loss=loss and loss())
+    return training.fit(model, data, private, loss=loss or taylor)
+
+
+def released_encoder(inputs, classes, units, **head):
+    """An encoder from released moments in the place of a random affine layer;
+    with no units one that keeps all directions."""
+    encoder = PrivateEncoder(inputs[0], whitening=0.5)
+    if units:
+        encoder = PrivateEncoder(min(units, inputs[0]))
+    return keras.Sequential(
+        [
+            keras.Input(inputs),
+            encoder,
+            keras.layers.Rescaling(2.0, offset=-1.0, name="centred"),
+            keras.layers.UnitNormalization(name="unit_norm"),
+            PrivateDense(classes, name="output", **head),
+        ]
+    )
