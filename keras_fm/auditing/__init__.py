@@ -2,12 +2,10 @@
 
 from keras_fm.auditing.bounds import (
     CoinRunBound,
-    ManyRunBound,
     OneRunBound,
     coin_run_bound,
     coin_run_epsilon,
     default_guess_counts,
-    many_run_epsilon,
     one_run_best,
     one_run_epsilon,
     one_run_p_value,
@@ -20,6 +18,7 @@ from keras_fm.auditing.canaries import (
     swap_scores,
 )
 from keras_fm.auditing.gradient_score import gradient_losses
+from keras_fm.auditing.many_run_bounds import ManyRunBound, many_run_epsilon
 from keras_fm.auditing.objective import (
     ObjectiveAudit,
     audit_objective,

@@ -81,35 +81,6 @@ class CoinRunBound:
         return self.correct == self.guesses
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ManyRunBound:
-    """What a test shows over runs on D and runs on D'.
-
-    Attributes:
-        epsilon: the lower bound, 0 if nothing was shown.
-        ceiling: the bound of a test that is never wrong in as many runs.
-        threshold: scores above it are taken for D.
-        detections, runs: runs on D above the threshold, and all that the
-            bound rests on.
-        false_alarms, other_runs: the same for D'.
-        delta, confidence: for which it holds.
-    """
-
-    epsilon: float
-    ceiling: float
-    threshold: float
-    detections: int
-    runs: int
-    false_alarms: int
-    other_runs: int
-    delta: float
-    confidence: float
-
-    @property
-    def at_ceiling(self):
-        return self.detections == self.runs and self.false_alarms == 0
-
-
 def one_run_p_value(correct, guesses, candidates, *, epsilon, delta):
     """How likely so many right guesses are under (epsilon, delta).
 
@@ -204,7 +175,7 @@ def one_run_epsilon(correct, guesses, candidates, *, delta, confidence=0.95):
 def _one_run_epsilon(correct, guesses, candidates, delta, level):
     # Without delta the level is a quantile of the beta distribution, and
     # with it the bound is smaller.
-    high = _odds_epsilon(*_lower_rate(correct, guesses, level))
+    high = odds_epsilon(*lower_rate(correct, guesses, level))
     if delta == 0 or high == 0:
         return high
     p_value = _p_value_of_epsilon(correct, guesses, candidates, delta)
@@ -370,13 +341,13 @@ def coin_run_epsilon(correct, guesses, runs, *, delta, confidence=0.95):
     checks.number("confidence", confidence, at_least=0.5, below=1)
     level = 1 - confidence
     if delta > 0:
-        share, _ = _lower_rate(guesses, runs, _SHARE_OF_GUESSES * level)
+        share, _ = lower_rate(guesses, runs, _SHARE_OF_GUESSES * level)
         level = (1 - _SHARE_OF_GUESSES) * level
-    right, wrong = _lower_rate(correct, guesses, level)
+    right, wrong = lower_rate(correct, guesses, level)
     if delta > 0:
         with np.errstate(divide="ignore"):
             right = right - delta / share
-    return _odds_epsilon(right, wrong)
+    return odds_epsilon(right, wrong)
 
 
 def coin_run_bound(scores, coins, *, threshold, delta, confidence=0.95):
@@ -432,114 +403,7 @@ def coin_run_bound(scores, coins, *, threshold, delta, confidence=0.95):
     )
 
 
-def many_run_epsilon(
-    scores, other_scores, *, delta, confidence=0.95, threshold=None
-):
-    """Lower bound on epsilon from runs on D and runs on its neighbour D'.
-
-    The test takes scores above the threshold for D. With t its true
-    positive rate (D) and f its false positive rate (D'), privacy is both
-    t <= exp(epsilon) f + delta and 1 - f <= exp(epsilon) (1 - t) + delta,
-    so either kind of error may show the leak. Two one-sided Clopper-Pearson
-    bounds, t from below and f from above, share the error and serve both.
-
-    Args:
-        scores: `(n,)` finite floats, one for each run on D, in an order
-            that does not depend on the scores.
-        other_scores: `(n',)`, the same for D'.
-        delta: float in [0, 1).
-        confidence: float in [0.5, 1).
-        threshold: float, fixed before these scores were seen; or `None`:
-            the first half of the runs on each side chooses it, and the
-            bound rests on the others alone.
-
-    Returns:
-        A `ManyRunBound`.
-
-    Raises:
-        ValueError: if a value is outside its range.
-
-    Example:
-
-    >>> bound = many_run_epsilon(
-    ...     np.ones(500), np.zeros(500), delta=0.0, threshold=0.5
-    ... )
-    >>> round(bound.epsilon, 2), bound.at_ceiling
-    (4.91, True)
-    """
-    scores = _check_finite("scores", scores)
-    other_scores = _check_finite("other_scores", other_scores)
-    checks.number("delta", delta, at_least=0, below=1)
-    checks.number("confidence", confidence, at_least=0.5, below=1)
-    if threshold is None:
-        if min(len(scores), len(other_scores)) < 2:
-            raise ValueError(
-                "Half of the runs choose the threshold, so at least 2 on "
-                "each side are needed. Give `threshold`, or more runs."
-            )
-        half, other_half = len(scores) // 2, len(other_scores) // 2
-        threshold = _best_threshold(
-            scores[:half], other_scores[:other_half], delta, confidence
-        )
-        scores, other_scores = scores[half:], other_scores[other_half:]
-    else:
-        checks.number("threshold", threshold, wanted="finite")
-    detections = int((scores > threshold).sum())
-    false_alarms = int((other_scores > threshold).sum())
-    runs, other_runs = len(scores), len(other_scores)
-    epsilon, ceiling = _rates_epsilon(
-        np.array([detections, runs]),
-        runs,
-        np.array([false_alarms, 0]),
-        other_runs,
-        delta,
-        confidence,
-    )
-    return ManyRunBound(
-        epsilon=float(epsilon),
-        ceiling=float(ceiling),
-        threshold=float(threshold),
-        detections=detections,
-        runs=runs,
-        false_alarms=false_alarms,
-        other_runs=other_runs,
-        delta=float(delta),
-        confidence=float(confidence),
-    )
-
-
-def _best_threshold(scores, other_scores, delta, confidence):
-    values = np.unique(np.concatenate([scores, other_scores]))
-    picked = np.linspace(0, len(values) - 1, min(len(values), 256))
-    thresholds = values[np.round(picked).astype(int)]
-
-    def above(sample):
-        sample = np.sort(sample)
-        return len(sample) - np.searchsorted(sample, thresholds, "right")
-
-    tried = _rates_epsilon(
-        above(scores),
-        len(scores),
-        above(other_scores),
-        len(other_scores),
-        delta,
-        confidence,
-    )
-    return thresholds[np.argmax(tried)]
-
-
-def _rates_epsilon(detections, runs, false_alarms, others, delta, confidence):
-    level = (1 - confidence) / 2
-    true_low, miss_high = _lower_rate(detections, runs, level)
-    # From above f is one minus the bound of 1 - f from below.
-    rest_low, false_high = _lower_rate(others - false_alarms, others, level)
-    return np.maximum(
-        _odds_epsilon(true_low - delta, false_high),
-        _odds_epsilon(rest_low - delta, miss_high),
-    )
-
-
-def _lower_rate(count, total, level):
+def lower_rate(count, total, level):
     """Clopper and Pearson's lower bound on a rate, and one minus it.
 
     Both to full precision: the one with P[Binomial(total, rate) >= count]
@@ -553,7 +417,7 @@ def _lower_rate(count, total, level):
     return rate, rest
 
 
-def _odds_epsilon(numerator, denominator):
+def odds_epsilon(numerator, denominator):
     """max(0, log(numerator / denominator)), 0 if the numerator is not > 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log(numerator) - np.log(denominator)
@@ -590,7 +454,7 @@ def _check_guesses(correct, guesses, total, whole="candidates"):
     return correct, guesses, total
 
 
-def _check_finite(name, scores):
+def check_finite(name, scores):
     scores = np.asarray(scores, np.float64)
     if scores.ndim != 1 or scores.size == 0:
         raise ValueError(
@@ -606,7 +470,7 @@ def _check_finite(name, scores):
 
 
 def _check_scores(scores, coins):
-    scores = _check_finite("scores", scores)
+    scores = check_finite("scores", scores)
     coins = np.asarray(coins)
     if coins.shape != scores.shape:
         raise ValueError(

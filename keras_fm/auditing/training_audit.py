@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_fm.auditing import bounds
+from keras_fm.auditing import bounds, claimed
 from keras_fm.auditing.canaries import (
     DESIGNS,
     CanaryPlan,
@@ -22,7 +22,6 @@ from keras_fm.auditing.report import (
     CONFIDENCE,
     GUARANTEES,
     AuditReport,
-    Claim,
     SeedRun,
 )
 from keras_fm.kernel import budget as budget_lib
@@ -138,7 +137,7 @@ def audit(
     name = _check_score(score, y)
     design_relation = DESIGNS.get(design)
     checks.optional(checks.one_of, "guarantee", guarantee, choices=GUARANTEES)
-    given = _given_claim(claim, neighbours, guarantee)
+    given = claimed.given_claim(claim, neighbours, guarantee)
     if canaries is None:
         canaries = max(1, min(_MOST_CANARIES, len(x) // 2))
     plans = [
@@ -154,7 +153,7 @@ def audit(
         for seed in seeds
     ]
     if given is not None:
-        _check_relation(given, design_relation)
+        claimed.check_relation(given, design_relation)
     # Whatever does not fit shows before anything is trained.
     plans[0].plant(x, y, classes)
 
@@ -172,7 +171,9 @@ def audit(
             if which == "private":
                 ledgers.append(ledger)
                 if given is None:
-                    _check_relation(_ledger_claim(ledger), design_relation)
+                    claimed.check_relation(
+                        claimed.ledger_claim(ledger), design_relation
+                    )
             scores, diverged = _score(model, planted, score)
             found.append((scores, diverged, seconds))
             if bar:
@@ -180,7 +181,7 @@ def audit(
         measured.append((found, planted.coins))
     if bar:
         bar.close()
-    stated, notes = _final_claim(given, ledgers, guarantee)
+    stated, notes = claimed.final_claim(given, ledgers, guarantee)
     return _report(
         stated,
         measured,
@@ -336,105 +337,6 @@ def _train(function, planted):
             )
         return returned
     return returned, None
-
-
-# What is claimed ---------------------------------------------------------
-
-
-def _given_claim(claim, neighbours, guarantee):
-    """The claim of the arguments, or `None`: that of the fits."""
-    if claim is None or isinstance(claim, (Ledger, Claim)):
-        if neighbours is not None:
-            raise ValueError(
-                "`neighbours` belongs to a claim in numbers; a ledger has "
-                f"its own. Received: neighbours={neighbours!r}"
-            )
-        if isinstance(claim, Ledger):
-            return _ledger_claim(claim, guarantee)
-        return claim
-    if not isinstance(claim, budget_lib.PrivacyBudget):
-        claim = budget_lib.PrivacyBudget(claim)
-    if neighbours is None:
-        raise ValueError(
-            "A claim in numbers needs its relation: `neighbours` "
-            '"replace_one" or "add_remove".'
-        )
-    return Claim(
-        epsilon=claim.epsilon,
-        delta=claim.delta,
-        neighbours=str(budget_lib.Neighbours.of(neighbours)),
-        # "": not said yet.
-        guarantee=guarantee or "",
-    )
-
-
-def _ledger_claim(ledger, guarantee=None):
-    if ledger is None:
-        raise ValueError(
-            "Nothing is claimed: pass `claim`, or let `fit` return "
-            "(model, ledger)."
-        )
-    if not ledger.entries:
-        raise ValueError(
-            "The ledger has no entry: nothing is claimed yet. Let `fit` "
-            "return (model, ledger) instead, or pass the budget."
-        )
-    epsilon, word = ledger.epsilon(), "proven"
-    if not math.isfinite(epsilon):
-        epsilon, word = ledger.claimed_epsilon(), "claimed"
-    if not math.isfinite(epsilon):
-        raise ValueError(
-            "The ledger states no finite epsilon (was its noise "
-            "reproducible?). Pass the claim in numbers."
-        )
-    return Claim(
-        epsilon=epsilon,
-        delta=ledger.budget.delta,
-        neighbours=str(ledger.neighbours),
-        guarantee=guarantee or word,
-    )
-
-
-def _check_relation(claim, audited):
-    if audited == "add_remove" and claim.neighbours == "replace_one":
-        raise ValueError(
-            'design="include" says nothing about a replace_one claim: its '
-            'data sets differ in length. Use design="swap".'
-        )
-
-
-def _final_claim(given, ledgers, guarantee):
-    """The claim of the report, and notes where ledgers say otherwise."""
-    spoken = [ledger for ledger in ledgers if ledger is not None]
-    if given is None:
-        claims = [_ledger_claim(ledger, guarantee) for ledger in ledgers]
-        kinds = {(c.neighbours, c.delta, c.guarantee) for c in claims}
-        if len(kinds) > 1:
-            raise ValueError(
-                "The ledgers of the runs state different kinds of "
-                f"guarantees: {sorted(map(str, claims))}"
-            )
-        return max(claims, key=lambda c: c.epsilon), ()
-    notes, word = [], "claimed"
-    for ledger in spoken[:1]:
-        try:
-            stated = _ledger_claim(ledger)
-        except ValueError as e:
-            notes.append(f"The ledger of the training: {e}")
-            continue
-        word = stated.guarantee
-        same = dataclasses.replace(
-            stated,
-            guarantee=given.guarantee,
-            epsilon=given.epsilon
-            if math.isclose(stated.epsilon, given.epsilon, rel_tol=1e-3)
-            else stated.epsilon,
-        )
-        if same != given:
-            notes.append(f"The ledger of the training states: {stated}.")
-    if not given.guarantee:
-        given = dataclasses.replace(given, guarantee=word)
-    return given, notes
 
 
 # Arguments ---------------------------------------------------------------

@@ -3,10 +3,10 @@ import math
 import keras
 from keras import ops
 
+from keras_fm.baselines.input_columns import check_columns, check_within
 from keras_fm.kernel import checks
 from keras_fm.parts import replicas
 
-GROUPS = ("present", "history", "social", "events")
 _VISIBLE = ("binary", "gaussian")
 _OBJECTIVES = ("hybrid", "generative", "discriminative")
 
@@ -146,7 +146,7 @@ class ConditionalRBM(keras.Model):
             checks.integer, "seed", seed, wanted="an integer or None"
         )
         # A tuple: some backends wrap dicts set as attributes.
-        self._columns = _check_columns(columns)
+        self._columns = check_columns(columns)
         self.sample_visible = bool(sample_visible)
         self._draws = keras.random.SeedGenerator(seed)
         self._energy_dtype = (
@@ -169,12 +169,7 @@ class ConditionalRBM(keras.Model):
                 "Inputs must have shape (batch, features) with known "
                 f"features. Received: shape={tuple(input_shape)}"
             )
-        last = max(stop for _, (_, stop) in self._columns)
-        if features < last:
-            raise ValueError(
-                "`columns` must lie within the input. Received: "
-                f"columns={self.columns}, features={features}"
-            )
+        check_within(self.columns, features)
         d, m = self._width("present"), self.hidden
         conditions = self._width("history") + self._width("events")
         # The scale that Larochelle and Bengio draw from.
@@ -501,52 +496,3 @@ class ConditionalRBM(keras.Model):
             "sample_visible": self.sample_visible,
             "seed": self.seed,
         }
-
-
-def _check_columns(columns):
-    """Pairs of name and `(start, stop)`, in the order of `GROUPS`."""
-    if not isinstance(columns, dict):
-        raise ValueError(
-            "`columns` must be a dict from group to (start, stop). Received: "
-            f"columns={columns}"
-        )
-    unknown = sorted(str(name) for name in set(columns) - set(GROUPS))
-    if unknown:
-        raise ValueError(
-            f"The groups of `columns` must be among {GROUPS}. Received: "
-            f"{unknown}"
-        )
-    pairs = []
-    for name in GROUPS:
-        given = columns.get(name)
-        if given is None:
-            continue
-        pair = given
-        if isinstance(given, slice) and given.step in (None, 1):
-            pair = (given.start or 0, given.stop)
-        if (
-            not isinstance(pair, (tuple, list))
-            or len(pair) != 2
-            or not all(checks.is_integer(end) for end in pair)
-            or not 0 <= pair[0] <= pair[1]
-        ):
-            raise ValueError(
-                "A group of `columns` must be (start, stop) or a slice of "
-                "step 1, with integers 0 <= start <= stop. Received: "
-                f"columns[{name!r}]={given}"
-            )
-        if pair[0] < pair[1]:
-            pairs.append((name, (int(pair[0]), int(pair[1]))))
-    if not any(name == "present" for name, _ in pairs):
-        raise ValueError(
-            '`columns` must give the group "present" at least one column. '
-            f"Received: columns={columns}"
-        )
-    ordered = sorted(pairs, key=lambda pair: pair[1])
-    for (one, (_, stop)), (other, (start, _)) in zip(ordered, ordered[1:]):
-        if start < stop:
-            raise ValueError(
-                "Groups of `columns` must not overlap. Received: "
-                f"{one!r} and {other!r} in columns={columns}"
-            )
-    return tuple(pairs)

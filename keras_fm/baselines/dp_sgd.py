@@ -45,42 +45,11 @@ import types
 import keras
 import numpy as np
 
-from keras_fm.baselines.dp_sgd_training import (
-    DPSGDConfig,
-    DPSGDPlan,
-    DPSGDTrainer,
-    check_layers,
-    small_cnn,
-)
+from keras_fm.baselines import tf_keras_twin
+from keras_fm.baselines.dp_sgd_config import DPSGDConfig, DPSGDPlan
+from keras_fm.baselines.dp_sgd_training import DPSGDTrainer, small_cnn
 
 __all__ = ["DPSGDClassifier", "DPSGDConfig", "DPSGDPlan", "small_cnn"]
-
-# Twin layers: the arguments of the Keras 3 layer that its tf-keras twin gets.
-_LAYERS = {
-    "Activation": ("activation",),
-    "AveragePooling2D": ("pool_size", "strides", "padding"),
-    "Conv2D": (
-        "filters",
-        "kernel_size",
-        "strides",
-        "padding",
-        "dilation_rate",
-        "activation",
-        "use_bias",
-    ),
-    "Dense": ("units", "activation", "use_bias"),
-    "Flatten": (),
-    "GlobalAveragePooling2D": ("keepdims",),
-    "GlobalMaxPooling2D": ("keepdims",),
-    "MaxPooling2D": ("pool_size", "strides", "padding"),
-    "Reshape": ("target_shape",),
-    "UnitNormalization": ("axis",),
-}
-# Activations that Keras 2 and Keras 3 define alike ("hard_sigmoid" differs).
-_ACTIVATIONS = frozenset(
-    "linear relu tanh sigmoid softmax elu selu softplus softsign silu gelu "
-    "exponential".split()
-)
 
 
 class DPSGDClassifier(DPSGDTrainer):
@@ -185,7 +154,7 @@ class DPSGDClassifier(DPSGDTrainer):
 
     @staticmethod
     def _check_layers(layers):
-        _check_twins(layers)
+        tf_keras_twin.check_twins(layers)
 
     @staticmethod
     def _loss(tf_keras):
@@ -219,7 +188,7 @@ class _Step:
         self._constant = tf.constant
         noise = plan.noise_multiplier / math.sqrt(chunks)
         scale = rows / plan.expected_batch_size
-        layers = _twin_layers(tf_keras, model)
+        layers = tf_keras_twin.twin_layers(tf_keras, model)
         if form == "vectorized":
             self.twin = tf_keras.Sequential(layers)
             self.clipping = "gradients"
@@ -233,7 +202,7 @@ class _Step:
             # Set by DPSequential when the layers and its graph allow it.
             fast = self.twin._enable_fast_peg_computation
             self.clipping = "norms" if fast else "gradients"
-        _copy_weights(model, self.twin)
+        tf_keras_twin.copy_weights(model, self.twin)
         variables = self.twin.trainable_variables
         sums = [
             tf.Variable(tf.zeros_like(v), trainable=False) for v in variables
@@ -354,63 +323,6 @@ def _fast_clipping(tf, tf_keras, privacy, layers, config, noise, loss):
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
     return twin, noisy_mean, apply
-
-
-# Keras 3 to tf-keras ------------------------------------------------------
-
-
-def _check_twins(layers):
-    check_layers(layers)
-    for layer in layers:
-        name = type(layer).__name__
-        if getattr(keras.layers, name, None) is not type(layer) or (
-            name not in _LAYERS
-        ):
-            raise ValueError(
-                f"DP-SGD does not support the layer {layer.name!r} of type "
-                f"{name}. Supported: {', '.join(sorted(_LAYERS))}. "
-                "Apply public feature layers to the data beforehand."
-            )
-        config = layer.get_config()
-        if config.get("groups", 1) != 1:
-            raise ValueError(
-                "DP-SGD does not support `groups` other than 1. Received: "
-                f"groups={config['groups']} in the layer {layer.name!r}"
-            )
-        if config.get("data_format") == "channels_first":
-            raise ValueError(
-                'DP-SGD needs data_format="channels_last". Received: '
-                f'"channels_first" in the layer {layer.name!r}'
-            )
-        activation = config.get("activation") or "linear"
-        if activation not in _ACTIVATIONS:
-            raise ValueError(
-                f"DP-SGD does not support the activation {activation!r} of "
-                f"the layer {layer.name!r}. Supported: "
-                f"{', '.join(sorted(_ACTIVATIONS))}"
-            )
-
-
-def _twin_layers(tf_keras, model):
-    twins = [
-        tf_keras.layers.InputLayer(model.input_shape[1:], name="dp_sgd_input")
-    ]
-    for layer in model.layers:
-        name = type(layer).__name__
-        config = layer.get_config()
-        arguments = {key: config[key] for key in _LAYERS[name]}
-        if layer is model.layers[-1] and "activation" in arguments:
-            # The loss takes logits, which is the stable form.
-            arguments["activation"] = "linear"
-        arguments["trainable"] = layer.trainable
-        twins.append(getattr(tf_keras.layers, name)(**arguments))
-    return twins
-
-
-def _copy_weights(model, twin):
-    layers = [v for v in twin.layers if v.name != "dp_sgd_input"]
-    for layer, copy in zip(model.layers, layers, strict=True):
-        copy.set_weights([np.asarray(w) for w in layer.get_weights()])
 
 
 def _physical_rows(model, form, config):

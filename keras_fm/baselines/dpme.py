@@ -14,7 +14,7 @@ import math
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from keras_fm.baselines.functional_regression import PrivateClassifier
+from keras_fm.baselines.private_estimator import PrivateClassifier
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours
 

@@ -20,7 +20,7 @@ from fractions import Fraction
 import numpy as np
 
 from keras_fm.baselines.dpme import HistogramClassifier, PublicGrid
-from keras_fm.kernel import checks, discrete_noise
+from keras_fm.kernel import checks, discrete_noise, exact_draws
 
 # Points that are drawn at a time fill memory, whatever the grid.
 _MOST_POINTS = 1_000_000
@@ -126,7 +126,7 @@ def poisson(mean, source):
     """
     total, alive, k = 0, mean, 0
     while alive:
-        coins = discrete_noise.bernoulli(
+        coins = exact_draws.bernoulli(
             functools.partial(_one_more, k), alive, source
         )
         alive, k = int(coins.sum()), k + 1
@@ -163,7 +163,7 @@ def noisy_cells(grid, occupied, counts, mechanism, threshold, source):
     points = poisson(mean, source)
     hits = np.empty((points, grid.num_dimensions + 1), np.uint16)
     for bound, columns in ((grid.bins, hits[:, :-1]), (2, hits[:, -1:])):
-        drawn = discrete_noise.uniform_integers(bound, columns.size, source)
+        drawn = exact_draws.uniform_integers(bound, columns.size, source)
         columns[...] = drawn.reshape(columns.shape)
     # The first of equal rows is the occupied one, if there is one.
     both = np.concatenate([occupied.astype(np.uint16), hits])
@@ -171,7 +171,7 @@ def noisy_cells(grid, occupied, counts, mechanism, threshold, source):
     empty = first >= len(occupied)
     kept = np.empty(len(rows), bool)
     kept[~empty] = passed[first[~empty]]
-    kept[empty] = discrete_noise.bernoulli(
+    kept[empty] = exact_draws.bernoulli(
         functools.partial(_kept_hits, grid.cells, mean, scale, least),
         int(empty.sum()),
         source,

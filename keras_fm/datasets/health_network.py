@@ -12,9 +12,18 @@ import math
 
 import numpy as np
 
-from keras_fm.datasets import health_tables
+from keras_fm.datasets import health_tables, network_arrays
 from keras_fm.datasets.behavior_windows import Windows
+from keras_fm.datasets.friendships import counted_friendships, symmetrised
 from keras_fm.kernel import checks, domain
+
+__all__ = [
+    "DEFAULT_INFLUENCE",
+    "HealthNetwork",
+    "counted_friendships",
+    "load_csv",
+    "symmetrised",
+]
 
 # psi of a directed friendship for which no probability is given: every
 # friend counts in full. A public constant.
@@ -96,7 +105,7 @@ class HealthNetwork:
     user_names: tuple | None = None
 
     def __post_init__(self):
-        names = _names("attribute_names", self.attribute_names)
+        names = network_arrays.names("attribute_names", self.attribute_names)
         attributes = np.asarray(self.attributes, np.float32)
         if attributes.ndim != 3 or attributes.shape[2] != len(names):
             raise ValueError(
@@ -139,13 +148,13 @@ class HealthNetwork:
                 f"Received: resolution={self.resolution!r}"
             )
         checks.boolean("synthetic", self.synthetic)
-        friendships = _friendships(self.friendships, users)
-        event_names = _names("event_names", self.event_names)
-        topics = _names("topics", self.topics)
+        friendships = network_arrays.friendships(self.friendships, users)
+        event_names = network_arrays.names("event_names", self.event_names)
+        topics = network_arrays.names("topics", self.topics)
         user_names = self.user_names
         if user_names is None:
             user_names = map(str, range(users))
-        user_names = _names("user_names", user_names)
+        user_names = network_arrays.names("user_names", user_names)
         if len(user_names) != users:
             raise ValueError(
                 f"`user_names` must hold {users} names. "
@@ -155,7 +164,7 @@ class HealthNetwork:
         influence = self.influence
         if influence is None:
             influence = np.full(edges, DEFAULT_INFLUENCE)
-        influence = _unit("influence", influence)
+        influence = network_arrays.unit("influence", influence)
         if influence.shape not in ((edges,), (steps, edges)):
             raise ValueError(
                 "`influence` holds a probability for every directed "
@@ -165,13 +174,15 @@ class HealthNetwork:
         events = self.events
         if events is None:
             events = np.zeros((steps, 0))
-        events = _unit("events", events)
+        events = network_arrays.unit("events", events)
         if events.shape != (steps, len(event_names)):
             raise ValueError(
                 f"`events` must have shape ({steps}, {len(event_names)}). "
                 f"Received: shape={events.shape}"
             )
-        messages = _rows("messages", self.messages, 3, users, steps)
+        messages = network_arrays.rows(
+            "messages", self.messages, 3, users, steps
+        )
         if messages.shape[1] == 3:
             none = np.full((len(messages), 1), -1)
             messages = np.concatenate([messages, none], axis=1)
@@ -180,7 +191,7 @@ class HealthNetwork:
             raise ValueError(
                 "A message's topic must be an index into `topics`, or -1."
             )
-        competitions = _rows(
+        competitions = network_arrays.rows(
             "competitions", self.competitions, 3, users, steps
         )[:, :3]
         for name, value in (
@@ -384,62 +395,6 @@ class HealthNetwork:
         health_tables.write(self, folder)
 
 
-def counted_friendships(friendships, users, max_friends):
-    """Chooses friendships so that nobody has more than `max_friends`.
-
-    A fixed rule on the public graph: friendships are gone through by the
-    number of friends of the two together, then by the two ids, and kept
-    while both have room. A kept friendship counts both ways, so a user
-    counts at most `max_friends` friends and is counted by at most so many.
-
-    Args:
-        friendships: int `(E, 2)`.
-        users: int, number of users.
-        max_friends: positive int.
-
-    Returns:
-        bool `(E,)`, which are kept.
-    """
-    max_friends = checks.count("max_friends", max_friends)
-    ends = np.sort(np.asarray(friendships).reshape(-1, 2), axis=1)
-    degree = np.bincount(ends.ravel(), minlength=users)
-    order = np.lexsort((ends[:, 1], ends[:, 0], degree[ends].sum(axis=1)))
-    room = [max_friends] * users
-    keep = np.zeros(len(ends), bool)
-    for e in order:
-        a, b = ends[e]
-        if room[a] and room[b]:
-            room[a] -= 1
-            room[b] -= 1
-            keep[e] = True
-    return keep
-
-
-def symmetrised(nominations):
-    """Friendships from directed nominations: friends if either named one.
-
-    Args:
-        nominations: `(users, users)` or `(waves, users, users)`, nonzero
-            where the row's user named the column's (in any wave). The
-            diagonal is ignored.
-
-    Returns:
-        int64 `(E, 2)`, each friendship once, smaller id first.
-
-    Raises:
-        ValueError: if the last two dimensions differ.
-    """
-    named = np.asarray(nominations) != 0
-    if named.ndim not in (2, 3) or named.shape[-1] != named.shape[-2]:
-        raise ValueError(
-            "`nominations` must have shape (users, users) or (waves, users, "
-            f"users). Received: shape={named.shape}"
-        )
-    if named.ndim == 3:
-        named = named.any(axis=0)
-    return np.argwhere(np.triu(named | named.T, k=1)).astype(np.int64)
-
-
 def load_csv(folder):
     """Reads a network from a folder of CSV files.
 
@@ -513,56 +468,6 @@ def load_csv(folder):
         competitions=health_tables.read_competitions(folder, users, steps),
         user_names=tuple(users),
     )
-
-
-# What a constructor checks -----------------------------------------------
-
-
-def _names(argument, names):
-    names = tuple(names)
-    if not all(isinstance(n, str) and n for n in names):
-        raise ValueError(f"`{argument}` must be non-empty strings.")
-    if len(set(names)) < len(names):
-        raise ValueError(f"`{argument}` must differ from one another.")
-    return names
-
-
-def _friendships(friendships, users):
-    pairs = _rows("friendships", friendships, 2, users)[:, :2]
-    if (pairs[:, 0] == pairs[:, 1]).any():
-        raise ValueError("`friendships` must not pair a user with oneself.")
-    if len(np.unique(np.sort(pairs, axis=1), axis=0)) < len(pairs):
-        raise ValueError("`friendships` must list each friendship once.")
-    return pairs
-
-
-def _rows(name, rows, width, users, steps=None):
-    """int64 rows whose first two entries are users, the third a step."""
-    rows = np.zeros((0, width), int) if rows is None else np.asarray(rows)
-    if rows.size == 0:
-        rows = np.zeros((0, width), int)
-    widths = (width, 4) if name == "messages" else (width,)
-    if rows.ndim != 2 or rows.shape[1] not in widths:
-        raise ValueError(
-            f"`{name}` must have shape (n, {width}). "
-            f"Received: shape={rows.shape}"
-        )
-    if rows.dtype.kind not in "ui":
-        raise ValueError(f"`{name}` must be integers. Received: {rows.dtype}")
-    rows = rows.astype(np.int64)
-    if ((rows[:, :2] < 0) | (rows[:, :2] >= users)).any():
-        raise ValueError(f"`{name}` must name users 0 to {users - 1}.")
-    if steps and ((rows[:, 2] < 0) | (rows[:, 2] >= steps)).any():
-        raise ValueError(f"`{name}` must name steps 0 to {steps - 1}.")
-    return rows
-
-
-def _unit(name, values):
-    values = np.asarray(values, np.float32)
-    # Also refuses NaN.
-    if not ((values >= 0) & (values <= 1)).all():
-        raise ValueError(f"`{name}` must be in [0, 1].")
-    return values
 
 
 def _note(social, max_friends, rows):

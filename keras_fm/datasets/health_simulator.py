@@ -12,7 +12,10 @@ import dataclasses
 import numpy as np
 
 from keras_fm.datasets.health_network import HealthNetwork
+from keras_fm.datasets.simulator_parameters import SimulatorParameters
 from keras_fm.kernel import checks
+
+__all__ = ["SimulatorParameters", "simulate", "to_weekly"]
 
 _WEEK = 7
 _YEAR = 365
@@ -74,153 +77,6 @@ _GROUPS = {
 _MOST_STEPS = 16000
 _ACTIVE = 8000
 _EVENTS = ("weekend", "holiday", "campaign", "warm_season", "fair_weather")
-
-
-@dataclasses.dataclass(frozen=True)
-class SimulatorParameters:
-    """Constants of the simulator; docs/health_network.md has the equations.
-
-    Attributes:
-        communities: number of communities.
-        community_spread: standard deviation of a user's traits around the
-            community's centre (centres have deviation 1).
-        homophily: length in trait space over which friendships thin out.
-        sociability: standard deviation of log sociability; the tail of the
-            degrees.
-        closeness: standard deviation of how close a directed tie is.
-        challenge: standard deviation of a community's challenge, which
-            makes its members visible to one another.
-        challenge_memory: its correlation from one day to the next.
-        visibility, visibility_memory: the same for one user's presence.
-        influence_level: log odds of psi where all of the above are zero.
-        first_day: day of the year of step 0, which is a Monday.
-        holidays: days of the year.
-        campaign_days: mean length of a campaign.
-        campaign_share: share of the days with a campaign.
-        weather_spread: standard deviation of the weather's log odds.
-        weather_memory: its correlation from one day to the next.
-        motivation_level: mean of the users' long-run motivation.
-        motivation_trait: weight of the first trait in it.
-        motivation_spread: standard deviation of the rest of it.
-        motivation_start: standard deviation around it on step 0.
-        motivation_return: daily share of the way back to it.
-        motivation_noise: daily standard deviation.
-        motivation_contagion: what motivation gains by social pressure.
-        motivation_message: what it gains by a message received.
-        weekend, holiday, campaign, warm_season, fair_weather: effects of
-            the events on activity.
-        weekend_spread: standard deviation of the weekend's effect between
-            users.
-        presence: how much an inactive friend in sight counts, where a fully
-            active one counts 1.
-        contagion: effect of yesterday's social pressure on activity.
-        competition: effect on activity of a competition begun yesterday.
-        competition_most: how many of them count.
-        fatigue: share of the debt of rest that is missing in activity.
-        fatigue_memory: share of the debt that is left a day later.
-        habit: share of the excess of three days ago that comes back: one
-            trains every third day.
-        spell, spell_memory: standard deviation and daily correlation of a
-            user's good and bad spells.
-        activity_noise: standard deviation of what is new every day.
-        exercise: log odds of an exercising day per unit of activity.
-        goal: the goal of a day, relative to fitness.
-        stride, stride_spread: metres per step, mean and deviation between
-            users.
-        distance_noise: relative standard deviation of a day's distance.
-        fitness_return: daily share by which fitness follows activity.
-        bmi_return: daily share by which BMI follows its equilibrium.
-        bmi_level, bmi_spread: BMI without activity, mean and deviation
-            between users.
-        bmi_activity: points of BMI between no activity and full activity.
-        bmi_noise: daily standard deviation.
-        wellness_fitness, wellness_bmi: log odds of wellness per unit of
-            fitness, and lost per point of BMI above 27.
-        wellness_noise: daily standard deviation of its log odds.
-        pulse_level, pulse_spread: resting heart rate without fitness.
-        pulse_fitness: beats between no fitness and full fitness.
-        pulse_noise: daily standard deviation.
-        message_motivation: how much more the motivated write, in logs.
-        support_gap: how much more active a sender is (as a share of the
-            most) who writes about a topic of support.
-        competition_motivation: how much more they compete, in logs.
-    """
-
-    communities: int = 16
-    community_spread: float = 0.5
-    homophily: float = 0.7
-    sociability: float = 0.8
-    closeness: float = 0.5
-    challenge: float = 2.2
-    challenge_memory: float = 0.85
-    visibility: float = 0.7
-    visibility_memory: float = 0.8
-    influence_level: float = -0.3
-    first_day: int = 274
-    holidays: tuple = (1, 15, 46, 146, 185, 247, 283, 315, 328, 358, 359, 365)
-    campaign_days: float = 6.0
-    campaign_share: float = 0.35
-    weather_spread: float = 1.5
-    weather_memory: float = 0.6
-    motivation_level: float = -0.35
-    motivation_trait: float = 0.45
-    motivation_spread: float = 0.4
-    motivation_start: float = 0.25
-    motivation_return: float = 0.1
-    motivation_noise: float = 0.06
-    motivation_contagion: float = 0.2
-    motivation_message: float = 0.1
-    weekend: float = -0.5
-    holiday: float = -0.6
-    campaign: float = 1.2
-    warm_season: float = 0.2
-    fair_weather: float = 1.0
-    weekend_spread: float = 0.4
-    presence: float = 0.3
-    contagion: float = 3.5
-    competition: float = 0.35
-    competition_most: int = 2
-    fatigue: float = 0.4
-    fatigue_memory: float = 0.6
-    habit: float = 0.45
-    spell: float = 0.55
-    spell_memory: float = 0.6
-    activity_noise: float = 0.3
-    exercise: float = 2.0
-    goal: float = 1.05
-    stride: float = 0.72
-    stride_spread: float = 0.05
-    distance_noise: float = 0.05
-    fitness_return: float = 0.07
-    bmi_return: float = 0.02
-    bmi_level: float = 30.0
-    bmi_spread: float = 3.0
-    bmi_activity: float = 6.0
-    bmi_noise: float = 0.03
-    wellness_fitness: float = 3.0
-    wellness_bmi: float = 0.1
-    wellness_noise: float = 0.05
-    pulse_level: float = 78.0
-    pulse_spread: float = 4.0
-    pulse_fitness: float = 20.0
-    pulse_noise: float = 1.5
-    message_motivation: float = 0.8
-    support_gap: float = 0.2
-    competition_motivation: float = 0.8
-
-    def __post_init__(self):
-        for name, value in dataclasses.asdict(self).items():
-            last = name.rsplit("_", 1)[-1]
-            if name in ("communities", "first_day"):
-                checks.count(name, value)
-            elif last in ("memory", "return", "share"):
-                checks.number(name, value, at_least=0, below=1)
-            else:
-                for entry in np.ravel(value):
-                    checks.number(name, entry, wanted="finite")
-        for name, least in (("campaign_days", 1), ("homophily", 1e-3)):
-            value, wanted = getattr(self, name), f"at least {least}"
-            checks.number(name, value, at_least=least, wanted=wanted)
 
 
 def simulate(

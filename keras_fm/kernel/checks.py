@@ -170,9 +170,8 @@ def positive_integer(name, value):
 
 def odd(name, value):
     """A positive odd integer."""
-    wanted = "a positive odd integer"
-    if integer(name, value, at_least=1, wanted=wanted) % 2 == 0:
-        refuse(name, value, wanted)
+    if count(name, value) % 2 == 0:
+        refuse(name, value, "a positive odd integer")
     return int(value)
 
 

@@ -16,20 +16,16 @@ import math
 import warnings
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import checks, ledger_state, ledger_text, locked_file
+from keras_fm.kernel import ledger_state, ledger_text, locked_file
 from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import statement as privacy_statement
+from keras_fm.kernel.ledger_steps import BudgetExceededError, StepLedger
 from keras_fm.kernel.ledger_text import ONE_RECORD
 
 _MOST_LISTED = 5
-_SOME = "an integer of at least 1"
 
 
-class BudgetExceededError(ValueError):
-    """A release would cost more than what is left of the budget."""
-
-
-class Ledger:
+class Ledger(StepLedger):
     """Composes what was spent and refuses what would exceed the budget.
 
     A copy is the same ledger: `copy.copy` and `copy.deepcopy` return it, and
@@ -268,115 +264,6 @@ class Ledger:
         with state.locked():
             audits = (*state.contents.audits, (_now(), line))
             state.write(dataclasses.replace(state.contents, audits=audits))
-
-    # Steps that were paid for ---------------------------------------------
-
-    def steps_left(self, name):
-        """Steps that entries of this name paid for and that nobody used, as
-        far as this process may use them.
-
-        The steps of a ledger that came from a text (`from_json`, `load`, a
-        pickle of another process) and lives in no file all count as used:
-        nothing here can tell what others do with them. The process that
-        charged them may use the rest, and everybody `open`s a file.
-
-        Args:
-            name: str, of entries whose mechanism has `steps`.
-
-        Returns:
-            int, 0 for other names.
-
-        Raises:
-            ValueError: see `reload`.
-        """
-        with self._state.locked():
-            paid, used = self._state.steps(name)
-        return paid - used
-
-    def steps_used(self, name):
-        """Steps of this name that are used or reserved, as the statement
-        prints it.
-
-        Of a ledger that came from a text it is what the text says, although
-        all of them count as used here.
-        """
-        return self._state.shown_used(name)
-
-    def reserve(self, name, steps):
-        """Takes steps that were paid for, before they run.
-
-        As with `charge`, a ledger in a file has it on disk when this returns,
-        with all other processes locked out: no step runs twice for one
-        payment. What is not given back with `confirm`, as after a crash,
-        stays used.
-
-        Args:
-            name: str, of entries whose mechanism has `steps`.
-            steps: int >= 1.
-
-        Returns:
-            int, how many steps of this name were used or reserved before.
-
-        Raises:
-            BudgetExceededError: if fewer steps are left; nothing changes.
-            ValueError: if `steps` is no positive integer, or see `reload`.
-            OSError: if the file cannot be written. They may be reserved in
-                it, and then stay used.
-
-        Example:
-
-        ```python
-        ledger.reserve("encoder", 100)
-        taken = train(steps=100)
-        ledger.confirm("encoder", 100, taken)
-        ```
-        """
-        checks.integer("steps", steps, at_least=1, wanted=_SOME)
-        with self._state.locked():
-            paid, used = self._state.steps(name)
-            if steps > paid - used:
-                raise BudgetExceededError(
-                    f"{steps} steps of {name!r} are asked for and "
-                    f"{paid - used} are left: {paid} were paid for, and "
-                    f"{used} are used or reserved. Counted as used are those "
-                    "that ran, that were reserved and not given back (after "
-                    "a crash, for one), that were charged before steps were "
-                    "counted, and that are known from a text only "
-                    "(`Ledger.open` the file that the ledger lives in)."
-                )
-            self._state.reserve(name, int(steps))
-        return used
-
-    def confirm(self, name, reserved, taken):
-        """Says how many steps of a reservation ran; the rest are given back.
-
-        Args:
-            name: str.
-            reserved: int, what `reserve` of this process was asked for; of
-                several such reservations the latest is meant.
-            taken: int from 0 to `reserved`.
-
-        Raises:
-            ValueError: if this process holds no such reservation, `taken` is
-                out of range, or see `reload`.
-            OSError: if the file cannot be written; they stay used then.
-        """
-        checks.integer("reserved", reserved, at_least=1, wanted=_SOME)
-        checks.integer("taken", taken, at_least=0)
-        with ledger_state.LOCK:
-            if not self._state.holds(name, reserved):
-                raise ValueError(
-                    "`reserved` must be a reservation of this process that "
-                    "was not confirmed before. Received: "
-                    f"name={name!r}, reserved={reserved}"
-                )
-            if taken > reserved:
-                raise ValueError(
-                    f"`taken` must be at most the {reserved} steps that were "
-                    f"reserved. Received: taken={taken}"
-                )
-            with self._state.locked():
-                self._state.give_back(name, int(reserved), reserved - taken)
 
     # In a file -----------------------------------------------------------
 

@@ -18,15 +18,13 @@ import typing
 
 import numpy as np
 
-from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks, domain
 from keras_fm.kernel import sums as summation
-
-NORMS = ("l1", "l2")
+from keras_fm.kernel.sum_query import OwnedSumQuery, is_replaced, owner_runs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QuadraticQuery(abc.ABC):
+class QuadraticQuery(OwnedSumQuery):
     """A and S of records, with their sensitivities.
 
     Args:
@@ -70,15 +68,6 @@ class QuadraticQuery(abc.ABC):
             reach=checks.natural,
         )
 
-    @property
-    def proof(self):
-        """Where the sensitivity is proved, for the ledger."""
-        other = "docs/proofs/reconstruction.md"
-        several = self.grouped or self.reach
-        if several and other not in self.proof_of_one_record:
-            return f"{self.proof_of_one_record}, {other}"
-        return self.proof_of_one_record
-
     # Targets -------------------------------------------------------------
 
     @property
@@ -118,14 +107,7 @@ class QuadraticQuery(abc.ABC):
         if targets:
             words += f" and S = sum h t^T ({m} x {self.num_targets}, {targets})"
         words += f" over all records, once, ||h||_2 <= {self.feature_bound:g}"
-        if self.grouped:
-            words += "; each owner's sum scaled back to one record's norm"
-        if self.reach:
-            words += (
-                f"; one unit's data enters the records of at most {self.reach} "
-                "other units"
-            )
-        return words
+        return words + self._unit_in_words()
 
     def zero(self):
         """Statistics of no record: `(A, S)`, float64."""
@@ -138,10 +120,6 @@ class QuadraticQuery(abc.ABC):
         """Bounds on what one privacy unit adds to an entry of A, and of S."""
         c = self.feature_bound
         return c * c, c * (self.target_bound or 1.0)
-
-    def num_records(self, h, y=None, owners=None):
-        """How many records a batch holds."""
-        return len(h)
 
     def accumulate(
         self, statistics, h, y=None, owners=None, clip=False, exact=False
@@ -227,17 +205,6 @@ class QuadraticQuery(abc.ABC):
         """Of features and of targets."""
         bounds = self.feature_bound, self.target_bound or 1.0
         return tuple(summation.grid_step(bound) for bound in bounds)
-
-    def _owner_scale(self, own):
-        """Brings an owner's sum to the norms that one record may have."""
-        scale = 1.0
-        for norm in NORMS:
-            length = summation.lengths(self.pack(own, norm)[None], norm)[0]
-            # Inside by more than the length is wrong; no jump at the bound.
-            bound = self._joint(norm, replace=False) * (1 - 1e-12)
-            if length > bound:
-                scale = min(scale, bound / length)
-        return scale
 
     def _check_features(self, h, clip):
         h = np.asarray(h)
@@ -329,25 +296,16 @@ class QuadraticQuery(abc.ABC):
             total += self.reach * self._unit(norm, replace=True)
         return total
 
-    def rounding_error(self, norm):
-        """How far the computed vector may be from that of real numbers, see
-        `summation.error_bound`."""
-        return summation.error_bound(
-            self._joint(norm, replace=False),
-            reach=self.reach,
-            grouped=self.grouped,
-        )
-
     def _unit(self, norm, replace):
         """What one privacy unit's own records may change."""
         if self.grouped and replace:
             # Sums of squares have nonnegative inner products.
             squares = norm == "l2" and not self.target_bound
             factor = math.sqrt(2) if squares else 2.0
-            return factor * self._joint(norm, replace=False)
-        return self._joint(norm, replace)
+            return factor * self._record(norm, replace=False)
+        return self._record(norm, replace)
 
-    def _joint(self, norm, replace):
+    def _record(self, norm, replace):
         alpha = self.quadratic_scale
         if norm == "l1" or not replace:
             quadratic = self._quadratic(norm, replace)
@@ -441,38 +399,3 @@ class QuadraticQuery(abc.ABC):
             np.vdot(linear, weights)
             + self.curvature * np.vdot(weights, quadratic @ weights)
         )
-
-    def config(self):
-        return dataclasses.asdict(self)
-
-
-def is_replaced(norm, neighbours):
-    """Whether a record is replaced, rather than added or removed, after a
-    check of the norm in which the change is measured."""
-    checks.either("norm", norm, NORMS)
-    relation = budget_lib.Neighbours.of(neighbours)
-    return relation is budget_lib.Neighbours.REPLACE_ONE
-
-
-def owner_runs(owners, n):
-    """Slices of equal neighbouring ids.
-
-    Raises:
-        ValueError: if ids are missing, of another length, or come back.
-    """
-    if owners is None or np.shape(owners) != (n,):
-        raise ValueError(
-            "A grouped objective needs one owner id for each record. "
-            f"Received: {np.shape(owners) if owners is not None else None} "
-            f"ids, {n} records"
-        )
-    owners = np.asarray(owners)
-    if np.any(owners != owners):
-        raise ValueError("An owner id is NaN, which equals no other id.")
-    starts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]][:n])
-    if len(starts) != len(np.unique(owners)):
-        raise ValueError(
-            "Records of one owner must stand next to each other, or the "
-            "owner would count more than once."
-        )
-    return [slice(a, b) for a, b in zip(starts, [*starts[1:], n])]

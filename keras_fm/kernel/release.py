@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from keras_fm.kernel import discrete_noise, records
+from keras_fm.kernel import exact_draws, records
 from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger_entry import LATTICE, LedgerEntry
@@ -296,7 +296,7 @@ class GradientReads:
         )
         for rows, targets in self._checked():
             if rate < 1:
-                drawn = discrete_noise.bernoulli(rate, len(rows), self._noise)
+                drawn = exact_draws.bernoulli(rate, len(rows), self._noise)
                 rows, targets = rows[drawn], targets[drawn]
             total.add(self._objective.total(rows, targets, weights))
         noisy = self._mechanism.perturb(

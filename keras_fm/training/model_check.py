@@ -28,6 +28,26 @@ def check_built(model):
         )
 
 
+def check_start(model, top, guarantee):
+    """Refuses weights and optimizer state of an unprotected fit."""
+    known = top is not None and top.is_released
+    optimizer = getattr(model, "optimizer", None)
+    if not known and optimizer is not None and optimizer.built:
+        if int(keras.ops.convert_to_numpy(optimizer.iterations)) > 0:
+            raise ValueError(
+                "The model was trained before its first release, so its "
+                "weights and optimizer state may carry private records "
+                "that no ledger knows. Build and compile a new model, and "
+                "give its first fit the PrivateModel callback."
+            )
+    if known or top is None:
+        return
+    if top is model:
+        top.check_start()
+    elif hasattr(top, "check_start"):
+        top.check_start(getattr(guarantee, "start", "minimiser"))
+
+
 def check_one_process(model):
     """Refuses to draw noise in each of several processes.
 

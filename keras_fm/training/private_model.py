@@ -10,13 +10,14 @@ import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import mechanisms, records, sampling
-from keras_fm.kernel.ledger import ONE_RECORD, Ledger
+from keras_fm.kernel.ledger import Ledger
 from keras_fm.parts import fit_frame, sealed
-from keras_fm.parts.guarantee import Proven, Published, Unit
+from keras_fm.parts.guarantee import Proven, Published
 from keras_fm.parts.private_part import PrivatePart, parts_of
 from keras_fm.training import (
     fit_arguments,
     held_out,
+    ledger_of_callback,
     model_check,
     old_keywords,
     same_data,
@@ -122,7 +123,7 @@ class PrivateModel(keras.callbacks.Callback):
                     '`lot="data"` divides the noise by the number of records: '
                     "pass `data` as arrays."
                 )
-        self._ledger: Any = _open_ledger(budget, promise, ledger)
+        self._ledger: Any = ledger_of_callback.opened(budget, promise, ledger)
         self.data = data
         self.guarantee: Any = promise
         self.notes = (notes,) if isinstance(notes, str) else tuple(notes)
@@ -260,7 +261,7 @@ class PrivateModel(keras.callbacks.Callback):
             self._check_done(plan)
             return
         plan.check_model()
-        self._check_start(plan)
+        model_check.check_start(self.model, plan.top, self.guarantee)
         plan.check()
 
     # Keras' hooks --------------------------------------------------------
@@ -328,7 +329,7 @@ class PrivateModel(keras.callbacks.Callback):
         """Releases if needed. Returns whether something was drawn."""
         self._check_before(plan)
         if plan.is_done and not self.new_release:
-            self._check_same_data(arguments)
+            self._fingerprint.check(self.data, arguments)
             self._seal(plan)
             return False
         model_check.check_one_process(self.model)
@@ -365,26 +366,6 @@ class PrivateModel(keras.callbacks.Callback):
                 "PrivateModel, whose ledger holds the claim. Go on with "
                 "that callback, or build a new model."
             )
-
-    def _check_start(self, plan):
-        """Refuses weights and optimizer state of an unprotected fit."""
-        top = plan.top
-        known = top is not None and top.is_released
-        optimizer = getattr(self.model, "optimizer", None)
-        if not known and optimizer is not None and optimizer.built:
-            if int(keras.ops.convert_to_numpy(optimizer.iterations)) > 0:
-                raise ValueError(
-                    "The model was trained before its first release, so its "
-                    "weights and optimizer state may carry private records "
-                    "that no ledger knows. Build and compile a new model, and "
-                    "give its first fit the PrivateModel callback."
-                )
-        if known or top is None:
-            return
-        if top is self.model:
-            top.check_start()
-        elif hasattr(top, "check_start"):
-            top.check_start(getattr(self.guarantee, "start", "minimiser"))
 
     # Steps that read the records -----------------------------------------
 
@@ -426,7 +407,7 @@ class PrivateModel(keras.callbacks.Callback):
                     f"planned_steps={planned}, steps of fit={steps}"
                 )
             plan.check_model()
-            self._check_start(plan)
+            model_check.check_start(self.model, plan.top, self.guarantee)
             plan.check()
             steps_of_fit.check(plan)
             self._warn_about_delta(plan)
@@ -481,24 +462,6 @@ class PrivateModel(keras.callbacks.Callback):
                 stacklevel=2,
             )
 
-    # The same data on a second fit ---------------------------------------
-
-    def _check_same_data(self, arguments):
-        given = [self.data]
-        x, y = arguments.get("x"), arguments.get("y")
-        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
-            given.append((x, y))
-        if isinstance(x, np.ndarray) and isinstance(self.data, np.ndarray):
-            given.append(x)
-        if any(map(self._fingerprint.differs, given)):
-            raise ValueError(
-                "The data changed since the release that this model trains "
-                "on. Fit with the same data (free), fit without this "
-                "callback (free: the release stays in force), or draw a new "
-                "release with `PrivateModel(..., guarantee=Proven(releases="
-                "k))` and `private.new_release = True`, which is charged."
-            )
-
     def _summary(self):
         delta = self._ledger.budget.delta
         if self.guarantee.kind == "published":
@@ -519,53 +482,3 @@ class PrivateModel(keras.callbacks.Callback):
             + (", NOT PRIVATE (seed)" if self._noise.reproducible else "")
             + ". See report()."
         )
-
-
-def _open_ledger(budget, guarantee, path):
-    """The ledger of a callback: a new one, a continued one, or a file's."""
-    if isinstance(path, Ledger):
-        raise ValueError(
-            "`ledger` is the path of a file. Pass a Ledger that is "
-            "continued in the place of the budget."
-        )
-    unit = getattr(guarantee, "unit", None) or Unit()
-    neighbours = guarantee.neighbours
-    if not isinstance(budget, Ledger):
-        if neighbours is None:
-            neighbours = guarantee.own_neighbours
-        if path is None:
-            return Ledger(budget, neighbours=neighbours, unit=unit.name)
-        return Ledger.open(
-            path, budget=budget, neighbours=neighbours, unit=unit.name
-        )
-    if path is not None:
-        raise ValueError(
-            "`ledger` names the file of a new ledger, and the budget "
-            "is a Ledger already. Open that one as a file, "
-            "`keras_fm.Ledger.open(path, ...)`."
-        )
-    for name, given, own in (
-        ("neighbours", neighbours, str(budget.neighbours)),
-        ("unit", unit.words, budget.unit),
-    ):
-        if given is not None and given != own:
-            raise ValueError(
-                f"`{name}` is that of the ledger that is continued, "
-                f"{own!r}. Received: {name}={given!r}"
-            )
-    # What protects a record does not protect an owner, nor the other
-    # way round where an owner only gains or changes a record.
-    by_record = budget.unit == ONE_RECORD
-    if unit.owners is None:
-        mixed = not by_record and unit.words is None
-    else:
-        mixed = by_record
-    if mixed:
-        raise ValueError(
-            "The privacy unit of the ledger that is continued is "
-            f"{budget.unit!r}. Pass `owners` if that is an owner of "
-            "several records; repeat `unit` if it is one record, in "
-            "these words. Records and owners do not add up in one "
-            "ledger."
-        )
-    return budget

@@ -26,6 +26,28 @@ class Fingerprint:
         if none are."""
         return self._digest is not None and self._of(data) != self._digest
 
+    def check(self, data, arguments):
+        """Refuses a fit on other data than the release was of.
+
+        Args:
+            data: the callback's.
+            arguments: dict, those of `fit`.
+        """
+        given = [data]
+        x, y = arguments.get("x"), arguments.get("y")
+        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+            given.append((x, y))
+        if isinstance(x, np.ndarray) and isinstance(data, np.ndarray):
+            given.append(x)
+        if any(map(self.differs, given)):
+            raise ValueError(
+                "The data changed since the release that this model trains "
+                "on. Fit with the same data (free), fit without this "
+                "callback (free: the release stays in force), or draw a new "
+                "release with `PrivateModel(..., guarantee=Proven(releases="
+                "k))` and `private.new_release = True`, which is charged."
+            )
+
     def _of(self, data):
         if isinstance(data, np.ndarray):
             data = (data,)

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from keras_fm.auditing import bounds
+from keras_fm.auditing import bounds, many_run_bounds
 
 # On older releases there is no such module.
 theirs = pytest.importorskip("jax_privacy.auditing")
@@ -37,7 +37,7 @@ def auditor(detections, runs, false_alarms, others):
 @pytest.mark.parametrize("rates", RATES)
 def test_many_runs_with_a_given_threshold(rates, confidence, delta):
     detections, runs, false_alarms, others = rates
-    found = bounds.many_run_epsilon(
+    found = many_run_bounds.many_run_epsilon(
         np.r_[np.ones(detections), np.zeros(runs - detections)],
         np.r_[np.ones(false_alarms), np.zeros(others - false_alarms)],
         delta=delta,

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from keras_fm.kernel import discrete_noise
+from keras_fm.kernel import discrete_noise, exact_draws
 from keras_fm.kernel.discrete_noise import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -444,7 +444,7 @@ def test_sizes(size):
     "probability", [1e-3, 0.25, Fraction(1, 3), 0.9, 1 - 2**-53]
 )
 def test_coins_fall_as_often_as_stated(probability):
-    drawn = discrete_noise.bernoulli(probability, 200_000, SeededWords(21))
+    drawn = exact_draws.bernoulli(probability, 200_000, SeededWords(21))
     p = float(probability)
     assert drawn.dtype == bool
     error = math.sqrt(200_000 * p * (1 - p)) + 1e-3
@@ -457,15 +457,15 @@ def test_coins_compare_all_digits():
     third = 2**64 // 3
     words = Words(third - 1, third, third + 1, third)
     words._words.extend([third - 1, third, third, 2**63])
-    drawn = discrete_noise.bernoulli(Fraction(1, 3), 4, words)
+    drawn = exact_draws.bernoulli(Fraction(1, 3), 4, words)
     np.testing.assert_array_equal(drawn, [True, True, False, False])
     assert not len(words)
     # A float has so many digits and no more: no further words.
     words = Words(2**62 - 1, 2**62, 2**64 - 1)
-    drawn = discrete_noise.bernoulli(0.25, 3, words)
+    drawn = exact_draws.bernoulli(0.25, 3, words)
     np.testing.assert_array_equal(drawn, [True, False, False])
     for sure in (0, 0.0, 1, 1.0):
-        drawn = discrete_noise.bernoulli(sure, 2, Words(0, 2**64 - 1))
+        drawn = exact_draws.bernoulli(sure, 2, Words(0, 2**64 - 1))
         np.testing.assert_array_equal(drawn, bool(sure))
 
 
@@ -481,7 +481,7 @@ def test_coins_of_enclosed_probabilities():
     below, above = exp_bounds(1, 1, 128)
     second = below - (first << 64)
     words = Words(first - 1, first, first, second - 1, second + 2)
-    drawn = discrete_noise.bernoulli(enclose, 3, words)
+    drawn = exact_draws.bernoulli(enclose, 3, words)
     np.testing.assert_array_equal(drawn, [True, True, False])
     assert asked == [64, 128, 128] and not len(words)
 
@@ -489,12 +489,12 @@ def test_coins_of_enclosed_probabilities():
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, math.nan, "1", None])
 def test_probabilities_are_checked(wrong):
     with pytest.raises((ValueError, TypeError), match="probability|NoneType"):
-        discrete_noise.bernoulli(wrong, 1, SeededWords(0))
+        exact_draws.bernoulli(wrong, 1, SeededWords(0))
 
 
 @pytest.mark.parametrize("bound", [1, 2, 7, 1000, 2**31 + 1, 2**32])
 def test_integers_are_uniform(bound):
-    drawn = discrete_noise.uniform_integers(bound, 50_001, SeededWords(22))
+    drawn = exact_draws.uniform_integers(bound, 50_001, SeededWords(22))
     assert drawn.min() >= 0 and drawn.max() < bound
     cells = np.bincount(drawn * min(bound, 50) // bound)
     if bound > 1:
@@ -506,11 +506,11 @@ def test_integers_are_uniform(bound):
 def test_integers_reject_the_uneven_rest():
     """2^32 = 3 * 1431655765 + 1: the last number would be a fourth 0."""
     words = Words((2**32 - 1) | 5 << 32, 1 | 2 << 32)
-    drawn = discrete_noise.uniform_integers(3, 2, words)
+    drawn = exact_draws.uniform_integers(3, 2, words)
     np.testing.assert_array_equal(drawn, [2, 1])
     for wrong in (0, -1, 2.5, 2**32 + 1):
         with pytest.raises(ValueError, match="`bound`"):
-            discrete_noise.uniform_integers(wrong, 1, SeededWords(0))
+            exact_draws.uniform_integers(wrong, 1, SeededWords(0))
 
 
 def test_a_seed_has_a_generator_far_from_its_words():

@@ -20,13 +20,13 @@ import numpy as np
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.noisy_statistics import Release, released_as
-from keras_fm.kernel.query import is_replaced
+from keras_fm.kernel.sum_query import SumQuery, is_replaced
 
 BALLS = ("l1", "l2")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RelevanceQuery:
+class RelevanceQuery(SumQuery):
     """The summed relevance of `num_features` features.
 
     Args:
@@ -68,16 +68,8 @@ class RelevanceQuery:
             f"each nonnegative with {norm} norm 1, once"
         )
 
-    def zero(self):
-        """Statistics of no record: `(sum,)`, float64."""
-        return (np.zeros(self.num_features),)
-
     # Bound on what one record adds to an entry.
     entry_bounds = (1.0,)
-
-    def num_records(self, relevance):
-        """How many records a batch holds."""
-        return len(relevance)
 
     def accumulate(self, statistics, relevance, clip=False):
         """Statistics with a batch added.
@@ -148,33 +140,9 @@ class RelevanceQuery:
             return 2.0 if replace else 1.0
         return math.sqrt(2 * d if replace else d)
 
-    def rounding_error(self, norm):
-        """How far the computed sum may be from that of real numbers, see
-        `summation.error_bound`."""
-        return summation.error_bound(
-            self.sensitivity(norm, neighbours="add_remove")
-        )
-
-    # The vector a mechanism perturbs -------------------------------------
-
-    @property
-    def size(self):
-        """Length of the released vector."""
-        return self.num_features
-
     @property
     def shapes(self):
         return ((self.num_features,),)
-
-    def pack(self, statistics, norm):
-        return np.array(statistics[0], dtype=np.float64)
-
-    def unpack(self, vector, norm):
-        return (np.array(vector, dtype=np.float64),)
-
-    def expected_squared_error(self, mechanism):
-        """Expected squared error of the sum under `mechanism`."""
-        return self.size * mechanism.coordinate_variance(self.size)
 
     # Post-processing -----------------------------------------------------
 
@@ -194,9 +162,6 @@ class RelevanceQuery:
         """
         raised = np.maximum(np.asarray(relevance, np.float64), floor)
         return raised * (raised.size / raised.sum())
-
-    def config(self):
-        return dataclasses.asdict(self)
 
 
 @released_as(RelevanceQuery)

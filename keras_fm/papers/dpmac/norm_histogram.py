@@ -14,11 +14,11 @@ import numpy as np
 
 from keras_fm.kernel import checks
 from keras_fm.kernel.noisy_statistics import Release, released_as
-from keras_fm.kernel.query import is_replaced
+from keras_fm.kernel.sum_query import SumQuery, is_replaced
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NormHistogramQuery:
+class NormHistogramQuery(SumQuery):
     """Counts of norms in geometric bins.
 
     Args:
@@ -75,16 +75,8 @@ class NormHistogramQuery:
 
     # Statistics ----------------------------------------------------------
 
-    def zero(self):
-        """Statistics of no record: `(counts,)`, float64."""
-        return (np.zeros(self.shapes[0]),)
-
     # Bound on what one record adds to an entry.
     entry_bounds = (1.0,)
-
-    def num_records(self, norms):
-        """How many records a batch holds."""
-        return len(norms)
 
     def accumulate(self, statistics, norms, clip=False):
         """Adds a batch to `statistics`, in place.
@@ -137,29 +129,9 @@ class NormHistogramQuery:
         """0: float64 counts up to 2^53 without error."""
         return 0.0
 
-    # The vector a mechanism perturbs -------------------------------------
-
-    @property
-    def size(self):
-        """Length of the released vector."""
-        return self.num_columns * self.num_bins
-
     @property
     def shapes(self):
         return ((self.num_columns, self.num_bins),)
-
-    def pack(self, statistics, norm):
-        return np.array(statistics[0], np.float64).ravel()
-
-    def unpack(self, vector, norm):
-        return (np.array(vector, np.float64).reshape(self.shapes[0]),)
-
-    def expected_squared_error(self, mechanism):
-        """Expected squared error of the counts under `mechanism`."""
-        return self.size * mechanism.coordinate_variance(self.size)
-
-    def config(self):
-        return dataclasses.asdict(self)
 
 
 @released_as(NormHistogramQuery)

@@ -21,7 +21,7 @@ from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.at_weights import AtWeights
 from keras_fm.kernel.noisy_statistics import Release, released_as
-from keras_fm.kernel.query import is_replaced
+from keras_fm.kernel.sum_query import SumQuery, is_replaced
 
 CURVATURES = ("majorized", "diagonal")
 NORMS = ("l2", "l1")
@@ -32,7 +32,7 @@ _LARGEST_NORM = 1e250
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NetworkExpansionQuery:
+class NetworkExpansionQuery(SumQuery):
     """Gradient and diagonal curvature of a network's error, clipped jointly.
 
     A record's vector is `[g; curvature_weight h]` over all layers, scaled
@@ -101,11 +101,6 @@ class NetworkExpansionQuery:
         return sum(inputs * units for inputs, units in self.shapes_of_layers)
 
     @property
-    def size(self):
-        """Length of the released vector, 2 P."""
-        return 2 * self.num_weights
-
-    @property
     def shapes(self):
         return ((self.num_weights,), (self.num_weights,))
 
@@ -150,17 +145,6 @@ class NetworkExpansionQuery:
         factor = math.sqrt(self.size) if wider else 1.0
         return (2 if replace else 1) * factor * self.clip
 
-    def rounding_error(self, norm):
-        """How far the computed vector may be from that of real numbers, see
-        `summation.error_bound`."""
-        return summation.error_bound(
-            self.sensitivity(norm, neighbours="add_remove")
-        )
-
-    def expected_squared_error(self, mechanism):
-        """Expected squared L2 norm of the noise on the vector."""
-        return self.size * mechanism.coordinate_variance(self.size)
-
     # Statistics ----------------------------------------------------------
 
     def at(self, weights):
@@ -171,10 +155,6 @@ class NetworkExpansionQuery:
             weights: list of `(inputs, units)` arrays, public.
         """
         return ExpansionAt(self, weights)
-
-    def zero(self):
-        """Statistics of no record: gradient and curvature, `(P,)` each."""
-        return np.zeros(self.num_weights), np.zeros(self.num_weights)
 
     @property
     def entry_bounds(self):
@@ -301,9 +281,6 @@ class NetworkExpansionQuery:
             found.append(vector[start:stop].reshape(inputs, units))
             start = stop
         return found
-
-    def config(self):
-        return dataclasses.asdict(self)
 
 
 def _lengths(rows):

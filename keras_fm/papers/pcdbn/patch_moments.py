@@ -21,9 +21,11 @@ import math
 import numpy as np
 
 from keras_fm.kernel import checks, domain
-from keras_fm.kernel import query as quadratic
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.noisy_statistics import Release, released_as
+from keras_fm.kernel.sum_query import OwnedSumQuery, is_replaced, owner_runs
+from keras_fm.papers.pcdbn import symmetric_tensor
+from keras_fm.papers.pcdbn.moment_energy import MomentEnergy
 
 ORDERS = (2, 3, 4)
 # Numbers in the largest array that is made while patches are summed.
@@ -32,7 +34,7 @@ _FEWEST_PATCHES = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PatchMomentQuery:
+class PatchMomentQuery(MomentEnergy, OwnedSumQuery):
     """The moments of order m of patches, averaged over a record's positions.
 
     A patch is u = [v; kappa] with a public constant as its last entry. Every
@@ -72,6 +74,7 @@ class PatchMomentQuery:
     reach: int = 0
 
     names = ("moments",)
+    proof_of_one_record = "docs/proofs/patch_moments.md"
 
     def __post_init__(self):
         checks.fields(
@@ -103,14 +106,6 @@ class PatchMomentQuery:
         return math.sqrt((c - kappa) * (c + kappa))
 
     @property
-    def proof(self):
-        """Where the sensitivity is proved, for the ledger."""
-        own = "docs/proofs/patch_moments.md"
-        if self.grouped or self.reach:
-            return f"{own}, docs/proofs/reconstruction.md"
-        return own
-
-    @property
     def reads(self):
         """What a release of this objective reads, in words."""
         words = (
@@ -120,29 +115,14 @@ class PatchMomentQuery:
             "and summed over all records, once, ||u||_2 <= "
             f"{self.feature_bound:g}"
         )
-        if self.grouped:
-            words += "; each owner's sum scaled back to one record's norm"
-        if self.reach:
-            words += (
-                f"; one unit's data enters the records of at most {self.reach} "
-                "other units"
-            )
-        return words
+        return words + self._unit_in_words()
 
     # Statistics ----------------------------------------------------------
-
-    def zero(self):
-        """Statistics of no record: `(moments,)`, float64."""
-        return (np.zeros(self.size),)
 
     @property
     def entry_bounds(self):
         """Bound on what one privacy unit adds to an entry."""
         return (self.feature_bound**self.order,)
-
-    def num_records(self, patches, owners=None):
-        """How many records a batch holds."""
-        return len(patches)
 
     def accumulate(self, statistics, patches, owners=None, clip=False):
         """Statistics with a batch added.
@@ -179,10 +159,10 @@ class PatchMomentQuery:
         else:
             owned = (
                 self._sum(patches[part], clip)
-                for part in quadratic.owner_runs(owners, len(patches))
+                for part in owner_runs(owners, len(patches))
             )
             (batch,) = summation.total(
-                (self._owner_scale(own) * own,) for own in owned
+                (self._owner_scale((own,)) * own,) for own in owned
             )
         return (statistics[0] + batch,)
 
@@ -203,16 +183,17 @@ class PatchMomentQuery:
             for j in range(0, positions, steps[0]):
                 part = patches[i : i + steps[1], j : j + steps[0]]
                 u = self._checked(part.reshape(-1, p), clip)
-                left = _monomials(u, first)
+                left = symmetric_tensor.monomials(u, first)
                 if first == second:
                     # dsyrk fills one triangle: half the work.
                     product.add(blas.dsyrk(1.0, left.T, trans=1))
                 else:
-                    product.add(left @ _monomials(u, second).T)
+                    product.add(left @ symmetric_tensor.monomials(u, second).T)
         # Of equal entries, the one in the triangle that is filled.
-        indices = _indices(p, m)
+        indices = symmetric_tensor.indices(p, m)
         entries = product.value()[
-            _rank(indices[:, :first]), _rank(indices[:, first:])
+            symmetric_tensor.rank(indices[:, :first]),
+            symmetric_tensor.rank(indices[:, first:]),
         ]
         return entries / positions
 
@@ -232,17 +213,6 @@ class PatchMomentQuery:
         # Not scaled with v, and free of the rounding of its way here.
         u[-1] = self.constant
         return u
-
-    def _owner_scale(self, own):
-        """Brings an owner's sum to the norms that one record may have."""
-        scale = 1.0
-        for norm in quadratic.NORMS:
-            length = summation.lengths(self.pack((own,), norm)[None], norm)[0]
-            # Inside by more than the length is wrong; no jump at the bound.
-            bound = self._record(norm, replace=False) * (1 - 1e-12)
-            if length > bound:
-                scale = min(scale, bound / length)
-        return scale
 
     # Sensitivity ---------------------------------------------------------
 
@@ -271,7 +241,7 @@ class PatchMomentQuery:
             norm: `"l1"` or `"l2"`.
             neighbours: `"add_remove"` or `"replace_one"`.
         """
-        replace = quadratic.is_replaced(norm, neighbours)
+        replace = is_replaced(norm, neighbours)
         total = self._unit(norm, replace)
         if self.reach:
             # A record reached may change, or appear and vanish: with a large
@@ -280,15 +250,6 @@ class PatchMomentQuery:
                 self._unit(norm, replace=True), self._unit(norm, replace=False)
             )
         return total
-
-    def rounding_error(self, norm):
-        """How far the computed vector may be from that of real numbers, see
-        `summation.error_bound`."""
-        return summation.error_bound(
-            self._record(norm, replace=False),
-            reach=self.reach,
-            grouped=self.grouped,
-        )
 
     def _unit(self, norm, replace):
         """What one privacy unit's own records may change."""
@@ -332,12 +293,16 @@ class PatchMomentQuery:
             part = 2 * parts[j]
             if j % 2 == 0:
                 # Even powers have nonnegative inner products.
-                spread = math.sqrt(2 * _spread(d, j)) if d > 1 else 1.0
+                spread = (
+                    math.sqrt(2 * symmetric_tensor.spread(d, j))
+                    if d > 1
+                    else 1.0
+                )
                 spread *= self.patch_bound**j * kappa ** (m - j)
                 part = min(part, spread)
             by_degree += part
         # The entry kappa^m is the same for all records.
-        whole = math.sqrt(_spread(d + 1, m) - 1)
+        whole = math.sqrt(symmetric_tensor.spread(d + 1, m) - 1)
         return min(by_degree, whole * self._record("l2", replace=True))
 
     # The vector a mechanism perturbs -------------------------------------
@@ -355,7 +320,9 @@ class PatchMomentQuery:
     @property
     def _lengths(self):
         """Square roots of how often the tensor has each unique entry."""
-        return np.sqrt(_multiplicities(self.num_features, self.order))
+        return np.sqrt(
+            symmetric_tensor.multiplicities(self.num_features, self.order)
+        )
 
     def pack(self, statistics, norm):
         """The moments such that `norm` of the vector is the norm the
@@ -391,235 +358,6 @@ class PatchMomentQuery:
             return variance * self.size
         # In L1 coordinates an error appears as often as its entry.
         return variance * float(self.num_features) ** self.order
-
-    # Moments and energy --------------------------------------------------
-
-    def moment(self, moments, order):
-        """The moments of an order up to m, as a dense symmetric array.
-
-        Args:
-            moments: `(size,)` unique entries of order m.
-            order: int in 1..m. Order 4 makes an array of `p^4` numbers: half
-                a million for p = 26, 54 MB for p = 51.
-
-        Returns:
-            `(p,) * order` float64 array: the tensor of order m with the
-            constant entry for the indices it has more, over
-            `kappa^(m - order)`.
-        """
-        p, m = self.num_features, self.order
-        checks.integer(
-            "order", order, at_least=1, at_most=m, wanted=f"between 1 and {m}"
-        )
-        indices = _indices(p, order)
-        last = np.full((len(indices), m - order), p - 1, indices.dtype)
-        lower = self._unique(moments)[_rank(np.hstack([indices, last]))]
-        lower = lower / self.constant ** (m - order)
-        if order == 1:
-            return lower
-        pairs = _pairs(p)
-        if order == 2:
-            return lower[pairs]
-        matrix = lower[_flattening(p, order)]
-        return matrix[pairs] if order == 3 else matrix[pairs][:, :, pairs]
-
-    def value(self, filters, moments, coefficients, scale):
-        """The energy of the patches, summed over records and filters.
-
-        -sum_k sum_l a_l Z^-l <T_{l+1}, w_k^(l+1)>, which for moments without
-        noise is -sum_k sum_records mean_positions x sigma_L(x / Z).
-
-        Args:
-            filters: `(p, K)`, a filter w a column, the weight of the
-                constant entry last (the bias over kappa).
-            moments: `(size,)` unique entries.
-            coefficients: a_0, a_1, ... of sigma_L, constant first; at most m.
-            scale: Z > 0, public.
-
-        Returns:
-            float.
-        """
-        return float(self.values(filters, moments, coefficients, scale).sum())
-
-    def values(self, filters, moments, coefficients, scale):
-        """`value` filter by filter, `(K,)`."""
-        filters, terms = self._powers(filters, moments, coefficients, scale)
-        return -sum(a * np.einsum("ik,ik->k", filters, g) for a, g in terms)
-
-    def gradient(self, filters, moments, coefficients, scale):
-        """Gradient of `value` by the filters, `(p, K)`.
-
-        Exact for any moments, noisy or not. Arguments as of `value`.
-        """
-        filters, terms = self._powers(filters, moments, coefficients, scale)
-        total = np.zeros_like(filters)
-        for power, (a, g) in enumerate(terms, start=1):
-            total -= power * a * g
-        return total
-
-    def _powers(self, filters, moments, coefficients, scale):
-        """`(a_l Z^-l, sum x^l u)` by l, each sum `(p, K)`.
-
-        The tensor stays a matrix of monomials by monomials, of half the
-        order each: p (p + 1) / 2 squared numbers for m = 4.
-        """
-        p, m = self.num_features, self.order
-        filters = np.asarray(filters, dtype=np.float64)
-        if filters.ndim != 2 or len(filters) != p:
-            raise ValueError(
-                f"Filters must have shape ({p}, filters), the weight of the "
-                f"constant entry last. Received: shape={filters.shape}"
-            )
-        coefficients = np.asarray(coefficients, dtype=np.float64)
-        if coefficients.ndim != 1 or not 1 <= len(coefficients) <= m:
-            raise ValueError(
-                f"Moments of order {m} hold the energy of a polynomial with "
-                f"1 to {m} coefficients. Received: "
-                f"coefficients={coefficients.tolist()}"
-            )
-        checks.positive("scale", scale)
-        degree = len(coefficients) - 1
-        matrix = self._unique(moments)[_flattening(p, m)]
-        # sum (monomials of u) x^i, from the second half of the order.
-        half = m // 2
-        found = [
-            self._contract(matrix, filters, i, half)
-            for i in range(min(degree, half) + 1)
-        ]
-        if m > 2:
-            # The first half has pairs: matrices sum u u^T x^i, `(p, p, K)`.
-            found = [g[_pairs(p)] for g in found]
-            last = found[0][:, -1] / self.constant
-            rest = [np.einsum("ijk,jk->ik", g, filters) for g in found]
-            found = [last, *rest]
-        scales = float(scale) ** -np.arange(degree + 1.0)
-        return filters, list(zip(coefficients * scales, found))
-
-    def _contract(self, matrix, filters, power, half):
-        """`matrix` times the coefficients of x^power as a polynomial of
-        degree `half` in u: the constant entry fills up."""
-        kappa, p = self.constant, self.num_features
-        if power == 0:
-            column = matrix[:, -1:] / kappa**half
-            return np.repeat(column, filters.shape[1], axis=1)
-        if power == half == 1:
-            return matrix @ filters
-        if power == 1:
-            return matrix[:, _pairs(p)[-1]] @ (filters / kappa)
-        i, j = _indices(p, 2).T
-        doubled = np.where(i == j, 1.0, 2.0)[:, None]
-        return matrix @ (doubled * filters[i] * filters[j])
-
-    def _unique(self, moments):
-        moments = np.asarray(moments, dtype=np.float64)
-        if moments.shape != (self.size,):
-            raise ValueError(
-                f"Moments must have shape ({self.size},). Received: "
-                f"shape={moments.shape}"
-            )
-        return moments
-
-    def config(self):
-        return dataclasses.asdict(self)
-
-
-# Symmetric storage ------------------------------------------------------------
-#
-# Indices i_0 <= i_1 <= ... stand in colexicographic order: by the last one,
-# then by the one before. Tuples whose last index is l are then the first
-# C(l + m - 1, m - 1) tuples of one order less, with l appended.
-
-
-def _monomials(u, order):
-    """Products of entries of `u` `(p, count)`, `(C(p + order - 1, order),
-    count)`."""
-    if order == 1:
-        return u
-    lower = _monomials(u, order - 1)
-    made = np.empty((math.comb(len(u) + order - 1, order), u.shape[1]))
-    start = 0
-    for last in range(len(u)):
-        count = math.comb(last + order - 1, order - 1)
-        np.multiply(lower[:count], u[last], out=made[start : start + count])
-        start += count
-    return made
-
-
-@functools.lru_cache(maxsize=16)
-def _indices(p, order):
-    """Index tuples of the unique entries, a tuple a row."""
-    if order == 1:
-        return np.arange(p, dtype=np.int32)[:, None]
-    lower, blocks = _indices(p, order - 1), []
-    for last in range(p):
-        head = lower[: math.comb(last + order - 1, order - 1)]
-        tail = np.full((len(head), 1), last, np.int32)
-        blocks.append(np.hstack([head, tail]))
-    return np.concatenate(blocks)
-
-
-def _rank(indices):
-    """Positions of index tuples `(..., order)` in ascending order."""
-    total, factor = 0, 1
-    for k in range(indices.shape[-1]):
-        i = indices[..., k].astype(np.int64)
-        # C(i + k, k + 1)
-        rising, factor = i.copy(), factor * (k + 1)
-        for step in range(1, k + 1):
-            rising *= i + step
-        total = total + rising // factor
-    return total
-
-
-@functools.lru_cache(maxsize=8)
-def _pairs(p):
-    """Where `(i, j)` stands among pairs, `(p, p)`."""
-    i, j = np.indices((p, p))
-    return _rank(np.stack([np.minimum(i, j), np.maximum(i, j)], axis=-1))
-
-
-@functools.lru_cache(maxsize=4)
-def _flattening(p, order):
-    """Where the product of two monomials stands among the unique entries,
-    for a matrix of monomials of half the order by the same."""
-    left, right = _indices(p, order - order // 2), _indices(p, order // 2)
-    shape = len(left), len(right)
-    both = np.concatenate(
-        [
-            np.broadcast_to(left[:, None], (*shape, left.shape[1])),
-            np.broadcast_to(right[None], (*shape, right.shape[1])),
-        ],
-        axis=-1,
-    )
-    both.sort(axis=-1)
-    return _rank(both)
-
-
-@functools.lru_cache(maxsize=8)
-def _multiplicities(p, order):
-    """How many entries of the whole tensor each unique entry stands for."""
-    indices = _indices(p, order)
-    # m! over the factorials of the runs, built up run by run.
-    run, product = np.ones(len(indices)), np.ones(len(indices))
-    for k in range(1, order):
-        run = np.where(indices[:, k] == indices[:, k - 1], run + 1, 1.0)
-        product *= run
-    return math.factorial(order) / product
-
-
-def _spread(p, order):
-    """Sum over unique entries of 1 / multiplicity.
-
-    The coefficient of t^m in (sum_k k! t^k)^p, over m!.
-    """
-    factorials = [math.factorial(k) for k in range(order + 1)]
-    power = [1] + [0] * order
-    for _ in range(p):
-        power = [
-            sum(power[i] * factorials[k - i] for i in range(k + 1))
-            for k in range(order + 1)
-        ]
-    return power[order] / math.factorial(order)
 
 
 @released_as(PatchMomentQuery)

@@ -1,0 +1,345 @@
+"""Noise for a vector of statistics, and what that noise costs.
+
+A mechanism sees a flat float64 vector and the sensitivity of that vector; it
+does not know what the numbers mean. The noise is exact, on the lattice of
+`keras_fm.kernel.lattice_noise`. A mechanism says how it composes through its
+privacy loss distribution (`keras_fm.kernel.mechanisms`).
+"""
+
+import abc
+import dataclasses
+import math
+import typing
+from fractions import Fraction
+
+import numpy as np
+
+from keras_fm.kernel import (
+    discrete_noise,
+    lattice_noise,
+    mechanism_limits,
+)
+
+# Rounding to the lattice moves a statistic by at most this share of the
+# sensitivity, and of the noise unless that is below the least share (which
+# leaves room for sums of 2^30 records in 62 bits).
+_PRECISION = 2.0**-14
+_LEAST_NOISE = 2.0**-20
+
+
+class NoiseSource:
+    """Where the randomness of releases comes from.
+
+    Without a seed, random words of the operating system's cryptographic
+    generator. With `reproducible_noise`, anybody who knows the seed can
+    replay the noise and subtract it: everything released from it is labelled
+    "not private".
+
+    Args:
+        reproducible_noise: `None`, or an int seed for tests and studies.
+    """
+
+    def __init__(self, reproducible_noise=None):
+        self.reproducible = reproducible_noise is not None
+        if self.reproducible:
+            self._source = discrete_noise.SeededWords(reproducible_noise)
+            self._generator = self._source.generator()
+        else:
+            self._source = discrete_noise.OSWords()
+            self._generator = np.random.Generator(np.random.Philox())
+
+    def words(self, count):
+        """The next `count` random words, `(count,)` uint64."""
+        return self._source.words(count)
+
+    def generator(self):
+        """A statistical NumPy generator for all that no proof rests on:
+        noise of published forms, and choices after a release."""
+        return self._generator
+
+    def __repr__(self):
+        kind = "reproducible, not private" if self.reproducible else "OS"
+        return f"<NoiseSource ({kind})>"
+
+    def __reduce__(self):
+        raise TypeError(
+            "A NoiseSource cannot be pickled or copied: its state would "
+            "reveal the noise."
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mechanism(abc.ABC):
+    """Additive noise calibrated to `sensitivity`.
+
+    Variances are those of the continuous law. What is drawn is larger: the
+    lattice adds 2^-13 of the standard deviation at most, and a bound on the
+    error of sums (`summation.error_bound`) twice that bound over the
+    sensitivity, about 2^-11.7 for sums of up to 2^30 records.
+
+    Attributes:
+        sensitivity: float > 0, the largest distance (in `norm`) between the
+            vectors of two neighbouring data sets.
+        overflow_probability: bound, on every data set, on the probability
+            that the mechanism is not the one described here.
+    """
+
+    sensitivity: float
+
+    norm: typing.ClassVar[str | None] = None
+    overflow_probability = 0.0
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = mechanism_limits.checked(
+                field.name, getattr(self, field.name)
+            )
+            object.__setattr__(self, field.name, value)
+
+    def perturb(self, exact, source, *, error=0.0, dimension=None):
+        """Rounds a statistic to the lattice and adds the noise.
+
+        Args:
+            exact: `(size,)` floats, finite; or `(..., size)`, each vector
+                with independent noise.
+            source: a `NoiseSource`.
+            error, dimension: see `lattice_release`; by default all
+                coordinates.
+
+        Returns:
+            float64 array of the same shape, multiples of the lattice's step.
+        """
+        exact = np.asarray(exact, np.float64)
+        if dimension is None:
+            dimension = exact.shape[-1]
+        return self.lattice_release(dimension, error)(exact, source)
+
+    def lattice_release(self, dimension, error=0.0):
+        """The lattice and the integer noise on it.
+
+        Args:
+            dimension: int >= 1, public: in how many coordinates the vectors
+                of two neighbours can differ.
+            error: float >= 0, how far the vector that is given may be, in
+                `norm`, from the one that `sensitivity` is about. The noise
+                covers it; the privacy stays what it is.
+
+        Returns:
+            A `lattice_noise.LatticeRelease`.
+
+        Raises:
+            ValueError: if 64-bit integers cannot hold such noise.
+        """
+        return self._on_lattice(
+            sensitivity=Fraction(float(self.sensitivity))
+            + 2 * Fraction(float(error)),
+            dimension=dimension,
+        )
+
+    @abc.abstractmethod
+    def _on_lattice(self, **arguments):
+        """`lattice_release` of a `sensitivity` and a `dimension`."""
+
+    @abc.abstractmethod
+    def coordinate_variance(self, size):
+        """Variance of one coordinate of a noise vector of length `size`."""
+
+    @abc.abstractmethod
+    def pure_epsilon(self):
+        """The epsilon it meets with delta = 0; infinite if none."""
+
+    @abc.abstractmethod
+    def loss_distribution(self, discretization):
+        """A dp_accounting privacy loss distribution that dominates it."""
+
+    def config(self):
+        """Name and public parameters, for the ledger."""
+        return {"mechanism": type(self).__name__, **dataclasses.asdict(self)}
+
+
+def _precision(noise):
+    """Of a lattice, for noise of this many sensitivities."""
+    return _PRECISION * min(1.0, max(noise, _LEAST_NOISE))
+
+
+class GaussianNoise(Mechanism):
+    """What a sum with Gaussian noise draws, once or many times."""
+
+    norm = "l2"
+
+    @property
+    def stddev(self):
+        return self.noise_multiplier * self.sensitivity
+
+    def _on_lattice(self, **arguments):
+        return lattice_noise.gaussian_release(
+            noise_multiplier=self.noise_multiplier,
+            precision=_precision(self.noise_multiplier),
+            **arguments,
+        )
+
+    def coordinate_variance(self, size):
+        return self.stddev**2
+
+    def pure_epsilon(self):
+        return math.inf
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GaussianMechanism(GaussianNoise):
+    """Independent discrete Gaussian noise of standard deviation
+    `noise_multiplier * sensitivity`.
+
+    It is accounted as continuous noise: up to a factor of 1 + 10^-21 it is a
+    function of that (docs/proofs/lattice_noise.md). The privacy loss of
+    continuous noise depends on the L2 distance only (the density is
+    rotationally symmetric), so the scalar pair N(0, m^2), N(1, m^2) with
+    m the noise multiplier dominates it exactly (Dwork and Roth 2014,
+    appendix A; Balle and Wang 2018).
+
+    Args:
+        sensitivity: L2 sensitivity of the vector.
+        noise_multiplier: float > 0.
+    """
+
+    noise_multiplier: float
+
+    def loss_distribution(self, discretization):
+        from dp_accounting.pld import privacy_loss_distribution as pld_lib
+
+        return pld_lib.from_gaussian_mechanism(
+            standard_deviation=self.noise_multiplier,
+            value_discretization_interval=discretization,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PureMechanism(Mechanism):
+    """A mechanism with delta = 0 and noise of scale `sensitivity / epsilon`.
+
+    Composed with delta > 0 it is accounted as an arbitrary epsilon-DP
+    mechanism: randomised response dominates all of them.
+
+    Args:
+        epsilon: float > 0.
+    """
+
+    epsilon: float
+
+    @property
+    def scale(self):
+        return self.sensitivity / self.epsilon
+
+    def pure_epsilon(self):
+        return self.epsilon
+
+    def loss_distribution(self, discretization):
+        from dp_accounting.pld import common as pld_common
+        from dp_accounting.pld import privacy_loss_distribution as pld_lib
+
+        return pld_lib.from_privacy_parameters(
+            pld_common.DifferentialPrivacyParameters(self.epsilon, 0.0),
+            value_discretization_interval=discretization,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LaplaceMechanism(PureMechanism):
+    """Independent discrete Laplace noise of scale `sensitivity / epsilon`.
+
+    The accounting holds for every way a record may spread its L1 norm over
+    the coordinates.
+
+    Args:
+        sensitivity: L1 sensitivity of the vector.
+        epsilon: float > 0.
+    """
+
+    norm = "l1"
+
+    def _on_lattice(self, **arguments):
+        return lattice_noise.laplace_release(
+            epsilon=self.epsilon,
+            precision=_precision(1 / self.epsilon),
+            **arguments,
+        )
+
+    def coordinate_variance(self, size):
+        return 2 * self.scale**2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SampledGaussianMechanism(GaussianNoise):
+    """Gaussian noise on `steps` sums over Poisson samples (DP-SGD).
+
+    `perturb` is for one of the sums. Under add_remove the privacy loss of a
+    Poisson-sampled Gaussian is that of dp_accounting (Abadi et al. 2016; Zhu,
+    Dong and Wang 2022).
+
+    Args:
+        sensitivity: L2 norm bound on one record's contribution to a sum.
+        noise_multiplier: float > 0, noise stddev over `sensitivity`.
+        sampling_rate: float in (0, 1], probability that a record is in a
+            sample.
+        steps: int >= 1, number of sums.
+        overflow_probability: float in [0, 1), a bound on the probability
+            that any of the samples exceeds the buffer it is read into, on
+            every data set. `compose_epsilon` pays for it.
+    """
+
+    noise_multiplier: float
+    sampling_rate: float
+    steps: int
+    overflow_probability: float = 0.0
+
+    def loss_distribution(self, discretization):
+        from dp_accounting.pld import privacy_loss_distribution as pld_lib
+
+        if self.sampling_rate == 1:
+            return pld_lib.from_gaussian_mechanism(
+                standard_deviation=self.noise_multiplier
+                / math.sqrt(self.steps),
+                value_discretization_interval=discretization,
+            )
+        return pld_lib.from_gaussian_mechanism(
+            standard_deviation=self.noise_multiplier,
+            sampling_prob=self.sampling_rate,
+            value_discretization_interval=discretization,
+        ).self_compose(self.steps)
+
+
+MECHANISMS = {
+    c.__name__: c
+    for c in (
+        GaussianMechanism,
+        LaplaceMechanism,
+        SampledGaussianMechanism,
+    )
+}
+
+
+def from_config(config):
+    """The mechanism that `Mechanism.config` describes.
+
+    Raises:
+        ValueError: if it names none that can vouch for its noise, or has
+            other parameters than that one.
+    """
+    config = dict(config)
+    name = config.pop("mechanism", None)
+    if name == "L2NormMechanism":
+        raise ValueError(
+            "It was made with L2-norm noise, which has no exact sampler and "
+            "is not offered any more. Release with Laplace noise "
+            "(`delta = 0`) instead; the old file stays readable as JSON or "
+            "`.npz`."
+        )
+    if name not in MECHANISMS:
+        raise ValueError(
+            f"A proven entry needs one of the mechanisms {sorted(MECHANISMS)}. "
+            f"Received: {name!r}"
+        )
+    try:
+        return MECHANISMS[name](**config)
+    except TypeError as e:
+        raise ValueError(f"These are no parameters of a {name}: {e}") from e

@@ -1,0 +1,164 @@
+"""What queries of a sum over records have in common.
+
+A query says what one record adds; who a privacy unit is, and how the sum is
+laid out for a mechanism, is the same for many of them.
+"""
+
+import abc
+import dataclasses
+import math
+
+import numpy as np
+
+from keras_fm.kernel import budget as budget_lib
+from keras_fm.kernel import checks
+from keras_fm.kernel import sums as summation
+
+NORMS = ("l1", "l2")
+
+
+class SumQuery(abc.ABC):
+    """A sum of arrays of known `shapes`, one array after the other."""
+
+    @property
+    @abc.abstractmethod
+    def shapes(self):
+        """Shapes of the statistics by `names`."""
+
+    @abc.abstractmethod
+    def sensitivity(self, norm, *, neighbours):
+        """Sensitivity of the vector that `pack` gives, in `norm`."""
+
+    def num_records(self, batch, *_, **__):
+        """How many records a batch holds."""
+        return len(batch)
+
+    def zero(self):
+        """Statistics of no record, float64."""
+        return tuple(np.zeros(shape) for shape in self.shapes)
+
+    @property
+    def size(self):
+        """Length of the released vector."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def pack(self, statistics, norm):
+        """The vector that is perturbed."""
+        return np.concatenate(
+            [np.array(s, dtype=np.float64).ravel() for s in statistics]
+        )
+
+    def unpack(self, vector, norm):
+        """The inverse of `pack`."""
+        found, start = [], 0
+        for shape in self.shapes:
+            stop = start + math.prod(shape)
+            part = np.array(vector[start:stop], dtype=np.float64)
+            found.append(part.reshape(shape))
+            start = stop
+        return tuple(found)
+
+    def rounding_error(self, norm):
+        """How far the computed vector may be from that of real numbers, see
+        `summation.error_bound`."""
+        return summation.error_bound(
+            self.sensitivity(norm, neighbours="add_remove")
+        )
+
+    def expected_squared_error(self, mechanism):
+        """Expected squared L2 norm of the noise on the vector."""
+        return self.size * mechanism.coordinate_variance(self.size)
+
+    def config(self):
+        return dataclasses.asdict(self)
+
+
+class OwnedSumQuery(SumQuery):
+    """A `SumQuery` whose privacy unit may be an owner of several records.
+
+    Fields of the dataclass that derives from it: `grouped`, whether an
+    owner's records are summed and scaled back to the norms that one record
+    may have, and `reach`, how many other units' records may depend on one
+    unit's data.
+    """
+
+    grouped: bool
+    reach: int
+
+    proof_of_one_record: str
+    proof_of_owners = "docs/proofs/reconstruction.md"
+
+    @abc.abstractmethod
+    def _record(self, norm, replace):
+        """Sensitivity for one record."""
+
+    @property
+    def proof(self):
+        """Where the sensitivity is proved, for the ledger."""
+        own, other = self.proof_of_one_record, self.proof_of_owners
+        if (self.grouped or self.reach) and other not in own:
+            return f"{own}, {other}"
+        return own
+
+    def _unit_in_words(self):
+        words = ""
+        if self.grouped:
+            words += "; each owner's sum scaled back to one record's norm"
+        if self.reach:
+            words += (
+                f"; one unit's data enters the records of at most {self.reach} "
+                "other units"
+            )
+        return words
+
+    def _owner_scale(self, own):
+        """Brings an owner's sum to the norms that one record may have."""
+        scale = 1.0
+        for norm in NORMS:
+            length = summation.lengths(self.pack(own, norm)[None], norm)[0]
+            # Inside by more than the length is wrong; no jump at the bound.
+            bound = self._record(norm, replace=False) * (1 - 1e-12)
+            if length > bound:
+                scale = min(scale, bound / length)
+        return scale
+
+    def rounding_error(self, norm):
+        """How far the computed vector may be from that of real numbers, see
+        `summation.error_bound`."""
+        return summation.error_bound(
+            self._record(norm, replace=False),
+            reach=self.reach,
+            grouped=self.grouped,
+        )
+
+
+def is_replaced(norm, neighbours):
+    """Whether a record is replaced, rather than added or removed, after a
+    check of the norm in which the change is measured."""
+    checks.either("norm", norm, NORMS)
+    relation = budget_lib.Neighbours.of(neighbours)
+    return relation is budget_lib.Neighbours.REPLACE_ONE
+
+
+def owner_runs(owners, n):
+    """Slices of equal neighbouring ids.
+
+    Raises:
+        ValueError: if ids are missing, of another length, or come back.
+    """
+    if owners is None or np.shape(owners) != (n,):
+        raise ValueError(
+            "A grouped objective needs one owner id for each record. "
+            f"Received: {np.shape(owners) if owners is not None else None} "
+            f"ids, {n} records"
+        )
+    owners = np.asarray(owners)
+    if np.any(owners != owners):
+        raise ValueError("An owner id is NaN, which equals no other id.")
+    starts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]][:n])
+    if len(starts) != len(np.unique(owners)):
+        raise ValueError(
+            "Records of one owner must stand next to each other, or the "
+            "owner would count more than once."
+        )
+    return [slice(a, b) for a, b in zip(starts, [*starts[1:], n])]

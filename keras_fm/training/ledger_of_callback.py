@@ -1,0 +1,59 @@
+"""Which ledger a callback charges: a new one, a continued one, a file's."""
+
+from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger_text import ONE_RECORD
+from keras_fm.parts.guarantee import Unit
+
+
+def opened(budget, guarantee, path):
+    """The ledger of a budget and the `ledger` argument of `PrivateModel`.
+
+    Raises:
+        ValueError: if what is continued has other terms.
+    """
+    if isinstance(path, Ledger):
+        raise ValueError(
+            "`ledger` is the path of a file. Pass a Ledger that is "
+            "continued in the place of the budget."
+        )
+    unit = getattr(guarantee, "unit", None) or Unit()
+    neighbours = guarantee.neighbours
+    if not isinstance(budget, Ledger):
+        if neighbours is None:
+            neighbours = guarantee.own_neighbours
+        if path is None:
+            return Ledger(budget, neighbours=neighbours, unit=unit.name)
+        return Ledger.open(
+            path, budget=budget, neighbours=neighbours, unit=unit.name
+        )
+    if path is not None:
+        raise ValueError(
+            "`ledger` names the file of a new ledger, and the budget "
+            "is a Ledger already. Open that one as a file, "
+            "`keras_fm.Ledger.open(path, ...)`."
+        )
+    for name, given, own in (
+        ("neighbours", neighbours, str(budget.neighbours)),
+        ("unit", unit.words, budget.unit),
+    ):
+        if given is not None and given != own:
+            raise ValueError(
+                f"`{name}` is that of the ledger that is continued, "
+                f"{own!r}. Received: {name}={given!r}"
+            )
+    # What protects a record does not protect an owner, nor the other
+    # way round where an owner only gains or changes a record.
+    by_record = budget.unit == ONE_RECORD
+    if unit.owners is None:
+        mixed = not by_record and unit.words is None
+    else:
+        mixed = by_record
+    if mixed:
+        raise ValueError(
+            "The privacy unit of the ledger that is continued is "
+            f"{budget.unit!r}. Pass `owners` if that is an owner of "
+            "several records; repeat `unit` if it is one record, in "
+            "these words. Records and owners do not add up in one "
+            "ledger."
+        )
+    return budget
