@@ -53,7 +53,7 @@ setuptools.setup(
     package_data={
         "keras_fm": ["py.typed"],
         "keras_fm.lab.report": ["templates/*"],
-        "keras_fm.lab.reproduce": ["facts.json"],
+        "keras_fm.lab.reproduce": ["*.json"],
     },
     python_requires=">=3.10",
     # The JAX and PyTorch forms need no TensorFlow: see the README.

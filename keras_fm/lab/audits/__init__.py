@@ -6,8 +6,8 @@ frozen in the other: a control that could learn more than the audited training
 would promise power that is not there. What a network memorises shows only
 after hundreds of epochs.
 
-The published forms are set up where their claim is weakest, see the family of
-each model.
+The published forms are set up where their claim is weakest, see `papers.py`,
+`affine_networks.py` and `functional_net.py`.
 """
 
 from keras_fm.lab.audits.running import load, run

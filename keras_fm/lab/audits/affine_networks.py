@@ -10,7 +10,8 @@ import keras
 import numpy as np
 
 from keras_fm.heads.private_dense import PrivateDense
-from keras_fm.lab.audits import training
+from keras_fm.lab.audits import controls
+from keras_fm.lab.recipes import adlm
 from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
 from keras_fm.papers.batch_standardization import BatchStandardization
 from keras_fm.public.normalization_layer import NormalizationLayer
@@ -19,20 +20,19 @@ from keras_fm.public.normalization_layer import NormalizationLayer
 def fit(subject, x, y, classes):
     """`(model, ledger)`."""
     model = _build(subject, x.shape[1:], classes)
-    train = training.fit_released
+    training = subject.training(x)
     if subject.is_published:
-        train = training.fit_perturbed
-    ledger = train(subject, model, x, y)
-    return _view(model), ledger
+        made = adlm.perturbed(training, model, (x, y))
+    else:
+        made = training.release(model, (x, y))
+    return _view(model), made.ledger
 
 
 def control(subject, x, y, classes):
     """The model without privacy."""
     model = _build(subject, x.shape[1:], classes, unprotected=True)
-    train = training.fit_output_exactly
-    if subject.is_published:
-        train = training.fit_exactly
-    return _view(train(subject, model, x, y))
+    learn = controls.learn if subject.is_published else controls.learn_output
+    return _view(learn(subject, model, x, y))
 
 
 def _build(subject, inputs, classes, unprotected=False):

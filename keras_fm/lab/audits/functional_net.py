@@ -8,15 +8,11 @@ record. Theorem 6 leaves out the sum over incoming units, so the noise stays
 what it is however many features there are.
 """
 
-import math
-
 import keras
 import numpy as np
 
-from keras_fm.callbacks import PrivateModel
-from keras_fm.lab.audits import public_maps, training
-from keras_fm.models import FunctionalNet
-from keras_fm.parts.guarantee import Proven, Published
+from keras_fm.lab.audits import controls
+from keras_fm.lab.recipes import functional_net
 
 # Public features for each unit of `hidden`, published form.
 _WIDTH = 256
@@ -27,23 +23,15 @@ _ERROR_VARIANCE = 0.1
 def fit(subject, x, y, classes):
     """`(model, ledger)`; published: `(what the gradient tells, ledger)`."""
     model = _build(subject, x.shape[1:], classes)
+    made = functional_net.fit(
+        subject.training(x), model, (x, y), subject.is_published
+    )
     if not subject.is_published:
-        private = PrivateModel(
-            subject.budget(),
-            data=(x, y),
-            guarantee=Proven(neighbours=subject.neighbours),
-        )
-        _read(model, x, y, private)
-        return model, private.ledger
-    private = PrivateModel(
-        subject.epsilon, data=(x, y), guarantee=Published(lot="data")
-    )
-    _read(model, x, y, private)
-    release = private.releases[model.name]
+        return model, made.ledger
+    release = made.private.releases[model.name]
     noise = release.mechanism.coordinate_variance(release.objective.size)
-    return _view(model, x, release.statistics["gradient"], noise), (
-        private.ledger
-    )
+    gradient = release.statistics["gradient"]
+    return _view(model, x, gradient, noise), made.ledger
 
 
 def control(subject, x, y, classes):
@@ -51,16 +39,10 @@ def control(subject, x, y, classes):
     without noise."""
     model = _build(subject, x.shape[1:], classes)
     if not subject.is_published:
-        plain = keras.Sequential([model.feature_model, *model.private_layers])
-        return training.fit_exactly(subject, plain, x, y)
+        return controls.learn_layers(subject, model, x, y)
     objective = model.objective(clipped=False)
     gradient, _ = objective.accumulate(objective.zero(), model.factors(x, y))
     return _view(model, x, gradient, noise=0.0)
-
-
-def _read(model, x, y, private):
-    model.compile("sgd")
-    model.fit(x, y, batch_size=len(x), epochs=1, callbacks=[private], verbose=0)
 
 
 def _view(model, x, gradient, noise):
@@ -95,13 +77,13 @@ def _features(model, x):
 
 
 def _build(subject, inputs, classes):
-    # What one class of many would learn first.
-    rare = keras.initializers.Constant(-math.log(max(1, classes - 1)))
-    output = keras.layers.Dense(classes, bias_initializer=rare)
     if not subject.is_published:
-        hidden = keras.layers.Dense(subject.hidden, activation="tanh")
-        return FunctionalNet(
-            inputs, [hidden, output], rounds=10, below=public_maps.centred()
+        hidden = [keras.layers.Dense(subject.hidden, activation="tanh")]
+        return functional_net.network(
+            inputs,
+            functional_net.layers(hidden, classes),
+            is_published=False,
+            below=functional_net.centred(),
         )
     public = keras.layers.Dense(
         _WIDTH * subject.hidden,
@@ -109,16 +91,14 @@ def _build(subject, inputs, classes):
         kernel_initializer=keras.initializers.RandomNormal(stddev=10.0),
         trainable=False,
     )
-    return FunctionalNet(
+    return functional_net.network(
         inputs,
-        [output],
-        rounds=1,
-        curvature="diagonal",
-        curvature_weight=1.0,
-        step_size=1.0,
-        momentum=0.0,
+        functional_net.layers([], classes),
+        is_published=True,
         below=[
             keras.layers.LayerNormalization(center=False, scale=False),
             public,
         ],
+        rounds=1,
+        curvature_weight=1.0,
     )

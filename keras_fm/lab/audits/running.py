@@ -6,6 +6,7 @@ import os
 from keras_fm import datasets
 from keras_fm.auditing import audit
 from keras_fm.lab import provenance
+from keras_fm.lab.engine import files
 from keras_fm.training import tensorboard_files
 
 
@@ -96,14 +97,9 @@ def run(
         **bounds,
     )
     if out:
-        os.makedirs(out, exist_ok=True)
         data = json.loads(report.to_json()) | provenance.record(command)
-        for name, text in (
-            ("audit.txt", report.text()),
-            ("audit.json", json.dumps(data, indent=1)),
-        ):
-            with open(os.path.join(out, name), "w") as f:
-                f.write(text + "\n")
+        files.write_text(out, "audit.txt", report.text())
+        files.write_json(out, "audit.json", data)
         report.plot(os.path.join(out, "audit.png"))
     if tensorboard:
         report.tensorboard(tensorboard)

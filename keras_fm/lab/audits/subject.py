@@ -1,17 +1,12 @@
 """Which model is audited, in which form, and how it is trained."""
 
 import dataclasses
+import functools
 
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks
-from keras_fm.lab.audits import (
-    adlm,
-    affine_networks,
-    dpa,
-    dpmac,
-    functional_net,
-    pcdbn,
-)
+from keras_fm.lab.audits import affine_networks, functional_net, papers
+from keras_fm.lab.recipes.training import Training
 
 _BOTH = ("published", "proven")
 # Which guarantees a model has.
@@ -24,14 +19,15 @@ MODELS = {
     "dpmac": _BOTH,
     "functional": _BOTH,
 }
+# How each is trained, and its control.
 _FAMILIES = {
-    "ilm": affine_networks,
-    "head": affine_networks,
-    "adlm": adlm,
-    "dpa": dpa,
-    "pcdbn": pcdbn,
-    "dpmac": dpmac,
-    "functional": functional_net,
+    "ilm": (affine_networks.fit, affine_networks.control),
+    "head": (affine_networks.fit, affine_networks.control),
+    "adlm": (papers.fit_adlm, papers.control_adlm),
+    "dpa": (papers.fit_dpa, papers.control_dpa),
+    "pcdbn": (papers.fit_pcdbn, papers.control_pcdbn),
+    "dpmac": (papers.fit_dpmac, papers.control_dpmac),
+    "functional": (functional_net.fit, functional_net.control),
 }
 
 
@@ -120,15 +116,13 @@ class Subject:
         Args:
             classes: int, the public number of classes.
         """
-        family = _FAMILIES[self.model]
+        return tuple(
+            functools.partial(self._train, train, classes)
+            for train in _FAMILIES[self.model]
+        )
 
-        def fit(x, y):
-            return family.fit(self, x, y, classes)
-
-        def control(x, y):
-            return family.control(self, x, y, classes)
-
-        return fit, control
+    def _train(self, train, classes, x, y):
+        return train(self, x, y, classes)
 
     @property
     def is_published(self):
@@ -139,8 +133,16 @@ class Subject:
         """The relation of the claim."""
         return "add_remove" if self.model == "dpmac" else "replace_one"
 
-    def budget(self):
-        return budget_lib.PrivacyBudget(self.epsilon, self.delta)
-
     def lot(self, x):
         return min(self.batch_size or len(x), len(x))
+
+    def training(self, x):
+        """How the private form is trained on these records."""
+        return Training(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            neighbours=self.neighbours,
+            epochs=self.epochs,
+            lot=self.lot(x),
+            learning_rate=self.learning_rate,
+        )

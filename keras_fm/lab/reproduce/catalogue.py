@@ -1,7 +1,10 @@
 """The named experiments of the five papers, and how they are found."""
 
 import difflib
+import importlib.resources
+import json
 
+from keras_fm.lab.engine.job import Series
 from keras_fm.lab.reproduce import (
     adlm,
     dpa,
@@ -9,13 +12,70 @@ from keras_fm.lab.reproduce import (
     facts,
     functional_net,
     pcdbn,
+    sources,
+)
+from keras_fm.lab.reproduce.experiment import (
+    ACCURACY,
+    EPSILON,
+    Axis,
+    Experiment,
 )
 
-EXPERIMENTS = tuple(
-    experiment
-    for paper in (dpa, pcdbn, functional_net, adlm, dpmac)
-    for experiment in paper.EXPERIMENTS
-)
+_MODULES = {
+    "dpa": dpa,
+    "pcdbn": pcdbn,
+    "functional_net": functional_net,
+    "adlm": adlm,
+    "dpmac": dpmac,
+}
+_AXES = {"accuracy": ACCURACY, "epsilon": EPSILON}
+
+
+def _read():
+    """The declarations of `experiments.json`, in its order."""
+    text = importlib.resources.files(__package__).joinpath("experiments.json")
+    declared = json.loads(text.read_text(encoding="utf-8"))
+    return tuple(_experiment(name, d) for name, d in declared.items())
+
+
+def _experiment(name, declared):
+    declared = {k: _settings(v) for k, v in declared.items()}
+    paper = name.split(":")[0]
+    both = declared.pop("both", {})
+    chosen = declared.pop("facts", None)
+    return Experiment(
+        name=name,
+        x=_axis(declared.pop("x")),
+        y=_axis(declared.pop("y")),
+        series=tuple(Series(**s) for s in declared.pop("series")),
+        small={**both, **declared.pop("small", {})},
+        full={**both, **declared.pop("full", {})},
+        facts=() if chosen is None else _facts(paper, **chosen),
+        measure=getattr(_MODULES[paper], declared.pop("measure")),
+        load=getattr(sources, declared.pop("load", ""), None),
+        **declared,
+    )
+
+
+def _axis(value):
+    return _AXES[value] if isinstance(value, str) else Axis(**value)
+
+
+def _facts(paper, with_epochs=False, **which):
+    found = facts.select(paper, **which)
+    return tuple(f for f in found if f.epochs is not None or not with_epochs)
+
+
+def _settings(value):
+    """Lists as tuples: settings are frozen."""
+    if isinstance(value, list):
+        return tuple(map(_settings, value))
+    if isinstance(value, dict):
+        return {k: _settings(v) for k, v in value.items()}
+    return value
+
+
+EXPERIMENTS = _read()
 
 
 class UnknownExperimentError(ValueError):

@@ -4,40 +4,7 @@ import collections.abc
 import dataclasses
 import math
 
-KINDS = ("claimed", "proven", "no privacy", "calculated", "formula")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Series:
-    """One line of a figure.
-
-    Attributes:
-        name, label: short name, and words for the legend.
-        kind: `"claimed"` (an epsilon that the paper asserts), `"proven"`,
-            `"no privacy"`; where nothing is trained, `"calculated"` (exact
-            or a proven bound) or `"formula"` (as printed, not a bound).
-        beside: systems of the paper whose numbers stand beside this line.
-        is_random: whether repetitions differ.
-        needs_dp_sgd: whether tensorflow-privacy trains it.
-    """
-
-    name: str
-    label: str
-    kind: str
-    beside: tuple = ()
-    is_random: bool = True
-    needs_dp_sgd: bool = False
-
-    def __post_init__(self):
-        if self.kind not in KINDS:
-            raise ValueError(
-                f"`kind` must be one of {KINDS}. Received: kind={self.kind!r}"
-            )
-
-    @property
-    def is_private(self):
-        """Whether an epsilon belongs to it."""
-        return self.kind in ("claimed", "proven")
+from keras_fm.lab.engine.job import Job
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,39 +28,6 @@ class Axis:
 
 ACCURACY = Axis(name="accuracy", label="test accuracy, %", scale=100.0)
 EPSILON = Axis(name="epsilon", label="epsilon", is_log=True)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
-    """One training, or one calculation.
-
-    Attributes:
-        series: name.
-        epsilon: budget or claim; `None` without privacy.
-        seed: of initial weights; the noise is always fresh.
-        at: value of the swept setting, or `None`.
-    """
-
-    series: str
-    epsilon: float | None = None
-    seed: int = 0
-    at: float | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What a job gave.
-
-    Attributes:
-        curve: tuple of `(x, y)`; x is `None` where the x axis is epsilon and
-            nothing is private.
-        ledger: a `keras_fm.Ledger`, or `None` if no noise was drawn.
-        notes: dict of further public facts of the run (a chosen rate).
-    """
-
-    curve: tuple
-    ledger: object = None
-    notes: dict = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -87,6 +87,21 @@ class Fact:
                 )
             object.__setattr__(self, "epsilon_range", (low, high))
 
+    @property
+    def category(self):
+        """The word of a category axis that it stands under."""
+        setting = self.setting or {}
+        if "sizes" in setting:
+            return ", ".join(map(str, setting["sizes"]))
+        if "records" in setting:
+            return (
+                f"{self.dataset}, sigma {setting['noise_multiplier']:g}, "
+                f"{setting['epochs']} epochs"
+            )
+        if "sampling_rate" in setting:
+            return f"{self.system} (delta {self.delta:g})"
+        return f"{self.system}, {self.dataset}"
+
 
 def check(document):
     """Facts of a document like `facts.json`, checked.

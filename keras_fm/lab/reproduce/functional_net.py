@@ -1,34 +1,20 @@
 """FunctionalNet: its composition survey, its sensitivity, its training."""
 
-import math
-
 import keras
 import numpy as np
 
-from keras_fm import composition
-from keras_fm.callbacks import PrivateModel
-from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.lab.reproduce import facts, sources, training
-from keras_fm.lab.reproduce.experiment import (
-    ACCURACY,
-    EPSILON,
-    Axis,
-    Experiment,
-    Measured,
-    Series,
-)
-from keras_fm.layers import NormalizationLayer
-from keras_fm.models import FunctionalNet
+from keras_fm import composition as composition_lib
+from keras_fm.lab.engine.job import Measured
+from keras_fm.lab.recipes import functional_net
+from keras_fm.lab.recipes.training import exact
+from keras_fm.lab.reproduce import facts, points
 from keras_fm.papers.functional_net import claims
-from keras_fm.parts.guarantee import Published
 
 _DELTA = 1e-5
-_NORM = 8.0
-_RATES = (0.25, 1.0, 4.0, 16.0)
+_CLASSES = 10
 
 # Composition ---------------------------------------------------------------
 
-_COMPOSITION = facts.select("functional_net", metric="epsilon")
 # Row of the printed example: the formula, and the theorem that is a bound.
 _ROWS = {
     "basic": ("survey_basic", "basic"),
@@ -38,16 +24,16 @@ _ROWS = {
 }
 
 
-def _composition(job, context):
-    del context
+def composition(job, context):
+    """The survey's worked example by one method."""
     curve = []
-    for fact in _COMPOSITION:
+    for fact in facts.select("functional_net", metric="epsilon"):
         setting = fact.setting
         # The first two rows of the example know nothing of the sampling.
         sampled = fact.system in ("sampling", "accountant")
-        plan = composition.Plan(
+        plan = composition_lib.Plan(
             [
-                composition.Stage(
+                composition_lib.Stage(
                     mechanism="gaussian",
                     noise_multiplier=setting["noise_multiplier"],
                     sampling_rate=setting["sampling_rate"] if sampled else 1.0,
@@ -61,16 +47,12 @@ def _composition(job, context):
         ]
         # The formulas take the delta of one step, a bound the total.
         delta = setting["step_delta"] if job.series == "printed" else fact.delta
-        [row] = composition.compose(plan, delta, [method])
-        curve.append(
-            (f"{fact.system} (delta {fact.delta:g})", float(row.epsilon))
-        )
+        [row] = composition_lib.compose(plan, delta, [method])
+        curve.append((fact.category, float(row.epsilon)))
     return Measured(curve=tuple(curve))
 
 
 # Theorem 6 -----------------------------------------------------------------
-
-_SENSITIVITY = facts.select("functional_net", metric="sensitivity")
 
 
 def _distance(weights, x, y):
@@ -127,9 +109,10 @@ def _reached(sizes, seed, steps):
     return best
 
 
-def _sensitivity(job, context):
+def sensitivity(job, context):
+    """The printed bound, or the distance that a search reaches."""
     curve = []
-    for fact in _SENSITIVITY:
+    for fact in facts.select("functional_net", metric="sensitivity"):
         sizes = fact.setting["sizes"]
         if job.series == "printed":
             value = claims.network_expansion_sensitivity(
@@ -140,250 +123,58 @@ def _sensitivity(job, context):
                 _reached(sizes, seed, context["steps"])
                 for seed in range(context["climbs"])
             )
-        curve.append((", ".join(map(str, sizes)), value))
+        curve.append((fact.category, value))
     return Measured(curve=tuple(curve))
 
 
 # Training ------------------------------------------------------------------
 
 
-def _below():
-    """Every record centred and of one norm: public maps of one record."""
-    return [
-        keras.layers.LayerNormalization(center=False, scale=False),
-        NormalizationLayer(),
-        keras.layers.Rescaling(_NORM),
-    ]
-
-
-def _layers(context, activation):
+def _layers(context, is_published=False):
     hidden = [
-        keras.layers.Dense(context["units"], activation=activation)
+        keras.layers.Dense(
+            context["units"], functional_net.activation(is_published)
+        )
         for _ in range(context["layers"] - 1)
     ]
-    # One class of ten: what the output layer would learn first.
-    rare = keras.initializers.Constant(-math.log(9))
-    return [*hidden, keras.layers.Dense(10, bias_initializer=rare)]
+    return functional_net.layers(hidden, _CLASSES)
 
 
-def _flat(name):
-    return tuple((x.reshape(len(x), -1), y) for x, y in sources.images(name))
+def _network(inputs, context, *below):
+    """The same layers for plain training and for DP-SGD."""
+    return keras.Sequential([keras.Input(inputs), *below, *_layers(context)])
 
 
 def _functional(job, context):
-    train, test = context.data
-    published = job.series == "published"
-    paper = {"curvature": "diagonal", "step_size": 1.0, "momentum": 0.0}
-    model = FunctionalNet(
+    train, _ = context.data
+    is_published = job.series == "published"
+    model = functional_net.network(
         train[0].shape[1:],
-        _layers(context, "sigmoid" if published else "tanh"),
+        _layers(context, is_published),
+        is_published,
+        functional_net.centred(),
         rounds=context["rounds"],
-        below=_below(),
-        **(paper if published else {}),
     )
-    if published:
-        private = PrivateModel(
-            job.epsilon, data=train, guarantee=Published(lot="data")
-        )
-    else:
-        private = PrivateModel(PrivacyBudget(job.epsilon, _DELTA), data=train)
-    model.compile("sgd")
-    model.fit(
-        *train,
-        batch_size=len(train[0]),
-        steps_per_epoch=1,
-        callbacks=[private],
-        verbose=0,
-    )
-    return training.accuracy(model, *test), private.ledger
+    training = points.training(job, context)
+    return functional_net.fit(training, model, train, is_published)
 
 
-def _plain(job, context):
-    """The same network, plain Adam on the exact loss."""
-    (x, y), test = context.data
-    model = keras.Sequential(
-        [keras.Input(x.shape[1:]), *_below(), *_layers(context, "tanh")]
-    )
-    model.compile(
-        keras.optimizers.Adam(1e-3),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    )
-    model.fit(x, y, batch_size=100, epochs=context["epochs"], verbose=0)
-    return training.accuracy(model, *test)
-
-
-def _dp_sgd(job, context):
-    """It has the same public maps."""
-    (x, y), (x_test, y_test) = context.data
-    mapped = keras.Sequential([keras.Input(x.shape[1:]), *_below()])
-    x, x_test = (
-        mapped.predict(v, batch_size=5000, verbose=0) for v in (x, x_test)
-    )
-
-    def build():
-        return keras.Sequential(
-            [keras.Input(x.shape[1:]), *_layers(context, "tanh")]
-        )
-
-    rival, rate = training.dp_sgd_of_best_rate(
-        build,
-        (x, y),
-        epsilon=job.epsilon,
-        delta=_DELTA,
-        rates=context["dp_sgd_rates"],
-        l2_norm_clip=0.1,
-        batch_size=2048,
-        steps=200,
-    )
-    score = rival.evaluate(x_test, y_test)["accuracy"]
-    return score, rival.ledger, {"learning_rate": rate}
-
-
-def _training(job, context):
-    ledger, notes = None, {}
+def training(job, context):
+    """Ten rounds, DP-SGD on the same public maps, or plain Adam."""
+    train, test = context.data
+    inputs = train[0].shape[1:]
     if job.series == "twin":
-        score = _plain(job, context)
-    elif job.series == "dp_sgd":
-        score, ledger, notes = _dp_sgd(job, context)
-    else:
-        score, ledger = _functional(job, context)
-    return Measured(curve=((job.epsilon, score),), ledger=ledger, notes=notes)
-
-
-EXPERIMENTS = (
-    Experiment(
-        name="functional_net:composition",
-        title="the worked example of the composition survey",
-        shows=(
-            "What 10,000 steps of noise 4 on samples of 1 % cost by basic "
-            "and advanced composition, sampling and the moments accountant."
-        ),
-        dataset="none",
-        x=Axis(name="category", label=""),
-        y=Axis(name="epsilon", label="epsilon", is_log=True),
-        series=(
-            Series(
-                name="printed",
-                label="the survey's formula, evaluated",
-                kind="formula",
-                beside=tuple(_ROWS),
-                is_random=False,
-            ),
-            Series(
-                name="theorem",
-                label="the theorem in full, same delta",
-                kind="calculated",
-                beside=tuple(_ROWS),
-                is_random=False,
-            ),
-            Series(
-                name="pld",
-                label="privacy loss distribution, same delta",
-                kind="calculated",
-                beside=tuple(_ROWS),
-                is_random=False,
-            ),
-        ),
-        facts=_COMPOSITION,
-        measure=_composition,
-        small={"seeds": 1},
-        full={"seeds": 1},
-        minutes=0.1,
-        deviations=(
-            "the printed formulas drop terms and are no bounds; the paper "
-            "gives no derivation, the formulas are our reading. The row "
-            "accountant has one formula, a bound."
-        ),
-    ),
-    Experiment(
-        name="functional_net:sensitivity",
-        title="Theorem 6 against the distance that two records reach",
-        shows="A bound S on the L1 distance of the coefficients.",
-        dataset="none",
-        aliases=("functional_net:theorem-6",),
-        x=Axis(name="category", label=""),
-        y=Axis(name="sensitivity", label="L1 distance"),
-        series=(
-            Series(
-                name="printed",
-                label="Theorem 6, evaluated",
-                kind="formula",
-                beside=("Theorem 6",),
-                is_random=False,
-            ),
-            Series(
-                name="reached",
-                label="reached by a search",
-                kind="calculated",
-                beside=("Theorem 6",),
-                is_random=False,
-            ),
-        ),
-        facts=_SENSITIVITY,
-        measure=_sensitivity,
-        small={"seeds": 1, "steps": 2000, "climbs": 2},
-        full={"seeds": 1, "steps": 10_000, "climbs": 20},
-        minutes=0.1,
-        deviations=(
-            "a distance above S refutes the theorem; the search gives a "
-            "lower bound on the true sensitivity."
-        ),
-    ),
-    Experiment(
-        name="functional_net:training",
-        title="accuracy of ten rounds against epsilon",
-        shows="(The paper proposes the method; it is a preliminary analysis.)",
-        dataset="digits",
-        x=EPSILON,
-        y=ACCURACY,
-        series=(
-            Series(
-                name="published",
-                label="FunctionalNet, as published, pure",
-                kind="claimed",
-            ),
-            Series(
-                name="proven", label="FunctionalNet, proven form", kind="proven"
-            ),
-            Series(
-                name="dp_sgd",
-                label="DP-SGD, the same network",
-                kind="proven",
-                needs_dp_sgd=True,
-            ),
-            Series(
-                name="twin",
-                label="the same network, Adam",
-                kind="no privacy",
-            ),
-        ),
-        why_no_facts="no measured accuracy is among the collected numbers.",
-        measure=_training,
-        load=_flat,
-        small={
-            "data": "digits",
-            "epsilons": (0.5, 2.0, 8.0),
-            "seeds": 1,
-            "layers": 2,
-            "rounds": 10,
-            "units": 32,
-            "epochs": 20,
-            "dp_sgd_rates": _RATES,
-        },
-        full={
-            "data": "mnist",
-            "epsilons": (0.5, 1.0, 2.0, 4.0, 8.0),
-            "seeds": 3,
-            "layers": 2,
-            "rounds": 10,
-            "units": 64,
-            "epochs": 20,
-            "dp_sgd_rates": _RATES,
-        },
-        minutes=0.3,
-        deviations=(
-            "data and network are ours; two layers, records centred and of "
-            "norm 8, ten rounds."
-        ),
-    ),
-)
+        model = _network(inputs, context, *functional_net.centred())
+        made = points.training(job, context, lot=100).fit(
+            model, train, loss=exact
+        )
+        return points.scored(job, made, test)
+    if job.series != "dp_sgd":
+        return points.scored(job, _functional(job, context), test)
+    mapped = keras.Sequential([keras.Input(inputs), *functional_net.centred()])
+    train, test = (
+        (mapped.predict(x, batch_size=5000, verbose=0), y)
+        for x, y in (train, test)
+    )
+    build = lambda: _network(inputs, context)  # noqa: E731
+    return points.dp_sgd(job, context, build, train, test, _DELTA)

@@ -1,13 +1,13 @@
 """Table, CSV and JSON of an experiment: ours, the paper's, the difference."""
 
-import csv
 import dataclasses
-import json
+import itertools
 import math
-import os
 import statistics
 
 from keras_fm.lab import provenance
+from keras_fm.lab.engine import files
+from keras_fm.lab.engine.means import mean, most
 from keras_fm.lab.reproduce import facts as facts_lib
 
 _WORDS = {
@@ -34,37 +34,17 @@ def points(outcome):
                 or index == len(row["curve"]) - 1
             )
             found.setdefault(key, []).append((y, row, is_last))
-    made = []
-    for (series, epsilon, _, x), group in found.items():
-        values = [y for y, _, _ in group]
-        rows = [row for _, row, _ in group]
-        first = rows[0]
-        made.append(
-            {
-                "series": series,
-                "guarantee": outcome.experiment.find(series).kind,
-                "epsilon": epsilon,
-                "x": x,
-                "y": statistics.fmean(values),
-                "spread": statistics.stdev(values) if values[1:] else 0.0,
-                "runs": len(values),
-                "claimed": first["claimed"],
-                "proven": _most(row["proven"] for row in rows),
-                "delta": first["delta"],
-                "neighbours": first["neighbours"],
-                "seconds": statistics.median(row["seconds"] for row in rows),
-                "cpu_seconds": statistics.median(
-                    row["cpu_seconds"] for row in rows
-                ),
-                "is_last": group[0][2],
-            }
-        )
-    return made
-
-
-def _most(values):
-    values = [v for v in values if v is not None]
-    return max(values) if values else None
+    return [
+        {
+            "series": series,
+            "guarantee": outcome.experiment.find(series).kind,
+            "epsilon": epsilon,
+            "x": x,
+            **mean([row for _, row, _ in group], [y for y, _, _ in group]),
+            "is_last": group[0][2],
+        }
+        for (series, epsilon, _, x), group in found.items()
+    ]
 
 
 def beside(outcome):
@@ -99,7 +79,7 @@ def beside(outcome):
 def _same(experiment, point, fact):
     """Whether a number of the paper is for the same thing as a point."""
     if fact.setting is not None or experiment.x.name == "category":
-        return point["x"] == category(fact)
+        return point["x"] == fact.category
     if fact.epsilon_range is not None:
         return False
     if "mean" in fact.id.split("-"):
@@ -125,24 +105,9 @@ def _mean(experiment, made, series, fact):
         "spread": 0.0,
         "epsilon": None,
         "words": f"mean of {len(mine)}",
-        "claimed": _most(p["claimed"] for p in mine),
-        "proven": _most(p["proven"] for p in mine),
+        "claimed": most(p["claimed"] for p in mine),
+        "proven": most(p["proven"] for p in mine),
     }
-
-
-def category(fact):
-    """Under which word of a category axis a fact stands."""
-    setting = fact.setting or {}
-    if "sizes" in setting:
-        return ", ".join(map(str, setting["sizes"]))
-    if "records" in setting:
-        return (
-            f"{fact.dataset}, sigma {setting['noise_multiplier']:g}, "
-            f"{setting['epochs']} epochs"
-        )
-    if "sampling_rate" in setting:
-        return f"{fact.system} (delta {fact.delta:g})"
-    return f"{fact.system}, {fact.dataset}"
 
 
 def table(outcome):
@@ -161,25 +126,13 @@ def table(outcome):
         "seconds",
         "CPU",
     ]
-    cells = [head]
-    for point, series, fact in beside(outcome):
-        cells.append(_cells(experiment, point, series, fact))
+    rows = [_cells(experiment, *line) for line in beside(outcome)]
     # Columns in which nothing stands say nothing.
-    said = [any(c[i] not in ("", "-") for c in cells[1:]) for i in range(11)]
-    cells = [[c for c, kept in zip(row, said) if kept] for row in cells]
-    head = cells[0]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    left = ("ours", "guarantee", "paper's system")
-    right = {i for i, word in enumerate(head) if word not in left}
-    lines = []
-    for row in cells:
-        lines.append(
-            "  ".join(
-                cell.rjust(w) if i in right else cell.ljust(w)
-                for i, (cell, w) in enumerate(zip(row, widths))
-            ).rstrip()
-        )
-    lines.insert(1, "-" * max(map(len, lines)))
+    said = [any(row[i] not in ("", "-") for row in rows) for i in range(11)]
+    head, *rows = (list(itertools.compress(r, said)) for r in (head, *rows))
+    lines = files.text_table(
+        head, rows, ("ours", "guarantee", "paper's system")
+    )
     return "\n".join([*_heading(outcome), "", *lines, *_remarks(outcome)])
 
 
@@ -193,21 +146,11 @@ def _heading(outcome):
     ]
     if "data" in outcome.settings:
         lines.append(f"data: {outcome.settings['data']}")
-    deltas = {
-        r["delta"] for r in outcome.rows if r["proven"] not in (None, math.inf)
-    }
-    if deltas:
-        neighbours = {
-            r["neighbours"]
-            for r in outcome.rows
-            if r["proven"] not in (None, math.inf)
-        }
-        lines.append(
-            "proven rows: delta = "
-            + ", ".join(f"{d:g}" for d in sorted(deltas))
-            + ", "
-            + ", ".join(sorted(neighbours))
-        )
+    proven = [r for r in outcome.rows if r["proven"] not in (None, math.inf)]
+    if proven:
+        words = [f"{d:g}" for d in sorted({r["delta"] for r in proven})]
+        words += sorted({r["neighbours"] for r in proven})
+        lines.append("proven rows: delta = " + ", ".join(words))
     return lines
 
 
@@ -225,7 +168,7 @@ def _x_words(experiment, point, fact):
         if fact.epsilon_range:
             words = "{:g} to {:g}".format(*fact.epsilon_range)
         if experiment.x.name == "category":
-            words = category(fact)
+            words = fact.category
         return words
     if "words" in point:
         return point["words"]
@@ -331,14 +274,6 @@ def _or_dash(value):
     return "-" if value is None else f"{value:.4g}"
 
 
-def read(row):
-    """A row as `provenance.finite` wrote it."""
-    return {
-        k: math.inf if v == "inf" and k in ("claimed", "proven") else v
-        for k, v in row.items()
-    }
-
-
 def command(outcome):
     """The command line that gives these points."""
     experiment, settings = outcome.experiment, outcome.settings
@@ -370,6 +305,7 @@ def summary(outcome):
             statements.setdefault(name, row["statement"])
     return provenance.finite(
         {
+            "kind": "reproduce",
             "experiment": experiment.name,
             "title": experiment.title,
             "paper": facts_lib.papers()[experiment.paper],
@@ -429,12 +365,6 @@ _FIELDS = (
 
 def write(outcome, folder):
     """Writes `points.csv`, `summary.json` and `table.txt`."""
-    with open(os.path.join(folder, "points.csv"), "w", newline="") as f:
-        writer = csv.DictWriter(f, _FIELDS, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(points(outcome))
-    with open(os.path.join(folder, "summary.json"), "w") as f:
-        json.dump(summary(outcome), f, indent=1, ensure_ascii=False)
-        f.write("\n")
-    with open(os.path.join(folder, "table.txt"), "w") as f:
-        f.write(table(outcome) + "\n")
+    files.write_csv(folder, "points.csv", _FIELDS, points(outcome))
+    files.write_json(folder, "summary.json", summary(outcome))
+    files.write_text(folder, "table.txt", table(outcome))

@@ -1,39 +1,12 @@
 """One run of an experiment: resumed point by point, then written out."""
 
 import dataclasses
-import datetime
-import hashlib
-import json
-import logging
-import math
 import os
-import time
 
-import keras
-
-from keras_fm.lab import provenance
-from keras_fm.lab.reproduce import drawing, report, training
+from keras_fm.lab.engine import measuring, rival, store, workers
+from keras_fm.lab.engine.answering import answer_all
+from keras_fm.lab.reproduce import drawing, report
 from keras_fm.lab.reproduce.experiment import Context
-from keras_fm.version import __version__
-
-_TOLERANCE = 1e-6
-# What a row must hold to be taken up again.
-_ROW = {
-    "series",
-    "epsilon",
-    "seed",
-    "at",
-    "curve",
-    "claimed",
-    "proven",
-    "delta",
-    "neighbours",
-    "statement",
-    "seconds",
-    "cpu_seconds",
-    "when",
-    "notes",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,42 +88,34 @@ def run(
         experiment.full.get("data", experiment.dataset),
     )
     folder = out and _folder(out, experiment, form, chosen, substituted)
-    points = _Points(folder and os.path.join(folder, "points.jsonl"))
+    kept = store.Store(
+        folder and os.path.join(folder, "points.jsonl"), measuring.FIELDS
+    )
     load = None
     if experiment.load is not None:
         load = lambda: experiment.load(chosen["data"])  # noqa: E731
-    context = Context(chosen, load)
-    skipped, jobs = {}, []
+    measurer = _Measurer(experiment, Context(chosen, load))
+    skipped, requests = {}, {}
     for job in experiment.jobs(chosen):
-        if experiment.find(job.series).needs_dp_sgd and (
-            not training.has_dp_sgd()
-        ):
+        if experiment.find(job.series).needs_dp_sgd and not rival.available():
             skipped[job.series] = (
                 "tensorflow-privacy or the TensorFlow backend is missing"
             )
         else:
-            jobs.append((job, _key(experiment, chosen, job)))
-    missing = sum(key not in points.rows for _, key in jobs)
-    bar = None
-    if progress and missing:
-        bar = keras.utils.Progbar(missing, unit_name=experiment.name)
-    # Every job builds its own model, which TensorFlow reports as retracing;
-    # dp_accounting warns of every order that it leaves out.
-    for name in ("tensorflow", "absl"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    trained = 0
-    for job, key in jobs:
-        if key in points.rows:
-            continue
-        points.add(key, _measure(experiment, job, context))
-        trained += 1
-        if bar:
-            bar.update(trained)
+            how = experiment.how(chosen)
+            key = store.key(experiment.name, how, dataclasses.asdict(job))
+            requests[key] = job
+    rows, trained = answer_all(
+        requests,
+        kept,
+        workers.Here(lambda: measurer).answers,
+        experiment.name if progress else "",
+    )
     outcome = Outcome(
         experiment=experiment,
         settings=chosen,
         form=form,
-        rows=[points.rows[key] for _, key in jobs],
+        rows=rows,
         facts=() if substituted else experiment.facts,
         skipped=skipped,
         trained=trained,
@@ -174,105 +139,19 @@ def _folder(out, experiment, form, chosen, substituted):
     return folder
 
 
-def _key(experiment, chosen, job):
-    """A hash of all that a job's result is a function of, noise aside."""
-    text = json.dumps(
-        [
-            experiment.name,
-            experiment.how(chosen),
-            dataclasses.asdict(job),
-            __version__,
-            keras.backend.backend(),
-        ],
-        sort_keys=True,
-    )
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
+class _Measurer:
+    """Answers a job by the experiment's own function."""
 
+    def __init__(self, experiment, context):
+        self._experiment, self._context = experiment, context
 
-def _measure(experiment, job, context):
-    """One job as a row, checked against what its series says."""
-    series = experiment.find(job.series)
-    keras.utils.set_random_seed(job.seed)
-    begin, cpu = time.perf_counter(), time.process_time()
-    made = experiment.measure(job, context)
-    seconds = time.perf_counter() - begin
-    cpu_seconds = time.process_time() - cpu
-    claimed = proven = delta = None
-    neighbours = statement = ""
-    if made.ledger is not None:
-        ledger = made.ledger
-        claimed, proven = ledger.claimed_epsilon(), ledger.epsilon()
-        delta, neighbours = ledger.budget.delta, str(ledger.neighbours)
-        statement = ledger.statement()
-    _check(experiment, series, job, claimed, proven)
-    now = datetime.datetime.now(datetime.timezone.utc)
-    return {
-        **dataclasses.asdict(job),
-        "curve": [[_plain(v) for v in point] for point in made.curve],
-        "claimed": claimed,
-        "proven": proven,
-        "delta": delta,
-        "neighbours": neighbours,
-        "statement": statement,
-        "seconds": seconds,
-        "cpu_seconds": cpu_seconds,
-        "when": now.isoformat(timespec="seconds"),
-        "notes": made.notes,
-    }
-
-
-def _check(experiment, series, job, claimed, proven):
-    """What is drawn as proven is proven, and only that."""
-    if series.kind == "proven":
-        right = proven is not None and proven <= job.epsilon * (1 + _TOLERANCE)
-    elif series.kind == "claimed":
-        right = proven == math.inf and claimed <= job.epsilon * (1 + _TOLERANCE)
-    else:
-        right = proven is None
-    if not right:
-        raise RuntimeError(
-            f"{experiment.name}: the series {series.name!r} is {series.kind} "
-            f"at {job.epsilon}, but its ledger says claimed {claimed}, "
-            f"proven {proven}."
-        )
-
-
-def _plain(value):
-    if value is None or isinstance(value, str):
-        return value
-    return float(value)
-
-
-class _Points:
-    """Rows by key, each on disk as soon as it is measured."""
-
-    def __init__(self, path):
-        self._path, self.rows = path, {}
-        if path and os.path.exists(path):
-            with open(path) as f:
-                for line in f:
-                    try:
-                        entry = json.loads(line)
-                        row = report.read(entry["row"])
-                    except (ValueError, KeyError, TypeError, AttributeError):
-                        # A line that a crash cut short is measured again.
-                        continue
-                    if _ROW <= set(row):
-                        self.rows[entry["key"]] = row
-
-    def add(self, key, row):
-        self.rows[key] = row
-        if not self._path:
-            return
-        entry = {"key": key, "row": provenance.finite(row)}
-        with open(self._path, "a+") as f:
-            f.seek(0, os.SEEK_END)
-            if f.tell() and not _ends_with_newline(self._path):
-                f.write("\n")
-            f.write(json.dumps(entry) + "\n")
-
-
-def _ends_with_newline(path):
-    with open(path, "rb") as f:
-        f.seek(-1, os.SEEK_END)
-        return f.read(1) == b"\n"
+    def answer(self, job):
+        experiment = self._experiment
+        try:
+            return measuring.measure(
+                job,
+                experiment.find(job.series),
+                lambda: experiment.measure(job, self._context),
+            )
+        except RuntimeError as e:
+            raise RuntimeError(f"{experiment.name}: {e}") from e

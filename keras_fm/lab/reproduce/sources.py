@@ -37,6 +37,28 @@ def network(name):
     return loaded
 
 
+def flat_images(name):
+    """`images`, every record one row."""
+    return tuple(
+        (x.reshape(len(x), -1).astype("float32"), y) for x, y in images(name)
+    )
+
+
+def windows(name):
+    """Training and test windows of eleven past steps (pCDBN)."""
+    return network(name).windows(history=11).split(0.8)
+
+
+def recent_windows(name):
+    """Training and test windows of three past steps, friends public (dPA)."""
+    return network(name).windows(history=3, social="public").split(0.8)
+
+
+def images_and_windows(name):
+    """Images, and the weekly network beside them."""
+    return images(name), windows("health_network_weekly")
+
+
 def _load(name):
     try:
         return datasets.load(name)

@@ -105,7 +105,7 @@ def test_an_experiment_is_whole(experiment):
     """It says where it differs, and every number of the paper stands beside
     a series, or the table shows it alone."""
     assert experiment.deviations and experiment.shows and experiment.title
-    assert 0 < experiment.minutes <= 4
+    assert 0 < experiment.minutes <= 45
     assert all(f.paper == experiment.paper for f in experiment.facts)
     assert all(f.metric == experiment.y.name for f in experiment.facts)
     systems = {f.system for f in facts.select(experiment.paper)}
@@ -121,6 +121,14 @@ def test_an_experiment_is_whole(experiment):
     for alias in experiment.aliases:
         assert alias.startswith(experiment.paper + ":")
         assert experiment in reproductions.find([alias])
+
+
+def test_a_small_form_is_never_small_for_the_rival_alone():
+    """How DP-SGD trains is a rule, and no setting of a form says otherwise."""
+    for experiment in reproductions.EXPERIMENTS:
+        for form in (experiment.small, experiment.full):
+            assert not [k for k in form if k.startswith("dp_sgd")]
+            assert form.get("rival_lot") == experiment.full.get("rival_lot")
 
 
 def test_a_printed_epsilon_is_measured_too():

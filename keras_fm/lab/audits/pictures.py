@@ -1,13 +1,6 @@
-"""Public maps of one record each, before a network sees it."""
+"""Flat records as pictures."""
 
 import math
-
-import keras
-
-from keras_fm.public.normalization_layer import NormalizationLayer
-
-# Norm of the inputs of a network that clips coefficients.
-_NORM = 8.0
 
 
 def picture_shape(pixels):
@@ -25,12 +18,3 @@ def halved(x):
     down, across = 2 - height % 2, 2 - width % 2
     parts = x.reshape(-1, height // down, down, width // across, across)
     return parts.mean(axis=(2, 4)).reshape(len(x), -1)
-
-
-def centred():
-    """Layers that bring every record to mean 0 and one norm."""
-    return [
-        keras.layers.LayerNormalization(center=False, scale=False),
-        NormalizationLayer(),
-        keras.layers.Rescaling(_NORM),
-    ]
