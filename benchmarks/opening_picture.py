@@ -2,9 +2,9 @@
 
     python benchmarks/opening_picture.py
 
-Draws `docs/results/opening.png` from `docs/results/rounds_mnist.json` (made by
-`benchmarks/rounds_mnist.py`) and the printed numbers of the papers
-(`keras_fm/lab/reproduce/facts.json`). Nothing is measured here.
+Draws `docs/results/opening.png` from `docs/results/rounds_mnist.json`
+(docs/results/rounds.md says how it was measured) and the printed numbers of the
+papers (`keras_fm/lab/reproduce/facts.json`). Nothing is measured here.
 """
 
 import json

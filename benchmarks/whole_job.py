@@ -15,7 +15,7 @@ every 10 steps (at no cost of its seconds) and ends when it is as accurate on
 the held-out images as the median of the proven jobs, or when its steps are
 over, whose number sets its noise. The held-out accuracy is used without noise
 by this rule: an advantage of the rivals. Learning rates: of the linear layer
-the one that `mnist_accuracy.py` chose, of the CNN the better one of its two: 8
+the one in `mnist_accuracy.json`, of the CNN the better one of its two: 8
 (2, its choice at epsilon 0.5, was not as accurate in 200 steps).
 
 The two forms on the CNN are the same mechanism, so the vectorized one, which
