@@ -1,7 +1,131 @@
-"""Fixtures that several test modules ask for."""
+"""Which tests run where, and fixtures that several modules ask for.
 
-import keras
+Every test carries the markers of its place:
+
+* `numpy`: nothing that its module imports asks for Keras. One run is enough
+  for all backends; `--without-keras` runs these alone, and makes sure.
+* `once`: it needs Keras, and says the same on every backend.
+* `full`: it takes long, and the fast tier leaves it out. That tier is what
+  `pytest` runs if no path, marker or `--full` is given.
+"""
+
+import os
+import zlib
+from pathlib import Path
+
 import pytest
+import without_keras
+
+# Folders and modules below tests/.
+ONCE = (
+    "baselines/test_functional_regression.py",
+    "baselines/test_histogram_regression.py",
+    "datasets/test_health_network.py",
+    "datasets/test_loaders.py",
+    "datasets/test_pen_strokes.py",
+    "lab",
+    "test_beam.py",
+    "test_docs.py",
+    "test_examples.py",
+    "test_types.py",
+)
+FULL = (
+    "devices",
+    "lab/report/test_report_in_chromium.py",
+    "lab/reproduce/test_reproduction_runs.py",
+    "test_beam.py",
+    "test_examples.py",
+    "trust/test_faults.py",
+)
+# Of a test with more cases than this, the fast tier runs this many.
+FAST_CASES = 4
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("keras_fm")
+    group.addoption(
+        "--full", action="store_true", help="every tier, not the fast one"
+    )
+    group.addoption(
+        "--without-keras",
+        action="store_true",
+        help="tests that need NumPy only, where Keras cannot be imported",
+    )
+
+
+def pytest_configure(config):
+    for line in (
+        "numpy: needs no Keras; set by what a module imports",
+        "once: says the same on every backend; set by place",
+        "full: left out of the fast tier",
+    ):
+        config.addinivalue_line("markers", line)
+    options = config.option
+    if options.without_keras:
+        without_keras.refuse()
+    if hasattr(config, "workerinput"):
+        return
+    _compile_for_jax_once(config)
+    chosen = options.full or options.without_keras or options.markexpr
+    if not chosen and config.args_source is not config.ArgsSource.ARGS:
+        options.markexpr = "not full"
+
+
+def _compile_for_jax_once(config):
+    """Compiling takes most of the time on JAX: it is done without much
+    optimisation, and kept for the other tests, workers and runs."""
+    flags = "--xla_backend_optimization_level=0"
+    os.environ.setdefault("XLA_FLAGS", flags)
+    cache = getattr(config, "cache", None)
+    if cache is not None:
+        for name, value in (
+            ("JAX_COMPILATION_CACHE_DIR", str(cache.mkdir("jax"))),
+            ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0"),
+            ("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1"),
+        ):
+            os.environ.setdefault(name, value)
+
+
+def pytest_ignore_collect(collection_path, config):
+    if config.option.without_keras and collection_path.suffix == ".py":
+        return not _numpy_only(collection_path) or None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    cases = {}
+    for item in items:
+        if _numpy_only(item.path):
+            item.add_marker("numpy")
+        elif _is_in(item.path, ONCE):
+            item.add_marker("once")
+        if _is_in(item.path, FULL):
+            item.add_marker("full")
+        elif item.get_closest_marker("numpy") is None:
+            cases.setdefault((item.path, item.originalname), []).append(item)
+    for (_, name), found in cases.items():
+        for item in _beyond_the_fast(found, name):
+            item.add_marker("full")
+
+
+def _beyond_the_fast(cases, name):
+    """All but evenly spread ones, which differ from test to test: together
+    the tests of a module see every model that they are parametrised by."""
+    spread = len(cases) / FAST_CASES
+    if spread <= 1:
+        return []
+    start = zlib.crc32(name.encode()) % len(cases)
+    kept = {int(start + i * spread) % len(cases) for i in range(FAST_CASES)}
+    return [case for i, case in enumerate(cases) if i not in kept]
+
+
+def _numpy_only(path):
+    return not _is_in(path, ONCE) and not without_keras.needs_keras(Path(path))
+
+
+def _is_in(path, places):
+    place = Path(path).relative_to(without_keras.TESTS).as_posix()
+    return any(place == p or place.startswith(f"{p}/") for p in places)
 
 
 @pytest.fixture
@@ -10,6 +134,8 @@ def untraced(request):
 
     A test whose name holds the module's `TRACED` is compiled all the same.
     """
+    import keras
+
     traced = getattr(request.module, "TRACED", None)
     if keras.backend.backend() != "tensorflow" or (
         traced and traced in request.node.name

@@ -8,6 +8,7 @@ import pytest
 
 from keras_fm.losses import PerturbedReconstruction
 from keras_fm.papers.dpa.perturbed_reconstruction import FORMS
+from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
 
 RNG = np.random.default_rng(0)
 V = RNG.uniform(size=(6, 5)).astype("float32")
@@ -180,3 +181,23 @@ def test_a_compiled_model_is_saved_with_it(tmp_path):
         model.evaluate(x, V, verbose=0),
         rtol=1e-6,
     )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_querys_value_is_the_summed_loss(form):
+    """Of its statistics, but for what weights of zero have."""
+    query = ReconstructionQuery(
+        num_features=4, num_visible=5, visible_bound=4.0, form=form
+    )
+    h = RNG.uniform(-0.5, 0.5, size=(6, 4))
+    # The squared error of the loss is not centred.
+    v = V.astype("float64") - query.centre * (form != FORMS[0])
+    centred = v - query.centre if form == FORMS[0] else v
+    a, s = h.T @ h, h.T @ centred
+    weights = RNG.normal(size=(4, 5))
+    made, zero = (
+        float(value(v.astype("float32"), z, form, reduction="sum"))
+        for z in ((h @ weights).astype("float32"), 0 * V)
+    )
+    wanted = query.value(weights, (a, s))
+    assert made - zero == pytest.approx(wanted, rel=1e-4)

@@ -348,31 +348,6 @@ def test_value_is_the_summed_loss_up_to_its_constant(form, centre):
         assert value == pytest.approx(loss - constant, rel=1e-11)
 
 
-def test_value_is_the_summed_keras_loss():
-    keras = pytest.importorskip("keras")
-    from keras_fm.losses import PerturbedReconstruction
-
-    for form in FORMS:
-        # The squared error of the loss is not centred.
-        objective = make(
-            4, 3, form=form, centre=0.5 if form == FORMS[0] else 0.0
-        )
-        h, v = some_records(objective)
-        a, s = objective.accumulate(objective.zero(), h, v)
-        loss = PerturbedReconstruction(form, reduction="sum")
-        weights = np.random.default_rng(2).normal(size=(4, 3))
-
-        def total(z, loss=loss, v=v):
-            summed = loss(v.astype("float32"), z.astype("float32"))
-            return float(keras.ops.convert_to_numpy(summed))
-
-        value = objective.value(weights, (mirrored(a), s))
-        # float32 sums of about 70 terms.
-        assert total(h @ weights) - total(0 * v) == pytest.approx(
-            value, rel=1e-4
-        )
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_batches_add_up_to_one_pass_in_float64(dtype):
     objective = make(4, 3)
