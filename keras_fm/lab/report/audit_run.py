@@ -1,18 +1,17 @@
 """What `keras-fm audit` wrote: how much privacy a training cannot have."""
 
 import dataclasses
+import operator
 
 from keras_fm.auditing.report import NO_POWER, VIOLATED, AuditReport
 from keras_fm.lab.report import checked, figures, parts
 from keras_fm.lab.report.content import (
     Cell,
-    Column,
     Detail,
     Entry,
     Figure,
     Run,
     Standing,
-    Table,
 )
 
 _CAVEATS = (
@@ -25,10 +24,6 @@ _CAVEATS = (
 )
 _CLAIM = {"claimed": Standing.CLAIMED, "proven": Standing.PROVEN}
 _VERDICTS = {VIOLATED: Standing.VIOLATED, NO_POWER: Standing.NO_POWER}
-_NUMBERS = {
-    "": ("ceiling", "canaries", "records"),
-    "claim": ("epsilon", "delta"),
-}
 
 
 def read(folder):
@@ -68,7 +63,7 @@ def read(folder):
         ),
         caveats=(*_CAVEATS, *map(_text, report.remarks())),
         figures=(_figure(report),),
-        tables=(_table(report),),
+        tables=parts.some(_table(report)),
         details=(
             Detail(
                 title="The statement that was audited",
@@ -100,15 +95,10 @@ def _text(value):
 def _report(folder, summary):
     """The `AuditReport`, with every number that is used checked."""
     fields = summary.fields("report")
-    for where, names in _NUMBERS.items():
-        part = fields.fields(where) if where else fields
-        for name in names:
-            if not checked.finite(part.number(name, 0)):
-                raise ValueError(f"{name!r} of audit.json is missing.")
+    fields.finite_numbers("ceiling", "canaries", "records")
+    fields.fields("claim").finite_numbers("epsilon", "delta")
     for run in fields.list_of_fields("runs"):
-        for name in ("seconds", "control_seconds", "seed"):
-            if not checked.finite(run.number(name, 0)):
-                raise ValueError(f"`{name}` of {run.where} is missing.")
+        run.finite_numbers("seconds", "control_seconds", "seed")
     text = checked.read_text(folder, "audit.json")
     try:
         report = AuditReport.from_json(text)
@@ -124,30 +114,31 @@ def _report(folder, summary):
 
 
 def _table(report):
-    return Table(
-        caption="All runs, each at 95 % by itself",
-        columns=(
-            Column(title="seed"),
-            Column(title="lower bound", hint="of the audited training"),
-            Column(title="right of guessed", is_number=False),
-            Column(title="control", hint="the same without privacy"),
-            Column(title="right of guessed, control", is_number=False),
-            Column(title="seconds"),
-            Column(title="seconds, control"),
+    def bound(of):
+        return lambda run: parts.number(of(run).epsilon, ".3f")
+
+    def guesses(of):
+        return lambda run: parts.words(_guesses(of(run)))
+
+    def seconds(of):
+        return lambda run: parts.number(float(of(run)), ".1f")
+
+    audited = operator.attrgetter("bound")
+    control = operator.attrgetter("control")
+    columns = (
+        parts.column(
+            "seed", lambda run: Cell(text=str(run.seed), key=float(run.seed))
         ),
-        rows=tuple(
-            (
-                Cell(text=str(run.seed), key=float(run.seed)),
-                parts.number(run.bound.epsilon, ".3f"),
-                parts.words(_guesses(run.bound)),
-                parts.number(run.control.epsilon, ".3f"),
-                parts.words(_guesses(run.control)),
-                parts.number(float(run.seconds), ".1f"),
-                parts.number(float(run.control_seconds), ".1f"),
-            )
-            for run in report.runs
+        parts.column("lower bound", bound(audited), "of the audited training"),
+        parts.text_column("right of guessed", guesses(audited)),
+        parts.column("control", bound(control), "the same without privacy"),
+        parts.text_column("right of guessed, control", guesses(control)),
+        parts.column("seconds", seconds(operator.attrgetter("seconds"))),
+        parts.column(
+            "seconds, control", seconds(operator.attrgetter("control_seconds"))
         ),
     )
+    return parts.table("All runs, each at 95 % by itself", columns, report.runs)
 
 
 def _guesses(bound):

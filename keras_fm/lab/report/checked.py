@@ -11,6 +11,7 @@ import math
 import os
 import re
 import struct
+import types
 
 _LARGEST_FILE = 32 * 2**20
 _MOST_ROWS = 20_000
@@ -73,6 +74,18 @@ class Fields:
         if least is not None and value < least:
             raise self._wrong(name, f"at least {least:g}")
         return value
+
+    def numbers(self, **least):
+        """Several numbers by name, each at least what is given (`None`: any),
+        as attributes."""
+        found = {name: self.number(name, low) for name, low in least.items()}
+        return types.SimpleNamespace(**found)
+
+    def finite_numbers(self, *names):
+        """Several numbers, at least 0, none of which may be missing."""
+        for name in names:
+            if not finite(self.number(name, 0)):
+                raise ValueError(f"`{name}` of {self.where} is missing.")
 
     def fields(self, name):
         """A table inside this one; empty if it is missing."""

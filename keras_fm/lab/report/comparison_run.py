@@ -1,20 +1,11 @@
 """What `keras-fm compare` wrote: every method beside every other."""
 
-import math
 import os
 import shlex
 
-from keras_fm.lab.report import checked, figures, parts
-from keras_fm.lab.report.content import (
-    NO_PROOF,
-    Cell,
-    Column,
-    Detail,
-    Run,
-    Standing,
-    Table,
-    standing_of,
-)
+from keras_fm.lab.report import checked, figures, parts, trainings
+from keras_fm.lab.report.content import NO_PROOF, Cell, Detail, Run, Standing
+from keras_fm.lab.report.trainings import Training
 
 _CAVEATS = (
     "A claimed epsilon is what a paper asserts. No valid proof covers it, so "
@@ -35,125 +26,77 @@ _TUNED = (
 )
 _RIVALS = ("dp_sgd", "dp_adam", "jax_privacy")
 _ONE_SEED = "There is only one run of every method: no spread is known."
-_HINTS = (
-    ("accuracy, %", "test part, mean ± standard deviation over seeds"),
-    ("ε proven", "composed from the ledger of what was really read"),
-    ("ε claimed", "asserted by the method's paper, where nothing is proven"),
-    ("δ, relation", "what the epsilon of the row refers to"),
-    ("seconds", "median time of one training"),
-    ("CPU seconds", "the same, all cores added up"),
-    ("memory, MiB", "largest peak above the start of the training"),
-)
-_HINT = dict(_HINTS)
+_HINTS = {
+    "accuracy, %": "test part, mean ± standard deviation over seeds",
+    "ε proven": "composed from the ledger of what was really read",
+    "ε claimed": "asserted by the method's paper, where nothing is proven",
+    "δ, relation": "what the epsilon of the row refers to",
+    "seconds": "median time of one training",
+    "CPU seconds": "the same, all cores added up",
+    "memory, MiB": "largest peak above the start of the training",
+}
 
 
-class _Row:
-    """One method at one budget."""
+class _Row(Training):
+    """One method at one budget, or one run of it."""
 
-    def __init__(self, fields, runs):
-        self.method = fields.text("method") or "unnamed"
-        self.label = fields.text("label") or self.method.replace("_", " ")
-        self.epsilon = fields.number("epsilon", 0)
-        self.accuracy = fields.number("accuracy")
-        self.spread = fields.number("spread", 0)
-        self.claimed = fields.number("claimed", 0)
-        self.proven = fields.number("proven", 0)
-        self.delta = fields.number("delta", 0)
-        self.neighbours = fields.text("neighbours")
-        self.seconds = fields.number("seconds")
-        self.cpu_seconds = fields.number("cpu_seconds")
-        self.peak_mib = fields.number("peak_mib")
-        self.seeds = fields.number("seeds", 0)
+    settings = ()
+
+    def __init__(self, fields):
+        method = fields.text("method") or "unnamed"
+        label = fields.text("label") or method.replace("_", " ")
+        super().__init__(fields, method, label, "accuracy", "seeds", 100.0)
+        self.seed = fields.number("seed")
+        self.of_runs = ()
+
+    def with_details(self, fields, runs):
+        """What a row of the summary has, and a run of the CSV has not."""
         self.settings = fields.fields("settings").words()
-        self.standing = standing_of(self.proven, self.claimed)
-        self.runs = [
-            r
-            for r in runs
-            if r.text("method") == self.method
-            and r.number("epsilon") == self.epsilon
+        self.of_runs = [
+            r for r in runs if (r.name, r.epsilon) == (self.name, self.epsilon)
         ]
+        return self
 
-    @property
-    def is_repeated(self):
-        return checked.finite(self.seeds) and self.seeds > 1
+    def accuracy(self):
+        return self.result(".1f", ".1f") if checked.finite(self.y) else ""
 
-    def accuracy_text(self):
-        if not checked.finite(self.accuracy):
-            return ""
-        text = f"{100 * self.accuracy:.1f}"
-        if self.is_repeated and checked.finite(self.spread):
-            text += f" ± {100 * self.spread:.1f}"
-        return text
-
-    def cells(self, has_runs):
-        private = self.standing is not Standing.NO_PRIVACY
-        relation = ""
-        if private and self.neighbours:
-            relation = self.neighbours
-            if self.delta is not None:
-                relation = f"{self.delta:g}, {relation}"
-        claimed = self.standing is Standing.CLAIMED
-        return (
-            Cell(text=self.label),
-            Cell(text=self.standing.value, standing=self.standing),
-            parts.number(self.epsilon),
-            Cell(
-                text=self.accuracy_text() or parts.NOTHING,
-                key=self.accuracy,
-                is_quiet=not self.accuracy_text(),
-            ),
-            parts.number(self.proven)
-            if self.standing is Standing.PROVEN
-            else Cell(text=NO_PROOF, key=math.inf, is_quiet=True),
-            parts.number(self.claimed if claimed else None),
-            Cell(text=relation or parts.NOTHING, is_quiet=not relation),
-            parts.number(self.seconds, ".3g"),
-            parts.number(self.cpu_seconds, ".3g"),
-            parts.number(self.peak_mib, ".0f"),
-            parts.number(self.seeds if has_runs else None),
-        )
+    def accuracy_cell(self):
+        text = self.accuracy()
+        key = self.y
+        return Cell(text=text or parts.NOTHING, key=key, is_quiet=not text)
 
     def detail(self, about, statement):
-        title = self.label
+        title, accuracy = self.label, self.accuracy()
         if self.epsilon is not None:
             title += f", ε = {self.epsilon:g}"
-        accuracies = [
-            f"{100 * r.number('accuracy'):.1f}"
-            for r in self.runs
-            if checked.finite(r.number("accuracy"))
-        ]
-        facts = [
-            ("accuracy", self.accuracy_text() and self.accuracy_text() + " %"),
-            ("accuracy of each run, %", ", ".join(accuracies)),
-            ("epsilon, proven", self._proven_text()),
-        ]
+        proven, claimed = NO_PROOF, ""
+        if self.standing is Standing.PROVEN:
+            delta = parts.plain(self.delta)
+            proven = f"{self.proven:.4g} at delta {delta}"
         if self.standing is Standing.CLAIMED:
-            facts.append(
-                (
-                    "epsilon, claimed",
-                    f"{self.claimed:.4g} (by the paper; not a guarantee)",
-                )
-            )
-        facts += [
-            ("seconds", parts.plain(self.seconds, ".3g")),
-            ("CPU seconds", parts.plain(self.cpu_seconds, ".3g")),
-            ("memory", parts.plain(self.peak_mib, ".0f", " MiB")),
-            *self.settings,
-        ]
-        summary = self.accuracy_text()
+            claimed = f"{self.claimed:.4g} (by the paper; not a guarantee)"
+        accuracies = ", ".join(
+            filter(None, (r.accuracy() for r in self.of_runs))
+        )
         return Detail(
             title=title,
             standing=self.standing,
-            summary=summary and summary + " %",
+            summary=accuracy and accuracy + " %",
             about=about,
-            facts=parts.known(facts),
+            facts=parts.known(
+                [
+                    ("accuracy", accuracy and accuracy + " %"),
+                    ("accuracy of each run, %", accuracies),
+                    ("epsilon, proven", proven),
+                    ("epsilon, claimed", claimed),
+                    ("seconds", parts.plain(self.seconds, ".3g")),
+                    ("CPU seconds", parts.plain(self.cpu_seconds, ".3g")),
+                    ("memory", parts.plain(self.peak_mib, ".0f", " MiB")),
+                    *self.settings,
+                ]
+            ),
             statement=statement,
         )
-
-    def _proven_text(self):
-        if self.standing is not Standing.PROVEN:
-            return NO_PROOF
-        return f"{self.proven:.4g} at delta {parts.plain(self.delta)}"
 
 
 def read(folder):
@@ -165,10 +108,15 @@ def read(folder):
     summary = checked.read_json(folder, "summary.json")
     spec = summary.fields("spec")
     runs = checked.read_csv(folder, "runs.csv")
-    rows = [_Row(f, runs) for f in summary.list_of_fields("rows")]
+    listed = summary.list_of_fields("rows")
+    runs = [_Row(run) for run in runs]
+    rows = [_Row(row).with_details(row, runs) for row in listed]
     dataset = os.path.basename(spec.text("dataset")) or "unnamed data"
     when = parts.when(summary)
     command = summary.text("command")
+    labels = {row.name: row.label for row in rows}
+    for run in runs:
+        run.label = labels.get(run.name, run.name)
     return Run(
         kind="compare",
         title=f"{dataset}: every way of training, side by side",
@@ -188,18 +136,18 @@ def read(folder):
         ),
         caveats=_caveats(rows),
         figures=parts.some(_figure(folder, rows)),
-        tables=(_table(rows),),
+        tables=parts.some(_table(rows)),
         details=_details(rows, summary),
         command=command or _command(spec),
         is_recorded=bool(command),
         setting=_setting(summary, spec, when),
         settings=spec.words(),
-        tables_after=parts.some(_runs(runs, rows)),
+        tables_after=parts.some(_runs(runs)),
     )
 
 
 def _count(rows):
-    methods = len({row.method for row in rows})
+    methods = len({row.name for row in rows})
     return f"{methods} way" + ("s" if methods != 1 else "")
 
 
@@ -212,46 +160,50 @@ def _share(spec):
 
 def _caveats(rows):
     found = list(_CAVEATS)
-    if any(r.settings or r.method.startswith(_RIVALS) for r in rows):
+    if any(r.settings or r.name.startswith(_RIVALS) for r in rows):
         found.insert(1, _TUNED)
     if rows and not any(row.is_repeated for row in rows):
         found.append(_ONE_SEED)
     return tuple(found)
 
 
-def _column(title, **kwargs):
-    return Column(title=title, hint=_HINT.get(title, ""), **kwargs)
+_ACCURACY = parts.column(
+    "accuracy, %", _Row.accuracy_cell, _HINTS["accuracy, %"]
+)
 
 
 def _table(rows):
+    columns = [
+        *trainings.first_columns("method"),
+        _ACCURACY,
+        *trainings.privacy_columns(_HINTS),
+        *trainings.cost_columns(_HINTS),
+    ]
     # The facts say it where it is the same everywhere.
-    has_runs = len({row.seeds for row in rows}) > 1
-    table = Table(
-        caption="Every method and budget",
-        columns=(
-            _column("method", is_number=False),
-            _column("standing", is_number=False),
-            _column("budget ε"),
-            _column("accuracy, %"),
-            _column("ε proven"),
-            _column("ε claimed"),
-            _column("δ, relation", is_number=False),
-            _column("seconds"),
-            _column("CPU seconds"),
-            _column("memory, MiB"),
-            _column("runs"),
-        ),
-        rows=tuple(row.cells(has_runs) for row in rows),
+    if len({row.runs for row in rows}) > 1:
+        columns.append(parts.column("runs", lambda row: parts.number(row.runs)))
+    return parts.table(
+        "Every method and budget", columns, rows, keep=("ε proven",)
     )
-    return table.without_empty_columns(keep=("ε proven",))
+
+
+def _runs(runs):
+    """All runs, one row each; unknown columns are left out."""
+    columns = (
+        *trainings.first_columns("method"),
+        parts.column("seed", lambda run: parts.number(run.seed)),
+        parts.column("accuracy, %", _Row.accuracy_cell),
+        *trainings.cost_columns(),
+    )
+    return parts.table("All runs", columns, runs)
 
 
 def _figure(folder, rows):
     groups = {}
     for row in rows:
-        y = None if row.accuracy is None else 100 * row.accuracy
+        y = None if row.y is None else 100 * row.y
         error = 100 * row.spread if checked.finite(row.spread) else 0.0
-        key = row.method, row.label, row.standing
+        key = row.name, row.label, row.standing
         groups.setdefault(key, []).append((row.epsilon, y, error))
     order = list(dict.fromkeys(method for method, _, _ in groups))
     lines = []
@@ -288,11 +240,11 @@ def _details(rows, summary):
     statements = dict(summary.fields("statements").words())
     made = []
     for row in rows:
-        name = row.method
+        name = row.name
         if row.epsilon is not None:
             name += f" {row.epsilon:g}"
         made.append(
-            row.detail(about.get(row.method, ""), statements.pop(name, ""))
+            row.detail(about.get(row.name, ""), statements.pop(name, ""))
         )
     made += [
         Detail(title=name, statement=text) for name, text in statements.items()
@@ -338,45 +290,3 @@ def _setting(summary, spec, when):
         )
     facts.append(("noise", "fresh; no seed reproduces it"))
     return parts.known([*facts, *parts.versions(summary)])
-
-
-def _runs(runs, rows):
-    """All runs, one row each; unknown columns are left out."""
-    if not runs:
-        return None
-    labels = {row.method: row.label for row in rows}
-    made = []
-    for run in runs:
-        method = run.text("method")
-        proven, claimed = run.number("proven"), run.number("claimed")
-        standing = standing_of(proven, claimed)
-        accuracy = run.number("accuracy")
-        if accuracy is not None:
-            accuracy *= 100
-        made.append(
-            (
-                Cell(text=labels.get(method, method)),
-                Cell(text=standing.value, standing=standing),
-                parts.number(run.number("epsilon")),
-                parts.number(run.number("seed")),
-                parts.number(accuracy, ".1f"),
-                parts.number(run.number("seconds"), ".3g"),
-                parts.number(run.number("cpu_seconds"), ".3g"),
-                parts.number(run.number("peak_mib"), ".0f"),
-            )
-        )
-    table = Table(
-        caption="All runs",
-        columns=(
-            Column(title="method", is_number=False),
-            Column(title="standing", is_number=False),
-            Column(title="budget ε"),
-            Column(title="seed"),
-            Column(title="accuracy, %"),
-            Column(title="seconds"),
-            Column(title="CPU seconds"),
-            Column(title="memory, MiB"),
-        ),
-        rows=tuple(made),
-    )
-    return table.without_empty_columns()

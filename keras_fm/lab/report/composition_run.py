@@ -3,7 +3,7 @@
 import re
 
 from keras_fm.lab.report import checked, figures, parts
-from keras_fm.lab.report.content import Cell, Column, Run, Standing, Table
+from keras_fm.lab.report.content import Cell, Run, Standing
 
 _CAVEATS = (
     "Every row called a proven bound is a valid upper bound of the same "
@@ -28,7 +28,7 @@ class _Row:
         self.method = fields.text("method") or "unnamed"
         self.epsilon = fields.number("epsilon", 0)
         self.delta = fields.number("delta", 0)
-        self.note = fields.text("note")
+        self.note = fields.text("note").removeprefix("n/a: ")
         if not checked.finite(self.epsilon):
             self.standing = Standing.NOT_APPLICABLE
         elif fields.text("kind") == "bound":
@@ -36,17 +36,17 @@ class _Row:
         else:
             self.standing = Standing.AS_PRINTED
 
-    def cells(self, best):
-        note = self.note.removeprefix("n/a: ")
-        if best is self:
-            note = "smallest: the one to use" + (note and "; " + note)
-        return (
-            Cell(text=self.method),
-            Cell(text=self.standing.value, standing=self.standing),
-            parts.number(self.epsilon),
-            parts.number(self.delta),
-            parts.words(note),
-        )
+
+_FIRST = (
+    parts.text_column("method", lambda row: Cell(text=row.method)),
+    parts.text_column("standing", lambda row: parts.standing(row.standing)),
+)
+_BOUND = (
+    parts.column(
+        "ε", lambda row: parts.number(row.epsilon), "at the δ beside it"
+    ),
+    parts.column("δ", lambda row: parts.number(row.delta)),
+)
 
 
 def read(folder):
@@ -79,7 +79,7 @@ def read(folder):
         ),
         caveats=_CAVEATS,
         figures=parts.some(_figure(folder, series)),
-        tables=(_table(rows),),
+        tables=parts.some(_table(rows)),
         command=command,
         is_recorded=bool(command),
         setting=parts.known(
@@ -131,17 +131,15 @@ def _table_text(folder):
 def _table(rows):
     bounds = [r for r in rows if r.standing is Standing.BOUND]
     best = min(bounds, key=lambda r: r.epsilon, default=None)
-    return Table(
-        caption="Every theorem",
-        columns=(
-            Column(title="method", is_number=False),
-            Column(title="standing", is_number=False),
-            Column(title="ε", hint="at the δ beside it"),
-            Column(title="δ"),
-            Column(title="note", is_number=False),
-        ),
-        rows=tuple(row.cells(best) for row in rows),
-    ).without_empty_columns()
+
+    def note(row):
+        if row is not best:
+            return parts.words(row.note)
+        smallest = "smallest: the one to use"
+        return parts.words(smallest + (row.note and "; " + row.note))
+
+    columns = (*_FIRST, *_BOUND, parts.text_column("note", note))
+    return parts.table("Every theorem", columns, rows)
 
 
 def _figure(folder, series):
@@ -186,27 +184,10 @@ def _figure(folder, series):
 
 
 def _all_counts(series):
-    if not series:
-        return None
-    return Table(
-        caption="All numbers of runs",
-        columns=(
-            Column(title="method", is_number=False),
-            Column(title="standing", is_number=False),
-            Column(title="runs"),
-            Column(title="ε"),
-            Column(title="δ"),
-            Column(title="note", is_number=False),
-        ),
-        rows=tuple(
-            (
-                Cell(text=row.method),
-                Cell(text=row.standing.value, standing=row.standing),
-                parts.number(row.count, ",.0f"),
-                parts.number(row.epsilon),
-                parts.number(row.delta),
-                parts.words(row.note.removeprefix("n/a: ")),
-            )
-            for row in series
-        ),
+    columns = (
+        *_FIRST,
+        parts.column("runs", lambda row: parts.number(row.count, ",.0f")),
+        *_BOUND,
+        parts.text_column("note", lambda row: parts.words(row.note)),
     )
+    return parts.table("All numbers of runs", columns, series)

@@ -4,7 +4,7 @@ import base64
 import re
 
 from keras_fm.lab.report import checked, figures
-from keras_fm.lab.report.content import Cell, Entry, Figure
+from keras_fm.lab.report.content import Cell, Column, Entry, Figure, Table
 
 NOTHING = "–"
 _TIME = re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00")
@@ -25,6 +25,33 @@ def number(value, spec=".4g"):
 def words(text):
     """A cell with text, or a dash."""
     return Cell(text=text or NOTHING, is_quiet=not text)
+
+
+def standing(value):
+    """A cell with a badge."""
+    return Cell(text=value.value, standing=value)
+
+
+def column(title, cell, hint=""):
+    """A column of numbers: its head, and what makes a row's cell."""
+    return Column(title=title, hint=hint), cell
+
+
+def text_column(title, cell, hint=""):
+    """A column of words."""
+    return Column(title=title, is_number=False, hint=hint), cell
+
+
+def table(caption, columns, rows, keep=()):
+    """A table by columns, without those in which nothing stands, but `keep`;
+    `None` without rows."""
+    if not rows:
+        return None
+    return Table(
+        caption=caption,
+        columns=tuple(head for head, _ in columns),
+        rows=tuple(tuple(cell(row) for _, cell in columns) for row in rows),
+    ).without_empty_columns(keep)
 
 
 def known(facts):

@@ -1,23 +1,9 @@
 """What `keras-fm reproduce` wrote: a figure of a paper, ours beside it."""
 
-from keras_fm.lab.report import checked, parts
-from keras_fm.lab.report.content import (
-    NO_PROOF,
-    Cell,
-    Column,
-    Detail,
-    Run,
-    Standing,
-    Table,
-)
+from keras_fm.lab.report import checked, parts, trainings
+from keras_fm.lab.report.content import Cell, Detail, Run, Standing
+from keras_fm.lab.report.trainings import Training
 
-_KINDS = {
-    "claimed": Standing.CLAIMED,
-    "proven": Standing.PROVEN,
-    "no privacy": Standing.NO_PRIVACY,
-    "calculated": Standing.CALCULATED,
-    "formula": Standing.AS_PRINTED,
-}
 _CLAIMED = (
     "The paper's numbers stand at an epsilon that the paper claims; ours "
     "stand at the epsilon of their own column."
@@ -30,65 +16,21 @@ _TRAINED = (
 _CALCULATED = "Nothing was trained: the numbers are calculated."
 
 
-class _Point:
+class _Point(Training):
     """One measured number."""
 
-    def __init__(self, fields, series):
-        self.series = fields.text("series") or "unnamed"
-        known = series.fields(self.series)
-        self.label = known.text("label") or self.series
-        kind = fields.text("guarantee") or known.text("guarantee")
-        self.proven = fields.number("proven", 0)
-        self.claimed = fields.number("claimed", 0)
-        self.standing = _KINDS.get(kind, Standing.UNKNOWN)
-        # A file may call proven what has no valid proof; a page does not.
-        if self.standing is Standing.PROVEN and not checked.finite(self.proven):
-            self.standing = (
-                Standing.CLAIMED
-                if checked.finite(self.claimed)
-                else Standing.UNKNOWN
-            )
-        self.epsilon = fields.number("epsilon", 0)
+    def __init__(self, fields, series, scale):
+        name = fields.text("series") or "unnamed"
+        known = series.fields(name)
+        label = known.text("label") or name
+        super().__init__(fields, name, label, "y", "runs", scale)
+        self.stand(fields.text("guarantee") or known.text("guarantee"))
         self.x = _number_or_text(fields, "x")
-        self.y = fields.number("y")
-        self.spread = fields.number("spread", 0)
-        self.runs = fields.number("runs", 0)
-        self.delta = fields.number("delta", 0)
-        self.neighbours = fields.text("neighbours")
-        self.seconds = fields.number("seconds")
 
-    def cells(self, scale):
-        value = parts.number(_times(self.y, scale))
-        if value.key is not None and checked.finite(self.spread):
-            if checked.finite(self.runs) and self.runs > 1:
-                value = Cell(
-                    text=f"{value.text} ± {self.spread * scale:.2g}",
-                    key=value.key,
-                )
-        private = self.standing in (Standing.CLAIMED, Standing.PROVEN)
-        relation = self.neighbours if private else ""
-        if relation and self.delta is not None:
-            relation = f"{self.delta:g}, {relation}"
-        proven = parts.number(None)
-        if self.standing is Standing.PROVEN:
-            proven = parts.number(self.proven)
-        elif self.standing is Standing.CLAIMED:
-            proven = Cell(text=NO_PROOF, key=float("inf"))
-        claimed = self.standing is Standing.CLAIMED
-        return (
-            Cell(text=self.label),
-            Cell(text=self.standing.value, standing=self.standing),
-            parts.number(self.epsilon),
-            parts.words(self.x)
-            if isinstance(self.x, str)
-            else parts.number(None if self.x == self.epsilon else self.x),
-            value,
-            proven,
-            parts.number(self.claimed if claimed else None),
-            parts.words(relation),
-            parts.number(self.seconds, ".3g"),
-            parts.number(self.runs),
-        )
+    def place_cell(self):
+        if isinstance(self.x, str):
+            return parts.words(self.x)
+        return parts.number(None if self.x == self.epsilon else self.x)
 
 
 def read(folder):
@@ -101,12 +43,14 @@ def read(folder):
     name = summary.text("experiment") or "unnamed experiment"
     title = summary.text("title")
     series = summary.fields("series")
-    points = [_Point(f, series) for f in summary.list_of_fields("points")]
     facts = summary.list_of_fields("facts")
+    axis = _axis(summary, facts)
+    points = [
+        _Point(f, series, axis[1]) for f in summary.list_of_fields("points")
+    ]
     settings = summary.fields("settings")
     command = summary.text("command") or summary.text("reproduce")
     when = parts.when(summary)
-    axis = _axis(summary, facts)
     seconds = summary.number("seconds")
     data = dict(settings.words()).get("data", "")
     return Run(
@@ -212,63 +156,53 @@ def _caveats(summary, points):
 
 
 def _ours(points, axis):
-    if not points:
-        return None
-    label, scale = axis
-    return Table(
-        caption="Ours",
-        columns=(
-            Column(title="series", is_number=False),
-            Column(title="standing", is_number=False),
-            Column(title="budget ε"),
-            Column(
-                title="x",
-                is_number=not any(isinstance(p.x, str) for p in points),
-                hint="where the point stands on the axis",
-            ),
-            Column(title=label),
-            Column(title="ε proven"),
-            Column(title="ε claimed"),
-            Column(title="δ, relation", is_number=False),
-            Column(title="seconds"),
-            Column(title="runs"),
-        ),
-        rows=tuple(point.cells(scale) for point in points),
-    ).without_empty_columns()
+    make = parts.column
+    if any(isinstance(p.x, str) for p in points):
+        make = parts.text_column
+    columns = (
+        *trainings.first_columns("series"),
+        make("x", _Point.place_cell, "where the point stands on the axis"),
+        parts.column(axis[0], _Point.result_cell),
+        *trainings.privacy_columns(),
+        *trainings.cost_columns(),
+        parts.column("runs", lambda point: parts.number(point.runs)),
+    )
+    return parts.table("Ours", columns, points)
 
 
 def _paper(facts, axis):
-    if not facts:
-        return None
     label, scale = axis
-    return Table(
-        caption="The paper's numbers",
-        columns=(
-            Column(title="system", is_number=False),
-            Column(title="standing", is_number=False),
-            Column(title="ε", hint="as the paper claims it"),
-            Column(title="epochs"),
-            Column(title=label),
-            Column(title="of", is_number=False),
-            Column(title="data", is_number=False),
-            Column(title="where", is_number=False),
-            Column(title="note", is_number=False),
+
+    def text(title):
+        return parts.text_column(
+            title, lambda fact: parts.words(fact.text(title))
+        )
+
+    columns = (
+        parts.text_column(
+            "system", lambda fact: Cell(text=fact.text("system") or "unnamed")
         ),
-        rows=tuple(
-            (
-                Cell(text=fact.text("system") or "unnamed"),
-                Cell(text=Standing.PAPER.value, standing=Standing.PAPER),
-                parts.number(fact.number("epsilon")),
-                parts.number(fact.number("epochs")),
-                parts.number(_times(fact.number("value"), scale)),
-                parts.words(fact.text("metric")),
-                parts.words(fact.text("dataset")),
-                parts.words(fact.text("where")),
-                parts.words(fact.text("note")),
-            )
-            for fact in facts
+        parts.text_column("standing", lambda _: parts.standing(Standing.PAPER)),
+        parts.column(
+            "ε",
+            lambda fact: parts.number(fact.number("epsilon")),
+            "as the paper claims it",
         ),
-    ).without_empty_columns()
+        parts.column(
+            "epochs", lambda fact: parts.number(fact.number("epochs"))
+        ),
+        parts.column(
+            label,
+            lambda fact: parts.number(_times(fact.number("value"), scale)),
+        ),
+        parts.text_column("of", lambda fact: parts.words(fact.text("metric"))),
+        parts.text_column(
+            "data", lambda fact: parts.words(fact.text("dataset"))
+        ),
+        text("where"),
+        text("note"),
+    )
+    return parts.table("The paper's numbers", columns, facts)
 
 
 def _details(folder, summary, series):
@@ -288,7 +222,7 @@ def _details(folder, summary, series):
         made.append(
             Detail(
                 title=name,
-                standing=_KINDS.get(kind),
+                standing=trainings.standing_of_kind(kind),
                 about=known.text("label"),
                 statement=text,
             )

@@ -81,10 +81,10 @@ def summary(dataset="digits", **changes):
     } | changes
 
 
-RUNS_CSV = """method,epsilon,seed,accuracy,claimed,proven,seconds,cpu_seconds
-non_private,,0,0.96,,inf,1.0,2.0
-proven,1.0,0,0.761,1.0,0.9999,1.0,2.0
-proven,1.0,1,0.779,1.0,0.9999,1.5,3.0
+RUNS_CSV = """method,epsilon,seed,accuracy,claimed,proven,seconds,settings
+non_private,,0,0.96,,inf,1.0,{}
+proven,1.0,0,0.761,1.0,0.9999,1.0,{}
+proven,1.0,1,0.779,1.0,0.9999,1.5,{}
 """
 
 
