@@ -53,6 +53,7 @@ setuptools.setup(
     package_data={
         "keras_fm": ["py.typed"],
         "keras_fm.lab.report": ["templates/*"],
+        "keras_fm.lab.compare": ["*.json"],
         "keras_fm.lab.reproduce": ["*.json"],
     },
     python_requires=">=3.10",

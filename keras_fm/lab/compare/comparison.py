@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import settings_file
+from keras_fm.kernel import checks, settings_file
 from keras_fm.lab.compare import methods as methods_lib
 from keras_fm.lab.engine.job import Job
 from keras_fm.public import features as features_lib
@@ -64,18 +64,14 @@ class Comparison:
 
         for name in ("methods", "epsilons", "dp_sgd"):
             value = getattr(self, name)
-            if not isinstance(value, (list, tuple)):
-                raise ValueError(
-                    f"`{name}` must be a list. Received: {name}={value!r}"
-                )
-            put(name, tuple(value))
+            put(
+                name,
+                tuple(checks.instance(name, value, (list, tuple), "a list")),
+            )
         put("methods", self.methods or methods_lib.available())
         known = tuple(methods_lib.METHODS)
         if not set(self.methods) <= set(known):
-            raise ValueError(
-                f"`methods` must be some of {known}. Received: "
-                f"methods={self.methods}"
-            )
+            checks.refuse("methods", self.methods, f"some of {known}")
         features_lib.check(self.features)
         if not self.epsilons:
             raise ValueError("`epsilons` must name at least one budget.")
@@ -83,32 +79,16 @@ class Comparison:
             budget_lib.PrivacyBudget(epsilon, self.delta)
         put("epsilons", tuple(float(e) for e in self.epsilons))
         budget_lib.Neighbours.of(self.neighbours)
-        if not isinstance(self.dataset, str):
-            raise ValueError(
-                "`dataset` must be a name or the path of an .npz file. "
-                f"Received: dataset={self.dataset!r}"
-            )
+        checks.text(
+            "dataset", self.dataset, "a name or the path of an .npz file"
+        )
         if not all(isinstance(config, dict) for config in self.dp_sgd):
             raise ValueError("`dp_sgd` must be a list of tables.")
-        for name, least in (
-            ("seeds", 1),
-            ("epochs", 1),
-            ("batch_size", 1),
-            ("hidden", 0),
-            ("train_records", 0),
-        ):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise ValueError(
-                    f"`{name}` must be at least {least}. Received: "
-                    f"{name}={value}"
-                )
-        rate = self.learning_rate
-        if isinstance(rate, bool) or not 0 < float(rate) < float("inf"):
-            raise ValueError(
-                "`learning_rate` must be a positive number. Received: "
-                f"learning_rate={rate}"
-            )
+        for name in ("seeds", "epochs", "batch_size"):
+            checks.count(name, getattr(self, name))
+        for name in ("hidden", "train_records"):
+            checks.natural(name, getattr(self, name))
+        checks.positive("learning_rate", self.learning_rate)
 
     @classmethod
     def from_config(cls, config):

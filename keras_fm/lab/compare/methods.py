@@ -3,7 +3,9 @@
 import collections.abc
 import dataclasses
 import functools
+import importlib.resources
 import importlib.util
+import json
 
 import keras
 
@@ -247,187 +249,66 @@ def _dp_sgd(
     return fit
 
 
-def _rival(name, label, about, tuned="all", optimizer="sgd", **kwargs):
-    jax = kwargs.get("kind") is baselines.JaxDPSGDClassifier
-    return Method(
-        name=name,
-        label=label,
-        kind="proven",
-        about=about,
-        train=functools.partial(_dp_sgd, **kwargs),
-        needs_delta=True,
-        packages=("jax_privacy",)
-        if jax
-        else ("tensorflow_privacy", "tf_keras"),
-        backend="jax" if jax else None,
-        tuned=tuned,
-        optimizer=optimizer,
-    )
+_PACKAGES = {"packages": ("tensorflow_privacy", "tf_keras")}
+_JAX = {"packages": ("jax_privacy",), "backend": "jax"}
 
 
-_JAX = {"kind": baselines.JaxDPSGDClassifier}
+def _rival(tuned, where, optimizer="sgd", **kwargs):
+    """A rival; `kwargs` are those of `_dp_sgd`."""
+    return {
+        "train": functools.partial(_dp_sgd, **kwargs),
+        "tuned": tuned,
+        "optimizer": optimizer,
+        "needs_delta": True,
+        **where,
+    }
+
+
+def _of(train, **kwargs):
+    return {"train": functools.partial(train, **kwargs)}
+
+
 _FAST = {"form": "fast_clipping"}
-# The output layer only: the rival feature for feature.
-_HEAD = {"body": False}
-
-
-def _method(name, label, about, train, kind="proven", **kwargs):
-    return Method(
-        name=name, label=label, kind=kind, about=about, train=train, **kwargs
-    )
-
-
-_published = functools.partial(_method, kind="claimed")
-_plain = functools.partial(_method, kind="no privacy")
-
-METHODS = {
-    method.name: method
-    for method in (
-        _plain(
-            "non_private",
-            "non-private",
-            "All layers, exact softmax cross-entropy.",
-            _non_private,
-        ),
-        _plain(
-            "truncated",
-            "truncated (Taylor)",
-            "All layers, Taylor cross-entropy, no noise.",
-            _truncated,
-        ),
-        _published(
-            "published",
-            "published (ILM), claimed",
-            "`PerturbedAffine` and noisy coefficients, one noise for all "
-            "steps.",
-            _ilm,
-        ),
-        _published(
-            "adlm_published",
-            "published (AdLM), claimed",
-            "`AdaptiveLaplace` as published: its own ReLU layer, min-max "
-            "normalisation, a pre-trained twin.",
-            _adlm_published,
-            before=_pretrain_adlm,
-        ),
-        _method(
-            "proven",
-            "proven, one read",
-            "The output layer's objective is released once.",
-            _one_read,
-        ),
-        _method(
-            "rounds_proven",
-            "proven, 80 reads",
-            "80 reads of the output layer, whitened by a released moment.",
-            _many_reads,
-            needs_delta=True,
-        ),
-        _method(
-            "adlm_proven",
-            "proven, adaptive (AdLM)",
-            "`AdaptiveLaplace` around the layers of `proven`: the same budget "
-            "also pays for the relevance that scales the features.",
-            _adlm_proven,
-        ),
-        _published(
-            "dpa_published",
-            "published (dPA), claimed",
-            "One encoder, pre-trained, then fine-tuned, as published.",
-            _dpa_published,
-        ),
-        _method(
-            "dpa_proven",
-            "proven, auto-encoder (dPA)",
-            "The affine layer becomes a `PrivateEncoder`: the same budget "
-            "also pays for its moments.",
-            _dpa_proven,
-        ),
-        _published(
-            "pcdbn_published",
-            "published (pCDBN), claimed",
-            "`PrivateCDBN` as published, on images; strides of 2 for pooling, "
-            "as in its authors' code.",
-            _pcdbn_published,
-            on_images=True,
-        ),
-        _method(
-            "pcdbn_proven",
-            "proven, filters (pCDBN)",
-            "`PrivateCDBN`: every layer's filters from a release, on images.",
-            _pcdbn_proven,
-            on_images=True,
-        ),
-        _published(
-            "dpmac_published",
-            "published (DP-MAC), claimed",
-            "Shuffled batches of a fixed size, accounted as the paper does.",
-            functools.partial(_dpmac, form="published"),
-            needs_delta=True,
-        ),
-        _method(
-            "dpmac_proven",
-            "proven, DP-MAC",
-            "All layers, noisy clipped coefficients of Poisson batches.",
-            functools.partial(_dpmac, form="proven"),
-            needs_delta=True,
-        ),
-        _published(
-            "functional_published",
-            "published (FunctionalNet), claimed",
-            "All layers, sigmoid, ten rounds, sums clipped as printed.",
-            functools.partial(_functional, is_published=True),
-        ),
-        _method(
-            "functional_proven",
-            "proven, FunctionalNet",
-            "All layers, tanh, ten rounds, records clipped.",
-            functools.partial(_functional, is_published=False),
-        ),
-        _rival(
-            "dp_sgd_vectorized",
-            "DP-SGD, vectorized optimizer",
-            "tensorflow-privacy, all layers, per-record gradients.",
-            form="vectorized",
-        ),
-        _rival(
-            "dp_sgd_fast",
-            "DP-SGD, fast clipping",
-            "tensorflow-privacy, all layers, norms of gradients only.",
-            **_FAST,
-        ),
-        _rival(
-            "dp_adam",
-            "DP-Adam, fast clipping",
-            "tensorflow-privacy, all layers, Adam.",
-            "all, adam",
-            "adam",
-            **_FAST,
-        ),
-        _rival(
-            "dp_sgd_head",
-            "DP-SGD on proven's features",
-            "tensorflow-privacy, output layer only.",
-            "head",
-            **_FAST,
-            **_HEAD,
-        ),
-        _rival(
-            "jax_privacy",
-            "DP-SGD, jax-privacy",
-            "jax-privacy on the JAX backend, all layers.",
-            **_JAX,
-        ),
-        _rival(
-            "jax_privacy_head",
-            "jax-privacy on proven's features",
-            "jax-privacy on the JAX backend, output layer only.",
-            "head",
-            **_JAX,
-            **_HEAD,
-        ),
-    )
+_JAX_KIND = {"kind": baselines.JaxDPSGDClassifier}
+_DELTA = {"needs_delta": True}
+_IMAGES = {"on_images": True}
+# Names, labels and what each is are in `methods.json`.
+_HOW = {
+    "non_private": {"train": _non_private},
+    "truncated": {"train": _truncated},
+    "published": {"train": _ilm},
+    "adlm_published": {"train": _adlm_published, "before": _pretrain_adlm},
+    "proven": {"train": _one_read},
+    "rounds_proven": {"train": _many_reads, **_DELTA},
+    "adlm_proven": {"train": _adlm_proven},
+    "dpa_published": {"train": _dpa_published},
+    "dpa_proven": {"train": _dpa_proven},
+    "pcdbn_published": {"train": _pcdbn_published, **_IMAGES},
+    "pcdbn_proven": {"train": _pcdbn_proven, **_IMAGES},
+    "dpmac_published": {**_of(_dpmac, form="published"), **_DELTA},
+    "dpmac_proven": {**_of(_dpmac, form="proven"), **_DELTA},
+    "functional_published": _of(_functional, is_published=True),
+    "functional_proven": _of(_functional, is_published=False),
+    "dp_sgd_vectorized": _rival("all", _PACKAGES, form="vectorized"),
+    "dp_sgd_fast": _rival("all", _PACKAGES, **_FAST),
+    "dp_adam": _rival("all, adam", _PACKAGES, "adam", **_FAST),
+    # The output layer only: the rival feature for feature.
+    "dp_sgd_head": _rival("head", _PACKAGES, body=False, **_FAST),
+    "jax_privacy": _rival("all", _JAX, **_JAX_KIND),
+    "jax_privacy_head": _rival("head", _JAX, body=False, **_JAX_KIND),
 }
+
+
+def _methods():
+    text = importlib.resources.files(__package__).joinpath("methods.json")
+    told = json.loads(text.read_text(encoding="utf-8"))
+    return {
+        name: Method(name=name, **words, **_HOW[name])
+        for name, words in told.items()
+    }
+
+
+METHODS = _methods()
 
 
 def available():

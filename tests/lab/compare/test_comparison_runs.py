@@ -291,7 +291,9 @@ def test_a_rival_is_tuned_on_the_last_fifth_alone(monkeypatch):
 
         def evaluate(self, x, y):
             assert x.min() >= 80 and np.array_equal(x, y)
-            rate, steps = (self._settings[k] for k in ("learning_rate", "steps"))
+            rate, steps = (
+                self._settings[k] for k in ("learning_rate", "steps")
+            )
             return {"accuracy": steps - abs(rate - 16.0)}
 
     x = np.arange(100)
@@ -384,7 +386,7 @@ def test_files_of_a_comparison(tmp_path):
         ({"epsilons": ()}, "`epsilons` must name"),
         ({"epsilons": (0.0,)}, "`epsilon` must be"),
         ({"learning_rate": 0.0}, "`learning_rate` must be"),
-        ({"seeds": 0}, "`seeds` must be at least 1"),
+        ({"seeds": 0}, "`seeds` must be a positive integer"),
         ({"features": "magic"}, "`features` must be one of"),
         ({"neighbours": "both"}, "`neighbours` must be"),
     ],
