@@ -1,8 +1,7 @@
 """The coefficients are right and no neighbouring pair exceeds a bound.
 
-Distances are measured on what `accumulate` and `pack` make of the records,
-not on formulas of the proofs. Pairs come from the proofs (attained bounds),
-from random search, from hill climbing and from hypothesis.
+Pairs come from the proofs (attained bounds), from random search, from hill
+climbing and from hypothesis: see `neighbours`.
 """
 
 import itertools
@@ -10,234 +9,114 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from neighbours import (
+    NORMS,
+    SLACK,
+    Domain,
+    bounds,
+    check_generated,
+    check_sensitivity,
+    contribution,
+    halves,
+    shares,
+    to_ball,
+)
 
+from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.kernel import mechanisms
 from keras_fm.public import polynomials
-from keras_fm.queries import CrossEntropyQuery
-
-STATISTICS = ("quadratic", "linear", "joint")
-NORMS = ("l1", "l2")
-RELATIONS = ("add_remove", "replace_one")
-SIZES = (1, 2, 3, 6, 16)
-ALPHAS = (0.3, 1.0, 3.0)
-SLACK = 1 + 1e-9
 
 
 def make(m, outputs=3, **kwargs):
     return CrossEntropyQuery(num_features=m, num_outputs=outputs, **kwargs)
 
 
-def contribution(objective, record, norm):
-    """What one record adds to the released vector."""
-    h, label = record
-    statistics = objective.accumulate(objective.zero(), h[None, :], [label])
-    return objective.pack(statistics, norm)
+def domain(m, outputs=3, **kwargs):
+    """A record is its features, and a number whose sign is the label."""
+    query = make(m, outputs, **kwargs)
+
+    def inside(v):
+        h = to_ball(v[:m], query.feature_bound, query.nonnegative)
+        return np.append(h, v[m])
+
+    def arguments(v):
+        return v[None, :m], [int(v[m] > 0)]
+
+    return Domain(query, m + 1, inside, arguments)
 
 
-def distance_parts(objective, move, norm):
-    order = {"l1": 1, "l2": 2}[norm]
-    cut = objective.num_features * (objective.num_features + 1) // 2
-    alpha = objective.quadratic_scale
-    return {
-        "quadratic": alpha * np.linalg.norm(move[:cut], order),
-        "linear": np.linalg.norm(move[cut:], order),
-        "joint": np.linalg.norm(move, order),
-    }
-
-
-def distances(objective, first, second):
-    """Every distance of two data sets that differ in one record."""
-    found = {}
-    for norm in NORMS:
-        one, other = (contribution(objective, r, norm) for r in (first, second))
-        for relation, move in (
-            ("add_remove", one),
-            ("replace_one", one - other),
-        ):
-            parts = distance_parts(objective, move, norm)
-            for statistic, value in parts.items():
-                found[statistic, norm, relation] = value
-    return found
-
-
-def bounds(objective):
-    functions = {
-        "quadratic": objective.quadratic_sensitivity,
-        "linear": objective.linear_sensitivity,
-        "joint": objective.sensitivity,
-    }
-    return {
-        (s, n, r): functions[s](n, neighbours=r)
-        for s, n, r in itertools.product(STATISTICS, NORMS, RELATIONS)
-    }
-
-
-def vectors_of_the_proofs(objective):
-    """Pairs of vectors at the norm bound: the proofs' extremes."""
-    m, c = objective.num_features, objective.feature_bound
+def extremal(query):
+    """Pairs of vectors at the norm bound, with all labels."""
+    m, c = query.num_features, query.feature_bound
     ones = np.full(m, c / math.sqrt(m))
-    first = np.zeros(m)
-    first[0] = c
-    if m == 1:
-        return [(ones, ones), (ones, -ones), (ones, 0 * ones)]
-    second = np.roll(first, 1)
-    pairs = [(ones, ones), (ones, -ones), (first, -first), (first, second)]
-    # Corners of the box inside the ball.
-    signs = np.where(np.arange(m) % 2, -1.0, 1.0)
-    pairs.append((ones, ones * signs))
-    # Orthogonal vectors, constant on two halves: L1 extremes of A.
-    half = m // 2
-    head = np.where(np.arange(m) < half, 1.0, 0.0)
-    tail = 1 - head
-    head, tail = c * head / math.sqrt(half), c * tail / math.sqrt(m - half)
-    for angle in np.radians(np.arange(2.5, 90, 2.5)):
-        cos, sin = math.cos(angle), math.sin(angle)
-        pairs.append((cos * head + sin * tail, sin * head - cos * tail))
-        pairs.append((cos * head + sin * tail, sin * head + cos * tail))
-    # The overlap at which the joint L2 distance of a pair is largest.
-    t2 = objective.target_bound**2
-    share = min(objective.quadratic_scale**2 * t2 / 2 / c**2, 1.0)
-    across = math.sqrt(max(0.0, 1 - share**2))
-    pairs.append((first, share * first + across * second))
-    pairs.append((first, -share * first + across * second))
-    return pairs
-
-
-def all_labels(objective):
-    return itertools.product(range(2), range(2))
-
-
-def allowed(objective, *vectors):
-    return not objective.nonnegative or all(v.min() >= 0 for v in vectors)
-
-
-def pairs_of_the_proofs(objective):
-    for h, other in vectors_of_the_proofs(objective):
-        if allowed(objective, h, other):
-            for one, two in all_labels(objective):
-                yield (h, one), (other, two)
-
-
-def to_ball(objective, h):
-    if objective.nonnegative:
-        h = np.abs(h)
-    # One part in 1e12 inside, so that no check of the bound is at play.
-    bound = objective.feature_bound * (1 - 1e-12)
-    return h / max(1.0, np.linalg.norm(h) / bound)
-
-
-def random_pairs(objective, rng, count):
-    m = objective.num_features
-    for _ in range(count):
-        # A low power makes vectors dense, a high power makes them sparse.
-        power = rng.choice([0.2, 1.0, 4.0])
-        raw = rng.normal(size=(2, m))
-        raw = 1e3 * (np.sign(raw) * np.abs(raw) ** power)
-        h, other = (to_ball(objective, v) for v in raw)
-        if rng.random() < 0.2:
-            other = other * rng.random()
-        labels = rng.integers(0, 2, size=2)
-        yield (h, labels[0]), (other, labels[1])
-
-
-def climb(objective, key, pair, rng, steps=50):
-    """Random ascent of one distance from `pair`."""
-    best, size = distances(objective, *pair)[key], 0.5
-    for _ in range(steps):
-        trial = tuple(
-            (
-                to_ball(objective, h + size * rng.normal(size=h.shape)),
-                label,
-            )
-            for h, label in pair
-        )
-        value = distances(objective, *trial)[key]
-        if value > best:
-            best, pair = value, trial
-        else:
-            size *= 0.9
-    return best
+    pairs = [(ones, ones), (ones, -ones), (ones, 0 * ones)]
+    if m > 1:
+        first = np.eye(m)[0] * c
+        second = np.roll(first, 1)
+        # Corners of the box inside the ball.
+        signs = np.where(np.arange(m) % 2, -1.0, 1.0)
+        pairs += [(first, -first), (first, second), (ones, ones * signs)]
+        for one, other in halves(m, c):
+            pairs += [(one, other), (one, np.abs(other))]
+        # The overlap at which the joint L2 distance of a pair is largest.
+        t2 = query.target_bound**2
+        share = min(query.quadratic_scale**2 * t2 / 2 / c**2, 1.0)
+        across = math.sqrt(max(0.0, 1 - share**2))
+        for sign in (1, -1):
+            pairs.append((first, sign * share * first + across * second))
+    for pair in pairs:
+        if not query.nonnegative or min(v.min() for v in pair) >= 0:
+            for labels in itertools.product((-1, 1), repeat=2):
+                yield tuple(map(np.append, pair, labels))
 
 
 @pytest.mark.parametrize("nonnegative", [False, True])
 @pytest.mark.parametrize("outputs", [1, 3])
-@pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("m", SIZES)
+@pytest.mark.parametrize("m, alpha", [(1, 1.0), (2, 0.3), (3, 3.0), (16, 1.0)])
 def test_no_neighbouring_pair_exceeds_a_bound(m, alpha, outputs, nonnegative):
-    objective = make(
+    found = domain(
         m,
         outputs,
         feature_bound=1.7,
         quadratic_scale=alpha,
         nonnegative=nonnegative,
     )
-    limits = bounds(objective)
-    rng = np.random.default_rng([m, outputs, int(10 * alpha)])
-    best = {key: (0.0, None) for key in limits}
-    for pair in itertools.chain(
-        pairs_of_the_proofs(objective), random_pairs(objective, rng, 200)
-    ):
-        for key, value in distances(objective, *pair).items():
-            if value > best[key][0]:
-                best[key] = value, pair
-    for key, (value, pair) in best.items():
-        if key[2] == "replace_one":
-            value = max(value, climb(objective, key, pair, rng))
-        assert value <= limits[key] * SLACK, key
+    check_sensitivity(found, extremal(found.query), [m, outputs])
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
-@given(data=st.data())
-def test_no_generated_pair_exceeds_a_bound(data):
-    m = data.draw(st.integers(1, 8))
-    objective = make(
-        m,
-        data.draw(st.sampled_from([1, 2, 5])),
-        feature_bound=data.draw(st.sampled_from([0.1, 1.0, 9.0])),
-        quadratic_scale=data.draw(st.sampled_from([0.05, 1.0, 40.0])),
-        nonnegative=data.draw(st.booleans()),
+def test_no_generated_pair_exceeds_a_bound():
+    check_generated(
+        lambda data: domain(
+            data.draw(st.integers(1, 8)),
+            data.draw(st.sampled_from([1, 2, 5])),
+            feature_bound=data.draw(st.sampled_from([0.1, 1.0, 9.0])),
+            quadratic_scale=data.draw(st.sampled_from([0.05, 1.0, 40.0])),
+            nonnegative=data.draw(st.booleans()),
+        ),
+        examples=200,
     )
-    low = 0.0 if objective.nonnegative else -1.0
-    entries = st.floats(low, 1.0, allow_subnormal=False)
-    records = []
-    for _ in range(2):
-        h = np.array(data.draw(st.lists(entries, min_size=m, max_size=m)))
-        h *= objective.feature_bound / max(1.0, np.linalg.norm(h))
-        records.append((h * (1 - 1e-12), data.draw(st.integers(0, 1))))
-    limits = bounds(objective)
-    for key, value in distances(objective, *records).items():
-        assert value <= limits[key] * SLACK, key
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
-@pytest.mark.parametrize("alpha", (0.1,) + ALPHAS)
-@pytest.mark.parametrize("m", [2, 6, 16])
+@pytest.mark.parametrize("m, alpha", [(2, 0.1), (2, 3.0), (6, 0.3), (16, 1.0)])
 def test_a_pair_comes_within_five_percent_of_every_bound(m, alpha, outputs):
-    objective = make(m, outputs, feature_bound=0.6, quadratic_scale=alpha)
-    reached = best_of_the_proofs(objective)
-    for key, limit in bounds(objective).items():
+    found = domain(m, outputs, feature_bound=0.6, quadratic_scale=alpha)
+    for key, share in shares(found, extremal(found.query)).items():
         if key == ("joint", "l1", "replace_one") and (alpha > 0.1 or m == 6):
             # The sum of two parts whose extremes are different pairs: it is
             # near tight where the part of A dominates.
             continue
-        assert reached[key] >= 0.95 * limit, key
+        assert share >= 0.95, key
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("m", [2, 6])
 def test_the_bounds_of_nonnegative_features_are_tight_too(m, outputs):
-    objective = make(m, outputs, nonnegative=True)
-    reached = best_of_the_proofs(objective)
-    for key, limit in bounds(objective).items():
+    found = domain(m, outputs, nonnegative=True)
+    for key, share in shares(found, extremal(found.query)).items():
         if key[1] == "l2" or key[2] == "add_remove" or key[0] == "linear":
-            assert reached[key] >= 0.95 * limit, key
-
-
-def best_of_the_proofs(objective):
-    found = [distances(objective, *p) for p in pairs_of_the_proofs(objective)]
-    return {key: max(f[key] for f in found) for key in found[0]}
+            assert share >= 0.95, key
 
 
 def test_exact_values_of_the_bounds():
@@ -306,13 +185,13 @@ def test_the_distance_does_not_depend_on_the_other_records(norm, outputs):
     rest = np.arange(2, 40)
     np.testing.assert_allclose(
         vector(np.r_[0, rest]) - vector(np.r_[1, rest]),
-        contribution(objective, (rows[0], labels[0]), norm)
-        - contribution(objective, (rows[1], labels[1]), norm),
+        contribution(objective, (rows[:1], labels[:1]), norm)
+        - contribution(objective, (rows[1:2], labels[1:2]), norm),
         atol=1e-13,
     )
     np.testing.assert_allclose(
         vector(np.r_[0, rest]) - vector(rest),
-        contribution(objective, (rows[0], labels[0]), norm),
+        contribution(objective, (rows[:1], labels[:1]), norm),
         atol=1e-13,
     )
 
@@ -384,7 +263,7 @@ def test_the_constant_column_is_the_row_sum_of_s():
     )
 
 
-@pytest.mark.parametrize("norm, order", [("l1", 1), ("l2", 2)])
+@pytest.mark.parametrize("norm, order", NORMS.items())
 @pytest.mark.parametrize("m, outputs", [(1, 1), (1, 3), (6, 1), (6, 3)])
 def test_pack_keeps_the_norm_and_unpack_inverts_it(m, outputs, norm, order):
     objective = make(m, outputs, quadratic_scale=0.4)

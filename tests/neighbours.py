@@ -1,0 +1,168 @@
+"""The search for neighbouring data sets that exceed a stated sensitivity.
+
+A query is searched through its `Domain`, which makes records of numbers; a
+test adds pairs from the proof. Distances are measured on what `accumulate` and
+`pack` make of the records, not on formulas of the proofs: of the whole vector
+("joint") and, of a quadratic query, of its two parts.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+NORMS = {"l1": 1, "l2": 2}
+RELATIONS = ("add_remove", "replace_one")
+# What rounding may add, far below any mistake in a formula.
+SLACK = 1 + 1e-9
+
+
+def contribution(query, record, norm):
+    """What one record adds to the released vector."""
+    made = query.accumulate(query.zero(), *record)
+    return query.pack(made, norm)
+
+
+def bounds(query):
+    """By statistic, norm and relation."""
+    functions = {"joint": query.sensitivity}
+    if hasattr(query, "quadratic_sensitivity"):
+        functions["quadratic"] = query.quadratic_sensitivity
+        functions["linear"] = query.linear_sensitivity
+    return {
+        (statistic, norm, relation): function(norm, neighbours=relation)
+        for statistic, function in functions.items()
+        for norm, relation in itertools.product(NORMS, RELATIONS)
+    }
+
+
+def distances(query, first, second):
+    """Every distance of two data sets that differ in one record."""
+    found = {}
+    for norm, order in NORMS.items():
+        one, other = (contribution(query, r, norm) for r in (first, second))
+        for relation, move in zip(RELATIONS, (one, one - other)):
+            for statistic, part in _parts(query, move):
+                key = statistic, norm, relation
+                found[key] = float(np.linalg.norm(part, order))
+    return found
+
+
+def _parts(query, move):
+    yield "joint", move
+    if hasattr(query, "quadratic_sensitivity"):
+        m = query.num_features
+        cut = m * (m + 1) // 2
+        yield "quadratic", query.quadratic_scale * move[:cut]
+        yield "linear", move[cut:]
+
+
+@dataclasses.dataclass(frozen=True)
+class Domain:
+    """The records of a query, each from `width` numbers.
+
+    `inside` brings any numbers into the public bounds, and `arguments` makes
+    of these what `accumulate` takes.
+    """
+
+    query: Any
+    width: int
+    inside: Callable
+    arguments: Callable
+
+    def distances(self, pair):
+        return distances(
+            self.query, *(self.arguments(self.inside(v)) for v in pair)
+        )
+
+
+def check_sensitivity(domain, extremal, seed=0, tries=150):
+    """No pair of the proofs, no random one, and none that climbing from the
+    farthest of these finds, is farther apart than the bounds."""
+    limits, rng = bounds(domain.query), np.random.default_rng(seed)
+    best = {key: (0.0, None) for key in limits}
+    for pair in itertools.chain(extremal, _random(domain.width, rng, tries)):
+        for key, value in domain.distances(pair).items():
+            if value > best[key][0]:
+                best[key] = value, pair
+    for key, (value, pair) in best.items():
+        if pair is not None:
+            value = climb(domain, key, pair, rng)
+        assert value <= limits[key] * SLACK, key
+
+
+def climb(domain, key, pair, rng, steps=40):
+    """The longest distance that a random ascent from a pair finds."""
+    pair, size = tuple(map(domain.inside, pair)), 0.5
+    best = domain.distances(pair)[key]
+    for _ in range(steps):
+        trial = tuple(
+            domain.inside(v + size * rng.normal(size=domain.width))
+            for v in pair
+        )
+        value = domain.distances(trial)[key]
+        if value > best:
+            best, pair = value, trial
+        else:
+            size *= 0.9
+    return best
+
+
+def check_generated(draw, examples=150):
+    """The same of pairs in a domain, both of which hypothesis makes:
+    `draw(data)` gives the domain."""
+    numbers = st.floats(-1.0, 1.0, allow_subnormal=False)
+
+    @settings(derandomize=True, deadline=None, max_examples=examples)
+    @given(data=st.data())
+    def check(data):
+        domain = draw(data)
+        record = st.lists(
+            numbers, min_size=domain.width, max_size=domain.width
+        ).map(np.array)
+        found = domain.distances((data.draw(record), data.draw(record)))
+        limits = bounds(domain.query)
+        for key, value in found.items():
+            # Entries cancel, which leaves rounding of their size.
+            rounding = 1e-13 * limits[(*key[:2], "add_remove")]
+            assert value <= limits[key] * SLACK + rounding, key
+
+    check()
+
+
+def shares(domain, extremal):
+    """How much of every bound these pairs reach."""
+    found = [domain.distances(pair) for pair in extremal]
+    return {
+        key: max(f[key] for f in found) / limit if limit else 1.0
+        for key, limit in bounds(domain.query).items()
+    }
+
+
+def _random(width, rng, count):
+    for _ in range(count):
+        # A low power makes vectors dense, a high power makes them sparse;
+        # some records are well inside their bounds.
+        raw = rng.normal(size=(2, width))
+        raw = 1e3 * np.sign(raw) * np.abs(raw) ** rng.choice([0.2, 1.0, 4.0])
+        yield tuple(raw * rng.choice([1e-4, 1e-3, 1.0], size=(2, 1)))
+
+
+def to_ball(v, bound, nonnegative=False):
+    """One part in 1e12 inside, so that no check of the bound is at play."""
+    v = np.abs(v) if nonnegative else v
+    return v / max(1.0, np.linalg.norm(v) / (bound * (1 - 1e-12)))
+
+
+def halves(m, bound, step=2.5):
+    """Orthogonal vectors, constant on two halves: the L1 extremes of A."""
+    half = m // 2
+    head = np.where(np.arange(m) < half, bound / max(half, 1) ** 0.5, 0.0)
+    tail = np.where(np.arange(m) < half, 0.0, bound / (m - half) ** 0.5)
+    for angle in np.radians(np.arange(step, 90, step)) if m > 1 else ():
+        cos, sin = np.cos(angle), np.sin(angle)
+        yield cos * head + sin * tail, sin * head - cos * tail
