@@ -454,17 +454,23 @@ def _check_guesses(correct, guesses, total, whole="candidates"):
     return correct, guesses, total
 
 
+def check_trained(name, values):
+    """`values` of a trained model as float64, if they are finite."""
+    values = np.asarray(values, np.float64)
+    if not np.all(np.isfinite(values)):
+        raise ValueError(
+            f"`{name}` must be finite; {np.sum(~np.isfinite(values))} of "
+            f"{values.size} are not. Did the training diverge?"
+        )
+    return values
+
+
 def check_finite(name, scores):
-    scores = np.asarray(scores, np.float64)
+    scores = check_trained(name, scores)
     if scores.ndim != 1 or scores.size == 0:
         raise ValueError(
             f"`{name}` must have shape (number,), with at least one entry. "
             f"Received: shape={scores.shape}"
-        )
-    if not np.all(np.isfinite(scores)):
-        raise ValueError(
-            f"`{name}` must be finite; {np.sum(~np.isfinite(scores))} of "
-            f"{scores.size} are not. Did the training diverge?"
         )
     return scores
 

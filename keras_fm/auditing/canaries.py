@@ -15,6 +15,7 @@ import dataclasses
 import numpy as np
 from scipy import special
 
+from keras_fm.auditing.bounds import check_trained
 from keras_fm.kernel import checks, domain
 
 DESIGNS = {"swap": "replace_one", "include": "add_remove"}
@@ -262,33 +263,7 @@ def _class_labels(y, n, classes):
     classes = checks.integer(
         "classes", classes, at_least=2, wanted="at least 2"
     )
-    y = np.asarray(y)
-    if y.ndim == 2 and y.shape[1] == classes:
-        if not np.all((y == 0) | (y == 1)) or not np.all(y.sum(axis=1) == 1):
-            raise ValueError(
-                "Labels of shape (records, classes) must be one-hot."
-            )
-        labels = y.argmax(axis=1)
-    elif y.ndim == 1 or y.ndim == 2 and y.shape[1] == 1:
-        labels = y.reshape(-1)
-    else:
-        raise ValueError(
-            f"Labels must have shape (records,) or (records, {classes}). "
-            f"Received: shape={y.shape}"
-        )
-    if len(labels) != n:
-        raise ValueError(
-            "Labels and features must hold the same number of records. "
-            f"Received: {len(labels)} labels, {n} feature vectors"
-        )
-    if not np.all(
-        (labels >= 0) & (labels < classes) & (labels == np.floor(labels))
-    ):
-        raise ValueError(
-            f"Labels must be whole numbers in [0, {classes}). At least one "
-            "label is outside."
-        )
-    return labels.astype(np.int64)
+    return domain.class_indices(y, n, classes)
 
 
 def _random_labels(m, forms, classes, wrong, rng):
@@ -335,8 +310,7 @@ def canary_losses(logits, labels, score="loss"):
             "`logits` must have shape (m, classes) and `labels` (m, forms). "
             f"Received: {logits.shape} and {labels.shape}"
         )
-    if not np.all(np.isfinite(logits)):
-        raise ValueError("`logits` must be finite. Did the training diverge?")
+    checks.finite("logits", logits, ". Did the training diverge?")
     checks.either("score", score, ("loss", "margin"))
     if logits.shape[1] == 1:
         logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
@@ -371,7 +345,7 @@ def swap_scores(losses):
     >>> swap_scores([[0.5, 2.0], [1.0, 0.25]])
     array([-1.5 ,  0.75])
     """
-    losses = _check_losses("losses", losses)
+    losses = check_trained("losses", losses)
     if losses.ndim != 2 or losses.shape[1] != 2:
         raise ValueError(
             "`losses` must have shape (m, 2): one column for each form. "
@@ -402,10 +376,10 @@ def include_scores(losses, reference=None):
     >>> include_scores([0.1, 2.0, 3.0])
     array([ 1.9,  0. , -1. ])
     """
-    losses = _check_losses("losses", losses)
+    losses = check_trained("losses", losses)
     fall = -losses
     if reference is not None:
-        reference = _check_losses("reference", reference)
+        reference = check_trained("reference", reference)
         if reference.shape != losses.shape:
             raise ValueError(
                 "`reference` must have the shape of `losses`. Received: "
@@ -419,13 +393,3 @@ def include_scores(losses, reference=None):
             f"`losses` must have shape (m,). Received: shape={losses.shape}"
         )
     return fall - np.median(fall)
-
-
-def _check_losses(name, losses):
-    losses = np.asarray(losses, np.float64)
-    if not np.all(np.isfinite(losses)):
-        raise ValueError(
-            f"`{name}` must be finite; {np.sum(~np.isfinite(losses))} of "
-            f"{losses.size} are not. Did the training diverge?"
-        )
-    return losses

@@ -1,6 +1,8 @@
 import numpy as np
 
 from keras_fm.baselines.dp_sgd import DPSGDClassifier
+from keras_fm.baselines.dp_sgd_config import NO_NORM
+from keras_fm.kernel import checks
 
 
 class DPSGDAutoencoder(DPSGDClassifier):
@@ -60,11 +62,7 @@ class DPSGDAutoencoder(DPSGDClassifier):
             raise ValueError(
                 f"`x` must have shape (n, ...). Received: x.shape={x.shape}"
             )
-        if not np.all(np.isfinite(x)):
-            raise ValueError(
-                "`x` must be finite: the gradient of a record with NaN or "
-                "infinite entries has no norm to clip."
-            )
+        checks.finite("x", x, NO_NORM)
         if self._model is None:
             raise ValueError("A DPSGDAutoencoder needs a `model`.")
         if not self._model.built:

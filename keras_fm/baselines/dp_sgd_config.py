@@ -12,6 +12,11 @@ from keras_fm.kernel import checks
 from keras_fm.kernel import sampling as sampling_lib
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 
+# What follows "`x` must be finite" where gradients are clipped.
+NO_NORM = (
+    ": the gradient of a record with NaN or infinite entries has no norm to "
+    "clip."
+)
 FORMS = ("fast_clipping", "vectorized")
 _OPTIMIZERS = ("sgd", "adam")
 

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from keras_fm.baselines.dp_sgd_config import (
+    NO_NORM,
     DPSGDConfig,
     check_budget,
 )
@@ -50,17 +51,11 @@ class DPSGDTrainer:
         seed=None,
         neighbours="add_remove",
     ):
-        if not isinstance(config, DPSGDConfig):
-            raise ValueError(
-                f"`config` must be a DPSGDConfig. Received: config={config!r}"
-            )
+        checks.instance("config", config, DPSGDConfig, "a DPSGDConfig")
         check_budget(epsilon, delta)
         if model is not None and not isinstance(model, keras.Sequential):
-            if not isinstance(model, (list, tuple)):
-                raise ValueError(
-                    "`model` must be a keras.Sequential, a list of Keras "
-                    f"layers or None. Received: model={model!r}"
-                )
+            wanted = "a keras.Sequential, a list of Keras layers or None"
+            checks.instance("model", model, (list, tuple), wanted)
             model = keras.Sequential(list(model))
         if model is not None:
             self._check_layers(model.layers)
@@ -307,11 +302,7 @@ class DPSGDTrainer:
                 "`y` must hold integer class numbers. "
                 f"Received: y.dtype={y.dtype}"
             )
-        if not np.all(np.isfinite(x)):
-            raise ValueError(
-                "`x` must be finite: the gradient of a record with NaN or "
-                "infinite features has no norm to clip."
-            )
+        checks.finite("x", x, NO_NORM)
         if self._model is None:
             wanted = "an integer greater than 1 with model=None"
             checks.integer(

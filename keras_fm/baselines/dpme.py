@@ -215,25 +215,16 @@ class HistogramClassifier(PrivateClassifier):
         self,
         epsilon,
         *,
-        low,
-        high,
         max_cells,
-        num_dimensions,
-        bins,
-        projection,
-        projection_seed,
-        num_records,
-        C,
-        neighbours,
-        reproducible_noise,
+        num_dimensions=None,
+        bins=None,
+        projection="random",
+        projection_seed=0,
+        num_records=None,
+        C=1.0,
+        **arguments,
     ):
-        super().__init__(
-            epsilon,
-            low=low,
-            high=high,
-            neighbours=neighbours,
-            reproducible_noise=reproducible_noise,
-        )
+        super().__init__(epsilon, **arguments)
         wanted = "at least 4: two cells for each label"
         checks.count("max_cells", max_cells)
         checks.integer("max_cells", max_cells, at_least=4, wanted=wanted)
@@ -338,36 +329,8 @@ class DPME(HistogramClassifier):
     Source: Lei, "Differentially Private M-Estimators", NIPS 2011.
     """
 
-    def __init__(
-        self,
-        epsilon,
-        *,
-        low,
-        high,
-        max_cells=2**13,
-        num_dimensions=None,
-        bins=None,
-        projection="random",
-        projection_seed=0,
-        num_records=None,
-        C=1.0,
-        neighbours="replace_one",
-        reproducible_noise=None,
-    ):
-        super().__init__(
-            epsilon,
-            low=low,
-            high=high,
-            max_cells=max_cells,
-            num_dimensions=num_dimensions,
-            bins=bins,
-            projection=projection,
-            projection_seed=projection_seed,
-            num_records=num_records,
-            C=C,
-            neighbours=neighbours,
-            reproducible_noise=reproducible_noise,
-        )
+    def __init__(self, epsilon, *, max_cells=2**13, **arguments):
+        super().__init__(epsilon, max_cells=max_cells, **arguments)
 
     def _plan(self, num_records, num_features):
         grid = self._make_grid(num_records, num_features)

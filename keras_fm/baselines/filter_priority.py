@@ -296,35 +296,13 @@ class FilterPriority(HistogramClassifier):
         self,
         epsilon,
         *,
-        low,
-        high,
         sample_size=None,
         threshold=None,
         refinement=2,
         max_cells=2**6,
-        num_dimensions=None,
-        bins=None,
-        projection="random",
-        projection_seed=0,
-        num_records=None,
-        C=1.0,
-        neighbours="replace_one",
-        reproducible_noise=None,
+        **arguments,
     ):
-        super().__init__(
-            epsilon,
-            low=low,
-            high=high,
-            max_cells=max_cells,
-            num_dimensions=num_dimensions,
-            bins=bins,
-            projection=projection,
-            projection_seed=projection_seed,
-            num_records=num_records,
-            C=C,
-            neighbours=neighbours,
-            reproducible_noise=reproducible_noise,
-        )
+        super().__init__(epsilon, max_cells=max_cells, **arguments)
         self.sample_size = checks.optional(
             checks.count, "sample_size", sample_size
         )

@@ -171,21 +171,12 @@ class _FunctionalRegression(PrivateEstimator):
         self,
         epsilon,
         *,
-        low,
-        high,
         fit_intercept=True,
-        neighbours="replace_one",
         sensitivity="published",
         ridge_factor=4.0,
-        reproducible_noise=None,
+        **arguments,
     ):
-        super().__init__(
-            epsilon,
-            low=low,
-            high=high,
-            neighbours=neighbours,
-            reproducible_noise=reproducible_noise,
-        )
+        super().__init__(epsilon, **arguments)
         self.fit_intercept = bool(fit_intercept)
         self.sensitivity = checks.either(
             "sensitivity", sensitivity, SENSITIVITIES
@@ -320,11 +311,8 @@ class FunctionalLinearRegression(_FunctionalRegression):
 
 def _finite_targets(y, n):
     y = np.asarray(check_length(y, n), dtype=np.float64)
-    if not np.all(np.isfinite(y)):
-        raise ValueError(
-            "`y` must be finite: at least one target is NaN or infinite."
-        )
-    return y
+    more = ": at least one target is NaN or infinite."
+    return checks.finite("y", y, more)
 
 
 class FunctionalLogisticRegression(_FunctionalRegression, PrivateClassifier):

@@ -9,7 +9,7 @@ import abc
 import numpy as np
 from scipy import special
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import Ledger
@@ -34,7 +34,15 @@ class PrivateEstimator(abc.ABC):
             "not private".
     """
 
-    def __init__(self, epsilon, *, low, high, neighbours, reproducible_noise):
+    def __init__(
+        self,
+        epsilon,
+        *,
+        low,
+        high,
+        neighbours="replace_one",
+        reproducible_noise=None,
+    ):
         self.low, self.high = domain.check_bounds(low, high)
         shape = np.broadcast_shapes(self.low.shape, self.high.shape)
         if len(shape) > 1:
@@ -132,11 +140,12 @@ class PrivateEstimator(abc.ABC):
         """Clips to the bounds and maps them to [0, 1]^d, float64."""
         self._shape(x)
         x = np.asarray(x, dtype=np.float64)
-        if not np.all(np.isfinite(x)):
-            raise ValueError(
-                "`x` must be finite: at least one record has a NaN or an "
-                "infinite feature. Nothing was spent."
-            )
+        checks.finite(
+            "x",
+            x,
+            ": at least one record has a NaN or an infinite feature. Nothing "
+            "was spent.",
+        )
         x = np.clip(x, self.low, self.high)
         # Rounding of the division may not leave the cube.
         return np.clip((x - self.low) / (self.high - self.low), 0.0, 1.0)

@@ -117,8 +117,7 @@ class HealthNetwork:
                 "A network needs a user, a step and an attribute. "
                 f"Received: attributes.shape={attributes.shape}"
             )
-        if not np.isfinite(attributes).all():
-            raise ValueError("`attributes` must be finite.")
+        checks.finite("attributes", attributes)
         users, steps, _ = attributes.shape
         groups = {str(g): tuple(a) for g, a in dict(self.groups).items()}
         listed = [name for group in groups.values() for name in group]
@@ -142,11 +141,8 @@ class HealthNetwork:
         threshold = checks.number(
             "active_threshold", self.active_threshold, wanted="finite"
         )
-        if not (isinstance(self.resolution, str) and self.resolution):
-            raise ValueError(
-                '`resolution` must be a name such as "daily". '
-                f"Received: resolution={self.resolution!r}"
-            )
+        wanted = 'a name such as "daily"'
+        checks.text("resolution", self.resolution, wanted)
         checks.boolean("synthetic", self.synthetic)
         friendships = network_arrays.friendships(self.friendships, users)
         event_names = network_arrays.names("event_names", self.event_names)

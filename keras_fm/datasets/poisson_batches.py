@@ -249,6 +249,6 @@ def _arrays(name, data):
             raise ValueError(
                 f"`{name}` must hold numbers. Received: dtype={leaf.dtype}"
             )
-        if leaf.dtype.kind in "fc" and not np.all(np.isfinite(leaf)):
-            raise ValueError(f"`{name}` must be finite. It holds NaN or inf.")
+        if leaf.dtype.kind in "fc":
+            checks.finite(name, leaf, ". It holds NaN or inf.")
     return data

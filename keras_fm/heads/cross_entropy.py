@@ -17,7 +17,7 @@ import dataclasses
 
 import numpy as np
 
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, domain
 from keras_fm.kernel.noisy_statistics import released_as
 from keras_fm.kernel.quadratic_release import QuadraticRelease
 from keras_fm.kernel.query import QuadraticQuery
@@ -73,37 +73,11 @@ class CrossEntropyQuery(QuadraticQuery):
         return self._reads(f"t = {target}")
 
     def targets(self, y, n, clip=False):
-        y = np.asarray(y)
         m = self.num_outputs
-        if y.ndim == 2 and y.shape[1] == 1:
-            y = y[:, 0]
-        if len(y) != n:
-            raise ValueError(
-                "Labels and features must hold the same number of records. "
-                f"Received: {len(y)} labels, {n} feature vectors"
-            )
-        if y.ndim == 2 and y.shape[1] == m:
-            if not np.all(((y == 0) | (y == 1)).all(axis=1)) or not np.all(
-                y.sum(axis=1) == 1
-            ):
-                raise ValueError(
-                    "Labels of shape (records, classes) must be one-hot."
-                )
-            return y.astype(np.float64)
-        if y.ndim != 1:
-            raise ValueError(
-                f"Labels must have shape (records,) or (records, {m}). "
-                f"Received: shape={y.shape}"
-            )
-        top = max(m, 2)
-        if not np.all((y >= 0) & (y < top) & (y == np.floor(y))):
-            raise ValueError(
-                f"Labels must be whole numbers in [0, {top}). At least one "
-                "label is outside."
-            )
+        found = domain.class_indices(y, n, max(m, 2), columns=m)
         if m == 1:
-            return y[:, None].astype(np.float64) - 0.5
-        return np.eye(m)[y.astype(np.int64)]
+            return found[:, None] - 0.5
+        return np.eye(m)[found]
 
     def linear_coefficients(self, linear):
         """L = sum h (1/2 - y)^T, `(m, M)`, from S."""

@@ -84,22 +84,20 @@ class PrivateDense(PerturbedDense):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        units = checks.positive_integer("units", units)
-        bias_feature = checks.positive("bias_feature", bias_feature)
-        feature_bound = checks.positive("feature_bound", feature_bound)
-        quadratic_scale = checks.positive("quadratic_scale", quadratic_scale)
+        self.units = checks.positive_integer("units", units)
+        self.use_bias = use_bias
+        self.bias_feature = checks.positive("bias_feature", bias_feature)
+        self.feature_bound = checks.positive("feature_bound", feature_bound)
+        self.quadratic_scale = checks.positive(
+            "quadratic_scale", quadratic_scale
+        )
         if rounds is not None and quadratic_scale != 1.0:
             raise ValueError(
                 "`quadratic_scale` belongs to one read, not to `rounds`. "
                 f"Received: quadratic_scale={quadratic_scale}"
             )
-        self.units = units
-        self.use_bias = use_bias
-        self.bias_feature = float(bias_feature)
-        self.feature_bound = float(feature_bound)
         self.nonnegative = bool(nonnegative)
         self.clip = bool(clip)
-        self.quadratic_scale = float(quadratic_scale)
         self.rounds = Rounds.of(rounds)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)

@@ -99,8 +99,7 @@ def sweep(
             f"`starts` must have shape (starts, {release.linear.shape[0]}, "
             f"{release.linear.shape[1]}). Received: shape={starts.shape}"
         )
-    if not np.all(np.isfinite(starts)):
-        raise ValueError("`starts` must be finite. At least one is not.")
+    checks.finite("starts", starts, ". At least one is not.")
     rates = _positive("learning_rates", learning_rates, zero=False)
     factors = _positive("ridge_factors", ridge_factors, zero=True)
     steps = checks.count("steps", steps)

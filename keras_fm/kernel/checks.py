@@ -58,19 +58,17 @@ def number(
     >>> number("momentum", 0, at_least=0, below=1)
     0.0
     """
-    # An array of one number is one, too: a result of NumPy, JAX or Keras.
-    if not is_number(value) and _is_scalar_array(value):
-        value = np.asarray(value).item()
+    kept = _as_float(value)
     if (
-        is_number(value)
-        and (not finite or is_finite(value))
-        and (above is None or value > above)
-        and (at_least is None or value >= at_least)
-        and (below is None or value < below)
-        and (at_most is None or value <= at_most)
-        and value == value
+        kept is not None
+        and not math.isnan(kept)
+        and (not finite or math.isfinite(kept))
+        and (above is None or kept > above)
+        and (at_least is None or kept >= at_least)
+        and (below is None or kept < below)
+        and (at_most is None or kept <= at_most)
     ):
-        return float(value)
+        return kept
     low = above if at_least is None else at_least
     high = below if at_most is None else at_most
     kind = "a finite number" if finite else "a number"
@@ -193,27 +191,51 @@ def boolean(name, value):
     return value
 
 
-def one_of(name, value, choices):
-    """`value`, if it is among `choices`."""
+def flag(name, value):
+    """Any value as what it counts as in a condition."""
+    return bool(value)
+
+
+def one_of(name, value, choices, wanted=None):
+    """The one of `choices` that `value` is."""
     choices = tuple(choices)
     for choice in choices:
         # 1.0 and True equal 1.
         if value == choice and is_integer(value) == is_integer(choice):
             return choice
-    listed = (
-        ", ".join(map(repr, choices))
-        if all(isinstance(choice, str) for choice in choices)
-        else choices
-    )
-    refuse(name, value, f"one of {listed}")
+    if wanted is None:
+        names = all(isinstance(choice, str) for choice in choices)
+        listed = ", ".join(map(repr, choices)) if names else choices
+        wanted = f"one of {listed}"
+    refuse(name, value, wanted)
 
 
 def either(name, value, choices):
-    """`one_of` two."""
-    if value not in choices:
-        quoted = (f'"{c}"' if isinstance(c, str) else str(c) for c in choices)
-        refuse(name, value, " or ".join(quoted))
+    """`one_of` few, in other words."""
+    quoted = (f'"{c}"' if isinstance(c, str) else str(c) for c in choices)
+    return one_of(name, value, choices, wanted=" or ".join(quoted))
+
+
+def text(name, value, wanted):
+    """A text that is not empty; `wanted` says of what."""
+    if not isinstance(value, str) or not value:
+        refuse(name, value, wanted)
     return value
+
+
+def instance(name, value, kind, wanted):
+    """A value of a class, `wanted` in words."""
+    if not isinstance(value, kind):
+        refuse(name, value, wanted)
+    return value
+
+
+def finite(name, values, more="."):
+    """An array without NaN and infinity; the error, which ends in `more`,
+    holds none of its numbers."""
+    if not np.all(np.isfinite(values)):
+        raise ValueError(f"`{name}` must be finite{more}")
+    return values
 
 
 def optional(rule, name, value, **limits):
@@ -248,6 +270,13 @@ def belongs(guarantee, owner, **settings):
             )
 
 
-def _is_scalar_array(value):
+def _as_float(value):
+    """`None` if it is no number, or beyond what floats hold."""
     kind = getattr(getattr(value, "dtype", None), "kind", "")
-    return kind in tuple("fiu") and np.ndim(value) == 0
+    # A number may come as an array: a result of NumPy or JAX.
+    if is_number(value) or (kind in tuple("fiu") and np.ndim(value) == 0):
+        try:
+            return float(value)
+        except OverflowError:
+            return None
+    return None

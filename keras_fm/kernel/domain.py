@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 
 # Features arrive in the precision of the network; a norm that exceeds its
@@ -48,8 +49,7 @@ def check_noise(**noise):
         ValueError: if a number of an array is NaN or infinite.
     """
     for name, values in noise.items():
-        if not np.all(np.isfinite(values)):
-            raise ValueError(f"`{name}` must be finite. At least one is not.")
+        checks.finite(name, values, ". At least one is not.")
 
 
 def check_labels(y, units):
@@ -72,6 +72,46 @@ def check_labels(y, units):
     if not np.all(fits):
         wanted = f"whole numbers in [0, {units})" if index else "in [0, 1]"
         raise ValueError(f"Labels must be {wanted}. At least one is not.")
+
+
+def class_indices(y, n, classes, columns=None):
+    """Whole numbers in `[0, classes)` of `n` records, `(n,)` int64.
+
+    Args:
+        y: array `(n,)`, `(n, 1)`, or one-hot `(n, columns)`.
+        n: int, the number of records.
+        classes: int.
+        columns: int, of the one-hot form; `None` is `classes`.
+
+    Raises:
+        ValueError: for another shape or other labels. The message carries
+            no label.
+    """
+    y, columns = np.asarray(y), columns or classes
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if len(y) != n:
+        raise ValueError(
+            "Labels and features must hold the same number of records. "
+            f"Received: {len(y)} labels, {n} feature vectors"
+        )
+    if y.ndim == 2 and y.shape[1] == columns:
+        if not np.all((y == 0) | (y == 1)) or not np.all(y.sum(axis=1) == 1):
+            raise ValueError(
+                "Labels of shape (records, classes) must be one-hot."
+            )
+        return y.argmax(axis=1)
+    if y.ndim != 1:
+        raise ValueError(
+            f"Labels must have shape (records,) or (records, {columns}). "
+            f"Received: shape={y.shape}"
+        )
+    if not np.all((y >= 0) & (y < classes) & (y == np.floor(y))):
+        raise ValueError(
+            f"Labels must be whole numbers in [0, {classes}). At least one "
+            "label is outside."
+        )
+    return y.astype(np.int64)
 
 
 def box_to_ball(x, low, high, norm="l2"):

@@ -26,11 +26,10 @@ send(partial.to_bytes())
 from keras_fm.kernel import checks
 from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import release as release_lib
-from keras_fm.kernel.noisy_statistics import RELEASES
 from keras_fm.kernel.partial_statistics import PartialStatistics
 
 
-class GatheredReads:
+class GatheredReads(release_lib.PaidReads):
     """R reads whose sums are formed elsewhere, paid for together.
 
     Opening it checks the ledger (a refusal reads nothing). The first call
@@ -113,10 +112,8 @@ class GatheredReads:
             for each in ([name] if several else names)
         ]
         ledger.check(self._entries)
-        self._objective, self._gather, self._clip = objective, gather, clip
-        self._mechanism, self._ledger = mechanism, ledger
-        self._noise, self._several = noise, several
-        self._reads = self._left = reads
+        super().__init__(objective, mechanism, ledger, noise, reads)
+        self._gather, self._clip, self._several = gather, clip, several
         self._charged = False
 
     def __call__(self, weights):
@@ -133,10 +130,7 @@ class GatheredReads:
             RuntimeError: after the last read that was paid for.
             ValueError: see the class; nothing was released then.
         """
-        if not self._left:
-            raise RuntimeError(
-                f"All {self._reads} reads that were paid for are used up."
-            )
+        self._check_left()
         here = self._objective.at(weights)
         whole = PartialStatistics(here, self._clip)
         for part in self._gather(weights):
@@ -159,21 +153,17 @@ class GatheredReads:
             del exact, whole
         if self._several:
             return noisy.reshape(self._objective.shapes[0])
-        arrays = self._objective.unpack(noisy, self._mechanism.norm)
-        return self._released(dict(zip(self._objective.names, arrays)))
+        return release_lib.unpacked(
+            noisy,
+            self._objective,
+            self._mechanism,
+            self._ledger,
+            self._noise,
+        )
 
     def finish(self, weights):
         """The weights that the reads of a `GradientQuery` led to, as a
         `Release`."""
         if not self._several:
             raise ValueError("Each read of this objective is a release.")
-        return self._released({"weights": weights.copy()})
-
-    def _released(self, statistics):
-        return RELEASES[type(self._objective)](
-            statistics=statistics,
-            objective=self._objective,
-            mechanism=self._mechanism,
-            neighbours=str(self._ledger.neighbours),
-            private=not self._noise.reproducible,
-        )
+        return super().finish(weights)

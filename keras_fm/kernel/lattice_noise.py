@@ -115,11 +115,8 @@ class Lattice:
                 may be either on any data set: clip the records first.
         """
         values = np.asarray(values, np.float64)
-        if not np.all(np.isfinite(values)):
-            raise ValueError(
-                "`values` must be finite. Clip the records before they are "
-                "summed."
-            )
+        more = ". Clip the records before they are summed."
+        checks.finite("values", values, more)
         # Scaling is exact but for numbers next to 0 or past the clip.
         with np.errstate(over="ignore", under="ignore"):
             scaled = np.ldexp(values, -self.exponent)

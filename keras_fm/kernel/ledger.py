@@ -16,7 +16,7 @@ import math
 import warnings
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import ledger_state, ledger_text, locked_file
+from keras_fm.kernel import checks, ledger_state, ledger_text, locked_file
 from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import statement as privacy_statement
 from keras_fm.kernel.ledger_steps import BudgetExceededError, StepLedger
@@ -47,11 +47,8 @@ class Ledger(StepLedger):
     """
 
     def __init__(self, budget, *, neighbours, unit=ONE_RECORD):
-        if not isinstance(budget, budget_lib.PrivacyBudget):
-            raise ValueError(
-                "`budget` must be a keras_fm.PrivacyBudget. "
-                f"Received: budget={budget!r}"
-            )
+        kind = budget_lib.PrivacyBudget
+        checks.instance("budget", budget, kind, "a keras_fm.PrivacyBudget")
         contents = ledger_text.Contents(
             id=ledger_text.new_id(),
             budget=budget,

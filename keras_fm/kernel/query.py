@@ -63,8 +63,8 @@ class QuadraticQuery(OwnedSumQuery):
             # Plain Python numbers: a float32 bound would round sensitivities.
             feature_bound=checks.norm_bound,
             quadratic_scale=checks.norm_bound,
-            nonnegative=lambda _, value: bool(value),
-            grouped=lambda _, value: bool(value),
+            nonnegative=checks.flag,
+            grouped=checks.flag,
             reach=checks.natural,
         )
 

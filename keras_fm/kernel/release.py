@@ -168,13 +168,24 @@ def _perturbed(partial, mechanism, ledger, entry, noise):
         )
     finally:
         del exact, partial
+    return unpacked(noisy, objective, mechanism, ledger, noise)
+
+
+def unpacked(noisy, objective, mechanism, ledger, noise):
+    """The `Release` of a noisy vector."""
     arrays = objective.unpack(noisy, mechanism.norm)
+    statistics = dict(zip(objective.names, arrays))
+    return as_release(statistics, objective, mechanism, ledger, noise)
+
+
+def as_release(statistics, objective, mechanism, ledger, noise):
+    """The `Release` of noisy statistics by name."""
     return RELEASES[type(objective)](
-        statistics=dict(zip(objective.names, arrays)),
+        statistics=statistics,
         objective=objective,
         mechanism=mechanism,
         neighbours=str(ledger.neighbours),
-        private=entry.private,
+        private=not noise.reproducible,
     )
 
 
@@ -208,7 +219,32 @@ def checked_entry(objective, mechanism, ledger, name, noise, notes):
     return entry
 
 
-class GradientReads:
+class PaidReads:
+    """Reads that were paid for together, counted down."""
+
+    def __init__(self, objective, mechanism, ledger, noise, reads):
+        self._objective, self._mechanism = objective, mechanism
+        self._ledger, self._noise = ledger, noise
+        self._reads = self._left = reads
+
+    def _check_left(self):
+        if not self._left:
+            raise RuntimeError(
+                f"All {self._reads} reads that were paid for are used up."
+            )
+
+    def finish(self, weights):
+        """The weights that the reads led to, as a `Release`."""
+        return as_release(
+            {"weights": np.array(weights, np.float64)},
+            self._objective,
+            self._mechanism,
+            self._ledger,
+            self._noise,
+        )
+
+
+class GradientReads(PaidReads):
     """R reads of first-order coefficients, paid for together.
 
     Opening it checks the ledger (a refusal reads nothing), looks at every
@@ -267,11 +303,8 @@ class GradientReads:
             if keep:
                 kept.append(found)
         ledger.charge([entry])
-        self._objective = objective
+        super().__init__(objective, mechanism, ledger, noise, mechanism.steps)
         self._checked = (lambda: kept) if keep else checked
-        self._mechanism, self._noise = mechanism, noise
-        self._neighbours = str(ledger.neighbours)
-        self._left = mechanism.steps
 
     def __call__(self, weights):
         """The noisy sum of one read at `weights`, `(m, M)`.
@@ -280,11 +313,7 @@ class GradientReads:
             RuntimeError: after the last read that was paid for.
             ValueError: if a weight is not finite.
         """
-        if not self._left:
-            raise RuntimeError(
-                f"All {self._mechanism.steps} reads that were paid for are "
-                "used up."
-            )
+        self._check_left()
         # Of what is public: an error that depends on records tells of them.
         if not np.all(np.isfinite(weights)):
             raise ValueError("The weights overflowed; lower `learning_rate`.")
@@ -303,13 +332,3 @@ class GradientReads:
             total.value().ravel(), self._noise, error=self._error
         )
         return noisy.reshape(self._objective.shapes[0])
-
-    def finish(self, weights):
-        """The weights that the reads led to, as a `Release`."""
-        return RELEASES[type(self._objective)](
-            statistics={"weights": np.array(weights, np.float64)},
-            objective=self._objective,
-            mechanism=self._mechanism,
-            neighbours=self._neighbours,
-            private=not self._noise.reproducible,
-        )

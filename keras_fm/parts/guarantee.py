@@ -107,6 +107,7 @@ class Proven:
     def __post_init__(self):
         if self.neighbours is not None:
             budget_lib.Neighbours.of(self.neighbours)
+        checks.instance("unit", self.unit, Unit, "a keras_fm.Unit")
         object.__setattr__(self, "shares", check_shares(self.shares))
         checks.either("start", self.start, STARTS)
         checks.integer("releases", self.releases, at_least=1)

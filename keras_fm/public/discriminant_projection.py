@@ -118,11 +118,8 @@ class DiscriminantProjection(keras.layers.Layer):
             ValueError: if shapes disagree, a feature is not finite, there
                 are fewer than two groups, or no group varies inside.
         """
-        if not isinstance(description, str) or not description:
-            raise ValueError(
-                "`description` must be a text that says what the public "
-                f"data is. Received: description={description!r}"
-            )
+        wanted = "a text that says what the public data is"
+        checks.text("description", description, wanted)
         if groups is not None:
             public_features = [(public_features, groups)]
         total, means, counts = _group_sums(public_features)

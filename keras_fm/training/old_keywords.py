@@ -6,6 +6,7 @@ They work with a warning until 0.3.0.
 import sys
 import warnings
 
+from keras_fm.kernel import checks
 from keras_fm.papers.adlm.perturbed_input import check_relevance
 from keras_fm.parts.guarantee import Proven, Published, Unit
 
@@ -104,8 +105,7 @@ def _published(given):
     if given.get("owners") is not None or given.get("reach"):
         raise ValueError('`owners` and `reach` belong to guarantee="proven".')
     lot = given.get("lot", "batch")
-    if lot not in _LOTS:
-        raise ValueError(f"`lot` must be one of {_LOTS}. Received: lot={lot!r}")
+    checks.one_of("lot", lot, _LOTS)
     if lot == "batch":
         lot = given.get("batch_size")
         if not (isinstance(lot, int) and lot > 0):

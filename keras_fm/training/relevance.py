@@ -404,9 +404,7 @@ def plot(relevance, path, title="average relevance (released)"):
     """
     from matplotlib.figure import Figure
 
-    values = np.asarray(relevance, np.float64)
-    if not np.all(np.isfinite(values)):
-        raise ValueError("`relevance` must be finite.")
+    values = checks.finite("relevance", np.asarray(relevance, np.float64))
     figure = Figure(figsize=(5, 4.5), layout="constrained")
     axes = figure.subplots()
     if values.ndim == 1:

@@ -131,11 +131,7 @@ class FunctionalNet(StackModel):
         checks.one_of("curvature", curvature, CURVATURES)
         if sensitivity == "lemma1":
             raise ValueError(_LEMMA_1)
-        if sensitivity != "theorem6":
-            raise ValueError(
-                '`sensitivity` must be "theorem6". Received: '
-                f"sensitivity={sensitivity!r}"
-            )
+        checks.either("sensitivity", sensitivity, ("theorem6",))
         given = {
             "input_shape": tuple(input_shape),
             "loss": loss,

@@ -88,7 +88,7 @@ class PatchMomentQuery(MomentEnergy, OwnedSumQuery):
             # Plain Python numbers: a float32 bound would round sensitivities.
             feature_bound=checks.norm_bound,
             constant=checks.norm_bound,
-            grouped=lambda _, value: bool(value),
+            grouped=checks.flag,
             reach=checks.natural,
         )
         if not self.constant < self.feature_bound:
