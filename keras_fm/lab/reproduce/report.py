@@ -47,47 +47,125 @@ def points(outcome):
     ]
 
 
-def beside(outcome):
-    """Lines of the table: `(point or None, series or None, fact or None)`.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Line:
+    """A line of the table: our point, the paper's number beside it, or one of
+    them alone."""
 
-    Every point comes with the facts of the systems that it stands beside at
-    the same x and epsilon; facts with no point of ours follow alone.
-    """
+    experiment: object
+    point: dict | None = None
+    fact: object = None
+
+    @property
+    def series(self):
+        return self.experiment.find(self.point["series"])
+
+    def place(self):
+        """Where on the axes it stands."""
+        point, fact, axis = self.point, self.fact, self.experiment.x.name
+        if point is None:
+            if axis == "category":
+                return fact.category
+            if fact.epsilon_range:
+                return "{:g} to {:g}".format(*fact.epsilon_range)
+            return _or_dash(fact.epsilon, "g")
+        if "words" in point or axis == "category":
+            return point.get("words", point["x"])
+        words = []
+        if any(s.is_private for s in self.experiment.series):
+            words.append(_or_dash(point["epsilon"], "g"))
+        if axis != "epsilon":
+            words.append(f"{point['x']:g}")
+        return ", ".join(words)
+
+    def ours(self):
+        """Label, guarantee, epsilons, value, seconds."""
+        point, scale = self.point, self.experiment.y.scale
+        if point is None:
+            return "-", "", "", "", "-", "", ""
+        value = _number(point["y"] * scale)
+        if point["spread"]:
+            value += f" +- {_number(point['spread'] * scale)}"
+        is_claimed = self.series.kind == "claimed"
+        return (
+            self.series.label,
+            _WORDS[self.series.kind],
+            _or_dash(point["claimed"] if is_claimed else None),
+            _or_dash(point["proven"]),
+            value,
+            f"{point['seconds']:.1f}",
+            f"{point['cpu_seconds']:.1f}",
+        )
+
+    def papers(self):
+        """Number, difference, system."""
+        fact, scale = self.fact, self.experiment.y.scale
+        if fact is None:
+            return "-", "", ""
+        system = fact.system
+        if fact.epochs:
+            system += f", {fact.epochs} epochs"
+        if fact.value is None:
+            return "only a figure", "", system
+        difference = ""
+        if self.point is not None:
+            missed = (self.point["y"] - fact.value) * scale
+            difference = ("+" if missed >= 0 else "") + _number(missed)
+        return _number(fact.value * scale), difference, system
+
+    def cells(self):
+        label, kind, claimed, proven, value, *seconds = self.ours()
+        return [
+            label,
+            self.place(),
+            kind,
+            claimed,
+            proven,
+            value,
+            *self.papers(),
+            *seconds,
+        ]
+
+
+def _lines(outcome):
+    """Every point with the facts of the systems that it stands beside at the
+    same x and epsilon; facts with no point of ours follow alone."""
     experiment, used, lines = outcome.experiment, set(), []
     made = [p for p in points(outcome) if p["is_last"]]
+
+    def add(point, fact):
+        used.add(fact and fact.id)
+        lines.append(_Line(experiment=experiment, point=point, fact=fact))
+
     for point in made:
-        series = experiment.find(point["series"])
+        systems = experiment.find(point["series"]).beside
         partners = [
             fact
             for fact in outcome.facts
-            if fact.system in series.beside and _same(experiment, point, fact)
+            if fact.system in systems and _same(experiment, point, fact)
         ]
-        used.update(fact.id for fact in partners)
-        lines += [(point, series, fact) for fact in partners or [None]]
-    for fact in outcome.facts:
-        if fact.id in used:
-            continue
+        for fact in partners or [None]:
+            add(point, fact)
+    for fact in [f for f in outcome.facts if f.id not in used]:
         for series in experiment.series:
-            mean = _mean(experiment, made, series, fact)
-            if mean is not None:
-                used.add(fact.id)
-                lines.append((mean, series, fact))
-    lines += [(None, None, f) for f in outcome.facts if f.id not in used]
-    return lines
+            average = _average(made, series, fact)
+            if average is not None:
+                add(average, fact)
+        if fact.id not in used:
+            lines.append(_Line(experiment=experiment, fact=fact))
+    return sorted(lines, key=lambda line: line.point is None)
 
 
 def _same(experiment, point, fact):
     """Whether a number of the paper is for the same thing as a point."""
     if fact.setting is not None or experiment.x.name == "category":
         return point["x"] == fact.category
-    if fact.epsilon_range is not None:
-        return False
-    if "mean" in fact.id.split("-"):
+    if fact.epsilon_range is not None or "mean" in fact.id.split("-"):
         return False
     return point["epsilon"] == fact.epsilon
 
 
-def _mean(experiment, made, series, fact):
+def _average(made, series, fact):
     """The mean of our points in the range of budgets of a printed mean."""
     if fact.system not in series.beside or fact.epsilon_range is None:
         return None
@@ -110,29 +188,24 @@ def _mean(experiment, made, series, fact):
     }
 
 
+_LEFT = ("ours", "guarantee", "paper's system")
+
+
 def table(outcome):
     """Ours beside the paper's numbers, as text."""
     experiment = outcome.experiment
-    head = [
-        "ours",
-        _x_name(experiment),
-        "guarantee",
-        "claimed",
-        "proven",
-        experiment.y.label,
-        "paper",
-        "difference",
-        "paper's system",
-        "seconds",
-        "CPU",
-    ]
-    rows = [_cells(experiment, *line) for line in beside(outcome)]
+    place = {"category": "what"}.get(experiment.x.name, experiment.x.name)
+    if place not in ("epsilon", "what"):
+        if any(s.is_private for s in experiment.series):
+            place = f"epsilon, {place}"
+    head = ["ours", place, "guarantee", "claimed", "proven"]
+    head += [experiment.y.label, "paper", "difference", "paper's system"]
+    head += ["seconds", "CPU"]
+    rows = [line.cells() for line in _lines(outcome)]
     # Columns in which nothing stands say nothing.
-    said = [any(row[i] not in ("", "-") for row in rows) for i in range(11)]
+    said = [any(c not in ("", "-") for c in column) for column in zip(*rows)]
     head, *rows = (list(itertools.compress(r, said)) for r in (head, *rows))
-    lines = files.text_table(
-        head, rows, ("ours", "guarantee", "paper's system")
-    )
+    lines = files.text_table(head, rows, _LEFT)
     return "\n".join([*_heading(outcome), "", *lines, *_remarks(outcome)])
 
 
@@ -152,76 +225,6 @@ def _heading(outcome):
         words += sorted({r["neighbours"] for r in proven})
         lines.append("proven rows: delta = " + ", ".join(words))
     return lines
-
-
-def _x_name(experiment):
-    if experiment.x.name in ("epsilon", "category"):
-        return experiment.x.name.replace("category", "what")
-    if not any(s.is_private for s in experiment.series):
-        return experiment.x.name
-    return f"epsilon, {experiment.x.name}"
-
-
-def _x_words(experiment, point, fact):
-    if point is None:
-        words = "-" if fact.epsilon is None else f"{fact.epsilon:g}"
-        if fact.epsilon_range:
-            words = "{:g} to {:g}".format(*fact.epsilon_range)
-        if experiment.x.name == "category":
-            words = fact.category
-        return words
-    if "words" in point:
-        return point["words"]
-    if experiment.x.name == "category":
-        return point["x"]
-    words = "-" if point["epsilon"] is None else f"{point['epsilon']:g}"
-    if not any(s.is_private for s in experiment.series):
-        return f"{point['x']:g}"
-    if experiment.x.name != "epsilon":
-        words += f", {point['x']:g}"
-    return words
-
-
-def _cells(experiment, point, series, fact):
-    scale = experiment.y.scale
-    ours = ["-", "", "", "", "-", "", ""]
-    if point is not None:
-        value = _number(point["y"] * scale)
-        if point["spread"]:
-            value += f" +- {_number(point['spread'] * scale)}"
-        ours = [
-            series.label,
-            _WORDS[series.kind],
-            _or_dash(point["claimed"]) if series.kind == "claimed" else "-",
-            _or_dash(point["proven"]),
-            value,
-            f"{point['seconds']:.1f}",
-            f"{point['cpu_seconds']:.1f}",
-        ]
-    label, kind, claimed, proven, value, *seconds = ours
-    printed, difference, system = "-", "", ""
-    if fact is not None:
-        system = fact.system + (
-            f", {fact.epochs} epochs" if fact.epochs else ""
-        )
-        if fact.value is not None:
-            printed = _number(fact.value * scale)
-            if point is not None:
-                difference = f"{_sign((point['y'] - fact.value) * scale)}"
-        else:
-            printed = "only a figure"
-    return [
-        label,
-        _x_words(experiment, point, fact),
-        kind,
-        claimed,
-        proven,
-        value,
-        printed,
-        difference,
-        system,
-        *seconds,
-    ]
 
 
 def _remarks(outcome):
@@ -266,12 +269,8 @@ def _number(value):
     )
 
 
-def _sign(value):
-    return ("+" if value >= 0 else "") + _number(value)
-
-
-def _or_dash(value):
-    return "-" if value is None else f"{value:.4g}"
+def _or_dash(value, spec=".4g"):
+    return "-" if value is None else f"{value:{spec}}"
 
 
 def command(outcome):
