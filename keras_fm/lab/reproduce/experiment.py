@@ -2,8 +2,8 @@
 
 import collections.abc
 import dataclasses
-import math
 
+from keras_fm.kernel import checks
 from keras_fm.lab.engine.job import Job
 
 
@@ -120,21 +120,13 @@ class Experiment:
         if epsilons is not None:
             if "epsilons" not in made:
                 raise ValueError(f"{self.name} has no epsilons to choose.")
-            for epsilon in epsilons:
-                if not (math.isfinite(epsilon) and epsilon > 0):
-                    raise ValueError(
-                        "`epsilons` must be positive numbers. Received: "
-                        f"epsilons={tuple(epsilons)}"
-                    )
             if not epsilons:
                 raise ValueError("`epsilons` must name at least one budget.")
+            for epsilon in epsilons:
+                checks.positive("epsilons", epsilon)
             made["epsilons"] = tuple(epsilons)
         if seeds is not None:
-            if seeds < 1:
-                raise ValueError(
-                    f"`seeds` must be at least 1. Received: seeds={seeds}"
-                )
-            made["seeds"] = seeds
+            made["seeds"] = checks.count("seeds", seeds)
         if data is not None:
             if self.load is None:
                 raise ValueError(f"{self.name} reads no data set.")

@@ -4,7 +4,8 @@ import dataclasses
 import functools
 import importlib.resources
 import json
-import math
+
+from keras_fm.kernel import checks
 
 METRICS = ("accuracy", "squared_error", "seconds", "epsilon", "sensitivity")
 
@@ -49,43 +50,29 @@ class Fact:
 
     def __post_init__(self):
         for name in ("id", "paper", "system", "dataset", "where", "source"):
-            if not isinstance(getattr(self, name), str) or not getattr(
-                self, name
-            ):
-                raise ValueError(
-                    f"`{name}` of a fact must be a non-empty string. "
-                    f"Received: {name}={getattr(self, name)!r}"
-                )
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                self._refuse(name, value, "a non-empty string")
         if self.metric not in METRICS:
-            raise ValueError(
-                f"`metric` of a fact must be one of {METRICS}. Received: "
-                f"metric={self.metric!r}"
-            )
-        most = 1.0 if self.metric == "accuracy" else math.inf
-        for name, high in (
-            ("value", most),
-            ("epsilon", math.inf),
-            ("delta", 1.0),
-            ("epochs", math.inf),
-        ):
-            number = getattr(self, name)
-            if number is not None and not (
-                isinstance(number, (int, float))
-                and math.isfinite(number)
-                and 0 <= number <= high
-            ):
-                raise ValueError(
-                    f"`{name}` of the fact {self.id!r} must be a number from "
-                    f"0 to {high:g}, or null. Received: {number!r}"
+            self._refuse("metric", self.metric, f"one of {METRICS}")
+        most = {"value": 1.0 if self.metric == "accuracy" else None}
+        for name in ("value", "epsilon", "delta", "epochs"):
+            value = getattr(self, name)
+            if value is not None:
+                checks.number(
+                    f"{name}` of the fact `{self.id}",
+                    value,
+                    at_least=0,
+                    at_most=most.get(name, 1.0 if name == "delta" else None),
                 )
         if self.epsilon_range is not None:
             low, high = self.epsilon_range
             if not 0 < low <= high:
-                raise ValueError(
-                    f"`epsilon_range` of the fact {self.id!r} must be "
-                    f"(low, high). Received: {self.epsilon_range!r}"
-                )
+                self._refuse("epsilon_range", (low, high), "(low, high)")
             object.__setattr__(self, "epsilon_range", (low, high))
+
+    def _refuse(self, name, value, wanted):
+        checks.refuse(f"{name}` of the fact `{self.id}", value, wanted)
 
     @property
     def category(self):
