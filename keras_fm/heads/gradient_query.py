@@ -23,6 +23,7 @@ from keras_fm.kernel import checks, domain
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.at_weights import AtWeights
 from keras_fm.kernel.noisy_statistics import Release, released_as
+from keras_fm.kernel.sum_query import SumQuery
 
 # Of coefficients that are scaled back without losing digits.
 _LARGEST_NORM = 1e250
@@ -49,7 +50,7 @@ def clipped_sensitivity(bound, norm, neighbours):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GradientQuery:
+class GradientQuery(SumQuery):
     """The clipped first-order coefficients of one dense output layer.
 
     Args:
@@ -113,11 +114,6 @@ class GradientQuery:
     def shapes(self):
         return ((self.num_features, self.num_outputs),)
 
-    @property
-    def size(self):
-        """Length of the vector of one read."""
-        return self.num_features * self.num_outputs
-
     def sensitivity(self, norm, *, neighbours):
         """L2 sensitivity of G: `clip` (add_remove), `2 clip` (replace_one).
 
@@ -167,13 +163,9 @@ class GradientQuery:
             ValueError: on NaN, wrong shapes, labels outside their range,
                 features outside their bound.
         """
-        h = np.asarray(h)
-        if h.ndim != 2 or h.shape[1] != self.num_features:
-            raise ValueError(
-                f"Features must have shape (records, {self.num_features}). "
-                f"Received: shape={h.shape}"
-            )
-        rows = domain.project_to_ball(h, self.feature_bound, clip=clip)
+        rows = domain.checked_features(
+            h, self.num_features, self.feature_bound, clip
+        )
         return rows, self.targets(y, len(rows))
 
     def targets(self, y, n):
@@ -221,9 +213,6 @@ class GradientQuery:
             (h[part].T @ delta[part],) for part in summation.chunks(len(h))
         )
         return summed
-
-    def config(self):
-        return dataclasses.asdict(self)
 
 
 def _crammer_singer(z, targets):

@@ -135,6 +135,17 @@ def box_to_ball(x, low, high, norm="l2"):
     return (x - low) / (high - low) / (math.sqrt(d) if norm == "l2" else d)
 
 
+def checked_features(h, num_features, bound, clip):
+    """`project_to_ball` of features of a known number."""
+    h = np.asarray(h)
+    if h.ndim != 2 or h.shape[1] != num_features:
+        raise ValueError(
+            f"Features must have shape (records, {num_features}). "
+            f"Received: shape={h.shape}"
+        )
+    return project_to_ball(h, bound, clip=clip)
+
+
 def project_to_ball(h, bound, clip=False, rounding=None, l1_bound=None):
     """Makes every row of `h` obey its norm bound, in float64.
 

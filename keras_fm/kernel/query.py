@@ -207,13 +207,9 @@ class QuadraticQuery(OwnedSumQuery):
         return tuple(summation.grid_step(bound) for bound in bounds)
 
     def _check_features(self, h, clip):
-        h = np.asarray(h)
-        if h.ndim != 2 or h.shape[1] != self.num_features:
-            raise ValueError(
-                f"Features must have shape (records, {self.num_features}). "
-                f"Received: shape={h.shape}"
-            )
-        rows = domain.project_to_ball(h, self.feature_bound, clip=clip)
+        rows = domain.checked_features(
+            h, self.num_features, self.feature_bound, clip
+        )
         if self.nonnegative and rows.min(initial=0.0) < 0:
             raise ValueError(
                 "At least one feature is negative, but the layer declares "

@@ -38,7 +38,7 @@ class AdaptiveLaplace(keras.Model):
     * `guarantee="published"`: Algorithm 1. The first layer's inputs and
       bias and the coefficients of the loss carry noise while training; every
       layer is trained on the records. The relevances (step 1) are those of a
-      trained `keras_fm.parts.unprotected_twin(model)`, named by
+      trained `keras_fm.models.unprotected_twin(model)`, named by
       `model.get_layer("perturbed").relevance_of(twin)`. The last hidden layer
       is normalised over the batch, also when predicting, so predictions
       depend on the batch: predict a whole test set in large batches.

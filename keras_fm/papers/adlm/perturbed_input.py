@@ -152,7 +152,7 @@ class PerturbedInputLayer(ReleasedLayer):
         """Names the network whose relevance an adaptive layer follows.
 
         Args:
-            pretrained: a trained `keras_fm.parts.unprotected_twin` of the
+            pretrained: a trained `keras_fm.models.unprotected_twin` of the
                 model, or any trained model with the same inputs.
         """
         # Hidden from Keras: the other network is no part of this one.
@@ -237,7 +237,7 @@ class PerturbedInputLayer(ReleasedLayer):
             raise ValueError(
                 f"Layer '{self.name}' has `adaptive=True`: its noise follows "
                 "the relevance of a network that was trained before. Train "
-                "`keras_fm.parts.unprotected_twin(model)`, name it by "
+                "`keras_fm.models.unprotected_twin(model)`, name it by "
                 f"`model.get_layer({self.name!r}).relevance_of(twin)`, and "
                 "give PrivateModel `data=(x, y)`."
             )

@@ -8,8 +8,7 @@ from keras_fm import PrivacyBudget, Proven, Unit
 from keras_fm.callbacks import PrivateModel
 from keras_fm.datasets import health_simulator
 from keras_fm.losses import TaylorCrossEntropy
-from keras_fm.models import BehaviorAutoencoder
-from keras_fm.parts import unprotected_twin
+from keras_fm.models import BehaviorAutoencoder, unprotected_twin
 
 DELTA = 1e-6
 

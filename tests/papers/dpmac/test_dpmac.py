@@ -12,8 +12,8 @@ from keras import layers as L
 from sklearn import datasets
 
 from keras_fm.datasets.poisson_batches import PoissonBatches
+from keras_fm.models import unprotected_twin
 from keras_fm.papers.dpmac.dpmac import DPMAC
-from keras_fm.parts import unprotected_twin
 from keras_fm.public.normalization_layer import NormalizationLayer
 
 BACKEND = keras.backend.backend()
