@@ -5,6 +5,9 @@ the schema of behaviour prediction, which `health_simulator` fills.
 `PoissonBatches` samples records as private training needs it.
 """
 
+# Before anything here: with Keras come the layers, which know this folder.
+import keras  # noqa: F401
+
 from keras_fm.datasets import health_network, health_simulator, pen_strokes
 from keras_fm.datasets.behavior_windows import Windows
 from keras_fm.datasets.health_network import HealthNetwork
