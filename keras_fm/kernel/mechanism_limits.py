@@ -4,7 +4,7 @@ The limits are far beyond every use, and such that floats hold what is made of
 them: squares, quotients, and sums over thousands of mechanisms.
 """
 
-import numbers
+from keras_fm.kernel import checks
 
 _LIMITS = {
     "sensitivity": (1e-100, 1e100),
@@ -26,32 +26,18 @@ def checked(name, value):
     >>> checked("steps", 3.0)
     3
     """
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        raise ValueError(
-            f"`{name}` must be a number. Received: {name}={value!r}"
-        )
+    if not checks.is_number(value):
+        checks.refuse(name, value, "a number")
     if name == "overflow_probability":
-        if not 0 <= value < 1:
-            raise ValueError(
-                f"`{name}` must be in [0, 1). Received: {name}={value}"
-            )
-        return float(value)
+        return checks.number(name, value, at_least=0, below=1)
     low, high = _LIMITS[name]
-    # Compared before it is converted: an int may exceed every float.
-    if not low <= value <= high:
-        kind = (
-            "in (0, 1]"
-            if name == "sampling_rate"
-            else "a finite number greater than 0"
-        )
-        raise ValueError(
-            f"`{name}` must be {kind}, from {low:g} to {high:g}. Received: "
-            f"{name}={value}"
-        )
+    kind = "a finite number greater than 0"
+    if name == "sampling_rate":
+        kind = "in (0, 1]"
+    wanted = f"{kind}, from {low:g} to {high:g}"
+    kept = checks.number(name, value, at_least=low, at_most=high, wanted=wanted)
     if name != "steps":
-        return float(value)
-    if value != int(value):
-        raise ValueError(
-            f"`{name}` must be a positive integer. Received: {name}={value}"
-        )
-    return int(value)
+        return kept
+    if kept != int(kept):
+        checks.refuse(name, value, "a positive integer")
+    return int(kept)

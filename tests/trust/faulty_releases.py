@@ -23,10 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = (
     "ledger.py",
     "ledger_state.py",
+    "ledger_steps.py",
     "ledger_text.py",
     "locked_file.py",
     "release.py",
     "mechanisms.py",
+    "noise_mechanisms.py",
 )
 NOBODY = 65534
 _CALLS = ("open", "fdopen", "chmod", "fsync", "replace", "unlink")
