@@ -16,6 +16,7 @@ from keras_fm import composition
 from keras_fm import queries as objectives_lib
 from keras_fm.datasets import health_network, loaders
 from keras_fm.kernel import budget, ledger, ledger_entry, mechanisms, release
+from keras_fm.kernel.noisy_statistics import Release
 
 # What is put in the place of a number, a name or a part of a header.
 TOKENS = [
@@ -156,7 +157,7 @@ def load_ledger(raw, folder):
 
 
 def load_release(raw, folder):
-    found = release.Release.load(_put(raw, folder, "release.npz"))
+    found = Release.load(_put(raw, folder, "release.npz"))
     found.vector()
 
 
