@@ -4,7 +4,7 @@ import os
 import shlex
 
 from keras_fm.lab.report import checked, figures, parts, trainings
-from keras_fm.lab.report.content import NO_PROOF, Cell, Detail, Run, Standing
+from keras_fm.lab.report.content import NO_PROOF, Detail, Run, Standing
 from keras_fm.lab.report.trainings import Training
 
 _CAVEATS = (
@@ -41,6 +41,7 @@ class _Row(Training):
     """One method at one budget, or one run of it."""
 
     settings = ()
+    specs = ".1f", ".1f"
 
     def __init__(self, fields):
         method = fields.text("method") or "unnamed"
@@ -57,16 +58,8 @@ class _Row(Training):
         ]
         return self
 
-    def accuracy(self):
-        return self.result(".1f", ".1f") if checked.finite(self.y) else ""
-
-    def accuracy_cell(self):
-        text = self.accuracy()
-        key = self.y
-        return Cell(text=text or parts.NOTHING, key=key, is_quiet=not text)
-
     def detail(self, about, statement):
-        title, accuracy = self.label, self.accuracy()
+        title, accuracy = self.label, self.result()
         if self.epsilon is not None:
             title += f", ε = {self.epsilon:g}"
         proven, claimed = NO_PROOF, ""
@@ -75,9 +68,7 @@ class _Row(Training):
             proven = f"{self.proven:.4g} at delta {delta}"
         if self.standing is Standing.CLAIMED:
             claimed = f"{self.claimed:.4g} (by the paper; not a guarantee)"
-        accuracies = ", ".join(
-            filter(None, (r.accuracy() for r in self.of_runs))
-        )
+        accuracies = ", ".join(filter(None, (r.result() for r in self.of_runs)))
         return Detail(
             title=title,
             standing=self.standing,
@@ -167,9 +158,7 @@ def _caveats(rows):
     return tuple(found)
 
 
-_ACCURACY = parts.column(
-    "accuracy, %", _Row.accuracy_cell, _HINTS["accuracy, %"]
-)
+_ACCURACY = parts.column("accuracy, %", _Row.result_cell, _HINTS["accuracy, %"])
 
 
 def _table(rows):
@@ -192,7 +181,7 @@ def _runs(runs):
     columns = (
         *trainings.first_columns("method"),
         parts.column("seed", lambda run: parts.number(run.seed)),
-        parts.column("accuracy, %", _Row.accuracy_cell),
+        parts.column("accuracy, %", _Row.result_cell),
         *trainings.cost_columns(),
     )
     return parts.table("All runs", columns, runs)

@@ -31,6 +31,9 @@ class Training:
         scale: what results are multiplied by when shown.
     """
 
+    # How a mean and a spread are written.
+    specs = ".4g", ".2g"
+
     def __init__(self, fields, name, label, value, runs, scale=1.0):
         self.name, self.label, self.scale = name, label, scale
         found = fields.numbers(
@@ -74,17 +77,18 @@ class Training:
             return self.neighbours
         return f"{self.delta:g}, {self.neighbours}"
 
-    def result(self, spec=".4g", spread=".2g"):
+    def result(self):
         """Mean and spread in words, "" without."""
         if self.y is None or self.y != self.y:
             return ""
-        text = f"{self.y * self.scale:{spec}}"
+        mean, spread = self.specs
+        text = f"{self.y * self.scale:{mean}}"
         if self.is_repeated and checked.finite(self.spread):
             text += f" ± {self.spread * self.scale:{spread}}"
         return text
 
-    def result_cell(self, *specs):
-        text = self.result(*specs)
+    def result_cell(self):
+        text = self.result()
         key = self.y * self.scale if text else None
         return Cell(text=text or parts.NOTHING, key=key, is_quiet=not text)
 
