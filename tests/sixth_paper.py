@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops
 
 import keras_fm as fm
+from keras_fm import experiments
 from keras_fm.kernel import budget, domain, sums
 from keras_fm.kernel.noisy_statistics import Release, released_as
 from keras_fm.parts.private_part import ReleasedLayer
@@ -208,3 +209,23 @@ def model(input_shape, units):
 def private(budget, x, y):
     guarantee = fm.Proven(per_record=("ClassMeans",))
     return fm.callbacks.PrivateModel(budget, (x, y), guarantee)
+
+
+# Beside the others ----------------------------------------------------------
+
+
+def train(task, seed, training):
+    """As a comparison asks for it."""
+    keras.utils.set_random_seed(seed)
+    made = model(task.x.shape[1:], task.classes)
+    callback = private(training.budget(), *task.data)
+    return training.fit(made, task.data, callback, optimizer="sgd")
+
+
+METHOD = experiments.Method(
+    name="class_means",
+    label="proven, class means",
+    kind="proven",
+    about="The nearest noisy class mean.",
+    train=train,
+)

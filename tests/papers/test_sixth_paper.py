@@ -96,3 +96,20 @@ def test_noise_to_zero_gives_the_means():
     )
     exact = [rows[Y == c].mean(axis=0) for c in range(3)]
     np.testing.assert_allclose(found.means(), exact, atol=1e-3)
+
+
+def test_it_is_compared_with_the_others(monkeypatch, tmp_path):
+    method = sixth_paper.METHOD
+    monkeypatch.setitem(fm.experiments.METHODS, method.name, method)
+    spec = fm.experiments.Comparison(
+        methods=(method.name, "proven"),
+        epsilons=(4.0,),
+        hidden=0,
+        seeds=1,
+        epochs=1,
+    )
+    found = fm.experiments.run(spec, tmp_path, progress=False)
+    table = fm.experiments.table(found)
+    assert "proven, class means" in table
+    (row,) = (o for o in found if o.method == method.name)
+    assert row.accuracy > 0.7 and 3.9 < row.proven <= 4 + 1e-9

@@ -7,7 +7,7 @@ is written as table, plot and TensorBoard files (`outcome.py`, `files.py`).
 """
 
 from keras_fm.lab.compare.comparison import Comparison
-from keras_fm.lab.compare.methods import METHODS
+from keras_fm.lab.compare.methods import METHODS, Method
 from keras_fm.lab.compare.outcome import Outcome, summarise, table
 from keras_fm.lab.compare.runs import run
 from keras_fm.lab.engine.workers import RunFailedError
@@ -15,6 +15,7 @@ from keras_fm.lab.engine.workers import RunFailedError
 __all__ = [
     "METHODS",
     "Comparison",
+    "Method",
     "Outcome",
     "RunFailedError",
     "run",

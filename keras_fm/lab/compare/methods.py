@@ -28,6 +28,9 @@ _DPMAC_RATE = 0.01
 class Method(Series):
     """A way of training, as a comparison sees it.
 
+    One of your own is put into `METHODS`; it runs in the process that knows
+    it.
+
     Attributes:
         about: str, one sentence.
         train: function `(task, seed, training)` to `Fitted`; of a rival
@@ -41,6 +44,18 @@ class Method(Series):
         tuned: `None`, or the name of the choice on a validation split that
             it shares with others of the same name.
         optimizer: of a rival.
+
+    Example:
+
+    ```python
+    def train(task, seed, training):
+        model = my_model(task.x.shape[1:], task.classes)
+        return training.release(model, task.data)
+
+    experiments.METHODS["mine"] = experiments.Method(
+        name="mine", label="mine", kind="proven", about="...", train=train
+    )
+    ```
     """
 
     about: str
