@@ -135,10 +135,9 @@ def fits(features):
 
 def descents(entries, filters_count=16, restarts=8):
     """Released moments of order 4 of random patches with a constant."""
-    from keras_fm.papers.pcdbn.patch_moment_release import PatchMomentRelease
-
     from keras_fm.kernel import mechanisms
     from keras_fm.papers.pcdbn import filters
+    from keras_fm.papers.pcdbn.patch_moments import PatchMomentRelease
     from keras_fm.public import polynomials
     from keras_fm.queries import PatchMomentQuery
 
