@@ -5,8 +5,8 @@ Every test carries the markers of its place:
 * `numpy`: nothing that its module imports asks for Keras. One run is enough
   for all backends; `--without-keras` runs these alone, and makes sure.
 * `once`: it needs Keras, and says the same on every backend.
-* `full`: it takes long, and the fast tier leaves it out. That tier is what
-  `pytest` runs if no path, marker or `--full` is given.
+* `full`: it takes long, or is one of many cases, and the fast tier leaves it
+  out. That tier is what `pytest` runs if no path, marker or `--full` is given.
 """
 
 import os
@@ -29,16 +29,40 @@ ONCE = (
     "test_examples.py",
     "test_types.py",
 )
+# What takes long: processes of their own, documents that run, and fits of one
+# model after the other, each of which the contract has in the fast tier.
 FULL = (
+    "baselines/test_conditional_rbm.py",
     "devices",
+    "lab/compare",
     "lab/report/test_report_in_chromium.py",
     "lab/reproduce/test_reproduction_runs.py",
+    "lab/test_cli_audit.py",
+    "papers/adlm/test_adaptive_laplace.py",
+    "papers/adlm/test_published_adlm.py",
+    "papers/dpa/test_behavior_autoencoder.py",
+    "papers/dpa/test_deep_private_autoencoder.py",
+    "papers/dpa/test_private_encoders.py",
+    "papers/dpmac/test_dpmac.py",
+    "papers/dpmac/test_dpmac_coefficients.py",
+    "papers/dpmac/test_private_dpmac.py",
+    "papers/functional_net/test_functional_net.py",
+    "papers/functional_net/test_private_functional_net.py",
+    "papers/pcdbn/test_behavior_cdbn.py",
+    "papers/pcdbn/test_energy_model.py",
+    "papers/pcdbn/test_private_cdbn.py",
+    "papers/pcdbn/test_private_energies.py",
     "test_beam.py",
     "test_examples.py",
+    "test_imports.py",
+    "training/test_must_hold.py",
+    "training/test_rounds_and_pca.py",
     "trust/test_faults.py",
+    "trust/test_nothing_on_disk.py",
+    "trust/test_resume.py",
 )
 # Of a test with more cases than this, the fast tier runs this many.
-FAST_CASES = 4
+FAST_CASES = 3
 
 
 def pytest_addoption(parser):
@@ -54,12 +78,6 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    for line in (
-        "numpy: needs no Keras; set by what a module imports",
-        "once: says the same on every backend; set by place",
-        "full: left out of the fast tier",
-    ):
-        config.addinivalue_line("markers", line)
     options = config.option
     if options.without_keras:
         without_keras.refuse()
@@ -74,6 +92,8 @@ def pytest_configure(config):
 def _compile_for_jax_once(config):
     """Compiling takes most of the time on JAX: it is done without much
     optimisation, and kept for the other tests, workers and runs."""
+    if os.environ.get("KERAS_BACKEND") != "jax":
+        return
     flags = "--xla_backend_optimization_level=0"
     os.environ.setdefault("XLA_FLAGS", flags)
     cache = getattr(config, "cache", None)

@@ -315,6 +315,7 @@ def test_the_links_are_seen():
     assert "docs/guarantees.md" in links(ROOT / "README.md")
 
 
+@pytest.mark.full
 def test_the_quickstart_runs(tmp_path, monkeypatch, capsys):
     """Its code, block after block, and what it shows of the output."""
     page = (DOCS / "quickstart.md").read_text(encoding="utf-8")
@@ -350,6 +351,7 @@ def test_the_quickstart_runs(tmp_path, monkeypatch, capsys):
         exec(compile("\n".join(code[:3]), "quickstart.md", "exec"), {})
 
 
+@pytest.mark.full
 def test_the_readme_runs(tmp_path, monkeypatch, capsys):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```", readme, re.M | re.S)
@@ -400,6 +402,7 @@ def test_what_a_notebook_shows(notebooks, name):
         assert word not in text
 
 
+@pytest.mark.full
 def test_the_quickstart_runs_as_a_notebook(notebooks, tmp_path, monkeypatch):
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
@@ -436,6 +439,7 @@ SMALL = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_tutorial_runs(notebooks, name, tmp_path, monkeypatch, capsys):
     """All its cells, in one process and on one backend; the scripts of
@@ -513,6 +517,7 @@ def test_docstrings_are_translated(translate, markdown, expected):
 # With Sphinx -----------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_the_site_is_built_without_a_warning(tmp_path):
     for package in ("sphinx", "myst_parser", "furo", "sphinx-mathjax-offline"):
         pytest.importorskip(package)

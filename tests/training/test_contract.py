@@ -18,6 +18,7 @@ Y = np.arange(N) % 3
 X = GENERATOR.random((N, 6)).astype("float32")
 IMAGES = GENERATOR.random((N, 6, 6, 1)).astype("float32")
 EPSILON, DELTA = 2.0, 1e-5
+LOSS = fm.losses.TaylorCrossEntropy()
 
 pytestmark = pytest.mark.usefixtures("untraced")
 
@@ -135,6 +136,8 @@ KINDS = {
         own_loss=True,
     ),
 }
+# Their plans ask for n, which is public.
+COUNTED = ("rounds", "DPMAC", "DPMAC, thresholds")
 READ_ONCE = [name for name, kind in KINDS.items() if not kind.stepwise]
 every_kind = pytest.mark.parametrize("name", KINDS)
 read_once = pytest.mark.parametrize("name", READ_ONCE)
@@ -216,9 +219,15 @@ def test_its_twin_trains_and_is_never_released(tmp_path, name):
     loaded = keras.saving.load_model(tmp_path / "twin.keras")
     assert any(part.unprotected for part in parts_of(loaded))
     loaded.fit(kind.x, Y, verbose=0)
-    made = fm.models.unprotected_twin(kind.compiled())
+    model = kind.compiled()
+    made = fm.models.unprotected_twin(model)
     made.compile("sgd", None if kind.own_loss else "mse")
     assert any(part.unprotected for part in parts_of(made))
+    # Nor is what its optimizer knows of the records begun with.
+    model.compile(twin.optimizer, None if kind.own_loss else LOSS)
+    with pytest.raises(ValueError, match="trained before its first release"):
+        kind.fit(model, [callback])
+    assert not callback.ledger.entries
 
 
 # Spending ----------------------------------------------------------------
@@ -229,7 +238,10 @@ def test_a_plan_says_what_a_fit_charges_and_spends_nothing(name):
     kind = KINDS[name]
     model, callback = kind.compiled(), kind.private()
     batches = kind.batches()[0] if kind.stepwise else None
+    if name not in COUNTED:
+        callback.data = Unreadable()
     text = callback.plan(model, batches, EPOCHS)
+    callback.data = (kind.x, Y)
     assert not callback.ledger.entries
     assert not any(part.is_released for part in parts_of(model))
     for release in kind.releases:
@@ -248,10 +260,8 @@ def test_a_spent_budget_refuses_and_reads_nothing(name):
     kind.fit(kind.compiled(), [callback])
     spent = callback.ledger.entries
     other = kind.compiled()
-    # Several reads ask for n, which is public.
-    counted = kind.stepwise or name == "rounds"
     again = PrivateModel(
-        callback.ledger, (kind.x, Y) if counted else Unreadable()
+        callback.ledger, (kind.x, Y) if name in COUNTED else Unreadable()
     )
     for ask in (
         lambda: again.plan(
@@ -266,11 +276,15 @@ def test_a_spent_budget_refuses_and_reads_nothing(name):
 
 def bad(kind):
     """Records that no release takes, and what is said of them."""
-    x, y = kind.x.copy(), Y.astype("float32")
-    x[5].flat[1] = np.nan
-    yield (x, Y), "NaN|infinite|finite"
-    y[3] = 7
-    yield (kind.x, y), r"whole numbers in \[0, 3\)"
+    for value in (np.nan, -np.inf):
+        x = kind.x.copy()
+        x[5].flat[1] = value
+        yield (x, Y), "NaN|infinite|finite"
+    # The last label of all: nothing is charged before it was seen.
+    for label in (7, -1, 0.5, np.nan):
+        y = Y.astype("float32")
+        y[-1] = label
+        yield (kind.x, y), r"whole numbers in \[0, 3\)|finite"
     yield (kind.x[:, :5], Y), "shape"
     yield (kind.x, Y[:-1]), "same number|cardinality|lengths"
 
@@ -278,12 +292,38 @@ def bad(kind):
 @every_kind
 def test_bad_records_spend_nothing(name):
     kind = KINDS[name]
+    model = kind.compiled()
+    before = weights(model)
     for data, match in bad(kind):
-        model, callback = kind.compiled(), kind.private(data=data)
+        callback = kind.private(data=data)
         with pytest.raises(ValueError, match=match):
             kind.fit(model, [callback], data if kind.stepwise else None)
         assert not callback.ledger.entries, match
         assert not any(part.is_released for part in parts_of(model))
+    assert same(before, weights(model))
+
+
+@read_once
+def test_a_read_that_fails_spends_nothing_and_may_be_tried_again(name):
+    kind = KINDS[name]
+    broken = []
+
+    def read():
+        yield kind.x[:50], Y[:50]
+        if broken:
+            raise OSError("the disk is gone")
+        yield kind.x[50:], Y[50:]
+
+    model, callback = kind.compiled(), kind.private(data=read)
+    before = weights(model)
+    broken.append(True)
+    with pytest.raises(OSError, match="disk"):
+        kind.fit(model, [callback])
+    assert not callback.ledger.entries
+    assert same(before, weights(model))
+    broken.clear()
+    kind.fit(model, [callback])
+    assert len(callback.ledger.entries) == len(kind.releases)
 
 
 @every_kind
@@ -358,25 +398,35 @@ def test_no_metric_of_records_in_whatever_order(name, place):
 
 
 @read_once
-@pytest.mark.parametrize("batch_size", [7, 80])
-def test_later_fits_are_free_and_see_no_record(name, batch_size, tmp_path):
+@pytest.mark.parametrize("batch_size, fill", [(7, np.nan), (80, 0.0)])
+def test_later_fits_are_free_and_see_no_record(
+    name, batch_size, fill, tmp_path
+):
     kind = KINDS[name]
-    model, callback = kind.compiled(), kind.private()
+    # Not at the minimum, where training would stay.
+    callback = kind.private(guarantee=fm.Proven(start="current"))
+    model = kind.compiled()
     first = kind.fit(model, [callback], batch_size=batch_size)
     spent = callback.ledger.entries
     kind.fit(model, [callback])
     model.save(tmp_path / "m.keras")
     found = []
-    for x in (kind.x, np.zeros_like(kind.x)):
+    for x in (kind.x, np.full_like(kind.x, fill)):
         loaded = keras.saving.load_model(tmp_path / "m.keras")
+        before = weights(loaded)
         history = loaded.fit(
             x, Y * 0 if x is not kind.x else Y, epochs=2, verbose=0
         ).history
         assert set(history) == set(first) == {"loss"}
         assert all(part.is_released for part in parts_of(loaded))
+        assert not same(before, weights(loaded)), "training did not move"
         found.append((weights(loaded), history))
     assert same(found[0][0], found[1][0]) and found[0][1] == found[1][1]
     assert callback.ledger.entries == spent
+    # Another callback asks for nothing.
+    again = PrivateModel(fm.PrivacyBudget(EPSILON, DELTA), Unreadable())
+    kind.fit(loaded, [again])
+    assert not again.ledger.entries
 
 
 @read_once
@@ -386,6 +436,9 @@ def test_other_data_on_a_later_fit_is_refused(name):
     kind.fit(model, [callback])
     with pytest.raises(ValueError, match="data changed since the release"):
         model.fit(kind.x + 1, Y, callbacks=[callback], verbose=0)
+    callback.data = kind.x, Y[::-1].copy()
+    with pytest.raises(ValueError, match="data changed since the release"):
+        kind.fit(model, [callback])
 
 
 @read_once
@@ -400,9 +453,10 @@ def test_a_new_draw_is_charged(name):
     kind.fit(model, [callback])
     assert len(callback.ledger.entries) == 2 * len(kind.releases)
     assert half < callback.ledger.epsilon() <= EPSILON * (1 + 1e-9)
-    callback.new_release = True
-    with pytest.raises(fm.BudgetExceededError):
+    callback.new_release, before = True, weights(model)
+    with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
         kind.fit(model, [callback])
+    assert same(before, weights(model))
     assert len(callback.ledger.entries) == 2 * len(kind.releases)
 
 
