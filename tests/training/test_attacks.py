@@ -104,11 +104,6 @@ LOSSES = {
     "softmax": lambda: "categorical_crossentropy",
     "own": lambda: lambda y, z: keras.ops.mean(y, axis=-1),
 }
-METRICS = (
-    "accuracy",
-    keras.metrics.MeanSquaredError,
-    lambda: keras.metrics.Mean(name="val_mean"),
-)
 
 
 class ShareOfFirst(keras.metrics.Metric):

@@ -156,23 +156,6 @@ def test_the_default_share_of_a_dp_pca_and_a_given_one():
         private(records(), shares=(1.0,)).plan(model(FULL, {"units": 4}))
 
 
-@BOTH
-def test_two_planned_releases_and_no_third(rounds):
-    m, p = fitted(model(rounds, {"units": 4}), releases=2)
-    first, half = p.release, p.ledger.epsilon()
-    assert half < 0.9 * EPSILON
-    p.new_release = True
-    fit(m, p)
-    assert p.release is not first and len(p.ledger.entries) == 4
-    assert 0.999 * EPSILON < p.ledger.epsilon() <= EPSILON
-    before = weights(m)
-    p.new_release = True
-    with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
-        fit(m, p)
-    assert len(p.ledger.entries) == 4
-    np.testing.assert_array_equal(weights(m), before)
-
-
 def test_a_released_dp_pca_is_free_under_another_output_layer():
     m, p = fitted(model(FULL, {"units": 4}), releases=2)
     kernel = array(m.get_layer("pca").kernel)
@@ -354,19 +337,6 @@ def test_integer_features_keep_their_constant_entry():
 
 
 # After the release, no record moves a weight --------------------------------
-
-
-@pytest.mark.parametrize("rounds, fill", [(FULL, np.nan), (POISSON, 0.0)])
-def test_training_is_the_same_with_the_records_replaced(tmp_path, rounds, fill):
-    x, y = records()
-    m, p = fitted(model(rounds, {"units": 4}), start="current")
-    m.save(tmp_path / "m.keras")
-    begin = weights(m)
-    m.fit(x, y, 100, epochs=2, shuffle=False, callbacks=[p], verbose=0)
-    other = keras.saving.load_model(tmp_path / "m.keras")
-    other.fit(x * 0 + fill, y * 0, 100, epochs=2, shuffle=False, verbose=0)
-    assert np.abs(weights(m) - begin).max() > 1e-3, "training did not move"
-    np.testing.assert_array_equal(weights(m), weights(other))
 
 
 def test_the_same_in_a_traced_fit(tmp_path):
@@ -629,18 +599,6 @@ def test_a_sample_cannot_be_larger_than_the_records():
     )
     m, p = fitted(model(fm.Rounds(reads=3, batch_size=N, learning_rate=1.0)))
     assert p.ledger.entries[0].mechanism["sampling_rate"] == 1
-
-
-@BOTH
-def test_bad_records(rounds):
-    x, y = records()
-    bad = x.copy()
-    bad[-1, 2] = np.nan
-    for pca in (None, {"units": 4}):
-        refused("NaN or infinite", model(rounds, pca), (bad, y))
-        refused("whole numbers", model(rounds, pca), (x, y + 1))
-        refused("must have shape", model(rounds, pca), (x[:, :5], y))
-        refused("same number of records", model(rounds, pca), (x, y[:-1]))
 
 
 def test_records_outside_the_bounds():

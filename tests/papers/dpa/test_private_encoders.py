@@ -156,7 +156,6 @@ EVERY_KIND = [
     ("random twice", None),
     ("random thrice", 3),
 ]
-every_kind = pytest.mark.parametrize("kind, units", EVERY_KIND)
 
 
 @functools.cache
@@ -455,31 +454,6 @@ def test_a_crash_between_rounds_leaves_encoder_and_decoder_of_one_round():
     assert reader.passes == 2 and len(p.ledger.entries) == 1
 
 
-def test_a_crash_in_the_first_pass_spends_nothing():
-    data = records()
-    reader = Reader(data, fails=1)
-    m, p = model((4, 3)), private(reader)
-    before = m.get_weights()
-    with pytest.raises(OSError, match="disk"):
-        fit(m, data, p)
-    assert not p.ledger.entries
-    for a, b in zip(before, m.get_weights()):
-        np.testing.assert_array_equal(a, b)
-    fit(m, data, p)
-    assert len(p.ledger.entries) == 3 and reader.passes == 4
-
-
-def test_a_spent_budget_reads_nothing():
-    data = records()
-    _, p = fitted(units=None)
-    for m in (model(), model(units=None)):
-        p.data = Unreadable()
-        with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
-            fit(m, data, p)
-        assert len(p.ledger.entries) == 1
-        assert not any(e.is_released for e in m.encoders)
-
-
 # Proven: refusals before anything is charged --------------------
 
 
@@ -490,21 +464,6 @@ def refused(match, m, data=None, fitted_on=None, **kwargs):
     assert not p.ledger.entries, "something was charged"
     for layer in m._flatten_layers():
         assert not getattr(layer, "is_released", False)
-
-
-@pytest.mark.parametrize("kind", ["two", "random"])
-def test_bad_records(kind):
-    kwargs = KINDS[kind][0]
-    x, y = records()
-    bad = x.copy()
-    bad[5, 2] = np.nan
-    refused("NaN or infinite", model(**kwargs), (bad, y))
-    refused("must have shape", model(**kwargs), (x[:, :5], y))
-    refused("same number of records", model(**kwargs), (x, y[:-1]))
-    refused(r"whole numbers in \[0, 3\)", model(**kwargs), (x, y + 1))
-    refused("must be one-hot", model(**kwargs), (x, np.ones((N, 3))))
-    refused("NaN or infinite", model(units=None, **kwargs), bad)
-    refused("must have shape", model(units=None, **kwargs), x[:, :5])
 
 
 def test_records_outside_the_public_bound():
@@ -575,18 +534,6 @@ def test_unsafe_layers_around_an_encoder():
     refused("trainable weights", by_hand(body=[keras.layers.Dense(4)]))
     refused("mixes records", by_hand(body=[
         fm.layers.NormalizationLayer(mode="batch")]))  # fmt: skip
-
-
-def test_what_was_trained_without_protection():
-    x, y = records()
-    m = model()
-    with pytest.raises(ValueError, match="has no release, so training it"):
-        m.fit(x, y, verbose=0)
-    twin = compiled(fm.models.unprotected_twin(m))
-    twin.fit(x, y, verbose=0)
-    refused("built with `unprotected=True`", twin)
-    m.compile(twin.optimizer, fm.losses.TaylorCrossEntropy())
-    refused("trained before its first release", m)
 
 
 # Proven: without labels --------------------

@@ -9,8 +9,6 @@ import pytest
 import keras_fm as fm
 from keras_fm.models import EnergyModel, PrivateCDBN
 
-SIDE = 6
-
 
 # Compiled in tests of this name alone; see `untraced`.
 TRACED = "learn"

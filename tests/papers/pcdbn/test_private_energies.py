@@ -190,7 +190,6 @@ KINDS = {
         [0.05, 0.3, 0.65],
     ),
 }
-every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @functools.cache
@@ -625,30 +624,6 @@ def test_a_crash_keeps_what_was_spent(fails):
     assert_equal(kept, weights_of(m.rbms)[: len(kept)])
 
 
-def test_a_crash_in_the_first_pass_spends_nothing():
-    data = records()
-    reader = Reader(data, fails=1)
-    m, p = model(), private(reader)
-    before = m.get_weights()
-    with pytest.raises(OSError, match="disk"):
-        fit(m, data, p)
-    assert not p.ledger.entries
-    assert_equal(before, m.get_weights())
-    fit(m, data, p)
-    assert len(p.ledger.entries) == 4 and reader.passes == 5
-
-
-def test_a_spent_budget_reads_nothing():
-    data = records()
-    _, p = fitted(units=None)
-    for m in (model(), model(units=None)):
-        p.data = Unreadable()
-        with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
-            fit(m, data, p)
-        assert len(p.ledger.entries) == 2
-        assert not any(r.is_released for r in m.rbms)
-
-
 # Proven: refusals before anything is charged --------------------
 
 
@@ -659,26 +634,6 @@ def refused(match, m, data=None, **kwargs):
     assert not p.ledger.entries, "something was charged"
     for layer in m._flatten_layers():
         assert not getattr(layer, "is_released", False)
-
-
-def test_bad_records():
-    x, y = records()
-    bad = x.copy()
-    bad[100, 2, 2] = np.nan
-    infinite = np.where(np.isnan(bad), np.inf, bad)
-    refused("NaN or infinite", model(), (bad, y))
-    refused("NaN or infinite", model(), (infinite, y))
-    refused("must have shape", model(), (x[:, :5], y))
-    refused("must have shape", model(), (x[..., 0], y))
-    refused("same number of records", model(), (x, y[:-1]))
-    refused(r"whole numbers in \[0, 3\)", model(), (x, y + 1))
-    refused("must be one-hot", model(), (x, np.ones((N, 3))))
-    refused("x, y", model(), x)
-    # The last label of all: nothing is charged before it was seen.
-    late = np.where(np.arange(N) == N - 1, 9, y)
-    refused(r"whole numbers in \[0, 3\)", model(), (x, late))
-    refused("NaN or infinite", model(units=None), bad)
-    refused("must have shape", model(units=None), x[:, :5])
 
 
 def test_rbms_that_no_release_can_teach():
@@ -751,18 +706,6 @@ def test_unsafe_layers_around_an_rbm():
         (keras.layers.BatchNormalization(), "mixes records"),
     ):
         refused(match, by_hand(ChebyshevCRBM(4, 3), body=[body]))
-
-
-def test_what_was_trained_without_protection():
-    x, y = records()
-    m = model()
-    with pytest.raises(ValueError, match="has no release, so training it"):
-        m.fit(x, y, verbose=0)
-    twin = compiled(fm.models.unprotected_twin(m))
-    twin.fit(x, y, verbose=0)
-    refused("built with `unprotected=True`", twin)
-    m.compile(twin.optimizer, fm.losses.TaylorCrossEntropy())
-    refused("trained before its first release", m)
 
 
 # Proven: without labels, in every form --------------------

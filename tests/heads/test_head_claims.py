@@ -1,0 +1,61 @@
+"""The printed sensitivity of the loss of an output layer, to the last digit."""
+
+from fractions import Fraction
+
+import pytest
+
+from keras_fm.heads import claims
+
+
+def agrees(made, exact):
+    """Whether a float is an exact rational to 1e-15, relative."""
+    assert isinstance(made, float)
+    return abs(Fraction(made) - exact) <= exact * Fraction(1, 10**15)
+
+
+@pytest.mark.parametrize(
+    "features, outputs, full",
+    [(25, 10, 1812.5), (30, 10, 2550.0), (1, 1, 1.25), (3, 1, 5.25)],
+)
+def test_cross_entropy_sensitivity(features, outputs, full):
+    made = claims.cross_entropy_sensitivity(
+        features, outputs, neighbours="replace_one"
+    )
+    assert made == full
+    half = claims.cross_entropy_sensitivity(
+        features, outputs, neighbours="add_remove"
+    )
+    assert half == full / 2
+
+
+@pytest.mark.parametrize(
+    "features, outputs, full",
+    [
+        # M (b + b^2 / 4): 25 hidden features for MNIST, 30 for CIFAR-10.
+        (25, 10, Fraction(3625, 2)),
+        (30, 10, Fraction(2550)),
+        # With the constant entry of the bias.
+        (26, 10, Fraction(1950)),
+        (31, 10, Fraction(5425, 2)),
+        (7, 3, Fraction(231, 4)),
+    ],
+)
+def test_loss_noise_scale(features, outputs, full):
+    epsilon = Fraction("0.15")
+    assert full == outputs * (features + Fraction(features**2, 4))
+    for neighbours, part in (("replace_one", 1), ("add_remove", 2)):
+        made = claims.cross_entropy_sensitivity(
+            features, outputs, neighbours=neighbours
+        )
+        assert agrees(made, full / part)
+        assert agrees(made / float(epsilon), full / part / epsilon)
+
+
+def test_it_needs_its_relation_and_has_no_proof():
+    with pytest.raises(TypeError):
+        claims.cross_entropy_sensitivity(3, 2)
+    with pytest.raises(ValueError, match="neighbours"):
+        claims.cross_entropy_sensitivity(3, 2, neighbours="other")
+    for reason in (claims.CROSS_ENTROPY_REASON,):
+        assert reason.startswith("none. The ")
+        assert reason.endswith("; see docs/guarantees.md")
