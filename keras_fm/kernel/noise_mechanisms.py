@@ -21,8 +21,8 @@ from keras_fm.kernel import (
 )
 
 # Rounding to the lattice moves a statistic by at most this share of the
-# sensitivity, and of the noise unless that is below the least share (which
-# leaves room for sums of 2^30 records in 62 bits).
+# sensitivity, and of the noise unless that is below the least share (the step
+# shrinks no further, and a sum that leaves 62 bits saturates).
 _PRECISION = 2.0**-14
 _LEAST_NOISE = 2.0**-20
 
