@@ -73,16 +73,15 @@ def test_equals_the_authors_form():
 
 
 @pytest.mark.parametrize("activation", SMOOTH)
-@pytest.mark.parametrize("degree", DEGREES)
-@pytest.mark.parametrize("radius", [*RADII, 10.0])
-def test_taylor_error_bounds_a_dense_grid_and_is_attained(
-    activation, degree, radius
-):
-    made = polynomials.taylor(activation, degree, radius)
+@pytest.mark.parametrize("radius", [0.1, 1.0, math.pi, 10.0])
+def test_taylor_error_bounds_a_dense_grid_and_is_attained(activation, radius):
     z = np.linspace(-radius, radius, 20001)
-    misses = np.abs(made(z) - polynomials.ACTIVATIONS[activation](z))
-    assert misses.max() <= made.error + rounding(made)
-    assert misses.max() >= 0.999 * made.error - rounding(made)
+    exact = polynomials.ACTIVATIONS[activation](z)
+    for degree in DEGREES:
+        made = polynomials.taylor(activation, degree, radius)
+        misses = np.abs(made(z) - exact)
+        assert misses.max() <= made.error + rounding(made), degree
+        assert misses.max() >= 0.999 * made.error - rounding(made), degree
 
 
 def test_taylor_coefficients_are_the_known_rationals():
@@ -554,12 +553,10 @@ def test_degree_zero_has_no_bound_but_an_error():
     "make",
     [*MAKERS, lambda radius: polynomials.piecewise("sigmoid", 2, radius)],
 )
-@pytest.mark.parametrize(
-    "radius", [0, -1, 1e-4, 101, math.nan, math.inf, None, "1", True]
-)
-def test_refuses_a_radius_outside_its_range(make, radius):
-    with pytest.raises(ValueError, match="`radius` must be a number"):
-        make(radius=radius)
+def test_refuses_a_radius_outside_its_range(make):
+    for radius in (0, -1, 1e-4, 101, math.nan, math.inf, None, "1", True):
+        with pytest.raises(ValueError, match="`radius` must be a number"):
+            make(radius=radius)
 
 
 @pytest.mark.parametrize("pieces", [0, -1, 1001, 2.0, None, True])

@@ -253,8 +253,9 @@ def set_principal(layer, x, mean, vectors, values, above=7):
     return reconstruction_error(layer, x)
 
 
-@pytest.mark.parametrize("form", ["squared_error", "cross_entropy"])
-@pytest.mark.parametrize("visible", [None, (1, 4)])
+@pytest.mark.parametrize(
+    "visible, form", [(None, "squared_error"), ((1, 4), "cross_entropy")]
+)
 @pytest.mark.parametrize(
     "kwargs, most",
     [

@@ -198,8 +198,10 @@ def test_preactivation_and_visible_units_equal_loops(geometry, conditions):
 
 
 @pytest.mark.parametrize("padding", ["same", "valid"])
-@pytest.mark.parametrize("strides", [1, 2, (1, 2), (3, 2)])
-@pytest.mark.parametrize("kernel_size", [1, 2, (3, 2), (5, 4)])
+@pytest.mark.parametrize(
+    "kernel_size, strides",
+    [(1, 1), (1, 2), (2, (3, 2)), ((3, 2), 1), ((5, 4), 2), ((5, 4), (1, 2))],
+)
 @pytest.mark.parametrize("shape", [(5, 4, 2), (7, 8, 1)])
 def test_the_visible_side_is_the_adjoint(padding, strides, kernel_size, shape):
     layer = built(
@@ -345,8 +347,10 @@ def test_gaussian_visible_units_have_unit_variance_about_their_mean():
 # Polynomials --------------------
 
 
-@pytest.mark.parametrize("gain", [1.0, 0.5, 5.0])
-@pytest.mark.parametrize("degree", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize(
+    "degree, gain",
+    [(1, 1.0), (2, 1.0), (3, 0.5), (3, 1.0), (5, 5.0), (7, 1.0), (7, 5.0)],
+)
 @pytest.mark.parametrize("polynomial", ["chebyshev", "taylor", "piecewise"])
 def test_activation_is_the_polynomial(polynomial, degree, gain):
     layer = ChebyshevCRBM(1, 1, polynomial=polynomial, degree=degree, gain=gain)
@@ -803,7 +807,7 @@ def gathered(layer, v, **kwargs):
     return np.concatenate(list(layer.patches(v, **kwargs)))
 
 
-@pytest.mark.parametrize("moment_strides", [None, 1, (2, 3)])
+@pytest.mark.parametrize("moment_strides", [None, (2, 3)])
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_patches_equal_loops(geometry, moment_strides):
     layer = built(
@@ -1199,10 +1203,10 @@ NAN, INF = float("nan"), float("inf")
 
 
 @pytest.mark.parametrize("name", [*POSITIVE, "gain"])
-@pytest.mark.parametrize("value", [0, 0.0, -1.0, NAN, INF, True, "1", [1.0]])
-def test_positive_numbers(name, value):
-    with pytest.raises(ValueError, match=f"`{name}` must be a .*{name}="):
-        ChebyshevCRBM(2, 3, **{name: value})
+def test_positive_numbers(name):
+    for value in (0, 0.0, -1.0, NAN, INF, True, "1", [1.0]):
+        with pytest.raises(ValueError, match=f"`{name}` must be a .*{name}="):
+            ChebyshevCRBM(2, 3, **{name: value})
 
 
 @pytest.mark.parametrize("name", ["gain", "q", "a", "beta", "centre"])
@@ -1223,13 +1227,11 @@ def test_finite_numbers(name, value):
     ["filters", "degree", "size", "moment_order", "conditions", "kernel_size",
      "strides", "moment_strides"],
 )  # fmt: skip
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "3", NAN])
-def test_whole_numbers(name, value):
-    if name == "conditions" and value == 0:
-        return
-    given = {"filters": 2, "kernel_size": 3, name: value}
-    with pytest.raises(ValueError, match=f"`{name}`.* positive.integer.*"):
-        ChebyshevCRBM(**given)
+def test_whole_numbers(name):
+    for value in (0, -1, 1.5, True, "3", NAN)[name == "conditions" :]:
+        given = {"filters": 2, "kernel_size": 3, name: value}
+        with pytest.raises(ValueError, match=f"`{name}`.* positive.integer.*"):
+            ChebyshevCRBM(**given)
 
 
 @pytest.mark.parametrize(

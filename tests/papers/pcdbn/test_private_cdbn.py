@@ -9,7 +9,6 @@ import pytest
 import keras_fm as fm
 from keras_fm.models import EnergyModel, PrivateCDBN
 
-
 # Compiled in tests of this name alone; see `untraced`.
 TRACED = "learn"
 pytestmark = pytest.mark.usefixtures("untraced")
