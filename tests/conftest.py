@@ -81,8 +81,6 @@ def pytest_configure(config):
     options = config.option
     if options.without_keras:
         without_keras.refuse()
-    if hasattr(config, "workerinput"):
-        return
     _compile_for_jax_once(config)
     chosen = options.full or options.without_keras or options.markexpr
     if not chosen and config.args_source is not config.ArgsSource.ARGS:
