@@ -110,7 +110,9 @@ class Proven:
         checks.instance("unit", self.unit, Unit, "a keras_fm.Unit")
         object.__setattr__(self, "shares", check_shares(self.shares))
         checks.either("start", self.start, STARTS)
-        checks.integer("releases", self.releases, at_least=1)
+        checks.fields(
+            self, releases=checks.count, ridge_factor=checks.nonnegative
+        )
         names = self.per_record
         names = (names,) if isinstance(names, str) else tuple(names)
         if not all(isinstance(name, str) for name in names):
