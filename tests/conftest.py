@@ -33,6 +33,7 @@ ONCE = (
 # model after the other, each of which the contract has in the fast tier.
 FULL = (
     "baselines/test_conditional_rbm.py",
+    "baselines/test_dp_sgd.py",
     "devices",
     "lab/compare",
     "lab/report/test_report_in_chromium.py",
@@ -119,7 +120,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker("once")
         if _is_in(item.path, FULL):
             item.add_marker("full")
-        elif item.get_closest_marker("numpy") is None:
+        else:
             cases.setdefault((item.path, item.originalname), []).append(item)
     for (_, name), found in cases.items():
         for item in _beyond_the_fast(found, name):

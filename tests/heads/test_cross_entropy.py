@@ -17,7 +17,6 @@ from neighbours import (
     bounds,
     check_generated,
     check_sensitivity,
-    contribution,
     halves,
     shares,
     to_ball,
@@ -167,35 +166,6 @@ def test_the_joint_bound_is_never_looser_than_its_parts(m):
         assert joint >= max(quadratic / alpha, linear) / SLACK
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("outputs", [1, 3])
-def test_the_distance_does_not_depend_on_the_other_records(norm, outputs):
-    rng = np.random.default_rng(5)
-    objective = make(4, outputs)
-    rows = rng.normal(size=(40, 4))
-    rows /= 1.001 * np.linalg.norm(rows, axis=1, keepdims=True)
-    labels = rng.integers(0, 2, size=40)
-
-    def vector(order):
-        statistics = objective.accumulate(
-            objective.zero(), rows[order], labels[order]
-        )
-        return objective.pack(statistics, norm)
-
-    rest = np.arange(2, 40)
-    np.testing.assert_allclose(
-        vector(np.r_[0, rest]) - vector(np.r_[1, rest]),
-        contribution(objective, (rows[:1], labels[:1]), norm)
-        - contribution(objective, (rows[1:2], labels[1:2]), norm),
-        atol=1e-13,
-    )
-    np.testing.assert_allclose(
-        vector(np.r_[0, rest]) - vector(rest),
-        contribution(objective, (rows[:1], labels[:1]), norm),
-        atol=1e-13,
-    )
-
-
 # Coefficients -------------------------------------------------------------
 
 
@@ -290,30 +260,6 @@ def test_pack_reads_the_upper_triangle_only(norm):
     np.testing.assert_array_equal(
         objective.pack((a, s), norm), objective.pack((np.triu(a), s), norm)
     )
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_batches_add_up_to_one_pass_in_float64(dtype):
-    objective = make(4, 3)
-    rows, labels = some_records(4, 3, n=200)
-    rows = rows.astype(dtype)
-    whole = objective.accumulate(objective.zero(), rows, labels)
-    parts = objective.zero()
-    for start in range(0, 200, 17):
-        parts = objective.accumulate(
-            parts, rows[start : start + 17], labels[start : start + 17]
-        )
-    # A batch may be empty.
-    parts = objective.accumulate(parts, rows[:0], labels[:0])
-    exact = rows.astype(np.float64)
-    for made in (whole, parts):
-        assert made[0].dtype == made[1].dtype == np.float64
-        np.testing.assert_allclose(
-            np.triu(made[0]), np.triu(exact.T @ exact), atol=1e-13
-        )
-        np.testing.assert_allclose(
-            made[1], exact.T @ np.eye(3)[labels], atol=1e-13
-        )
 
 
 @pytest.mark.parametrize(
@@ -429,13 +375,6 @@ def test_arguments_are_checked(changes, message):
         CrossEntropyQuery(**{"num_features": 2, "num_outputs": 2, **changes})
 
 
-def test_norm_and_relation_are_checked():
-    with pytest.raises(ValueError, match="`norm`"):
-        make(2).sensitivity("linf", neighbours="add_remove")
-    with pytest.raises(ValueError, match="`neighbours`"):
-        make(2).sensitivity("l2", neighbours="swap")
-
-
 def test_numpy_arguments_do_not_round_the_sensitivity():
     precise = make(3, 2, feature_bound=float(np.float32(0.1)))
     made = CrossEntropyQuery(
@@ -447,13 +386,6 @@ def test_numpy_arguments_do_not_round_the_sensitivity():
     assert made == precise
     assert bounds(made) == bounds(precise)
     assert {type(v) for v in made.config().values()} == {int, float, bool}
-
-
-def test_config_round_trips():
-    objective = make(
-        3, 2, feature_bound=0.3, nonnegative=True, quadratic_scale=2.0
-    )
-    assert CrossEntropyQuery(**objective.config()) == objective
 
 
 @pytest.mark.parametrize("words", ["one-hot y", "y - 1/2"])

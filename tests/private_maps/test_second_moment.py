@@ -137,21 +137,6 @@ def test_the_statistic_is_the_sum_over_records(m):
         np.testing.assert_allclose(objective.pack((made,), norm), vector)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_batches_add_up_to_one_pass_in_float64(dtype):
-    objective, u = make(), some_records(n=200).astype(dtype)
-    parts = objective.zero()
-    for start in range(0, 200, 17):
-        parts = objective.accumulate(parts, u[start : start + 17])
-    parts = objective.accumulate(parts, u[:0])
-    exact = np.triu(u.astype(np.float64).T @ u.astype(np.float64))
-    assert parts[0].dtype == np.float64
-    np.testing.assert_allclose(np.triu(parts[0]), exact, atol=1e-12)
-    np.testing.assert_allclose(
-        np.triu(second_moment(objective, u)), exact, atol=1e-12
-    )
-
-
 def test_labels_are_not_read():
     objective, u = make(), some_records()
     bare = objective.accumulate(objective.zero(), u)
@@ -219,17 +204,6 @@ def test_clipping_bounds_what_a_record_adds(dtype):
             length = np.linalg.norm(objective.pack(made, norm), order)
             limit = objective.sensitivity(norm, neighbours="add_remove")
             assert length <= limit * (1 + 1e-13)
-
-
-def test_config_round_trips():
-    objective = make(
-        3, feature_bound=0.3, quadratic_scale=2.0, grouped=True, reach=4
-    )
-    assert SecondMomentQuery(**objective.config()) == objective
-    assert make(np.int64(3), reach=np.int32(4)).config() == {
-        **make(3).config(),
-        "reach": 4,
-    }
 
 
 @pytest.mark.parametrize("bad", [0, -1, 2.0, True, None])

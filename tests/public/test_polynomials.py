@@ -14,7 +14,6 @@ from keras_fm.public import polynomials
 SMOOTH = ("sigmoid", "tanh", "softplus")
 NAMES = tuple(polynomials.ACTIVATIONS)
 DEGREES = range(9)
-RADII = (0.1, 0.5, 1.0, 2.0, math.pi)
 
 a_degree = st.integers(0, polynomials.MAX_DEGREE)
 a_radius = st.floats(-3, 2).map(lambda e: 10.0**e)

@@ -21,7 +21,6 @@ from neighbours import (
     bounds,
     check_sensitivity,
     climb,
-    contribution,
     distances,
     shares,
 )
@@ -31,7 +30,7 @@ from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.ledger import Ledger
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.noisy_statistics import Release
 from keras_fm.kernel.release import calibrate
@@ -221,23 +220,6 @@ def test_order_and_batches_do_not_matter(ball):
     np.testing.assert_array_equal(total(objective), np.zeros(5))
 
 
-@pytest.mark.parametrize("norm", ("l1", "l2"))
-@pytest.mark.parametrize("ball", BALLS)
-def test_pack_and_unpack_are_inverse(ball, norm):
-    objective = make(4, ball)
-    statistics = objective.accumulate(objective.zero(), [[1.0, -2.0, 0.5, 9.0]])
-    vector = objective.pack(statistics, norm)
-    assert vector.shape == (objective.size,) and vector.dtype == np.float64
-    made = objective.unpack(vector, norm)
-    assert tuple(a.shape for a in made) == objective.shapes
-    assert len(made) == len(objective.names)
-    np.testing.assert_array_equal(made[0], statistics[0])
-    # A release adds its noise in place: the sum must not be the same memory.
-    vector += 1.0
-    assert not np.any(made[0] == vector)
-    assert np.all(statistics[0] <= 1.0)
-
-
 # Sensitivity -----------------------------------------------------------------
 
 
@@ -323,28 +305,6 @@ def test_exact_values_of_the_bounds():
         assert [bound(make(1, ball), norm, r) for r in RELATIONS] == [1, 1]
 
 
-@pytest.mark.parametrize("norm, order", [("l1", 1), ("l2", 2)])
-@pytest.mark.parametrize("ball", BALLS)
-def test_the_distance_does_not_depend_on_the_other_records(ball, norm, order):
-    rng = np.random.default_rng(5)
-    objective, rows = make(4, ball), rng.normal(size=(40, 4))
-
-    def vector(chosen):
-        statistics = objective.accumulate(objective.zero(), rows[chosen])
-        return objective.pack(statistics, norm)
-
-    rest = np.arange(2, 40)
-    alone = [contribution(objective, (r[None],), norm) for r in rows[:2]]
-    np.testing.assert_allclose(
-        vector(np.r_[0, rest]) - vector(np.r_[1, rest]),
-        alone[0] - alone[1],
-        atol=1e-13,
-    )
-    np.testing.assert_allclose(
-        vector(np.r_[0, rest]) - vector(rest), alone[0], atol=1e-13
-    )
-
-
 # Arguments -------------------------------------------------------------------
 
 
@@ -358,21 +318,6 @@ def test_the_number_of_features_is_checked(d):
 def test_the_ball_is_checked(ball):
     with pytest.raises(ValueError, match="`ball`"):
         RelevanceQuery(num_features=3, ball=ball)
-
-
-def test_norm_and_relation_are_checked():
-    for d in (1, 3):
-        with pytest.raises(ValueError, match="`norm`"):
-            make(d).sensitivity("linf", neighbours="add_remove")
-        with pytest.raises(ValueError, match="`neighbours`"):
-            make(d).sensitivity("l2", neighbours="swap")
-
-
-@pytest.mark.parametrize("ball", BALLS)
-def test_config_round_trips(ball):
-    objective = RelevanceQuery(num_features=np.int64(3), ball=ball)
-    config = json.loads(json.dumps(objective.config()))
-    assert RelevanceQuery(**config) == objective == make(3, ball)
 
 
 def test_reads_says_what_is_read():
@@ -518,64 +463,6 @@ def test_noise_has_the_stated_scale(delta, ball, relation):
         assert wrong.pvalue < 1e-6, factor
 
 
-@pytest.mark.parametrize(
-    "delta, ball", [(DELTA, "l2"), (DELTA, "l1"), (0.0, "l1"), (0.0, "l2")]
-)
-def test_the_ledger_is_charged_once(delta, ball):
-    objective, rows = make(6, ball), make_records(6)
-    budget = PrivacyBudget(1.0, delta)
-    ledger = Ledger(budget, neighbours="replace_one")
-    made = make_release(
-        objective,
-        ((part,) for part in np.split(rows, 4)),
-        delta=delta,
-        neighbours="replace_one",
-        ledger=ledger,
-        noise=NoiseSource(),
-        notes=["100 records"],
-    )
-    assert isinstance(made, RelevanceRelease)
-    (entry,) = ledger.entries
-    assert entry.name == "relevance" and entry.guarantee == "proven"
-    assert entry.proof == "docs/proofs/relevance.md"
-    assert entry.reads == objective.reads
-    assert entry.notes == ("100 records",)
-    assert entry.neighbours == made.neighbours == "replace_one"
-    assert entry.private and made.private
-    assert entry.build_mechanism() == made.mechanism
-    assert ledger.epsilon() == pytest.approx(1.0, rel=1e-3)
-
-    def untouched():
-        pytest.fail("the records were read")
-        yield
-
-    with pytest.raises(BudgetExceededError):
-        make_release(
-            objective,
-            untouched(),
-            delta=delta,
-            neighbours="replace_one",
-            ledger=ledger,
-        )
-    assert len(ledger.entries) == 1
-
-
-def test_invalid_relevance_is_refused_before_the_charge():
-    ledger = Ledger(PrivacyBudget(1.0, DELTA), neighbours="add_remove")
-    bad = make_records(6)
-    bad[3, 2] = math.nan
-    with pytest.raises(ValueError, match="finite"):
-        make_release(make(6), [(make_records(6),), (bad,)], ledger=ledger)
-    assert ledger.entries == ()
-
-
-def test_a_mechanism_of_the_other_relation_is_refused():
-    objective, budget = make(6), PrivacyBudget(1.0, DELTA)
-    weak = calibrate(objective, budget, neighbours="add_remove")
-    with pytest.raises(ValueError, match="sensitivity .* is below"):
-        make_release(objective, [], neighbours="replace_one", mechanism=weak)
-
-
 @pytest.mark.parametrize("delta, ball", [(DELTA, "l2"), (0.0, "l1")])
 def test_shares_of_a_release_have_the_noise_as_floor(delta, ball):
     objective = make(40, ball)
@@ -609,28 +496,6 @@ def test_much_data_gives_the_true_shares():
 
 
 # Files -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("delta, ball", [(DELTA, "l2"), (0.0, "l1")])
-def test_save_and_load(tmp_path, delta, ball):
-    saved = make_release(
-        make(7, ball),
-        [(make_records(7),)],
-        delta=delta,
-        neighbours="replace_one",
-    )
-    saved.save(tmp_path / "release")
-    loaded = Release.load(tmp_path / "release")
-    assert type(loaded) is RelevanceRelease
-    np.testing.assert_array_equal(
-        loaded.statistics["relevance"], saved.statistics["relevance"]
-    )
-    for name in ("objective", "mechanism", "neighbours", "private"):
-        assert getattr(loaded, name) == getattr(saved, name)
-    np.testing.assert_array_equal(loaded.shares(), saved.shares())
-    assert repr(loaded) == repr(saved)
-    with np.load(tmp_path / "release", allow_pickle=False) as data:
-        assert set(data.files) == {"relevance", "public"}
 
 
 def write_changed(path, arrays=None, **public):

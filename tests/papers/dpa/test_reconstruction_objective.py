@@ -19,7 +19,6 @@ from neighbours import (
     check_generated,
     check_sensitivity,
     climb,
-    contribution,
     halves,
     shares,
     to_ball,
@@ -264,24 +263,6 @@ def test_whole_number_and_boolean_pixels_are_taken():
     for pixels in ([[0, 1]], np.array([[False, True]]), np.uint8([[0, 1]])):
         _, s = objective.accumulate(objective.zero(), [[1.0]], pixels)
         np.testing.assert_array_equal(s, [[-0.5, 0.5]])
-
-
-def test_the_distance_does_not_depend_on_the_other_records():
-    objective = make(4, 3)
-    h, v = some_records(objective, n=40)
-    rest = np.arange(2, 40)
-
-    def vector(order):
-        made = objective.accumulate(objective.zero(), h[order], v[order])
-        return objective.pack(made, "l2")
-
-    one, two = (contribution(objective, (h[[i]], v[[i]]), "l2") for i in (0, 1))
-    np.testing.assert_allclose(
-        vector(np.r_[0, rest]) - vector(np.r_[1, rest]), one - two, atol=1e-12
-    )
-    np.testing.assert_allclose(
-        vector(np.r_[0, rest]) - vector(rest), one, atol=1e-12
-    )
 
 
 @pytest.mark.parametrize("norm", NORMS)

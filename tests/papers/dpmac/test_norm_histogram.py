@@ -1,6 +1,5 @@
 """Histograms of norms: counts as NumPy's, one in each column per record."""
 
-import json
 import math
 
 import numpy as np
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import BudgetExceededError, Ledger
 from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
-from keras_fm.kernel.noisy_statistics import Release
 from keras_fm.kernel.release import calibrate, release
 from keras_fm.papers.dpmac.norm_histogram import NormHistogramRelease
 from keras_fm.queries import NormHistogramQuery
@@ -183,19 +181,6 @@ def test_noise_alone_does_not_move_a_quantile():
     assert found.quantiles(0.5) == pytest.approx(wanted)
 
 
-def test_a_release_is_saved_and_loaded(tmp_path):
-    found, _ = released(make(), norms())
-    found.save(tmp_path / "norms.npz")
-    loaded = Release.load(tmp_path / "norms.npz")
-    assert isinstance(loaded, NormHistogramRelease)
-    assert loaded.objective == found.objective and not loaded.private
-    np.testing.assert_array_equal(
-        loaded.statistics["counts"], found.statistics["counts"]
-    )
-    assert "(3, 70)" in repr(found)
-    assert f"{found.statistics['counts'][0, 0]:.3g}" not in repr(found)
-
-
 def test_pure_budgets_and_refusals():
     objective = make()
     for relation in ("add_remove", "replace_one"):
@@ -219,10 +204,3 @@ def test_pure_budgets_and_refusals():
         )
     with pytest.raises(ValueError, match="`norm`"):
         objective.sensitivity("l3", neighbours="add_remove")
-
-
-def test_config_round_trip():
-    objective = make(2, low=0.5, high=3.0, num_bins=9)
-    config = json.loads(json.dumps(objective.config()))
-    assert NormHistogramQuery(**config) == objective
-    assert objective.size == 18 and "2 x 9" in objective.reads
