@@ -27,6 +27,7 @@ ONCE = (
     "test_beam.py",
     "test_docs.py",
     "test_examples.py",
+    "test_imports.py",
     "test_types.py",
 )
 # What takes long: processes of their own, documents that run, and fits of one
