@@ -4,7 +4,7 @@ An entry may pay for many steps that run later, in several processes. What is
 not given back stays used.
 """
 
-from keras_fm.kernel import checks, ledger_state
+from keras_fm.kernel import checks
 
 _SOME = "an integer of at least 1"
 
@@ -109,7 +109,8 @@ class StepLedger:
         """
         checks.integer("reserved", reserved, at_least=1, wanted=_SOME)
         checks.integer("taken", taken, at_least=0)
-        with ledger_state.LOCK:
+        # What an interrupted write left in the file is known before a refusal.
+        with self._state.locked():
             if not self._state.holds(name, reserved):
                 raise ValueError(
                     "`reserved` must be a reservation of this process that "
@@ -121,5 +122,4 @@ class StepLedger:
                     f"`taken` must be at most the {reserved} steps that were "
                     f"reserved. Received: taken={taken}"
                 )
-            with self._state.locked():
-                self._state.give_back(name, int(reserved), reserved - taken)
+            self._state.give_back(name, int(reserved), reserved - taken)
