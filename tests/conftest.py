@@ -64,6 +64,7 @@ FULL = (
     "trust/test_faults.py",
     "trust/test_nothing_on_disk.py",
     "trust/test_resume.py",
+    "papers/pcdbn/test_chebyshev_crbm.py",
 )
 # Of a test with more cases than this, the fast tier runs this many.
 FAST_CASES = 2
