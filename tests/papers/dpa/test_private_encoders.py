@@ -466,6 +466,16 @@ def refused(match, m, data=None, fitted_on=None, **kwargs):
         assert not getattr(layer, "is_released", False)
 
 
+@pytest.mark.parametrize("kind", ["two", "random"])
+def test_bad_records_without_labels(kind):
+    kwargs = KINDS[kind][0]
+    x, _ = records()
+    bad = x.copy()
+    bad[5, 2] = np.nan
+    refused("NaN or infinite", model(units=None, **kwargs), bad)
+    refused("must have shape", model(units=None, **kwargs), x[:, :5])
+
+
 def test_records_outside_the_public_bound():
     x, y = records()
     tight = fm.layers.PrivateEncoder(4, input_bound=0.5, name="encoder")

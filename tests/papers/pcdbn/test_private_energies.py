@@ -636,6 +636,14 @@ def refused(match, m, data=None, **kwargs):
         assert not getattr(layer, "is_released", False)
 
 
+def test_bad_records_without_labels():
+    x, _ = records()
+    bad = x.copy()
+    bad[100, 2, 2] = np.nan
+    refused("NaN or infinite", model(units=None), bad)
+    refused("must have shape", model(units=None), x[:, :5])
+
+
 def test_rbms_that_no_release_can_teach():
     trainable = ChebyshevCRBM(4, 3, trainable=True, name="maps")
     refused("'maps'.*has trainable weights", by_hand(trainable))
