@@ -24,6 +24,7 @@ class Secrets:
 
     def __init__(self, singles, rows):
         self._words, self._values = {}, {}
+        self._of_rows = set(rows)
         for name, array in {**singles, **rows}.items():
             array = np.asarray(array, np.float64)
             for value in _telling(array.ravel()):
@@ -57,9 +58,13 @@ class Secrets:
         for text in _NUMBER.findall(raw):
             value = float(text)
             at = np.searchsorted(self._sorted, value)
-            for other in self._sorted[max(0, at - 1) : at + 1]:
-                if abs(other - value) <= _PRINTED * max(1, abs(value)):
-                    found.add(self._values[float(other)])
+            near = {
+                self._values[float(other)]
+                for other in self._sorted[max(0, at - 1) : at + 1]
+                if abs(other - value) <= _PRINTED * max(1, abs(value))
+            }
+            # A printed record may lie beside a noise: it is the record.
+            found |= near & self._of_rows or near
         return found
 
     def found_under(self, folder):
