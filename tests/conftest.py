@@ -35,7 +35,9 @@ ONCE = (
 FULL = (
     "baselines/test_conditional_rbm.py",
     "baselines/test_dp_sgd.py",
+    "baselines/test_histogram_regression.py",
     "devices",
+    "heads/test_sweeps.py",
     "lab/compare",
     "lab/report/test_report_in_chromium.py",
     "lab/reproduce/test_reproduction_runs.py",
@@ -55,6 +57,7 @@ FULL = (
     "papers/pcdbn/test_energy_model.py",
     "papers/pcdbn/test_private_cdbn.py",
     "papers/pcdbn/test_private_energies.py",
+    "papers/test_sixth_paper.py",
     "test_beam.py",
     "test_examples.py",
     "test_imports.py",
