@@ -29,6 +29,7 @@ MODULES = {
     "callbacks": "callbacks",
     "composition": "composition",
     "datasets": "datasets",
+    "estimators": "estimators",
     "experiments": "lab.compare",
     "feature_cache": "public.feature_cache",
     "features": "public.features",

@@ -15,6 +15,7 @@ ENTRY_POINTS = [
     fm.audit,
     fm.callbacks.PrivateModel,
     fm.datasets.load,
+    fm.estimators.PrivateClassifier,
     fm.layers.ChebyshevCRBM,
     fm.layers.DPPCA,
     fm.layers.DiscriminantProjection,

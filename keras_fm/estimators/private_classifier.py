@@ -1,0 +1,178 @@
+import os
+from typing import Any
+
+import numpy as np
+from scipy import special
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+
+from keras_fm.estimators.private_estimator import PrivateEstimator
+from keras_fm.heads.private_dense import PrivateDense
+from keras_fm.heads.taylor_cross_entropy import TaylorCrossEntropy
+from keras_fm.kernel.ledger import Ledger
+
+OBSERVED = "observed"
+
+
+class PrivateClassifier(ClassifierMixin, PrivateEstimator):
+    """A scikit-learn classifier with a proven epsilon: `PrivateDense` on
+    public features, released by a `PrivateModel`.
+
+    **One budget for everything.** `epsilon` and `delta` are what *all* fits of
+    this estimator and of its clones together may reveal. `fits` says how many
+    there will be, and each gets an equal share; a further one is refused. So
+    `cross_val_score(PrivateClassifier(1.0, fits=5, ...), X, y, cv=5)` costs
+    epsilon 1 in all, and with `fits=1` it is refused at its second fold. A
+    second `fit` costs a share, too. Estimators that are made anew share
+    nothing: give them one `ledger`.
+
+    **What is public.** `bounds`, `classes`, `features` and every other
+    parameter; never read from X or y. Scores on private records are not
+    covered, whoever computes them.
+
+    Args:
+        epsilon: number in (0, 1e6]. Needed, unless `ledger` has a budget.
+        delta: number in [0, 1), far below one over the number of records;
+            0 is pure. `rounds` need more than 0.
+        bounds: `(low, high)`, the public range of the columns: numbers, or
+            one for each column. Values outside are clipped. Optional with
+            `features`.
+        classes: the labels that there may be, a list of strings, integers or
+            booleans; or `"observed"`, which takes those in y: you then
+            declare that which labels occur is no secret, and the statement
+            repeats it.
+        features: `None` (linear in the columns), or public Keras layers
+            between columns and output layer: a layer, a list, or a function
+            that returns them. They may end with any length: records are
+            scaled to norm 1 after them. Layers that learn from a release
+            (`DPPCA`) are released in every fit, in the same budget.
+        rounds: `None` for one read, or a `keras_fm.Rounds`, or how many.
+        fits: int >= 1, see above.
+        ledger: `None` (the first fit begins one, shared with all clones), the
+            path of a file, or a `keras_fm.Ledger`, whose budget then holds.
+            With `n_jobs` beyond 1 only a file will do.
+        neighbours: `"add_remove"` (default) or `"replace_one"`.
+        reproducible_noise: `None`, or an int seed. A seeded fit is labelled
+            "not private".
+
+    Attributes:
+        classes_: `(M,)` the labels, sorted.
+        model_: the Keras model, from columns to logits.
+        ledger_: the `keras_fm.Ledger` that was charged.
+
+    Raises:
+        ValueError: by `fit`, if a parameter is not as above.
+
+    Example:
+
+    ```python
+    model = PrivateClassifier(
+        1.0, 1e-6, bounds=(0, 255), classes=["no", "yes"], fits=6
+    )
+    print(cross_val_score(model, X, y, cv=5))  # five shares of six
+    print(model.fit(X, y).report())  # the last
+    ```
+    """
+
+    def __init__(
+        self,
+        epsilon: float | None = None,
+        delta: float = 0.0,
+        *,
+        bounds: Any = None,
+        classes: Any = None,
+        features: Any = None,
+        rounds: Any = None,
+        fits: int = 1,
+        ledger: Ledger | str | os.PathLike | None = None,
+        neighbours: str | None = None,
+        reproducible_noise: int | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon,
+            delta,
+            bounds=bounds,
+            features=features,
+            rounds=rounds,
+            fits=fits,
+            ledger=ledger,
+            neighbours=neighbours,
+            reproducible_noise=reproducible_noise,
+        )
+        self.classes = classes
+
+    # Labels --------------------------------------------------------------
+
+    def _learned(self, y):
+        check_classification_targets(y)
+        found = np.unique(y) if self._observes else self._given_classes()
+        if len(found) < 2:
+            raise ValueError(
+                "A classifier needs at least two classes, and there is one "
+                "class only."
+            )
+        if not np.isin(y, found).all():
+            raise ValueError(
+                "`y` must hold labels of `classes`. At least one is none of "
+                "them."
+            )
+        units = 1 if len(found) == 2 else len(found)
+        head = PrivateDense(units, rounds=self.rounds, name="private_dense")
+        targets = np.searchsorted(found, y)
+        return targets, head, TaylorCrossEntropy(), {"classes_": found}
+
+    @property
+    def _observes(self):
+        return isinstance(self.classes, str) and self.classes == OBSERVED
+
+    def _given_classes(self):
+        given = self.classes
+        if given is None or isinstance(given, str) or np.ndim(given) != 1:
+            raise ValueError(
+                "`classes` must hold all labels that there may be, public "
+                f'constants, or be "{OBSERVED}", which declares that the '
+                "labels that occur in y are no secret. Received: "
+                f"classes={given!r}"
+            )
+        found = np.unique(np.asarray(given))
+        if len(found) != len(given):
+            raise ValueError(
+                "`classes` must hold every label once. Received: "
+                f"classes={given!r}"
+            )
+        return found
+
+    @property
+    def _notes(self):
+        if not self._observes:
+            return ()
+        return (
+            "public by declaration: which labels there are, taken from the "
+            f'records (classes="{OBSERVED}")',
+        )
+
+    # Predicting ----------------------------------------------------------
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Logits: `(n,)` of the second class for two, else `(n, M)`."""
+        found = self._outputs(X)
+        return found[:, 0] if found.shape[1] == 1 else found
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities `(n, M)`, columns as `classes_`: the sigmoid or
+        softmax of the logits, which nothing calibrates."""
+        found = self.decision_function(X)
+        if found.ndim == 1:
+            return np.stack([special.expit(-found), special.expit(found)], 1)
+        return special.softmax(found, axis=1)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likeliest labels `(n,)`."""
+        found = self.decision_function(X)
+        chosen = found > 0 if found.ndim == 1 else found.argmax(axis=1)
+        return self.classes_[np.asarray(chosen, int)]
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = self.reproducible_noise is None
+        return tags

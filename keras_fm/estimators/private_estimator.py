@@ -1,0 +1,169 @@
+"""What the private estimators of tables do alike."""
+
+import abc
+import os
+from typing import Any
+
+import keras
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from keras_fm.estimators import public_map
+from keras_fm.estimators.shared_ledger import SharedLedger
+from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.ledger import BudgetExceededError, Ledger
+from keras_fm.parts.guarantee import Proven
+from keras_fm.training.private_model import PrivateModel
+
+_READ = 1024
+
+
+class PrivateEstimator(BaseEstimator, abc.ABC):
+    """A private output layer on public features, for scikit-learn.
+
+    Parameters are kept as they are given and looked at by `fit`.
+    """
+
+    def __init__(
+        self,
+        epsilon: float | None = None,
+        delta: float = 0.0,
+        *,
+        bounds: Any = None,
+        features: Any = None,
+        rounds: Any = None,
+        fits: int = 1,
+        ledger: Ledger | str | os.PathLike | None = None,
+        neighbours: str | None = None,
+        reproducible_noise: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.bounds = bounds
+        self.features = features
+        self.rounds = rounds
+        self.fits = fits
+        self.ledger = ledger
+        self.neighbours = neighbours
+        self.reproducible_noise = reproducible_noise
+
+    # One ledger for all copies -------------------------------------------
+
+    @property
+    def _shared(self):
+        # Not made in `__init__`, which holds parameters only.
+        return self.__dict__.setdefault("_shared_ledger", SharedLedger())
+
+    def __sklearn_clone__(self):
+        made: Any = super().__sklearn_clone__()
+        made._shared_ledger = self._shared
+        return made
+
+    def __getstate__(self):
+        assert self._shared is not None
+        return super().__getstate__()
+
+    # Fitting -------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _learned(self, y):
+        """What the labels are learned by.
+
+        Returns:
+            tuple `(targets, head, loss, facts)`: targets as the output layer
+            `head` takes them, the loss, and a dict of what is known of the
+            labels then, attributes of the fitted estimator.
+        """
+
+    _notes: tuple = ()
+
+    def fit(self, X: Any, y: Any) -> "PrivateEstimator":
+        """Releases and trains a new model, and charges the ledger.
+
+        Args:
+            X: array or data frame `(n, d)` of finite numbers.
+            y: `(n,)`.
+
+        Returns:
+            self.
+
+        Raises:
+            BudgetExceededError: if the ledger does not hold another fit;
+                nothing was read then.
+            ValueError: if an argument, a shape, a value or a label is not
+                as above; nothing was spent then.
+        """
+        x, y = self._checked(X, y)
+        y, head, loss, facts = self._learned(y)
+        model = keras.Sequential(
+            [
+                keras.Input((x.shape[1],)),
+                *public_map.layers(self.features, self.bounds, x.shape[1]),
+                head,
+            ]
+        )
+        # The weights are released before the only step, which stays there.
+        model.compile("sgd", loss, run_eagerly=True)
+        ledger = self._shared.take(self.ledger, self._budget(), self.neighbours)
+        private = PrivateModel(
+            ledger,
+            (x, y),
+            Proven(releases=self.fits),
+            notes=self._notes,
+            reproducible_noise=self.reproducible_noise,
+        )
+        try:
+            model.fit(x, y, steps_per_epoch=1, verbose=0, callbacks=[private])
+        except BudgetExceededError as e:
+            raise BudgetExceededError(
+                f"{e}\nAll fits of this {type(self).__name__} and its clones "
+                "have one budget: say how many there will be, "
+                f"`fits=k`, from the start. Received: fits={self.fits}"
+            ) from e
+        self.model_, self.ledger_ = model, ledger
+        self.__dict__.update(facts)
+        return self
+
+    def _budget(self):
+        if self.epsilon is None:
+            return None
+        return PrivacyBudget(self.epsilon, self.delta)
+
+    def report(self) -> str:
+        """The privacy statement of every fit so far that was charged to the
+        ledger, those of clones included."""
+        check_is_fitted(self, "model_")
+        return self.ledger_.statement()
+
+    # Predicting ----------------------------------------------------------
+
+    def _outputs(self, X):
+        check_is_fitted(self, "model_")
+        x = self._checked(X)
+        found = self.model_.predict(x, batch_size=_READ, verbose=0)
+        return np.asarray(found, np.float64)
+
+    def _checked(self, X, *y):
+        wanted: dict = {"dtype": np.float32, "reset": bool(y)}
+        try:
+            return _validated(self, X, *y, **wanted)
+        except ValueError as e:
+            if "could not convert" not in str(e):
+                raise
+        # Outside of `except`: NumPy's words show a value of a record.
+        raise ValueError(
+            "`X` must hold numbers, and at least one column holds text. "
+            "Encode it by public categories first, for example by "
+            "`OneHotEncoder(categories=[...])`; see "
+            "docs/tutorials/tables.md."
+        )
+
+
+def _validated(estimator, *arrays, **wanted):
+    """`validate_data`, which was a method before scikit-learn 1.6."""
+    try:
+        from sklearn.utils.validation import validate_data
+    except ImportError:
+        return estimator._validate_data(*arrays, **wanted)
+    return validate_data(estimator, *arrays, **wanted)

@@ -1,0 +1,77 @@
+"""The public map of a table: from columns to features in the unit ball."""
+
+import keras
+import numpy as np
+
+from keras_fm.kernel import domain
+from keras_fm.parts.private_part import PrivatePart
+from keras_fm.public.normalization_layer import NormalizationLayer
+
+
+def layers(features, bounds, num_columns):
+    """Layers from a record's columns to features of L2 norm at most 1.
+
+    Args:
+        features: `None`, a layer, several, or a function that makes them.
+        bounds: `None`, or `(low, high)`, public.
+        num_columns: int.
+
+    Returns:
+        list of layers, fresh where they may learn.
+
+    Raises:
+        ValueError: if neither is given, or one is not as above.
+    """
+    found = _scaled(bounds, num_columns)
+    if features is None:
+        if not found:
+            raise ValueError(
+                "`bounds` must be (low, high), the public range of every "
+                "column (numbers, or one for each column). It is never read "
+                "from the records. Received: bounds=None"
+            )
+        # All of the box [-1, 1]^d, without a loss.
+        return [*found, keras.layers.Rescaling(num_columns**-0.5)]
+    return [*found, *_made(features), NormalizationLayer()]
+
+
+def _scaled(bounds, num_columns):
+    """To [-1, 1], values outside at its ends."""
+    if bounds is None:
+        return []
+    try:
+        low, high = domain.check_bounds(*bounds)
+        low, high = (np.broadcast_to(b, (num_columns,)) for b in (low, high))
+    except (TypeError, ValueError) as e:
+        raise ValueError(
+            "`bounds` must be (low, high), finite numbers or one for each of "
+            f"the {num_columns} columns. Received: bounds={bounds!r} ({e})"
+        ) from e
+    return [
+        NormalizationLayer(bounds=(low, high), norm="linf"),
+        keras.layers.Rescaling(2.0, -1.0),
+    ]
+
+
+def _made(features):
+    if isinstance(features, keras.layers.Layer):
+        features = [features]
+    elif callable(features):
+        features = features()
+        if isinstance(features, keras.layers.Layer):
+            features = [features]
+    found = list(features) if isinstance(features, (list, tuple)) else [None]
+    if not all(isinstance(f, keras.layers.Layer) for f in found):
+        raise ValueError(
+            "`features` must be a Keras layer, several in a list, or a "
+            f"function that returns them. Received: features={features!r}"
+        )
+    return [_fresh(layer) for layer in found]
+
+
+def _fresh(layer):
+    """The layer itself where it is public and has weights, which its copy
+    would lose; a new one where a fit may release it."""
+    if layer.weights and not isinstance(layer, PrivatePart):
+        return layer
+    return type(layer).from_config(layer.get_config())

@@ -1,0 +1,277 @@
+import copy
+import os
+import pickle
+
+import keras
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import keras_fm as fm
+from keras_fm.estimators import PrivateClassifier
+from keras_fm.estimators.shared_ledger import SharedLedger
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(200, 3))
+Y = np.where(X[:, 0] > 0, "yes", "no")
+THREE = np.digitize(X[:, 0], [-0.5, 0.5])
+DELTA = 1e-5
+# What scikit-learn asks of data that it makes up: classes of all kinds, and
+# accuracy. All its fits are charged to one ledger.
+CHECKED = PrivateClassifier(
+    1e6,
+    0.5,
+    bounds=(-100, 100),
+    classes="observed",
+    fits=1000,
+    reproducible_noise=0,
+)
+
+
+@parametrize_with_checks([CHECKED])
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn_takes_it_for_one_of_its_own(estimator, check):
+    check(estimator)
+
+
+def made(epsilon=1e3, **kwargs):
+    given = {"bounds": (-4, 4), "classes": ["no", "yes"], **kwargs}
+    return PrivateClassifier(epsilon, DELTA, **given)
+
+
+# What it costs ---------------------------------------------------------------
+
+
+def test_a_fit_costs_what_its_ledger_says():
+    model = made(2.0).fit(X, Y)
+    (entry,) = model.ledger_.entries
+    assert entry.name == "private_dense" and entry.guarantee == "proven"
+    epsilon = model.ledger_.epsilon()
+    assert epsilon == pytest.approx(2.0, rel=1e-3) and epsilon <= 2.0
+    assert f"(epsilon = {epsilon:.6g}, delta = 1e-05)" in model.report()
+    with pytest.raises(fm.BudgetExceededError, match="`fits=k`.*fits=1"):
+        model.fit(X, Y)
+    assert len(model.ledger_.entries) == 1
+
+
+def test_clones_and_copies_share_one_budget():
+    """Cross-validation of an estimator with a budget for each clone would
+    spend it once for every fold, and report one."""
+    model = made()
+    copies = [
+        clone(model),
+        clone(clone(model)),
+        copy.copy(model),
+        copy.deepcopy(model),
+        pickle.loads(pickle.dumps(model)),
+    ]
+    copies[0].fit(X, Y)
+    for other in (model, *copies):
+        with pytest.raises(fm.BudgetExceededError):
+            other.fit(X, Y)
+    with pytest.raises(fm.BudgetExceededError):
+        cross_val_score(made(), X, Y, cv=2, error_score="raise")
+
+
+def test_every_fold_is_charged():
+    model = made(fits=4)
+    scores = cross_val_score(model, X, Y, cv=3, error_score="raise")
+    assert scores.mean() > 0.8
+    model.fit(X, Y)
+    assert len(model.ledger_.entries) == 4
+    assert 0.9e3 < model.ledger_.epsilon() <= 1e3
+    with pytest.raises(fm.BudgetExceededError):
+        clone(model).fit(X, Y)
+
+
+def test_a_search_is_charged_for_every_fit():
+    ledger = fm.Ledger(fm.PrivacyBudget(1e3, DELTA), neighbours="add_remove")
+    search = GridSearchCV(
+        PrivateClassifier(
+            bounds=(-4, 4), classes=["no", "yes"], fits=5, ledger=ledger
+        ),
+        {"rounds": [None, 2]},
+        cv=2,
+        error_score="raise",
+    ).fit(X, Y)
+    found = search.best_estimator_.ledger_
+    assert found is ledger and len(ledger.entries) == 5
+
+
+def test_other_terms_than_those_of_the_ledger_are_refused(tmp_path):
+    path = str(tmp_path / "privacy.json")
+    made(2.0, ledger=path).fit(X, Y)
+    assert len(fm.Ledger.open(path).entries) == 1
+    with pytest.raises(fm.BudgetExceededError):
+        made(2.0, ledger=path).fit(X, Y)
+    with pytest.raises(ValueError, match="budget"):
+        made(3.0, ledger=path).fit(X, Y)
+    ledger = fm.Ledger(fm.PrivacyBudget(2.0, DELTA), neighbours="replace_one")
+    model = made(None, ledger=ledger)
+    for name, value in (("epsilon", 3.0), ("neighbours", "add_remove")):
+        other = clone(model).set_params(**{name: value})
+        with pytest.raises(ValueError, match=f"`{name}` must be that of"):
+            other.fit(X, Y)
+    assert not ledger.entries
+    model.fit(X, Y)
+    assert model.ledger_ is ledger
+    with pytest.raises(ValueError, match="`epsilon` must be given"):
+        made(None).fit(X, Y)
+
+
+def test_another_process_needs_a_file(tmp_path, monkeypatch):
+    """In memory, every worker would have the whole budget."""
+    in_memory = made(fits=9)
+    here = os.getpid()
+    sent = pickle.dumps(in_memory)
+    monkeypatch.setattr(os, "getpid", lambda: here + 1)
+    with pytest.raises(ValueError, match="comes from another process"):
+        in_memory.fit(X, Y)
+    monkeypatch.setattr(
+        "keras_fm.estimators.shared_ledger._known", {}, raising=True
+    )
+    with pytest.raises(ValueError, match="comes from another process"):
+        pickle.loads(sent).fit(X, Y)
+    # Nor where the number of a process comes again.
+    monkeypatch.setattr(os, "getpid", lambda: here)
+    with pytest.raises(ValueError, match="comes from another process"):
+        pickle.loads(sent).fit(X, Y)
+    made(ledger=str(tmp_path / "l.json"))._shared._process = None
+    model = made(ledger=str(tmp_path / "l.json"))
+    model._shared._process = None
+    model.fit(X, Y)
+    assert pickle.loads(pickle.dumps(model)).score(X, Y) > 0.8
+
+
+def test_copies_of_a_shared_ledger_are_it():
+    shared = SharedLedger()
+    assert copy.deepcopy(shared) is copy.copy(shared) is shared
+    assert pickle.loads(pickle.dumps(shared)) is shared
+
+
+# What is public --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"bounds": None}, "`bounds` must be .low, high."),
+        ({"bounds": (1, 0)}, "`bounds` must be .low, high."),
+        ({"bounds": ([0, 0], [1, 1])}, "each of the 3 columns"),
+        ({"bounds": 3}, "`bounds` must be"),
+        ({"classes": None}, "`classes` must hold all labels"),
+        ({"classes": "yes"}, "`classes` must hold all labels"),
+        ({"classes": ["no", "no", "yes"]}, "every label once"),
+        ({"classes": ["no"]}, "two classes"),
+        ({"classes": ["no", "maybe"]}, "At least one is none of them"),
+        ({"classes": [0, 1]}, "At least one is none of them"),
+        ({"features": 3}, "`features` must be"),
+        ({"features": [3]}, "`features` must be"),
+        ({"fits": 0}, "`releases`"),
+        ({"epsilon": -1}, "`epsilon` must be"),
+        ({"neighbours": "swap"}, "`neighbours` must be"),
+        ({"rounds": 0}, "`reads`"),
+    ],
+)
+def test_what_is_refused_costs_nothing(change, message):
+    model = made(1.0).set_params(**change)
+    with pytest.raises(ValueError, match=message) as caught:
+        model.fit(X, Y)
+    assert "maybe" not in str(caught.value) or "Received" in str(caught.value)
+    assert not hasattr(model, "model_")
+    # Nothing was spent by it.
+    model.set_params(**made(1.0).get_params()).fit(X, Y)
+
+
+def test_a_text_column_is_refused_without_its_text():
+    table = X.astype(object)
+    table[3, 1] = "a-secret"
+    with pytest.raises(ValueError, match="public categories") as caught:
+        made().fit(table, Y)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "a-secret" not in str(error)
+        error = error.__cause__ or error.__context__
+
+
+def test_observed_classes_are_said_to_be_public():
+    report = made(classes="observed").fit(X, Y).report()
+    assert "which labels there are, taken from the records" in report
+    assert "which labels" not in made().fit(X, Y).report()
+
+
+# What it learns --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "y, classes",
+    [
+        (Y, ["yes", "no"]),
+        (Y.astype(object), ["yes", "no"]),
+        (Y == "yes", [True, False]),
+        (THREE, [0, 1, 2]),
+        (THREE - 1, [1, 0, -1]),
+        (THREE, [0, 1, 2, 7]),
+        (THREE.astype(float), [0, 1, 2]),
+        (np.array(["a", "bb", "ccc"])[THREE], ("ccc", "bb", "a")),
+    ],
+    ids=str,
+)
+def test_labels_of_any_kind(y, classes):
+    model = made(1e4, classes=classes).fit(X, y)
+    np.testing.assert_array_equal(model.classes_, sorted(classes))
+    predicted, p = model.predict(X), model.predict_proba(X)
+    assert p.shape == (len(X), len(classes))
+    np.testing.assert_allclose(p.sum(axis=1), 1)
+    np.testing.assert_array_equal(predicted, model.classes_[p.argmax(axis=1)])
+    assert model.score(X, y) > 0.65
+
+
+def test_values_outside_the_bounds_count_as_at_them():
+    model = made().fit(X, Y)
+    far = np.where(X > 0, 1e6, -1e6)
+    np.testing.assert_allclose(
+        model.decision_function(far),
+        model.decision_function(np.sign(far) * 4.0),
+        rtol=1e-5,
+    )
+
+
+def test_public_features_and_layers_with_a_release():
+    """A circle, which no linear function of the columns tells."""
+    inside = np.where((X**2).sum(axis=1) < 2, "yes", "no")
+    kernel = fm.layers.RandomFeatures(60, kind="fourier", scale=0.5)
+    pca = fm.layers.DPPCA(40, input_bound=2.0, clip=True)
+    linear = made(1e5).fit(X, inside).score(X, inside)
+    for features in (kernel, [kernel, pca], lambda: [kernel]):
+        model = made(1e5, features=features, fits=2).fit(X, inside)
+        assert model.score(X, inside) > linear + 0.15
+        # Layers are made anew: a part is not released twice.
+        again = clone(model).fit(X, inside)
+        assert again.model_.layers[-1] is not model.model_.layers[-1]
+    names = [
+        entry.name
+        for entry in made(features=[kernel, pca]).fit(X, inside).ledger_.entries
+    ]
+    assert len(names) == 2 and "second moment" in names[0]
+
+
+def test_layers_that_a_fit_would_train_are_refused():
+    model = made(features=keras.layers.Dense(3))
+    with pytest.raises(ValueError, match="trainable weights"):
+        model.fit(X, Y)
+    frozen = keras.layers.Dense(3, trainable=False)
+    frozen.build((None, 3))
+    model.set_params(features=frozen).fit(X, Y)
+    assert any(layer is frozen for layer in model.model_.layers)
+
+
+def test_a_fitted_estimator_comes_out_of_a_pickle():
+    model = made(1e3).fit(X, Y)
+    other = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(other.predict(X), model.predict(X))
+    assert other.report() == model.report()
+    with pytest.raises(fm.BudgetExceededError):
+        other.fit(X, Y)
