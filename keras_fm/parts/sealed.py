@@ -13,7 +13,7 @@ import threading
 import keras
 from keras import ops
 
-from keras_fm.parts import fit_frame, replicas
+from keras_fm.parts import batch_statistics, fit_frame, replicas
 
 _running = threading.local()
 _SEAL = "_sealed"
@@ -78,6 +78,7 @@ def seal(model, parts):
         for layer in model._flatten_layers():
             if hasattr(layer, "check_trains"):
                 layer.check_trains()
+        _check_statistics(model)
         watch(model, _parts(model))
         return kind.make_train_function(model, force=force)
 
@@ -122,8 +123,19 @@ def seal_running(model, part):
             "`trainable = False` on its layer, or take features of the "
             "released model by `predict`."
         )
+    _check_statistics(model)
     seal(model, [part])
     watch(model, [part])
+
+
+def _check_statistics(model):
+    """Refuses a step that would move statistics of batches."""
+    for layer in batch_statistics.learned_by(model):
+        raise ValueError(
+            f"Layer '{layer.name}' ({type(layer).__name__}) would learn "
+            "statistics in a step that trains on a release alone. Set its "
+            "`trainable = False`, as it was when the model was released."
+        )
 
 
 def objective(model, parts):

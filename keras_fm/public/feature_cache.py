@@ -22,6 +22,7 @@ import tempfile
 import keras
 import numpy as np
 
+from keras_fm.parts import batch_statistics
 from keras_fm.parts.hidden_state import HiddenStateLayer
 from keras_fm.public import features as features_lib
 from keras_fm.version import __version__
@@ -31,10 +32,6 @@ _FORMAT = 1
 # Records that are read, extracted and written at a time.
 _ROWS = 4096
 _OURS = re.compile(r"[0-9a-f]{64}\.(npy|json)|[\w-]+\.part")
-_BATCH_STATE = (
-    keras.layers.BatchNormalization,
-    keras.layers.SpectralNormalization,
-)
 _PACKAGES = ("tensorflow", "jax", "jaxlib", "torch")
 
 
@@ -257,8 +254,13 @@ def _reason_against(layer):
         layer, "is_released", False
     ):
         return "it is private, and was not released"
-    if isinstance(layer, _BATCH_STATE):
-        return "it holds statistics of the records it was trained on"
+    if isinstance(layer, batch_statistics.KINDS) and not (
+        batch_statistics.are_constant(layer)
+    ):
+        return (
+            "it holds statistics of the records it was trained on; if these "
+            "are public, set `trainable = False`"
+        )
     if isinstance(layer, keras.layers.Lambda):
         return "what it computes is not in its config"
     return None

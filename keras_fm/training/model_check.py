@@ -1,17 +1,14 @@
 """What a model must look like before private records may be read for it."""
 
+import collections
+
 import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.parts import replicas
+from keras_fm.parts import batch_statistics, replicas
 from keras_fm.parts.private_part import PrivatePart, parts_of
 from keras_fm.public.normalization_layer import NormalizationLayer
-
-_BATCH_STATE = (
-    keras.layers.BatchNormalization,
-    keras.layers.SpectralNormalization,
-)
 
 
 def check_built(model):
@@ -283,15 +280,20 @@ def check_proven(model, head):
                 '`PrivateModel(guarantee="published")`, whose epsilon is '
                 "only claimed."
             )
-        if isinstance(layer, _BATCH_STATE) or (
-            isinstance(layer, NormalizationLayer) and layer.depends_on_data
-        ):
+        if _has_batch_state(layer):
+            frozen = (
+                " If others trained it and its moving statistics are public, "
+                "freeze it with the body that it is part of "
+                "(`body.trainable = False`)."
+            )
             raise ValueError(
                 f"Layer {name} mixes records or keeps statistics of what it "
                 "saw, so a record's influence is not bounded. Use "
                 "`keras.layers.GroupNormalization` or "
                 "`keras_fm.layers.NormalizationLayer` (unit norm or public "
                 "bounds), which treat every record on its own."
+                + frozen
+                * isinstance(layer, keras.layers.BatchNormalization)
             )
         if _is_adapted(layer):
             raise ValueError(
@@ -307,6 +309,12 @@ def check_proven(model, head):
                 "as public), or use "
                 '`PrivateModel(guarantee="published")`.'
             )
+
+
+def _has_batch_state(layer):
+    if isinstance(layer, batch_statistics.KINDS):
+        return not batch_statistics.are_constant(layer)
+    return isinstance(layer, NormalizationLayer) and layer.depends_on_data
 
 
 def check_bounded_above_release(model, head):
@@ -335,24 +343,64 @@ def _is_adapted(layer):
     if not hasattr(layer, "adapt") or hasattr(layer, "public_data"):
         return False
     if isinstance(layer, keras.layers.Normalization):
-        return layer.input_mean is None
+        return layer.input_mean is None and not _is_as_published(layer)
     return not type(layer).__module__.startswith("keras_fm")
+
+
+# More layers than these are not named one by one.
+_NAMED = 8
+# Mean and variance of a `Normalization` that was never adapted, and of the
+# bodies trained on ImageNet that hold one, with either reading of the second.
+_PUBLISHED = (
+    ((0.0,), (1.0,)),
+    ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ((0.485, 0.456, 0.406), (0.229**2, 0.224**2, 0.225**2)),
+)
+
+
+def _is_as_published(layer):
+    if not layer.built:
+        return False
+    found = [
+        np.ravel(ops.convert_to_numpy(v))
+        for v in (layer.adapt_mean, layer.adapt_variance)
+    ]
+    return any(
+        all(
+            len(value) in (1, len(v))
+            and np.array_equal(v, np.broadcast_to(np.float32(value), v.shape))
+            for v, value in zip(found, known)
+        )
+        for known in _PUBLISHED
+    )
 
 
 def public_facts(model, head):
     """What the proof takes as public, for the ledger."""
-    facts = []
+    facts, frozen = [], []
     for layer in layers_below(model, head):
         public = getattr(layer, "public_data", None)
         if isinstance(layer, PrivatePart):
             facts.append(layer.public_fact())
         elif public:
             facts.append(f"public data of layer '{layer.name}': {public}")
-        elif getattr(layer, "_layers", None):
-            continue
-        elif layer.weights:
-            facts.append(
-                f"public by declaration: frozen weights of layer "
-                f"'{layer.name}' ({type(layer).__name__})"
-            )
+        elif layer._trainable_variables or layer._non_trainable_variables:
+            # Its own, not those of layers in it.
+            frozen.append(layer)
+    facts += _facts_of_layers("frozen weights of", frozen)
+    statistics = [v for v in frozen if isinstance(v, batch_statistics.KINDS)]
+    facts += [
+        f"{fact}; what they were trained on is yours to disclose"
+        for fact in _facts_of_layers("moving statistics of", statistics)
+    ]
     return facts
+
+
+def _facts_of_layers(what, layers):
+    """A fact for each of a few layers, or one for many."""
+    what = f"public by declaration: {what}"
+    if len(layers) <= _NAMED:
+        return [f"{what} layer '{v.name}' ({type(v).__name__})" for v in layers]
+    kinds = collections.Counter(type(layer).__name__ for layer in layers)
+    counted = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
+    return [f"{what} {len(layers)} layers ({counted})"]

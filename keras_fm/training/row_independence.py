@@ -8,6 +8,7 @@ with made-up records (`probe`).
 
 import keras
 
+from keras_fm.parts.private_part import parts_of
 from keras_fm.training import row_probe
 from keras_fm.training.row_layers import check_layer, check_parts
 from keras_fm.training.row_operations import check_operation
@@ -16,7 +17,9 @@ from keras_fm.training.symbolic_call import (
     MixesError,
     SymbolicCall,
     UnknownError,
+    UnlistedError,
 )
+from keras_fm.training.traced_layer import traced, traced_function
 
 __all__ = ["NotPerRecordError", "check", "check_layers", "probe"]
 
@@ -75,7 +78,7 @@ def check(model, outputs, *, rows, declared=(), extractor=None):
     walk = _walked(model, outputs, declared)
     inputs = list(model.inputs)
     if all(any(o is i for i in inputs) for o in outputs):
-        return list(walk.notes)
+        return walk.notes
     if extractor is None:
         extractor = keras.Model(_single(inputs), _single(outputs))
     # What is known is tried once more; what is declared, in every way.
@@ -88,7 +91,7 @@ def check(model, outputs, *, rows, declared=(), extractor=None):
                 keras.Model(_single(read), _single(node.output_tensors)),
                 rows=rows,
             )
-    return list(walk.notes)
+    return walk.notes
 
 
 def check_layers(
@@ -122,7 +125,7 @@ def check_layers(
     >>> check_layers(keras.Model(x, y), y, declared=("scale",))
     ["declared to treat every record on its own: layer 'scale' (Lambda)"]
     """
-    return list(_walked(model, outputs, declared, training, only_mixing).notes)
+    return _walked(model, outputs, declared, training, only_mixing).notes
 
 
 def _walked(model, outputs, declared, training=False, only_mixing=False):
@@ -156,7 +159,6 @@ class _Walk:
     """Visits the calls of a graph, from its inputs upwards.
 
     Attributes:
-        notes: for the statement; a dict keeps their order, each once.
         names: of operations and their classes.
         on_trust: nodes of the outermost graph in which something is declared
             that is not known.
@@ -167,7 +169,20 @@ class _Walk:
         self._training = training
         self._trusted = only_mixing
         self._outermost = None
-        self.notes, self.names, self.on_trust = {}, set(), []
+        self.names, self.on_trust = set(), []
+        self._declarations, self._read = {}, {}
+
+    @property
+    def notes(self):
+        """For the statement, a list of str."""
+        read = ", ".join(self._read)
+        return [
+            *self._declarations,
+            *(
+                ["code read as the calls of Keras that it makes: " + read]
+                * bool(read)
+            ),
+        ]
 
     def collect(self, model):
         """Gathers the names in a model, whatever is above what is read."""
@@ -198,7 +213,12 @@ class _Walk:
                     True,
                     "ragged records are padded to the longest of a batch",
                 )
-            self._check_call(node.operation, arguments.args, arguments.kwargs)
+            self._check_call(
+                node.operation,
+                arguments.args,
+                arguments.kwargs,
+                node.output_tensors,
+            )
             if any(tuple(t.shape)[:1] != row for t in node.output_tensors):
                 self._refuse(
                     node.operation,
@@ -206,7 +226,7 @@ class _Walk:
                     "records do not lie along the first axis of its output",
                 )
 
-    def _check_call(self, operation, args, kwargs):
+    def _check_call(self, operation, args, kwargs, outputs=None):
         names = {operation.name, type(operation).__name__}
         self.names |= names
         trusted, self._trusted = (
@@ -214,7 +234,7 @@ class _Walk:
             self._trusted or bool(names & self._declared),
         )
         if names & self._declared:
-            self.notes[
+            self._declarations[
                 "declared to treat every record on its own: "
                 + _described(operation)
             ] = True
@@ -232,12 +252,36 @@ class _Walk:
             self._refuse(operation, True, str(e))
         except UnknownError as e:
             if not self._trusted:
-                self._refuse(operation, False, str(e))
-            self._check_trusted(operation)
-            if self._outermost not in self.on_trust:
-                self.on_trust.append(self._outermost)
+                is_code = isinstance(e, UnlistedError) and not self._training
+                # A part that will be released may compute another way then.
+                if not is_code or parts_of(operation):
+                    self._refuse(operation, False, str(e))
+                self._check_code(call, outputs)
+            else:
+                self._check_trusted(operation)
+                self._note_on_trust()
         finally:
             self._trusted = trusted
+
+    def _check_code(self, call, outputs):
+        """Looks at the calls that the code of a layer makes."""
+        layer = call.operation
+        self._check_trusted(layer)
+        try:
+            with traced(layer, call.args, call.kwargs, outputs) as graph:
+                self.check_graph(*graph)
+        except NotPerRecordError as e:
+            # Several calls together may keep apart what one of them mixes.
+            reason = f"in its `call`, '{e.name}' ({e.kind}): {e.reason}"
+            self._refuse(layer, False, reason)
+        except (UnknownError, ValueError) as e:
+            self._refuse(layer, False, str(e))
+        if not _is_of_applications(layer):
+            kind = type(layer)
+            own = f"{kind.__module__}.{kind.__qualname__}"
+            if kind is keras.layers.Lambda:
+                own = f"Lambda '{layer.name}'"
+            self._note_read(own)
 
     def _check_trusted(self, operation):
         """What is known to mix is refused inside of what is declared, too."""
@@ -248,28 +292,62 @@ class _Walk:
                 except MixesError as e:
                     self._refuse(layer, True, str(e))
 
-    def _check_inner(self, layer, shape):
-        """A layer that another one calls."""
-        self._check_call(layer, (keras.KerasTensor(shape=tuple(shape)),), {})
+    def _check_inner(self, inner, shape):
+        """A layer, or a function of one tensor, that a layer calls."""
+        if isinstance(inner, keras.layers.Layer):
+            self._check_call(
+                inner, (keras.KerasTensor(shape=tuple(shape)),), {}
+            )
+            return
+        name = getattr(inner, "__qualname__", type(inner).__name__)
+        own = f"its activation {name} is code of its own"
+        if self._trusted:
+            raise UnknownError(own)
+        try:
+            with traced_function(inner, len(shape)) as graph:
+                self.check_graph(*graph)
+        except NotPerRecordError as e:
+            raise UnknownError(
+                f"{own}, and in it '{e.name}' ({e.kind}): {e.reason}"
+            ) from e
+        except (UnknownError, ValueError) as e:
+            raise UnknownError(f"{own}: {e}") from e
+        self._note_read(f"{getattr(inner, '__module__', '')}.{name}")
+
+    def _note_read(self, name):
+        """Notes code that was read, which is tried in every way, too."""
+        self._read[name] = True
+        self._note_on_trust()
+
+    def _note_on_trust(self):
+        if self._outermost not in self.on_trust:
+            self.on_trust.append(self._outermost)
 
     def _check_model(self, call):
         model = call.operation
         if not _runs_its_graph(model):
-            raise UnknownError("its class has a `call` of its own")
+            raise UnlistedError("its class has a `call` of its own")
         inputs = getattr(model, "inputs", None)
         if not inputs:
             raise UnknownError(
                 "it has no inputs yet: begin it with `keras.Input(shape)`"
             )
         given = call.tensors
-        if call.kwargs.get("mask") is not None:
+        masks = keras.tree.flatten(call.kwargs.get("mask"))
+        if any(mask is not None for mask in masks):
             raise UnknownError(
                 "it is called with a mask; put its layers into the model itself"
             )
+        named = call.args[0] if call.args else None
         if len(given) != len(inputs) or (
-            call.args and isinstance(call.args[0], dict)
+            isinstance(named, dict)
+            and not (
+                isinstance(model.input, dict) and set(named) == set(model.input)
+            )
         ):
-            raise UnknownError("it is not called with a list of its inputs")
+            raise UnknownError(
+                "it is called neither with a list nor with a dict of its inputs"
+            )
         for passed, expected in zip(given, inputs):
             shapes = tuple(passed.shape), tuple(expected.shape)
             same = len(shapes[0]) == len(shapes[1]) and all(
@@ -280,6 +358,12 @@ class _Walk:
                     f"it was built for shape {shapes[1]} and is called with "
                     f"shape {shapes[0]}"
                 )
+        known = all(None not in tuple(tensor.shape)[1:] for tensor in given)
+        if known and any(None in tuple(t.shape)[1:] for t in inputs):
+            # Its graph, for the lengths that it is called with.
+            with traced(model, call.args, call.kwargs, None) as graph:
+                self.check_graph(*graph)
+            return
         self.check_graph(list(inputs), list(model.outputs))
 
     def _refuse(self, operation, mixes, reason):
@@ -294,12 +378,17 @@ class _Walk:
             message = (
                 f"{described} is not known to treat every record on its own, "
                 f"so a record's influence may not be bounded: {reason}. Use "
-                "layers of Keras or keras_fm in its place, or apply it to the "
-                "data beforehand. If it does treat every record on its own, "
-                "say so: `guarantee=keras_fm.Proven(per_record=("
+                "layers of Keras or keras_fm in its place (code of your own "
+                "may call these, and `keras.ops`), or apply it to the data "
+                "beforehand. If it does treat every record on its own, say so: "
+                "`guarantee=keras_fm.Proven(per_record=("
                 f"{operation.name!r},))`; the statement will repeat it."
             )
         raise NotPerRecordError(message, mixes, operation, reason)
+
+
+def _is_of_applications(layer):
+    return type(layer).__module__.startswith("keras.src.applications.")
 
 
 def _single(tensors):

@@ -9,10 +9,12 @@ import sys
 import keras
 import numpy as np
 
+from keras_fm.parts import batch_statistics
 from keras_fm.training.row_operations import POINTWISE
 from keras_fm.training.symbolic_call import (
     MixesError,
     UnknownError,
+    UnlistedError,
     check_axes,
     check_einsum,
     check_no_arrays,
@@ -20,13 +22,17 @@ from keras_fm.training.symbolic_call import (
     check_rank,
     is_tensor,
     only_tensor,
+    with_axes,
 )
 
 _BATCH_STATE = (
-    "it works with statistics of what it saw. Use "
-    "`keras.layers.GroupNormalization` or "
-    "`keras_fm.layers.NormalizationLayer` (unit norm or public bounds), which "
-    "treat every record on its own"
+    "it works with statistics of what it saw. Use `keras.layers."
+    "GroupNormalization` or `keras_fm.layers.NormalizationLayer` (unit norm "
+    "or public bounds), which treat every record on its own"
+)
+_FROZEN = (
+    ". In a body that others trained, a `BatchNormalization` with "
+    "`trainable = False` is a public map of its moving statistics"
 )
 
 
@@ -41,7 +47,7 @@ def check_layer(call):
     check_parts(layer)
     rule = _rule(type(layer))
     if rule is None:
-        raise UnknownError("it is not among the layers known here")
+        raise UnlistedError("it is not among the layers known here")
     check_not_replaced(layer)
     if getattr(layer, "quantization_mode", None) is not None:
         raise UnknownError(f"it is quantized ({layer.quantization_mode})")
@@ -54,11 +60,11 @@ def check_layer(call):
 def check_parts(layer):
     """Raises if a layer, whatever it is otherwise, is known to mix records
     or to keep something of them."""
-    if isinstance(
-        layer,
-        (keras.layers.BatchNormalization, keras.layers.SpectralNormalization),
+    if isinstance(layer, batch_statistics.KINDS) and not (
+        batch_statistics.are_constant(layer)
     ):
-        raise MixesError(_BATCH_STATE)
+        frozen = isinstance(layer, keras.layers.BatchNormalization)
+        raise MixesError(_BATCH_STATE + (_FROZEN if frozen else ""))
     of_batch = getattr(layer, "normalization", None) == "batch"
     if of_batch or getattr(layer, "depends_on_data", False) is True:
         raise MixesError(_BATCH_STATE)
@@ -99,7 +105,7 @@ def _activations():
 
 
 def check_activation(call, function, rank):
-    """Raises unless an activation is one of Keras.
+    """Raises unless an activation keeps rows apart.
 
     Args:
         call: the call of the layer that has it.
@@ -116,11 +122,7 @@ def check_activation(call, function, rank):
     if id(function) in last:
         check_axes(-1, rank)
         return
-    if isinstance(function, keras.layers.Layer):
-        call.inner(function, (None,) * rank)
-        return
-    name = getattr(function, "__name__", type(function).__name__)
-    raise UnknownError(f"its activation {name} is code of its own")
+    call.inner(function, (None,) * rank)
 
 
 # Rules ---------------------------------------------------------------------
@@ -162,6 +164,11 @@ def _softmax(call):
 def _pooled(call):
     tensor = only_tensor(call, 3, 3, masked=True)
     _check_mask(tensor, 2, call.kwargs.get("mask"))
+
+
+def _normalized(call):
+    """With constants for statistics; its mask is not used then."""
+    _separate(call, only_tensor(call, 2, masked=True))
 
 
 def _einsum(call, tensor):
@@ -237,8 +244,8 @@ def _at_inference(call, tensor):
 
 
 def _merged(call):
-    check_no_arrays(call)
-    ranks = {len(tensor.shape) for tensor in call.tensors}
+    check_no_arrays(call, alike=True)
+    ranks = {len(tensor.shape) for tensor in with_axes(call)}
     if len(ranks) > 1 and not getattr(
         call.operation, "_reshape_required", False
     ):
@@ -248,8 +255,8 @@ def _merged(call):
 
 
 def _concatenated(call):
-    check_no_arrays(call)
-    for tensor in call.tensors:
+    check_no_arrays(call, alike=True)
+    for tensor in with_axes(call):
         check_axes(call.operation.axis, len(tensor.shape))
 
 
@@ -297,7 +304,7 @@ def _grouped(call):
 
 
 def _masked(call, names, high=None):
-    check_no_arrays(call)
+    check_no_arrays(call, alike=True)
     for layer in call.operation._flatten_layers(include_self=False):
         check_not_replaced(layer)
         if not _is_keras(layer):
@@ -307,7 +314,7 @@ def _masked(call, names, high=None):
     values = {**dict(zip(names, call.args)), **call.kwargs}
     masked, ranks = False, set()
     for name, value in values.items():
-        if not is_tensor(value):
+        if not hasattr(value, "shape"):
             continue
         if name in names:
             check_rank(value, 3, high)
@@ -425,6 +432,7 @@ _KERAS = {
     **dict.fromkeys(("AdditiveAttention", "Attention"), _attended),
     **dict.fromkeys(("AutoContrast", "CenterCrop", "Resizing"), _one(4, 4)),
     "Activation": _one(also=_active),
+    "BatchNormalization": _normalized,
     "Bidirectional": _bidirectional,
     "Concatenate": _concatenated,
     "ConvLSTM1D": _recurrent(4),

@@ -8,6 +8,7 @@ import numpy as np
 from keras_fm.training.symbolic_call import (
     MixesError,
     UnknownError,
+    are_alike,
     check_axes,
     check_einsum,
     check_no_arrays,
@@ -15,6 +16,7 @@ from keras_fm.training.symbolic_call import (
     check_rank,
     is_tensor,
     only_tensor,
+    with_axes,
 )
 
 _MODULES = tuple(
@@ -53,15 +55,20 @@ def _elementwise(call):
     if len(ranks) > 1:
         shapes = [tuple(tensor.shape) for tensor in call.tensors]
         raise MixesError(f"it lines up the axes of {shapes} from the right")
-    _check_constants([*call.leaves, *vars(call.operation).values()], *ranks)
+    _check_constants(
+        [*call.leaves, *vars(call.operation).values()], *ranks, alike=True
+    )
 
 
-def _check_constants(values, rank):
-    """Constants must not have a row for each record."""
+def _check_constants(values, rank, alike=False):
+    """Constants must not have a row for each record; with `alike` they may
+    have one that is the same for all."""
     for value in values:
         if is_tensor(value) or not hasattr(value, "shape"):
             continue
         shape = tuple(value.shape)
+        if len(shape) == rank and alike and are_alike(value):
+            continue
         if len(shape) > rank or (len(shape) == rank and shape[0] != 1):
             raise UnknownError(f"a constant in it has shape {shape}")
 
@@ -104,8 +111,8 @@ def _new_axis(call):
 
 def _joined(extra):
     def check(call):
-        check_no_arrays(call)
-        ranks = {_rank(tensor) for tensor in call.tensors}
+        check_no_arrays(call, alike=True)
+        ranks = {_rank(tensor) for tensor in with_axes(call)}
         if len(ranks) > 1:
             raise UnknownError("its tensors have different numbers of axes")
         check_axes(call.operation.axis, ranks.pop() + extra)
@@ -129,6 +136,17 @@ def _per_record(low, high=None):
 
     def check(call):
         only_tensor(call, low, high)
+
+    return check
+
+
+def _transformed(low):
+    """Of real and imaginary parts, along the last axes."""
+
+    def check(call):
+        check_no_arrays(call)
+        for tensor in call.tensors:
+            check_rank(tensor, low)
 
     return check
 
@@ -251,6 +269,19 @@ def _einsum(call):
     )
 
 
+def _broadcast(call):
+    tensor, new = only_tensor(call), tuple(call.operation.shape)
+    if len(new) != _rank(tensor) or new[0] != tensor.shape[0]:
+        raise UnknownError(f"it makes shape {new} of {tuple(tensor.shape)}")
+
+
+def _sliced(call):
+    tensor = _first(call)
+    start, size = call.args[1:] if len(call.args) == 3 else ((), ())
+    if not (len(start) and start[0] == 0 and size[0] == tensor.shape[0]):
+        raise UnknownError("it may take some records out of a batch")
+
+
 def _taken(call):
     if len(call.args) != 2 or len(call.tensors) != 1:
         raise MixesError("each record takes from all of them")
@@ -370,7 +401,11 @@ _RULES = {
     ),
     **dict.fromkeys(("ExtractSequences", "STFT", "TopK"), _per_record(2)),
     **dict.fromkeys(("Tril", "Triu"), _per_record(3)),
+    **dict.fromkeys(("FFT", "IRFFT", "RFFT"), _transformed(2)),
+    **dict.fromkeys(("FFT2", "IFFT2"), _transformed(3)),
     **dict.fromkeys(("Diagonal", "Trace"), _between("axis1", "axis2")),
+    "BatchNorm": _scaled,
+    "BroadcastTo": _broadcast,
     "Concatenate": _joined(0),
     "Digitize": _first,
     "Dot": _dot,
@@ -385,6 +420,7 @@ _RULES = {
     "OneHot": _one_hot,
     "Pad": _padded,
     "Reshape": _reshaped,
+    "Slice": _sliced,
     "Rot90": _between("axes"),
     "Stack": _joined(1),
     "Swapaxes": _between("axis1", "axis2"),

@@ -21,6 +21,10 @@ class UnknownError(Exception):
     """It is not known that records stay apart."""
 
 
+class UnlistedError(UnknownError):
+    """Nothing is known of a layer but its code."""
+
+
 @dataclasses.dataclass(frozen=True)
 class SymbolicCall:
     """A call of a layer or an operation.
@@ -28,8 +32,8 @@ class SymbolicCall:
     Attributes:
         operation: what is called.
         args, kwargs: what it is called with.
-        inner: function of a layer and a shape that checks a layer which this
-            one calls.
+        inner: function of a layer, or of a function of one tensor, and a
+            shape, that checks what this one calls.
         training: whether the records are read while training.
     """
 
@@ -70,10 +74,30 @@ def _is_plain(value):
     )
 
 
-def check_no_arrays(call):
-    """Raises for constants with axes: one may hold a row for each record."""
-    if not all(is_tensor(v) or _is_plain(v) for v in call.leaves):
-        raise UnknownError("it is called with an array beside the records")
+def check_no_arrays(call, alike=False):
+    """Raises for constants with axes: one may hold a row for each record.
+
+    With `alike` those pass whose rows are all the same.
+    """
+    for value in call.leaves:
+        if not is_tensor(value) and not _is_plain(value):
+            if not alike or not are_alike(value):
+                raise UnknownError(
+                    "it is called with an array beside the records"
+                )
+
+
+def are_alike(value):
+    """Whether a constant has the same numbers in every row."""
+    if not getattr(value, "shape", ()):
+        return False
+    rows = keras.ops.convert_to_numpy(value)
+    return bool(np.all(rows == rows[:1]))
+
+
+def with_axes(call):
+    """Arguments that have axes: tensors, and constants."""
+    return [v for v in call.leaves if is_tensor(v) or not _is_plain(v)]
 
 
 def check_rank(tensor, low=1, high=None):

@@ -247,8 +247,8 @@ class Mixer(keras.layers.Layer):
     [
         (lambda: keras.layers.BatchNormalization(), "BatchNormalization"),
         (
-            lambda: keras.layers.BatchNormalization(trainable=False),
-            "GroupNormalization",
+            lambda: keras.layers.BatchNormalization(center=False, scale=False),
+            "`body.trainable = False`",
         ),
         (lambda: fm.layers.NormalizationLayer(mode="batch"), "mixes records"),
         (lambda: Mixer(), "is not known to treat every record"),

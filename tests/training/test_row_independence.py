@@ -17,6 +17,8 @@ import keras_fm as fm
 from keras_fm.training import row_layers, row_operations, row_probe
 from keras_fm.training.row_independence import check, check_layers
 
+READ = "code read as the calls of Keras that it makes: "
+
 MIXING_LAYERS = {
     "unit axis 0": lambda: graph(layers.UnitNormalization(axis=0)),
     "unit axis 0, unknown length": lambda: graph(
@@ -34,8 +36,14 @@ MIXING_LAYERS = {
         layers.Dense(3, activation=layers.Softmax(axis=0))
     ),
     "batch norm": lambda: graph(layers.BatchNormalization()),
-    "frozen batch norm": lambda: graph(
-        layers.BatchNormalization(trainable=False)
+    "batch norm without weights": lambda: graph(
+        layers.BatchNormalization(center=False, scale=False)
+    ),
+    "batch norm of records in a row": lambda: graph(
+        layers.BatchNormalization(axis=0, trainable=False), batch_size=4
+    ),
+    "frozen spectral norm": lambda: graph(
+        layers.SpectralNormalization(layers.Dense(3), trainable=False)
     ),
     "spectral norm": lambda: graph(
         layers.SpectralNormalization(layers.Dense(3))
@@ -140,6 +148,10 @@ KNOWN_LAYERS = {
     "distributed": (lambda: layers.TimeDistributed(layers.Dense(2)), (3, 2)),
     "layer norm": (lambda: layers.LayerNormalization(), (3, 2)),
     "group norm": (lambda: layers.GroupNormalization(2), (5, 4)),
+    "frozen batch norm": (
+        lambda: layers.BatchNormalization(trainable=False),
+        (3, 2),
+    ),
     "unit norm": (lambda: layers.UnitNormalization(), (3, 2)),
     "unit norm, known": (lambda: layers.UnitNormalization(axis=1), (3, 2)),
     "softmax": (lambda: layers.Softmax(), (5,)),
@@ -220,25 +232,45 @@ def test_a_name_of_the_package_is_no_rule():
 
 
 def test_code_of_a_users_own_is_not_known():
+    for build in (
+        layers.Lambda(lambda x: np.sort(x), output_shape=(6,)),
+        Own(lambda layer, x, training: x / ops.max(x)),
+        layers.Dense(3, activation=lambda x: x / ops.max(x)),
+        layers.Activation(np.tanh),
+        layers.Dense(3, activation=Own(lambda layer, x, training: ops.max(x))),
+    ):
+        refused(
+            graph(build), "is not known.*(in its `call`|cannot be read|in it)"
+        )
+    refused(
+        graph(
+            layers.Dense(
+                3, activity_regularizer=lambda x: ops.sum(ops.square(x))
+            )
+        ),
+        "code of its own",
+    )
+
+
+def test_code_of_a_users_own_is_read():
+    """Its own tests are in test_traced_layer.py."""
+
     class MyDense(layers.Dense):
         pass
 
     def pointwise(x):
-        return x
+        return x * ops.sigmoid(x)
 
-    own = "code of its own|not among the layers"
+    assert accepted(graph(layers.TimeDistributed(MyDense(2)), (3, 2))) == [
+        READ + f"{__name__}.{MyDense.__qualname__}"
+    ]
     for build in (
-        layers.Lambda(lambda x: x, output_shape=(6,)),
-        MyDense(3),
-        Own(lambda layer, x, training: x),
-        layers.Dense(3, activation=lambda x: x / ops.max(x)),
         layers.Activation(pointwise),
-        layers.Dense(3, activation=Own(lambda layer, x, training: x)),
-        layers.Dense(3, activity_regularizer=lambda x: ops.sum(ops.square(x))),
+        layers.LSTM(2, recurrent_activation=pointwise),
     ):
-        refused(graph(build), own)
-    refused(graph(layers.TimeDistributed(MyDense(2)), (3, 2)), "MyDense")
-    refused(graph(layers.LSTM(2, recurrent_activation=pointwise), (3, 2)), own)
+        assert accepted(graph(build, (3, 2))) == [
+            READ + f"{__name__}.{pointwise.__qualname__}"
+        ]
 
 
 def test_activations_of_keras_are_known():
@@ -256,7 +288,7 @@ def test_activations_of_keras_are_known():
         graph(
             layers.Dense(3, activation=functools.partial(ops.softmax, axis=0))
         ),
-        "code of its own",
+        "code of its own, and in it 'softmax.*axis 0 is that of the records",
     )
 
 
@@ -316,21 +348,23 @@ def test_models_with_a_call_of_their_own_are_not_known():
         x = keras.Input((6,))
         return kind(x, layers.Dense(6)(x), name="inner")
 
-    refused(graph(nested(Doubled)), "`call` of its own")
+    refused(graph(nested(Doubled)), "in its `call`, 'mean")
     assert accepted(graph(nested(Plain))) == []
     assert accepted(graph(nested(keras.Model))) == []
     stacked = Stacked([keras.Input((6,)), layers.Dense(6)], name="inner")
-    refused(graph(stacked), "`call` of its own")
+    refused(graph(stacked), "in its `call`, 'max")
     # Of a model with a graph of its own, that graph is what is read.
     top = nested(Doubled)
     assert check_layers(top, top.outputs) == []
     inner = graph(nested(keras.Model))
     inner.layers[-1].call = lambda x: x
-    refused(inner, "`call` of its own")
+    refused(inner, "its `call` was replaced")
     subclassed = graph(Subclassed())
-    refused(subclassed, "not known")
-    # What is inside of what is declared is looked at all the same.
+    # What is inside is looked at whether it is called or declared or not.
+    refused(subclassed, "BatchNormalization")
     refused(subclassed, "BatchNormalization", ("Subclassed",))
+    subclassed.get_layer("subclassed").norm.trainable = False
+    assert accepted(subclassed) == [READ + f"{__name__}.Subclassed"]
 
 
 def test_a_nested_model_is_read_for_the_shapes_it_is_called_with():
@@ -346,10 +380,15 @@ def test_a_nested_model_is_read_for_the_shapes_it_is_called_with():
     refused(model, "it was built for shape")
 
 
+def half(v):
+    """In a way that is not seen on symbolic tensors."""
+    return v / 2 if ops.max(v) >= 0 else v * 0.5
+
+
 def test_names_that_are_declared():
     def build():
-        a = layers.Lambda(lambda v: v / 9, output_shape=(6,), name="scale")
-        b = layers.Lambda(lambda v: v + 1, output_shape=(6,), name="shift")
+        a = layers.Lambda(half, output_shape=(6,), name="scale")
+        b = layers.Lambda(half, output_shape=(6,), name="shift")
         return graph(lambda x: b(a(x)))
 
     model = build()
@@ -369,7 +408,7 @@ def test_names_that_are_declared():
 
 def test_a_declared_model_answers_for_what_is_in_it():
     inner = graph(
-        lambda x: layers.Lambda(lambda v: v, output_shape=(6,))(x), name="body"
+        lambda x: layers.Lambda(half, output_shape=(6,))(x), name="body"
     )
     model = graph(inner)
     refused(model, "Lambda")

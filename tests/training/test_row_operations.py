@@ -157,10 +157,26 @@ def test_an_operation_that_is_not_known_is_refused_with_a_way_out():
 
 def test_a_constant_with_a_row_for_each_record_is_refused():
     """Rows then would differ by where they are, not by what they hold."""
-    model = graph(
-        lambda x: x * ops.ones((ROWS, 6)), shape=(6,), batch_size=ROWS
-    )
-    refused(model, "a constant in it has shape")
+
+    def times(constant):
+        return graph(lambda x: x * constant, shape=(6,), batch_size=ROWS)
+
+    rows = ops.reshape(ops.arange(ROWS * 6, dtype="float32"), (ROWS, 6))
+    refused(times(rows), "a constant in it has shape")
+    assert accepted(times(ops.broadcast_to(rows[:1], (ROWS, 6)))) == []
+
+
+def test_joined_with_a_constant():
+    """A class token in front of the parts of a record."""
+
+    def joined(token):
+        return graph(
+            lambda x: ops.concatenate([token, x], axis=1), (3, 2), batch_size=4
+        )
+
+    assert accepted(joined(ops.ones((4, 1, 2)))) == []
+    rows = ops.reshape(ops.arange(8.0), (4, 1, 2))
+    refused(joined(rows), "an array beside the records")
 
 
 @pytest.mark.parametrize(

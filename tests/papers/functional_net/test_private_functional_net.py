@@ -432,10 +432,15 @@ def test_no_noise_is_on_disk_or_in_words(tmp_path, data):
 
 
 def test_a_layer_that_mixes_records_is_refused(data):
-    normalization = keras.layers.BatchNormalization(trainable=False)
+    normalization = keras.layers.BatchNormalization(center=False, scale=False)
     model = build(below=[normalization])
     with pytest.raises(ValueError, match="[Bb]atch"):
         fit(model, data, private_model(data))
+    normalization.trainable = False
+    before = [np.array(v) for v in normalization.weights]
+    fit(model, data, private_model(data))
+    for old, new in zip(before, normalization.weights):
+        np.testing.assert_array_equal(old, np.array(new))
 
 
 # Published -----------------------------------------------------------------
