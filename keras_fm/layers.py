@@ -7,6 +7,7 @@ from keras_fm.papers.adlm.relevance_scaling import RelevanceScaling
 from keras_fm.papers.dpa.private_encoder import PrivateEncoder
 from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
 from keras_fm.private_maps.dp_pca import DPPCA
+from keras_fm.private_maps.private_normalization import PrivateNormalization
 from keras_fm.public.discriminant_projection import DiscriminantProjection
 from keras_fm.public.local_response_normalization import (
     LocalResponseNormalization,
@@ -25,6 +26,7 @@ __all__ = [
     "PerturbedConv2D",
     "PrivateDense",
     "PrivateEncoder",
+    "PrivateNormalization",
     "RandomFeatures",
     "RelevanceScaling",
     "Scattering2D",

@@ -11,9 +11,11 @@ from keras_fm.papers.functional_net.expansion_query import (
     NetworkExpansionQuery,
 )
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
+from keras_fm.private_maps.column_moments import ColumnMomentsQuery
 from keras_fm.private_maps.second_moment import SecondMomentQuery
 
 __all__ = [
+    "ColumnMomentsQuery",
     "CrossEntropyQuery",
     "GradientQuery",
     "LayerCoefficientsQuery",

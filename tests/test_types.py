@@ -25,6 +25,7 @@ ENTRY_POINTS = [
     fm.layers.PerturbedConv2D,
     fm.layers.PrivateDense,
     fm.layers.PrivateEncoder,
+    fm.layers.PrivateNormalization,
     fm.layers.RandomFeatures,
     fm.layers.RelevanceScaling,
     fm.layers.Scattering2D,

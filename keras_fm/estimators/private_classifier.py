@@ -43,9 +43,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             repeats it.
         features: `None` (linear in the columns), or public Keras layers
             between columns and output layer: a layer, a list, or a function
-            that returns them. They may end with any length: records are
-            scaled to norm 1 after them. Layers that learn from a release
-            (`DPPCA`) are released in every fit, in the same budget.
+            that returns them. Records that are longer than 1 after them are
+            scaled back to 1. Layers that learn from a release
+            (`PrivateNormalization`, `DPPCA`) are released in every fit, in
+            the same budget.
         rounds: `None` for one read, or a `keras_fm.Rounds`, or how many.
         fits: int >= 1, see above.
         ledger: `None` (the first fit begins one, shared with all clones), the
@@ -171,8 +172,3 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         found = self.decision_function(X)
         chosen = found > 0 if found.ndim == 1 else found.argmax(axis=1)
         return self.classes_[np.asarray(chosen, int)]
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.non_deterministic = self.reproducible_noise is None
-        return tags

@@ -125,6 +125,14 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self.__dict__.update(facts)
         return self
 
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = self.reproducible_noise is None
+        tags.input_tags.allow_nan = public_map.takes_missing(
+            self.features, self.bounds
+        )
+        return tags
+
     def _budget(self):
         if self.epsilon is None:
             return None
@@ -146,6 +154,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
     def _checked(self, X, *y):
         wanted: dict = {"dtype": np.float32, "reset": bool(y)}
+        if public_map.takes_missing(self.features, self.bounds):
+            wanted["ensure_all_finite"] = "allow-nan"
         try:
             return _validated(self, X, *y, **wanted)
         except ValueError as e:
@@ -165,5 +175,7 @@ def _validated(estimator, *arrays, **wanted):
     try:
         from sklearn.utils.validation import validate_data
     except ImportError:
+        if "ensure_all_finite" in wanted:
+            wanted["force_all_finite"] = wanted.pop("ensure_all_finite")
         return estimator._validate_data(*arrays, **wanted)
     return validate_data(estimator, *arrays, **wanted)

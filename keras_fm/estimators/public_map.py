@@ -32,7 +32,14 @@ def layers(features, bounds, num_columns):
             )
         # All of the box [-1, 1]^d, without a loss.
         return [*found, keras.layers.Rescaling(num_columns**-0.5)]
-    return [*found, *_made(features), NormalizationLayer()]
+    return [*found, *_made(features), NormalizationLayer(mode="ball")]
+
+
+def takes_missing(features, bounds):
+    """Whether the first layer knows what to do with NaN."""
+    if features is None or bounds is not None:
+        return False
+    return getattr(_made(features)[0], "takes_missing", False)
 
 
 def _scaled(bounds, num_columns):
@@ -61,7 +68,7 @@ def _made(features):
         if isinstance(features, keras.layers.Layer):
             features = [features]
     found = list(features) if isinstance(features, (list, tuple)) else [None]
-    if not all(isinstance(f, keras.layers.Layer) for f in found):
+    if not found or not all(isinstance(f, keras.layers.Layer) for f in found):
         raise ValueError(
             "`features` must be a Keras layer, several in a list, or a "
             f"function that returns them. Received: features={features!r}"

@@ -11,6 +11,7 @@ _COVERED = (
 _UNCOVERED = (
     "metrics on private records",
     "choices made by looking at them",
+    "what was scaled, filled in or selected by their statistics before",
     "the number of records where public",
     "refusals of invalid records",
 )

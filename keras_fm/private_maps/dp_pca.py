@@ -7,12 +7,12 @@ from keras import ops
 
 from keras_fm.kernel import checks
 from keras_fm.parts.step import Step
-from keras_fm.private_maps.pretrained_layer import PretrainedLayer
+from keras_fm.private_maps.proven_map import ProvenMap
 from keras_fm.private_maps.second_moment import SecondMomentQuery
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class DPPCA(PretrainedLayer):
+class DPPCA(ProvenMap):
     """Principal components of a released second moment: `(v - m) V S`.
 
     `keras_fm.callbacks.PrivateModel` releases A = sum v v^T once (symmetric
@@ -58,8 +58,6 @@ class DPPCA(PretrainedLayer):
     `keras_fm.queries.SecondMomentQuery`.
     """
 
-    noise_shapes = {}
-
     def __init__(
         self,
         units: int,
@@ -70,12 +68,7 @@ class DPPCA(PretrainedLayer):
         clip: bool = False,
         **kwargs: Any,
     ) -> None:
-        if kwargs.pop("trainable", False):
-            raise ValueError(
-                "DPPCA learns from its release only; it cannot be trained. "
-                "Received: trainable=True"
-            )
-        super().__init__(trainable=False, **kwargs)
+        super().__init__(**kwargs)
         self.units = checks.count("units", units)
         self.center = bool(center)
         self.whitening = checks.number(
@@ -123,17 +116,6 @@ class DPPCA(PretrainedLayer):
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], self.units)
-
-    @property
-    def is_published(self):
-        """`False`: there is no published form of this layer."""
-        return False
-
-    def check_published(self):
-        raise ValueError(
-            f"DPPCA '{self.name}' learns from a proven release only. Leave "
-            'it out, or use guarantee="proven".'
-        )
 
     @property
     def scaled_by_release(self):
@@ -191,9 +173,6 @@ class DPPCA(PretrainedLayer):
     def release_names(self):
         return [f"{self.name} (second moment)"]
 
-    def default_shares(self, alike):
-        return [0.1]
-
     def steps(self, reading):
         """The one release of the layer: the second moment of its inputs."""
         inputs = reading.inputs(self)
@@ -224,14 +203,9 @@ class DPPCA(PretrainedLayer):
             )
         ]
 
-    def set_pretraining(self, value):
-        """Nothing: the layer has no weights that a fit trains."""
-
     def get_config(self):
-        config = super().get_config()
-        del config["trainable"]
         return {
-            **config,
+            **super().get_config(),
             "units": self.units,
             "whitening": self.whitening,
             "ridge_factor": self.ridge_factor,

@@ -236,12 +236,33 @@ class Reading:
                     f"Records must have shape {tuple(expected)}, as the "
                     f"model's input. Received: {x.shape[1:]}"
                 )
-            if x.dtype.kind == "f" and not np.all(np.isfinite(x)):
+            if x.dtype.kind == "f" and not np.all(self._is_value(x)):
                 raise ValueError(
                     "`data` has NaN or infinite inputs. Clean the records "
-                    "before the release; nothing was spent."
+                    "before the release (missing values: "
+                    '`keras_fm.layers.PrivateNormalization(missing="mean")`); '
+                    "nothing was spent."
                 )
             yield x, y, *owners
+
+    def _is_value(self, x):
+        """Which entries are numbers, or are missing where that is known to
+        the only layers that read the records."""
+        found = np.isfinite(x)
+        if not found.all() and self._takes_missing:
+            found |= np.isnan(x)
+        return found
+
+    @functools.cached_property
+    def _takes_missing(self):
+        readers = [
+            node.operation
+            for node in model_graph.nodes(self.model)
+            if any(t is self.model.inputs[0] for t in node.input_tensors)
+        ]
+        return bool(readers) and all(
+            getattr(layer, "takes_missing", False) for layer in readers
+        )
 
     def unlabelled(self):
         """Batches `(x, rows[, owners])` of one shape, for layers that learn

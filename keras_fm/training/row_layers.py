@@ -472,6 +472,7 @@ _PACKAGE = {
     "PerturbedConv2D": _one(4, 4, _active),
     "PrivateDense": _one(2, 2),
     "PrivateEncoder": _one(2, 2),
+    "PrivateNormalization": _one(2, also=_bounded),
     "RandomFeatures": _one(2),
     "RelevanceScaling": _one(2, also=_weighted("scale")),
     "Scattering2D": _one(4, 4),

@@ -169,6 +169,7 @@ def test_copies_of_a_shared_ledger_are_it():
         ({"classes": [0, 1]}, "At least one is none of them"),
         ({"features": 3}, "`features` must be"),
         ({"features": [3]}, "`features` must be"),
+        ({"features": []}, "`features` must be"),
         ({"fits": 0}, "`releases`"),
         ({"epsilon": -1}, "`epsilon` must be"),
         ({"neighbours": "swap"}, "`neighbours` must be"),
@@ -256,6 +257,21 @@ def test_public_features_and_layers_with_a_release():
         for entry in made(features=[kernel, pca]).fit(X, inside).ledger_.entries
     ]
     assert len(names) == 2 and "second moment" in names[0]
+
+
+def test_columns_with_gaps_in_their_own_units():
+    gaps = np.where(RNG.random(X.shape) < 0.2, np.nan, 100 + 30 * X)
+    columns = fm.layers.PrivateNormalization((0, 200), missing="mean")
+    model = made(1e4, bounds=None, features=columns).fit(gaps, Y)
+    assert model.score(gaps, Y) > 0.8
+    names = [entry.name for entry in model.ledger_.entries]
+    assert "(column moments)" in names[0] and len(names) == 2
+    for other in (
+        {"features": fm.layers.PrivateNormalization((0, 200))},
+        {"bounds": (0, 200)},
+    ):
+        with pytest.raises(ValueError, match="NaN"):
+            made(**{"bounds": None, "features": columns, **other}).fit(gaps, Y)
 
 
 def test_layers_that_a_fit_would_train_are_refused():

@@ -114,6 +114,15 @@ KINDS = {
         ),
         ("pca (second moment)", "head"),
     ),
+    "PrivateNormalization": Kind(
+        lambda unprotected=False: stack(
+            fm.layers.PrivateNormalization(
+                (0, 1), name="columns", unprotected=unprotected
+            ),
+            unprotected=unprotected,
+        ),
+        ("columns (column moments)", "head"),
+    ),
     "AdaptiveLaplace": Kind(
         lambda **k: fm.models.AdaptiveLaplace((6,), 3, **k),
         ("scaling (first model)", "scaling (relevance)", "output"),

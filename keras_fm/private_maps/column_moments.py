@@ -1,0 +1,260 @@
+"""Counts, sums and sums of squares of columns: all that scaling ever needs.
+
+With z_j in [-1, 1] the value of column j of a record, scaled by public bounds,
+and p_j whether it is there, a record adds
+
+    p_j,    p_j z_j,    p_j (z_j^2 - 1/2)
+
+for every column. Their sums give means and variances. Squares are taken about
+1/2, the middle of their range, where one record moves them least. The proof of
+the sensitivities is in docs/proofs/column_moments.md.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from keras_fm.kernel import checks
+from keras_fm.kernel import sums as summation
+from keras_fm.kernel.noisy_statistics import Release, released_as
+from keras_fm.kernel.sum_query import OwnedSumQuery, is_replaced, owner_runs
+
+# Weights of counts and squares in the released vector. Up to sqrt(2) a larger
+# weight of the squares costs nothing under replace_one.
+COUNT_WEIGHT, SQUARE_WEIGHT = math.sqrt(0.5), math.sqrt(2.0)
+# Several places of one record are summed in integers, in these steps.
+_STEPS = 2.0**20
+_MOST_PLACES = 2**22
+# No variance is resolved below this.
+_LEAST_VARIANCE = 1e-12
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ColumnMomentsQuery(OwnedSumQuery):
+    """Counts, sums and sums of squares of columns in [-1, 1].
+
+    Args:
+        num_columns: int d.
+        missing: whether values may be missing (NaN). Each column then has a
+            count of its own.
+        grouped: whether the privacy unit is an owner of several records,
+            whose sum is scaled back to the norm that one record may have.
+        reach: int >= 0, how many *other* units' records may depend on one
+            unit's data.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> query = ColumnMomentsQuery(num_columns=4)
+    >>> query.sensitivity("l2", neighbours="replace_one")
+    4.0
+    """
+
+    num_columns: int
+    missing: bool = False
+    grouped: bool = False
+    reach: int = 0
+
+    names = ("counts", "sums", "squares")
+    proof_of_one_record = "docs/proofs/column_moments.md"
+    # Bounds on what one unit adds to an entry.
+    entry_bounds = (1.0, 1.0, 0.5)
+
+    def __post_init__(self):
+        checks.fields(
+            self,
+            num_columns=checks.count,
+            missing=checks.flag,
+            grouped=checks.flag,
+            reach=checks.natural,
+        )
+
+    @property
+    def shapes(self):
+        d = self.num_columns
+        return ((d if self.missing else 1,), (d,), (d,))
+
+    @property
+    def reads(self):
+        """What a release of this query reads, in words."""
+        counted = "present values" if self.missing else "records"
+        return (
+            f"number of {counted}, sums and sums of squares of "
+            f"{self.num_columns} columns, each within public bounds, once"
+            + self._unit_in_words()
+        )
+
+    # Statistics ----------------------------------------------------------
+
+    def accumulate(self, statistics, z, y=None, owners=None, clip=False):
+        """Statistics with a batch added.
+
+        Args:
+            statistics: what `zero()` or an earlier call returned.
+            z: `(n, ..., d)`; values outside [-1, 1] count as its ends. Of
+                several places of a record, the mean is what it adds.
+            y: ignored.
+            owners: `(n,)` ids, needed if `grouped`: all records of an owner
+                in one batch, next to each other.
+            clip: ignored, see `z`.
+
+        Raises:
+            ValueError: on infinity, a wrong shape, or NaN where no value may
+                be missing.
+        """
+        rows = self._rows(z)
+        if not len(rows[0]):
+            return statistics
+        if self.grouped:
+            parts = owner_runs(owners, len(rows[0]))
+            batch = summation.total(
+                self._scaled(self._sum(rows, part)) for part in parts
+            )
+        else:
+            batch = self._sum(rows, slice(None))
+        return tuple(s + b for s, b in zip(statistics, batch))
+
+    def _rows(self, z):
+        """What every record adds: counts, values and squares, float64."""
+        z = np.asarray(z, np.float64)
+        if z.ndim < 2 or z.shape[-1] != self.num_columns:
+            raise ValueError(
+                "Columns must have shape (records, ..., "
+                f"{self.num_columns}). Received: shape={z.shape}"
+            )
+        known = ~np.isnan(z)
+        if np.isinf(z).any() or not (self.missing or known.all()):
+            raise ValueError(
+                "Columns must be finite: at least one record has a NaN or an "
+                "infinite value. Values that are missing are NaN in a layer "
+                'with `missing="mean"`.'
+            )
+        z = np.clip(np.where(known, z, 0.0), -1.0, 1.0)
+        if z.ndim > 2:
+            counts, values, squares = _means(z, known)
+        else:
+            counts, values, squares = known.astype(float), z, z * z
+        squares = squares - counts / 2
+        return (counts if self.missing else counts[:, :1]), values, squares
+
+    def _sum(self, rows, chosen):
+        rows = tuple(part[chosen] for part in rows)
+        return summation.total(
+            tuple(part[chunk].sum(axis=0) for part in rows)
+            for chunk in summation.chunks(len(rows[0]))
+        )
+
+    def _scaled(self, own):
+        """An owner's sums, scaled back."""
+        shrink = self._owner_scale(own)
+        return tuple(shrink * part for part in own)
+
+    # Sensitivity ---------------------------------------------------------
+
+    def sensitivity(self, norm, *, neighbours):
+        """Sensitivity of (counts / sqrt(2), sums, sqrt(2) squares).
+
+        One record, d columns; the second line with `missing`:
+
+        ==== ======================= =========================
+        norm add_remove              replace_one
+        ==== ======================= =========================
+        L2   sqrt((3 d + 1) / 2)     2 sqrt(d)
+        L2   sqrt(2 d)               2 sqrt(d)
+        L1   d (1 + 1 / sqrt(2)) + 1 / sqrt(2), d (9 + 4 sqrt(2)) / (4 sqrt(2))
+        L1   d (1 + sqrt(2))         d (9 + 4 sqrt(2)) / (4 sqrt(2))
+        ==== ======================= =========================
+
+        docs/proofs/column_moments.md, proposition 1. An owner of several
+        records and `reach`: docs/proofs/reconstruction.md, propositions 3
+        and 4.
+
+        Args:
+            norm: `"l1"` or `"l2"`.
+            neighbours: `"add_remove"` or `"replace_one"`.
+        """
+        own = self._unit(norm, is_replaced(norm, neighbours))
+        return own + self.reach * self._unit(norm, replace=True)
+
+    def _unit(self, norm, replace):
+        """What one privacy unit's own records may change."""
+        if self.grouped and replace:
+            return 2 * self._record(norm, replace=False)
+        return self._record(norm, replace)
+
+    def _record(self, norm, replace):
+        d, count, square = self.num_columns, COUNT_WEIGHT, SQUARE_WEIGHT
+        counts = d if self.missing else 1
+        if norm == "l2":
+            if replace:
+                return 2 * math.sqrt(d)
+            return math.sqrt(counts * count**2 + d * (1 + square**2 / 4))
+        if replace:
+            return d * (2 * square + 1) ** 2 / (4 * square)
+        return counts * count + d * (1 + square / 2)
+
+    # The vector a mechanism perturbs -------------------------------------
+
+    _weights = (COUNT_WEIGHT, 1.0, SQUARE_WEIGHT)
+
+    def pack(self, statistics, norm):
+        """The vector that is perturbed: counts, sums and squares, weighted."""
+        return super().pack(
+            [w * np.asarray(s) for w, s in zip(self._weights, statistics)],
+            norm,
+        )
+
+    def unpack(self, vector, norm):
+        """The inverse of `pack`."""
+        found = super().unpack(vector, norm)
+        return tuple(s / w for w, s in zip(self._weights, found))
+
+    def expected_squared_error(self, mechanism):
+        """Expected squared L2 error of the statistics under `mechanism`."""
+        variance = mechanism.coordinate_variance(self.size)
+        return variance * math.fsum(
+            math.prod(shape) / weight**2
+            for shape, weight in zip(self.shapes, self._weights)
+        )
+
+
+def _means(z, known):
+    """Means over the places of a record, in integers: no rounding of a sum
+    grows with their number."""
+    places = math.prod(z.shape[1:-1])
+    if places > _MOST_PLACES:
+        raise ValueError(
+            f"A record may have {_MOST_PLACES} places at most. Received: "
+            f"{places}"
+        )
+    shape = (len(z), places, z.shape[-1])
+    whole = np.trunc(z.reshape(shape) * _STEPS).astype(np.int64)
+    counts = known.reshape(shape).sum(axis=1) / places
+    values = whole.sum(axis=1) / _STEPS / places
+    squares = (whole * whole).sum(axis=1) / _STEPS**2 / places
+    return counts, values, squares
+
+
+@released_as(ColumnMomentsQuery)
+class ColumnMomentsRelease(Release):
+    """A released `ColumnMomentsQuery`."""
+
+    def means_and_scales(self):
+        """Mean and standard deviation of every column, in units of [-1, 1].
+
+        A variance below what the noise lets see counts as that: a rule from
+        the release and public numbers.
+
+        Returns:
+            tuple of arrays `(d,)`; means in [-1, 1], scales in (0, 1].
+        """
+        counts, sums, squares = self.statistics.values()
+        counts = np.maximum(counts, 1.0)
+        means = np.clip(sums / counts, -1.0, 1.0)
+        second = np.clip(squares / counts + 0.5, 0.0, 1.0)
+        noise = self.mechanism.coordinate_variance(self.objective.size)
+        floor = np.clip(math.sqrt(noise) / counts, _LEAST_VARIANCE, 1.0)
+        return means, np.sqrt(np.clip(second - means**2, floor, 1.0))

@@ -1,0 +1,205 @@
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.kernel import checks, domain
+from keras_fm.parts.step import Step
+from keras_fm.private_maps.column_moments import ColumnMomentsQuery
+from keras_fm.private_maps.proven_map import ProvenMap
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+class PrivateNormalization(ProvenMap):
+    """`keras.layers.Normalization` whose statistics are released: every column
+    to mean 0 and standard deviation 1.
+
+    In the place of `adapt`, which no ledger sees,
+    `keras_fm.callbacks.PrivateModel` releases the sums and sums of squares of
+    the columns once, in the plan and the budget of the model (a tenth of it,
+    unless `Proven(shares=...)` says otherwise). Until its release the layer
+    maps the public bounds to [-1, 1].
+
+    Outputs lie in `[-limit, limit]`; their length still grows with the number
+    of columns: put `NormalizationLayer()` after the layer (or after public
+    features of it).
+
+    Args:
+        bounds: `(low, high)`, the public range of the columns: numbers, or
+            one for each. Never read from records. Values outside count as the
+            nearest bound. The noise is in proportion to `high - low`: a range
+            ten times too wide costs ten times the noise.
+        axis: int, the axis of the columns or channels. Over all other axes
+            but the first, a record counts by its mean.
+        limit: float > 0, the public bound on an output.
+        missing: `None` (NaN is refused), or `"mean"`: NaN is left out of the
+            statistics and becomes 0, the released mean. The layer must then
+            be the only one that reads the records.
+        unprotected: `True` in a non-private twin: the layer then stays the
+            map that it is before a release.
+
+    Input and output shape: `(batch, ..., columns)`, or with the columns in
+    another axis.
+
+    Raises:
+        ValueError: if an argument is outside its range, or the bounds do not
+            fit the columns.
+
+    Example:
+
+    >>> layer = PrivateNormalization(bounds=([0, 0], [100, 1]))
+    >>> layer(np.array([[50.0, 1.0]]))   # not released yet
+    array([[0., 1.]], dtype=float32)
+
+    Source: the layer of Keras; sensitivity:
+    `keras_fm.queries.ColumnMomentsQuery`.
+    """
+
+    # Lengths of outputs are known after the release only.
+    scaled_by_release = True
+
+    def __init__(
+        self,
+        bounds: Any,
+        axis: int = -1,
+        limit: float = 3.0,
+        missing: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # Half precision has no room for columns as they come.
+        super().__init__(autocast=False, **kwargs)
+        try:
+            low, high = bounds
+        except (TypeError, ValueError):
+            checks.refuse("bounds", bounds, "(low, high), public constants")
+        low, high = domain.check_bounds(low, high)
+        if low.ndim > 1 or high.ndim > 1 or not np.isfinite(high - low).all():
+            raise ValueError(
+                "`bounds` must be numbers or one for each column, with a "
+                f"finite range. Received: bounds={bounds!r}"
+            )
+        self.bounds = (low.tolist(), high.tolist())
+        self.axis = checks.integer("axis", axis)
+        self.limit = checks.positive("limit", limit)
+        if missing not in (None, "mean"):
+            checks.refuse("missing", missing, 'None or "mean"')
+        self.missing = missing
+
+    @property
+    def takes_missing(self):
+        """Whether NaN is a value that the layer knows what to do with."""
+        return self.missing is not None
+
+    def build(self, input_shape):
+        rank = len(input_shape)
+        axis = self.axis % rank if -rank <= self.axis < rank else 0
+        if not axis or input_shape[axis] is None:
+            raise ValueError(
+                "`axis` must be one of the input, not the first, of known "
+                f"length. Received: axis={self.axis}, "
+                f"input_shape={tuple(input_shape)}"
+            )
+        self.num_columns = input_shape[axis]
+        try:
+            low, high = (
+                np.broadcast_to(np.asarray(bound, np.float64), self.num_columns)
+                for bound in self.bounds
+            )
+        except ValueError as e:
+            raise ValueError(
+                "`bounds` must be numbers or one for each column. Received: "
+                f"bounds={self.bounds}, {self.num_columns} columns"
+            ) from e
+        self._low, self._high, self._own_axis = low, high, axis
+        # Columns in their axis, one entry in every other.
+        self._shape = [1] * rank
+        self._shape[axis] = self.num_columns
+        self.mean = self._constant("mean", self._middle)
+        self.scale = self._constant("scale", self._half)
+
+    def _constant(self, name, value):
+        return self.add_weight(
+            name=name,
+            shape=(self.num_columns,),
+            initializer=lambda shape, dtype: ops.convert_to_tensor(
+                value, dtype=dtype
+            ),
+            # Whatever `trainable` of a model around it is set to.
+            trainable=False,
+            autocast=False,
+        )
+
+    @property
+    def _half(self):
+        return (self._high - self._low) / 2
+
+    @property
+    def _middle(self):
+        return self._low + self._half
+
+    def call(self, inputs, training=False):
+        if training:
+            self.enter_training()
+        dtype = keras.backend.result_type(self.compute_dtype, "float32")
+        x = ops.cast(inputs, dtype)
+        mean, scale, low, high = (
+            ops.reshape(ops.cast(value, dtype), self._shape)
+            for value in (self.mean, self.scale, self._low, self._high)
+        )
+        known = None
+        if self.missing is not None:
+            known = ops.logical_not(ops.isnan(x))
+            x = ops.where(known, x, mean)
+        x = (ops.clip(x, low, high) - mean) / scale
+        x = ops.clip(x, -self.limit, self.limit)
+        if known is not None:
+            x = ops.where(known, x, 0.0)
+        return ops.cast(x, self.compute_dtype)
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    # A release of the layer ----------------------------------------------
+
+    def release_names(self):
+        return [f"{self.name} (column moments)"]
+
+    def scaled(self, inputs):
+        """Columns as the query takes them: last, the bounds at -1 and 1;
+        NumPy."""
+        x = np.moveaxis(np.asarray(inputs, np.float64), self._own_axis, -1)
+        # Finite values may be too far out for a float64: they are at a bound.
+        x = np.where(np.isinf(x), x, np.clip(x, self._low, self._high))
+        return (x - self._middle) / self._half
+
+    def steps(self, reading):
+        """The one release of the layer: the moments of its columns."""
+        inputs = reading.inputs(self)
+
+        def read():
+            for x, rows, *owners in reading.unlabelled():
+                yield self.scaled(inputs(x)[rows]), None, *owners
+
+        def learn(release):
+            means, scales = release.means_and_scales()
+            self.mean.assign(self._middle + self._half * means)
+            self.scale.assign(self._half * scales)
+            reading.keep(self, release)
+
+        (name,) = self.release_names()
+        objective = ColumnMomentsQuery(
+            num_columns=self.num_columns,
+            missing=self.takes_missing,
+            **reading.privacy_unit,
+        )
+        return [Step(name=name, objective=objective, read=read, learn=learn)]
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "bounds": self.bounds,
+            "axis": self.axis,
+            "limit": self.limit,
+            "missing": self.missing,
+        }
