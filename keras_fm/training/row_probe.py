@@ -8,7 +8,6 @@ split by the bits of their numbers, so that of any two rows each stays once
 while the other changes.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,32 +59,69 @@ def probe(
     ...
     ValueError: The layers under the private layer mix the records of a ...
     """
-    before = [_digest(v) for v in variables]
+    with _Watched(features, variables) as watched:
+        _probe(watched, inputs, rows, thorough, when, may_draw)
+    for path in watched.written:
+        raise ValueError(
+            "The layers under the private layer keep something of the "
+            f"records: variable '{path}' changed when records were read"
+            f"{when}. Every layer must treat each record on its own and keep "
+            "nothing."
+        )
+
+
+def _probe(features, inputs, rows, thorough, when, may_draw):
     records, found = _ordinary(features, inputs, rows)
     everyone = np.ones(rows, bool)
 
     def is_repeated():
         return _same(features(records.ordinary), found, everyone)
 
-    if not may_draw or is_repeated():
-        plan = _thorough_plan if thorough else _short_plan
-        for kept, kind, batch in plan(records):
-            _compare(features, batch, found, kept, kind, when)
-        if not is_repeated():
-            raise ValueError(
-                "The layers under the private layer gave other features when "
-                f"the same batch was read again{when}: they draw random "
-                "numbers or remember what they read. Every layer must be a "
-                "function of its input."
-            )
-    for variable, digest in zip(variables, before):
-        if _digest(variable) != digest:
-            raise ValueError(
-                "The layers under the private layer keep something of the "
-                f"records: variable '{variable.path}' changed when records "
-                f"were read{when}. Every layer must treat each record on its "
-                "own and keep nothing."
-            )
+    if may_draw and not is_repeated():
+        return
+    plan = _thorough_plan if thorough else _short_plan
+    for kept, kind, batch in plan(records):
+        _compare(features, batch, found, kept, kind, when)
+    if not is_repeated():
+        raise ValueError(
+            "The layers under the private layer gave other features when "
+            f"the same batch was read again{when}: they draw random "
+            "numbers or remember what they read. Every layer must be a "
+            "function of its input."
+        )
+
+
+class _Watched:
+    """A map, and the variables that any call of it changed.
+
+    They are put back: what a first look left in them would hide from a second
+    that they change.
+    """
+
+    def __init__(self, features, variables):
+        self._features, self._variables = features, variables
+        self.written = []
+
+    def __enter__(self):
+        self._before = [_value(v).copy() for v in self._variables]
+        return self
+
+    def __call__(self, arrays):
+        try:
+            return self._features(arrays)
+        finally:
+            self.written += [v.path for v, _ in self._changed()]
+
+    def __exit__(self, *_):
+        for variable, value in self._changed():
+            variable.assign(value)
+
+    def _changed(self):
+        return [
+            (variable, value)
+            for variable, value in zip(self._variables, self._before)
+            if _value(variable).tobytes() != value.tobytes()
+        ]
 
 
 def _predicted(model, arrays):
@@ -197,10 +233,6 @@ def _categories(models, dtype):
             if "int" in str(dtype) or any("float" in kind for kind in kinds):
                 found.append(size)
     return min(found, default=None)
-
-
-def _digest(variable):
-    return hashlib.blake2b(_value(variable).tobytes()).digest()
 
 
 def _value(variable):

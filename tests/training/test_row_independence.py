@@ -531,8 +531,21 @@ def test_what_writes_a_variable_is_refused(when):
         return x
 
     bad = graph(Keeps(function, name="own"))
-    with pytest.raises(ValueError, match="keep something.*'.*seen'"):
-        check(bad, bad.outputs, rows=ROWS, declared=("own",))
+    # Again, too: the first look left in it what the second ends with.
+    for _ in range(2):
+        with pytest.raises(ValueError, match="keep something.*'.*seen'"):
+            check(bad, bad.outputs, rows=ROWS, declared=("own",))
+
+
+def test_a_variable_that_is_overwritten_by_every_batch():
+    def function(layer, x, training):
+        layer.seen.assign(ops.max(x))
+        return x
+
+    bad = graph(Keeps(function, name="own"))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="keep something.*'.*seen'"):
+            check(bad, bad.outputs, rows=ROWS, declared=("own",))
 
 
 class Draws(Own):
