@@ -62,11 +62,23 @@ def ledger_claim(ledger, guarantee=None):
     )
 
 
-def check_relation(claim, audited):
-    if audited == "add_remove" and claim.neighbours == "replace_one":
+def check_relation(claim, audited, labelled=True):
+    """Refuses canaries that say nothing about a claim.
+
+    Args:
+        claim: a `Claim`.
+        audited: the relation of the canaries.
+        labelled: whether the two forms of a canary are two labels of it.
+    """
+    if audited == "add_remove" and claim.neighbours != "add_remove":
         raise ValueError(
-            'design="include" says nothing about a replace_one claim: its '
-            'data sets differ in length. Use design="swap".'
+            f'design="include" says nothing about a {claim.neighbours} claim: '
+            'its data sets differ in length. Use design="swap".'
+        )
+    if claim.neighbours == "replace_label" and not labelled:
+        raise ValueError(
+            "Canaries without labels say nothing about a replace_label claim: "
+            "pass `data=(x, y)` and `classes`."
         )
 
 

@@ -39,7 +39,8 @@ def worst_pair(objective, mechanism, records, *, neighbours):
         objective, mechanism: see `audit_objective`.
         records: list of batches of one record.
         neighbours: `"add_remove"`: one of them, or none; `"replace_one"`:
-            one of them, or another.
+            one of them, or another; `"replace_label"`: another that differs
+            in its labels, the last array, alone.
 
     Returns:
         tuple `(record, other)`; `other` is `None` for add_remove.
@@ -49,8 +50,10 @@ def worst_pair(objective, mechanism, records, *, neighbours):
     """
     relation = budget_lib.Neighbours.of(neighbours)
     pairs = [(record, None) for record in records]
-    if relation is budget_lib.Neighbours.REPLACE_ONE:
+    if relation.replaces:
         pairs = list(itertools.combinations(records, 2))
+    if relation is budget_lib.Neighbours.REPLACE_LABEL:
+        pairs = [pair for pair in pairs if _same_features(*pair)]
     far, worst = 0.0, None
     for record, other in pairs:
         try:
@@ -64,6 +67,10 @@ def worst_pair(objective, mechanism, records, *, neighbours):
     if worst is None:
         raise ValueError("No two of these data sets can be told apart.")
     return worst
+
+
+def _same_features(record, other):
+    return all(map(np.array_equal, record[:-1], other[:-1]))
 
 
 def _length(difference, mechanism):

@@ -79,12 +79,13 @@ def audit(
             a `Ledger` that was charged, a `Claim`, or `None` for the ledger
             that `fit` returns (over several seeds, the largest).
         control: like `fit`, the same architecture without privacy. Required.
-        neighbours: relation of a claim in numbers, `"replace_one"` or
-            `"add_remove"`. Required for those.
+        neighbours: relation of a claim in numbers, `"replace_one"`,
+            `"replace_label"` or `"add_remove"`. Required for those.
         guarantee: `"claimed"` or `"proven"`, for the report; `None` takes
             the word from the ledger, or `"claimed"` without one.
         classes: int, the public number of classes, if there are labels.
         design: `"swap"`: the number of records is fixed; audits replace_one,
+            replace_label (the two forms of a canary are two labels of it),
             and add_remove through it with half the bound. `"include"`:
             canaries are in or out; audits add_remove only.
         kind, low, high, bound: of the canaries, see `CanaryPlan`.
@@ -153,7 +154,7 @@ def audit(
         for seed in seeds
     ]
     if given is not None:
-        claimed.check_relation(given, design_relation)
+        claimed.check_relation(given, design_relation, y is not None)
     # Whatever does not fit shows before anything is trained.
     plans[0].plant(x, y, classes)
 
@@ -172,7 +173,9 @@ def audit(
                 ledgers.append(ledger)
                 if given is None:
                     claimed.check_relation(
-                        claimed.ledger_claim(ledger), design_relation
+                        claimed.ledger_claim(ledger),
+                        design_relation,
+                        y is not None,
                     )
             scores, diverged = _score(model, planted, score)
             found.append((scores, diverged, seconds))
@@ -239,7 +242,8 @@ def _lower_bound(scores, coins, claim, design, confidence):
             scores, coins, delta=delta, confidence=confidence
         )
 
-    if DESIGNS[design] == claim.neighbours:
+    # Swapped labels are what replace_label is about, too.
+    if claim.neighbours in (DESIGNS[design], "replace_label"):
         return at(claim.delta)
     # (e, delta) under add_remove is (2 e, (1 + exp(e)) delta) under
     # replace_one. An e is refuted if the swap bound at that delta is 2 e or

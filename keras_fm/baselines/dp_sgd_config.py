@@ -162,7 +162,7 @@ class DPSGDPlan(sampling_lib.SamplingPlan):
 def _noise_multiplier(reads, epsilon, delta, neighbours):
     if math.isinf(epsilon):
         return 0.0
-    sensitivity = 2 if neighbours is Neighbours.REPLACE_ONE else 1
+    sensitivity = 2 if neighbours.replaces else 1
     return sensitivity * sampling_lib.noise_multiplier(
         reads, PrivacyBudget(epsilon, delta), neighbours=neighbours
     )

@@ -217,7 +217,7 @@ class DPSGDTrainer:
         claimed = config.sampling == "shuffled"
         # The plan's multiplier is relative to the clip; a replaced record
         # moves the sum by twice that.
-        moves = 2 if self.neighbours is Neighbours.REPLACE_ONE else 1
+        moves = 2 if self.neighbours.replaces else 1
         mechanism = plan.mechanism(
             plan.noise_multiplier / moves, moves * config.l2_norm_clip
         ).config()

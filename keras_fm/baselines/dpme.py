@@ -16,7 +16,6 @@ from sklearn.linear_model import LogisticRegression
 
 from keras_fm.baselines.private_estimator import PrivateClassifier
 from keras_fm.kernel import checks
-from keras_fm.kernel.budget import Neighbours
 
 PROJECTIONS = ("random", "leading")
 _MOST_BINS = 2**15
@@ -254,13 +253,11 @@ class HistogramClassifier(PrivateClassifier):
 
     def _histogram_sensitivity(self):
         # A replaced record leaves one cell and enters another.
-        replace = self._ledger.neighbours is Neighbours.REPLACE_ONE
-        return 2.0 if replace else 1.0
+        return 2.0 if self._ledger.neighbours.replaces else 1.0
 
     def _notes(self):
         """Whether the plan took the number of records as public."""
-        replace = self._ledger.neighbours is Neighbours.REPLACE_ONE
-        if self.num_records is not None or replace:
+        if self.num_records is not None or self._ledger.neighbours.replaces:
             return ()
         return ("the number of records is public: the grid depends on it",)
 

@@ -91,7 +91,7 @@ def _check_query(num_features, neighbours, form):
     d = checks.count("num_features", num_features)
     relation = Neighbours.of(neighbours)
     checks.either("form", form, SENSITIVITIES)
-    return d, relation is Neighbours.REPLACE_ONE
+    return d, relation.replaces
 
 
 def _tight(d, replace, *, linear, quadratic):

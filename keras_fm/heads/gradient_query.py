@@ -10,6 +10,9 @@ is what one read of the records gives (DP-MAC with first-order coefficients,
 DP-SGD for one linear layer). The norm of an outer product is the product of
 its factors' norms, so no gradient of a single record is ever formed. The
 proof of the sensitivity is in docs/proofs/gradient.md.
+
+Where the privacy unit is an owner of several records, the sum of their
+coefficients is scaled back once more: one matrix per owner is formed.
 """
 
 import dataclasses
@@ -23,7 +26,12 @@ from keras_fm.kernel import checks, domain
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.at_weights import AtWeights
 from keras_fm.kernel.noisy_statistics import Release, released_as
-from keras_fm.kernel.sum_query import SumQuery
+from keras_fm.kernel.sum_query import (
+    SumQuery,
+    inside,
+    owner_runs,
+    scaled_by_owner,
+)
 
 # Of coefficients that are scaled back without losing digits.
 _LARGEST_NORM = 1e250
@@ -44,9 +52,8 @@ def clipped_sensitivity(bound, norm, neighbours):
             'Clipped coefficients have an "l2" sensitivity only. '
             f"Received: norm={norm!r}"
         )
-    relation = budget_lib.Neighbours.of(neighbours)
-    replace = relation is budget_lib.Neighbours.REPLACE_ONE
-    return 2 * bound if replace else bound
+    replaces = budget_lib.Neighbours.of(neighbours).replaces
+    return 2 * bound if replaces else bound
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,6 +74,9 @@ class GradientQuery(SumQuery):
             `"crammer_singer"` (`max(0, 1 + max_{m != y} z_m - z_y)^2 / 2`;
             the same for M = 1). Under the last two, records beyond the
             margin fall silent.
+        grouped: whether the privacy unit is an owner of several records:
+            `clip` is the threshold on the sum of an owner's coefficients as
+            on each of them.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -83,6 +93,7 @@ class GradientQuery(SumQuery):
     feature_bound: float = 1.0
     clip: float = 1.0
     loss: str = "cross_entropy"
+    grouped: bool = False
 
     # All reads are one entry of the ledger.
     paid_for_together = True
@@ -99,14 +110,18 @@ class GradientQuery(SumQuery):
             feature_bound=checks.norm_bound,
             clip=checks.norm_bound,
             loss=partial(checks.one_of, choices=LOSSES),
+            grouped=checks.flag,
         )
 
     @property
     def reads(self):
         """What one read takes, in words."""
+        whose = "each record's"
+        if self.grouped:
+            whose += " and the sum of each owner's"
         return (
             f"first-order coefficients of the {self.loss} of an output layer "
-            f"({self.num_features} x {self.num_outputs}), each record's "
+            f"({self.num_features} x {self.num_outputs}), {whose} "
             f"clipped to norm {self.clip:g}"
         )
 
@@ -117,7 +132,7 @@ class GradientQuery(SumQuery):
     def sensitivity(self, norm, *, neighbours):
         """L2 sensitivity of G: `clip` (add_remove), `2 clip` (replace_one).
 
-        docs/proofs/gradient.md, proposition 1.
+        docs/proofs/gradient.md, proposition 1; of owners, proposition 6.
 
         Args:
             norm: `"l2"`.
@@ -128,7 +143,7 @@ class GradientQuery(SumQuery):
     def rounding_error(self, norm):
         """How far the computed sum may be from that of real numbers, see
         `summation.error_bound`."""
-        return summation.error_bound(self.clip)
+        return summation.error_bound(self.clip, grouped=self.grouped)
 
     # One read ------------------------------------------------------------
 
@@ -147,17 +162,21 @@ class GradientQuery(SumQuery):
         """
         return GradientAt(self, weights)
 
-    def check_records(self, h, y, clip=False):
-        """Features inside their bound and targets of a batch.
+    def check_records(self, h, y, clip=False, owners=None):
+        """Features inside their bound and targets of a batch, as `total`
+        takes them.
 
         Args:
             h: `(n, m)` features.
             y: labels, see `CrossEntropyQuery`.
             clip: whether rows outside the bound are scaled back.
+            owners: `(n,)` ids, needed if `grouped`: all records of an owner
+                in one batch, next to each other.
 
         Returns:
             tuple `(h, t)`: float64 `(n, m)`, and `(n, M)` one-hot labels, or
-            y for M = 1.
+            y for M = 1; if `grouped` `(h, t, counts)`, the numbers of records
+            of one owner after the other.
 
         Raises:
             ValueError: on NaN, wrong shapes, labels outside their range,
@@ -166,7 +185,11 @@ class GradientQuery(SumQuery):
         rows = domain.checked_features(
             h, self.num_features, self.feature_bound, clip
         )
-        return rows, self.targets(y, len(rows))
+        targets = self.targets(y, len(rows))
+        if not self.grouped:
+            return rows, targets
+        runs = owner_runs(owners, len(rows))
+        return rows, targets, np.array([r.stop - r.start for r in runs], int)
 
     def targets(self, y, n):
         """One-hot labels `(n, M)`, or y `(n, 1)` for M = 1, float64."""
@@ -190,8 +213,14 @@ class GradientQuery(SumQuery):
         p = np.exp(z)
         return p / p.sum(axis=1, keepdims=True) - targets
 
-    def total(self, h, targets, weights):
+    def total(self, h, targets, weights, counts=None):
         """G(W) of a batch that `check_records` returned, `(m, M)`.
+
+        Args:
+            h, targets: `(n, m)` and `(n, M)`.
+            weights: `(m, M)`.
+            counts: needed if `grouped`: how many of the rows each owner has,
+                in their order.
 
         A record whose coefficient overflows counts for nothing: an error
         would tell of it.
@@ -209,10 +238,29 @@ class GradientQuery(SumQuery):
         bound = self.clip * (1 - 1e-13)
         outside = norms > bound
         delta[outside] *= (bound / norms[outside])[:, None]
+        if self.grouped:
+            return self._total_of_owners(h, delta, counts)
         (summed,) = summation.total(
             (h[part].T @ delta[part],) for part in summation.chunks(len(h))
         )
         return summed
+
+    def _total_of_owners(self, h, delta, counts):
+        """Each owner's sum is formed, so that its length is known to the
+        last digits however much its records cancel."""
+
+        def own_sum(own):
+            return summation.total(
+                (h[own][part].T @ delta[own][part],)
+                for part in summation.chunks(own.stop - own.start)
+            )
+
+        def scaled(own):
+            (length,) = summation.lengths(own[0].reshape(1, -1))
+            return inside(own, length, self.clip)
+
+        ids = np.repeat(np.arange(len(counts)), counts)
+        return scaled_by_owner(ids, len(h), own_sum, scaled)[0]
 
 
 def _crammer_singer(z, targets):
@@ -249,19 +297,25 @@ class GradientAt(AtWeights):
         """The sum over no record, `(m, M)`."""
         return (np.zeros(self.objective.shapes[0]),)
 
-    def num_records(self, h, y):
+    def num_records(self, h, *_):
         """How many records a batch holds."""
         return len(h)
 
-    def accumulate(self, statistics, h, y, clip=False):
+    @property
+    def grouped(self):
+        """Whether batches need their records' owners."""
+        return self.objective.grouped
+
+    def accumulate(self, statistics, h, y, owners=None, clip=False):
         """The sum with a batch added.
 
         Args:
             statistics: what `zero()` or an earlier call returned.
-            h, y, clip: see `GradientQuery.check_records`.
+            h, y, owners, clip: see `GradientQuery.check_records`.
         """
-        rows, targets = self.objective.check_records(h, y, clip)
-        summed = self.objective.total(rows, targets, self.weights[0])
+        checked = self.objective.check_records(h, y, clip, owners)
+        rows, targets, *counts = checked
+        summed = self.objective.total(rows, targets, self.weights[0], *counts)
         return (statistics[0] + summed,)
 
     def vector(self, statistics):

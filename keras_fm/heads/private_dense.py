@@ -170,23 +170,26 @@ class PrivateDense(PerturbedDense):
             return math.hypot(self.feature_bound, self.bias_feature)
         return self.feature_bound
 
-    def objective(self, grouped=False, reach=0):
+    def objective(self, grouped=False, reach=0, public_features=False):
         """What is released of the records for this layer.
 
         Args:
-            grouped, reach: see `queries.QuadraticQuery`.
+            grouped, reach, public_features: see `queries.QuadraticQuery`.
 
         Returns:
             A `CrossEntropyQuery` of `augment`-ed features, or with
             `rounds` a `GradientQuery`.
         """
         if self.rounds is not None:
+            if public_features:
+                self.check_labels_alone()
             return GradientQuery(
                 num_features=self.num_features,
                 num_outputs=self.units,
                 feature_bound=self.objective_bound,
                 clip=self.rounds.clip,
                 loss=self.rounds.loss,
+                grouped=grouped,
             )
         return CrossEntropyQuery(
             num_features=self.num_features,
@@ -196,6 +199,18 @@ class PrivateDense(PerturbedDense):
             quadratic_scale=self.quadratic_scale,
             grouped=grouped,
             reach=reach,
+            public_features=public_features,
+        )
+
+    def check_labels_alone(self):
+        if self.rounds is None:
+            return
+        raise ValueError(
+            f"`rounds` of layer '{self.name}' buy nothing under "
+            'neighbours="replace_label": what depends on labels in the '
+            "gradient of the cross-entropy is sum h y^T, whatever the "
+            "weights, and one read has all of it. Leave out `rounds`; or "
+            'write neighbours="replace_one", which protects labels too.'
         )
 
     def learn(self, release, ledger, ridge_factor=0.5, start="minimiser"):
@@ -239,7 +254,11 @@ class PrivateDense(PerturbedDense):
         expected = self.objective(
             **{
                 name: getattr(objective, name, default)
-                for name, default in (("grouped", False), ("reach", 0))
+                for name, default in (
+                    ("grouped", False),
+                    ("reach", 0),
+                    ("public_features", False),
+                )
             }
         )
         if objective != expected:
@@ -287,7 +306,9 @@ class PrivateDense(PerturbedDense):
         return [self.name]
 
     def steps(self, reading):
-        objective = self.objective(**reading.privacy_unit)
+        objective = self.objective(
+            **reading.privacy_unit, public_features=reading.public_features
+        )
         more = {}
         if self.rounds is not None:
             reading.check_rounds(f"`rounds` of layer '{self.name}'")

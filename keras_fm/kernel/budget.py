@@ -13,6 +13,11 @@ class Neighbours(str, enum.Enum):
     * `add_remove`: one record is present in one and absent in the other.
     * `replace_one`: one record has another value; the number of records is
       the same.
+    * `replace_label`: one record has another label. Everything else of the
+      records, their features and their number, is public.
+
+    Every pair under `replace_label` is one under `replace_one`: what is
+    proved for that holds here. The converse does not.
 
     A `replace_one` guarantee and an `add_remove` guarantee with the same
     epsilon are different promises: numbers are comparable only within one
@@ -21,6 +26,7 @@ class Neighbours(str, enum.Enum):
 
     ADD_REMOVE = "add_remove"
     REPLACE_ONE = "replace_one"
+    REPLACE_LABEL = "replace_label"
 
     @classmethod
     def of(cls, value):
@@ -33,9 +39,15 @@ class Neighbours(str, enum.Enum):
             return cls(value)
         except ValueError:
             raise ValueError(
-                '`neighbours` must be "add_remove" or "replace_one". '
-                f"Received: neighbours={value!r}"
+                '`neighbours` must be "add_remove", "replace_one" or '
+                f'"replace_label". Received: neighbours={value!r}'
             ) from None
+
+    @property
+    def replaces(self):
+        """Whether a record has another value, so that what is proved for any
+        other value holds."""
+        return self is not Neighbours.ADD_REMOVE
 
     def __str__(self):
         return self.value

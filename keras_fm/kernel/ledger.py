@@ -35,8 +35,8 @@ class Ledger(StepLedger):
 
     Args:
         budget: a `PrivacyBudget`.
-        neighbours: `"add_remove"` or `"replace_one"`; required, every
-            number of this ledger refers to it.
+        neighbours: `"add_remove"`, `"replace_one"` or `"replace_label"`;
+            required, every number of this ledger refers to it.
         unit: the privacy unit in words: what is added, removed or replaced.
 
     Example:

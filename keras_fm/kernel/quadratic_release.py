@@ -1,7 +1,5 @@
 """Releases of queries that are quadratic in the weights."""
 
-import math
-
 import numpy as np
 
 from keras_fm.kernel.noisy_statistics import Release
@@ -16,10 +14,8 @@ class SecondMoments(Release):
         return self.statistics["quadratic"]
 
     def noise_edge(self):
-        """Spectral edge of the noise on A: 2 sqrt(m) times the standard
-        deviation of an off-diagonal entry (Wigner's semicircle)."""
-        stddev = self.objective.off_diagonal_stddev(self.mechanism)
-        return 2 * math.sqrt(self.objective.num_features) * stddev
+        """Spectral edge of the noise, see `QuadraticQuery.noise_edge`."""
+        return self.objective.noise_edge(self.mechanism)
 
 
 class QuadraticRelease(SecondMoments):

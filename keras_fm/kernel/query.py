@@ -20,7 +20,12 @@ import numpy as np
 
 from keras_fm.kernel import checks, domain
 from keras_fm.kernel import sums as summation
-from keras_fm.kernel.sum_query import OwnedSumQuery, is_replaced, owner_runs
+from keras_fm.kernel.budget import Neighbours
+from keras_fm.kernel.sum_query import (
+    OwnedSumQuery,
+    is_replaced,
+    scaled_by_owner,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,6 +45,9 @@ class QuadraticQuery(OwnedSumQuery):
             to the norm that one record may have.
         reach: int >= 0, how many *other* privacy units' records may depend
             on one unit's data (a friend's behaviour among the features).
+        public_features: whether labels alone are secret, which is
+            `neighbours="replace_label"` and no other relation: A is released
+            as it is, and S alone has noise.
     """
 
     num_features: int
@@ -48,9 +56,13 @@ class QuadraticQuery(OwnedSumQuery):
     quadratic_scale: float = 1.0
     grouped: bool = False
     reach: int = 0
+    public_features: bool = False
 
     names: typing.ClassVar[tuple[str, ...]] = ("quadratic", "linear")
     proof_of_one_record = "docs/proofs/cross_entropy.md"
+    proof_of_labels = "docs/proofs/labels.md"
+    # Whether targets are labels, which features do not tell.
+    targets_are_labels = True
     # The objective is <L, W> + curvature * tr(W^T A W).
     curvature = 1 / 8
     # Sums of that many records are exact if that is asked for.
@@ -66,7 +78,26 @@ class QuadraticQuery(OwnedSumQuery):
             nonnegative=checks.flag,
             grouped=checks.flag,
             reach=checks.natural,
+            public_features=checks.flag,
         )
+        if not self.public_features:
+            return
+        if not self.targets_are_labels:
+            raise ValueError(
+                f"A {type(self).__name__} has no labels: its targets are of "
+                "the features, which `public_features=True` takes for public."
+            )
+        if self.grouped or self.reach:
+            raise ValueError(
+                "`public_features=True` protects the label of one record: "
+                "`grouped` and `reach` are not supported. Received: "
+                f"grouped={self.grouped}, reach={self.reach}"
+            )
+
+    @property
+    def proof(self):
+        """Where the sensitivity is proved, for the ledger."""
+        return self.proof_of_labels if self.public_features else super().proof
 
     # Targets -------------------------------------------------------------
 
@@ -107,6 +138,8 @@ class QuadraticQuery(OwnedSumQuery):
         if targets:
             words += f" and S = sum h t^T ({m} x {self.num_targets}, {targets})"
         words += f" over all records, once, ||h||_2 <= {self.feature_bound:g}"
+        if self.public_features:
+            words += "; features are public, and A with them"
         return words + self._unit_in_words()
 
     def zero(self):
@@ -153,9 +186,11 @@ class QuadraticQuery(OwnedSumQuery):
             rows = summation.on_grid(rows, steps[0])
             targets = summation.on_grid(np.array(targets, float), steps[1])
         if self.grouped:
-            batch = summation.total(
-                self._scaled(self._sum(rows[part], targets[part]), exact)
-                for part in owner_runs(owners, len(rows))
+            batch = scaled_by_owner(
+                owners,
+                len(rows),
+                lambda part: self._sum(rows[part], targets[part]),
+                lambda own: self._scaled(own, exact),
             )
         elif exact:
             return self._added(statistics, rows, targets)
@@ -282,15 +317,44 @@ class QuadraticQuery(OwnedSumQuery):
         units adds the replace_one value. docs/proofs/reconstruction.md,
         propositions 3 and 4.
 
+        Labels alone (`public_features`), replace_label: of S, C D with D the
+        longest change of a target in L2 (sqrt(2) for one-hot labels, 1 for a
+        binary one, else 2 T); in L1 sqrt(m) C 2 T_1. docs/proofs/labels.md,
+        proposition 1.
+
         Args:
             norm: `"l1"` or `"l2"`.
-            neighbours: `"add_remove"` or `"replace_one"`.
+            neighbours: `"add_remove"`, `"replace_one"` or `"replace_label"`,
+                which without `public_features` is a case of the second.
+
+        Raises:
+            ValueError: with `public_features`, for another relation than
+                replace_label.
         """
         replace = is_replaced(norm, neighbours)
+        if self.public_features:
+            return self._label_change(norm, neighbours)
         total = self._unit(norm, replace)
         if self.reach:
             total += self.reach * self._unit(norm, replace=True)
         return total
+
+    def _label_change(self, norm, neighbours):
+        relation = Neighbours.of(neighbours)
+        if relation is not Neighbours.REPLACE_LABEL:
+            raise ValueError(
+                "`public_features=True` releases the features' second moment "
+                'without noise, which neighbours="replace_label" alone '
+                f"allows. Received: neighbours={str(relation)!r}"
+            )
+        if norm == "l1":
+            return self._linear(norm, replace=True)
+        return self.feature_bound * self.target_change
+
+    @property
+    def target_change(self):
+        """D, bound on `||t - t'||_2` of two targets."""
+        return (math.sqrt(2) if self.targets_aligned else 2) * self.target_bound
 
     def _unit(self, norm, replace):
         """What one privacy unit's own records may change."""
@@ -302,6 +366,8 @@ class QuadraticQuery(OwnedSumQuery):
         return self._record(norm, replace)
 
     def _record(self, norm, replace):
+        if self.public_features:
+            return self._linear(norm, replace)
         alpha = self.quadratic_scale
         if norm == "l1" or not replace:
             quadratic = self._quadratic(norm, replace)
@@ -325,9 +391,10 @@ class QuadraticQuery(OwnedSumQuery):
 
     @property
     def size(self):
-        """Length of the released vector."""
+        """Length of the perturbed vector."""
         m = self.num_features
-        return m * (m + 1) // 2 + m * self.num_targets
+        linear = m * self.num_targets
+        return linear + (0 if self.public_features else m * (m + 1) // 2)
 
     @property
     def shapes(self):
@@ -341,9 +408,11 @@ class QuadraticQuery(OwnedSumQuery):
 
         For `"l2"` off-diagonal entries of A are multiplied by sqrt(2), so
         the vector's length is the Frobenius norm; for `"l1"` every entry of
-        the upper triangle counts once.
+        the upper triangle counts once. With `public_features` S alone.
         """
         quadratic, *linear = statistics
+        if self.public_features:
+            return np.array(linear[0], np.float64).ravel()
         upper = np.triu_indices(self.num_features)
         flat = quadratic[upper] / self.quadratic_scale
         if norm == "l2":
@@ -351,8 +420,11 @@ class QuadraticQuery(OwnedSumQuery):
         return np.concatenate([flat, *(part.ravel() for part in linear)])
 
     def unpack(self, vector, norm):
-        """The inverse of `pack`: symmetric A and S."""
+        """The inverse of `pack`: symmetric A and S. With `public_features`
+        A is NaN: see `public_part`."""
         m = self.num_features
+        if self.public_features:
+            return np.full((m, m), np.nan), np.reshape(vector, (m, -1)).copy()
         rows, columns = np.triu_indices(m)
         flat = vector[: len(rows)] * self.quadratic_scale
         if norm == "l2":
@@ -362,8 +434,34 @@ class QuadraticQuery(OwnedSumQuery):
         quadratic[columns, rows] = flat
         return quadratic, vector[len(rows) :].reshape(m, self.num_targets)
 
+    def public_part(self, statistics):
+        """A, symmetric, where features are public."""
+        if not self.public_features:
+            return {}
+        upper = np.triu(statistics[0])
+        return {"quadratic": upper + np.triu(upper, 1).T}
+
+    def noise_edge(self, mechanism):
+        """What a ridge is measured in: the spectral edge of the noise on A,
+        2 sqrt(m) times the standard deviation of an off-diagonal entry
+        (Wigner's semicircle).
+
+        Where A is public, half of what the noise multiplier of S would
+        mean for A: C^2 (sqrt(m) + sqrt(M)) / sqrt(2) times the standard
+        deviation over C D. A rule chosen on held-out images
+        (docs/results/labels.md).
+        """
+        m = self.num_features
+        if not self.public_features:
+            return 2 * math.sqrt(m) * self.off_diagonal_stddev(mechanism)
+        stddev = math.sqrt(mechanism.coordinate_variance(self.size))
+        stddev *= self.feature_bound / self.target_change
+        return stddev * (math.sqrt(m) + math.sqrt(self.num_targets)) / 2**0.5
+
     def off_diagonal_stddev(self, mechanism):
         """Standard deviation of the noise on an off-diagonal entry of A."""
+        if self.public_features:
+            return 0.0
         stddev = math.sqrt(mechanism.coordinate_variance(self.size))
         stddev *= self.quadratic_scale
         return stddev / math.sqrt(2) if mechanism.norm == "l2" else stddev
@@ -376,6 +474,8 @@ class QuadraticQuery(OwnedSumQuery):
         )
         # In L1 coordinates an off-diagonal error appears twice in A.
         entries = m * (m + 1) / 2 if mechanism.norm == "l2" else m * m
+        if self.public_features:
+            entries = 0
         return variance * (
             entries * self.quadratic_scale**2 + m * self.num_targets
         )

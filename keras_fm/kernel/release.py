@@ -158,7 +158,11 @@ def _summed(objective, batches, clip):
 
 def _perturbed(partial, mechanism, ledger, entry, noise):
     objective = partial.objective
-    exact = objective.pack(partial.statistics(), mechanism.norm)
+    statistics = partial.statistics()
+    # Of no record's secret part under the ledger's relation, which
+    # `checked_entry` compared with the objective's.
+    public = getattr(objective, "public_part", lambda _: {})(statistics)
+    exact = objective.pack(statistics, mechanism.norm)
     if not np.all(np.isfinite(exact)):
         raise ValueError("The statistics overflowed; nothing was released.")
     try:
@@ -167,14 +171,14 @@ def _perturbed(partial, mechanism, ledger, entry, noise):
             exact, noise, error=objective.rounding_error(mechanism.norm)
         )
     finally:
-        del exact, partial
-    return unpacked(noisy, objective, mechanism, ledger, noise)
+        del exact, statistics, partial
+    return unpacked(noisy, objective, mechanism, ledger, noise, public)
 
 
-def unpacked(noisy, objective, mechanism, ledger, noise):
-    """The `Release` of a noisy vector."""
+def unpacked(noisy, objective, mechanism, ledger, noise, public=None):
+    """The `Release` of a noisy vector, beside what is public."""
     arrays = objective.unpack(noisy, mechanism.norm)
-    statistics = dict(zip(objective.names, arrays))
+    statistics = {**dict(zip(objective.names, arrays)), **(public or {})}
     return as_release(statistics, objective, mechanism, ledger, noise)
 
 
@@ -255,14 +259,17 @@ class GradientReads(PaidReads):
 
     Args:
         objective: a `GradientQuery`.
-        batches: function from nothing to an iterable of `(features, labels)`;
-            consumed once for each read, or once for all with `keep`.
+        batches: function from nothing to an iterable of `(features, labels)`,
+            or `(features, labels, owners)` of a `grouped` objective; consumed
+            once for each read, or once for all with `keep`.
         keep: whether features that were looked at are kept in memory,
             `(n, m)` in float64, for all reads.
         mechanism: a `SampledGaussianMechanism`: its `steps` is R, at a
             `sampling_rate` below 1 each record joins each read by itself
             with that probability (a Poisson sample of any size).
         ledger, name, noise, clip, notes: see `release`.
+
+    With owners the unit that joins a sample is an owner with all its records.
 
     Raises:
         BudgetExceededError: before anything is read.
@@ -293,10 +300,10 @@ class GradientReads(PaidReads):
 
         def checked():
             records = 0
-            for h, y in batches():
+            for h, y, *owners in batches():
                 records += len(h)
                 summation.check_count(records)
-                yield objective.check_records(h, y, clip)
+                yield objective.check_records(h, y, clip, *owners)
 
         kept = []
         for found in checked():
@@ -323,11 +330,18 @@ class GradientReads(PaidReads):
         total = summation.FixedPointSum(
             self._objective.clip, self._objective.shapes[0]
         )
-        for rows, targets in self._checked():
+        for rows, targets, *counts in self._checked():
             if rate < 1:
-                drawn = exact_draws.bernoulli(rate, len(rows), self._noise)
-                rows, targets = rows[drawn], targets[drawn]
-            total.add(self._objective.total(rows, targets, weights))
+                units = len(counts[0]) if counts else len(rows)
+                drawn = exact_draws.bernoulli(rate, units, self._noise)
+                if counts:
+                    # An owner comes with all its records, or with none.
+                    kept = np.repeat(drawn, counts[0])
+                    rows, targets = rows[kept], targets[kept]
+                    counts = [counts[0][drawn]]
+                else:
+                    rows, targets = rows[drawn], targets[drawn]
+            total.add(self._objective.total(rows, targets, weights, *counts))
         noisy = self._mechanism.perturb(
             total.value().ravel(), self._noise, error=self._error
         )

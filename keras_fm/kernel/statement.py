@@ -3,6 +3,7 @@
 import math
 import re
 
+from keras_fm.kernel.budget import Neighbours
 from keras_fm.kernel.ledger_entry import FLOATING_POINT
 
 _COVERED = (
@@ -15,6 +16,7 @@ _UNCOVERED = (
     "the number of records where public",
     "refusals of invalid records",
 )
+_FEATURES = "features of the records, which are public beside their labels"
 _LOW_BITS = "the low-order bits of floating-point noise"
 _SIDE_CHANNELS = "side channels"
 
@@ -87,6 +89,8 @@ def _summary(ledger, entries):
     ]
     if math.isfinite(proven):
         uncovered = list(_UNCOVERED)
+        if ledger.neighbours is Neighbours.REPLACE_LABEL:
+            uncovered.insert(0, _FEATURES)
         if any(e.noise == FLOATING_POINT for e in entries):
             uncovered.append(_LOW_BITS)
         uncovered.append(_SIDE_CHANNELS)

@@ -20,6 +20,9 @@ NORMS = ("l1", "l2")
 class SumQuery(abc.ABC):
     """A sum of arrays of known `shapes`, one array after the other."""
 
+    # Whether the privacy unit is an owner, whose sum is scaled back.
+    grouped = False
+
     @property
     @abc.abstractmethod
     def shapes(self):
@@ -58,11 +61,17 @@ class SumQuery(abc.ABC):
             start = stop
         return tuple(found)
 
+    def public_part(self, statistics):
+        """Statistics by name that hold nothing secret under the relation of
+        the query: a release has them as they are, and `unpack` has not."""
+        return {}
+
     def rounding_error(self, norm):
         """How far the computed vector may be from that of real numbers, see
         `summation.error_bound`."""
         return summation.error_bound(
-            self.sensitivity(norm, neighbours="add_remove")
+            self.sensitivity(norm, neighbours="add_remove"),
+            grouped=self.grouped,
         )
 
     def expected_squared_error(self, mechanism):
@@ -136,8 +145,35 @@ def is_replaced(norm, neighbours):
     """Whether a record is replaced, rather than added or removed, after a
     check of the norm in which the change is measured."""
     checks.either("norm", norm, NORMS)
-    relation = budget_lib.Neighbours.of(neighbours)
-    return relation is budget_lib.Neighbours.REPLACE_ONE
+    return budget_lib.Neighbours.of(neighbours).replaces
+
+
+def scaled_by_owner(owners, n, own_sum, scaled):
+    """Sum over owners of their records' sums, each scaled back on its own:
+    an owner counts no more than its bound, however many records it has, and
+    what it counts depends on its own records alone.
+
+    Args:
+        owners: `(n,)` ids, see `owner_runs`.
+        n: int > 0, number of records.
+        own_sum: function from the slice of an owner's records to a tuple of
+            arrays.
+        scaled: function of these that brings them inside the bound.
+
+    Returns:
+        tuple of arrays, summed without losing rounding errors.
+    """
+    return summation.total(
+        scaled(own_sum(part)) for part in owner_runs(owners, n)
+    )
+
+
+def inside(own, length, bound):
+    """Arrays scaled back so that they, `length` long, stay below `bound` by
+    more than the length is wrong; there is no jump at the bound."""
+    bound *= 1 - 1e-12
+    shrink = bound / max(length, bound)
+    return tuple(shrink * part for part in own)
 
 
 def owner_runs(owners, n):

@@ -63,8 +63,9 @@ class Proven:
     """Every access to the records is covered by a proof (docs/proofs).
 
     Args:
-        neighbours: `"add_remove"` or `"replace_one"`; `None` for the first,
-            or that of the ledger that is continued.
+        neighbours: `"add_remove"`, `"replace_one"` or `"replace_label"`
+            (labels alone are secret, features are public); `None` for the
+            first, or that of the ledger that is continued.
         unit: the privacy unit, a `Unit`.
         shares: `None` (defaults, see `PrivateModel.plan`), or how the budget
             is split over the releases in the order of the plan, greater than

@@ -70,6 +70,22 @@ class PrivatePart:
     def _carrier(self):
         return self
 
+    def check_labels_alone(self):
+        """Refuses `neighbours="replace_label"`, under which features are
+        public; what has a proof for it lets it pass.
+
+        Raises:
+            ValueError: saying what to write instead.
+        """
+        raise ValueError(
+            f"{type(self).__name__} '{self.name}' has no proof for "
+            'neighbours="replace_label", which protects labels alone and '
+            "takes features for public: that is proved for a PrivateDense "
+            "without `rounds` on public features. Write "
+            'neighbours="replace_one", which protects labels with everything '
+            "else of a record."
+        )
+
     # What it may be in ---------------------------------------------------
 
     @property

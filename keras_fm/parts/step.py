@@ -74,5 +74,4 @@ class Claim:
 def replace_one_factor(neighbours):
     """What a sensitivity that a paper states is multiplied by: its factor 2
     is the replace_one relation."""
-    relation = Neighbours.of(neighbours)
-    return 1.0 if relation is Neighbours.REPLACE_ONE else 0.5
+    return 1.0 if Neighbours.of(neighbours).replaces else 0.5

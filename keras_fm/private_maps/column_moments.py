@@ -18,7 +18,11 @@ import numpy as np
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.noisy_statistics import Release, released_as
-from keras_fm.kernel.sum_query import OwnedSumQuery, is_replaced, owner_runs
+from keras_fm.kernel.sum_query import (
+    OwnedSumQuery,
+    is_replaced,
+    scaled_by_owner,
+)
 
 # Weights of counts and squares in the released vector. Up to sqrt(2) a larger
 # weight of the squares costs nothing under replace_one.
@@ -109,9 +113,11 @@ class ColumnMomentsQuery(OwnedSumQuery):
         if not len(rows[0]):
             return statistics
         if self.grouped:
-            parts = owner_runs(owners, len(rows[0]))
-            batch = summation.total(
-                self._scaled(self._sum(rows, part)) for part in parts
+            batch = scaled_by_owner(
+                owners,
+                len(rows[0]),
+                lambda part: self._sum(rows, part),
+                self._scaled,
             )
         else:
             batch = self._sum(rows, slice(None))

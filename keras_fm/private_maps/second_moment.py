@@ -44,6 +44,7 @@ class SecondMomentQuery(QuadraticQuery):
     proof_of_one_record = (
         "docs/proofs/reconstruction.md, docs/proofs/cross_entropy.md"
     )
+    targets_are_labels = False
     num_targets = 0
     target_bound = 0.0
 

@@ -1,5 +1,6 @@
 """Which ledger a callback charges: a new one, a continued one, a file's."""
 
+from keras_fm.kernel.budget import Neighbours
 from keras_fm.kernel.ledger import Ledger
 from keras_fm.kernel.ledger_text import ONE_RECORD
 from keras_fm.parts.guarantee import Unit
@@ -9,8 +10,32 @@ def opened(budget, guarantee, path):
     """The ledger of a budget and the `ledger` argument of `PrivateModel`.
 
     Raises:
-        ValueError: if what is continued has other terms.
+        ValueError: if what is continued has other terms, or they do not
+            belong together.
     """
+    ledger = _opened(budget, guarantee, path)
+    if ledger.neighbours is Neighbours.REPLACE_LABEL:
+        _check_labels_alone(guarantee)
+    return ledger
+
+
+def _check_labels_alone(guarantee):
+    """Refuses what is not proved for labels alone."""
+    if guarantee.kind == "published":
+        raise ValueError(
+            'guarantee="published" has no neighbours="replace_label": no '
+            'paper here claims it. Use "replace_one".'
+        )
+    if guarantee.unit.owners is not None or guarantee.unit.reach:
+        raise ValueError(
+            'neighbours="replace_label" protects the label of one record: '
+            "`owners` and `reach` of a Unit are not supported. Use "
+            '"replace_one", under which an owner with all its records and '
+            "labels is replaced."
+        )
+
+
+def _opened(budget, guarantee, path):
     if isinstance(path, Ledger):
         raise ValueError(
             "`ledger` is the path of a file. Pass a Ledger that is "

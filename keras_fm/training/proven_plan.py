@@ -183,9 +183,10 @@ class ProvenPlan(Reading):
         facts = model_check.public_facts(self.model, self.top)
         facts += self.declared
         if self.n_public:
+            owners = "" if self.owners is None else ", and that of owners,"
             facts.append(
-                "the number of records n is public by declaration (it sets "
-                "the number of training steps)"
+                f"the number of records n{owners} is public by declaration "
+                "(it sets the number of training steps)"
             )
         else:
             facts.append("the number of records n is not used")
@@ -237,6 +238,8 @@ class ProvenPlan(Reading):
                 in any layer, must then be in the same ledger.
         """
         model_check.check_parts(self.whole, (*self.parts, *self._tops))
+        for part in (*self.parts, *self._tops) if self.public_features else ():
+            part.check_labels_alone()
         if self.published and not self.top.reads_every_step:
             model_check.check_built(self.model)
             return

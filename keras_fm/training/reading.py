@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_fm.kernel import placed_records, records, sampling
 from keras_fm.kernel import release as release_lib
+from keras_fm.kernel.budget import Neighbours
 from keras_fm.kernel.noisy_statistics import RELEASES
 from keras_fm.parts import model_graph
 from keras_fm.training import model_check
@@ -75,6 +76,11 @@ class Reading:
         return {"grouped": self.owners is not None, "reach": self.reach}
 
     @property
+    def public_features(self):
+        """Whether labels alone are secret."""
+        return self.ledger.neighbours is Neighbours.REPLACE_LABEL
+
+    @property
     def n_public(self):
         """Whether the number of records is public."""
         return getattr(self.guarantee, "n_public", True)
@@ -94,16 +100,23 @@ class Reading:
         """The number of records, public by declaration."""
         return sum(len(x) for x, _ in records.batches(self.data, READ_BATCH))
 
+    @property
+    def units(self):
+        """The number of privacy units, records or owners, public by
+        declaration."""
+        return self.n if self.owners is None else len(np.unique(self.owners))
+
     def samples(self, rounds):
         """The samples of several reads, of any size: a `SamplingPlan`."""
         kind = "full" if rounds.batch_size is None else "poisson"
-        size = sampling.expected_batch_size(self.n, kind, rounds.batch_size)
+        n = self.units
+        size = sampling.expected_batch_size(n, kind, rounds.batch_size)
         return sampling.SamplingPlan(
-            n=self.n,
+            n=n,
             sampling=kind,
             expected_batch_size=size,
-            capacity=self.n,
-            sampling_rate=size / self.n,
+            capacity=n,
+            sampling_rate=size / n,
             steps=rounds.reads,
         )
 
@@ -125,19 +138,20 @@ class Reading:
                 f"{what}, which is read record by record."
             )
 
+    def check_reach(self, what):
+        """Refuses other units' records that one unit's data enters."""
+        if self.reach:
+            raise ValueError(f"`reach` is not supported for {what}.")
+
     def check_rounds(self, rounds):
         """Refuses what several reads of an output layer do not cover."""
         self.check_delta(rounds)
         if not self.n_public:
             raise ValueError(
-                f"{rounds} divide by the number of records, which must "
-                "be public: `n_public=True`, or `rounds=None`."
+                f"{rounds} divide by the number of records (or of owners), "
+                "which must be public: `n_public=True`, or `rounds=None`."
             )
-        if self.owners is not None or self.reach:
-            raise ValueError(
-                "`owners` and `reach` are not supported together with "
-                f"{rounds}."
-            )
+        self.check_reach(rounds)
 
     def check_labels(self, y, n):
         """Refuses labels that the part on top has no output for."""
@@ -281,12 +295,12 @@ class Reading:
             yield part.augment(inputs(x)[rows]), y[rows], *owners
 
     def relevance_at(self, part):
-        """`(relevance, rows)`: of records at the inputs of a part."""
+        """`(relevance, rows[, owners])`: of records at the inputs of a part."""
         tensor = self.tensor_of(part)
         below = self.features(tensor)
         above = keras.Model(tensor, self.model.outputs[0])
-        for x, _, rows in self.placed():
-            yield relevance_lib.layer_wise(above, below(x)), rows
+        for x, _, rows, *owners in self.placed():
+            yield relevance_lib.layer_wise(above, below(x)), rows, *owners
 
     def descend(self, part, step, *, entry, **arguments):
         """The reads of an output layer with `rounds`, a `Release`."""

@@ -47,7 +47,11 @@ def test_relations_are_known_by_name():
         assert budget.Neighbours.of(str(relation)) is relation
         assert budget.Neighbours.of(relation) is relation
         assert relation == str(relation)
-    assert {str(r) for r in budget.Neighbours} == {"add_remove", "replace_one"}
+    assert {str(r) for r in budget.Neighbours} == {
+        "add_remove",
+        "replace_one",
+        "replace_label",
+    }
 
 
 @pytest.mark.parametrize("value", ["substitute", "", None, 1])

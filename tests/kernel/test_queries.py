@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from neighbours import NORMS, contribution
+from neighbours import NORMS, contribution, labels_alone
 
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.kernel.budget import PrivacyBudget
@@ -42,6 +42,11 @@ class Kind:
     def records(self, seed=0):
         return self.draw(np.random.default_rng(seed))
 
+    @property
+    def relation(self):
+        alone = labels_alone(self.query)
+        return "replace_label" if alone else "replace_one"
+
 
 def patches(rng):
     return (np.concatenate([rows(rng, 3, 2), np.full((N, 3, 1), 0.5)], -1),)
@@ -55,6 +60,10 @@ KINDS = {
     "two classes": Kind(
         CrossEntropyQuery(num_features=4, num_outputs=1),
         lambda rng: (rows(rng, 4), rng.integers(0, 2, N)),
+    ),
+    "labels alone": Kind(
+        CrossEntropyQuery(num_features=4, num_outputs=3, public_features=True),
+        lambda rng: (rows(rng, 4), rng.integers(0, 3, N)),
     ),
     "reconstruction": Kind(
         ReconstructionQuery(num_features=4, num_visible=3, visible_bound=2.0),
@@ -118,6 +127,9 @@ def test_a_config_is_all_of_it(name):
     query = KINDS[name].query
     names = {field.name for field in dataclasses.fields(query)}
     others = {"grouped": True, "reach": 4}
+    if labels_alone(query):
+        # One label of one record is the unit.
+        others = {"nonnegative": True}
     other = {key: others[key] for key in names & others.keys()}
     for each in (query, dataclasses.replace(query, **other)):
         config = json.loads(json.dumps(each.config()))
@@ -191,12 +203,13 @@ def test_a_vector_is_a_copy_and_holds_everything(name, norm):
 # A release ------------------------------------------------------------------
 
 
-def ledger_of(delta):
-    return Ledger(PrivacyBudget(1.0, delta), neighbours="replace_one")
+def ledger_of(name, delta):
+    relation = KINDS[name].relation
+    return Ledger(PrivacyBudget(1.0, delta), neighbours=relation)
 
 
 def released(query, batches, ledger, **kwargs):
-    mechanism = calibrate(query, ledger.budget, neighbours="replace_one")
+    mechanism = calibrate(query, ledger.budget, neighbours=ledger.neighbours)
     return release(
         query,
         batches,
@@ -219,7 +232,7 @@ def untouched():
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
 def test_a_release_is_charged_once_and_kept_in_a_file(name, delta, tmp_path):
     query, records = KINDS[name].query, KINDS[name].records()
-    ledger = ledger_of(delta)
+    ledger = ledger_of(name, delta)
     halves = (part(records, slice(i, i + N // 2)) for i in (0, N // 2))
     found = released(query, halves, ledger, noise=NoiseSource(), notes=["40"])
     assert type(found) is RELEASES[type(query)]
@@ -227,11 +240,11 @@ def test_a_release_is_charged_once_and_kept_in_a_file(name, delta, tmp_path):
     assert entry.name == "part" and entry.guarantee == "proven"
     assert entry.reads == query.reads and entry.proof == query.proof
     assert entry.notes == ("40",) and entry.private and found.private
-    assert entry.neighbours == found.neighbours == "replace_one"
+    assert entry.neighbours == found.neighbours == KINDS[name].relation
     assert entry.build_mechanism() == found.mechanism
     norm = found.mechanism.norm
     assert found.mechanism.sensitivity == query.sensitivity(
-        norm, neighbours="replace_one"
+        norm, neighbours=KINDS[name].relation
     )
     assert ledger.epsilon() == pytest.approx(1.0, rel=1e-3)
     with pytest.raises(BudgetExceededError):
@@ -250,7 +263,7 @@ def test_a_release_is_charged_once_and_kept_in_a_file(name, delta, tmp_path):
 @every_kind
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_no_number_is_refused_before_the_charge(name, bad):
-    query, ledger = KINDS[name].query, ledger_of(1e-5)
+    query, ledger = KINDS[name].query, ledger_of(name, 1e-5)
     good, spoiled = KINDS[name].records(), KINDS[name].records(1)
     if name == "norms" and bad == np.inf:
         pytest.skip("as long as can be: counted at the end")
@@ -264,8 +277,8 @@ def test_what_is_no_number_is_refused_before_the_charge(name, bad):
 
 @every_kind
 def test_less_noise_than_the_sensitivity_asks_for_is_refused(name):
-    query, ledger = KINDS[name].query, ledger_of(1e-5)
-    needed = query.sensitivity("l2", neighbours="replace_one")
+    query, ledger = KINDS[name].query, ledger_of(name, 1e-5)
+    needed = query.sensitivity("l2", neighbours=KINDS[name].relation)
     weak = GaussianMechanism(
         sensitivity=needed * (1 - 1e-6), noise_multiplier=9.0
     )

@@ -53,6 +53,7 @@ class Kind:
     x: np.ndarray = dataclasses.field(default_factory=lambda: X)
     stepwise: bool = False
     own_loss: bool = False
+    neighbours: str | None = None
 
     def compiled(self, **kwargs):
         keras.utils.set_random_seed(1)
@@ -75,8 +76,10 @@ class Kind:
     def private(self, epsilon=EPSILON, data=None, **kwargs):
         if data is None:
             data = (self.x, Y)
+        promise = kwargs.pop("guarantee", fm.Proven())
+        promise = dataclasses.replace(promise, neighbours=self.neighbours)
         return PrivateModel(
-            fm.PrivacyBudget(epsilon, DELTA), data=data, **kwargs
+            fm.PrivacyBudget(epsilon, DELTA), data, promise, **kwargs
         )
 
     def fit(self, model, callbacks=(), data=None, epochs=EPOCHS, **kwargs):
@@ -88,6 +91,7 @@ class Kind:
 
 KINDS = {
     "one read": Kind(stack, ("head",)),
+    "labels alone": Kind(stack, ("head",), neighbours="replace_label"),
     "rounds": Kind(lambda **k: stack(rounds=3, **k), ("head",)),
     "RelevanceScaling": Kind(
         lambda **k: stack(fm.layers.RelevanceScaling(name="scaling"), **k),

@@ -468,6 +468,55 @@ def test_two_dp_pca_layers_learn_from_the_input_upwards():
     np.testing.assert_allclose(kernel, np.eye(5)[:, :2], atol=1e-2)
 
 
+@BOTH
+def test_owners_may_own_several_rows_under_rounds(rounds):
+    """The unit is an owner: in the statement, in the count that rates and
+    divisors come from, and in the samples."""
+    owners = np.random.default_rng(0).permutation(np.arange(N) // 3)
+    unit = fm.Unit(owners=owners)
+    m, p = fitted(model(rounds), unit=unit)
+    (entry,) = p.ledger.entries
+    assert "the sum of each owner's clipped" in entry.reads
+    assert "one owner with all its rows" in p.report()
+    assert "and that of owners" in p.report()
+    expected = 1.0 if rounds is FULL else rounds.batch_size / (N // 3)
+    assert entry.mechanism["sampling_rate"] == pytest.approx(expected)
+    assert p.release.objective.grouped and m.get_layer("output").is_released
+    assert p.ledger.epsilon() <= EPSILON * (1 + 1e-9)
+
+
+def test_an_owner_of_many_records_counts_as_one():
+    """Thrice the records of every owner, one owner each: without a clip that
+    reaches them they count three times, with it once."""
+    x, y = records()
+    thrice = np.tile(x, (3, 1)), np.tile(y, 3)
+    small = dataclasses.replace(FULL, clip=1e-3)
+    found = []
+    for data, owners in (
+        ((x, y), np.arange(N)),
+        (thrice, np.tile(np.arange(N), 3)),
+    ):
+        p = private(data, epsilon=1e6, unit=fm.Unit(owners=owners), seed=1)
+        m = model(small)
+        m.fit(x, y, batch_size=N, callbacks=[p], verbose=0)
+        found.append(weights(m))
+    # All coefficients are longer than the clip, but for records that are
+    # beyond the margin.
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+
+
+def test_owners_of_streams_are_refused_before_the_charge():
+    x, y = records()
+
+    def stream():
+        yield x, y
+
+    p = private(stream, unit=fm.Unit(owners=np.arange(N) // 2))
+    with pytest.raises(ValueError, match="`data` must be arrays"):
+        fit(model(), p)
+    assert not p.ledger.entries
+
+
 def test_owners_may_own_several_rows_under_one_read():
     owners = np.arange(N) // 3
     m, p = fitted(model(None, {"units": 4}), unit=fm.Unit(owners=owners))
@@ -555,12 +604,8 @@ def test_a_pure_budget_is_refused_before_reading(rounds):
     [
         ({"n_public": False}, "must\\s+be public"),
         (
-            {"unit": fm.Unit(owners=np.arange(N) // 2)},
-            "not supported together with `rounds`",
-        ),
-        (
             {"unit": fm.Unit(reach=2)},
-            "not supported together with `rounds`",
+            "`reach` is not supported for `rounds`",
         ),
     ],
 )

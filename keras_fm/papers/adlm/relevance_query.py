@@ -20,7 +20,12 @@ import numpy as np
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.noisy_statistics import Release, released_as
-from keras_fm.kernel.sum_query import SumQuery, is_replaced
+from keras_fm.kernel.sum_query import (
+    SumQuery,
+    inside,
+    is_replaced,
+    scaled_by_owner,
+)
 
 BALLS = ("l1", "l2")
 
@@ -33,6 +38,8 @@ class RelevanceQuery(SumQuery):
         num_features: int d.
         ball: norm that every record's relevance is brought to 1 in, `"l2"`
             (for Gaussian noise) or `"l1"` (for Laplace noise).
+        grouped: whether the privacy unit is an owner of several records: an
+            owner's sum is scaled back to norm 1.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -46,6 +53,7 @@ class RelevanceQuery(SumQuery):
 
     num_features: int
     ball: str = "l2"
+    grouped: bool = False
 
     names = ("relevance",)
     proof = "docs/proofs/relevance.md"
@@ -55,6 +63,7 @@ class RelevanceQuery(SumQuery):
             self,
             num_features=checks.count,
             ball=partial(checks.one_of, choices=BALLS),
+            grouped=checks.flag,
         )
 
     # Statistics ----------------------------------------------------------
@@ -66,28 +75,45 @@ class RelevanceQuery(SumQuery):
         return (
             f"sum of the records' relevance vectors ({self.num_features}), "
             f"each nonnegative with {norm} norm 1, once"
+            + ("; each owner's sum scaled back to that" if self.grouped else "")
         )
 
     # Bound on what one record adds to an entry.
     entry_bounds = (1.0,)
 
-    def accumulate(self, statistics, relevance, clip=False):
+    def accumulate(self, statistics, relevance, owners=None, clip=False):
         """Statistics with a batch added.
 
         Args:
             statistics: what `zero()` or an earlier call returned.
             relevance: `(n, d)`, any sign and length; a row of zeros counts
                 as zero.
+            owners: `(n,)` ids, needed if `grouped`: all records of an owner
+                in one batch, next to each other.
             clip: ignored; rows are always brought to norm 1.
 
         Raises:
             ValueError: on NaN or a wrong shape.
         """
         rows = self.normalised(relevance)
-        (batch,) = summation.total(
+        if self.grouped and len(rows):
+            batch = scaled_by_owner(
+                owners,
+                len(rows),
+                lambda part: self._sum(rows[part]),
+                lambda own: inside(
+                    own, *summation.lengths(own[0][None], self.ball), 1.0
+                ),
+            )
+        else:
+            batch = self._sum(rows)
+        return (statistics[0] + batch[0],)
+
+    @staticmethod
+    def _sum(rows):
+        return summation.total(
             (rows[part].sum(axis=0),) for part in summation.chunks(len(rows))
         )
-        return (statistics[0] + batch,)
 
     def normalised(self, relevance):
         """Rows as they are summed: nonnegative, of norm 1 or 0, float64."""
@@ -124,7 +150,8 @@ class RelevanceQuery(SumQuery):
         `"l2"`   L2   1          sqrt(2)
         ======== ==== ========== ============
 
-        and 1 for d = 1. docs/proofs/relevance.md, proposition 1.
+        and 1 for d = 1. docs/proofs/relevance.md, proposition 1: rows of
+        records and sums of owners (`grouped`) lie in the same set.
 
         Args:
             norm: `"l1"` or `"l2"`.

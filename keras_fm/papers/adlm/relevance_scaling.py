@@ -132,7 +132,7 @@ class RelevanceScaling(ReleasedLayer):
                 "PrivateDense on top of it."
             )
         here = f"layer '{self.name}'"
-        reading.check_by_record(here)
+        reading.check_reach(here)
         if head.rounds is not None:
             raise ValueError(
                 f"`rounds` of layer '{head.name}' and {here} exclude each "
@@ -152,8 +152,8 @@ class RelevanceScaling(ReleasedLayer):
 
         def read_relevance():
             try:
-                for found, rows in reading.relevance_at(self):
-                    yield (found.reshape(len(found), -1)[rows],)
+                for found, rows, *owners in reading.relevance_at(self):
+                    yield found.reshape(len(found), -1)[rows], *owners
             finally:
                 head.set_weights(state["weights"])
 
@@ -173,7 +173,9 @@ class RelevanceScaling(ReleasedLayer):
             Step(
                 name=second,
                 objective=RelevanceQuery(
-                    num_features=math.prod(self.scale.shape), ball=ball
+                    num_features=math.prod(self.scale.shape),
+                    ball=ball,
+                    grouped=reading.owners is not None,
                 ),
                 clip=head.clip,
                 read=read_relevance,

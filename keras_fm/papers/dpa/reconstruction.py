@@ -61,6 +61,7 @@ class ReconstructionQuery(QuadraticQuery):
     centre: float = 0.5
     form: str = "cross_entropy"
 
+    targets_are_labels = False
     proof_of_one_record = "docs/proofs/reconstruction.md"
 
     def __post_init__(self):

@@ -21,7 +21,12 @@ from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.at_weights import AtWeights
 from keras_fm.kernel.noisy_statistics import Release, released_as
-from keras_fm.kernel.sum_query import SumQuery, is_replaced
+from keras_fm.kernel.sum_query import (
+    SumQuery,
+    inside,
+    is_replaced,
+    scaled_by_owner,
+)
 
 CURVATURES = ("majorized", "diagonal")
 NORMS = ("l2", "l1")
@@ -51,6 +56,9 @@ class NetworkExpansionQuery(SumQuery):
             `(sum_j z_j d_j)^2 <= sum_j v_j d_j^2`: moving all weights of a
             unit at once is covered.
         curvature_weight: float > 0, what h counts in the vector. Public.
+        grouped: whether the privacy unit is an owner of several records:
+            `clip` is the threshold on the sum of an owner's vectors as on
+            each of them.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -72,6 +80,7 @@ class NetworkExpansionQuery(SumQuery):
     norm: str = "l2"
     curvature: str = "majorized"
     curvature_weight: float = 0.1
+    grouped: bool = False
 
     names = ("gradient", "curvature")
     proof = "docs/proofs/network_expansion.md, docs/proofs/mechanisms.md"
@@ -93,7 +102,10 @@ class NetworkExpansionQuery(SumQuery):
             curvature_weight=checks.norm_bound,
             norm=partial(checks.one_of, choices=NORMS),
             curvature=partial(checks.one_of, choices=CURVATURES),
+            grouped=checks.flag,
         )
+        if self.grouped and self.clip is None:
+            raise ValueError("`grouped=True` needs a `clip` for owners' sums.")
 
     @property
     def num_weights(self):
@@ -110,8 +122,9 @@ class NetworkExpansionQuery(SumQuery):
         kind = "diagonal" if self.curvature == "diagonal" else "majorized"
         clipped = "unclipped"
         if self.clip is not None:
+            owners = " and the sum of each owner's" * self.grouped
             clipped = (
-                f"each record's clipped to {self.norm.upper()} norm "
+                f"each record's{owners} clipped to {self.norm.upper()} norm "
                 f"{self.clip:g}"
             )
         return (
@@ -126,7 +139,8 @@ class NetworkExpansionQuery(SumQuery):
 
         In the other norm: the L2 norm of a vector is at most its L1 norm;
         its L1 norm at most `sqrt(size)` times its L2 norm.
-        docs/proofs/network_expansion.md, proposition 2.
+        docs/proofs/network_expansion.md, proposition 2; of owners,
+        docs/proofs/gradient.md, proposition 6.
 
         Args:
             norm: `"l1"` or `"l2"`.
@@ -161,17 +175,19 @@ class NetworkExpansionQuery(SumQuery):
         """Bounds on what one record adds to an entry of either."""
         return self.clip, self.clip / self.curvature_weight
 
-    def num_records(self, factors):
+    def num_records(self, factors, *_):
         """How many records a batch holds."""
         return len(factors[0][0])
 
-    def accumulate(self, statistics, factors, clip=True):
+    def accumulate(self, statistics, factors, owners=None, clip=True):
         """Statistics with a batch added.
 
         Args:
             statistics: what `zero()` or an earlier call returned.
             factors: for every layer a tuple `(z, delta, b)` of arrays
                 `(n, inputs)`, `(n, units)`, `(n, units)`.
+            owners: `(n,)` ids, needed if `grouped`: all records of an owner
+                in one batch, next to each other.
             clip: ignored: every record is clipped if there is a threshold.
 
         Raises:
@@ -186,14 +202,31 @@ class NetworkExpansionQuery(SumQuery):
             [(z, delta * scale) for z, _, delta, _ in rows],
             [(v, b * scale) for _, v, _, b in rows],
         )
-        batch = summation.total(
-            tuple(
-                np.concatenate([(x[part].T @ y[part]).ravel() for x, y in own])
-                for own in pairs
+
+        def own_sum(rows):
+            return summation.total(
+                tuple(
+                    np.concatenate(
+                        [
+                            (x[rows][part].T @ y[rows][part]).ravel()
+                            for x, y in own
+                        ]
+                    )
+                    for own in pairs
+                )
+                for part in summation.chunks(rows.stop - rows.start)
             )
-            for part in summation.chunks(len(scale))
-        )
+
+        if self.grouped:
+            batch = scaled_by_owner(owners, len(scale), own_sum, self._inside)
+        else:
+            batch = own_sum(slice(0, len(scale)))
         return tuple(s + b for s, b in zip(statistics, batch))
+
+    def _inside(self, own):
+        vector = self.pack(own, self.norm)
+        (length,) = summation.lengths(vector[None], self.norm)
+        return inside(own, length, self.clip)
 
     def _check(self, factors):
         if len(factors) != len(self.shapes_of_layers):
@@ -344,11 +377,15 @@ class ExpansionAt(AtWeights):
     def zero(self):
         return self.objective.zero()
 
-    def num_records(self, factors):
+    @property
+    def grouped(self):
+        return self.objective.grouped
+
+    def num_records(self, factors, *_):
         return self.objective.num_records(factors)
 
-    def accumulate(self, statistics, factors, clip=True):
-        return self.objective.accumulate(statistics, factors, clip)
+    def accumulate(self, statistics, factors, owners=None, clip=True):
+        return self.objective.accumulate(statistics, factors, owners)
 
     def vector(self, statistics):
         return self.objective.pack(statistics, self.objective.norm)

@@ -22,21 +22,23 @@ def steps(model, reading):
         model: a `FunctionalNet`.
         reading: a `keras_fm.training.reading.Reading`.
     """
-    reading.check_by_record("a FunctionalNet")
+    reading.check_reach("a FunctionalNet")
     norm = "l2" if reading.ledger.budget.delta > 0 else "l1"
     published = reading.published
-    objective = model.objective(norm, clipped=not published)
+    grouped = reading.owners is not None
+    objective = model.objective(norm, clipped=not published, grouped=grouped)
     descent = ExpansionDescent(model, reading.ridge_factor)
     before = {}
 
     def read():
         before.setdefault("weights", model.augmented_weights())
         count = 0
-        for x, y, rows in reading.placed():
+        for x, y, rows, *owners in reading.placed():
             model.check_labels(None if y is None else y[rows], len(rows))
             count += len(rows)
             found = model.factors(x, y)
-            yield ([tuple(part[rows] for part in layer) for layer in found],)
+            found = [tuple(part[rows] for part in layer) for layer in found]
+            yield found, *owners
         if not count:
             raise ValueError(
                 "`data` held no record in this round. A function must return "

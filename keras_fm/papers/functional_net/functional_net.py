@@ -245,12 +245,13 @@ class FunctionalNet(StackModel):
             reading.ledger.to_json(), self._state.published
         )
 
-    def objective(self, norm="l2", clipped=True):
+    def objective(self, norm="l2", clipped=True, grouped=False):
         """What one round releases, a `NetworkExpansionQuery`.
 
         Args:
             norm: `"l2"` or `"l1"`, the norm that is clipped.
             clipped: `False` for the exact sums of the published form.
+            grouped: whether the privacy unit is an owner of several records.
         """
         shapes = []
         for stage in self._expansion.stages:
@@ -263,6 +264,7 @@ class FunctionalNet(StackModel):
             norm=norm,
             curvature=self._given["curvature"],
             curvature_weight=self._given["curvature_weight"],
+            grouped=grouped,
         )
 
     def set_release(self, quadratics, minimiser, ledger_json, published=False):

@@ -23,7 +23,11 @@ import numpy as np
 from keras_fm.kernel import checks, domain
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.noisy_statistics import Release, released_as
-from keras_fm.kernel.sum_query import OwnedSumQuery, is_replaced, owner_runs
+from keras_fm.kernel.sum_query import (
+    OwnedSumQuery,
+    is_replaced,
+    scaled_by_owner,
+)
 from keras_fm.papers.pcdbn import symmetric_tensor
 from keras_fm.papers.pcdbn.moment_energy import MomentEnergy
 
@@ -157,12 +161,11 @@ class PatchMomentQuery(MomentEnergy, OwnedSumQuery):
         if not self.grouped:
             batch = self._sum(patches, clip)
         else:
-            owned = (
-                self._sum(patches[part], clip)
-                for part in owner_runs(owners, len(patches))
-            )
-            (batch,) = summation.total(
-                (self._owner_scale((own,)) * own,) for own in owned
+            (batch,) = scaled_by_owner(
+                owners,
+                len(patches),
+                lambda part: (self._sum(patches[part], clip),),
+                lambda own: (self._owner_scale(own) * own[0],),
             )
         return (statistics[0] + batch,)
 

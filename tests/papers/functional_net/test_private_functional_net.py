@@ -405,11 +405,10 @@ def test_other_forms_of_data(data, kind):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
-def test_owners_and_reach_are_refused(data):
-    for unit in (fm.Unit(owners=np.arange(N) // 2), fm.Unit(reach=1)):
-        private = private_model(data, unit=unit)
-        with pytest.raises(ValueError, match="owners"):
-            fit(build(), data, private)
+def test_reach_is_refused(data):
+    private = private_model(data, unit=fm.Unit(reach=1))
+    with pytest.raises(ValueError, match="`reach` is not supported"):
+        fit(build(), data, private)
 
 
 def test_no_noise_is_on_disk_or_in_words(tmp_path, data):

@@ -1,0 +1,189 @@
+"""A fit under `neighbours="replace_label"`: what it says, keeps and refuses."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fm as fm
+from keras_fm.baselines import functional_regression as baselines
+from keras_fm.callbacks import PrivateModel
+
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.random((90, 6)).astype("float32")
+Y = np.arange(90) % 3
+ALONE = fm.Proven(neighbours="replace_label")
+BUDGET = fm.PrivacyBudget(2.0, 1e-5)
+
+
+def built(*below, **kwargs):
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            *below,
+            fm.layers.NormalizationLayer(),
+            fm.layers.PrivateDense(3, name="head", **kwargs),
+        ]
+    )
+    model.compile("sgd", fm.losses.TaylorCrossEntropy())
+    return model
+
+
+class Unreadable:
+    def __len__(self):
+        pytest.fail("private data was read")
+
+    __getitem__ = __iter__ = __array__ = __len__
+
+
+def test_the_statement_says_that_features_are_public(tmp_path):
+    model = built()
+    private = PrivateModel(BUDGET, (X, Y), ALONE)
+    assert "features are public" in private.plan(model)
+    model.fit(X, Y, epochs=2, verbose=0, callbacks=[private])
+    text = private.report()
+    assert "neighbours: replace_label" in text
+    assert "uncovered:  features of the records, which are public" in text
+    assert "docs/proofs/labels.md" in text
+    assert private.ledger.epsilon() <= 2.0
+    # What is kept is the second moment itself, and survives a file.
+    h = np.asarray(model.layers[0](X), np.float64)
+    h = model.get_layer("head").augment(h)
+    np.testing.assert_allclose(private.release.quadratic, h.T @ h, atol=1e-3)
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    assert loaded.get_layer("head").is_released
+    np.testing.assert_array_equal(
+        loaded.predict(X, verbose=0), model.predict(X, verbose=0)
+    )
+
+
+def test_less_noise_than_under_replace_one():
+    found = {}
+    for relation in ("replace_one", "replace_label"):
+        private = PrivateModel(BUDGET, (X, Y), fm.Proven(neighbours=relation))
+        built().fit(X, Y, verbose=0, callbacks=[private])
+        found[relation] = private.release.mechanism.sensitivity
+    assert found["replace_label"] < 0.75 * found["replace_one"]
+
+
+@pytest.mark.parametrize(
+    "make, match",
+    [
+        (lambda: built(rounds=3), "Leave out `rounds`"),
+        (
+            lambda: built(fm.layers.NormalizationLayer(), fm.layers.DPPCA(4)),
+            "DPPCA .* has no proof",
+        ),
+        (
+            lambda: fm.models.AdaptiveLaplace((6,), 3),
+            "RelevanceScaling .* has no proof",
+        ),
+        (
+            lambda: fm.models.DeepPrivateAutoencoder(
+                (6,), hidden=(4,), units=3
+            ),
+            "PrivateEncoder .* has no proof",
+        ),
+        (
+            lambda: fm.models.FunctionalNet((6,), [keras.layers.Dense(3)]),
+            "FunctionalNet .* has no proof",
+        ),
+        (
+            lambda: fm.models.DPMAC(
+                (6,), [keras.layers.Dense(3)], clip=0.5, z_steps=1
+            ),
+            "DPMAC .* has no proof",
+        ),
+    ],
+)
+def test_what_is_not_proved_is_refused_and_reads_nothing(make, match):
+    model = make()
+    private = PrivateModel(BUDGET, Unreadable(), ALONE)
+    batches = None
+    if isinstance(model, fm.models.DPMAC):
+        batches = fm.datasets.PoissonBatches(
+            X, Y, batch_size=20, steps_per_epoch=2
+        )
+        private.data = None
+    with pytest.raises(ValueError, match=match):
+        private.plan(model, batches)
+    assert not private.ledger.entries
+
+
+def test_other_units_forms_and_ledgers_are_refused():
+    unit = fm.Unit(owners=np.arange(90) // 2)
+    for more in ({"unit": unit}, {"unit": fm.Unit(reach=1)}):
+        with pytest.raises(ValueError, match="not supported"):
+            PrivateModel(
+                BUDGET, (X, Y), fm.Proven(neighbours="replace_label", **more)
+            )
+    with pytest.raises(ValueError, match="no paper here claims it"):
+        PrivateModel(
+            BUDGET, (X, Y), fm.Published(lot=10, neighbours="replace_label")
+        )
+    ledger = fm.Ledger(BUDGET, neighbours="replace_one")
+    with pytest.raises(ValueError, match="that of the ledger"):
+        PrivateModel(ledger, (X, Y), ALONE)
+    # Nor by the relation of a ledger that is continued.
+    ledger = fm.Ledger(BUDGET, neighbours="replace_label")
+    with pytest.raises(ValueError, match="no paper here claims it"):
+        PrivateModel(ledger, (X, Y), fm.Published(lot=10))
+    private = PrivateModel(ledger, (X, Y))
+    built().fit(X, Y, verbose=0, callbacks=[private])
+    assert ledger.entries[0].neighbours == "replace_label"
+
+
+def test_a_file_of_a_ledger_keeps_the_relation(tmp_path):
+    path = str(tmp_path / "privacy.json")
+    private = PrivateModel(BUDGET, (X, Y), ALONE, ledger=path)
+    built().fit(X, Y, verbose=0, callbacks=[private])
+    opened = fm.Ledger.open(path)
+    assert str(opened.neighbours) == "replace_label"
+    with pytest.raises(ValueError, match="neighbours"):
+        PrivateModel(BUDGET, (X, Y), ledger=path)
+
+
+def test_canaries_whose_label_alone_changes_audit_it():
+    def fit(x, y):
+        model = built()
+        private = PrivateModel(BUDGET, (x, y), ALONE)
+        model.fit(x, y, verbose=0, callbacks=[private])
+        return model, private.ledger
+
+    def control(x, y):
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(True))
+        model.fit(x, y, verbose=0)
+        return model
+
+    found = fm.audit(
+        fit, (X, Y), control=control, classes=3, canaries=40, seeds=(1,),
+        progress=False,
+    )  # fmt: skip
+    assert found.claim.neighbours == "replace_label"
+    for arguments, match in (
+        ({"design": "include"}, "replace_label claim"),
+        ({"data": X, "kind": "unit", "bound": 1.0}, "without labels"),
+    ):
+        given = {"data": (X, Y), "classes": 3, **arguments}
+        if arguments.get("data") is X:
+            del given["classes"]
+            given["score"] = lambda model, x, y: np.zeros(len(x))
+        with pytest.raises(ValueError, match=match):
+            fm.audit(
+                fit, control=control, claim=BUDGET, canaries=10,
+                neighbours="replace_label", progress=False, **given,
+            )  # fmt: skip
+
+
+def test_the_baselines_take_a_replaced_label_for_a_replaced_record():
+    for sensitivity in (
+        baselines.linear_sensitivity,
+        baselines.logistic_sensitivity,
+    ):
+        for form in ("published", "tight"):
+            label, record = (
+                sensitivity(5, neighbours=relation, form=form)
+                for relation in ("replace_label", "replace_one")
+            )
+            assert label == record
