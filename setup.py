@@ -69,6 +69,12 @@ setuptools.setup(
         "jax": ["jax"],
         "torch": ["torch"],
         "beam": ["apache-beam>=2.60"],
+        # pandas 3 takes NumPy 2, which tensorflow-privacy does not.
+        "tables": [
+            'pandas>=2,<3; python_version < "3.12"',
+            'pandas>=2; python_version >= "3.12"',
+            "statsmodels>=0.14",
+        ],
         # Another dp-accounting than tensorflow-privacy's: an environment of
         # its own, where tensorflow-privacy is not (Python 3.12 or later, or
         # --no-deps: see docs/compare.md).

@@ -436,6 +436,7 @@ SMALL = {
     ),
     "filters": ({"epochs=5": "epochs=1"}, ("still epsilon 7.999", 1)),
     "relevance": ({"epochs=2": "epochs=1"}, ("(epsilon = 3.999", 1)),
+    "tables": ({"cv=5": "cv=2", "fits=6": "fits=3"}, ("(epsilon = 5.999", 1)),
 }
 
 
@@ -450,6 +451,9 @@ def test_a_tutorial_runs(notebooks, name, tmp_path, monkeypatch, capsys):
     rival = ("tensorflow_privacy", "tf_keras")
     if name == "dp_mac" and not all(map(importlib.util.find_spec, rival)):
         pytest.skip("needs the extra dp-sgd")
+    if name == "tables":
+        pytest.importorskip("pandas")
+        pytest.importorskip("statsmodels")
     monkeypatch.setenv("MPLBACKEND", "Agg")
     pyplot = importlib.import_module("matplotlib.pyplot")
     pyplot.switch_backend("Agg")

@@ -52,7 +52,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         ledger: `None` (the first fit begins one, shared with all clones), the
             path of a file, or a `keras_fm.Ledger`, whose budget then holds.
             With `n_jobs` beyond 1 only a file will do.
-        neighbours: `"add_remove"` (default) or `"replace_one"`.
+        neighbours: `"add_remove"` (default), `"replace_one"` or
+            `"replace_label"`, see `keras_fm.Neighbours`.
         reproducible_noise: `None`, or an int seed. A seeded fit is labelled
             "not private".
 

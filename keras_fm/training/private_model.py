@@ -20,6 +20,7 @@ from keras_fm.training import (
     ledger_of_callback,
     model_check,
     old_keywords,
+    refusals,
     same_data,
     steps_of_fit,
 )
@@ -131,8 +132,21 @@ class PrivateModel(keras.callbacks.Callback):
         self.release = None
         self._parts: list[PrivatePart] = []
         self._steps: Any = None
+        self._seed = reproducible_noise
         self._noise = mechanisms.NoiseSource(reproducible_noise)
         self._fingerprint = same_data.Fingerprint()
+
+    def __deepcopy__(self, memo):
+        """For another fit, as searches do: one ledger, noise of its own."""
+        made = PrivateModel(
+            self._ledger,
+            self.data,
+            self.guarantee,
+            notes=self.notes,
+            reproducible_noise=self._seed,
+        )
+        made._of_model = self._of_model
+        return made
 
     # What a user asks ----------------------------------------------------
 
@@ -266,6 +280,7 @@ class PrivateModel(keras.callbacks.Callback):
 
     # Keras' hooks --------------------------------------------------------
 
+    @refusals.told()
     def on_train_begin(self, logs=None):
         arguments = fit_frame.arguments(self.model) or {}
         arguments["steps"] = self._steps_of_fit(arguments)
