@@ -62,6 +62,14 @@ class PoissonBatches(keras.utils.PyDataset):
         seed: int, for tests and studies only: whoever knows the samples gets
             no privacy from sampling. `None` asks the operating system for
             256 bits for each batch.
+        owners: `None` (a record joins by itself), or `(n,)` ids of the
+            records' owners: an owner joins a batch with all its records, and
+            each of them has the mask one over their number, so that an owner
+            weighs as much as one record. `n`, `batch_size` and the rate then
+            count owners.
+        rows_per_owner: int, public bound on the number of an owner's records,
+            needed with `owners`: the rows of a batch are this many for each
+            owner that fits. More records are an error.
         **kwargs: `workers`, `use_multiprocessing` (not with a seed) and
             `max_queue_size` of `keras.utils.PyDataset`.
 
@@ -97,6 +105,8 @@ class PoissonBatches(keras.utils.PyDataset):
         capacity=None,
         sampling="poisson",
         seed=None,
+        owners=None,
+        rows_per_owner=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -115,7 +125,9 @@ class PoissonBatches(keras.utils.PyDataset):
                 "All arrays of `x` and `y` must hold the same number of "
                 f"records. Received lengths: {lengths}"
             )
-        n = lengths[0]
+        self._owned = _owned(owners, rows_per_owner, lengths[0])
+        n = lengths[0] if self._owned is None else len(self._owned.counts)
+        most = 1 if self._owned is None else self._owned.most
         batch_size = sampling_lib.expected_batch_size(n, sampling, batch_size)
         if steps_per_epoch is None:
             steps_per_epoch = max(1, round(n / batch_size))
@@ -125,18 +137,22 @@ class PoissonBatches(keras.utils.PyDataset):
             if rate < 1:
                 tail = _OVERFLOW_PROBABILITY / _BATCHES
                 capacity = sampling_lib.capacity(n, rate, tail)
+            capacity *= most
         checks.integer(
             "steps_per_epoch",
             steps_per_epoch,
             at_least=1,
             wanted="an integer of at least 1",
         )
-        checks.integer("capacity", capacity, at_least=batch_size)
+        checks.integer("capacity", capacity, at_least=batch_size * most)
         wanted = "a non-negative integer or None"
         checks.optional(checks.integer, "seed", seed, at_least=0, wanted=wanted)
         self.n = n
         self.batch_size = int(batch_size)
         self.capacity = int(capacity)
+        # Of a record or owner that joins, and how many of these may.
+        self._most_rows = most
+        self._most_units = self.capacity // most
         self.sampling_rate = rate
         self.steps_per_epoch = int(steps_per_epoch)
         self.sampling = sampling
@@ -147,6 +163,11 @@ class PoissonBatches(keras.utils.PyDataset):
     def data(self):
         """The records, `(x, y)` or x alone: what a release below reads."""
         return self._x if self._y is None else (self._x, self._y)
+
+    @property
+    def owners(self):
+        """The ids of the records' owners that were given, or `None`."""
+        return None if self._owned is None else self._owned.ids
 
     @property
     def num_batches(self):
@@ -177,7 +198,7 @@ class PoissonBatches(keras.utils.PyDataset):
         overflow = 0.0
         if self.sampling_rate < 1:
             one = sampling_lib.overflow_bound(
-                self.n, self.sampling_rate, self.capacity
+                self.n, self.sampling_rate, self._most_units
             )
             overflow = made.steps * one
             if overflow >= delta:
@@ -185,27 +206,30 @@ class PoissonBatches(keras.utils.PyDataset):
                     "A Poisson sample exceeds the capacity too often for "
                     f"delta={delta:g} to pay for it. "
                     f"Received: capacity={self.capacity}, of which "
-                    f"{made.capacity} would do."
+                    f"{made.capacity * self._most_rows} would do."
                 )
         return dataclasses.replace(
-            made, capacity=self.capacity, overflow_probability=overflow
+            made, capacity=self._most_units, overflow_probability=overflow
         )
 
     def __getitem__(self, index):
         if self.sampling == "full":
-            rows = np.arange(self.n)
+            joined = np.arange(self.n)
         else:
             # Without a seed, no state that processes could share.
             if self.reproducible:
                 seed = self._draws.next()
             else:
                 seed = np.random.SeedSequence(secrets.randbits(256))
-            rows = sampling_lib.poisson_sample(
+            joined = sampling_lib.poisson_sample(
                 self.n,
                 self.sampling_rate,
-                self.capacity,
+                self._most_units,
                 np.random.Generator(np.random.Philox(seed)),
             )
+        rows, weights = joined, 1.0
+        if self._owned is not None:
+            rows, weights = self._owned.records(joined)
 
         def padded(array):
             batch = np.zeros((self.capacity, *array.shape[1:]), array.dtype)
@@ -217,8 +241,63 @@ class PoissonBatches(keras.utils.PyDataset):
         if self._y is not None:
             y = keras.tree.map_structure(padded, self._y)
         mask = np.zeros(self.capacity, "float32")
-        mask[: len(rows)] = 1.0
+        mask[: len(rows)] = weights
         return x, y, mask
+
+
+@dataclasses.dataclass(frozen=True)
+class _Owned:
+    """Which records belong together.
+
+    Attributes:
+        ids: `(n,)`, as given.
+        codes: `(n,)`, from 0 for the first owner.
+        counts: numbers of records by code.
+        most: the public bound on them.
+    """
+
+    ids: np.ndarray
+    codes: np.ndarray
+    counts: np.ndarray
+    most: int
+
+    def records(self, joined):
+        """All records of some owners, and the weight of each."""
+        chosen = np.zeros(len(self.counts), bool)
+        chosen[joined] = True
+        rows = np.flatnonzero(chosen[self.codes])
+        return rows, 1.0 / self.counts[self.codes[rows]]
+
+
+def _owned(owners, most, n):
+    if owners is None:
+        if most is not None:
+            raise ValueError(
+                "`rows_per_owner` belongs to `owners`. Received: "
+                f"rows_per_owner={most}, owners=None"
+            )
+        return None
+    if most is None:
+        raise ValueError(
+            "`owners` need `rows_per_owner`, a public bound on the number of "
+            "an owner's records: the shape of a batch must not tell it."
+        )
+    most = checks.count("rows_per_owner", most)
+    ids = np.array(owners)
+    # A NaN equals no other id: its rows would be owners of their own.
+    if ids.shape != (n,) or bool(np.any(ids != ids)):
+        raise ValueError(
+            "`owners` must hold one id for each record. Received: "
+            f"owners.shape={ids.shape}, {n} records"
+        )
+    _, codes, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    if counts.max() > most:
+        raise ValueError(
+            "At least one owner has more records than `rows_per_owner`. "
+            "Choose some of them by a rule that looks at this owner alone, "
+            f"or raise the bound. Received: rows_per_owner={most}"
+        )
+    return _Owned(ids, codes.reshape(-1), counts, most)
 
 
 class _SeededDraws:

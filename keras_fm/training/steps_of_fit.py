@@ -62,7 +62,7 @@ def check(plan):
     labels: inside a step there is no error."""
     plan.top.check_batches(plan.batches)
     if plan.data is not None:
-        for x, y in plan.checked():
+        for x, y, *_ in plan.checked():
             plan.check_labels(y, len(x))
 
 

@@ -281,3 +281,64 @@ def test_arrays_must_fit():
             PoissonBatches(empty, batch_size=20)
     with pytest.raises(ValueError, match="must hold numbers"):
         PoissonBatches([None, None], batch_size=1)
+
+
+# Owners ----------------------------------------------------------------------
+
+OWNERS = np.random.default_rng(5).permutation(np.repeat(np.arange(24), 3)[:N])
+
+
+def owned(**changes):
+    given = {"owners": OWNERS, "rows_per_owner": 4, "capacity": None}
+    return make(**{"batch_size": 8, **given, **changes})
+
+
+def test_an_owner_joins_with_all_records_or_with_none():
+    """A false alarm in 1e-6: 4,000 owner draws."""
+    batches, owners = owned(), np.unique(OWNERS)
+    assert batches.n == len(owners) == 20 and batches.sampling_rate == 0.4
+    joined = []
+    for _ in range(200):
+        x, y, mask = batches[0]
+        found = y[mask > 0]
+        counts = {o: np.sum(OWNERS[found] == o) for o in OWNERS[found]}
+        assert all(counts[o] == np.sum(OWNERS == o) for o in counts)
+        # Together they weigh as much as one record.
+        for o in counts:
+            weight = mask[: len(found)][OWNERS[found] == o].sum()
+            assert weight == pytest.approx(1.0, rel=1e-6)
+        np.testing.assert_array_equal(x[: len(found)], data()[0][found])
+        assert not x[len(found) :].any() and not mask[len(found) :].any()
+        joined.append(len(counts))
+    width = 4.9 * math.sqrt(0.4 * 0.6 / 4000)
+    assert abs(np.sum(joined) / 4000 - 0.4) < width
+
+
+def test_the_rows_of_owners_and_their_overflow():
+    batches = owned(capacity=64)
+    # Sixteen owners of four records fit.
+    plan = batches.plan(steps=3, delta=0.5)
+    assert plan.capacity == 16 and plan.n == 20
+    bound = sampling.overflow_bound(20, 0.4, 16)
+    assert plan.overflow_probability == pytest.approx(3 * bound)
+    everyone = owned(batch_size=None, sampling="full")
+    assert everyone.capacity == 80
+    assert np.isclose(everyone[0][2].sum(), 20)
+    assert everyone.owners is not None and make().owners is None
+
+
+@pytest.mark.parametrize(
+    "changes, match",
+    [
+        ({"rows_per_owner": None}, "need `rows_per_owner`"),
+        ({"owners": None}, "belongs to `owners`"),
+        ({"rows_per_owner": 2}, "more records than `rows_per_owner`"),
+        ({"owners": OWNERS[1:]}, "one id for each record"),
+        ({"owners": np.where(OWNERS == 0, np.nan, OWNERS)}, "one id for each"),
+        ({"capacity": 31}, "capacity"),
+        ({"batch_size": 21}, "must not exceed"),
+    ],
+)
+def test_owners_that_cannot_be_sampled(changes, match):
+    with pytest.raises(ValueError, match=match):
+        owned(**changes)

@@ -7,6 +7,8 @@ what these leave of the budget; all steps are charged before the first.
 
 import dataclasses
 
+import numpy as np
+
 from keras_fm.datasets.poisson_batches import PoissonBatches
 from keras_fm.kernel import mechanisms, sampling
 from keras_fm.kernel.ledger_entry import FLOATING_POINT, LedgerEntry
@@ -70,7 +72,9 @@ def steps(model, reading):
     found.append(
         Step(
             name=last,
-            objective=LayerCoefficientsQuery(thresholds=thresholds),
+            objective=LayerCoefficientsQuery(
+                thresholds=thresholds, grouped=reading.owners is not None
+            ),
             learn=lambda release: None,
             samples=samples,
             noise_multiplier=multiplier,
@@ -101,6 +105,7 @@ def paid_mechanism(model, reading):
 def samples_of(model, reading):
     """The samples of the planned steps, a `SamplingPlan`."""
     batches, budget = reading.batches, reading.ledger.budget
+    _check_owners(reading.owners, getattr(batches, "owners", None))
     shared = {
         "steps": reading.planned_steps,
         "delta": budget.delta,
@@ -127,6 +132,25 @@ def samples_of(model, reading):
     )
 
 
+def _check_owners(promised, sampled):
+    """Refuses batches whose unit is not the one that the promise is about."""
+    if promised is None and sampled is None:
+        return
+    if sampled is None:
+        raise ValueError(
+            "The privacy unit is an owner, so a batch must take all records "
+            "of an owner or none: `PoissonBatches(x, y, ..., owners=ids, "
+            "rows_per_owner=...)` with the ids of `Unit(owners=ids)`."
+        )
+    if promised is None or not np.array_equal(promised, sampled):
+        raise ValueError(
+            "`owners` of PoissonBatches and of the guarantee must be the "
+            "same ids: `Proven(unit=Unit(owners=ids))`. A record's weight "
+            "depends on its owner's other records, so no other unit is "
+            "covered."
+        )
+
+
 def check_parts(model, batches):
     """Refuses batches that the devices cannot share equally: Keras would
     stop at the first, after all were paid for."""
@@ -142,7 +166,12 @@ def check_parts(model, batches):
 
 
 def _check(model, reading):
-    reading.check_by_record("a DPMAC")
+    reading.check_reach("a DPMAC")
+    if reading.owners is not None and model.learns_thresholds:
+        raise ValueError(
+            '`clip="histogram"` counts records one by one, so it is not '
+            "supported for `owners`. Give thresholds."
+        )
     if not reading.n_public:
         raise ValueError(
             "The sampling rate of a DPMAC is batch size over number of "

@@ -21,6 +21,8 @@ class LayerCoefficientsQuery:
     Args:
         thresholds: tuple of floats > 0, the L2 threshold of each partition
             (a layer and an order); at least one.
+        grouped: whether the privacy unit is an owner of several records,
+            which adds the mean of their clipped coefficients.
 
     Raises:
         ValueError: if there is none, or one is outside its range.
@@ -33,6 +35,7 @@ class LayerCoefficientsQuery:
     """
 
     thresholds: tuple
+    grouped: bool = False
 
     proof = "docs/proofs/gradient.md, docs/proofs/mechanisms.md"
 
@@ -47,6 +50,7 @@ class LayerCoefficientsQuery:
                 "`thresholds` must hold one number for each partition. "
                 "Received: thresholds=()"
             )
+        checks.fields(self, grouped=checks.flag)
 
     @property
     def reads(self):
@@ -55,13 +59,15 @@ class LayerCoefficientsQuery:
         return (
             "Taylor coefficients of the layers' objectives at the current "
             f"weights, each record's clipped to the norms {clips}"
+            + (", averaged over each owner's records" if self.grouped else "")
         )
 
     def sensitivity(self, norm, *, neighbours):
         """L2 sensitivity of the partitions, each over its threshold:
         sqrt(P) for P partitions (add_remove), 2 sqrt(P) (replace_one).
 
-        docs/proofs/gradient.md, proposition 3; the paper's sqrt(M K).
+        docs/proofs/gradient.md, proposition 3; the paper's sqrt(M K). Of
+        owners, proposition 7.
 
         Args:
             norm: `"l2"`.

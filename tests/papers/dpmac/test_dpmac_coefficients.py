@@ -456,6 +456,32 @@ def test_one_record_moves_each_sum_by_at_most_its_threshold(
     assert model.sensitivity == pytest.approx(np.sqrt(6))
 
 
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(scale=st.floats(-3, 3), seed=st.integers(0, 2**20))
+def test_one_owner_moves_each_sum_by_at_most_its_threshold(scale, seed):
+    """An owner of three records, and of three alike, which reach it."""
+    model = shared_model()
+    model.learn_thresholds([1e-3] * 6)
+    x, y = records((7,), 4, seed), classes(4, seed=seed)
+    x[:3] *= 10.0**scale
+    third = 1 / 3
+    masks = [[third, third, third, 1], [0, 0, 0, 1]]
+    for alike in (False, True):
+        if alike:
+            x[:3], y[:3] = x[0], y[0]
+        with_it, without, one = sums_of(model, x, y, [*masks, [1, 0, 0, 1]])
+        for part, other, same, (_, _, threshold) in zip(
+            with_it, without, one, model.partitions
+        ):
+            moved = np.sqrt(
+                sum(np.sum((a - b) ** 2) for a, b in zip(part, other))
+            )
+            assert moved <= threshold * (1 + 1e-4)
+            if alike:
+                for a, b in zip(part, same):
+                    np.testing.assert_allclose(a, b, atol=1e-7)
+
+
 def shared_model(cache={}):  # noqa: B006
     if not cache:
         cache["model"] = dense(order=2, curvature_clip=1.0, z_steps=3)

@@ -167,8 +167,9 @@ def test_shuffled_batches_are_claimed(data):
         (fm.Proven(neighbours="replace_one"), "add_remove"),
         (
             fm.Proven(unit=fm.Unit(owners=np.arange(N))),
-            "`owners` and `reach`",
+            "all records of an owner or none",
         ),
+        (fm.Proven(unit=fm.Unit(reach=1)), "`reach` is not supported"),
     ],
 )
 def test_unsafe_use_is_refused_before_anything_is_spent(
@@ -406,3 +407,49 @@ def test_targets_of_an_auto_encoder_are_never_guessed(data):
 def test_bad_arguments(arguments, match):
     with pytest.raises(ValueError, match=match):
         build(**arguments)
+
+
+OWNERS = np.random.default_rng(3).permutation(np.arange(N) // 2)
+OWNED = {"owners": OWNERS, "rows_per_owner": 3}
+
+
+def test_the_unit_may_be_an_owner(data):
+    promise = fm.Proven(unit=fm.Unit(owners=OWNERS))
+    model, private = build(), private_model(guarantee=promise)
+    batches = poisson(data, **OWNED)
+    fit(model, batches, private, epochs=1)
+    (entry,) = private.ledger.entries
+    # A hundred of two hundred owners, not of four hundred records.
+    assert entry.mechanism["sampling_rate"] == 0.5
+    assert "averaged over each owner's records" in entry.reads
+    assert "one owner with all its rows" in private.report()
+    assert model.steps_taken == 2 and model.expected_batch_size == BATCH
+    assert 1.9 < private.ledger.epsilon() <= 2.0 * (1 + 1e-9)
+
+
+def test_owners_of_batches_and_promise_are_the_same(data):
+    other = {"owners": OWNERS[::-1], "rows_per_owner": 3}
+    unit = fm.Unit(owners=OWNERS)
+    for promise, more in (
+        (fm.Proven(unit=unit), other),
+        (fm.Proven(), OWNED),
+    ):
+        private = private_model(guarantee=promise)
+        with pytest.raises(ValueError, match="must be the same ids"):
+            private.plan(build(), poisson(data, **more))
+        with pytest.raises(ValueError, match="must be the same ids"):
+            fit(build(), poisson(data, **more), private)
+        assert not private.ledger.entries
+    # Nor when a fit goes on.
+    model, private = build(), private_model(guarantee=fm.Proven(unit=unit))
+    fit(model, poisson(data, **OWNED), private, epochs=1)
+    with pytest.raises(ValueError, match="must be the same ids"):
+        fit(model, poisson(data, **other), private, epochs=1)
+
+
+def test_a_histogram_counts_records_and_not_owners(data):
+    promise = fm.Proven(unit=fm.Unit(owners=OWNERS))
+    private = private_model(guarantee=promise)
+    with pytest.raises(ValueError, match="counts records one by one"):
+        fit(build(clip="histogram"), poisson(data, **OWNED), private)
+    assert not private.ledger.entries
