@@ -149,8 +149,10 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     def _outputs(self, X):
         check_is_fitted(self, "model_")
         x = self._checked(X)
-        found = self.model_.predict(x, batch_size=_READ, verbose=0)
-        return np.asarray(found, np.float64)
+        # Batches of one shape: a record gets the same bits in any company.
+        padded = np.pad(x, ((0, -len(x) % _READ), (0, 0)))
+        found = self.model_.predict(padded, batch_size=_READ, verbose=0)
+        return np.asarray(found[: len(x)], np.float64)
 
     def _checked(self, X, *y):
         wanted: dict = {"dtype": np.float32, "reset": bool(y)}

@@ -249,6 +249,20 @@ def test_missing_values_go_where_they_are_known_only():
     assert not private.ledger.entries
 
 
+def test_an_owner_counts_as_one_record_may():
+    """Hundreds of rows of one owner move the mean no more than one row."""
+    crowd = np.vstack([X[:100], np.tile([10.0, 1.0, 300.0], (300, 1))])
+    owners = np.r_[np.arange(100), np.full(300, 100)]
+    layer = PrivateNormalization(BOUNDS)
+    unit = fm.Unit(owners=owners)
+    _, private = released(layer, crowd, guarantee=fm.Proven(unit=unit))
+    wanted = crowd[:101].mean(axis=0)
+    half = (np.array(BOUNDS[1]) - BOUNDS[0]) / 2
+    assert (np.abs(array(layer.mean) - wanted) < 0.02 * half).all()
+    assert "each owner's sum scaled back" in private.ledger.entries[0].reads
+    assert "reconstruction.md" in private.ledger.entries[0].proof
+
+
 def test_lengths_need_a_public_bound_above_it():
     model = keras.Sequential(
         [
