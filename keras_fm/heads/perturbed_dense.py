@@ -48,6 +48,7 @@ class PerturbedDense(ReleasedLayer):
     # Perturbation --------------------------------------------------------
 
     trains_on_release = True
+    gives_logits = True
 
     @property
     def is_perturbed(self):

@@ -10,29 +10,30 @@ are equal share a row.
 
 import numpy as np
 
+from keras_fm.kernel import columns
+
 # Records that wait for a batch, for each of its rows: rows are queues, of which
 # one in eight is then idle.
 _WAITING = 4
 # Of the hash: public, and the same everywhere.
 _KEY = 0x6B657261735F666D
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-_KINDS = "biuf"
 
 
 def placed(batches, size):
     """Yields `(x, y, rows)`, batches of `size` rows with free ones among them.
 
-    Memory is constant in the number of records. Data of other types than
-    numbers keep their order, and fill their rows from the first.
+    Memory is constant in the number of records.
 
     Args:
-        batches: iterable of `(x, y)` arrays; y may be `None`.
+        batches: iterable of `(x, y)`; x is an array or a list of arrays, y an
+            array or `None`.
         size: int, rows of a batch.
 
     Yields:
-        x `(size, ...)` and y `(size, ...)` (or `None`), zeros where no record
-        is, and the rows in which records are: `(records,)` int, a row once
-        for every record in it.
+        x and y in the form that they were given, of `size` rows; zeros or
+        empty text where no record is; and the rows in which records are:
+        `(records,)` int, a row once for every record in it.
 
     Example:
 
@@ -41,52 +42,35 @@ def placed(batches, size):
     """
     waiting = None
     for x, y in batches:
-        x, y = np.asarray(x), None if y is None else np.asarray(y)
-        if not _are_numbers(x, y):
-            for part in _parts(x, y, size):
-                yield _in_order(*part, size)
-            continue
-        if waiting is None or not waiting.takes(x, y):
+        is_list, labelled = isinstance(x, list), y is not None
+        arrays = [*x] if is_list else [x]
+        arrays = [
+            columns.one_array(v) for v in (*arrays, *([y] if labelled else []))
+        ]
+        kinds = [(array.shape[1:], array.dtype) for array in arrays]
+        if waiting is None or waiting.kinds != kinds:
             if waiting is not None:
                 yield from waiting.rest()
-            waiting = _Waiting(x, y, size)
-        while len(x):
+            waiting = _Waiting(arrays, kinds, size, is_list, labelled)
+        while len(arrays[0]):
             # What is given next does not depend on how records were read.
-            first = next(_parts(x, y, waiting.room))
-            waiting.add(*first)
-            x, y = x[len(first[0]) :], None if y is None else y[len(first[0]) :]
+            first = waiting.room
+            waiting.add([array[:first] for array in arrays])
+            arrays = [array[first:] for array in arrays]
             if not waiting.room:
                 yield waiting.next()
     if waiting is not None:
         yield from waiting.rest()
 
 
-def _parts(x, y, size):
-    for start in range(0, len(x), size):
-        part = slice(start, start + size)
-        yield x[part], None if y is None else y[part]
-
-
-def _are_numbers(x, y):
-    return x.dtype.kind in _KINDS and (y is None or y.dtype.kind in _KINDS)
-
-
-def _in_order(x, y, size):
-    def filled(array):
-        free = np.zeros((size - len(array), *array.shape[1:]), array.dtype)
-        return np.concatenate([array, free])
-
-    return filled(x), None if y is None else filled(y), np.arange(len(x))
-
-
 class _Waiting:
     """Records that have no batch yet, in a pool of fixed size."""
 
-    def __init__(self, x, y, size):
+    def __init__(self, arrays, kinds, size, is_list, labelled):
         room = _WAITING * size
+        self.kinds, self._form = kinds, (is_list, labelled)
         self._size = size
-        self._x = np.empty((room, *x.shape[1:]), x.dtype)
-        self._y = None if y is None else np.empty((room, *y.shape[1:]), y.dtype)
+        self._arrays = [columns.filled(array, room) for array in arrays]
         self._hash = np.empty(room, np.uint64)
         self._used = np.zeros(room, bool)
         self.count = 0
@@ -96,18 +80,13 @@ class _Waiting:
         """How many records more may wait."""
         return len(self._used) - self.count
 
-    def takes(self, x, y):
-        """Whether these are of the shapes and types of the others."""
-        return _kind(x) == _kind(self._x) and _kind(y) == _kind(self._y)
-
-    def add(self, x, y):
-        free = np.flatnonzero(~self._used)[: len(x)]
-        self._x[free] = x
-        if y is not None:
-            self._y[free] = y
-        self._hash[free] = _hashes(x, y)
+    def add(self, arrays):
+        free = np.flatnonzero(~self._used)[: len(arrays[0])]
+        for held, array in zip(self._arrays, arrays):
+            held[free] = array
+        self._hash[free] = _hashes(arrays)
         self._used[free] = True
-        self.count += len(x)
+        self.count += len(free)
 
     def next(self):
         """A batch of one record for each row that any waits for."""
@@ -123,20 +102,19 @@ class _Waiting:
         alike = self._hash[used] == self._hash[with_it]
         used, with_it, row = used[alike], with_it[alike], row[alike]
         equal = np.ones(len(used), bool)
-        for array in (self._x, self._y):
-            if array is not None:
-                equal &= np.all(
-                    _bytes(array[used]) == _bytes(array[with_it]), axis=1
-                )
+        for array in self._arrays:
+            of_row = columns.row_bytes(array[used])
+            equal &= np.all(of_row == columns.row_bytes(array[with_it]), axis=1)
         taken, row = used[equal], row[equal]
-        x = self._placed(self._x, rows, chosen)
-        y = None if self._y is None else self._placed(self._y, rows, chosen)
+        found = [self._placed(array, rows, chosen) for array in self._arrays]
         self._used[taken] = False
         self.count -= len(taken)
-        return x, y, row
+        is_list, labelled = self._form
+        y = found.pop() if labelled else None
+        return (found if is_list else found[0]), y, row
 
     def _placed(self, array, rows, chosen):
-        found = np.zeros((self._size, *array.shape[1:]), array.dtype)
+        found = columns.filled(array, self._size)
         found[rows] = array[chosen]
         return found
 
@@ -145,20 +123,9 @@ class _Waiting:
             yield self.next()
 
 
-def _kind(array):
-    return None if array is None else (array.shape[1:], array.dtype)
-
-
-def _bytes(array):
-    """`(n, bytes of a record)`; signs of zeros and NaNs are told apart."""
-    array = np.ascontiguousarray(array)
-    return array.reshape(len(array), -1).view(np.uint8).reshape(len(array), -1)
-
-
-def _hashes(x, y):
+def _hashes(arrays):
     """Of records, 64 bits: sums of words times public odd numbers, mixed."""
-    parts = [_bytes(x)] + ([] if y is None else [_bytes(y)])
-    raw = np.concatenate(parts, axis=1)
+    raw = np.concatenate(list(map(columns.row_bytes, arrays)), axis=1)
     raw = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8)))
     words = np.ascontiguousarray(raw).view(np.uint64)
     factors = np.random.Philox(key=_KEY).random_raw(words.shape[1])

@@ -1,7 +1,9 @@
 """Whether validation data are what they should be: other records."""
 
-import keras
 import numpy as np
+
+from keras_fm.kernel import columns
+from keras_fm.training import model_inputs
 
 # Steps that NumPy may take to see whether two views overlap.
 _WORK = 100_000
@@ -12,7 +14,19 @@ _ROWS = 4096
 _DISTINCT = 0.95
 
 
-def check_held_out(validation_data, data):
+def check(arguments, plan):
+    """`check_held_out` of the running fit of a proven plan.
+
+    Args:
+        arguments: of `fit`.
+        plan: what it releases.
+    """
+    if plan.guarantee.kind == "proven":
+        shown = arguments.get("validation_data")
+        check_held_out(shown, plan.data, plan.model)
+
+
+def check_held_out(validation_data, data, model=None):
     """Refuses validation data that are the private records.
 
     What a fit shows of them would be a function of private records that no
@@ -24,6 +38,7 @@ def check_held_out(validation_data, data):
         validation_data: as `fit` takes it: x, `(x, y)`, `(x, y, weights)`
             or a data set; or `None`.
         data: the private records: x, `(x, y)` or a data set; or `None`.
+        model: whose inputs the arrays of x are, where there are several.
 
     Raises:
         ValueError: if they are the same object, share memory, or have most
@@ -42,14 +57,14 @@ def check_held_out(validation_data, data):
         return
     if validation_data is data:
         _refuse("it is `data`")
-    shown, private = (
-        [_array(part) for part in _parts(v)] for v in (validation_data, data)
+    (shown, labels), (private, others) = (
+        _arrays(v, model) for v in (validation_data, data)
     )
-    for a in shown:
-        if any(_overlap(a, b) for b in private):
+    for a in (*shown, *labels):
+        if any(_overlap(a, b) for b in (*private, *others)):
             _refuse("it shares memory with `data`")
-    if shown and private:
-        _check_rows(shown[0], private[0])
+    if shown and len(shown) == len(private):
+        _check_rows(shown, private)
 
 
 def _refuse(reason):
@@ -61,18 +76,16 @@ def _refuse(reason):
     )
 
 
-def _parts(data):
-    """x and y of arrays; nothing of a data set, weights left out."""
-    if isinstance(data, (tuple, list)):
-        return [part for part in data[:2] if part is not None]
-    return [data] if hasattr(data, "__array__") else []
-
-
-def _array(value):
-    if hasattr(value, "detach"):
-        # PyTorch keeps gradients and other devices from NumPy.
-        return keras.ops.convert_to_numpy(value)
-    return np.asarray(value)
+def _arrays(data, model):
+    """Arrays of x, and of y; none of a data set, weights left out."""
+    if not isinstance(data, (tuple, list)) and not columns.are_inputs(data):
+        return [], []
+    x, *y = [data] if columns.are_inputs(data) else data[:2]
+    x = model_inputs.arranged(model, x) if columns.are_several(x) else x
+    return [
+        [columns.one_array(array) for _, array in columns.flatten(part)]
+        for part in (x, y[0] if y and y[0] is not None else [])
+    ]
 
 
 def _overlap(a, b):
@@ -83,17 +96,18 @@ def _overlap(a, b):
 
 
 def _check_rows(shown, private):
-    if not (shown.ndim and private.ndim and len(shown) and len(private)):
+    if not (len(shown[0]) and len(private[0])):
         return
-    if shown[:1].size != private[:1].size or not shown[:1].size:
-        return
-    try:
-        common = np.result_type(shown, private)
-    except TypeError:
-        return
-    found = _hashes(shown, common)
-    known = _hashes(private, common)
-    if shown.shape == private.shape and np.array_equal(found, known):
+    kinds = []
+    for a, b in zip(shown, private):
+        if a[:1].size != b[:1].size or not a[:1].size:
+            return
+        try:
+            kinds.append(np.result_type(a, b))
+        except TypeError:
+            return
+    found, known = _hashes(shown, kinds), _hashes(private, kinds)
+    if len(found) == len(known) and np.array_equal(found, known):
         _refuse("its records are those of `data`")
     different = np.unique(known)
     if len(different) >= _DISTINCT * len(known):
@@ -102,16 +116,15 @@ def _check_rows(shown, private):
             _refuse(f"{share:.0%} of its records are in `data`")
 
 
-def _hashes(array, dtype):
-    """Of rows, in a type that both arrays have."""
-    found = np.empty(len(array), np.int64)
-    for start in range(0, len(array), _ROWS):
-        part = array[start : start + _ROWS].astype(dtype)
-        part = np.ascontiguousarray(part.reshape(len(part), -1))
-        if dtype.kind == "O":
-            # Their bytes would say where they are.
-            rows = [tuple(map(str, row)) for row in part]
-        else:
-            rows = [row.tobytes() for row in part]
-        found[start : start + len(part)] = list(map(hash, rows))
+def _hashes(arrays, kinds):
+    """Of rows, in types that both sides have."""
+    found = np.empty(len(arrays[0]), np.int64)
+    for start in range(0, len(found), _ROWS):
+        rows = slice(start, start + _ROWS)
+        parts = [
+            columns.row_bytes(array[rows].astype(kind))
+            for array, kind in zip(arrays, kinds)
+        ]
+        raw = np.ascontiguousarray(np.concatenate(parts, axis=1))
+        found[rows] = [hash(row.tobytes()) for row in raw]
     return found

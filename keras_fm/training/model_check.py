@@ -3,12 +3,11 @@
 import collections
 
 import keras
-import numpy as np
-from keras import ops
 
 from keras_fm.parts import batch_statistics, replicas
 from keras_fm.parts.private_part import PrivatePart, parts_of
 from keras_fm.public.normalization_layer import NormalizationLayer
+from keras_fm.training import public_constants
 
 
 def check_built(model):
@@ -66,44 +65,6 @@ def check_one_process(model):
         )
 
 
-def check_loss(model, y):
-    """Refuses a compiled loss that cannot compare labels with the output.
-
-    It would stop at the first step, after the fit was paid for.
-
-    Args:
-        model: a compiled model.
-        y: the labels of the fit; only their shape and type are looked at.
-
-    Raises:
-        ValueError: saying what was compared.
-    """
-    outputs = getattr(model, "outputs", None)
-    shape = getattr(y, "shape", None)
-    compiled = getattr(model, "_compile_loss", None)
-    if not outputs or shape is None or compiled is None:
-        return
-    if replicas.of_strategy(model)[0] > 1:
-        # Losses are scaled within a replica only.
-        return
-    # As many rows as no other axis has, so that nothing is broadcast.
-    rows = 2 + max([*shape[1:], *outputs[0].shape[1:]], default=0)
-    kind = keras.backend.standardize_dtype(y.dtype)
-    labels = np.zeros((rows, *shape[1:]), kind)
-    logits = np.zeros((rows, *outputs[0].shape[1:]), "float32")
-    try:
-        compiled(ops.convert_to_tensor(labels), ops.convert_to_tensor(logits))
-    # Every backend has errors of its own for shapes.
-    except Exception as e:
-        raise ValueError(
-            "The compiled loss cannot compare these labels with the output "
-            "of the model. Compile it with "
-            "`keras_fm.losses.TaylorCrossEntropy()`. Received: loss="
-            f"{model.loss!r}, labels of shape {tuple(shape)}, output of shape "
-            f"{tuple(outputs[0].shape)}"
-        ) from e
-
-
 def check_functional(model):
     """Refuses a model whose graph is not known, or has several ends.
 
@@ -121,10 +82,10 @@ def check_functional(model):
             "`model.build((None, ...))`. Received: "
             f"{type(model).__name__}"
         )
-    if len(inputs) != 1 or len(outputs) != 1:
+    if len(outputs) != 1:
         raise ValueError(
-            "PrivateModel supports one input and one output. Received a "
-            f"model with {len(inputs)} inputs and {len(outputs)} outputs"
+            "PrivateModel supports one output. Received a model with "
+            f"{len(outputs)} outputs"
         )
 
 
@@ -271,7 +232,9 @@ def check_proven(model, head):
     Raises:
         ValueError: naming the layer, the reason and the way out.
     """
-    for layer in layers_below(model, head):
+    layers = layers_below(model, head)
+    public_constants.check(layers)
+    for layer in layers:
         name = f"'{layer.name}' ({type(layer).__name__})"
         if getattr(layer, "unproven", None):
             raise ValueError(
@@ -294,12 +257,6 @@ def check_proven(model, head):
                 "bounds), which treat every record on its own."
                 + frozen
                 * isinstance(layer, keras.layers.BatchNormalization)
-            )
-        if _is_adapted(layer):
-            raise ValueError(
-                f"Layer {name} was adapted to data that the ledger does not "
-                "know. Build it from public constants (for example "
-                "`keras.layers.Normalization(mean=..., variance=...)`)."
             )
         if any(v.trainable for v in layer.weights):
             raise ValueError(
@@ -339,51 +296,23 @@ def check_bounded_above_release(model, head):
         )
 
 
-def _is_adapted(layer):
-    if not hasattr(layer, "adapt") or hasattr(layer, "public_data"):
-        return False
-    if isinstance(layer, keras.layers.Normalization):
-        return layer.input_mean is None and not _is_as_published(layer)
-    return not type(layer).__module__.startswith("keras_fm")
-
-
 # More layers than these are not named one by one.
 _NAMED = 8
-# Mean and variance of a `Normalization` that was never adapted, and of the
-# bodies trained on ImageNet that hold one, with either reading of the second.
-_PUBLISHED = (
-    ((0.0,), (1.0,)),
-    ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    ((0.485, 0.456, 0.406), (0.229**2, 0.224**2, 0.225**2)),
-)
-
-
-def _is_as_published(layer):
-    if not layer.built:
-        return False
-    found = [
-        np.ravel(ops.convert_to_numpy(v))
-        for v in (layer.adapt_mean, layer.adapt_variance)
-    ]
-    return any(
-        all(
-            len(value) in (1, len(v))
-            and np.array_equal(v, np.broadcast_to(np.float32(value), v.shape))
-            for v, value in zip(found, known)
-        )
-        for known in _PUBLISHED
-    )
 
 
 def public_facts(model, head):
     """What the proof takes as public, for the ledger."""
     facts, frozen = [], []
-    for layer in layers_below(model, head):
+    layers = layers_below(model, head)
+    constants = public_constants.facts(layers)
+    for layer in layers:
         public = getattr(layer, "public_data", None)
         if isinstance(layer, PrivatePart):
             facts.append(layer.public_fact())
         elif public:
             facts.append(f"public data of layer '{layer.name}': {public}")
+        elif id(layer) in constants:
+            facts.append(constants[id(layer)])
         elif layer._trainable_variables or layer._non_trainable_variables:
             # Its own, not those of layers in it.
             frozen.append(layer)

@@ -15,6 +15,7 @@ from keras_fm.parts import fit_frame, sealed
 from keras_fm.parts.guarantee import Proven, Published
 from keras_fm.parts.private_part import PrivatePart, parts_of
 from keras_fm.training import (
+    compiled_loss,
     fit_arguments,
     held_out,
     ledger_of_callback,
@@ -60,9 +61,11 @@ class PrivateModel(keras.callbacks.Callback):
         budget: a `PrivacyBudget`, an epsilon, or a `Ledger` that is
             continued (its budget, neighbours and unit then hold).
         data: the private records `(x, y)`: arrays, a `tf.data.Dataset`, a
-            `keras.utils.PyDataset`, or a function returning an iterator of
-            batches; or x alone for a model without labels. Needed, unless a
-            `DPMAC` is fitted on `PoissonBatches`, which hold the records.
+            `keras.utils.PyDataset`, a `DataLoader` of PyTorch, or a function
+            returning an iterator of batches; or x alone for a model without
+            labels. x is one array, or a list or dict of them as the model
+            takes them. Needed, unless a `DPMAC` is fitted on
+            `PoissonBatches`, which hold the records.
         guarantee: `Proven(...)`, `Published(lot=...)`, or `"proven"` for the
             first's defaults.
         ledger: `None`, or the path of a file that the ledger lives in
@@ -119,7 +122,7 @@ class PrivateModel(keras.callbacks.Callback):
         promise, self._of_model = old_keywords.translated(guarantee, old)
         self.new_release = old_keywords.new_release(old)
         if promise.kind == "published" and promise.lot == "data":
-            if not hasattr(records.inputs_of(data), "__len__"):
+            if records.number(data) is None:
                 raise ValueError(
                     '`lot="data"` divides the noise by the number of records: '
                     "pass `data` as arrays."
@@ -287,9 +290,8 @@ class PrivateModel(keras.callbacks.Callback):
         self._steps = None
         plan = self._make_plan(arguments)
         fit_arguments.check(arguments, self)
-        if self.guarantee.kind == "proven" and plan.data is not None:
-            held_out.check_held_out(arguments.get("validation_data"), plan.data)
-        model_check.check_loss(self.model, arguments.get("y"))
+        held_out.check(arguments, plan)
+        compiled_loss.check(self.model, arguments.get("y"))
         if self._first_epoch(arguments) >= self.params.get("epochs", 1):
             # A backup of a fit that was cut off after its last epoch.
             return
@@ -344,14 +346,14 @@ class PrivateModel(keras.callbacks.Callback):
         """Releases if needed. Returns whether something was drawn."""
         self._check_before(plan)
         if plan.is_done and not self.new_release:
-            self._fingerprint.check(self.data, arguments)
+            self._fingerprint.check(self.data, arguments, plan.model)
             self._seal(plan)
             return False
         model_check.check_one_process(self.model)
         self._warn_about_delta(plan)
         plan.carry_out()
         self.releases, self.release = plan.releases, plan.release
-        self._fingerprint.take(self.data)
+        self._fingerprint.take(self.data, plan.model)
         self.new_release = False
         plan.install(getattr(self.guarantee, "start", "minimiser"))
         self._seal(plan)
@@ -407,7 +409,7 @@ class PrivateModel(keras.callbacks.Callback):
             )
         model_check.check_one_process(model)
         if model.is_perturbed:
-            if self._fingerprint.differs(plan.data):
+            if self._fingerprint.differs(plan.data, plan.model):
                 raise ValueError(
                     "The data changed since the steps of this model were "
                     "paid for. Go on with the same records, or build a new "
@@ -428,7 +430,7 @@ class PrivateModel(keras.callbacks.Callback):
             self._warn_about_delta(plan)
             plan.carry_out()
             self.releases = plan.releases
-            self._fingerprint.take(plan.data)
+            self._fingerprint.take(plan.data, plan.model)
         self._steps = steps_of_fit.StepsOfFit(
             self, model, self._ledger, self.params["steps"]
         )
@@ -464,11 +466,9 @@ class PrivateModel(keras.callbacks.Callback):
 
     def _warn_about_delta(self, plan):
         delta = self._ledger.budget.delta
-        n, data = None, self.data
+        n = records.number(self.data) if plan.n_public else None
         if plan.n_public and plan.owners is not None:
             n = len(np.unique(plan.owners))
-        elif plan.n_public and isinstance(data, (tuple, list, np.ndarray)):
-            n = len(records.inputs_of(data))
         if n and delta >= 1 / n:
             warnings.warn(
                 f"delta = {delta:g} is not below one over the number of "

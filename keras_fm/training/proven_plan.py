@@ -6,7 +6,11 @@ import functools
 from keras_fm.kernel import records, sampling
 from keras_fm.kernel import release as release_lib
 from keras_fm.parts.private_part import looked_at
-from keras_fm.training import model_check, row_independence
+from keras_fm.training import (
+    model_check,
+    public_constants,
+    row_independence,
+)
 from keras_fm.training.reading import PLACES, READ_BATCH, Reading
 
 # What is left to what is above the pre-trained layers, however many.
@@ -218,6 +222,7 @@ class ProvenPlan(Reading):
         """Refuses models no proof covers and budgets already spent."""
         self.check_model()
         records.check(self.data)
+        public_constants.check_maps(self.data)
         self.ledger.check(self.entries())
         if self.published and not self.top.reads_every_step:
             return

@@ -30,12 +30,17 @@ class PublishedPlan:
         self.ledger, self.noise, self.guarantee = ledger, noise, guarantee
         self.lot = guarantee.lot
         if self.lot == "data":
-            self.lot = len(records.inputs_of(data))
+            self.lot = records.number(data)
         stack = getattr(model, "stack", None)
         whole = getattr(model, "part_of", None) or getattr(
             model, "encoding_model", model
         )
         model_check.check_functional(whole)
+        if len(whole.inputs) != 1:
+            raise ValueError(
+                'guarantee="published" is of models with one input. Received '
+                f"a model with {len(whole.inputs)} inputs"
+            )
         self._input_shape = tuple(whole.inputs[0].shape[1:])
         parts = [part for part in parts_of(whole) if hasattr(part, "claims")]
         if stack is None and model_check.output_part(whole) is None:

@@ -6,12 +6,12 @@ import math
 import keras
 import numpy as np
 
-from keras_fm.kernel import placed_records, records, sampling
+from keras_fm.kernel import columns, placed_records, records, sampling
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.budget import Neighbours
 from keras_fm.kernel.noisy_statistics import RELEASES
 from keras_fm.parts import model_graph
-from keras_fm.training import model_check
+from keras_fm.training import model_check, model_inputs
 from keras_fm.training import relevance as relevance_lib
 
 # Rows of a batch as it is read, and of one in which records have places.
@@ -98,7 +98,10 @@ class Reading:
     @functools.cached_property
     def n(self):
         """The number of records, public by declaration."""
-        return sum(len(x) for x, _ in records.batches(self.data, READ_BATCH))
+        found = records.batches(
+            self.data, READ_BATCH, labelled=self.labelled_data
+        )
+        return sum(columns.count(x) for x, _ in found)
 
     @property
     def units(self):
@@ -172,18 +175,21 @@ class Reading:
         return known[id(tensor)][1]
 
     def _map(self, tensor):
-        if tensor is self.model.inputs[0]:
-            return lambda x: np.asarray(x)
+        several = len(self.model.inputs) > 1
+        for place, given in enumerate(self.model.inputs):
+            if tensor is given:
+                return lambda x: np.asarray(x[place] if several else x)
         extractor = self.extractor(tensor)
         return lambda x: np.asarray(extractor.predict_on_batch(x))
 
     def extractor(self, tensor):
-        """The model from records to a tensor, or `None` for the records."""
-        if tensor is self.model.inputs[0]:
+        """The model from records to a tensor, or `None` for an input."""
+        if any(tensor is given for given in self.model.inputs):
             return None
         known = self.__dict__.setdefault("_extractors", {})
         if id(tensor) not in known:
-            known[id(tensor)] = keras.Model(self.model.inputs[0], tensor)
+            given = model_inputs.single(list(self.model.inputs))
+            known[id(tensor)] = keras.Model(given, tensor)
         return known[id(tensor)]
 
     def tensor_of(self, part):
@@ -195,7 +201,13 @@ class Reading:
 
     def inputs(self, part):
         """Function from a batch of records to what a part reads."""
-        return self.features(self.tensor_of(part))
+        tensor = self.tensor_of(part)
+        if isinstance(tensor, list):
+            raise ValueError(
+                f"'{part.name}' must have one input to be released. Received: "
+                f"{len(tensor)}"
+            )
+        return self.features(tensor)
 
     # Records -------------------------------------------------------------
 
@@ -220,21 +232,14 @@ class Reading:
             yield from placed_records.placed(self.checked(), PLACES)
             return
         for x, y, owners in self.checked():
-            free = -len(x) % READ_BATCH
+            free = -len(owners) % READ_BATCH
             if free:
-                x, y = (
-                    v
-                    if v is None
-                    else np.concatenate(
-                        [v, np.zeros((free, *v.shape[1:]), v.dtype)]
-                    )
-                    for v in (x, y)
-                )
+                x = _extended(x, free)
+                y = None if y is None else _extended(y, free)
             yield x, y, np.arange(len(owners)), owners
 
     def checked(self):
         """Batches `(x, y[, owners])` as they are read."""
-        expected = self.model.inputs[0].shape[1:]
         labelled = self.labelled_data
         if self.owners is None:
             found = records.batches(self.data, READ_BATCH, labelled=labelled)
@@ -243,40 +248,7 @@ class Reading:
                 self.data, self.owners, READ_BATCH, labelled=labelled
             )
         for x, y, *owners in found:
-            if len(x.shape[1:]) != len(expected) or any(
-                e is not None and e != d for e, d in zip(expected, x.shape[1:])
-            ):
-                raise ValueError(
-                    f"Records must have shape {tuple(expected)}, as the "
-                    f"model's input. Received: {x.shape[1:]}"
-                )
-            if x.dtype.kind == "f" and not np.all(self._is_value(x)):
-                raise ValueError(
-                    "`data` has NaN or infinite inputs. Clean the records "
-                    "before the release (missing values: "
-                    '`keras_fm.layers.PrivateNormalization(missing="mean")`); '
-                    "nothing was spent."
-                )
-            yield x, y, *owners
-
-    def _is_value(self, x):
-        """Which entries are numbers, or are missing where that is known to
-        the only layers that read the records."""
-        found = np.isfinite(x)
-        if not found.all() and self._takes_missing:
-            found |= np.isnan(x)
-        return found
-
-    @functools.cached_property
-    def _takes_missing(self):
-        readers = [
-            node.operation
-            for node in model_graph.nodes(self.model)
-            if any(t is self.model.inputs[0] for t in node.input_tensors)
-        ]
-        return bool(readers) and all(
-            getattr(layer, "takes_missing", False) for layer in readers
-        )
+            yield model_inputs.checked(self.model, x), y, *owners
 
     def unlabelled(self):
         """Batches `(x, rows[, owners])` of one shape, for layers that learn
@@ -352,3 +324,10 @@ class Reading:
         """Undoes what failed midway."""
         for undo in self._undo:
             undo()
+
+
+def _extended(x, rows):
+    return columns.transform(
+        lambda array, _: np.concatenate([array, columns.filled(array, rows)]),
+        x,
+    )

@@ -10,6 +10,7 @@ import keras
 
 from keras_fm.parts.private_part import parts_of
 from keras_fm.training import row_probe
+from keras_fm.training.model_inputs import arranged, single
 from keras_fm.training.row_layers import check_layer, check_parts
 from keras_fm.training.row_operations import check_operation
 from keras_fm.training.row_probe import probe
@@ -80,15 +81,15 @@ def check(model, outputs, *, rows, declared=(), extractor=None):
     if all(any(o is i for i in inputs) for o in outputs):
         return walk.notes
     if extractor is None:
-        extractor = keras.Model(_single(inputs), _single(outputs))
+        extractor = keras.Model(single(inputs), single(outputs))
     # What is known is tried once more; what is declared, in every way.
     row_probe.check_model(extractor, rows=rows, thorough=bool(walk.on_trust))
     for node in walk.on_trust:
         if isinstance(node.operation, keras.layers.Layer):
             read = list({id(t): t for t in node.input_tensors}.values())
             row_probe.check_training(
-                keras.Model(_single(inputs), _single(read)),
-                keras.Model(_single(read), _single(node.output_tensors)),
+                keras.Model(single(inputs), single(read)),
+                keras.Model(single(read), single(node.output_tensors)),
                 rows=rows,
             )
     return walk.notes
@@ -332,19 +333,13 @@ class _Walk:
             raise UnknownError(
                 "it has no inputs yet: begin it with `keras.Input(shape)`"
             )
-        given = call.tensors
+        given = _given(model, call)
         masks = keras.tree.flatten(call.kwargs.get("mask"))
         if any(mask is not None for mask in masks):
             raise UnknownError(
                 "it is called with a mask; put its layers into the model itself"
             )
-        named = call.args[0] if call.args else None
-        if len(given) != len(inputs) or (
-            isinstance(named, dict)
-            and not (
-                isinstance(model.input, dict) and set(named) == set(model.input)
-            )
-        ):
+        if len(given) != len(inputs):
             raise UnknownError(
                 "it is called neither with a list nor with a dict of its inputs"
             )
@@ -391,9 +386,14 @@ def _is_of_applications(layer):
     return type(layer).__module__.startswith("keras.src.applications.")
 
 
-def _single(tensors):
-    """A list of one is handed over as that one."""
-    return tensors[0] if len(tensors) == 1 else tensors
+def _given(model, call):
+    """The tensors that a model is called with, in the order of its inputs."""
+    if not call.args or not isinstance(call.args[0], dict):
+        return call.tensors
+    try:
+        return keras.tree.flatten(arranged(model, call.args[0]))
+    except ValueError as e:
+        raise UnknownError(f"its inputs are not known: {e}") from e
 
 
 def _described(operation):

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_fm.parts import batch_statistics
+from keras_fm.training import row_encodings
 from keras_fm.training.row_operations import POINTWISE
 from keras_fm.training.symbolic_call import (
     MixesError,
@@ -179,40 +180,6 @@ def _einsum(call, tensor):
     check_activation(call, call.operation.activation, len(named))
 
 
-def _encoded(call, tensor):
-    """One category in, its code out; codes of axis 1 are added up."""
-    if getattr(call.operation, "sparse", False):
-        raise UnknownError("its output is sparse")
-    if call.operation.output_mode not in ("int", "one_hot"):
-        check_rank(tensor, 2)
-
-
-def _text(call, tensor):
-    config = call.operation.get_config()
-    split, mode = config["split"], config["output_mode"]
-    named = all(
-        value is None or isinstance(value, str)
-        for value in (config["standardize"], split)
-    )
-    if not named or config.get("ragged") or config.get("sparse"):
-        raise UnknownError("it has code of its own, or no dense output")
-    if split is None:
-        check_rank(tensor, 1 if mode == "int" else 2)
-    elif mode == "int" and config["output_sequence_length"] is None:
-        raise MixesError(
-            "it pads to the longest record of a batch; give it an "
-            "`output_sequence_length`"
-        )
-
-
-def _constants(call, tensor):
-    layer, rank = call.operation, len(tensor.shape)
-    check_axes(layer.axis, rank)
-    built = getattr(layer, "_build_input_shape", None)
-    if built is None or len(built) != rank:
-        raise UnknownError("it was built for another number of axes")
-
-
 def _rescaled(call, tensor):
     layer, rank = call.operation, len(tensor.shape)
     if max(np.ndim(layer.scale), np.ndim(layer.offset)) >= rank:
@@ -268,12 +235,6 @@ def _dot(call):
         check_axes(
             axes if isinstance(axes, int) else axes[i], len(tensor.shape)
         )
-
-
-def _crossed(call):
-    check_no_arrays(call)
-    for tensor in call.tensors:
-        check_rank(tensor, 1, 2)
 
 
 def _attended(call):
@@ -427,7 +388,7 @@ _KERAS = {
     **dict.fromkeys(_RANDOM_IMAGES, _one(4, 4, _at_inference)),
     **dict.fromkeys(_NORMALIZATIONS, _one(also=_separate)),
     **dict.fromkeys(_MERGES, _merged),
-    **dict.fromkeys(_ENCODINGS, _one(also=_encoded)),
+    **dict.fromkeys(_ENCODINGS, _one(also=row_encodings.encoded)),
     **dict.fromkeys(("GRU", "LSTM", "RNN", "SimpleRNN"), _recurrent(3)),
     **dict.fromkeys(("AdditiveAttention", "Attention"), _attended),
     **dict.fromkeys(("AutoContrast", "CenterCrop", "Resizing"), _one(4, 4)),
@@ -444,17 +405,19 @@ _KERAS = {
     "Embedding": _one(),
     "GlobalAveragePooling1D": _pooled,
     "GroupQueryAttention": _grouped,
-    "HashedCrossing": _crossed,
+    "HashedCrossing": row_encodings.crossed,
     "Masking": _one(2),
     "MelSpectrogram": _one(2, also=_mel),
     "MultiHeadAttention": _multi_head,
-    "Normalization": _one(also=_constants),
+    "Normalization": _one(also=row_encodings.constants),
     "PReLU": _one(also=_weighted("alpha")),
     "Rescaling": _one(also=_rescaled),
     "ReversibleEmbedding": _one(2),
     "STFTSpectrogram": _one(3, 3),
     "Softmax": _softmax,
-    "TextVectorization": _one(also=_text),
+    "TFDConcat": _concatenated,
+    "TFDIdentity": _one(),
+    "TextVectorization": _one(also=row_encodings.text),
     "TimeDistributed": _distributed,
 }
 
@@ -484,10 +447,13 @@ _PACKAGE = {
 @functools.cache
 def _of_keras():
     """From the classes of Keras to their rules."""
+    # Keras does not export the layers of its feature spaces.
+    places = keras.layers, sys.modules[keras.utils.FeatureSpace.__module__]
     return {
-        getattr(keras.layers, name): rule
+        getattr(place, name): rule
         for name, rule in _KERAS.items()
-        if hasattr(keras.layers, name)
+        for place in places
+        if hasattr(place, name)
     }
 
 

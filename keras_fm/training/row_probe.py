@@ -18,7 +18,11 @@ import numpy as np
 _LENGTHS = (9, 32, 96, 224)
 _SIZES = (0.0, 1e-6, 1e4, 1e30)
 _WHOLE_SIZES = (0, 1, 1000, 100_000, 2**62, -(2**62))
-_WORDS = np.array("alpha beta gamma delta one two three 1 2 x".split(), object)
+_WORDS = np.array(
+    "alpha beta gamma delta one two three 1 2 x".split()
+    + ["alpha one", "one two three beta gamma", "x, 1; Two-three " * 20],
+    object,
+)
 
 
 def probe(

@@ -7,6 +7,7 @@ model takes them a second time.
 
 import math
 
+from keras_fm.kernel import columns
 from keras_fm.kernel.ledger import BudgetExceededError
 
 
@@ -63,7 +64,7 @@ def check(plan):
     plan.top.check_batches(plan.batches)
     if plan.data is not None:
         for x, y, *_ in plan.checked():
-            plan.check_labels(y, len(x))
+            plan.check_labels(y, columns.count(x))
 
 
 def check_paid(plan):

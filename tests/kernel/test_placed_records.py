@@ -101,15 +101,68 @@ def test_rows_are_used_evenly():
         assert ((counts - 100) ** 2 / 100).sum() < 130
 
 
+def several(n, seed=0):
+    """Text, numbers and truth values beside each other."""
+    x, y = records(n, seed)
+    text = np.array([f"word {v:.2f}" for v in x[:, 0, 0]], object)
+    return [text, x, x[:, 0] > 0], y
+
+
+def places_of_several(batches, size=SIZE):
+    found = []
+    for x, y, rows in placed(batches, size):
+        text, numbers, truths = x
+        free = np.setdiff1d(np.arange(size), rows)
+        assert not numbers[free].any() and set(text[free]) <= {""}
+        found += [
+            (text[r], numbers[r].tobytes(), truths[r].tobytes(), y[r], r)
+            for r in rows
+        ]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_record_more_moves_no_other_of_several_inputs(seed):
+    x, y = several(60, seed)
+    one = places_of_several([(x, y)])
+    # The text is longer than all others, which must not matter.
+    new = [np.array(["a long word" * 9], object), x[1][:1], x[2][:1]]
+    order = np.random.default_rng(seed).permutation(61)
+    x = [np.concatenate(pair)[order] for pair in zip(x, new)]
+    y = np.append(y, 1)[order]
+    parts = [([v[i : i + 7] for v in x], y[i : i + 7]) for i in range(0, 61, 7)]
+    other = places_of_several(parts)
+    for place in one:
+        other.remove(place)
+    ((text, *_),) = other
+    assert text == new[0][0]
+
+
+def test_every_input_decides_on_the_row():
+    """Records that differ in one input alone have rows of their own."""
+    x, y = several(1)
+    for i in range(3):
+        rows = set()
+        for n in range(8 if i < 2 else 2):
+            other = [v.copy() for v in x]
+            changed = [f"{n}", x[1][0] + n, np.array([n > 0, True])][i]
+            other[i][0] = changed
+            rows |= {*next(placed([(other, y)], 2**16))[2]}
+        assert len(rows) > 1
+
+
 @pytest.mark.parametrize("kind", ["text", "no labels", "mixed"])
 def test_other_data(kind):
     x, y = records(20)
     if kind == "text":
         x = np.array([str(v) for v in range(20)])
-        (found,) = placed([(x, y)], 32)
-        assert list(found[2]) == list(range(20))
-        np.testing.assert_array_equal(found[0][found[2]], x)
-        np.testing.assert_array_equal(found[1][found[2]], y)
+        found = list(placed([(x, y)], SIZE))
+        pairs = [(v[r], t[r]) for v, t, rows in found for r in rows]
+        assert sorted(pairs) == sorted(zip(x, y))
+        # Of wider text the rows are the same.
+        wider = list(placed([(x.astype("U90"), y)], SIZE))
+        for (_, _, a), (_, _, b) in zip(found, wider):
+            np.testing.assert_array_equal(a, b)
     elif kind == "no labels":
         found = list(placed([(x, None)], SIZE))
         assert all(labels is None for _, labels, _ in found)

@@ -133,8 +133,14 @@ def logs_of(model, x, y, callbacks=(), **kwargs):
 def test_no_loss_shows_labels_or_records(tmp_path, loss):
     """`loss` in the logs was that of the labels with zero logits: the exact
     number of positive labels at epsilon 0.1."""
-    model = dense(loss=LOSSES[loss](), metrics=["accuracy", ShareOfFirst()])
+    metrics = ["accuracy", ShareOfFirst()]
+    model = dense(loss=LOSSES[loss](), metrics=metrics)
     callback = private()
+    if loss in ("probabilities", "kl", "focal", "softmax"):
+        with pytest.raises(ValueError, match="takes probabilities"):
+            model.fit(X, HOT, verbose=0, callbacks=[callback])
+        assert not callback.ledger.entries
+        model.compile("sgd", fm.losses.TaylorCrossEntropy(), metrics=metrics)
     found = logs_of(model, X, HOT, [callback])
     head = model.layers[-1]
     objective = float(keras.ops.convert_to_numpy(head.released_objective()))

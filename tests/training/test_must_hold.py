@@ -6,6 +6,7 @@ import pytest
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
+from keras_fm.training import compiled_loss
 
 EPSILON, DELTA = 3.0, 1e-5
 
@@ -290,7 +291,7 @@ def test_frozen_layers_count_as_public_and_are_named():
     assert "frozen weights of layer 'frozen'" in p.report()
 
 
-@pytest.mark.parametrize("loss", ["mse", "categorical_crossentropy"])
+@pytest.mark.parametrize("loss", ["mse", "categorical_hinge"])
 def test_a_loss_that_cannot_take_the_labels(loss):
     m = model()
     m.compile("adam", loss)
@@ -301,6 +302,48 @@ def test_a_loss_that_cannot_take_the_labels(loss):
     p = private((x, y))
     m.fit(x, y, callbacks=[p], verbose=0)
     assert p.ledger.epsilon() <= EPSILON
+
+
+@pytest.mark.parametrize(
+    "loss, instead",
+    [
+        ("sparse_categorical_crossentropy", "SparseCategoricalCrossentropy"),
+        ("SparseCategoricalCrossentropy", "SparseCategoricalCrossentropy"),
+        (
+            keras.losses.SparseCategoricalCrossentropy(),
+            "SparseCategoricalCrossentropy",
+        ),
+        ("binary_crossentropy", "BinaryCrossentropy"),
+        (keras.losses.binary_crossentropy, "BinaryCrossentropy"),
+        (keras.losses.BinaryFocalCrossentropy(), "BinaryFocalCrossentropy"),
+        ("categorical_crossentropy", "CategoricalCrossentropy"),
+        ("kl_divergence", "TaylorCrossEntropy"),
+    ],
+)
+def test_a_loss_of_probabilities_is_refused(loss, instead):
+    """A private head gives logits: such a loss would show nonsense."""
+    m = model()
+    m.compile("adam", loss)
+    with pytest.raises(ValueError, match=rf"takes probabilities.*\.{instead}"):
+        compiled_loss.check_takes_logits(m)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        keras.losses.BinaryCrossentropy(from_logits=True),
+        fm.losses.TaylorCrossEntropy(),
+        "mse",
+        "hinge",
+        None,
+        lambda y, z: keras.ops.mean(z, axis=-1),
+    ],
+)
+def test_other_losses_pass(loss):
+    m = model()
+    m.compile("adam", loss)
+    compiled_loss.check_takes_logits(m)
 
 
 def test_what_was_trained_without_protection():
@@ -351,9 +394,9 @@ def test_wrong_models():
         private(records()).plan(unbuilt)
     refused("must be `keras_fm.layers.PrivateDense`",
             model(head=keras.layers.Dense(3)))  # fmt: skip
-    a, b = keras.Input((6,)), keras.Input((6,))
-    two = keras.Model([a, b], fm.layers.PrivateDense(3)(a + b))
-    with pytest.raises(ValueError, match="one input and one output"):
+    a = keras.Input((6,))
+    two = keras.Model(a, [a, fm.layers.PrivateDense(3)(a)])
+    with pytest.raises(ValueError, match="one output.*2 outputs"):
         private(records()).plan(two)
 
 

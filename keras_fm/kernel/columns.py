@@ -1,0 +1,195 @@
+"""Records that are one array, or several: a list or dict of them, nested too.
+
+Every array holds the records along its first axis. Dicts are taken in the order
+of their sorted keys, as Keras takes them.
+"""
+
+import hashlib
+
+import numpy as np
+
+# What holds numbers in another form than rows, by the methods that tell.
+_SPARSE = ("tocsr", "to_dense")
+_SEQUENCE = (list, tuple)
+
+
+def are_several(x):
+    """Whether x is a structure of arrays and not one array (or its rows)."""
+    if isinstance(x, _SEQUENCE):
+        return any(hasattr(v, "shape") or are_several(v) for v in x)
+    return isinstance(x, dict)
+
+
+def are_inputs(x):
+    """Whether x can be nothing but inputs without labels."""
+    return hasattr(x, "__array__") or isinstance(x, dict) or _is_sparse(x)
+
+
+def flatten(x, name="x"):
+    """Names and arrays of x, `[(name, array), ...]`."""
+    if not are_several(x):
+        return [(name, x)]
+    if isinstance(x, dict):
+        pairs = [(key, x[key]) for key in _sorted(x)]
+    else:
+        pairs = list(enumerate(x))
+    return [
+        pair
+        for key, value in pairs
+        for pair in flatten(value, f"{name}[{key!r}]")
+    ]
+
+
+def transform(function, x, name="x"):
+    """x with `function(array, name)` in the place of every array."""
+    if not are_several(x):
+        return function(x, name)
+    if isinstance(x, dict):
+        return {
+            key: transform(function, x[key], f"{name}[{key!r}]")
+            for key in _sorted(x)
+        }
+    return [
+        transform(function, value, f"{name}[{i}]") for i, value in enumerate(x)
+    ]
+
+
+def _sorted(x):
+    try:
+        return sorted(x)
+    except TypeError:
+        raise ValueError(
+            "The names of inputs must be strings. Received: "
+            f"{sorted(map(str, x))}"
+        ) from None
+
+
+def taken(x, rows):
+    """Some rows of x, all of its arrays."""
+    return transform(lambda array, _: array[rows], x)
+
+
+def count(x):
+    """How many records x holds, arrays of equal length."""
+    pairs = flatten(x)
+    return len(pairs[0][1]) if pairs else 0
+
+
+def arrays(x, name="x"):
+    """x with NumPy arrays, each of as many records.
+
+    Args:
+        x: arrays, tensors, tables or lists of rows; a structure of them.
+        name: of x, for errors.
+
+    Raises:
+        ValueError: naming the array that is none, or is of another length.
+
+    Example:
+
+    >>> arrays({"age": [30, 40], "city": ["a", "b"]})["city"].dtype
+    dtype('O')
+    """
+    found = transform(one_array, x, name)
+    pairs = flatten(found, name)
+    if not pairs:
+        raise ValueError(f"`{name}` holds no array.")
+    lengths = {part: len(array) for part, array in pairs}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(
+            f"All arrays of `{name}` must hold the same number of records. "
+            f"Received: {lengths}"
+        )
+    return found
+
+
+def _is_sparse(x):
+    return any(hasattr(x, method) for method in _SPARSE) and not hasattr(
+        x, "detach"
+    )
+
+
+def check_dense(x, name="x"):
+    """Refuses sparse and ragged data, also as a data set describes them.
+
+    Raises:
+        ValueError: saying what to write instead.
+    """
+    kind = type(x).__name__
+    ragged = "Ragged" in kind or getattr(x, "is_nested", False) is True
+    sparse = _is_sparse(x) or "Sparse" in kind or kind.startswith("BCOO")
+    layout = str(getattr(x, "layout", "torch.strided"))
+    if layout not in ("torch.strided", "torch.jagged"):
+        sparse = True
+    if ragged:
+        raise ValueError(
+            f"`{name}` is ragged ({kind}): its records have different "
+            "lengths. Pad them to a public length, `x.to_tensor(shape=(None, "
+            "length))`, or give text and its split to "
+            "`keras.layers.TextVectorization(output_sequence_length=...)`."
+        )
+    if sparse:
+        raise ValueError(
+            f"`{name}` is sparse ({kind}), and records are read dense. Pass "
+            "`x.toarray()` (of a tensor, its dense form), or where memory is "
+            "short a function that returns an iterator over (x, y) batches, "
+            "each of them dense: `x[i : i + 1024].toarray()`."
+        )
+
+
+def one_array(value, name="x"):
+    """A NumPy array; text as objects, whose width no other text decides.
+
+    Raises:
+        ValueError: if it is sparse, ragged or no array of rows.
+    """
+    check_dense(value, name)
+    if hasattr(value, "detach"):
+        # PyTorch keeps gradients and other devices from NumPy.
+        value = value.detach().cpu()
+    try:
+        array = np.asarray(value)
+    except ValueError as e:
+        raise ValueError(
+            f"`{name}` must be an array with a row for each record. Received: "
+            f"{type(value).__name__} whose rows have different lengths"
+        ) from e
+    if array.ndim == 0:
+        raise ValueError(
+            f"`{name}` must hold records along its first axis (call "
+            "`.batch()` on a tf.data.Dataset). Received: "
+            f"{type(value).__name__} of shape {array.shape}"
+        )
+    return array.astype(object) if array.dtype.kind in "SU" else array
+
+
+def row_bytes(array):
+    """`(n, bytes of a row)`; signs of zeros and NaNs are told apart, and text
+    is told by its digest."""
+    if not array.size:
+        return np.zeros((len(array), 0), np.uint8)
+    if array.dtype.kind == "O":
+        rows = array.reshape(len(array), -1)
+        digests = b"".join(map(_digest, rows))
+        return np.frombuffer(digests, np.uint8).reshape(len(array), -1)
+    array = np.ascontiguousarray(array)
+    return array.reshape(len(array), -1).view(np.uint8).reshape(len(array), -1)
+
+
+def _digest(row):
+    digest = hashlib.blake2b(digest_size=32)
+    for value in row:
+        if isinstance(value, str):
+            value = value.encode(errors="surrogatepass")
+        elif not isinstance(value, bytes):
+            value = repr(value).encode()
+        digest.update(len(value).to_bytes(8, "little") + value)
+    return digest.digest()
+
+
+def filled(array, rows):
+    """`rows` empty records like those of an array: zeros, or empty text."""
+    shape = (rows, *array.shape[1:])
+    if array.dtype.kind == "O":
+        return np.full(shape, "", object)
+    return np.zeros(shape, array.dtype)

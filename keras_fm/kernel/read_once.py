@@ -1,0 +1,181 @@
+"""Data sets that hand on every record once, without weights."""
+
+from keras_fm.kernel import columns
+
+
+def check(data):
+    """Refuses a data set that hands on records more than once, or with
+    weights, or is not dense; nothing is read.
+
+    A release counts what it reads, so a record that comes twice counts
+    twice. What functions of `map` and data sets of your own do cannot be
+    seen.
+
+    Args:
+        data: see `records.batches`; other forms than a `tf.data.Dataset` or
+            a `DataLoader` of PyTorch pass if they are dense.
+
+    Raises:
+        ValueError: saying what to write instead.
+    """
+    if is_loader(data):
+        _check_loader(data)
+    elif hasattr(data, "as_numpy_iterator"):
+        _check_dataset(data)
+    else:
+        columns.check_dense(data, "data")
+        for name, array in columns.flatten(data, "data"):
+            columns.check_dense(array, name)
+
+
+def _check_dataset(data):
+    if int(data.cardinality()) == -1:
+        raise ValueError(
+            "The dataset repeats without end, so a pass over it never "
+            "stops. Remove `.repeat()`."
+        )
+    spec = data.element_spec
+    if isinstance(spec, (tuple, list)) and len(spec) > 2:
+        raise ValueError(
+            "A dataset must give pairs (x, y). Sample weights change what a "
+            "record weighs and are not supported by a release. Received "
+            f"elements of {len(spec)} parts"
+        )
+    for name, part in columns.flatten(spec, "data"):
+        columns.check_dense(part, name)
+    _check_once(data)
+
+
+def _check_once(dataset):
+    """Refuses a data set that takes another one twice.
+
+    Returns:
+        set of the ids of what it is made of.
+    """
+    kind = type(dataset).__name__.strip("_")
+    parts = [_check_once(part) for part in dataset._inputs()]
+    if kind == "RepeatDataset" and int(dataset._count) != 1:
+        raise ValueError(
+            f"The dataset repeats its records {int(dataset._count)} times, "
+            "and a release would count each of them as often. Remove "
+            "`.repeat()`; `epochs` of `fit` repeats training."
+        )
+    if kind == "ConcatenateDataset" and set.intersection(*parts):
+        raise ValueError(
+            "The dataset is joined with itself (`.concatenate()`), and a "
+            "release would count its records twice. Remove "
+            "`.concatenate()`, or make the two parts of different arrays or "
+            "files."
+        )
+    if kind == "DirectedInterleaveDataset":
+        raise ValueError(
+            "The dataset chooses among others (`sample_from_datasets`, "
+            "`choose_from_datasets`, `rejection_resample`), so a record may "
+            "come any number of times. Pass a dataset that gives each record "
+            "once."
+        )
+    if kind in _MADE_BY_FUNCTIONS and not _makes_each_once(dataset):
+        raise ValueError(
+            "The dataset makes several elements of one (`.flat_map()` or "
+            "`.interleave()`), so it cannot be seen whether a record comes "
+            "more than once. Read files or a generator by it, or pass "
+            "arrays, or a function that returns an iterator over (x, y) "
+            "batches."
+        )
+    return {id(dataset)}.union(*parts)
+
+
+_MADE_BY_FUNCTIONS = {
+    "FlatMapDataset": "_map_func",
+    "GroupByWindowDataset": "_reduce_func",
+    "InterleaveDataset": "_map_func",
+    "ParallelInterleaveDataset": "_map_func",
+}
+
+
+def _makes_each_once(dataset):
+    """Whether it reads files or a generator, or groups, and repeats none."""
+    kind = type(dataset).__name__.strip("_")
+    function = getattr(dataset, _MADE_BY_FUNCTIONS[kind], None)
+    if function is None:
+        return False
+    graph = function.function.graph.as_graph_def()
+    nodes = [*graph.node]
+    for inner in graph.library.function:
+        nodes += inner.node_def
+    if any(node.op == "RepeatDataset" for node in nodes):
+        return False
+    (source,) = dataset._inputs()
+    spec = source.element_spec
+    names = getattr(getattr(spec, "dtype", None), "name", None) == "string"
+    once = type(source).__name__.strip("_") == "TensorDataset"
+    return kind == "GroupByWindowDataset" or once or names
+
+
+# PyTorch -------------------------------------------------------------------
+
+
+def is_loader(data):
+    """Whether data are a `torch.utils.data.DataLoader`."""
+    return _is_of_torch(data, "DataLoader")
+
+
+def _is_of_torch(value, *names):
+    return any(
+        kind.__module__.startswith("torch.utils.data")
+        and kind.__name__ in names
+        for kind in type(value).__mro__
+    )
+
+
+def _check_loader(loader):
+    """Refuses a loader whose pass may leave records out or repeat them."""
+    exact = type(loader.sampler).__module__.startswith("torch.utils.data")
+    kind = type(loader.sampler).__name__
+    plain = exact and (
+        kind == "SequentialSampler"
+        or (kind == "RandomSampler" and not loader.sampler.replacement)
+    )
+    batched = type(loader.batch_sampler).__name__ == "BatchSampler"
+    whole = getattr(loader.sampler, "num_samples", None)
+    count = len(loader.dataset) if hasattr(loader.dataset, "__len__") else None
+    if count is None or not plain or not batched or whole not in (None, count):
+        raise ValueError(
+            "The DataLoader must give each record once, in batches: of a "
+            "dataset with a length, with its own sampler (`shuffle=...`) and "
+            "a `batch_size`. For others pass a function that returns an "
+            "iterator over (x, y) batches. Received: "
+            f"dataset={type(loader.dataset).__name__}, sampler={kind}"
+        )
+    if loader.drop_last:
+        raise ValueError(
+            "The DataLoader leaves out other records at every pass. Set "
+            "`drop_last=False`."
+        )
+    _check_parts_once(loader.dataset)
+
+
+def _check_parts_once(dataset):
+    """Refuses datasets of PyTorch that name a record twice.
+
+    Returns:
+        list of the ids of what they are made of.
+    """
+    found = [id(dataset)]
+    if _is_of_torch(dataset, "Subset"):
+        rows = [int(i) for i in dataset.indices]
+        if len(set(rows)) < len(rows):
+            raise ValueError(
+                "The Subset names a record more than once, and a release "
+                "would count it as often. Name each index once."
+            )
+        found += _check_parts_once(dataset.dataset)
+    elif _is_of_torch(dataset, "ConcatDataset"):
+        parts = [i for d in dataset.datasets for i in _check_parts_once(d)]
+        if len(set(parts)) < len(parts):
+            raise ValueError(
+                "The ConcatDataset joins a dataset with itself, and a release "
+                "would count its records twice. Pass each record once."
+            )
+        found += parts
+    return found

@@ -1,0 +1,179 @@
+"""Which array of the records is which input of a model."""
+
+import numpy as np
+
+from keras_fm.kernel import columns
+from keras_fm.parts import model_graph
+
+
+def arranged(model, x, name="data"):
+    """x in the order of `model.inputs`, as Keras pairs them.
+
+    A dict is paired by the names of the inputs (others in it are left out),
+    or with a model built on a dict by its keys, which must be the same.
+
+    Args:
+        model: a functional or sequential model.
+        x: an array, or a list or dict of them, nested too; tensors of a graph
+            are taken as well.
+        name: of x, for errors.
+
+    Returns:
+        an array for a model of one input, else a list.
+
+    Raises:
+        ValueError: naming what is missing.
+
+    Example:
+
+    >>> inputs = [keras.Input((2,), name="a"), keras.Input((3,), name="b")]
+    >>> model = keras.Model(inputs, keras.layers.Concatenate()(inputs))
+    >>> arranged(model, {"b": "of b", "a": "of a"})
+    ['of a', 'of b']
+    """
+    # A sequential model keeps its graph in a functional one.
+    struct = (getattr(model, "_functional", None) or model).input
+    inputs = list(model.inputs)
+    several = columns.are_several(x)
+    if not several:
+        found = [x]
+    elif isinstance(x, dict) and not isinstance(struct, dict):
+        found = _by_name(inputs, struct, x, name)
+    else:
+        found = _by_place(struct, x, name)
+    if len(found) != len(inputs):
+        raise ValueError(
+            f"`{name}` must hold the inputs of the model, "
+            f"{[i.name for i in inputs]}. Received: {_described(x)}"
+        )
+    return found[0] if len(found) == 1 else found
+
+
+def _by_name(inputs, struct, x, name):
+    flat = not isinstance(struct, (list, tuple)) or not any(
+        columns.are_several(part) for part in struct
+    )
+    missing = [i.name for i in inputs if i.name not in x]
+    if missing or not flat:
+        raise ValueError(
+            f"`{name}` must hold the inputs of the model by their names, "
+            f"{[i.name for i in inputs]}. Received: {_described(x)}"
+        )
+    return [x[i.name] for i in inputs]
+
+
+def _by_place(struct, x, name):
+    if not columns.are_several(struct):
+        struct = [struct]
+    wanted = [part for part, _ in columns.flatten(struct, "")]
+    given = columns.flatten(x, "")
+    if [part for part, _ in given] != wanted:
+        raise ValueError(
+            f"`{name}` must have the structure that the model was built on, "
+            f"{_described(struct)}. Received: {_described(x)}"
+        )
+    return [value for _, value in given]
+
+
+def _described(x):
+    """The structure of x, in words, without its numbers."""
+    if isinstance(x, dict):
+        parts = [f"{key!r}: {_described(value)}" for key, value in x.items()]
+        return "{" + ", ".join(parts) + "}"
+    if isinstance(x, (list, tuple)) and columns.are_several(x):
+        return "[" + ", ".join(map(_described, x)) + "]"
+    return f"shape {tuple(getattr(x, 'shape', ()))}"
+
+
+def single(tensors):
+    """A list of one is handed over as that one."""
+    return tensors[0] if len(tensors) == 1 else tensors
+
+
+def checked(model, x, name="data"):
+    """Records as the model takes them.
+
+    Args:
+        model: see `arranged`.
+        x: NumPy arrays.
+        name: of x, for errors.
+
+    Returns:
+        see `arranged`; arrays `(n,)` for an input `(1,)` get that axis.
+
+    Raises:
+        ValueError: naming the input whose records have another shape or
+            type, or are not finite.
+    """
+    found = arranged(model, x, name)
+    several = len(model.inputs) > 1
+    arrays = found if several else [found]
+    named = [
+        _checked(model, tensor, array, f"input '{tensor.name}'" * several)
+        for tensor, array in zip(model.inputs, arrays)
+    ]
+    return single(named)
+
+
+def _checked(model, tensor, array, name):
+    expected = tuple(tensor.shape[1:])
+    if expected == (1,) and array.ndim == 1:
+        array = array[:, None]
+    elif expected == () and array.shape[1:] == (1,):
+        array = array[:, 0]
+    shape = array.shape[1:]
+    of = f" of {name}" if name else ""
+    if len(shape) != len(expected) or any(
+        e is not None and e != d for e, d in zip(expected, shape)
+    ):
+        raise ValueError(
+            f"Records{of} must have shape {expected}, as the model's input. "
+            f"Received: {shape}"
+        )
+    is_text = array.dtype.kind == "O"
+    if is_text != (str(tensor.dtype) == "string"):
+        raise ValueError(_wrong_type(tensor, array, of))
+    if is_text and not all(isinstance(v, (str, bytes)) for v in array.flat):
+        raise ValueError(
+            f"Records{of} must hold text in every entry; write what is "
+            'missing as text: `column.fillna("").astype(str)`. Received '
+            "others, too; nothing was spent."
+        )
+    if array.dtype.kind in "fc" and not _are_values(model, tensor, array):
+        raise ValueError(
+            f"`data` has NaN or infinite inputs{of}. Clean the records "
+            "before the release (missing values: "
+            '`keras_fm.layers.PrivateNormalization(missing="mean")`); '
+            "nothing was spent."
+        )
+    return array
+
+
+def _are_values(model, tensor, array):
+    """Whether all entries are numbers, or are missing where that is known to
+    the only layers that read this input."""
+    found = np.isfinite(array)
+    if found.all():
+        return True
+    readers = [
+        node.operation
+        for node in model_graph.nodes(model)
+        if any(t is tensor for t in node.input_tensors)
+    ]
+    if readers and all(getattr(r, "takes_missing", False) for r in readers):
+        found |= np.isnan(array)
+    return bool(found.all())
+
+
+def _wrong_type(tensor, array, of):
+    if array.dtype.kind == "O":
+        return (
+            f"Records{of} must hold numbers ({tensor.dtype}). Received: "
+            f"dtype={array.dtype}. Of a table with columns of several types "
+            "give each its own input, `dict(table)`; encode text by a public "
+            "vocabulary, `keras.layers.StringLookup(vocabulary=[...])`."
+        )
+    return (
+        f"Records{of} must hold text. Received: dtype={array.dtype}. Convert "
+        "them: `x.astype(str)`."
+    )

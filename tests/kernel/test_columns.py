@@ -1,0 +1,130 @@
+"""Records that are several arrays, and what is no array."""
+
+import numpy as np
+import pytest
+
+from keras_fm.kernel import columns, records
+
+X = np.arange(12.0).reshape(6, 2)
+NAMES = np.array(["a", "bb", "a", "c", "", "dd"])
+Y = np.arange(6) % 2
+NESTED = {"who": {"name": NAMES, "age": X[:, 0]}, "scores": X}
+
+
+def joined(parts):
+    parts = list(parts)
+    return columns.transform(
+        lambda _, name: np.concatenate(
+            [dict(columns.flatten(part))[name] for part in parts]
+        ),
+        parts[0],
+    )
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+@pytest.mark.parametrize(
+    "x", [[X, NAMES], (X, NAMES), {"b": X, "a": NAMES}, NESTED]
+)
+def test_structures_are_read_as_they_are(x, size):
+    batches = list(records.batches((x, Y), size))
+    found = joined(x for x, _ in batches)
+    for (name, a), (other, b) in zip(
+        columns.flatten(found), columns.flatten(x)
+    ):
+        assert name == other
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(np.concatenate([y for _, y in batches]), Y)
+    # Batches of them, and x alone.
+    again = list(records.batches(lambda: iter(batches)))
+    assert len(again) == len(batches)
+    if isinstance(x, dict):
+        (alone, _) = next(records.batches(x, 100, labelled=False))
+        assert columns.count(alone) == 6
+
+
+def test_the_records_of_an_owner_stay_together_in_every_input():
+    owners = np.array([1, 0, 1, 0, 1, 0])
+    found = list(records.batches_by_owner((NESTED, Y), owners, 3))
+    assert [set(who) for *_, who in found] == [{0}, {1}]
+    order = [1, 3, 5, 0, 2, 4]
+    x = dict(columns.flatten(joined(x for x, *_ in found)))
+    for name, array in columns.flatten(NESTED):
+        np.testing.assert_array_equal(x[name], array[order])
+
+
+@pytest.mark.parametrize(
+    "x, message",
+    [
+        ({"a": X, "b": X[:5]}, r"same number of records.*x\['b'\]\D*5"),
+        ({"a": X, "b": 3}, r"`x\['b'\]` must hold records"),
+        ({}, "holds no array"),
+        ({"a": [[1, 2], [3]] * 3}, r"`x\['a'\]`.*different lengths"),
+        ({"a": X, 3: X}, "names of inputs"),
+        ([X, X[:5]], "same number of records"),
+    ],
+)
+def test_what_is_wrong_is_named(x, message):
+    with pytest.raises(ValueError, match=message):
+        list(records.batches((x, Y)))
+
+
+def test_labels_are_one_array():
+    with pytest.raises(ValueError, match="one array of labels"):
+        list(records.batches((X, [Y, Y])))
+
+
+def test_a_structure_alone_has_no_labels():
+    with pytest.raises(ValueError, match="pair .x, y.*dict alone"):
+        list(records.batches(NESTED))
+
+
+def test_sparse_matrices_are_refused_with_the_way_out():
+    sparse = pytest.importorskip("scipy.sparse")
+    for matrix in (sparse.csr_matrix(X), sparse.coo_array(X)):
+        for data in (
+            (matrix, Y),
+            ({"a": matrix}, Y),
+            lambda matrix=matrix: [(matrix, Y)],
+        ):
+            with pytest.raises(ValueError, match="is sparse.*x.toarray()"):
+                list(records.batches(data))
+    matrix = sparse.csr_matrix(X)
+
+    def read():
+        for start in range(0, 6, 4):
+            part = slice(start, start + 4)
+            yield matrix[part].toarray(), Y[part]
+
+    found = joined(x for x, _ in records.batches(read))
+    np.testing.assert_array_equal(found, X)
+
+
+def test_tables():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"age": X[:, 0], "name": NAMES})
+    labels = pandas.Series(Y, index=range(90, 96))
+    (x, y) = next(records.batches((dict(table), labels)))
+    np.testing.assert_array_equal(x["age"], X[:, 0])
+    assert list(x["name"]) == list(NAMES)
+    np.testing.assert_array_equal(y, Y)
+    (x, _) = next(records.batches((table[["age"]], labels)))
+    np.testing.assert_array_equal(x, X[:, :1])
+
+
+def test_bytes_of_rows():
+    """Text by what it says, numbers to the last bit."""
+    wide = columns.one_array(NAMES.astype("U50"))
+    np.testing.assert_array_equal(
+        columns.row_bytes(wide), columns.row_bytes(columns.one_array(NAMES))
+    )
+    encoded = columns.one_array(NAMES.astype("S9"))
+    np.testing.assert_array_equal(
+        columns.row_bytes(encoded), columns.row_bytes(wide)
+    )
+    pairs = np.array([["ab", "c"], ["a", "bc"]], object)
+    first, second = columns.row_bytes(pairs)
+    assert not np.array_equal(first, second)
+    zeros = columns.row_bytes(np.array([0.0, -0.0]))
+    assert not np.array_equal(*zeros)
+    assert columns.row_bytes(np.zeros((0, 3))).shape[0] == 0
+    assert columns.row_bytes(np.zeros((2, 0), object)).shape[0] == 2
