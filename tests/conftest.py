@@ -63,6 +63,7 @@ FULL = (
     "test_imports.py",
     "training/test_must_hold.py",
     "training/test_privacy_tensorboard.py",
+    "training/test_real_bodies.py",
     "training/test_rounds_and_pca.py",
     "trust/test_faults.py",
     "trust/test_nothing_on_disk.py",
