@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from keras_fm.estimators import public_map
 from keras_fm.estimators.shared_ledger import SharedLedger
+from keras_fm.kernel import checks
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import BudgetExceededError, Ledger
 from keras_fm.parts.guarantee import Proven
@@ -109,7 +110,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         private = PrivateModel(
             ledger,
             (x, y),
-            Proven(releases=self.fits),
+            Proven(releases=checks.count("fits", self.fits)),
             notes=self._notes,
             reproducible_noise=self.reproducible_noise,
         )

@@ -170,7 +170,7 @@ def test_copies_of_a_shared_ledger_are_it():
         ({"features": 3}, "`features` must be"),
         ({"features": [3]}, "`features` must be"),
         ({"features": []}, "`features` must be"),
-        ({"fits": 0}, "`releases`"),
+        ({"fits": 0}, "`fits`"),
         ({"epsilon": -1}, "`epsilon` must be"),
         ({"neighbours": "swap"}, "`neighbours` must be"),
         ({"rounds": 0}, "`reads`"),
