@@ -291,3 +291,31 @@ def test_a_fitted_estimator_comes_out_of_a_pickle():
     assert other.report() == model.report()
     with pytest.raises(fm.BudgetExceededError):
         other.fit(X, Y)
+
+
+class OfLogits(keras.wrappers.SKLearnClassifier):
+    """As docs/scikit_learn.md has it."""
+
+    def predict(self, X):
+        return self.classes_[self.decision_function(X).argmax(axis=1)]
+
+
+def test_the_wrapper_of_keras_predicts_two_classes():
+    def build(X, y):
+        model = keras.Sequential(
+            [
+                keras.Input((3,)),
+                fm.layers.NormalizationLayer(),
+                fm.layers.PrivateDense(2),
+            ]
+        )
+        model.compile("sgd", fm.losses.TaylorCrossEntropy())
+        return model
+
+    private = fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(1e3, DELTA), data=(X, (Y == "yes").astype(int))
+    )
+    fit = {"callbacks": [private], "verbose": 0}
+    model = OfLogits(build, fit_kwargs=fit).fit(X, Y)
+    assert (model.predict(X) == Y).mean() > 0.8
+    assert len(private.ledger.entries) == 1
