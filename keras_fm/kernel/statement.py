@@ -17,6 +17,7 @@ _UNCOVERED = (
     "refusals of invalid records",
 )
 _FEATURES = "features of the records, which are public beside their labels"
+_LABELS = "   (the unit's label; all else of it is public)"
 _LOW_BITS = "the low-order bits of floating-point noise"
 _SIDE_CHANNELS = "side channels"
 
@@ -70,6 +71,7 @@ def _steps(entry, used):
 
 def _summary(ledger, entries):
     delta = ledger.budget.delta
+    labels = ledger.neighbours is Neighbours.REPLACE_LABEL
     proven = ledger.epsilon()
     lines = [
         f"proven:     {_pair(proven, delta)}"
@@ -84,12 +86,12 @@ def _summary(ledger, entries):
         ]
     lines += [
         f"budget:     {_pair(ledger.budget.epsilon, delta)}",
-        f"neighbours: {ledger.neighbours}",
+        f"neighbours: {ledger.neighbours}{_LABELS * labels}",
         f"unit:       {ledger.unit}",
     ]
     if math.isfinite(proven):
         uncovered = list(_UNCOVERED)
-        if ledger.neighbours is Neighbours.REPLACE_LABEL:
+        if labels:
             uncovered.insert(0, _FEATURES)
         if any(e.noise == FLOATING_POINT for e in entries):
             uncovered.append(_LOW_BITS)

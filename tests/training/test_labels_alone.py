@@ -28,6 +28,22 @@ def built(*below, **kwargs):
     return model
 
 
+def test_features_may_whiten_themselves_in_a_frozen_layer():
+    """The recipe of docs/results/labels.md."""
+    h = X.astype("float64")
+    values, vectors = np.linalg.eigh(np.cov(h.T))
+    map_ = vectors / np.sqrt(values + 1e-5)
+    whiten = keras.layers.Dense(len(map_), trainable=False, name="whiten")
+    whiten.build((None, len(map_)))
+    whiten.set_weights([map_, -h.mean(axis=0) @ map_])
+    model, private = built(whiten), PrivateModel(BUDGET, (X, Y), ALONE)
+    model.fit(X, Y, verbose=0, callbacks=[private])
+    assert "whiten" in private.report()
+    # White but for being brought to one length.
+    found = private.release.quadratic[:6, :6] / len(X)
+    np.testing.assert_allclose(found, np.eye(6) / 6, atol=0.12)
+
+
 class Unreadable:
     def __len__(self):
         pytest.fail("private data was read")
