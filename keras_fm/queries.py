@@ -2,6 +2,7 @@
 
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.gradient_query import GradientQuery
+from keras_fm.heads.squared_error import SquaredErrorQuery
 from keras_fm.kernel.query import QuadraticQuery
 from keras_fm.papers.adlm.relevance_query import RelevanceQuery
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
@@ -26,6 +27,7 @@ __all__ = [
     "ReconstructionQuery",
     "RelevanceQuery",
     "SecondMomentQuery",
+    "SquaredErrorQuery",
 ]
 
 

@@ -9,7 +9,14 @@ import pytest
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
-def check_layer(make, inputs, atol=1e-5, trainable_fit=True, private=False):
+def check_layer(
+    make,
+    inputs,
+    atol=1e-5,
+    trainable_fit=True,
+    private=False,
+    dtype="compute_dtype",
+):
     """Runs a layer through everything users do with one.
 
     Args:
@@ -18,6 +25,7 @@ def check_layer(make, inputs, atol=1e-5, trainable_fit=True, private=False):
         atol: tolerance between two ways to compute one output.
         trainable_fit: whether a fit step with the layer is tried.
         private: whether the layer trains as its non-private twin only.
+        dtype: of the outputs, as a policy calls it.
     """
     layer = make()
     eager = keras.ops.convert_to_numpy(layer(inputs))
@@ -40,7 +48,7 @@ def check_layer(make, inputs, atol=1e-5, trainable_fit=True, private=False):
     for policy in POLICIES:
         typed = make(dtype=policy)
         outputs = typed(keras.ops.convert_to_tensor(inputs, "float32"))
-        wanted = keras.DTypePolicy(policy).compute_dtype
+        wanted = getattr(keras.DTypePolicy(policy), dtype)
         assert keras.backend.standardize_dtype(outputs.dtype) == wanted
 
     trained = _unprotected(make) if private and trainable_fit else make

@@ -21,6 +21,7 @@ from functools import partial
 import numpy as np
 
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
+from keras_fm.heads.squared_error import bounds_in_words
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks, domain
 from keras_fm.kernel import sums as summation
@@ -33,9 +34,10 @@ from keras_fm.kernel.sum_query import (
     scaled_by_owner,
 )
 
+_OF_CLASSES = "crammer_singer"
 # Of coefficients that are scaled back without losing digits.
 _LARGEST_NORM = 1e250
-LOSSES = ("cross_entropy", "squared_hinge", "crammer_singer")
+LOSSES = ("cross_entropy", "squared_hinge", "crammer_singer", "squared_error")
 
 
 def clipped_sensitivity(bound, norm, neighbours):
@@ -73,10 +75,15 @@ class GradientQuery(SumQuery):
             s = 1 for the record's class and -1 for others) or
             `"crammer_singer"` (`max(0, 1 + max_{m != y} z_m - z_y)^2 / 2`;
             the same for M = 1). Under the last two, records beyond the
-            margin fall silent.
+            margin fall silent. `"squared_error"`
+            (`sum_m (z_m - t_m)^2 / 2`) is of numbers.
         grouped: whether the privacy unit is an owner of several records:
             `clip` is the threshold on the sum of an owner's coefficients as
             on each of them.
+        independent: whether the outputs are M labels of their own, each 0 or
+            1, instead of classes.
+        target_bounds: of numbers alone, which are scaled to [-1, 1]; see
+            `SquaredErrorQuery`.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -94,6 +101,8 @@ class GradientQuery(SumQuery):
     clip: float = 1.0
     loss: str = "cross_entropy"
     grouped: bool = False
+    independent: bool = False
+    target_bounds: tuple | None = None
 
     # All reads are one entry of the ledger.
     paid_for_together = True
@@ -111,7 +120,26 @@ class GradientQuery(SumQuery):
             clip=checks.norm_bound,
             loss=partial(checks.one_of, choices=LOSSES),
             grouped=checks.flag,
+            independent=checks.flag,
         )
+        numbers = self.loss == "squared_error"
+        if numbers != (self.target_bounds is not None):
+            raise ValueError(
+                '`target_bounds` are those of loss="squared_error", which '
+                f"needs them. Received: target_bounds={self.target_bounds}, "
+                f"loss={self.loss!r}"
+            )
+        if self.independent and self.loss in ("squared_error", _OF_CLASSES):
+            raise ValueError(
+                "`independent=True` is for labels: their loss is "
+                '"cross_entropy" or "squared_hinge". Received: '
+                f"loss={self.loss!r}"
+            )
+        if numbers:
+            bounds = domain.target_bounds(
+                "target_bounds", self.target_bounds, self.num_outputs
+            )
+            object.__setattr__(self, "target_bounds", bounds)
 
     @property
     def reads(self):
@@ -119,9 +147,14 @@ class GradientQuery(SumQuery):
         whose = "each record's"
         if self.grouped:
             whose += " and the sum of each owner's"
+        of = ""
+        if self.target_bounds is not None:
+            of = f"; y from {bounds_in_words(self.target_bounds)}"
+        elif self.independent:
+            of = "; every output a label of its own"
         return (
             f"first-order coefficients of the {self.loss} of an output layer "
-            f"({self.num_features} x {self.num_outputs}), {whose} "
+            f"({self.num_features} x {self.num_outputs}{of}), {whose} "
             f"clipped to norm {self.clip:g}"
         )
 
@@ -168,46 +201,54 @@ class GradientQuery(SumQuery):
 
         Args:
             h: `(n, m)` features.
-            y: labels, see `CrossEntropyQuery`.
-            clip: whether rows outside the bound are scaled back.
+            y: labels, see `CrossEntropyQuery`, or numbers in their own unit.
+            clip: whether rows and numbers outside their bounds are brought
+                back.
             owners: `(n,)` ids, needed if `grouped`: all records of an owner
                 in one batch, next to each other.
 
         Returns:
-            tuple `(h, t)`: float64 `(n, m)`, and `(n, M)` one-hot labels, or
-            y for M = 1; if `grouped` `(h, t, counts)`, the numbers of records
-            of one owner after the other.
+            tuple `(h, t)`: float64 `(n, m)`, and `targets`; if `grouped`
+            `(h, t, counts)`, the numbers of records of one owner after the
+            other.
 
         Raises:
-            ValueError: on NaN, wrong shapes, labels outside their range,
-                features outside their bound.
+            ValueError: on NaN, wrong shapes, labels or numbers outside their
+                range, features outside their bound.
         """
         rows = domain.checked_features(
             h, self.num_features, self.feature_bound, clip
         )
-        targets = self.targets(y, len(rows))
+        targets = self.targets(y, len(rows), clip)
         if not self.grouped:
             return rows, targets
         runs = owner_runs(owners, len(rows))
         return rows, targets, np.array([r.stop - r.start for r in runs], int)
 
-    def targets(self, y, n):
-        """One-hot labels `(n, M)`, or y `(n, 1)` for M = 1, float64."""
+    def targets(self, y, n, clip=False):
+        """`(n, M)` float64: one-hot labels, zeros and ones of labels of
+        their own, or numbers scaled to [-1, 1]."""
+        if self.target_bounds is not None:
+            return domain.numbers(y, n, self.target_bounds, clip)
         labels = CrossEntropyQuery(
-            num_features=self.num_features, num_outputs=self.num_outputs
+            num_features=self.num_features,
+            num_outputs=self.num_outputs,
+            independent=self.independent,
         )
-        targets = labels.targets(y, n)
-        return targets + 0.5 if self.num_outputs == 1 else targets
+        # Zeros and ones, of one-hot labels and of all others.
+        return labels.targets(y, n) - labels.target_shift
 
     def residuals(self, h, targets, weights):
         """delta = dl/dz of every record, `(n, M)`."""
         z = h @ weights
-        if self.loss == "crammer_singer" and self.num_outputs > 1:
+        if self.loss == "squared_error":
+            return z - targets
+        if self.loss == _OF_CLASSES and self.num_outputs > 1:
             return _crammer_singer(z, targets)
         if self.loss != "cross_entropy":
             signs = 2 * targets - 1
             return -signs * np.maximum(0.0, 1 - signs * z)
-        if self.num_outputs == 1:
+        if self.num_outputs == 1 or self.independent:
             return 0.5 + 0.5 * np.tanh(z / 2) - targets
         z -= z.max(axis=1, keepdims=True)
         p = np.exp(z)

@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 from keras import ops
 
@@ -48,7 +46,6 @@ class PerturbedDense(ReleasedLayer):
     # Perturbation --------------------------------------------------------
 
     trains_on_release = True
-    gives_logits = True
 
     @property
     def is_perturbed(self):
@@ -61,15 +58,17 @@ class PerturbedDense(ReleasedLayer):
     def set_release(self, hessian, minimiser, offset, ledger_json):
         """Puts a released objective, per record, in the place of the data.
 
-        The objective is `offset + tr(D^T hessian D) / 8` with
-        `D = W - minimiser`, which has a gradient of exactly zero at its
-        minimum, whatever the precision.
+        The objective is `offset + curvature * tr(D^T hessian D)` with
+        `D = W - minimiser` and the curvature of the layer's loss (1/8 for
+        cross-entropy, 1/2 for squared error): it has a gradient of exactly
+        zero at its minimum, whatever the precision.
 
         Args:
-            hessian: `(m, m)`, or `None` for the identity.
+            hessian: `(m, m)`, or `None` for the squared distance of kernel
+                and bias to those of the minimiser.
             minimiser: `(m, units)`.
             offset: float, the value at the minimum without the constant
-                `units log 2` that the data loss contributes.
+                that a record with outputs of zero contributes.
             ledger_json: str, kept with the layer when it is saved.
         """
         self.check_no_twin()
@@ -85,6 +84,8 @@ class PerturbedDense(ReleasedLayer):
         if hessian is None and self._has_hidden("hessian"):
             # What an earlier release left is not to stay.
             hessian = np.eye(self.num_features)
+            if self.use_bias:
+                hessian[-1, -1] = self.bias_feature**2
         if hessian is not None:
             self._set_hidden("hessian", np.asarray(hessian))
         self._set_hidden("minimiser", np.asarray(minimiser))
@@ -114,15 +115,25 @@ class PerturbedDense(ReleasedLayer):
         )
 
     def released_objective(self):
-        # What a record with zero logits adds, whatever its label.
-        return self._released_loss() + self.units * math.log(2)
+        # What a record with zero logits adds, whatever its label; of numbers
+        # the most that it can.
+        return self._released_loss() + self.units * self._kind.at_zero
 
     def _released_loss(self):
-        step = self._weights_in_objective() - self._get_hidden("minimiser")
+        minimiser = self._get_hidden("minimiser")
+        step = self.kernel - minimiser[: self.input_dim]
+        if self.use_bias:
+            # As it was set: exactly zero there.
+            least = minimiser[self.input_dim :] * self.bias_feature
+            bias = ops.expand_dims(ops.convert_to_tensor(self.bias), 0) - least
+            if self._has_hidden("hessian"):
+                bias = bias / self.bias_feature
+            step = ops.concatenate([step, bias], axis=0)
         curved = step
         if self._has_hidden("hessian"):
             curved = ops.matmul(self._get_hidden("hessian"), step)
-        return ops.sum(step * curved) / 8 + self._get_hidden("offset")
+        curvature = self._kind.curvature
+        return ops.sum(step * curved) * curvature + self._get_hidden("offset")
 
     def _noise_loss(self):
         return coefficient_noise.loss(
@@ -154,6 +165,7 @@ class PerturbedDense(ReleasedLayer):
         outputs = ops.matmul(inputs, ops.cast(kernel, self.compute_dtype))
         if bias is not None:
             outputs = ops.add(outputs, ops.cast(bias, self.compute_dtype))
+        outputs = self.read_out(outputs)
         if not training:
             return outputs
         if released:
@@ -162,6 +174,10 @@ class PerturbedDense(ReleasedLayer):
         if self.is_perturbed:
             self.objective_in_use = True
             self.add_loss(self._noise_loss())
+        return outputs
+
+    def read_out(self, outputs):
+        """Outputs of the objective in the unit of the targets."""
         return outputs
 
     def compute_output_shape(self, input_shape):

@@ -4,28 +4,32 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_fm.heads import claims
-from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.gradient_query import GradientQuery
+from keras_fm.heads.head_losses import HEAD_LOSSES
 from keras_fm.heads.perturbed_dense import PerturbedDense
 from keras_fm.heads.rounds import Rounds
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, domain
 from keras_fm.parts.guarantee import STARTS
 from keras_fm.parts.step import Claim, Step
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
 class PrivateDense(PerturbedDense):
-    """Output layer (logits) whose objective can be released privately.
+    """Output layer whose objective can be released privately: logits of
+    classes or labels, or numbers.
 
     It trains under a `keras_fm.callbacks.PrivateModel`:
 
     * proven: the objective of the layer becomes a *released* quadratic,
-      `<L, W> + tr(W^T A W) / 8` with perturbed A and L. From then on no
+      `<L, W> + k tr(W^T A W)` with perturbed A and L, and k = 1/8 for the
+      Taylor cross-entropy, k = 1/2 for squared error. From then on no
       gradient reaches the kernel from any record: while training, the layer
-      adds the released objective to the loss and outputs zero logits (the
-      data loss is then a constant), and at inference it outputs its logits.
+      adds the released objective to the loss and outputs zeros (the
+      data loss is then a constant), and at inference it outputs its logits,
+      or predictions in the unit of the targets.
       This holds for every later fit, with or without the callback, and for
       a loaded model. With `rounds` the records are read R times instead, as
       clipped first-order coefficients at the weights of that moment, and
@@ -48,13 +52,19 @@ class PrivateDense(PerturbedDense):
         feature_bound: float, public bound C on the L2 norm of an input.
         nonnegative: whether inputs are known to be >= 0; lowers replace_one
             sensitivities, checked at the release.
-        clip: whether inputs outside the bound are scaled back at the
-            release instead of refused.
+        clip: whether inputs and numbers outside their bounds are brought
+            back at the release instead of refused.
         quadratic_scale: float > 0, how much of the noise A takes (see
-            `keras_fm.queries.CrossEntropyQuery`).
+            `keras_fm.queries.QuadraticQuery`).
         rounds: `None` for one read, or a `keras_fm.Rounds` (an int R stands
             for `Rounds(reads=R)`): R reads within the same budget.
         kernel_initializer, bias_initializer: initializers.
+        loss: what the targets are: `"cross_entropy"` (classes, or 0 and 1
+            for one output), `"binary_cross_entropy"` (every output a label
+            of its own, 0 or 1) or `"squared_error"` (numbers).
+        target_bounds: of numbers alone, and needed for them: public
+            `(low, high)` of all, or one such pair for each output. The
+            objective has them scaled to [-1, 1]; outputs are in their unit.
         unprotected: `True` for the non-private twin.
 
     Input shape: `(batch, inputs)`. Output shape: `(batch, units)`.
@@ -67,6 +77,7 @@ class PrivateDense(PerturbedDense):
     >>> layer = PrivateDense(10)
     >>> layer(np.ones((2, 64)) / 8).shape
     (2, 10)
+    >>> prices = PrivateDense(1, loss="squared_error", target_bounds=(0, 50))
     """
 
     def __init__(
@@ -81,6 +92,8 @@ class PrivateDense(PerturbedDense):
         rounds: Any = None,
         kernel_initializer: Any = "glorot_uniform",
         bias_initializer: Any = "zeros",
+        loss: str = "cross_entropy",
+        target_bounds: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -98,7 +111,21 @@ class PrivateDense(PerturbedDense):
             )
         self.nonnegative = bool(nonnegative)
         self.clip = bool(clip)
-        self.rounds = Rounds.of(rounds)
+        self.loss = checks.one_of("loss", loss, HEAD_LOSSES)
+        numbers = loss == "squared_error"
+        if numbers:
+            target_bounds = domain.target_bounds(
+                "target_bounds", target_bounds, self.units
+            )
+        elif target_bounds is not None:
+            raise ValueError(
+                '`target_bounds` belong to loss="squared_error". Received: '
+                f"target_bounds={target_bounds}, loss={loss!r}"
+            )
+        self.target_bounds = target_bounds
+        if rounds is not None:
+            rounds = Rounds.of(rounds).of_losses(self._kind.rounds)
+        self.rounds = rounds
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.input_spec = keras.layers.InputSpec(min_ndim=2)
@@ -159,6 +186,15 @@ class PrivateDense(PerturbedDense):
     # The objective's view of the layer -----------------------------------
 
     @property
+    def _kind(self):
+        return HEAD_LOSSES[self.loss]
+
+    @property
+    def predicts(self):
+        """`"classes"`, `"labels"` or `"numbers"`."""
+        return self._kind.predicts
+
+    @property
     def num_features(self):
         """Length m of a feature vector, the constant entry included."""
         return self.input_dim + (1 if self.use_bias else 0)
@@ -177,9 +213,10 @@ class PrivateDense(PerturbedDense):
             grouped, reach, public_features: see `queries.QuadraticQuery`.
 
         Returns:
-            A `CrossEntropyQuery` of `augment`-ed features, or with
-            `rounds` a `GradientQuery`.
+            A `CrossEntropyQuery` or `SquaredErrorQuery` of `augment`-ed
+            features, or with `rounds` a `GradientQuery`.
         """
+        of_targets = self._kind.fields(self.target_bounds)
         if self.rounds is not None:
             if public_features:
                 self.check_labels_alone()
@@ -190,8 +227,9 @@ class PrivateDense(PerturbedDense):
                 clip=self.rounds.clip,
                 loss=self.rounds.loss,
                 grouped=grouped,
+                **of_targets,
             )
-        return CrossEntropyQuery(
+        return self._kind.query(
             num_features=self.num_features,
             num_outputs=self.units,
             feature_bound=self.objective_bound,
@@ -200,6 +238,7 @@ class PrivateDense(PerturbedDense):
             grouped=grouped,
             reach=reach,
             public_features=public_features,
+            **of_targets,
         )
 
     def check_labels_alone(self):
@@ -288,10 +327,9 @@ class PrivateDense(PerturbedDense):
             # The objective per record; the estimate comes from the release.
             n = release.estimated_records()
             linear = objective.linear_coefficients(release.linear)
-            offset = (
-                np.vdot(linear, minimiser)
-                + np.vdot(minimiser, hessian @ minimiser) / 8
-            ) / n
+            curved = np.vdot(minimiser, hessian @ minimiser)
+            offset = np.vdot(linear, minimiser) + objective.curvature * curved
+            offset /= n
             hessian = hessian / n
         self.set_release(hessian, minimiser, offset, ledger.to_json())
         if made is not None:
@@ -326,8 +364,8 @@ class PrivateDense(PerturbedDense):
         ]
 
     def check_labels(self, y, n):
-        """Refuses labels that no class is for."""
-        self.objective().targets(y, n)
+        """Refuses labels that no class is for, and numbers out of bounds."""
+        self.objective().targets(y, n, self.clip)
 
     def install(self, release, reading, start):
         """Gives the layer its released objective."""
@@ -340,6 +378,12 @@ class PrivateDense(PerturbedDense):
             raise ValueError(
                 f"`rounds` of layer '{self.name}' belong to "
                 'guarantee="proven".'
+            )
+        if self.loss != "cross_entropy":
+            raise ValueError(
+                f"loss={self.loss!r} of layer '{self.name}' belongs to "
+                'guarantee="proven": the papers publish the cross-entropy '
+                "of classes."
             )
         sensitivity = claims.cross_entropy_sensitivity(
             self.num_features, self.units, neighbours=publishing.neighbours
@@ -377,6 +421,24 @@ class PrivateDense(PerturbedDense):
         )
         return np.concatenate([features, constant], axis=1)
 
+    def compute_output_spec(self, inputs, training=False):
+        found = super().compute_output_spec(inputs)
+        if self.target_bounds is None:
+            return found
+        return keras.KerasTensor(found.shape, dtype=self.variable_dtype)
+
+    def read_out(self, outputs):
+        if self.target_bounds is None:
+            return outputs
+        # In half precision a price would be infinite.
+        outputs = ops.cast(outputs, self.variable_dtype)
+        low, high = np.array(self.target_bounds).T
+        half, centre = (
+            ops.convert_to_tensor(v, dtype=outputs.dtype)
+            for v in ((high - low) / 2, low + (high - low) / 2)
+        )
+        return ops.add(ops.multiply(outputs, half), centre)
+
     # Saving --------------------------------------------------------------
 
     def get_config(self):
@@ -390,6 +452,9 @@ class PrivateDense(PerturbedDense):
             "clip": self.clip,
             "quadratic_scale": self.quadratic_scale,
             "rounds": self.rounds and self.rounds.config(),
+            "loss": self.loss,
+            "target_bounds": self.target_bounds
+            and [list(pair) for pair in self.target_bounds],
             "kernel_initializer": keras.initializers.serialize(
                 self.kernel_initializer
             ),

@@ -21,6 +21,7 @@ _WEIGHT_NOISE = {
     "cross_entropy": 1.0,
     "squared_hinge": 0.5,
     "crammer_singer": 0.2,
+    "squared_error": 0.05,
 }
 
 
@@ -37,10 +38,14 @@ class Rounds:
             over the expected number of records). `None` is a rule from
             public numbers: the noise of all reads gives every weight a
             standard deviation of 0.2 (`"crammer_singer"`), 0.5
-            (`"squared_hinge"`) or 1 (`"cross_entropy"`).
+            (`"squared_hinge"`), 1 (`"cross_entropy"`) or 0.05
+            (`"squared_error"`, whose targets are scaled to [-1, 1]).
         momentum: float in [0, 1).
         clip: float > 0, L2 threshold on one record's coefficient.
-        loss: see `keras_fm.queries.GradientQuery`.
+        loss: see `keras_fm.queries.GradientQuery`. `None` is what the
+            output layer predicts: `"crammer_singer"` for classes,
+            `"squared_hinge"` for several labels, `"squared_error"` for
+            numbers.
         averaging: float in [0, 1): the weights that are kept are the mean
             of those after the last `averaging * reads` reads (at least the
             last).
@@ -59,7 +64,7 @@ class Rounds:
     learning_rate: float | None = None
     momentum: float = 0.8
     clip: float = 0.1
-    loss: str = "crammer_singer"
+    loss: str | None = None
     averaging: float = 0.0
 
     def __post_init__(self):
@@ -72,7 +77,9 @@ class Rounds:
             clip=checks.norm_bound,
             momentum=share,
             averaging=share,
-            loss=partial(checks.one_of, choices=LOSSES),
+            loss=partial(
+                checks.optional, partial(checks.one_of, choices=LOSSES)
+            ),
         )
 
     @classmethod
@@ -83,6 +90,25 @@ class Rounds:
         if isinstance(value, dict):
             return cls(**value)
         return cls(reads=value)
+
+    def of_losses(self, losses):
+        """These rounds with a loss of an output layer.
+
+        Args:
+            losses: those that fit the layer's targets, the default first.
+
+        Raises:
+            ValueError: if the loss is another.
+        """
+        if self.loss is None:
+            return dataclasses.replace(self, loss=losses[0])
+        if self.loss not in losses:
+            raise ValueError(
+                "The loss of `rounds` must be one of "
+                f"{', '.join(map(repr, losses))} for what this layer "
+                f"predicts. Received: rounds={self}"
+            )
+        return self
 
     def config(self):
         return dataclasses.asdict(self)
@@ -101,7 +127,8 @@ class Rounds:
         if self.learning_rate is not None:
             return self.learning_rate
         added = math.sqrt(self.reads) * stddev / (1 - self.momentum)
-        return _WEIGHT_NOISE[self.loss] * expected / added
+        wanted = _WEIGHT_NOISE[self.loss or "crammer_singer"]
+        return wanted * expected / added
 
     def descend(self, read, start, expected, stddev=None):
         """Gradient descent with momentum on noisy coefficients.

@@ -56,11 +56,11 @@ def sweep(
     `keras_fm.layers.PrivateDense` by `steps` steps each.
 
     Args:
-        release: a `CrossEntropyRelease`.
+        release: of the objective of a `PrivateDense` that is read once.
         starts: `(S, m, M)` weights, the bias in the last row.
         learning_rates: `(L,)`, each > 0.
         ridge_factors: `(R,)`, in units of the noise's spectral edge, see
-            `CrossEntropyRelease.minimise`.
+            `QuadraticRelease.minimise`.
         optimizers: names, configs or instances of Keras optimizers that move
             every entry on its own and in proportion to the learning rate
             (SGD, Adam, RMSprop, Adagrad, Adadelta, Adamax, Lion); their own
@@ -89,9 +89,8 @@ def sweep(
     """
     if not hasattr(release, "estimated_records"):
         raise ValueError(
-            "`release` must be one of a PrivateDense objective "
-            "(CrossEntropyRelease). Received: "
-            f"{type(release).__name__}"
+            "`release` must be one of a PrivateDense objective, read once. "
+            f"Received: {type(release).__name__}"
         )
     starts = np.asarray(starts, np.float64)
     if starts.ndim != 3 or starts.shape[1:] != release.linear.shape:

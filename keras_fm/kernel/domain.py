@@ -74,6 +74,128 @@ def check_labels(y, units):
         raise ValueError(f"Labels must be {wanted}. At least one is not.")
 
 
+def target_bounds(name, bounds, outputs):
+    """Public bounds of every output as plain pairs `((low, high), ...)`.
+
+    Args:
+        name: of the argument, for the error.
+        bounds: two numbers for all outputs, or one pair of them for each.
+        outputs: int.
+
+    Raises:
+        ValueError: for anything else, NaN, infinity, `low >= high`, or
+            bounds so far apart or so close that floats do not hold a map
+            between them and [-1, 1].
+
+    Example:
+
+    >>> target_bounds("target_bounds", (0, 5), 2)
+    ((0.0, 5.0), (0.0, 5.0))
+    """
+    found = None
+    if isinstance(bounds, tuple | list | np.ndarray):
+        try:
+            found = np.array(bounds, np.float64)
+        except (TypeError, ValueError):
+            pass
+    if found is not None and found.shape == (2,):
+        found = np.tile(found, (outputs, 1))
+    if found is None or found.shape != (outputs, 2):
+        checks.refuse(
+            name,
+            bounds,
+            "public numbers `(low, high)`, for all outputs, or one such pair "
+            f"for each of {outputs} output(s)",
+        )
+    with np.errstate(over="ignore"):
+        low, high = check_bounds(found[:, 0], found[:, 1])
+        size = np.abs(found).max(axis=1)
+        fits = (size <= 1e30) & (high - low >= 1e-12 * size + 1e-30)
+    if not np.all(fits):
+        checks.refuse(
+            name,
+            bounds,
+            "within 1e30, and further apart than rounding",
+        )
+    return tuple((float(a), float(b)) for a, b in found)
+
+
+def numbers(y, n, bounds, clip=False):
+    """Numbers inside public bounds, mapped to [-1, 1], `(n, outputs)`.
+
+    The map is (y - centre) / half in float64, cut at -1 and 1: whatever it
+    rounds, what comes out *is* the target, and inside.
+
+    Args:
+        y: array `(n,)` or `(n, 1)` for one output, or `(n, outputs)`.
+        n: int, the number of records.
+        bounds: see `target_bounds`.
+        clip: whether numbers outside are moved to their bound instead of
+            refused.
+
+    Raises:
+        ValueError: for another shape, a number that is not finite, or one
+            outside its bounds by more than the rounding of `y.dtype`. The
+            message carries no number of a record.
+    """
+    y, outputs = np.asarray(y), len(bounds)
+    if y.ndim == 1 and outputs == 1:
+        y = y[:, None]
+    if len(y) != n:
+        raise ValueError(
+            "Targets and features must hold the same number of records. "
+            f"Received: {len(y)} targets, {n} feature vectors"
+        )
+    if y.shape != (n, outputs):
+        shapes = "(records,) or " if outputs == 1 else ""
+        raise ValueError(
+            f"Targets must have shape {shapes}(records, {outputs}). "
+            f"Received: shape={y.shape}"
+        )
+    if y.dtype.kind not in "biuf":
+        raise ValueError(f"Targets must be numbers. Received: dtype={y.dtype}")
+    low, high = np.array(bounds, np.float64).T
+    precise = y.astype(np.float64)
+    checks.finite("Targets", precise, ". At least one is not.")
+    rounding = 2 * np.finfo(y.dtype).eps if y.dtype.kind == "f" else 1e-15
+    slack = rounding * np.maximum(np.abs(low), np.abs(high))
+    outside = (precise < low - slack) | (precise > high + slack)
+    if not clip and np.any(outside):
+        raise ValueError(
+            f"Targets must be within their public bounds {bounds}. At least "
+            "one is outside. Give wider `target_bounds`, from what is known "
+            "without the records, or pass `clip=True` to move such targets "
+            "to their bound."
+        )
+    half = (high - low) / 2
+    return np.clip((precise - low) / half - 1, -1.0, 1.0)
+
+
+def several_labels(y, n, labels):
+    """Zeros and ones of `n` records, `(n, labels)` float64.
+
+    Raises:
+        ValueError: for another shape or other labels. The message carries
+            no label.
+    """
+    y = np.asarray(y)
+    if y.ndim == 1 and labels == 1:
+        y = y[:, None]
+    if len(y) != n:
+        raise ValueError(
+            "Labels and features must hold the same number of records. "
+            f"Received: {len(y)} labels, {n} feature vectors"
+        )
+    if y.shape != (n, labels):
+        raise ValueError(
+            "Several labels must have shape (records, labels) with "
+            f"{labels} of them. Received: shape={y.shape}"
+        )
+    if not np.all((y == 0) | (y == 1)):
+        raise ValueError("Several labels must be 0 or 1. At least one is not.")
+    return y.astype(np.float64)
+
+
 def class_indices(y, n, classes, columns=None):
     """Whole numbers in `[0, classes)` of `n` records, `(n,)` int64.
 

@@ -1,4 +1,4 @@
-"""Whether the compiled loss fits the labels and the logits of a private model.
+"""Whether the compiled loss fits the targets and outputs of a private model.
 
 Training minimises the released objective; the compiled loss is what `evaluate`
 and `validation_data` show.
@@ -8,8 +8,17 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.losses import TaylorCrossEntropy
 from keras_fm.parts import replicas
 
+_OF_NUMBERS = (
+    "mean_squared_error",
+    "mean_absolute_error",
+    "mean_absolute_percentage_error",
+    "mean_squared_logarithmic_error",
+    "log_cosh",
+    "huber",
+)
 # Losses that take probabilities unless they are told otherwise, by the names
 # of their functions; `None` where there is no form for logits.
 _OF_PROBABILITIES = {
@@ -20,7 +29,15 @@ _OF_PROBABILITIES = {
     "categorical_generalized_cross_entropy": None,
     "kl_divergence": None,
     "sparse_categorical_crossentropy": "SparseCategoricalCrossentropy",
+    "dice": None,
+    "tversky": None,
 }
+_OF_LABELS = (
+    *_OF_PROBABILITIES,
+    "hinge",
+    "squared_hinge",
+    "categorical_hinge",
+)
 
 
 def check(model, y):
@@ -35,7 +52,7 @@ def check(model, y):
     Raises:
         ValueError: saying what was compared, and what to write instead.
     """
-    check_takes_logits(model)
+    check_kind(model)
     outputs = getattr(model, "outputs", None)
     shape = getattr(y, "shape", None)
     compiled = getattr(model, "_compile_loss", None)
@@ -56,16 +73,20 @@ def check(model, y):
         raise ValueError(
             "The compiled loss cannot compare these labels with the output "
             "of the model. Compile it with "
-            "`keras_fm.losses.TaylorCrossEntropy()`. Received: loss="
-            f"{model.loss!r}, labels of shape {tuple(shape)}, output of shape "
+            '`keras_fm.losses.TaylorCrossEntropy()`, or "mse" for numbers. '
+            f"Received: loss={model.loss!r}, labels of shape "
+            f"{tuple(shape)}, output of shape "
             f"{tuple(outputs[0].shape)}"
         ) from e
 
 
-def check_takes_logits(model):
-    """Refuses a loss of probabilities above a layer that gives logits.
+def check_kind(model):
+    """Refuses a loss of labels above a layer that predicts numbers, the
+    reverse, and a loss of probabilities above one that gives logits.
 
-    Its values would mean nothing, and early stopping on them neither.
+    Its values would mean nothing, and early stopping on them neither. Losses
+    that are not Keras' own, nor of this package, pass: what they compare is
+    not known.
 
     Raises:
         ValueError: saying what to write instead.
@@ -75,45 +96,61 @@ def check_takes_logits(model):
     >>> logits = keras_fm.layers.PrivateDense(3)
     >>> model = keras.Sequential([keras.Input((4,)), logits])
     >>> model.compile("adam", "sparse_categorical_crossentropy")
-    >>> check_takes_logits(model)
+    >>> check_kind(model)
     Traceback (most recent call last):
     ...
     ValueError: The compiled loss takes probabilities, but 'private_dense' ...
     """
     outputs = getattr(model, "outputs", None)
     layer = outputs[0]._keras_history[0] if outputs else None
-    if not getattr(layer, "gives_logits", False):
+    predicts = getattr(layer, "predicts", None)
+    if predicts is None:
         return
     for loss in keras.tree.flatten(getattr(model, "loss", None)):
-        name = _of_probabilities(loss)
-        if name is None:
-            continue
-        kind = _OF_PROBABILITIES[name]
-        instead = "`keras_fm.losses.TaylorCrossEntropy()`"
-        if kind is not None:
-            instead = f"`keras.losses.{kind}(from_logits=True)` or {instead}"
-        raise ValueError(
-            f"The compiled loss takes probabilities, but '{layer.name}' gives "
-            f"logits, so its values would mean nothing. Compile with {instead};"
-            " training minimises the released objective with either. "
-            f"Received: loss={loss!r}"
-        )
+        _check_kind(loss, layer.name, predicts)
 
 
-def _of_probabilities(loss):
-    """The name of the function of a loss of probabilities, or `None`."""
+def _check_kind(loss, layer, predicts):
+    given = loss
     if isinstance(loss, str):
         loss = keras.losses.get(loss)
-    if not isinstance(loss, keras.losses.Loss):
-        names = (n for n in _OF_PROBABILITIES if loss is _function(n))
-        return next(names, None)
-    if getattr(loss, "from_logits", False):
-        return None
-    function = getattr(loss, "fn", None)
-    return next(
-        (n for n in _OF_PROBABILITIES if function is _function(n)), None
+    taylor = isinstance(loss, TaylorCrossEntropy)
+    if predicts == "numbers":
+        if taylor or _name(loss, _OF_LABELS):
+            raise ValueError(
+                f"The compiled loss is of labels, but '{layer}' predicts "
+                'numbers. Compile with "mse", "mae" or "huber"; training '
+                "minimises the released objective with either. Received: "
+                f"loss={given!r}"
+            )
+        return
+    instead = "`keras_fm.losses.TaylorCrossEntropy()`"
+    if _name(loss, _OF_NUMBERS):
+        raise ValueError(
+            f"The compiled loss is of numbers, but '{layer}' predicts "
+            f"{predicts}. Compile with {instead}; or for numbers build "
+            '`PrivateDense(..., loss="squared_error", target_bounds=(low, '
+            f"high))`. Received: loss={given!r}"
+        )
+    name = _name(loss, _OF_PROBABILITIES)
+    if name is None or getattr(loss, "from_logits", False):
+        return
+    kind = _OF_PROBABILITIES[name]
+    if kind is not None:
+        instead = f"`keras.losses.{kind}(from_logits=True)` or {instead}"
+    raise ValueError(
+        f"The compiled loss takes probabilities, but '{layer}' gives "
+        f"logits, so its values would mean nothing. Compile with {instead};"
+        " training minimises the released objective with either. "
+        f"Received: loss={given!r}"
     )
 
 
-def _function(name):
-    return getattr(keras.losses, name, None)
+def _name(loss, names):
+    """Which of some functions of Keras a loss is, or is made of."""
+    if isinstance(loss, keras.losses.Loss):
+        loss = getattr(loss, "fn", None)
+    if loss is None:
+        return None
+    known = (n for n in names if loss is getattr(keras.losses, n, None))
+    return next(known, None)

@@ -235,6 +235,7 @@ class PrivateModel(keras.callbacks.Callback):
             "guarantee": self.guarantee,
         }
         by_steps = self.guarantee.kind == "proven" or top is not None
+        compiled_loss.check_kind(model)
         if by_steps and data is None and not stepwise:
             raise ValueError(
                 'guarantee="proven" needs the private records, and so does '

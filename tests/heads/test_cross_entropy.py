@@ -32,17 +32,20 @@ def make(m, outputs=3, **kwargs):
 
 
 def domain(m, outputs=3, **kwargs):
-    """A record is its features, and a number whose sign is the label."""
+    """A record is its features, and a number whose sign is the label; several
+    labels are numbers of their own."""
     query = make(m, outputs, **kwargs)
+    labels = outputs if query.independent else 1
 
     def inside(v):
         h = to_ball(v[:m], query.feature_bound, query.nonnegative)
-        return np.append(h, v[m])
+        return np.append(h, v[m:])
 
     def arguments(v):
-        return v[None, :m], [int(v[m] > 0)]
+        found = (v[m:] > 0).astype(int)
+        return v[None, :m], found[None] if query.independent else found
 
-    return Domain(query, m + 1, inside, arguments)
+    return Domain(query, m + labels, inside, arguments)
 
 
 def extremal(query):
@@ -66,20 +69,26 @@ def extremal(query):
             pairs.append((first, sign * share * first + across * second))
     for pair in pairs:
         if not query.nonnegative or min(v.min() for v in pair) >= 0:
-            for labels in itertools.product((-1, 1), repeat=2):
-                yield tuple(map(np.append, pair, labels))
+            corner = np.ones(query.num_outputs if query.independent else 1)
+            for signs in itertools.product((-1, 1), repeat=2):
+                yield tuple(
+                    np.append(v, sign * corner) for v, sign in zip(pair, signs)
+                )
 
 
 @pytest.mark.parametrize("nonnegative", [False, True])
-@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("outputs, independent", [(1, 0), (3, 0), (3, 1)])
 @pytest.mark.parametrize("m, alpha", [(1, 1.0), (2, 0.3), (3, 3.0), (16, 1.0)])
-def test_no_neighbouring_pair_exceeds_a_bound(m, alpha, outputs, nonnegative):
+def test_no_neighbouring_pair_exceeds_a_bound(
+    m, alpha, outputs, independent, nonnegative
+):
     found = domain(
         m,
         outputs,
         feature_bound=1.7,
         quadratic_scale=alpha,
         nonnegative=nonnegative,
+        independent=independent,
     )
     check_sensitivity(found, extremal(found.query), [m, outputs])
 
@@ -92,17 +101,28 @@ def test_no_generated_pair_exceeds_a_bound():
             feature_bound=data.draw(st.sampled_from([0.1, 1.0, 9.0])),
             quadratic_scale=data.draw(st.sampled_from([0.05, 1.0, 40.0])),
             nonnegative=data.draw(st.booleans()),
+            independent=data.draw(st.booleans()),
         ),
         examples=200,
     )
 
 
-@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("outputs, independent", [(1, 0), (3, 0), (3, 1)])
 @pytest.mark.parametrize("m, alpha", [(2, 0.1), (2, 3.0), (6, 0.3), (16, 1.0)])
-def test_a_pair_comes_within_five_percent_of_every_bound(m, alpha, outputs):
-    found = domain(m, outputs, feature_bound=0.6, quadratic_scale=alpha)
+def test_a_pair_comes_within_five_percent_of_every_bound(
+    m, alpha, outputs, independent
+):
+    found = domain(
+        m,
+        outputs,
+        feature_bound=0.6,
+        quadratic_scale=alpha,
+        independent=independent,
+    )
     for key, share in shares(found, extremal(found.query)).items():
-        if key == ("joint", "l1", "replace_one") and (alpha > 0.1 or m == 6):
+        if key == ("joint", "l1", "replace_one") and (
+            alpha > 0.1 or m == 6 or independent
+        ):
             # The sum of two parts whose extremes are different pairs: it is
             # near tight where the part of A dominates.
             continue
@@ -425,3 +445,29 @@ def test_expected_error_is_the_mean_squared_error(mechanism):
     assert np.std(entries) == pytest.approx(
         objective.off_diagonal_stddev(mechanism), rel=0.12
     )
+
+
+def test_labels_of_their_own():
+    """Any zeros and ones, and the sum of their binary objectives."""
+    rng = np.random.default_rng(0)
+    h, y = rng.normal(size=(30, 4)) / 9, rng.integers(0, 2, (30, 3))
+    query = make(4, 3, independent=True)
+    quadratic, linear = query.accumulate(query.zero(), h, y)
+    for output in range(3):
+        one = make(4, 1)
+        alone = one.accumulate(one.zero(), h, y[:, output])
+        np.testing.assert_array_equal(alone[0], quadratic)
+        np.testing.assert_allclose(
+            alone[1], linear[:, [output]], rtol=1e-12, atol=1e-14
+        )
+    found = query.linear_coefficients(linear)
+    np.testing.assert_allclose(found, h.T @ (0.5 - y), atol=1e-12)
+    for bad, match in (
+        (y[:, 0], "must have shape"),
+        (y[:, :2], "must have shape"),
+        (y[:5], "same number"),
+        (y * 0.5, "must be 0 or 1"),
+        (y + np.nan, "must be 0 or 1"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            query.targets(bad, 30)

@@ -19,6 +19,12 @@ from hypothesis import strategies as st
 from keras_fm.queries import GradientQuery, LayerCoefficientsQuery
 
 LOSSES = ("cross_entropy", "squared_hinge", "crammer_singer")
+TARGETS = (
+    *({"loss": name} for name in LOSSES),
+    {"loss": "squared_hinge", "independent": True},
+    {"loss": "cross_entropy", "independent": True},
+    {"loss": "squared_error", "target_bounds": (0, 1)},
+)
 RELATIONS = ("add_remove", "replace_one")
 CASES = tuple(itertools.product(LOSSES, (1, 2, 5)))
 
@@ -141,6 +147,88 @@ def test_records_that_are_right_fall_silent(name, outputs):
     assert np.linalg.norm(wrong) == pytest.approx(objective.clip)
 
 
+# Numbers, and labels of their own -------------------------------------------
+
+
+def others():
+    """By name: a query, its targets, and the loss of one output."""
+    rng = np.random.default_rng(5)
+    y = rng.integers(0, 2, (50, 3))
+    yield make(independent=True), y, lambda z, y: np.log1p(np.exp(z)) - y * z
+    yield (
+        make(independent=True, loss="squared_hinge"),
+        y,
+        lambda z, y: max(0, 1 - (2 * y - 1) * z) ** 2 / 2,
+    )
+    bounds = [(0, 2), (-1, 1), (5, 6)]
+    made = make(loss="squared_error", target_bounds=bounds)
+    low, high = np.array(bounds).T
+    y = low + (high - low) * rng.random((50, 3))
+    yield (
+        made,
+        y,
+        lambda z, y: (z - (2 * y - low - high) / (high - low)) ** 2 / 2,
+    )
+
+
+@pytest.mark.parametrize("query, y, one", list(others()))
+def test_residuals_of_several_targets(query, y, one):
+    h, _, weights = draw()
+    made = query.residuals(*query.check_records(h, y), weights)
+
+    def loss(z, y):
+        if query.target_bounds is None:
+            return sum(one(a, b) for a, b in zip(z, y))
+        return np.sum(one(z, y))
+
+    for z, targets, residual in zip(h @ weights, y, made):
+        for k, step in enumerate(1e-6 * np.eye(3)):
+            slope = loss(z + step, targets) - loss(z - step, targets)
+            assert residual[k] == pytest.approx(slope / 2e-6, abs=1e-7)
+    summed = np.array([np.outer(a, b) for a, b in zip(h, made)])
+    lengths = np.linalg.norm(summed, axis=(1, 2))
+    assert np.any(lengths > query.clip)
+    shrink = np.minimum(1, query.clip / lengths)
+    np.testing.assert_allclose(
+        total(query, h, y, weights),
+        np.einsum("i,ijk->jk", shrink, summed),
+        rtol=1e-11,
+        atol=1e-12,
+    )
+    assert GradientQuery(**json.loads(json.dumps(query.config()))) == query
+
+
+@pytest.mark.parametrize(
+    "changes, match",
+    [
+        ({"loss": "squared_error"}, "`target_bounds`"),
+        ({"target_bounds": (0, 1)}, "`target_bounds`"),
+        ({"loss": "squared_error", "target_bounds": (1, 0)}, "below its upper"),
+        ({"loss": "crammer_singer", "independent": True}, "independent"),
+        (
+            {
+                "loss": "squared_error",
+                "target_bounds": (0, 1),
+                "independent": True,
+            },
+            "independent",
+        ),
+    ],
+)
+def test_targets_and_losses_that_do_not_fit(changes, match):
+    with pytest.raises(ValueError, match=match):
+        make(**changes)
+
+
+def test_numbers_out_of_bounds_are_refused_or_clipped():
+    query = make(m=1, outputs=1, loss="squared_error", target_bounds=(0, 2))
+    h, y = [[1.0], [1.0]], [1.0, 3.0]
+    with pytest.raises(ValueError, match="public bounds"):
+        query.check_records(h, y)
+    _, found = query.check_records(h, y, clip=True)
+    np.testing.assert_array_equal(found, [[0.0], [1.0]])
+
+
 # Sensitivity ----------------------------------------------------------------
 
 
@@ -167,7 +255,7 @@ def test_no_pair_exceeds_the_sensitivity(relation, data):
         outputs,
         feature_bound=bound,
         clip=clip,
-        loss=data.draw(st.sampled_from(LOSSES)),
+        **data.draw(st.sampled_from(TARGETS)),
     )
     seed = data.draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
@@ -179,6 +267,8 @@ def test_no_pair_exceeds_the_sensitivity(relation, data):
         length = np.linalg.norm(row) or 1.0
         row *= 10.0 ** rng.integers(-5, 2) * bound / length
         label = rng.integers(0, max(outputs, 2), 1)
+        if objective.independent or objective.target_bounds:
+            label = rng.integers(0, 2, (1, outputs))
         pair.append((objective.check_records(row, label, clip=True)[0], label))
     limit = objective.sensitivity("l2", neighbours=relation)
     found = distance(objective, relation, *pair, weights)

@@ -10,6 +10,7 @@ import pytest
 from neighbours import NORMS, contribution, labels_alone
 
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
+from keras_fm.heads.squared_error import SquaredErrorQuery
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import BudgetExceededError, Ledger
 from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
@@ -64,6 +65,16 @@ KINDS = {
     "labels alone": Kind(
         CrossEntropyQuery(num_features=4, num_outputs=3, public_features=True),
         lambda rng: (rows(rng, 4), rng.integers(0, 3, N)),
+    ),
+    "several labels": Kind(
+        CrossEntropyQuery(num_features=4, num_outputs=3, independent=True),
+        lambda rng: (rows(rng, 4), rng.integers(0, 2, (N, 3))),
+    ),
+    "numbers": Kind(
+        SquaredErrorQuery(
+            num_features=4, num_outputs=2, target_bounds=[(0, 1), (-3, 9)]
+        ),
+        lambda rng: (rows(rng, 4), rng.random((N, 2))),
     ),
     "reconstruction": Kind(
         ReconstructionQuery(num_features=4, num_visible=3, visible_bound=2.0),
@@ -139,7 +150,7 @@ def test_a_config_is_all_of_it(name):
         made = type(query)(**given)
         assert made == each
         kinds = {type(value) for value in made.config().values()}
-        assert kinds <= {int, float, bool, str}
+        assert kinds <= {int, float, bool, str, tuple}
 
 
 @every_kind

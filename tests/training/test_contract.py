@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,6 +17,7 @@ N, EPOCHS = 80, 2
 GENERATOR = np.random.default_rng(0)
 Y = np.arange(N) % 3
 X = GENERATOR.random((N, 6)).astype("float32")
+LABELS = np.stack([Y == 0, Y > 0, Y > 1], axis=1).astype("float32")
 IMAGES = GENERATOR.random((N, 6, 6, 1)).astype("float32")
 EPSILON, DELTA = 2.0, 1e-5
 LOSS = fm.losses.TaylorCrossEntropy()
@@ -39,6 +41,14 @@ def stack(*layers, units=3, **kwargs):
     return model
 
 
+def numbers(**kwargs):
+    return stack(units=1, loss="squared_error", target_bounds=(0, 1), **kwargs)
+
+
+def several(**kwargs):
+    return stack(loss="binary_cross_entropy", **kwargs)
+
+
 def network(kind, **kwargs):
     layers = [keras.layers.Dense(4, activation="sigmoid")]
     return kind((6,), [*layers, keras.layers.Dense(3)], name="net", **kwargs)
@@ -51,20 +61,22 @@ class Kind:
     build: Callable
     releases: tuple
     x: np.ndarray = dataclasses.field(default_factory=lambda: X)
+    y: np.ndarray = dataclasses.field(default_factory=lambda: Y)
     stepwise: bool = False
-    own_loss: bool = False
+    loss: Any = LOSS
     neighbours: str | None = None
 
     def compiled(self, **kwargs):
         keras.utils.set_random_seed(1)
         model = self.build(**kwargs)
-        loss = None if self.own_loss else fm.losses.TaylorCrossEntropy()
-        model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
+        model.compile(
+            keras.optimizers.SGD(0.1), self.loss, metrics=["accuracy"]
+        )
         return model
 
     def batches(self, data=None, **kwargs):
         """What `fit` is given."""
-        x, y = (self.x, Y) if data is None else data
+        x, y = (self.x, self.y) if data is None else data
         if self.stepwise:
             return (
                 fm.datasets.PoissonBatches(
@@ -75,7 +87,7 @@ class Kind:
 
     def private(self, epsilon=EPSILON, data=None, **kwargs):
         if data is None:
-            data = (self.x, Y)
+            data = (self.x, self.y)
         promise = kwargs.pop("guarantee", fm.Proven())
         promise = dataclasses.replace(promise, neighbours=self.neighbours)
         return PrivateModel(
@@ -93,6 +105,17 @@ KINDS = {
     "one read": Kind(stack, ("head",)),
     "labels alone": Kind(stack, ("head",), neighbours="replace_label"),
     "rounds": Kind(lambda **k: stack(rounds=3, **k), ("head",)),
+    "numbers": Kind(numbers, ("head",), y=0.5 * Y, loss="mse"),
+    "numbers alone": Kind(
+        numbers, ("head",), y=0.5 * Y, loss="mse", neighbours="replace_label"
+    ),
+    "numbers, rounds": Kind(
+        lambda **k: numbers(rounds=3, **k), ("head",), y=0.5 * Y, loss="mse"
+    ),
+    "several labels": Kind(several, ("head",), y=LABELS),
+    "several labels, rounds": Kind(
+        lambda **k: several(rounds=3, **k), ("head",), y=LABELS
+    ),
     "RelevanceScaling": Kind(
         lambda **k: stack(fm.layers.RelevanceScaling(name="scaling"), **k),
         ("scaling (first model)", "scaling (relevance)", "head"),
@@ -134,23 +157,29 @@ KINDS = {
     "FunctionalNet": Kind(
         lambda **k: network(fm.models.FunctionalNet, rounds=2, **k),
         ("net (round 1 of 2)", "net (round 2 of 2)"),
-        own_loss=True,
+        loss=None,
     ),
     "DPMAC": Kind(
         lambda **k: network(fm.models.DPMAC, clip=0.5, z_steps=1, **k),
         ("net (steps)",),
         stepwise=True,
-        own_loss=True,
+        loss=None,
     ),
     "DPMAC, thresholds": Kind(
         lambda **k: network(fm.models.DPMAC, clip="histogram", z_steps=1, **k),
         ("net (thresholds)", "net (steps)"),
         stepwise=True,
-        own_loss=True,
+        loss=None,
     ),
 }
 # Their plans ask for n, which is public.
-COUNTED = ("rounds", "DPMAC", "DPMAC, thresholds")
+COUNTED = (
+    "rounds",
+    "numbers, rounds",
+    "several labels, rounds",
+    "DPMAC",
+    "DPMAC, thresholds",
+)
 READ_ONCE = [name for name, kind in KINDS.items() if not kind.stepwise]
 every_kind = pytest.mark.parametrize("name", KINDS)
 read_once = pytest.mark.parametrize("name", READ_ONCE)
@@ -202,9 +231,9 @@ def test_it_does_not_train_without_protection(name):
     model = kind.compiled()
     before = weights(model)
     for train in (
-        lambda: model.fit(kind.x, Y, verbose=0),
+        lambda: model.fit(kind.x, kind.y, verbose=0),
         lambda: kind.fit(model),
-        lambda: model.train_on_batch(kind.x, Y),
+        lambda: model.train_on_batch(kind.x, kind.y),
         lambda: model(kind.x, training=True),
     ):
         with pytest.raises(ValueError, match="unprotected") as caught:
@@ -222,7 +251,7 @@ def test_its_twin_trains_and_is_never_released(tmp_path, name):
     kind = KINDS[name]
     twin = kind.compiled(unprotected=True)
     before = weights(twin)
-    twin.fit(kind.x, Y, verbose=0)
+    twin.fit(kind.x, kind.y, verbose=0)
     assert not same(before, weights(twin))
     callback = kind.private()
     with pytest.raises(ValueError, match="unprotected=True"):
@@ -231,13 +260,13 @@ def test_its_twin_trains_and_is_never_released(tmp_path, name):
     twin.save(tmp_path / "twin.keras")
     loaded = keras.saving.load_model(tmp_path / "twin.keras")
     assert any(part.unprotected for part in parts_of(loaded))
-    loaded.fit(kind.x, Y, verbose=0)
+    loaded.fit(kind.x, kind.y, verbose=0)
     model = kind.compiled()
     made = fm.models.unprotected_twin(model)
-    made.compile("sgd", None if kind.own_loss else "mse")
+    made.compile("sgd", kind.loss and "mse")
     assert any(part.unprotected for part in parts_of(made))
     # Nor is what its optimizer knows of the records begun with.
-    model.compile(twin.optimizer, None if kind.own_loss else LOSS)
+    model.compile(twin.optimizer, kind.loss)
     with pytest.raises(ValueError, match="trained before its first release"):
         kind.fit(model, [callback])
     assert not callback.ledger.entries
@@ -254,7 +283,7 @@ def test_a_plan_says_what_a_fit_charges_and_spends_nothing(name):
     if name not in COUNTED:
         callback.data = Unreadable()
     text = callback.plan(model, batches, EPOCHS)
-    callback.data = (kind.x, Y)
+    callback.data = (kind.x, kind.y)
     assert not callback.ledger.entries
     assert not any(part.is_released for part in parts_of(model))
     for release in kind.releases:
@@ -274,7 +303,7 @@ def test_a_spent_budget_refuses_and_reads_nothing(name):
     spent = callback.ledger.entries
     other = kind.compiled()
     again = PrivateModel(
-        callback.ledger, (kind.x, Y) if name in COUNTED else Unreadable()
+        callback.ledger, (kind.x, kind.y) if name in COUNTED else Unreadable()
     )
     for ask in (
         lambda: again.plan(
@@ -297,18 +326,24 @@ def bad(name):
     for value in (np.nan, -np.inf):
         x = kind.x.copy()
         x[5].flat[1] = value
-        yield (x, Y), "NaN|infinite|finite"
+        yield (x, kind.y), "NaN|infinite|finite"
     # The last label of all: nothing is charged before it was seen.
     for label in (7, -1, 0.5, np.nan):
-        y = Y.astype("float32")
+        y = kind.y.astype("float32")
         y[-1] = label
-        yield (kind.x, y), r"whole numbers in \[0, 3\)|finite"
-    twice = np.eye(3, dtype="float32")[Y]
-    twice[-1] = 1
-    if name not in SOFT:
+        if label != 0.5 or not name.startswith("numbers"):
+            yield (
+                (kind.x, y),
+                r"whole numbers in \[0, 3\)|finite|public bounds|be 0 or 1",
+            )
+    if kind.y is not Y:
+        yield (kind.x, kind.y[..., None, None]), "shape"
+    elif name not in SOFT:
+        twice = np.eye(3, dtype="float32")[Y]
+        twice[-1] = 1
         yield (kind.x, twice), "must be one-hot"
-    yield (kind.x[:, :5], Y), "shape"
-    yield (kind.x, Y[:-1]), "same number|cardinality|lengths"
+    yield (kind.x[:, :5], kind.y), "shape"
+    yield (kind.x, kind.y[:-1]), "same number|cardinality|lengths"
 
 
 @every_kind
@@ -331,10 +366,10 @@ def test_a_read_that_fails_spends_nothing_and_may_be_tried_again(name):
     broken = []
 
     def read():
-        yield kind.x[:50], Y[:50]
+        yield kind.x[:50], kind.y[:50]
         if broken:
             raise OSError("the disk is gone")
-        yield kind.x[50:], Y[50:]
+        yield kind.x[50:], kind.y[50:]
 
     model, callback = kind.compiled(), kind.private(data=read)
     before = weights(model)
@@ -370,14 +405,14 @@ def test_a_crash_after_the_charge_stays_charged(name, monkeypatch, tmp_path):
     ledger = fm.Ledger.open(path)
     assert [e.name for e in ledger.entries] == [kind.releases[0]]
     with pytest.raises(ValueError, match="unprotected|with its ledger only"):
-        model.train_on_batch(kind.x, Y)
+        model.train_on_batch(kind.x, kind.y)
 
 
 @every_kind
 def test_a_seed_is_labelled_and_a_large_delta_warned_about(name):
     kind = KINDS[name]
     callback = PrivateModel(
-        fm.PrivacyBudget(EPSILON, 0.02), (kind.x, Y), reproducible_noise=1
+        fm.PrivacyBudget(EPSILON, 0.02), (kind.x, kind.y), reproducible_noise=1
     )
     with pytest.warns(UserWarning, match="not below one over"):
         kind.fit(kind.compiled(), [callback])
@@ -411,7 +446,7 @@ def test_no_metric_of_records_in_whatever_order(name, place):
     history = kind.fit(
         kind.compiled(),
         order,
-        validation_data=(held, Y[::-1].copy()),
+        validation_data=(held, kind.y[::-1].copy()),
         batch_size=None,
     )
     wanted = {"loss", "val_loss", "val_accuracy"}
@@ -437,7 +472,7 @@ def test_later_fits_are_free_and_see_no_record(
         loaded = keras.saving.load_model(tmp_path / "m.keras")
         before = weights(loaded)
         history = loaded.fit(
-            x, Y * 0 if x is not kind.x else Y, epochs=2, verbose=0
+            x, kind.y * 0 if x is not kind.x else kind.y, epochs=2, verbose=0
         ).history
         assert set(history) == set(first) == {"loss"}
         assert all(part.is_released for part in parts_of(loaded))
@@ -457,8 +492,8 @@ def test_other_data_on_a_later_fit_is_refused(name):
     model, callback = kind.compiled(), kind.private()
     kind.fit(model, [callback])
     with pytest.raises(ValueError, match="data changed since the release"):
-        model.fit(kind.x + 1, Y, callbacks=[callback], verbose=0)
-    callback.data = kind.x, Y[::-1].copy()
+        model.fit(kind.x + 1, kind.y, callbacks=[callback], verbose=0)
+    callback.data = kind.x, kind.y[::-1].copy()
     with pytest.raises(ValueError, match="data changed since the release"):
         kind.fit(model, [callback])
 
@@ -525,11 +560,10 @@ def test_copies_and_other_weights_lose_it(name, how, tmp_path):
     model, callback = kind.compiled(), kind.private()
     kind.fit(model, [callback])
     made = how(model, tmp_path)
-    loss = None if kind.own_loss else fm.losses.TaylorCrossEntropy()
-    made.compile("sgd", loss)
+    made.compile("sgd", kind.loss)
     assert not any(part.is_released for part in parts_of(made))
     with pytest.raises(ValueError, match="unprotected"):
-        made.fit(kind.x, Y, verbose=0)
+        made.fit(kind.x, kind.y, verbose=0)
     # Nor is it released anew over weights that nobody knows, but for those
     # that a release replaces.
     again = kind.private(ledger=str(tmp_path / "l.json"))

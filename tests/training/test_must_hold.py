@@ -296,7 +296,7 @@ def test_a_loss_that_cannot_take_the_labels(loss):
     m = model()
     m.compile("adam", loss)
     # JAX and PyTorch try the loss before any callback begins.
-    refused("(?i)cannot compare|size of|shape|rank", m, error=Exception)
+    refused("(?i)compiled loss|size of|shape|rank", m, error=Exception)
     m.compile("adam", fm.losses.TaylorCrossEntropy())
     x, y = records()
     p = private((x, y))
@@ -325,7 +325,7 @@ def test_a_loss_of_probabilities_is_refused(loss, instead):
     m = model()
     m.compile("adam", loss)
     with pytest.raises(ValueError, match=rf"takes probabilities.*\.{instead}"):
-        compiled_loss.check_takes_logits(m)
+        compiled_loss.check_kind(m)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,6 @@ def test_a_loss_of_probabilities_is_refused(loss, instead):
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         keras.losses.BinaryCrossentropy(from_logits=True),
         fm.losses.TaylorCrossEntropy(),
-        "mse",
         "hinge",
         None,
         lambda y, z: keras.ops.mean(z, axis=-1),
@@ -343,7 +342,7 @@ def test_a_loss_of_probabilities_is_refused(loss, instead):
 def test_other_losses_pass(loss):
     m = model()
     m.compile("adam", loss)
-    compiled_loss.check_takes_logits(m)
+    compiled_loss.check_kind(m)
 
 
 def test_what_was_trained_without_protection():

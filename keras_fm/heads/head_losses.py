@@ -1,0 +1,60 @@
+"""What an output layer predicts: classes, labels of their own, or numbers."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+from keras_fm.heads.cross_entropy import CrossEntropyQuery
+from keras_fm.heads.squared_error import SquaredErrorQuery
+from keras_fm.kernel.query import QuadraticQuery
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadLoss:
+    """How one kind of targets is learned.
+
+    Attributes:
+        predicts: `"classes"`, `"labels"` or `"numbers"`.
+        query: class of what one read takes.
+        fields: what queries of one read and of several are told beside the
+            sizes of the layer.
+        rounds: losses of several reads, the default first.
+        at_zero: of one output, the loss of an output of zero, or the most
+            that it can be.
+    """
+
+    predicts: str
+    query: type[QuadraticQuery]
+    fields: Callable = lambda bounds: {}
+    rounds: tuple[str, ...]
+    at_zero: float
+
+    @property
+    def curvature(self):
+        """See `QuadraticQuery`."""
+        return self.query.curvature
+
+
+HEAD_LOSSES = {
+    "cross_entropy": HeadLoss(
+        predicts="classes",
+        query=CrossEntropyQuery,
+        rounds=("crammer_singer", "squared_hinge", "cross_entropy"),
+        at_zero=math.log(2),
+    ),
+    "binary_cross_entropy": HeadLoss(
+        predicts="labels",
+        query=CrossEntropyQuery,
+        fields=lambda bounds: {"independent": True},
+        rounds=("squared_hinge", "cross_entropy"),
+        at_zero=math.log(2),
+    ),
+    "squared_error": HeadLoss(
+        predicts="numbers",
+        query=SquaredErrorQuery,
+        fields=lambda bounds: {"target_bounds": bounds},
+        rounds=("squared_error",),
+        # Of a target at its bound.
+        at_zero=0.5,
+    ),
+}

@@ -1,0 +1,47 @@
+"""What releases of an output layer's objective have in common."""
+
+import numpy as np
+
+from keras_fm.kernel.quadratic_release import QuadraticRelease
+
+
+class HeadRelease(QuadraticRelease):
+    """A released objective of one dense output layer."""
+
+    def signal_share(self):
+        """How much of the released S is signal, in [0, 1], estimated from
+        the release alone: one minus the noise's expected share of the
+        squared length of S (of classes, its differences between them)."""
+        linear = self.linear
+        m, outputs = linear.shape
+        degrees = m * outputs
+        if self.objective.targets_aligned:
+            linear = linear - linear.mean(axis=1, keepdims=True)
+            degrees = m * (outputs - 1)
+        variance = self.mechanism.coordinate_variance(self.objective.size)
+        length = float(np.vdot(linear, linear))
+        return max(0.0, 1 - variance * degrees / length) if length else 0.0
+
+    def estimated_records(self):
+        """An estimate of n from the release alone: trace(A) / C^2, which
+        assumes features at their norm bound; at least 1."""
+        bound = self.objective.feature_bound
+        return max(1.0, float(np.trace(self.quadratic)) / bound**2)
+
+    def pseudo_records(self, ridge_factor=0.5):
+        """The released objective as an ordinary data set.
+
+        Returns:
+            `(x, t)`: `x` `(m, m)` rows and real-valued targets `t` `(m, M)`
+            such that the objective's loss summed over these pseudo records
+            is the (post-processed) released objective, up to a constant:
+            the Taylor cross-entropy, or half the squared error of targets
+            scaled to [-1, 1]. Train any linear model on them for as long
+            as you like.
+        """
+        objective = self.objective
+        hessian, minimiser = self.minimise(ridge_factor)
+        values, vectors = np.linalg.eigh(hessian)
+        x = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+        slope = 2 * objective.curvature
+        return x, objective.target_centre + slope * (x @ minimiser)

@@ -1,0 +1,259 @@
+"""Output layers that predict numbers, or several labels."""
+
+import keras
+import numpy as np
+import pytest
+from keras_fm.sweeps import sweep
+from layer_checks import check_layer, check_promise, check_saved
+
+import keras_fm as fm
+from keras_fm.callbacks import PrivateModel
+from keras_fm.heads.private_dense import PrivateDense
+from keras_fm.kernel.mechanisms import NoiseSource
+from keras_fm.kernel.partial_statistics import PartialStatistics
+from keras_fm.kernel.release import calibrate, release_statistics
+
+pytestmark = pytest.mark.usefixtures("untraced")
+
+N, BOUNDS = 600, ((-10.0, 30.0), (0.0, 4.0))
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, 5)).astype("float32")
+UNIT = X / np.linalg.norm(X, axis=1, keepdims=True)
+Y = np.array([10, 2]) + UNIT @ RNG.normal(size=(5, 2)) * [6, 0.5]
+Y = (Y + RNG.normal(size=(N, 2)) * [0.5, 0.05]).astype("float32")
+LABELS = (UNIT @ RNG.normal(size=(5, 3)) > 0).astype("float32")
+
+
+def head(units=2, **kwargs):
+    defaults = {"loss": "squared_error", "target_bounds": BOUNDS}
+    return PrivateDense(units, **({"name": "head"} | defaults | kwargs))
+
+
+def model(*body, layer=None, loss="mse", **kwargs):
+    made = keras.Sequential(
+        [
+            keras.Input((5,)),
+            *body,
+            fm.layers.NormalizationLayer(),
+            layer or head(**kwargs),
+        ]
+    )
+    made.compile(keras.optimizers.SGD(0.1), loss, metrics=["mae"])
+    return made
+
+
+def private(epsilon=1.0, data=(X, Y), delta=1e-6, **kwargs):
+    return PrivateModel(fm.PrivacyBudget(epsilon, delta), data, **kwargs)
+
+
+def array(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+@pytest.mark.parametrize(
+    "make, dtype",
+    [
+        (head, "variable_dtype"),
+        (lambda **k: head(1, target_bounds=(0, 1), **k), "variable_dtype"),
+        (
+            lambda **k: PrivateDense(3, loss="binary_cross_entropy", **k),
+            "compute_dtype",
+        ),
+    ],
+)
+def test_they_are_keras_citizens(make, dtype, tmp_path):
+    check_layer(make, X, private=True, dtype=dtype)
+    check_saved(make(), X, tmp_path / "m.keras")
+
+
+def test_nothing_trains_unprotected(tmp_path):
+    check_promise(lambda **k: PrivateDense(3, loss="binary_cross_entropy", **k),
+                  X, tmp_path)  # fmt: skip
+
+
+def test_outputs_are_in_the_unit_of_the_targets():
+    layer = head()
+    layer.build((None, 5))
+    z = UNIT @ array(layer.kernel)
+    wanted = np.array([10, 2]) + z * np.array([20, 2])
+    np.testing.assert_allclose(array(layer(UNIT)), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_half_precision_holds_large_numbers(policy):
+    layer = head(target_bounds=(0, 1e6), dtype=policy)
+    symbol = layer(keras.KerasTensor((None, 5)))
+    assert symbol.dtype == "float32"
+    found = layer(UNIT)
+    assert keras.backend.standardize_dtype(found.dtype) == "float32"
+    assert np.all(np.isfinite(array(found)))
+    assert array(found).max() > 1e5
+
+
+@pytest.mark.parametrize("rounds", [None, 40])
+def test_it_learns_and_errors_are_in_the_unit_of_the_targets(rounds):
+    made = model(rounds=rounds)
+    history = made.fit(
+        X[:500], Y[:500], epochs=2, verbose=0,
+        callbacks=[private(30.0, (X[:500], Y[:500]), reproducible_noise=0)],
+        validation_data=(X[500:], Y[500:]),
+    ).history  # fmt: skip
+    missed = np.abs(made.predict(X[500:], verbose=0) - Y[500:])
+    assert history["val_mae"][-1] == pytest.approx(missed.mean(), rel=1e-4)
+    spread = np.abs(Y - Y.mean(axis=0)).mean(axis=0)
+    assert np.all(missed.mean(axis=0) < 0.6 * spread)
+
+
+@pytest.mark.parametrize("rounds", [None, 3])
+def test_training_begins_at_the_minimum_and_stays_there(rounds):
+    """The bias is a weight times `bias_feature`: a rounding of that way back
+    was a gradient, which steps in its steep direction made infinite."""
+    made = model(rounds=rounds, bias_feature=0.007)
+    callback = private(0.5)
+    made.fit(X, Y, verbose=0, callbacks=[callback])
+    layer = made.layers[-1]
+    before = [array(w).copy() for w in layer.weights]
+    made.fit(X, Y, batch_size=10, epochs=3, verbose=0)
+    for weight, kept in zip(layer.weights, before):
+        np.testing.assert_allclose(array(weight), kept, rtol=1e-4, atol=1e-4)
+
+
+def test_the_loss_of_a_fit_is_the_released_objective():
+    """Without noise: half the squared error, and what targets lack to the
+    length of a corner."""
+    made = model()
+    callback = private(1e6, guarantee=fm.Proven(ridge_factor=0.0))
+    loss = made.fit(X, Y, verbose=0, callbacks=[callback]).history["loss"][-1]
+    t = (Y - [10, 2]) / [20, 2]
+    z = (made.predict(X, verbose=0) - [10, 2]) / [20, 2]
+    wanted = np.mean(np.sum((t - z) ** 2, axis=1)) / 2
+    wanted += (2 - np.mean(np.sum(t**2, axis=1))) / 2
+    assert loss == pytest.approx(wanted, abs=0.02)
+
+
+def test_numbers_out_of_bounds_spend_nothing_or_are_clipped():
+    y = Y.copy()
+    y[-1, 0] = 31
+    callback = private(data=(X, y))
+    with pytest.raises(ValueError, match="public bounds"):
+        model().fit(X, y, verbose=0, callbacks=[callback])
+    assert not callback.ledger.entries
+    made = model(clip=True)
+    made.fit(X, y, verbose=0, callbacks=[callback])
+    assert len(callback.ledger.entries) == 1
+
+
+def test_pure_privacy():
+    callback = private(delta=0.0)
+    model().fit(X, Y, verbose=0, callbacks=[callback])
+    assert callback.ledger.epsilon() <= 1 + 1e-9
+    assert "LaplaceMechanism" in callback.report()
+
+
+def test_a_person_with_many_rows():
+    unit = fm.Unit(owners=np.arange(N) // 3)
+    callback = private(guarantee=fm.Proven(unit=unit))
+    model().fit(X, Y, verbose=0, callbacks=[callback])
+    assert "each owner's sum" in callback.report()
+    assert "docs/proofs/squared_error.md" in callback.report()
+
+
+@pytest.mark.parametrize("rounds", [None, 5])
+def test_owners_of_labels(rounds):
+    unit = fm.Unit(owners=np.arange(N) // 3)
+    layer = PrivateDense(3, loss="binary_cross_entropy", rounds=rounds)
+    made = model(layer=layer, loss=fm.losses.TaylorCrossEntropy())
+    callback = private(data=(X, LABELS), guarantee=fm.Proven(unit=unit))
+    made.fit(X, LABELS, verbose=0, callbacks=[callback])
+    assert "owner" in callback.report()
+
+
+def test_relevance_of_numbers():
+    callback = private(4.0)
+    made = model(fm.layers.RelevanceScaling(name="scaling"))
+    made.fit(X, Y, verbose=0, callbacks=[callback])
+    assert len(callback.ledger.entries) == 3
+
+
+def test_a_release_from_elsewhere_and_sweeps_of_it():
+    """The sums of two machines, by the layer's own objective."""
+    layer = head()
+    model(layer=layer)
+    objective = layer.objective()
+    parts = []
+    for rows in (slice(0, 200), slice(200, N)):
+        part = PartialStatistics(objective)
+        part.add(layer.augment(UNIT[rows] * 0.999), Y[rows])
+        parts.append(part)
+    parts[0].merge(PartialStatistics.from_bytes(parts[1].to_bytes(), objective))
+    ledger = fm.Ledger(fm.PrivacyBudget(5.0, 1e-6), neighbours="add_remove")
+    released = release_statistics(
+        parts[0],
+        mechanism=calibrate(
+            objective, ledger.budget, neighbours=ledger.neighbours
+        ),
+        ledger=ledger,
+        name="head",
+        noise=NoiseSource(0),
+    )
+    layer.learn(released, ledger)
+    found = sweep(
+        released, np.zeros((1, 6, 2)), [0.3, 1.0], steps=300,
+        bias_feature=layer.bias_feature,
+    )  # fmt: skip
+    least = float(array(layer.released_objective())) - 1.0
+    np.testing.assert_allclose(found.minima, least, atol=1e-5)
+    assert abs(found.losses.min() - least) < 1e-3
+    layer.learn(released, ledger, start=found.weights[0, 0, 0, 0])
+    assert layer.is_released
+    other = head(target_bounds=(0, 99))
+    other.build((None, 5))
+    with pytest.raises(ValueError, match="not one of layer"):
+        other.learn(released, ledger)
+
+
+def test_labels_are_learned_each_by_its_own():
+    wanted = 0.5 + np.abs(LABELS.mean(axis=0) - 0.5)
+    for rounds in (None, 40, fm.Rounds(reads=40, loss="cross_entropy")):
+        layer = PrivateDense(3, loss="binary_cross_entropy", rounds=rounds)
+        made = model(layer=layer, loss=fm.losses.TaylorCrossEntropy())
+        callback = private(10.0, (X, LABELS), reproducible_noise=0)
+        made.fit(X, LABELS, verbose=0, callbacks=[callback])
+        found = (made.predict(X, verbose=0) > 0) == LABELS
+        assert np.all(found.mean(axis=0) > wanted + 0.2)
+
+
+def test_the_published_form_is_of_classes():
+    made = model()
+    with pytest.raises(ValueError, match='belongs to\n? ?guarantee="proven"'):
+        made.fit(
+            X, Y, verbose=0,
+            callbacks=[private(guarantee=fm.Published(lot="data"))],
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kwargs, match",
+    [
+        ({"loss": "mse"}, "`loss` must be one of"),
+        ({"target_bounds": None}, "`target_bounds` must be"),
+        ({"target_bounds": [(0, 1)] * 3}, "`target_bounds` must be"),
+        ({"loss": "cross_entropy"}, '`target_bounds` belong to loss="squ'),
+        ({"rounds": fm.Rounds(reads=3, loss="squared_hinge")}, "`rounds` must"),
+        ({"rounds": 0}, "`reads` must be"),
+    ],
+)
+def test_arguments_that_do_not_fit(kwargs, match):
+    with pytest.raises(ValueError, match=match):
+        head(**kwargs)
+
+
+def test_old_rounds_keep_their_loss():
+    assert PrivateDense(3, rounds=4).rounds.loss == "crammer_singer"
+    assert head(rounds=4).rounds.loss == "squared_error"
+    made = PrivateDense(
+        3, loss="binary_cross_entropy", rounds=fm.Rounds(reads=2)
+    )
+    assert made.rounds.loss == "squared_hinge"
+    again = PrivateDense.from_config(made.get_config())
+    assert again.get_config() == made.get_config()

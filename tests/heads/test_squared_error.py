@@ -1,0 +1,288 @@
+"""The squared error of numbers: coefficients, sensitivity, predictions.
+
+Pairs come from the proof (attained bounds), from random search, from hill
+climbing and from hypothesis: see `neighbours`.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from neighbours import (
+    Domain,
+    check_generated,
+    check_sensitivity,
+    halves,
+    shares,
+    to_ball,
+)
+
+from keras_fm.heads.squared_error import SquaredErrorQuery
+from keras_fm.kernel import mechanisms
+from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.release import calibrate, release
+
+BOUNDS = (-2.0, 8.0)
+
+
+def make(m, outputs=1, **kwargs):
+    return SquaredErrorQuery(
+        **{
+            "num_features": m,
+            "num_outputs": outputs,
+            "target_bounds": BOUNDS,
+            **kwargs,
+        }
+    )
+
+
+def domain(m, outputs=1, **kwargs):
+    """A record is its features and its targets on the scale [-1, 1]."""
+    query = make(m, outputs, **kwargs)
+    low, high = np.array(query.target_bounds).T
+
+    def inside(v):
+        h = to_ball(v[:m], query.feature_bound, query.nonnegative)
+        return np.append(h, np.clip(v[m:], -1, 1))
+
+    def arguments(v):
+        return v[None, :m], low + (high - low) * (v[None, m:] + 1) / 2
+
+    return Domain(query, m + outputs, inside, arguments)
+
+
+def extremal(query):
+    """Pairs of vectors at the norm bound, with targets in corners."""
+    m, c, outputs = (
+        query.num_features,
+        query.feature_bound,
+        query.num_outputs,
+    )
+    ones = np.full(m, c / math.sqrt(m))
+    pairs = [(ones, ones), (ones, -ones), (ones, 0 * ones)]
+    if m > 1:
+        first = np.eye(m)[0] * c
+        second = np.roll(first, 1)
+        pairs += [(first, -first), (first, second), *halves(m, c)]
+        # The overlap at which the joint L2 distance of a pair is largest.
+        t2 = query.target_bound**2
+        share = min(query.quadratic_scale**2 * t2 / 2 / c**2, 1.0)
+        across = math.sqrt(max(0.0, 1 - share**2))
+        pairs.append((first, share * first + across * second))
+    corner = np.ones(outputs)
+    for pair in pairs:
+        if not query.nonnegative or min(v.min() for v in pair) >= 0:
+            for signs in itertools.product((-1, 1), repeat=2):
+                yield tuple(
+                    np.append(v, sign * corner) for v, sign in zip(pair, signs)
+                )
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("m, alpha", [(1, 1.0), (2, 0.3), (3, 3.0), (16, 1.0)])
+def test_no_neighbouring_pair_exceeds_a_bound(m, alpha, outputs, nonnegative):
+    found = domain(
+        m,
+        outputs,
+        feature_bound=1.7,
+        quadratic_scale=alpha,
+        nonnegative=nonnegative,
+    )
+    check_sensitivity(found, extremal(found.query), [m, outputs])
+
+
+def test_no_generated_pair_exceeds_a_bound():
+    check_generated(
+        lambda data: domain(
+            data.draw(st.integers(1, 8)),
+            data.draw(st.sampled_from([1, 2, 5])),
+            feature_bound=data.draw(st.sampled_from([0.1, 1.0, 9.0])),
+            quadratic_scale=data.draw(st.sampled_from([0.05, 1.0, 40.0])),
+            nonnegative=data.draw(st.booleans()),
+            target_bounds=data.draw(
+                st.sampled_from([(0, 1), (-1e5, 3.0), (1e6, 1e6 + 1)])
+            ),
+        ),
+        examples=200,
+    )
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("m, alpha", [(2, 0.1), (2, 3.0), (6, 0.3), (16, 1.0)])
+def test_a_pair_attains_every_bound(m, alpha, outputs, nonnegative):
+    found = domain(
+        m,
+        outputs,
+        feature_bound=0.6,
+        quadratic_scale=alpha,
+        nonnegative=nonnegative,
+    )
+    for key, share in shares(found, extremal(found.query)).items():
+        statistic, norm, relation = key
+        if norm == "l1" and relation == "replace_one":
+            # Two parts with different extremes; of A alone, vectors with
+            # entries of both signs.
+            if statistic == "joint" or nonnegative:
+                continue
+        assert share >= (0.999 if norm == "l2" else 0.95), key
+
+
+def records(n=400, m=4, outputs=2, seed=0):
+    rng = np.random.default_rng(seed)
+    h = rng.normal(size=(n, m))
+    h /= np.maximum(1, np.linalg.norm(h, axis=1, keepdims=True))
+    z = h @ rng.normal(size=(m, outputs)) + 0.1 * rng.normal(size=(n, outputs))
+    return h, np.clip(3 + 2 * z, *BOUNDS)
+
+
+def test_the_objective_is_the_squared_error():
+    h, y = records()
+    query = make(4, 2)
+    quadratic, linear = query.accumulate(query.zero(), h, y)
+    quadratic = np.triu(quadratic) + np.triu(quadratic, 1).T
+    t = (y - 3) / 5
+    for seed in range(3):
+        w = np.random.default_rng(seed).normal(size=(4, 2))
+        wanted = np.sum((h @ w - t) ** 2) / 2 - np.sum(t**2) / 2
+        found = query.value(w, (quadratic, linear))
+        assert found == pytest.approx(wanted, rel=1e-9)
+
+
+def released(query, batches, epsilon=1e6, neighbours="replace_one"):
+    ledger = Ledger(PrivacyBudget(epsilon, 1e-5), neighbours=neighbours)
+    return release(
+        query,
+        batches,
+        mechanism=calibrate(query, ledger.budget, neighbours=neighbours),
+        ledger=ledger,
+        name="part",
+        noise=mechanisms.NoiseSource(1),
+    )
+
+
+def test_its_minimum_is_least_squares_and_its_pseudo_records_too():
+    h, y = records()
+    t = (y - 3) / 5
+    wanted = np.linalg.lstsq(h, t, rcond=None)[0]
+    made = released(make(4, 2), [(h, y)])
+    hessian, found = made.minimise(0.0)
+    np.testing.assert_allclose(found, wanted, atol=2e-3)
+    assert made.estimated_records() == pytest.approx(np.sum(h**2), rel=1e-3)
+    x, targets = made.pseudo_records(0.0)
+    again = np.linalg.lstsq(x, targets, rcond=None)[0]
+    np.testing.assert_allclose(again, found, atol=1e-6)
+    np.testing.assert_allclose(x.T @ x, hessian, atol=1e-6 * len(h))
+    assert 0.99 < made.signal_share() <= 1
+
+
+def test_with_noise_alone_nothing_is_signal():
+    h, y = records(n=5)
+    made = released(make(4, 2), [(h, y)], epsilon=1e-3)
+    assert made.signal_share() < 0.8 and np.all(np.isfinite(made.minimise()[1]))
+
+
+# Targets ---------------------------------------------------------------------
+
+
+def test_targets_are_scaled_each_by_its_bounds():
+    query = make(2, 3, target_bounds=[(0, 1), (-5, 5), (100, 300)])
+    y = np.array([[0, -5, 100], [1, 5, 300], [0.5, 0, 250]])
+    np.testing.assert_allclose(
+        query.targets(y, 3), [[-1, -1, -1], [1, 1, 1], [0, 0, 0.5]]
+    )
+    one = make(2, target_bounds=(0, 4))
+    for form in ([1, 2], [[1], [2]], np.array([1, 2], "uint8")):
+        np.testing.assert_array_equal(one.targets(form, 2), [[-0.5], [0.0]])
+    np.testing.assert_array_equal(one.targets([True, False], 2), [[-0.5], [-1]])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_rounding_of_a_bound_is_no_breach(dtype):
+    low, high = 0.1, 1000.3
+    query = make(2, target_bounds=(low, high))
+    ends = np.array([low, high], dtype)
+    found = query.targets(ends, 2)
+    assert np.all(np.abs(found) <= 1)
+    assert found[0, 0] < -0.99 and found[1, 0] > 0.99
+    beyond = np.array([high * (1 + 5e-3)], dtype)
+    with pytest.raises(ValueError, match="public bounds"):
+        query.targets(beyond, 1)
+    assert query.targets(beyond, 1, clip=True) == 1
+
+
+@pytest.mark.parametrize(
+    "y, match",
+    [
+        ([1.0, 9.0], "within their public bounds"),
+        ([1.0, -2.1], "within their public bounds"),
+        ([1.0, np.nan], "`Targets` must be finite"),
+        ([1.0, np.inf], "`Targets` must be finite"),
+        ([1.0, 1e308], "within their public bounds"),
+        ([1.0], "same number of records"),
+        ([[1.0, 1.0], [1.0, 1.0]], "must have shape"),
+        (["a", "b"], "must be numbers"),
+        ([1j, 1], "must be numbers"),
+    ],
+)
+def test_targets_that_are_refused(y, match):
+    with pytest.raises(ValueError, match=match) as caught:
+        make(2).targets(y, 2)
+    assert "9.0" not in str(caught.value) and "1e308" not in str(caught.value)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_clipping_takes_no_missing_number(bad):
+    with pytest.raises(ValueError, match="finite"):
+        make(2).targets([bad], 1, clip=True)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        None,
+        5.0,
+        (0,),
+        (0, 1, 2),
+        (1, 1),
+        (2, 1),
+        (0, np.nan),
+        (-np.inf, 0),
+        ("a", "b"),
+        (0, 1e31),
+        (1e9, 1e9 + 1e-5),
+        (-1.7e308, 1.7e308),
+        [(0, 1), (0, 1), (0, 1)],
+        {0, 1},
+    ],
+)
+def test_bounds_that_are_refused(bounds):
+    with pytest.raises(ValueError, match=r"`target_bounds`|[Bb]ound"):
+        make(2, 2, target_bounds=bounds)
+
+
+def test_a_record_is_counted_with_the_others_in_an_exact_sum():
+    """Bits do not depend on batches: sums of several machines."""
+    h, y = records(n=64)
+    query = make(4, 2)
+    whole = query.accumulate(query.zero(), h, y, exact=True)
+    order = np.random.default_rng(1).permutation(64)
+    found = query.zero()
+    for part in np.split(order, 8):
+        found = query.accumulate(found, h[part], y[part], exact=True)
+    for a, b in zip(found, whole):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_an_owner_counts_as_one_record():
+    h, y = records(n=60)
+    query = make(4, 2, grouped=True)
+    for norm in ("l1", "l2"):
+        found = query.accumulate(query.zero(), h, y, owners=np.zeros(60, int))
+        limit = query.sensitivity(norm, neighbours="add_remove")
+        length = np.linalg.norm(query.pack(found, norm), int(norm[1]))
+        assert 0.5 * limit < length <= limit
