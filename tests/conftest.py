@@ -61,6 +61,7 @@ FULL = (
     "test_beam.py",
     "test_examples.py",
     "test_imports.py",
+    "training/test_hub_bodies.py",
     "training/test_must_hold.py",
     "training/test_privacy_tensorboard.py",
     "training/test_real_bodies.py",

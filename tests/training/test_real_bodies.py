@@ -4,11 +4,10 @@ Of each family: a head on top is released, whose records stay apart; the model
 is saved, loaded, and exported to what runs without Keras.
 """
 
-import importlib.util
-
 import keras
 import numpy as np
 import pytest
+from exported import BACKEND, FORMATS, assert_same_when_exported, onnx
 from keras import layers
 from keras.src.applications import (
     convnext,
@@ -16,7 +15,6 @@ from keras.src.applications import (
     efficientnet_v2,
     resnet,
 )
-from row_models import TENSORFLOW
 
 import keras_fm as fm
 from keras_fm.training import proven_plan, reading, row_probe
@@ -115,59 +113,13 @@ def test_it_is_saved_and_loaded(released, tmp_path):
     )
 
 
-def needs(*packages):
-    missing = [p for p in packages if not importlib.util.find_spec(p)]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not installed")
-
-
-def saved_model(model, path):
-    needs("tensorflow")
-    if keras.backend.backend() == "torch":
-        pytest.skip("Keras exports PyTorch by torch_xla, which is archived")
-    import tensorflow as tf
-
-    model.export(path / "saved", verbose=False)
-    loaded = tf.saved_model.load(path / "saved")
-    return lambda x: loaded.serve(x).numpy()
-
-
-def onnx(model, path):
-    needs("onnxruntime", "tf2onnx" if TENSORFLOW else "onnxscript")
-    if keras.backend.backend() == "jax":
-        pytest.skip("Keras exports JAX by TensorFlow")
-    import onnxruntime
-
-    file = str(path / "m.onnx")
-    model.export(file, format="onnx", verbose=False)
-    session = onnxruntime.InferenceSession(file)
-    (given,) = session.get_inputs()
-    return lambda x: session.run(None, {given.name: x})[0]
-
-
-def litert(model, path):
-    if not TENSORFLOW:
-        pytest.skip("Keras exports LiteRT from TensorFlow")
-    import tensorflow as tf
-
-    file = str(path / "m.tflite")
-    model.export(file, format="litert", verbose=False)
-    run = tf.lite.Interpreter(file).get_signature_runner()
-    (name,) = run.get_input_details()
-    return lambda x: next(iter(run(**{name: x}).values()))
-
-
-@pytest.mark.parametrize("to", [saved_model, onnx, litert])
+@pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.filterwarnings("ignore")
 def test_it_is_exported(released, tmp_path, to, request):
     model, _, x = released
-    if to is onnx and TENSORFLOW and "convnext" in request.node.name:
+    if to is onnx and BACKEND == "tensorflow" and "conv" in request.node.name:
         pytest.skip("tf2onnx knows no Erfc and no compiled convolution")
-    run = to(model, tmp_path)
-    # One record: a runtime may have fixed the number.
-    found = np.concatenate([run(x[i : i + 1]) for i in range(2)])
-    expected = model.predict(x[:2], verbose=0)
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+    assert_same_when_exported(model, x, to, tmp_path)
 
 
 def test_the_graph_of_a_body_is_the_models_own():

@@ -144,6 +144,22 @@ def test_reading_leaves_no_trace():
     assert model.predict(np.ones((2, 3, 6)), verbose=0).shape == (2, 18)
 
 
+class Sum(layers.Layer):
+    def call(self, a, b, c):
+        return a + b * c
+
+
+def test_a_layer_of_several_tensors_is_tried_and_its_model_saved(tmp_path):
+    """Keras' own way to cut a graph in the middle left it unsaved."""
+    model = graph(lambda x: Sum(name="sum")(ops.abs(x), ops.zeros_like(x), x))
+    assert len(check(model, model.outputs, rows=8)) == 1
+    assert len(model.get_layer("sum")._inbound_nodes) == 1
+    model.save(tmp_path / "m.keras")
+    read = {"Sum": Sum}
+    loaded = keras.saving.load_model(tmp_path / "m.keras", custom_objects=read)
+    assert accepted(loaded) == accepted(model)
+
+
 def test_several_lengths_of_a_nested_model():
     """Built for any length, and read for the one that it is called with."""
     tokens = keras.Input((None, 6))

@@ -1,0 +1,139 @@
+"""Backbones of KerasHub, whose layers are code of their own, as bodies."""
+
+import keras
+import numpy as np
+import pytest
+from exported import BACKEND, FORMATS, assert_same_when_exported, onnx
+from keras import ops
+
+import keras_fm as fm
+from keras_fm.training import proven_plan, reading, row_probe
+from keras_fm.training.row_independence import check_layers
+
+hub = pytest.importorskip("keras_hub", reason="needs KerasHub")
+ROWS, LENGTH = 8, 6
+RANDOM = np.random.default_rng(0)
+TEXT = {
+    "vocabulary_size": 50,
+    "num_layers": 2,
+    "num_heads": 2,
+    "hidden_dim": 8,
+    "intermediate_dim": 16,
+    "max_sequence_length": LENGTH,
+}
+
+
+def of_tokens(backbone, pooled=False):
+    """A body that reads tokens, 0 where there is none."""
+    backbone.trainable = False
+    tokens = keras.Input((LENGTH,), dtype="int32")
+    given = {
+        "token_ids": tokens,
+        "padding_mask": ops.cast(ops.not_equal(tokens, 0), "int32"),
+        "segment_ids": ops.zeros_like(tokens),
+    }
+    given = {name: given[name] for name in backbone.input}
+    found = backbone(given)
+    return keras.Model(tokens, found["pooled_output"] if pooled else found)
+
+
+def of_images(backbone):
+    backbone.trainable = False
+    images = keras.Input((16, 16, 3))
+    return keras.Model(images, backbone(images))
+
+
+def vit():
+    return hub.models.ViTBackbone(
+        image_shape=(16, 16, 3),
+        patch_size=(8, 8),
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=8,
+        mlp_dim=16,
+    )
+
+
+def residual():
+    return hub.models.ResNetBackbone(
+        [64], [3], [64], [1], [1], "basic_block", image_shape=(16, 16, 3)
+    )
+
+
+BODIES = {
+    "BERT": lambda: of_tokens(hub.models.BertBackbone(**TEXT), pooled=True),
+    "GPT-2": lambda: of_tokens(hub.models.GPT2Backbone(**TEXT)),
+    "ViT": lambda: of_images(vit()),
+    "ResNet": lambda: of_images(residual()),
+}
+
+
+def headed(body):
+    x = body.output
+    if len(x.shape) > 2:
+        x = keras.layers.Flatten()(x)
+    x = fm.layers.NormalizationLayer()(x)
+    return keras.Model(body.input, fm.layers.PrivateDense(2)(x))
+
+
+@pytest.fixture(scope="module", params=BODIES)
+def released(request):
+    """A model with its callback and records."""
+    model = headed(BODIES[request.param]())
+    model.compile("sgd", fm.losses.TaylorCrossEntropy())
+    if model.input.dtype == "int32":
+        x = RANDOM.integers(1, 50, (ROWS, LENGTH)).astype("int32")
+        x[:, -2:] *= RANDOM.integers(0, 2, (ROWS, 1), "int32")
+    else:
+        x = RANDOM.normal(size=(ROWS, 16, 16, 3)).astype("float32")
+    y = np.arange(ROWS) % 2
+    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(1.0, 1e-5), (x, y))
+    with pytest.MonkeyPatch.context() as patch:
+        # Fewer rows cost less, and mean the same.
+        patch.setattr(reading, "PLACES", ROWS)
+        patch.setattr(proven_plan, "PLACES", ROWS)
+        model.fit(x, y, batch_size=ROWS, callbacks=[private], verbose=0)
+    return model, private, x, request.param
+
+
+def test_records_stay_apart(released):
+    model, private, _, name = released
+    extractor = keras.Model(model.inputs, model.layers[-1].input)
+    row_probe.check_model(extractor, rows=ROWS, thorough=True)
+    assert ("code read as the calls" in private.report()) == (name != "ResNet")
+    assert model.layers[-1].is_released
+
+
+def test_it_is_saved_and_loaded(released, tmp_path):
+    model, _, x, _ = released
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    assert loaded.layers[-1].ledger_json == model.layers[-1].ledger_json
+    np.testing.assert_array_equal(
+        loaded.predict(x, verbose=0), model.predict(x, verbose=0)
+    )
+
+
+@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.filterwarnings("ignore")
+def test_it_is_exported(released, tmp_path, to):
+    model, _, x, name = released
+    if to is onnx and BACKEND == "tensorflow" and name == "ViT":
+        pytest.skip("tf2onnx knows no Erfc")
+    assert_same_when_exported(model, x, to, tmp_path)
+
+
+def test_windows_that_are_folded_into_records_are_refused():
+    """It takes every window for a record, and back: declare it."""
+    swin = hub.models.SwinTransformerBackbone(
+        image_shape=(16, 16, 3),
+        patch_size=4,
+        embed_dim=8,
+        depths=(1,),
+        num_heads=(1,),
+        window_size=2,
+    )
+    body = of_images(swin)
+    with pytest.raises(ValueError, match="other records.*per_record="):
+        check_layers(body, body.output)
+    assert check_layers(body, body.output, declared=("SwinTransformerStage",))
