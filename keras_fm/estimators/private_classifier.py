@@ -28,7 +28,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     **What is public.** `bounds`, `classes`, `features` and every other
     parameter; never read from X or y. Scores on private records are not
-    covered, whoever computes them.
+    covered, whoever computes them. A row is the privacy unit.
 
     Args:
         epsilon: number in (0, 1e6]. Needed, unless `ledger` has a budget.
