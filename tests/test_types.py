@@ -16,6 +16,7 @@ ENTRY_POINTS = [
     fm.callbacks.PrivateModel,
     fm.datasets.load,
     fm.estimators.PrivateClassifier,
+    fm.estimators.PrivateRegressor,
     fm.layers.ChebyshevCRBM,
     fm.layers.DPPCA,
     fm.layers.DiscriminantProjection,

@@ -5,5 +5,6 @@ cross-validation pays for each of its fits or is refused.
 """
 
 from keras_fm.estimators.private_classifier import PrivateClassifier
+from keras_fm.estimators.private_regressor import PrivateRegressor
 
-__all__ = ["PrivateClassifier"]
+__all__ = ["PrivateClassifier", "PrivateRegressor"]

@@ -1,0 +1,85 @@
+import os
+from typing import Any
+
+import numpy as np
+from sklearn.base import RegressorMixin
+
+from keras_fm.estimators.private_estimator import PrivateEstimator
+from keras_fm.heads.private_dense import PrivateDense
+from keras_fm.kernel.ledger import Ledger
+
+
+class PrivateRegressor(RegressorMixin, PrivateEstimator):
+    """A scikit-learn regressor with a proven epsilon: `PrivateDense` with
+    `loss="squared_error"` on public features, released by a `PrivateModel`.
+
+    One budget is shared by all fits of the estimator and its clones, and
+    parameters are public, as those of `PrivateClassifier` are.
+
+    Args:
+        epsilon, delta, bounds, features, rounds, fits, ledger, neighbours,
+            reproducible_noise: see `PrivateClassifier`.
+        target_bounds: `(low, high)`, the public range of the numbers to
+            predict. Numbers outside count as the nearest, and so do
+            predictions. The noise is in proportion to `high - low`.
+
+    Attributes:
+        model_: the Keras model, from columns to numbers.
+        ledger_: the `keras_fm.Ledger` that was charged.
+
+    Raises:
+        ValueError: by `fit`, if a parameter is not as above.
+
+    Example:
+
+    ```python
+    model = PrivateRegressor(
+        1.0, 1e-6, bounds=(low, high), target_bounds=(0, 100)
+    ).fit(X, y)
+    print(model.predict(X[:3]), model.report())
+    ```
+    """
+
+    def __init__(
+        self,
+        epsilon: float | None = None,
+        delta: float = 0.0,
+        *,
+        bounds: Any = None,
+        target_bounds: Any = None,
+        features: Any = None,
+        rounds: Any = None,
+        fits: int = 1,
+        ledger: Ledger | str | os.PathLike | None = None,
+        neighbours: str | None = None,
+        reproducible_noise: int | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon,
+            delta,
+            bounds=bounds,
+            features=features,
+            rounds=rounds,
+            fits=fits,
+            ledger=ledger,
+            neighbours=neighbours,
+            reproducible_noise=reproducible_noise,
+        )
+        self.target_bounds = target_bounds
+
+    def _learned(self, y):
+        head = PrivateDense(
+            1,
+            loss="squared_error",
+            target_bounds=self.target_bounds,
+            # Of numbers outside: records are in the ball before.
+            clip=True,
+            rounds=self.rounds,
+            name="private_dense",
+        )
+        return y.astype(np.float32), head, "mse", {}
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Numbers `(n,)`, within `target_bounds`."""
+        found = self._outputs(X)[:, 0]
+        return np.clip(found, *self.target_bounds)

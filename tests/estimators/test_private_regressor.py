@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+from sklearn.model_selection import cross_val_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import keras_fm as fm
+from keras_fm.estimators import PrivateRegressor
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-2, 2, size=(300, 3))
+Y = 20 + 5 * X[:, 0] - 2 * X[:, 1] + RNG.normal(size=300) / 2
+DELTA = 1e-5
+# Numbers of scikit-learn's tables, and accuracy: see `test_private_classifier`.
+CHECKED = PrivateRegressor(
+    1e6,
+    0.5,
+    bounds=(-5, 5),
+    target_bounds=(-10, 10),
+    fits=1000,
+    reproducible_noise=0,
+)
+
+
+@parametrize_with_checks([CHECKED])
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn_takes_it_for_one_of_its_own(estimator, check):
+    check(estimator)
+
+
+def made(epsilon=1e4, **kwargs):
+    given = {"bounds": (-2, 2), "target_bounds": (0, 40), **kwargs}
+    return PrivateRegressor(epsilon, DELTA, **given)
+
+
+@pytest.mark.parametrize("rounds", [None, 30])
+def test_it_learns_numbers(rounds):
+    model = made(20.0, rounds=rounds).fit(X, Y)
+    assert model.score(X, Y) > 0.8
+    assert model.predict(X).shape == (300,)
+    (entry,) = model.ledger_.entries
+    assert entry.guarantee == "proven"
+    assert model.ledger_.epsilon() <= 20
+
+
+def test_every_fold_is_charged():
+    model = made(fits=3)
+    assert cross_val_score(model, X, Y, cv=3, error_score="raise").min() > 0.8
+    with pytest.raises(fm.BudgetExceededError, match="`fits=k`"):
+        model.fit(X, Y)
+
+
+def test_numbers_stay_within_their_public_bounds():
+    """In the records as they count, and in what is predicted."""
+    far = np.where(Y > 25, 1e6, Y)
+    found = [
+        made(target_bounds=(10, 30), reproducible_noise=1).fit(X, y).predict(X)
+        for y in (far, np.minimum(far, 30))
+    ]
+    np.testing.assert_array_equal(*found)
+    noisy = made(1e-3, target_bounds=(10, 30)).fit(X, Y).predict(X)
+    assert noisy.min() >= 10 and noisy.max() <= 30
+
+
+@pytest.mark.parametrize("wrong", [None, 3, (1, 0), (0, np.inf), (0, "a")])
+def test_bounds_of_the_target_are_needed(wrong):
+    model = made(target_bounds=wrong)
+    with pytest.raises(ValueError, match="ounds|bound"):
+        model.fit(X, Y)
+    model.set_params(target_bounds=(0, 40)).fit(X, Y)
