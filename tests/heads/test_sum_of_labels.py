@@ -18,6 +18,7 @@ from neighbours import (
 from keras_fm.auditing import audit_objective, worst_pair
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.gradient_query import GradientQuery
+from keras_fm.heads.squared_error import SquaredErrorQuery
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.kernel.ledger import Ledger
 from keras_fm.kernel.mechanisms import NoiseSource
@@ -67,6 +68,42 @@ def test_no_pair_of_labels_exceeds_a_bound_and_one_attains_it(
     reached = shares(found, pairs)
     assert len(reached) == 2
     assert min(reached.values()) == pytest.approx(1.0, rel=1e-9)
+
+
+BOUNDS = (-2.0, 5.0)
+
+
+def of_columns(m, outputs, numbers):
+    """A record is its features, and a number for each output: itself within
+    bounds, or its sign as a label."""
+    kind = SquaredErrorQuery if numbers else CrossEntropyQuery
+    more = {"target_bounds": BOUNDS} if numbers else {"independent": True}
+    query = kind(
+        num_features=m, num_outputs=outputs, feature_bound=1.7,
+        public_features=True, **more,
+    )  # fmt: skip
+
+    def inside(v):
+        return np.append(to_ball(v[:m], 1.7), np.clip(v[m:], *BOUNDS))
+
+    def arguments(v):
+        y = v[None, m:]
+        return v[None, :m], y if numbers else (y > 0).astype(int)
+
+    return Domain(query, m + outputs, inside, arguments)
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("m", [1, 5])
+def test_the_same_of_numbers_and_of_several_labels(m, outputs, numbers):
+    found = of_columns(m, outputs, numbers)
+    pairs = [
+        tuple(np.append(1.7 * h, np.full(outputs, end)) for end in BOUNDS)
+        for h in (np.full(m, m**-0.5), np.eye(m)[0])
+    ]
+    check_sensitivity(found, pairs, [m, outputs])
+    assert min(shares(found, pairs).values()) == pytest.approx(1.0, rel=1e-9)
 
 
 def test_no_generated_pair_exceeds_a_bound():

@@ -73,6 +73,33 @@ def test_the_statement_says_that_features_are_public(tmp_path):
     )
 
 
+@pytest.mark.parametrize("numbers", [True, False])
+def test_numbers_and_several_labels_alone(numbers):
+    kind = {"loss": "binary_cross_entropy"}
+    y = np.stack([Y == 0, Y == 1], axis=1).astype("float32")
+    if numbers:
+        kind = {"loss": "squared_error", "target_bounds": (-1.0, 3.0)}
+        y = y + X[:, :2]
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            fm.layers.NormalizationLayer(),
+            fm.layers.PrivateDense(2, **kind),
+        ]
+    )
+    model.compile("sgd", "mse" if numbers else fm.losses.TaylorCrossEntropy())
+    private = PrivateModel(BUDGET, (X, y), ALONE)
+    model.fit(X, y, verbose=0, callbacks=[private])
+    release = private.release
+    assert release.objective.public_features
+    h = np.asarray(model.layers[0](X), np.float64)
+    h = model.layers[-1].augment(h)
+    np.testing.assert_allclose(release.quadratic, h.T @ h, atol=1e-3)
+    targets = release.objective.targets(y, len(y))
+    assert np.abs(release.linear - h.T @ targets).max() > 0.1
+    assert private.ledger.epsilon() <= 2.0
+
+
 def test_less_noise_than_under_replace_one():
     found = {}
     for relation in ("replace_one", "replace_label"):
