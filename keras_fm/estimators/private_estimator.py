@@ -162,15 +162,28 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         try:
             return _validated(self, X, *y, **wanted)
         except ValueError as e:
-            if "could not convert" not in str(e):
+            words = _without_records(str(e))
+            if words is None:
                 raise
-        # Outside of `except`: NumPy's words show a value of a record.
-        raise ValueError(
-            "`X` must hold numbers, and at least one column holds text. "
-            "Encode it by public categories first, for example by "
-            "`OneHotEncoder(categories=[...])`; see "
-            "docs/tutorials/tables.md."
-        )
+        # Outside of `except`, which would keep the first error as a cause.
+        raise ValueError(words)
+
+
+# Errors of NumPy and scikit-learn that show records, and what is said instead.
+_SHOWING = {
+    "could not convert": "`X` must hold numbers, and at least one column holds "
+    "text. Encode it by public categories first, for example by "
+    "`OneHotEncoder(categories=[...])`; see docs/tutorials/tables.md.",
+    "Complex data not supported": "Complex data not supported: `X` and `y` "
+    "must hold real numbers.",
+    "Reshape your data": "Expected 2D array: `X` must have shape (n, d). "
+    "Reshape your data.",
+}
+
+
+def _without_records(text):
+    """Other words for an error, or `None` if it shows no record."""
+    return next((w for sign, w in _SHOWING.items() if sign in text), None)
 
 
 def _validated(estimator, *arrays, **wanted):

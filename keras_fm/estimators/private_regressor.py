@@ -77,9 +77,18 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
             rounds=self.rounds,
             name="private_dense",
         )
-        return y.astype(np.float32), head, "mse", {}
+        return _numbers(y), head, "mse", {}
 
     def predict(self, X: Any) -> np.ndarray:
         """Numbers `(n,)`, within `target_bounds`."""
         found = self._outputs(X)[:, 0]
         return np.clip(found, *self.target_bounds)
+
+
+def _numbers(y):
+    try:
+        return np.asarray(y, np.float64)
+    except (TypeError, ValueError):
+        pass
+    # Outside of `except`: NumPy's words show a value of a record.
+    raise ValueError("`y` must hold numbers. At least one is none.")

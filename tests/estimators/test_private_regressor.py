@@ -67,3 +67,14 @@ def test_bounds_of_the_target_are_needed(wrong):
     with pytest.raises(ValueError, match="ounds|bound"):
         model.fit(X, Y)
     model.set_params(target_bounds=(0, 40)).fit(X, Y)
+
+
+def test_what_is_no_number_is_refused_and_not_shown():
+    y = Y.astype(object)
+    y[5] = "a-secret"
+    with pytest.raises(ValueError, match="must hold numbers") as caught:
+        made().fit(X, y)
+    error = caught.value
+    while error is not None:
+        assert "a-secret" not in str(error)
+        error = error.__cause__ or error.__context__
