@@ -48,7 +48,9 @@ class PrivateDense(PerturbedDense):
         use_bias: whether to add a bias. In the released objective the bias
             is the weight of a constant feature `bias_feature`.
         bias_feature: float > 0, the constant's value. Larger is less noise
-            on the bias and more on the rest.
+            on the bias and more on the rest. `None` is 0.1, and of numbers,
+            whose mean is rarely in the middle of their bounds,
+            `feature_bound`.
         feature_bound: float, public bound C on the L2 norm of an input.
         nonnegative: whether inputs are known to be >= 0; lowers replace_one
             sensitivities, checked at the release.
@@ -84,7 +86,7 @@ class PrivateDense(PerturbedDense):
         self,
         units: int,
         use_bias: bool = True,
-        bias_feature: float = 0.1,
+        bias_feature: float | None = None,
         feature_bound: float = 1.0,
         nonnegative: bool = False,
         clip: bool = False,
@@ -99,7 +101,6 @@ class PrivateDense(PerturbedDense):
         super().__init__(**kwargs)
         self.units = checks.positive_integer("units", units)
         self.use_bias = use_bias
-        self.bias_feature = checks.positive("bias_feature", bias_feature)
         self.feature_bound = checks.positive("feature_bound", feature_bound)
         self.quadratic_scale = checks.positive(
             "quadratic_scale", quadratic_scale
@@ -126,6 +127,9 @@ class PrivateDense(PerturbedDense):
         if rounds is not None:
             rounds = Rounds.of(rounds).of_losses(self._kind.rounds)
         self.rounds = rounds
+        if bias_feature is None:
+            bias_feature = self.feature_bound if numbers else 0.1
+        self.bias_feature = checks.positive("bias_feature", bias_feature)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.input_spec = keras.layers.InputSpec(min_ndim=2)

@@ -21,7 +21,7 @@ _WEIGHT_NOISE = {
     "cross_entropy": 1.0,
     "squared_hinge": 0.5,
     "crammer_singer": 0.2,
-    "squared_error": 0.05,
+    "squared_error": 0.2,
 }
 
 
@@ -37,9 +37,10 @@ class Rounds:
         learning_rate: float > 0, for the mean coefficient (the noisy sum
             over the expected number of records). `None` is a rule from
             public numbers: the noise of all reads gives every weight a
-            standard deviation of 0.2 (`"crammer_singer"`), 0.5
-            (`"squared_hinge"`), 1 (`"cross_entropy"`) or 0.05
-            (`"squared_error"`, whose targets are scaled to [-1, 1]).
+            standard deviation of 0.2 (`"crammer_singer"`,
+            `"squared_error"`), 0.5 (`"squared_hinge"`) or 1
+            (`"cross_entropy"`), but no more than the curvature of a squared
+            error allows.
         momentum: float in [0, 1).
         clip: float > 0, L2 threshold on one record's coefficient.
         loss: see `keras_fm.queries.GradientQuery`. `None` is what the
@@ -113,7 +114,7 @@ class Rounds:
     def config(self):
         return dataclasses.asdict(self)
 
-    def rate(self, stddev, expected):
+    def rate(self, stddev, expected, steepest=None):
         """The learning rate: `learning_rate`, or the rule for `None`.
 
         Every read's noise moves a weight by `rate / (1 - momentum)` times
@@ -123,14 +124,18 @@ class Rounds:
         Args:
             stddev: standard deviation of the noise on a sum, public.
             expected: see `descend`.
+            steepest: the largest curvature of one record's loss where that
+                is the same at all weights: a rate is at most one over it, or
+                the descent would swing about the minimum.
         """
         if self.learning_rate is not None:
             return self.learning_rate
         added = math.sqrt(self.reads) * stddev / (1 - self.momentum)
         wanted = _WEIGHT_NOISE[self.loss or "crammer_singer"]
-        return wanted * expected / added
+        rate = wanted * expected / added
+        return rate if steepest is None else min(rate, 1 / steepest)
 
-    def descend(self, read, start, expected, stddev=None):
+    def descend(self, read, start, expected, stddev=None, steepest=None):
         """Gradient descent with momentum on noisy coefficients.
 
         Args:
@@ -141,13 +146,14 @@ class Rounds:
                 records of a read.
             stddev: standard deviation of the noise on a sum, needed with
                 `learning_rate=None`, see `rate`.
+            steepest: see `rate`; of a `GradientQuery` its `steepest`.
 
         Returns:
             `(m, M)` weights: post-processing of the reads alone.
         """
         weights = np.array(start, dtype=np.float64)
         velocity = np.zeros_like(weights)
-        rate = self.rate(stddev, expected)
+        rate = self.rate(stddev, expected, steepest)
         # 0.07 * 100 is a little more than 7 for a computer.
         kept = max(1, math.ceil(self.averaging * self.reads - 1e-9))
         mean = np.zeros_like(weights)

@@ -291,6 +291,7 @@ class Reading:
             np.zeros(objective.shapes[0]),
             step.samples.expected_batch_size,
             math.sqrt(mechanism.coordinate_variance(objective.size)),
+            objective.steepest,
         )
         return reads.finish(weights)
 

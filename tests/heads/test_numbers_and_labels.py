@@ -90,7 +90,7 @@ def test_half_precision_holds_large_numbers(policy):
     assert array(found).max() > 1e5
 
 
-@pytest.mark.parametrize("rounds", [None, 40])
+@pytest.mark.parametrize("rounds", [None, fm.Rounds(reads=60, clip=0.5)])
 def test_it_learns_and_errors_are_in_the_unit_of_the_targets(rounds):
     made = model(rounds=rounds)
     history = made.fit(
@@ -246,6 +246,12 @@ def test_the_published_form_is_of_classes():
 def test_arguments_that_do_not_fit(kwargs, match):
     with pytest.raises(ValueError, match=match):
         head(**kwargs)
+
+
+def test_the_constant_of_numbers_is_as_long_as_their_features():
+    assert head(feature_bound=3.0).bias_feature == 3.0
+    assert head(bias_feature=0.2).bias_feature == 0.2
+    assert PrivateDense(3).bias_feature == 0.1
 
 
 def test_old_rounds_keep_their_loss():

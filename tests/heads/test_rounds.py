@@ -476,6 +476,7 @@ def test_the_rule_for_the_learning_rate(momentum, loss):
     )
     wanted = rounds_lib._WEIGHT_NOISE[loss]
     assert np.std(made) == pytest.approx(wanted, rel=0.05)
+    assert rounds.rate(30.0, 7, 1e6) == 1e-6
     given = Rounds(reads=400, learning_rate=3.0)
     assert given.rate(None, 7) == given.rate(30.0, 9) == 3.0
 
