@@ -86,6 +86,7 @@ def test_every_fold_is_charged():
         clone(model).fit(X, Y)
 
 
+@pytest.mark.full
 def test_a_search_is_charged_for_every_fit():
     ledger = fm.Ledger(fm.PrivacyBudget(1e3, DELTA), neighbours="add_remove")
     search = GridSearchCV(
@@ -254,6 +255,7 @@ def test_values_outside_the_bounds_count_as_at_them():
     )
 
 
+@pytest.mark.full
 def test_public_features_and_layers_with_a_release():
     """A circle, which no linear function of the columns tells."""
     inside = np.where((X**2).sum(axis=1) < 2, "yes", "no")

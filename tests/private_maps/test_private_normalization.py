@@ -24,6 +24,8 @@ Y = (X[:, 0] > 3).astype(int)
 GAPS = np.where(RNG.random(X.shape) < 0.3, np.nan, X)
 DELTA = 1e-5
 
+pytestmark = pytest.mark.usefixtures("untraced")
+
 
 def array(x):
     return keras.ops.convert_to_numpy(x)
@@ -56,6 +58,7 @@ def released(layer, x=X, epsilon=1e6, shape=(3,), **kwargs):
 # A Keras layer --------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "kwargs",
     [{}, {"limit": 1.5, "missing": "mean"}, {"axis": 1, "name": "columns"}],
