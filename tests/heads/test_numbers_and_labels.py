@@ -212,6 +212,27 @@ def test_a_release_from_elsewhere_and_sweeps_of_it():
         other.learn(released, ledger)
 
 
+@pytest.mark.parametrize("clip", [False, True])
+def test_a_read_in_several_processes(clip):
+    layer = head(rounds=3, clip=clip)
+    layer.build((None, 5))
+    objective, h = layer.objective(), layer.augment(UNIT * 0.999)
+    y = Y + 20 * clip
+    here = objective.at(np.full((6, 2), 0.1))
+    whole = PartialStatistics(here, clip)
+    for rows in (slice(0, 200), slice(200, N)):
+        part = PartialStatistics(here, clip)
+        part.add(h[rows], y[rows])
+        whole.merge(PartialStatistics.from_bytes(part.to_bytes(), here, clip))
+    wanted = objective.total(
+        *objective.check_records(h, y, clip), here.weights[0]
+    )
+    np.testing.assert_allclose(whole.statistics()[0], wanted, rtol=1e-9)
+    if clip:
+        with pytest.raises(ValueError, match="public bounds"):
+            PartialStatistics(here).add(h, y)
+
+
 def test_labels_are_learned_each_by_its_own():
     wanted = 0.5 + np.abs(LABELS.mean(axis=0) - 0.5)
     for rounds in (None, 40, fm.Rounds(reads=40, loss="cross_entropy")):
