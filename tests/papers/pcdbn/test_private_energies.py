@@ -14,25 +14,10 @@ from keras_fm.papers.pcdbn import chebyshev_crbm, filters
 from keras_fm.training import proven_plan, reading
 
 EPSILON, DELTA, N, SIDE = 3.0, 1e-5, 120, 6
+# Compiled in tests of this name alone; see `untraced`.
+TRACED = "traced"
 
-
-@pytest.fixture(autouse=True)
-def untraced(request):
-    """Tracing and compiling cost more than all steps of these small fits."""
-    backend = keras.backend.backend()
-    if backend == "torch" or "traced" in request.node.name:
-        yield
-    elif backend == "jax":
-        import jax
-
-        with jax.disable_jit():
-            yield
-    else:
-        import tensorflow as tf
-
-        tf.config.run_functions_eagerly(True)
-        yield
-        tf.config.run_functions_eagerly(False)
+pytestmark = pytest.mark.usefixtures("untraced")
 
 
 @pytest.fixture(autouse=True)
