@@ -101,8 +101,9 @@ class FeatureCache:
             `(n, ...)` float32, read-only.
 
         Raises:
-            ValueError: if the map draws random numbers in training, holds a
-                private layer that was not released or statistics of batches,
+            ValueError: if the map draws random numbers in training or holds
+                statistics of batches (not so in a frozen body), holds a
+                private layer that was not released,
                 computes what its config does not tell (`Lambda`), or in
                 float64; if `x` holds no plain numbers or no record. Nothing
                 is written then.
@@ -248,8 +249,13 @@ def _check_map(map_):
 
 
 def _reason_against(layer):
-    if layer._seed_generators:
-        return "it draws random numbers in training"
+    frozen = not layer.trainable and _is_of_keras(layer)
+    if layer._seed_generators and not frozen:
+        return (
+            "it draws random numbers in training; what Keras' own layers do "
+            "in a frozen body (`trainable = False`) is what they do in "
+            "inference"
+        )
     if isinstance(layer, HiddenStateLayer) and not getattr(
         layer, "is_released", False
     ):
@@ -264,6 +270,10 @@ def _reason_against(layer):
     if isinstance(layer, keras.layers.Lambda):
         return "what it computes is not in its config"
     return None
+
+
+def _is_of_keras(layer):
+    return type(layer).__module__.startswith("keras.src.")
 
 
 def _checked_records(x):

@@ -268,6 +268,20 @@ def test_clear_deletes_what_is_its_own(folder):
     assert files(folder) == ["notes.txt"]
 
 
+def test_a_frozen_body_is_kept_as_it_is_in_inference(folder):
+    body = of_layers(
+        keras.layers.Dense(3),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.5),
+    )
+    body(records() + 3, training=True)
+    body.trainable = False
+    found = FeatureCache(folder).extract(body, records())
+    np.testing.assert_allclose(
+        found, body.predict(records(), verbose=0), rtol=1e-5, atol=1e-6
+    )
+
+
 def private_head():
     return fm.layers.PrivateDense(2)
 
