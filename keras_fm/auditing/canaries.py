@@ -281,6 +281,11 @@ def _like(labels, y):
     return labels.astype(y.dtype).reshape((-1,) + (1,) * (y.ndim - 1))
 
 
+def _whole(labels):
+    """Truth values as 0 and 1."""
+    return labels.astype(np.int64) if labels.dtype.kind == "b" else labels
+
+
 def canary_losses(logits, labels, score="loss"):
     """Losses of canaries under each of their labels.
 
@@ -304,7 +309,7 @@ def canary_losses(logits, labels, score="loss"):
     array([[-1.,  2.]])
     """
     logits = np.asarray(logits, np.float64)
-    labels = np.asarray(labels)
+    labels = _whole(np.asarray(labels))
     if logits.ndim != 2 or labels.ndim != 2 or len(logits) != len(labels):
         raise ValueError(
             "`logits` must have shape (m, classes) and `labels` (m, forms). "

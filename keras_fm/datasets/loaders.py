@@ -106,7 +106,7 @@ def _labels(y):
     y = np.asarray(y)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if y.ndim != 1 or y.dtype.kind not in "ui":
+    if y.ndim != 1 or y.dtype.kind not in "bui":
         raise ValueError(
             "Labels must be integers of shape (n,). Received: "
             f"shape={y.shape}, dtype={y.dtype}"

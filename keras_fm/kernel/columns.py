@@ -11,6 +11,8 @@ import numpy as np
 # What holds numbers in another form than rows, by the methods that tell.
 _SPARSE = ("tocsr", "to_dense")
 _SEQUENCE = (list, tuple)
+# Packages whose arrays may be sparse or ragged.
+_HOMES = ("jax", "keras", "scipy", "tensorflow", "torch")
 
 
 def are_several(x):
@@ -116,10 +118,14 @@ def check_dense(x, name="x"):
         ValueError: saying what to write instead.
     """
     kind = type(x).__name__
+    home = type(x).__module__.partition(".")[0]
+    # Others, and data sets, may have any name.
+    if home not in _HOMES or kind.endswith("Dataset"):
+        return
     ragged = "Ragged" in kind or getattr(x, "is_nested", False) is True
     sparse = _is_sparse(x) or "Sparse" in kind or kind.startswith("BCOO")
     layout = str(getattr(x, "layout", "torch.strided"))
-    if layout not in ("torch.strided", "torch.jagged"):
+    if home == "torch" and layout not in ("torch.strided", "torch.jagged"):
         sparse = True
     if ragged:
         raise ValueError(

@@ -128,26 +128,34 @@ def _is_of_torch(value, *names):
     )
 
 
+def _is_exactly(value, name):
+    kind = type(value)
+    return kind.__module__ == "torch.utils.data.sampler" and (
+        kind.__name__ == name
+    )
+
+
 def _check_loader(loader):
     """Refuses a loader whose pass may leave records out or repeat them."""
-    exact = type(loader.sampler).__module__.startswith("torch.utils.data")
-    kind = type(loader.sampler).__name__
-    plain = exact and (
-        kind == "SequentialSampler"
-        or (kind == "RandomSampler" and not loader.sampler.replacement)
+    batches = loader.batch_sampler
+    # Not the loader's own: it stands there unused beside one that was given.
+    sampler = getattr(batches, "sampler", None)
+    plain = _is_exactly(batches, "BatchSampler") and (
+        _is_exactly(sampler, "SequentialSampler")
+        or (_is_exactly(sampler, "RandomSampler") and not sampler.replacement)
     )
-    batched = type(loader.batch_sampler).__name__ == "BatchSampler"
-    whole = getattr(loader.sampler, "num_samples", None)
     count = len(loader.dataset) if hasattr(loader.dataset, "__len__") else None
-    if count is None or not plain or not batched or whole not in (None, count):
+    whole = getattr(sampler, "num_samples", count)
+    if count is None or not plain or whole != count:
         raise ValueError(
             "The DataLoader must give each record once, in batches: of a "
             "dataset with a length, with its own sampler (`shuffle=...`) and "
             "a `batch_size`. For others pass a function that returns an "
             "iterator over (x, y) batches. Received: "
-            f"dataset={type(loader.dataset).__name__}, sampler={kind}"
+            f"dataset={type(loader.dataset).__name__}, "
+            f"sampler={type(sampler).__name__}"
         )
-    if loader.drop_last:
+    if batches.drop_last:
         raise ValueError(
             "The DataLoader leaves out other records at every pass. Set "
             "`drop_last=False`."

@@ -112,6 +112,7 @@ def _checked_pair(pair):
             "y must be one array of labels. Received: "
             f"{len(columns.flatten(y))} arrays"
         )
+    y = _numbers(y)
     if columns.count(x) != len(y):
         shapes = [array.shape for _, array in columns.flatten(x)]
         raise ValueError(
@@ -120,6 +121,20 @@ def _checked_pair(pair):
             f"y.shape={y.shape}"
         )
     return x, y
+
+
+def _numbers(y):
+    """Labels of a table, which may hold numbers as objects."""
+    if y.dtype.kind != "O":
+        return y
+    found = np.asarray(y.tolist())
+    if found.dtype.kind not in "biuf":
+        raise ValueError(
+            "Labels must be numbers or truth values. Name the classes in a "
+            "public list and pass their places in it: "
+            "`[classes.index(v) for v in y]`. Received: text or missing labels"
+        )
+    return found
 
 
 def _labelled_pair(batch):

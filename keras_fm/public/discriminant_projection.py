@@ -271,6 +271,8 @@ def _checked_batch(features, groups):
             "Public features must have shape (n, features) and groups (n,). "
             f"Received: {features.shape} and {groups.shape}"
         )
+    if groups.dtype.kind == "b":
+        groups = groups.astype(np.int64)
     if groups.dtype.kind not in "iu":
         raise ValueError(
             f"Groups must be integers. Received: dtype={groups.dtype}"

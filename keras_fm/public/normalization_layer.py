@@ -98,7 +98,8 @@ class NormalizationLayer(keras.layers.Layer):
 
     def call(self, inputs, training=False):
         # Half precision overflows in the squares of a norm.
-        x = ops.cast(inputs, "float32")
+        wide = "float64" if self.compute_dtype == "float64" else "float32"
+        x = ops.cast(inputs, wide)
         axes = tuple(range(1, len(inputs.shape)))
         if self.mode in ("unit", "ball"):
             norm = self._norm(x, axes)
@@ -108,8 +109,8 @@ class NormalizationLayer(keras.layers.Layer):
                 x = ops.where(norm > 0, x / ops.where(norm > 0, norm, 1.0), x)
             return ops.cast(x, self.compute_dtype)
         if self.mode == "box":
-            low = np.asarray(self.bounds[0], "float32")
-            high = np.asarray(self.bounds[1], "float32")
+            low = np.asarray(self.bounds[0], wide)
+            high = np.asarray(self.bounds[1], wide)
         else:
             low, high = self._extremes(x, training)
         x = ops.clip((x - low) / (high - low), 0.0, 1.0)
@@ -134,8 +135,8 @@ class NormalizationLayer(keras.layers.Layer):
         if not self.running:
             return new_low, ops.maximum(new_high, new_low + 1e-6)
         low, high = (
-            ops.cast(self.low, "float32"),
-            ops.cast(self.high, "float32"),
+            ops.cast(self.low, x.dtype),
+            ops.cast(self.high, x.dtype),
         )
         if training:
             first = ops.cast(self.seen, "float32") == 0

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_fm.kernel import columns
 from keras_fm.parts import fit_frame
 
 
@@ -15,6 +16,10 @@ def check(arguments, private):
     Raises:
         ValueError: saying what to change.
     """
+    x = arguments.get("x")
+    for name, part in columns.flatten(getattr(x, "element_spec", x)):
+        # Steps see zeros of the same form, which must be dense.
+        columns.check_dense(part, name)
     epochs = private.params.get("epochs", 1)
     if epochs <= (arguments.get("initial_epoch") or 0):
         raise ValueError(

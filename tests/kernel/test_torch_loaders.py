@@ -1,0 +1,98 @@
+"""A `DataLoader` of PyTorch is read once, or refused with the way out."""
+
+import numpy as np
+import pytest
+
+from keras_fm.kernel import records
+
+torch = pytest.importorskip("torch")
+data = torch.utils.data
+
+X = np.arange(20.0).reshape(10, 2)
+Y = np.arange(10)
+PAIRS = data.TensorDataset(torch.tensor(X), torch.tensor(Y))
+
+
+class Table(data.Dataset):
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        return {"a": X[index], "b": X[index, 0]}, Y[index]
+
+
+class Stream(data.IterableDataset):
+    def __iter__(self):
+        yield from PAIRS
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_each_record_once(shuffle):
+    loader = data.DataLoader(PAIRS, batch_size=4, shuffle=shuffle)
+    found = list(records.batches(loader))
+    assert [len(y) for _, y in found] == [4, 4, 2]
+    x, y = (np.concatenate(parts) for parts in zip(*found))
+    np.testing.assert_array_equal(x[np.argsort(y)], X)
+    assert sorted(y) == list(Y)
+
+
+def test_several_inputs_and_parts_of_a_dataset():
+    for dataset, n in ((Table(), 10), (data.Subset(Table(), [3, 1]), 2)):
+        found = list(records.batches(data.DataLoader(dataset, batch_size=4)))
+        for x, y in found:
+            np.testing.assert_array_equal(x["a"], X[y])
+            np.testing.assert_array_equal(x["b"], X[y, 0])
+        assert sum(len(y) for _, y in found) == n
+
+
+def test_without_labels():
+    loader = data.DataLoader(torch.tensor(X), batch_size=4)
+    found = list(records.batches(loader, labelled=False))
+    np.testing.assert_array_equal(np.concatenate([x for x, _ in found]), X)
+
+
+WEIGHTED = data.WeightedRandomSampler(np.ones(10), 10)
+
+
+@pytest.mark.parametrize(
+    "dataset, arguments, message",
+    [
+        (PAIRS, {"sampler": WEIGHTED}, "each record once"),
+        # The loader then says that its own sampler is sequential.
+        (
+            PAIRS,
+            {"batch_sampler": data.BatchSampler(WEIGHTED, 4, False)},
+            "WeightedRandomSampler",
+        ),
+        (
+            PAIRS,
+            {"sampler": data.RandomSampler(PAIRS, replacement=True)},
+            "each record once",
+        ),
+        (
+            PAIRS,
+            {"sampler": data.RandomSampler(PAIRS, num_samples=25)},
+            "each record once",
+        ),
+        (PAIRS, {"batch_sampler": [[0, 1], [0, 1]]}, "each record once"),
+        (PAIRS, {"batch_size": None}, "each record once"),
+        (Stream(), {"batch_size": 4}, "dataset=Stream"),
+        (PAIRS, {"batch_size": 4, "drop_last": True}, "drop_last=False"),
+        (data.Subset(PAIRS, [0, 1, 1]), {"batch_size": 4}, "more than once"),
+        (data.ConcatDataset([PAIRS, PAIRS]), {"batch_size": 4}, "with itself"),
+        (
+            data.ConcatDataset([data.Subset(PAIRS, [0]), PAIRS]),
+            {"batch_size": 4},
+            "with itself",
+        ),
+    ],
+)
+def test_what_may_repeat_records_is_refused(dataset, arguments, message):
+    loader = data.DataLoader(dataset, **arguments)
+    with pytest.raises(ValueError, match=message):
+        next(records.batches(loader))
+
+
+def test_sparse_tensors_are_refused():
+    with pytest.raises(ValueError, match="is sparse"):
+        next(records.batches((torch.tensor(X).to_sparse(), Y)))
