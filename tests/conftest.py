@@ -37,6 +37,7 @@ FULL = (
     "baselines/test_dp_sgd.py",
     "baselines/test_histogram_regression.py",
     "devices",
+    "heads/test_numbers_and_labels.py",
     "heads/test_sweeps.py",
     "lab/compare",
     "lab/report/test_report_in_chromium.py",
