@@ -134,7 +134,9 @@ def _check_statistics(model):
         raise ValueError(
             f"Layer '{layer.name}' ({type(layer).__name__}) would learn "
             "statistics in a step that trains on a release alone. Set its "
-            "`trainable = False`, as it was when the model was released."
+            "`trainable = False`, as it was when the model was released. If a "
+            "step has begun, they may hold something of its records: load or "
+            "build the model anew."
         )
 
 
