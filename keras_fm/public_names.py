@@ -12,6 +12,7 @@ import sys
 
 NAMES = {
     "BudgetExceededError": "keras_fm.kernel.ledger",
+    "BudgetSplit": "keras_fm.kernel.budget_split",
     "Ledger": "keras_fm.kernel.ledger",
     "LedgerEntry": "keras_fm.kernel.ledger_entry",
     "Neighbours": "keras_fm.kernel.budget",
@@ -30,6 +31,7 @@ MODULES = {
     "composition": "composition",
     "datasets": "datasets",
     "estimators": "estimators",
+    "evaluation": "evaluation",
     "experiments": "lab.compare",
     "feature_cache": "public.feature_cache",
     "features": "public.features",

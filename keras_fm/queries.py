@@ -1,5 +1,7 @@
 """What is asked of records: statistics of an objective, and sensitivities."""
 
+from keras_fm.asking.choice_query import ChoiceQuery
+from keras_fm.asking.evaluation_query import EvaluationQuery
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.heads.squared_error import SquaredErrorQuery
@@ -16,8 +18,10 @@ from keras_fm.private_maps.column_moments import ColumnMomentsQuery
 from keras_fm.private_maps.second_moment import SecondMomentQuery
 
 __all__ = [
+    "ChoiceQuery",
     "ColumnMomentsQuery",
     "CrossEntropyQuery",
+    "EvaluationQuery",
     "GradientQuery",
     "LayerCoefficientsQuery",
     "NetworkExpansionQuery",

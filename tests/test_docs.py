@@ -33,6 +33,7 @@ PAGES = sorted(
 # Why a public name has no example of its own.
 WITHOUT_EXAMPLE = {
     "made by a function that has one, and only read": {
+        "keras_fm.BudgetSplit",
         "keras_fm.LedgerEntry",
         "keras_fm.Release",
         "keras_fm.auditing.AuditReport",
@@ -46,6 +47,7 @@ WITHOUT_EXAMPLE = {
         "keras_fm.auditing.ShuffledBound",
         "keras_fm.composition.Composed",
         "keras_fm.datasets.Windows",
+        "keras_fm.evaluation.Interval",
         "keras_fm.experiments.Outcome",
         "keras_fm.html_report.Run",
         "keras_fm.models.Autoencoder",
@@ -114,6 +116,7 @@ WITHOUT_EXAMPLE = {
         "keras_fm.mechanisms.LaplaceMechanism",
         "keras_fm.mechanisms.Mechanism",
         "keras_fm.mechanisms.NoiseSource",
+        "keras_fm.mechanisms.PermuteAndFlip",
         "keras_fm.mechanisms.PureMechanism",
         "keras_fm.mechanisms.SampledGaussianMechanism",
         "keras_fm.mechanisms.compose_epsilon",

@@ -17,6 +17,8 @@ ENTRY_POINTS = [
     fm.datasets.load,
     fm.estimators.PrivateClassifier,
     fm.estimators.PrivateRegressor,
+    fm.evaluation.private_choice,
+    fm.evaluation.private_evaluate,
     fm.layers.ChebyshevCRBM,
     fm.layers.DPPCA,
     fm.layers.DiscriminantProjection,

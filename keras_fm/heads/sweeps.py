@@ -5,7 +5,8 @@ optimizers may be tried at will: no data pass and no privacy is spent on it.
 Here they descend side by side, a step of all of them one product of matrices.
 
 Which of them to keep may follow the released loss, a rule, or public data.
-Records of the release may not decide it: that would read them again.
+Records of the release may decide it by `keras_fm.evaluation.private_choice`
+only: that reads them again.
 """
 
 import dataclasses

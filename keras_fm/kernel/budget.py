@@ -93,6 +93,44 @@ class PrivacyBudget:
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
 
+    def split(self, *, training=0.0, choice=0.0, evaluation=0.0):
+        """Shares for training, for a choice and for a last number, planned
+        before anything is read.
+
+        Args:
+            training, choice, evaluation: floats >= 0, weights of the parts;
+                0 for a part that there is not.
+
+        Returns:
+            A `BudgetSplit`; `print` it.
+
+        Raises:
+            ValueError: if a weight is not a finite number of at least 0, or
+                all are 0.
+
+        Example:
+
+        >>> split = PrivacyBudget(1.0).split(training=7, choice=1, evaluation=2)
+        >>> print(split)
+        Budget (epsilon = 1, delta = 0)
+          training   share 0.7000, alone epsilon 0.7
+          choice     share 0.1000, alone epsilon 0.1 (delta = 0)
+          evaluation share 0.2000, alone epsilon 0.2
+          together   epsilon 1
+        """
+        from keras_fm.kernel import budget_split
+
+        weights = {
+            "training": training,
+            "choice": choice,
+            "evaluation": evaluation,
+        }
+        asked = {name: weight for name, weight in weights.items() if weight}
+        found = dict(zip(asked, shares(asked.values())))
+        return budget_split.BudgetSplit(
+            budget=self, **{name: found.get(name, 0.0) for name in weights}
+        )
+
 
 def _as_float(name, value):
     if isinstance(value, bool):

@@ -84,7 +84,7 @@ class _Waiting:
         free = np.flatnonzero(~self._used)[: len(arrays[0])]
         for held, array in zip(self._arrays, arrays):
             held[free] = array
-        self._hash[free] = _hashes(arrays)
+        self._hash[free] = hashes(arrays)
         self._used[free] = True
         self.count += len(free)
 
@@ -123,8 +123,15 @@ class _Waiting:
             yield self.next()
 
 
-def _hashes(arrays):
-    """Of records, 64 bits: sums of words times public odd numbers, mixed."""
+def hashes(arrays):
+    """Of records, 64 bits: sums of words times public odd numbers, mixed.
+
+    Args:
+        arrays: list of `(n, ...)` arrays.
+
+    Returns:
+        `(n,)` uint64, each of its record alone.
+    """
     raw = np.concatenate(list(map(columns.row_bytes, arrays)), axis=1)
     raw = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8)))
     words = np.ascontiguousarray(raw).view(np.uint64)

@@ -52,7 +52,8 @@ class QuadraticRelease(SecondMoments):
 
         A sweep over released statistics reads no record. Which ridge to
         keep may be chosen on public data, or by a rule: records of the
-        release are read again if they are used for it.
+        release are read again if they are used for it, which
+        `keras_fm.evaluation.private_choice` pays for.
 
         Args:
             ridge_factors: `(k,)`, in units of the noise's spectral edge.

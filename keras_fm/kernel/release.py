@@ -5,11 +5,9 @@
 and train on for ever.
 """
 
-import math
-
 import numpy as np
 
-from keras_fm.kernel import exact_draws, records
+from keras_fm.kernel import budget_split, exact_draws, records
 from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger_entry import LATTICE, LedgerEntry
@@ -61,16 +59,27 @@ def calibrate(objective, budget, *, neighbours, share=1.0):
         A `Mechanism`.
     """
     if budget.delta > 0:
-        multiplier = mechanisms_lib.gaussian_multiplier(
-            budget.epsilon, budget.delta
-        )
         return mechanisms_lib.GaussianMechanism(
             sensitivity=objective.sensitivity("l2", neighbours=neighbours),
-            noise_multiplier=multiplier / math.sqrt(share),
+            noise_multiplier=budget_split.gaussian_share(budget, share),
         )
     return mechanisms_lib.LaplaceMechanism(
         sensitivity=objective.sensitivity("l1", neighbours=neighbours),
         epsilon=budget.epsilon * share,
+    )
+
+
+def calibrate_choice(objective, budget, *, neighbours, share=1.0):
+    """The choice that spends `share` of `budget` on `objective`.
+
+    Shares of choices and of other releases add up, see
+    `budget_split.choice_epsilon`.
+
+    Args, Returns: see `calibrate`.
+    """
+    return mechanisms_lib.PermuteAndFlip(
+        sensitivity=objective.sensitivity("range", neighbours=neighbours),
+        epsilon=budget_split.choice_epsilon(budget, share),
     )
 
 

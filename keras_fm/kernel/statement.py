@@ -10,12 +10,14 @@ _COVERED = (
     "weights, all checkpoints and everything computed from the releases below"
 )
 _UNCOVERED = (
-    "metrics on private records",
-    "choices made by looking at them",
+    "metrics on private records{}",
+    "choices made by looking at them{}",
     "what was scaled, filled in or selected by their statistics before",
     "the number of records where public",
     "refusals of invalid records",
 )
+# Of entries that ask how good a model is, or which one is best.
+ASKED = "docs/proofs/evaluation.md"
 _FEATURES = "features of the records, which are public beside their labels"
 _LABELS = "   (the unit's label; all else of it is public)"
 _LOW_BITS = "the low-order bits of floating-point noise"
@@ -90,7 +92,9 @@ def _summary(ledger, entries):
         f"unit:       {ledger.unit}",
     ]
     if math.isfinite(proven):
-        uncovered = list(_UNCOVERED)
+        asked = [n for n, e in enumerate(entries, start=1) if e.proof == ASKED]
+        but = f" (but those of {asked})" if asked else ""
+        uncovered = [words.format(but) for words in _UNCOVERED]
         if labels:
             uncovered.insert(0, _FEATURES)
         if any(e.noise == FLOATING_POINT for e in entries):

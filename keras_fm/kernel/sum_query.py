@@ -113,12 +113,7 @@ class OwnedSumQuery(SumQuery):
         words = ""
         if self.grouped:
             words += "; each owner's sum scaled back to one record's norm"
-        if self.reach:
-            words += (
-                f"; one unit's data enters the records of at most {self.reach} "
-                "other units"
-            )
-        return words
+        return words + reach_in_words(self.reach)
 
     def _owner_scale(self, own):
         """Brings an owner's sum to the norms that one record may have."""
@@ -139,6 +134,15 @@ class OwnedSumQuery(SumQuery):
             reach=self.reach,
             grouped=self.grouped,
         )
+
+
+# What an entry says of which other units' records depend on one unit.
+REACHES = "one unit's data enters the records of at most"
+
+
+def reach_in_words(reach):
+    """For the ledger; nothing where each unit has records of its own."""
+    return f"; {REACHES} {reach} other units" if reach else ""
 
 
 def is_replaced(norm, neighbours):

@@ -1,6 +1,7 @@
 """What a fit promises: proven or published, and in which form."""
 
 import dataclasses
+import functools
 import math
 import typing
 
@@ -72,6 +73,9 @@ class Proven:
             0, summing to 1.
         releases: int >= 1, how many times a model may be released within the
             budget; each time gets an equal share.
+        spends: float in (0, 1], the share of the ledger's budget that these
+            releases have together; the rest is left to questions
+            (`keras_fm.evaluation`), see `PrivacyBudget.split`.
         n_public: whether the number of records is public. If `False`, `fit`
             must be given `steps_per_epoch`, since otherwise the number of
             steps tells n.
@@ -97,6 +101,7 @@ class Proven:
     unit: Unit = dataclasses.field(default_factory=Unit)
     shares: tuple | None = None
     releases: int = 1
+    spends: float = 1.0
     n_public: bool = True
     start: str = "minimiser"
     ridge_factor: float = 0.5
@@ -112,7 +117,10 @@ class Proven:
         object.__setattr__(self, "shares", check_shares(self.shares))
         checks.either("start", self.start, STARTS)
         checks.fields(
-            self, releases=checks.count, ridge_factor=checks.nonnegative
+            self,
+            releases=checks.count,
+            ridge_factor=checks.nonnegative,
+            spends=functools.partial(checks.number, above=0, at_most=1),
         )
         names = self.per_record
         names = (names,) if isinstance(names, str) else tuple(names)

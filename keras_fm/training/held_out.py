@@ -71,8 +71,10 @@ def _refuse(reason):
     raise ValueError(
         f"`validation_data` holds private records: {reason}. Metrics on them "
         "would be a function of private records that no statement covers. "
-        "Pass held-out or public records, or call `model.evaluate` after "
-        "`fit` on your own responsibility."
+        "Pass held-out or public records, or ask under the same ledger "
+        "after `fit`: "
+        "`keras_fm.evaluation.private_evaluate(model, data, "
+        "ledger=private.ledger, share=...)`."
     )
 
 

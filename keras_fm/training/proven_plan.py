@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 
-from keras_fm.kernel import records, sampling
+from keras_fm.kernel import budget_split, mechanisms, records, sampling
 from keras_fm.kernel import release as release_lib
 from keras_fm.parts.private_part import looked_at
 from keras_fm.training import (
@@ -67,7 +67,8 @@ class ProvenPlan(Reading):
                 f"{len(names)} releases of this model, {names}. Received: "
                 f"shares={shares}"
             )
-        return {name: share / self.times for name, share in zip(names, shares)}
+        each = self.spends / self.times
+        return {name: share * each for name, share in zip(names, shares)}
 
     def _default_shares(self):
         parts = self._whole_parts
@@ -95,6 +96,11 @@ class ProvenPlan(Reading):
     def times(self):
         """How often the plan may be carried out within the budget."""
         return getattr(self.guarantee, "releases", 1)
+
+    @property
+    def spends(self):
+        """The share of the ledger's budget that the plan may spend."""
+        return getattr(self.guarantee, "spends", 1.0)
 
     # What will be read ---------------------------------------------------
 
@@ -165,8 +171,21 @@ class ProvenPlan(Reading):
             samples,
             self.ledger.budget,
             neighbours=self.ledger.neighbours,
-            others=self.other_mechanisms() * self.times,
+            others=self.other_mechanisms() * self.times + self._left_over(),
         )
+
+    def _left_over(self):
+        """What others may spend, as one mechanism."""
+        if self.spends == 1:
+            return []
+        multiplier = budget_split.gaussian_share(
+            self.ledger.budget, 1 - self.spends
+        )
+        return [
+            mechanisms.GaussianMechanism(
+                sensitivity=1.0, noise_multiplier=multiplier
+            )
+        ]
 
     def entries(self):
         """The ledger entries of the plan, nothing read."""

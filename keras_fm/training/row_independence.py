@@ -350,7 +350,7 @@ class _Walk:
 
     def _check_model(self, call):
         model = call.operation
-        if not _runs_its_graph(model):
+        if not runs_its_graph(model):
             raise UnlistedError("its class has a `call` of its own")
         inputs = getattr(model, "inputs", None)
         if not inputs:
@@ -459,7 +459,7 @@ def _node(tensor):
     return None if operation is None else operation._inbound_nodes[index]
 
 
-def _runs_its_graph(model):
+def runs_its_graph(model):
     """Whether a model does what its graph of layers says, and no more."""
     bases = type(model).__mro__
     bases = bases[: bases.index(keras.layers.Layer)]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from neighbours import NORMS, contribution, labels_alone
 
+from keras_fm.asking.evaluation_query import EvaluationQuery
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.squared_error import SquaredErrorQuery
 from keras_fm.kernel.budget import PrivacyBudget
@@ -108,6 +109,16 @@ KINDS = {
     "columns, places": Kind(
         ColumnMomentsQuery(num_columns=4, missing=True, reach=1),
         lambda rng: (rng.uniform(-1, 1, (N, 3, 4)),),
+    ),
+    "evaluation": Kind(
+        EvaluationQuery(metrics="accuracy, confusion_matrix", classes=3),
+        lambda rng: (rng.random((N, 1)), rng.integers(0, 9, (N, 1))),
+    ),
+    "evaluation of numbers": Kind(
+        EvaluationQuery(
+            metrics="mean_absolute_error, mean_squared_error", records=N
+        ),
+        lambda rng: (rng.random((N, 2)),),
     ),
     "norms": Kind(
         NormHistogramQuery(num_columns=3),

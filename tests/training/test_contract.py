@@ -10,6 +10,7 @@ import pytest
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
+from keras_fm.evaluation import private_evaluate
 from keras_fm.kernel import release as release_lib
 from keras_fm.parts.private_part import parts_of
 
@@ -293,6 +294,33 @@ def test_a_plan_says_what_a_fit_charges_and_spends_nothing(name):
     assert tuple(e.name for e in entries) == kind.releases
     assert all(e.describe() in text for e in entries)
     assert 0.98 * EPSILON < callback.ledger.epsilon() <= EPSILON * (1 + 1e-9)
+
+
+@every_kind
+def test_what_a_fit_leaves_of_a_budget_is_for_a_question(name):
+    kind, budget = KINDS[name], fm.PrivacyBudget(EPSILON, DELTA)
+    model = kind.compiled()
+    callback = kind.private(guarantee=fm.Proven(spends=0.5))
+    kind.fit(model, [callback])
+    ledger, records = callback.ledger, (kind.x, Y)
+    half = budget.split(training=1, evaluation=1).mechanisms()["training"]
+    alone = fm.mechanisms.compose_epsilon([half], DELTA, scale=EPSILON)
+    # Alone, samples may cost more than the noise that is left room for.
+    assert (
+        0.98 * alone < ledger.epsilon() <= alone * (1.001, 1.1)[kind.stepwise]
+    )
+    with pytest.raises(ValueError, match="under another ledger"):
+        private_evaluate(
+            model,
+            Unreadable(),
+            ledger=fm.Ledger(budget, neighbours="add_remove"),
+            share=0.5,
+        )
+    found = private_evaluate(model, records, ledger=ledger, share=0.5)
+    right = model.predict(kind.x, verbose=0).argmax(axis=1) == Y
+    interval = found.mean("accuracy", level=1 - 1e-9)
+    assert interval.low <= right.mean() <= interval.high
+    assert 0.98 * EPSILON < ledger.epsilon() <= EPSILON * (1 + 1e-9)
 
 
 @every_kind

@@ -1,0 +1,343 @@
+"""A model that is asked about private records, each of them on its own.
+
+What it says of a record must depend on that record alone, and it must not
+itself be a function of the records that no ledger knows. Models of Keras are
+checked for both. Anything else is called with one record at a time, and where
+it comes from is declared.
+"""
+
+import keras
+import numpy as np
+
+from keras_fm.heads.private_dense import PrivateDense
+from keras_fm.kernel import checks, columns, domain, placed_records, records
+from keras_fm.kernel.ledger_entry import check_line
+from keras_fm.parts.private_part import looked_at, parts_of
+from keras_fm.training import model_check, model_inputs, row_independence
+from keras_fm.training.reading import PLACES, READ_BATCH
+from keras_fm.training.row_independence import runs_its_graph
+
+# How far probabilities may be from adding up to 1.
+_SUM_TOLERANCE = 1e-2
+NUMBERS = ("mean_absolute_error", "mean_squared_error")
+
+
+class AskedModel:
+    """What a model says of private records.
+
+    Args:
+        model: a Keras model, a scikit-learn estimator, a function from a
+            batch of records to outputs, or `None` where the records are
+            outputs already.
+        ledger: the `Ledger` that the question will be charged to.
+        public: `None`, or words: why the model is no function of the
+            records but through that ledger.
+        per_record: names, see `Proven`; or `True` for a function that is
+            declared to treat each row of a batch on its own.
+
+    Raises:
+        ValueError: if the model may be more than it says, or mix records.
+    """
+
+    def __init__(self, model, ledger, *, public=None, per_record=()):
+        self.model, self.facts = model, []
+        # Of a model that is what its graph says: what is checked is run.
+        self._graph = None
+        self._batches = per_record is True or model is None
+        if public is not None:
+            checks.text("public", public, "words on one line: where from")
+            check_line("`public`", public)
+            self.facts.append(
+                f"public by declaration: the model that is asked: {public}"
+            )
+        if isinstance(model, keras.Model):
+            names = () if per_record is True else per_record
+            self._check_keras(ledger, public, names)
+        elif public is None:
+            raise ValueError(
+                "`public` must say where the model comes from, since what it "
+                "says of private records is a function of all that shaped "
+                "it: other records (`public='trained on ...'`), or releases "
+                "of this ledger (`public='from the releases of this "
+                f"ledger'`). Received: {type(model).__name__}"
+            )
+        elif not (model is None or callable(model) or _predicts(model)):
+            raise ValueError(
+                "`model` must be a Keras model, a scikit-learn estimator, a "
+                "function of a batch of records, or None where the data are "
+                f"(predictions, y). Received: {type(model).__name__}"
+            )
+        if model is not None and self._graph is None:
+            self.facts.append(
+                "declared to keep nothing of a record: the model that is asked"
+            )
+        if self._batches:
+            what = "the model that is asked"
+            if model is None:
+                what = "predictions that were computed before"
+            self.facts.append(
+                f"declared to treat every record on its own: {what}"
+            )
+
+    # What it is ----------------------------------------------------------
+
+    def _check_keras(self, ledger, public, per_record):
+        model = self.model
+        model_check.check_built(model)
+        if public is None:
+            self._check_released(ledger)
+        if not (getattr(model, "inputs", None) and runs_its_graph(model)):
+            # What its own code does is not known.
+            return
+        model_check.check_functional(model)
+        self._graph = keras.Model(
+            model_inputs.single(list(model.inputs)), model.outputs[0]
+        )
+        self._batches = False
+        try:
+            with looked_at():
+                self.facts += row_independence.check(
+                    model,
+                    model.outputs[0],
+                    rows=PLACES,
+                    declared=per_record,
+                    extractor=self._graph,
+                )
+        except row_independence.NotPerRecordError as e:
+            raise ValueError(
+                f"{e} A question may declare it as `per_record=` too. Or pass "
+                "a function, `lambda x: model.predict_on_batch(x)`: it is "
+                "called with one record at a time."
+            ) from e
+
+    def _check_released(self, ledger):
+        """Refuses weights that may be of the records and of no release in
+        this ledger."""
+        model, parts = self.model, parts_of(self.model)
+        named = "; or say where it is from: `public='trained on ...'`"
+        if not parts:
+            raise ValueError(
+                f"The model '{model.name}' has no private part, so it cannot "
+                "be seen what its weights were trained on. Say why they are "
+                "no function of these records: `public='trained on ...'`"
+            )
+        known = [entry.plain() for entry in ledger.entries]
+        for part in parts:
+            if not part.is_released:
+                raise ValueError(
+                    f"{type(part).__name__} '{part.name}' has no release, so "
+                    "what its weights were trained on is in no ledger. "
+                    f"Release it first{named}"
+                )
+            other = type(ledger).from_json(part.ledger_json)
+            if any(entry.plain() not in known for entry in other.entries):
+                raise ValueError(
+                    f"'{part.name}' was released under another ledger. Ask "
+                    "under that one, `private.ledger`, if the records are "
+                    f"the same{named}"
+                )
+        ours = {id(v) for part in parts for v in part.weights}
+        for layer in model._flatten_layers(include_self=False):
+            own = [v for v in layer.weights if v.trainable]
+            if any(id(v) not in ours for v in own):
+                raise ValueError(
+                    f"Layer '{layer.name}' has trainable weights that are of "
+                    "no release: they may have been trained on the records. "
+                    f"Set `trainable = False` if they are public{named}"
+                )
+        self.facts.append(
+            f"the model that is asked: '{model.name}', by the releases of "
+            "this ledger"
+        )
+        self.facts += model_check.public_facts(model, self._top)
+
+    @property
+    def gives_logits(self):
+        """Whether it ends with a layer that is known to give logits."""
+        return isinstance(self._top, PrivateDense)
+
+    @property
+    def _top(self):
+        if not getattr(self.model, "outputs", None):
+            return None
+        return model_check.output_part(self.model)
+
+    def classes(self, given):
+        """The number of classes: `given`, or what the model says."""
+        known = None
+        if getattr(self.model, "outputs", None):
+            known = max(2, self.model.outputs[0].shape[-1] or 0)
+        elif getattr(self.model, "classes_", None) is not None:
+            found = np.asarray(self.model.classes_)
+            known = len(found)
+            if not np.array_equal(found, np.arange(known)):
+                raise ValueError(
+                    "The estimator's classes must be 0, 1, 2, ...: encode "
+                    f"labels before it is fitted. Received: {known} others"
+                )
+        if given is None and known is None:
+            raise ValueError(
+                "`classes` must say how many classes there are; it is not "
+                "read from private labels. Received: classes=None"
+            )
+        if None not in (given, known) and given != known:
+            raise ValueError(
+                f"The model has {known} classes. Received: classes={given}"
+            )
+        return known if given is None else given
+
+    # What it says --------------------------------------------------------
+
+    def outputs(self, x, rows, numbers=False):
+        """What it says of the records that are in `rows` of a placed batch,
+        float64 or integers `(records, ...)`."""
+        model = self.model
+        if model is None:
+            return _checked(columns.taken(x, rows), len(rows))
+        if self._graph is not None:
+            found = self._graph.predict_on_batch(model_inputs.checked(model, x))
+            return _checked(found[rows], len(rows))
+        call = model
+        if isinstance(model, keras.Model):
+            call = model.predict_on_batch
+        elif _predicts(model):
+            call = getattr(model, "predict_proba", model.predict)
+            call = model.predict if numbers else call
+        if self._batches:
+            return _checked(_array(call(x)), columns.count(x))[rows]
+        alone = (columns.taken(x, slice(row, row + 1)) for row in rows)
+        return np.concatenate([_checked(_array(call(one)), 1) for one in alone])
+
+
+def _predicts(model):
+    return hasattr(model, "predict") and not isinstance(model, keras.Model)
+
+
+def _array(value):
+    if hasattr(value, "__array__") and not hasattr(value, "detach"):
+        return np.asarray(value)
+    return keras.ops.convert_to_numpy(value)
+
+
+def _checked(found, rows):
+    found = np.asarray(found)
+    if found.ndim == 0 or len(found) != rows or found.dtype.kind not in "biuf":
+        raise ValueError(
+            "The model must give a row of numbers for each record. Received: "
+            f"shape={found.shape}, dtype={found.dtype}"
+        )
+    if not np.all(np.isfinite(found)):
+        raise ValueError(
+            "The model's output is NaN or infinite for at least one record; "
+            "nothing was spent."
+        )
+    return found if found.dtype.kind in "biu" else found.astype(np.float64)
+
+
+# What is read -----------------------------------------------------------------
+
+
+def placed(data):
+    """Batches `(x, y, rows)` in which a record has its row by itself; x has
+    the structure of the data."""
+    form = []
+
+    def arrays():
+        for x, y in records.batches(data, READ_BATCH):
+            form[:] = [x]
+            yield [array for _, array in columns.flatten(x)], y
+
+    for found, y, rows in placed_records.placed(arrays(), PLACES):
+        given = iter(found)
+        yield _filled_in(form[0], given), y, rows
+
+
+def _filled_in(form, given):
+    return columns.transform(lambda *_: next(given), form)
+
+
+def count(data):
+    """The number of records."""
+    known = records.number(data)
+    if known is not None:
+        return known
+    return sum(columns.count(x) for x, _ in records.batches(data, READ_BATCH))
+
+
+# What it is compared with -----------------------------------------------------
+
+
+def decided(outputs, classes, from_logits, confident=False):
+    """Classes that a model decides for, and how sure it is.
+
+    Args:
+        outputs: integers `(n,)`: the classes; floats `(n, classes)`; or
+            `(n,)` or `(n, 1)` for two classes.
+        classes: int.
+        from_logits: whether floats are logits; probabilities otherwise.
+        confident: whether probabilities are asked for.
+
+    Returns:
+        tuple `(classes, probabilities)`, `(n,)` each; the latter `None` if
+        not asked for.
+
+    Raises:
+        ValueError: if the outputs are something else.
+    """
+    if outputs.ndim == 2 and outputs.shape[1] == 1:
+        outputs = outputs[:, 0]
+    if outputs.dtype.kind in "biu" and outputs.ndim == 1:
+        if confident:
+            raise ValueError(
+                "Calibration needs probabilities or logits. The model gives "
+                "classes."
+            )
+        return domain.class_indices(outputs, len(outputs), classes), None
+    binary = outputs.ndim == 1 and classes == 2
+    if not binary and outputs.shape[1:] != (classes,):
+        raise ValueError(
+            f"The model must give {classes} numbers for each record, one for "
+            f"each class. Received: shape={outputs.shape}"
+        )
+    if from_logits:
+        zeros = np.zeros_like(outputs)
+        logits = np.stack([zeros, outputs], axis=1) if binary else outputs
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        outputs = powers / powers.sum(axis=1, keepdims=True)
+    elif binary or confident:
+        both = np.stack([1 - outputs, outputs], axis=1) if binary else outputs
+        sums = both.sum(axis=1)
+        if both.min(initial=0.0) < 0 or np.any(abs(sums - 1) > _SUM_TOLERANCE):
+            raise ValueError(
+                "Probabilities must be in [0, 1] and add up to 1. At least "
+                "one record's do not: pass `from_logits=True` for a model "
+                "without softmax or sigmoid."
+            )
+        outputs = both
+    found = outputs.argmax(axis=1)
+    return found, outputs.max(axis=1) if confident else None
+
+
+def errors(outputs, y, low, high, clip):
+    """Absolute errors as shares of the largest one, `(n,)`, a mean over what
+    is predicted of each record, and the same of their squares.
+
+    Raises:
+        ValueError: if numbers are outside their public bounds.
+    """
+    y = np.asarray(y, np.float64)
+    outputs = np.asarray(outputs, np.float64).reshape(len(y), -1)
+    if y.reshape(len(y), -1).shape != outputs.shape:
+        raise ValueError(
+            "The model must give a number for each number of `y`. Received: "
+            f"outputs of shape {outputs.shape}, y of shape {y.shape}"
+        )
+    y = checks.finite("y", y.reshape(outputs.shape), "; nothing was spent.")
+    if not clip and not np.all((y >= low) & (y <= high)):
+        raise ValueError(
+            f"At least one number of `y` is outside the public bounds "
+            f"({low:g}, {high:g}). Pass wider ones, or `clip=True`."
+        )
+    apart = np.clip(outputs, low, high) - np.clip(y, low, high)
+    apart = np.clip(np.abs(apart) / (high - low), 0.0, 1.0)
+    return apart.mean(axis=1), np.square(apart).mean(axis=1)

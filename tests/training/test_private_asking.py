@@ -1,0 +1,427 @@
+"""Questions about models on private records: what is charged, what is told."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_fm as fm
+from keras_fm.evaluation import private_choice, private_evaluate
+from keras_fm.kernel.noisy_statistics import Release
+
+RNG = np.random.default_rng(0)
+N = 400
+X = RNG.normal(size=(N, 4)).astype("float32")
+Y = (X[:, 0] + 0.3 * RNG.normal(size=N) > 0).astype(int)
+ELSEWHERE = "trained on other records"
+
+
+def ledger_of(epsilon=50.0, delta=1e-6, neighbours="add_remove", **kwargs):
+    return fm.Ledger(
+        fm.PrivacyBudget(epsilon, delta), neighbours=neighbours, **kwargs
+    )
+
+
+def linear(units=2, activation=None):
+    """Decides by the sign of the first number; frozen."""
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(units, activation=activation)]
+    )
+    kernel = np.zeros((4, units), "float32")
+    kernel[0] = np.linspace(-3, 3, units) if units > 1 else 3.0
+    model.layers[0].set_weights([kernel, np.zeros(units, "float32")])
+    return model
+
+
+def untouched():
+    pytest.fail("the records were read")
+    yield
+
+
+TRUE = ((X[:, 0] > 0) == Y).mean()
+
+
+# A model that was trained under the ledger -----------------------------------
+
+
+def private_model():
+    return keras.Sequential(
+        [
+            keras.Input((4,)),
+            fm.layers.NormalizationLayer(),
+            fm.layers.PrivateDense(2, name="head"),
+        ]
+    )
+
+
+def fitted(budget, **kwargs):
+    model = private_model()
+    model.compile("sgd", fm.losses.TaylorCrossEntropy())
+    private = fm.callbacks.PrivateModel(budget, (X, Y), fm.Proven(**kwargs))
+    model.fit(X, Y, epochs=1, verbose=0, callbacks=[private])
+    return model, private
+
+
+def test_training_choice_and_number_within_one_budget():
+    split = fm.PrivacyBudget(8.0, 1e-6).split(
+        training=6, choice=1, evaluation=3
+    )
+    model, private = fitted(split.budget, spends=split.training)
+    ledger = private.ledger
+    spent = ledger.epsilon()
+    assert spent < 8.0
+    worse = linear()
+    worse.layers[0].set_weights([-w for w in worse.get_weights()])
+    best = private_choice(
+        [lambda x: worse.predict_on_batch(x), model.predict_on_batch],
+        (X[:60], Y[:60]),
+        ledger=ledger,
+        share=split.choice,
+        public="from the releases of this ledger",
+        classes=2,
+    )
+    assert best.index == 1
+    found = private_evaluate(
+        model,
+        (X, Y),
+        ledger=ledger,
+        share=split.evaluation,
+        metrics=("accuracy", "calibration"),
+    )
+    truth = (model.predict(X, verbose=0).argmax(axis=1) == Y).mean()
+    accuracy = found.mean("accuracy", level=1 - 1e-6)
+    assert accuracy.low <= truth <= accuracy.high
+    assert spent < ledger.epsilon() <= 8.0
+    names = [entry.name for entry in ledger.entries]
+    assert names == ["head", "choice", "evaluation"]
+    statement = ledger.statement()
+    assert "metrics on private records (but those of [2, 3])" in statement
+    assert "public by declaration: the model that is asked: from" in statement
+    assert "by the releases of this ledger" in statement
+    rest = private_evaluate(model, (X, Y), ledger=ledger, share="rest")
+    assert ledger.epsilon() == pytest.approx(8.0, rel=1e-3)
+    assert rest.mean("accuracy").high <= 1
+    with pytest.raises(fm.BudgetExceededError):
+        private_evaluate(model, untouched, ledger=ledger, epsilon=0.1)
+
+
+def test_what_a_ledger_does_not_know_is_refused():
+    ledger = ledger_of()
+    with pytest.raises(ValueError, match="has no private part"):
+        private_evaluate(linear(), untouched, ledger=ledger, epsilon=1)
+    with pytest.raises(ValueError, match="has no release"):
+        private_evaluate(private_model(), untouched, ledger=ledger, epsilon=1)
+    twin = fm.models.unprotected_twin(private_model())
+    with pytest.raises(ValueError, match="has no release"):
+        private_evaluate(twin, untouched, ledger=ledger, epsilon=1)
+    with pytest.raises(ValueError, match="`public` must say"):
+        private_evaluate(lambda x: x, untouched, ledger=ledger, epsilon=1)
+    model, private = fitted(8.0)
+    with pytest.raises(ValueError, match="released under another ledger"):
+        private_evaluate(model, untouched, ledger=ledger, epsilon=1)
+    above = keras.Sequential([model, keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match="trainable weights that are of no"):
+        private_evaluate(above, untouched, ledger=private.ledger, epsilon=1)
+    assert ledger.entries == ()
+    # Other records: it says so, in one line.
+    with pytest.raises(ValueError, match="one line of printable"):
+        private_evaluate(
+            model, untouched, ledger=ledger, epsilon=1, public="a\nb"
+        )
+    private_evaluate(model, (X, Y), ledger=ledger, epsilon=1, public=ELSEWHERE)
+    (entry,) = ledger.entries
+    assert any(ELSEWHERE in note for note in entry.notes)
+
+
+# Any model --------------------------------------------------------------------
+
+
+class Estimator:
+    classes_ = np.arange(2)
+
+    def predict(self, x):
+        return (x[:, 0] > 0).astype(int)
+
+    def predict_proba(self, x):
+        p = 1 / (1 + np.exp(-3.0 * x[:, 0]))
+        return np.stack([1 - p, p], axis=1)
+
+
+MODELS = {
+    "logits": (linear(2), {"from_logits": True}),
+    "softmax": (linear(2, "softmax"), {}),
+    "one logit": (linear(1), {"from_logits": True}),
+    "sigmoid": (linear(1, "sigmoid"), {}),
+    "estimator": (Estimator(), {}),
+    "classes": (lambda x: (x[:, 0] > 0).astype(int), {"classes": 2}),
+    "tensors": (
+        lambda x: ops.softmax(ops.convert_to_tensor(x[:, :1] * [-3.0, 3.0])),
+        {"classes": 2, "per_record": True},
+    ),
+    "outputs": (None, {"classes": 2}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])
+def test_accuracy_of_any_model(name, neighbours, tmp_path):
+    model, options = MODELS[name]
+    ledger = ledger_of(epsilon=2e5, delta=0.0, neighbours=neighbours)
+    x = (X[:, 0] > 0).astype(int) if model is None else X
+    metrics = ["accuracy", "confusion_matrix"]
+    if name not in ("classes", "outputs"):
+        metrics.append("calibration")
+    found = private_evaluate(
+        model,
+        (x, Y),
+        ledger=ledger,
+        metrics=metrics,
+        epsilon=1e5,
+        public=ELSEWHERE,
+        **options,
+    )
+    assert found.mean("accuracy").value == pytest.approx(TRUE, abs=1e-3)
+    matrix = np.round(found.confusion_matrix())
+    assert matrix.sum() == N and np.trace(matrix) == round(TRUE * N)
+    assert matrix[1, 0] == ((X[:, 0] <= 0) & (Y == 1)).sum()
+    if "calibration" in metrics:
+        rows = found.reliability()
+        assert [round(row["records"]) for row in rows[:5]] == [0] * 5
+        assert sum(round(row["records"]) for row in rows) == N
+    assert ledger.epsilon() == pytest.approx(1e5)
+    (entry,) = ledger.entries
+    known = any("same for all neighbours" in note for note in entry.notes)
+    assert known == (neighbours == "replace_one")
+    kept = any("keep nothing" in note for note in entry.notes)
+    assert kept == (name in ("estimator", "classes", "tensors"))
+    declared = any("declared to treat" in note for note in entry.notes)
+    assert declared == (name in ("tensors", "outputs"))
+    found.save(tmp_path / "evaluation")
+    assert repr(Release.load(tmp_path / "evaluation")) == repr(found)
+
+
+def test_a_function_never_sees_two_records():
+    seen = []
+
+    def model(x):
+        seen.append(len(x))
+        return x[:, :1] * [-1.0, 1.0]
+
+    private_evaluate(
+        model,
+        (X[:300], Y[:300]),
+        ledger=ledger_of(),
+        epsilon=1,
+        public=ELSEWHERE,
+        classes=2,
+        from_logits=True,
+    )
+    assert seen == [1] * 300
+
+
+def test_several_inputs_are_paired_by_name():
+    first, rest = (
+        keras.Input((1,), name="first"),
+        keras.Input((3,), name="rest"),
+    )
+    both = ops.concatenate([first, rest], axis=1)
+    model = keras.Model([first, rest], linear(1, "sigmoid")(both))
+    x = {"rest": X[:, 1:], "first": X[:, 0]}
+    for asked in (model, lambda x: (x["first"] > 0).astype(int)):
+        found = private_evaluate(
+            asked,
+            (x, Y),
+            ledger=ledger_of(epsilon=2e5, delta=0.0),
+            epsilon=1e5,
+            public=ELSEWHERE,
+            classes=2,
+        )
+        accuracy = found.mean("accuracy").value
+        assert accuracy == pytest.approx(TRUE, abs=1e-3)
+
+
+def test_a_model_that_mixes_records_is_refused():
+    x = keras.Input((4,))
+    mixing = keras.Model(x, x - ops.mean(x, axis=0, keepdims=True))
+    ledger = ledger_of()
+    with pytest.raises(ValueError, match="called with one record at a time"):
+        private_evaluate(
+            mixing, untouched, ledger=ledger, epsilon=1, public=ELSEWHERE
+        )
+    assert ledger.entries == ()
+
+
+def test_errors_of_numbers():
+    y = X[:, 1].clip(-2, 2) * 0.5
+    ledger = ledger_of(epsilon=2e5, delta=0.0)
+    found = private_evaluate(
+        lambda x: x[:, 1] * 0.0,
+        (X, y),
+        ledger=ledger,
+        metrics=("mean_absolute_error", "mean_squared_error"),
+        bounds=(-1, 1),
+        epsilon=1e5,
+        public="a constant",
+    )
+    absolute, squared = np.abs(y).mean(), np.square(y).mean()
+    assert found.mean("mean_absolute_error").value == pytest.approx(
+        absolute, abs=1e-3
+    )
+    assert found.mean("mean_squared_error").value == pytest.approx(
+        squared, abs=1e-3
+    )
+    best = private_choice(
+        [lambda x: x[:, 1] * 0.0, lambda x: x[:, 1] * 0.5, lambda x: x[:, 0]],
+        (X, y),
+        ledger=ledger,
+        metric="mean_squared_error",
+        bounds=(-1, 1),
+        epsilon=10,
+        public="constants",
+    )
+    assert best.index == 1
+    with pytest.raises(ValueError, match="outside the public bounds"):
+        private_evaluate(
+            lambda x: x[:, 1],
+            (X, y),
+            ledger=ledger,
+            metrics="mean_absolute_error",
+            bounds=(-0.1, 0.1),
+            epsilon=1,
+            public="a constant",
+        )
+    assert len(ledger.entries) == 2
+
+
+# What is invalid spends nothing -----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"share": None}, "either `share`"),
+        ({"epsilon": 1.0}, "either `share`"),
+        ({"share": 1.5}, "`share` must be"),
+        ({"metrics": "auc"}, "`metrics` must be"),
+        ({"metrics": ("accuracy", "mean_squared_error")}, "`metrics` must be"),
+        ({"metrics": "mean_squared_error"}, "`bounds` must be"),
+        ({"bounds": (0, 1)}, "`bounds` must be"),
+        ({"classes": 3}, "has 2 classes"),
+        ({"public": ""}, "`public` must be"),
+        ({"unit": "one patient"}, "privacy unit of the ledger"),
+        ({"bins": 1}, "`bins` must be"),
+    ],
+)
+def test_arguments_are_checked_before_anything_is_read(options, message):
+    ledger = ledger_of()
+    given = {"share": 0.1, "public": ELSEWHERE, **options}
+    with pytest.raises(ValueError, match=message):
+        private_evaluate(linear(), untouched, ledger=ledger, **given)
+    assert ledger.entries == ()
+
+
+@pytest.mark.parametrize(
+    "model, x, y, message",
+    [
+        (linear(), X * np.nan, Y, "NaN or infinite inputs"),
+        (linear(), X, Y + 1, "whole numbers in"),
+        (linear(), X, Y[:-1], "same number of records"),
+        (linear(1), X, Y, "add up to 1"),
+        (lambda x: x[:, 0] / 0, X, Y, "NaN or infinite for at least"),
+        (lambda x: x[0], X, Y, "a row of numbers for each record"),
+        (lambda x: x[:, :3], X, Y, "2 numbers for each record"),
+        (lambda x: "one", X, Y, "a row of numbers|convert"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero")
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_invalid_records_spend_nothing(model, x, y, message):
+    ledger = ledger_of()
+    options = {} if isinstance(model, keras.Model) else {"classes": 2}
+    with pytest.raises(Exception, match=message):
+        private_evaluate(
+            model,
+            (x, y),
+            ledger=ledger,
+            epsilon=1,
+            public=ELSEWHERE,
+            **options,
+        )
+    assert ledger.entries == ()
+
+
+def test_choices_are_checked():
+    ledger = ledger_of()
+    for models in ([], [linear()], "models", linear()):
+        with pytest.raises(ValueError, match="two or more models"):
+            private_choice(
+                models, untouched, ledger=ledger, epsilon=1, public=ELSEWHERE
+            )
+    with pytest.raises(ValueError, match="the same classes"):
+        private_choice(
+            [linear(2), linear(3)],
+            untouched,
+            ledger=ledger,
+            epsilon=1,
+            public=ELSEWHERE,
+        )
+    with pytest.raises(ValueError, match="`share` must be"):
+        private_choice(
+            [linear(), linear()],
+            untouched,
+            ledger=ledger,
+            share="rest",
+            public=ELSEWHERE,
+        )
+    with pytest.raises(ValueError, match="a keras_fm.Ledger"):
+        private_evaluate(linear(), untouched, ledger=1.0, epsilon=1)
+    assert ledger.entries == ()
+
+
+def test_another_unit_is_repeated():
+    ledger = ledger_of(unit="one patient")
+    with pytest.raises(ValueError, match="a question counts rows"):
+        private_evaluate(
+            linear(), (X, Y), ledger=ledger, epsilon=1, public=ELSEWHERE
+        )
+    private_evaluate(
+        linear(),
+        (X, Y),
+        ledger=ledger,
+        epsilon=1,
+        public=ELSEWHERE,
+        unit="one patient",
+        from_logits=True,
+    )
+    assert "no unit (one patient) has more than one row" in ledger.statement()
+
+
+def test_records_that_hold_others_data_are_asked_with_their_reach():
+    ledger = ledger_of()
+    options = {"epsilon": 1, "public": ELSEWHERE, "ledger": ledger}
+    first = private_evaluate(linear(), (X, Y), reach=2, **options)
+    assert first.mechanism.sensitivity == 1 + 2 * 2**0.5
+    with pytest.raises(ValueError, match="Pass `reach=`"):
+        private_evaluate(linear(), untouched, **options)
+    best = private_choice([linear(), linear()], (X, Y), reach=2, **options)
+    assert best.mechanism.sensitivity == 5
+    for entry in ledger.entries:
+        assert "at most 2 other units" in entry.reads
+
+
+def test_a_seed_is_not_private():
+    ledger = ledger_of()
+    first, second = (
+        private_evaluate(
+            linear(),
+            (X, Y == 1),
+            ledger=ledger,
+            epsilon=1,
+            public=ELSEWHERE,
+            reproducible_noise=1,
+        )
+        for _ in range(2)
+    )
+    assert "NOT PRIVATE" in repr(first)
+    assert repr(first) == repr(second)
+    assert ledger.epsilon() == np.inf
