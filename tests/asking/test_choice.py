@@ -2,7 +2,9 @@
 
 import itertools
 import math
+import textwrap
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -236,6 +238,13 @@ def test_the_epsilon_of_a_share_is_that_of_the_best_guess():
     multiplier = split.mechanisms()["training"].noise_multiplier * math.sqrt(3)
     advantage = 2 * stats.norm.cdf(1 / (2 * multiplier)) - 1
     assert math.tanh(epsilon / 2) == pytest.approx(advantage, rel=1e-6)
+
+
+def test_the_page_shows_what_is_printed():
+    split = PrivacyBudget(1.0, 1e-6).split(training=18, choice=1, evaluation=1)
+    page = Path(__file__).parents[2] / "docs" / "asking.md"
+    shown = textwrap.indent(str(split), "    ")
+    assert shown in page.read_text(encoding="utf-8")
 
 
 def test_a_split_is_printed_and_checked():
