@@ -164,6 +164,12 @@ class AskedModel:
 
     def classes(self, given):
         """The number of classes: `given`, or what the model says."""
+        predicts = getattr(self._top, "predicts", "classes")
+        if predicts != "classes":
+            raise ValueError(
+                f"'{self._top.name}' predicts {predicts}, not one class for "
+                f"each record. Numbers have the metrics {', '.join(NUMBERS)}."
+            )
         known = None
         if getattr(self.model, "outputs", None):
             known = max(2, self.model.outputs[0].shape[-1] or 0)

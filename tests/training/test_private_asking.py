@@ -350,6 +350,31 @@ def test_invalid_records_spend_nothing(model, x, y, message):
     assert ledger.entries == ()
 
 
+def test_what_predicts_numbers_has_no_accuracy():
+    head = fm.layers.PrivateDense(
+        2, loss="squared_error", target_bounds=(0.0, 1.0)
+    )
+    model = keras.Sequential([keras.Input((4,)), head])
+    ledger = ledger_of()
+    with pytest.raises(ValueError, match="predicts numbers"):
+        private_evaluate(
+            model, untouched, ledger=ledger, epsilon=1, public=ELSEWHERE
+        )
+    found = private_evaluate(
+        model,
+        (X, np.stack([Y, Y], axis=1)),
+        ledger=ledger,
+        metrics="mean_absolute_error",
+        bounds=(0, 1),
+        epsilon=40,
+        public=ELSEWHERE,
+    )
+    said = model.predict(X, verbose=0).clip(0, 1)
+    truth = np.abs(said - Y[:, None]).mean()
+    error = found.mean("mean_absolute_error", level=1 - 1e-9)
+    assert error.low <= truth <= error.high
+
+
 def test_choices_are_checked():
     ledger = ledger_of()
     for models in ([], [linear()], "models", linear()):
