@@ -28,7 +28,7 @@ WORDS = ["good", "bad", "film"]
 layers = keras.layers
 on_tensorflow = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow",
-    reason="Keras runs these layers inside a model on TensorFlow alone",
+    reason="these layers are made of TensorFlow",
 )
 KINDS = {
     "Normalization": lambda: layers.Normalization(mean=170.0, variance=90.0),
