@@ -181,7 +181,7 @@ class Ledger(StepLedger):
                 f"{self.budget.epsilon:g} allowed. Nothing was read. "
                 "Reuse the release that exists (fits on it are free), or "
                 "plan several releases from the start with "
-                "`PrivateModel(..., planned_releases=k)`." + self._spent()
+                "`Proven(releases=k)`." + self._spent()
             )
 
     def _spent(self):

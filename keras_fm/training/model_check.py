@@ -240,8 +240,8 @@ def check_proven(model, head):
             raise ValueError(
                 f"Layer {name} cannot be part of a proven model: "
                 f"{layer.unproven}, or "
-                '`PrivateModel(guarantee="published")`, whose epsilon is '
-                "only claimed."
+                "`guarantee=Published(lot=...)`, whose epsilon is only "
+                "claimed."
             )
         if _has_batch_state(layer):
             frozen = (
@@ -263,8 +263,7 @@ def check_proven(model, head):
                 f"Layer {name} has trainable weights under the private "
                 "layer: features that train on records make every step a "
                 "new query. Set `trainable = False` (its weights then count "
-                "as public), or use "
-                '`PrivateModel(guarantee="published")`.'
+                "as public), or use `guarantee=Published(lot=...)`."
             )
 
 

@@ -65,6 +65,7 @@ def traced(layer, args, kwargs, expected):
         outputs = _called(layer, own, *given, expected)
         for found in before:
             _check_kept(*found)
+        _check_begins(copies.made)
         yield list(copies.made), outputs
     finally:
         for one, attributes, _ in before:
@@ -185,7 +186,19 @@ def traced_function(function, rank):
         raise UnknownError(_unreadable("it", e)) from e
     if not is_tensor(found):
         raise UnknownError("it gives something else than one tensor")
+    _check_begins([tensor])
     yield [tensor], [found]
+
+
+def _check_begins(tensors):
+    """Raises if an operation gave back what it was given: a walk from the
+    outputs would end there, and not see it (`ops.cond` of functions that
+    return a tensor around them)."""
+    made_by = (getattr(v, "_keras_history", (None,))[0] for v in tensors)
+    if any(operation is not None for operation in made_by):
+        raise UnknownError(
+            "an operation chooses between its input and something else"
+        )
 
 
 def _unreadable(what, error):

@@ -213,6 +213,12 @@ def by_value(layer, x, training):
     return x if ops.max(x) > 0 else -x
 
 
+def in_a_branch(layer, x, training):
+    """TensorFlow's symbolic result is the input itself, which no walk from
+    the outputs goes beyond."""
+    return ops.cond(ops.max(x) > 0.5, lambda: x, lambda: 0 * x)
+
+
 def from_numpy(layer, x, training):
     return ops.convert_to_tensor(np.array(x) / np.max(x))
 
@@ -244,6 +250,7 @@ UNREADABLE = {
     "random numbers": (draws, "writes variables"),
     "random numbers for each": (draws_for_each, "a constant in it has shape"),
     "a choice by value": (by_value, "cannot be read"),
+    "a branch": (in_a_branch, "chooses between its input|cannot be read"),
     "NumPy": (from_numpy, "cannot be read"),
     "places": (by_place, "a constant in it has shape"),
     "constant rows": (constant, "no row for each record"),

@@ -19,7 +19,7 @@ class PerturbedAffine(PerturbedInputLayer):
 
     one noise vector for all records, Laplace(Delta_h0 / eps_j) on feature j
     with Delta_h0 = 2 |h0| d. Noise acts only while training under a
-    `keras_fm.callbacks.PrivateModel(guarantee="published")`; without it, and
+    `keras_fm.callbacks.PrivateModel` with `Published(lot=...)`; without it, and
     at inference, this is `keras.layers.Dense`.
 
     No proof covers one noise vector that all records share, so a proven

@@ -18,7 +18,7 @@ class PerturbedConv2D(PerturbedInputLayer):
     Laplace(Delta_h0 / eps_j) / |L| value for each input pixel and channel,
     the same for all records, and one for each filter's bias. It acts only
     while training under a
-    `keras_fm.callbacks.PrivateModel(guarantee="published")`; without it, and
+    `keras_fm.callbacks.PrivateModel` with `Published(lot=...)`; without it, and
     at inference, this is `keras.layers.Conv2D`. A proven model refuses it.
 
     Args:

@@ -22,7 +22,7 @@ class PerturbedInputLayer(ReleasedLayer):
     One noise value for each input feature and one for each bias entry, the
     same for all records (Phan et al., ICDM 2017, Algorithm 1). It acts only
     while training and only after `fix_noise`, which
-    `keras_fm.callbacks.PrivateModel(guarantee="published")` calls.
+    `keras_fm.callbacks.PrivateModel` with `Published(lot=...)` calls.
 
     Args:
         adaptive: whether the noise of a feature follows its relevance
