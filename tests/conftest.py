@@ -20,6 +20,7 @@ import without_keras
 ONCE = (
     "baselines/test_functional_regression.py",
     "baselines/test_histogram_regression.py",
+    "datasets/test_drawn_scenes.py",
     "datasets/test_health_network.py",
     "datasets/test_loaders.py",
     "datasets/test_pen_strokes.py",

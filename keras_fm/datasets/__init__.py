@@ -1,14 +1,20 @@
 """Real data sets by name, and synthetic ones.
 
-`pen_strokes` draws public data to build features on; `health_network` holds
-the schema of behaviour prediction, which `health_simulator` fills.
+`pen_strokes` and `drawn_scenes` draw public data to build features on;
+`health_network` holds the schema of behaviour prediction, which
+`health_simulator` fills.
 `PoissonBatches` samples records as private training needs it.
 """
 
 # Before anything here: with Keras come the layers, which know this folder.
 import keras  # noqa: F401
 
-from keras_fm.datasets import health_network, health_simulator, pen_strokes
+from keras_fm.datasets import (
+    drawn_scenes,
+    health_network,
+    health_simulator,
+    pen_strokes,
+)
 from keras_fm.datasets.behavior_windows import Windows
 from keras_fm.datasets.health_network import HealthNetwork
 from keras_fm.datasets.loaders import DATASETS, load
@@ -19,6 +25,7 @@ __all__ = [
     "HealthNetwork",
     "PoissonBatches",
     "Windows",
+    "drawn_scenes",
     "health_network",
     "health_simulator",
     "load",
