@@ -120,8 +120,11 @@ def _compile_for_jax_once(config):
     optimisation, and kept for the other tests, workers and runs."""
     if os.environ.get("KERAS_BACKEND") != "jax":
         return
-    flags = "--xla_backend_optimization_level=0"
-    os.environ.setdefault("XLA_FLAGS", flags)
+    flags = (
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+    )
+    os.environ.setdefault("XLA_FLAGS", " ".join(flags))
     cache = getattr(config, "cache", None)
     if cache is not None:
         for name, value in (
