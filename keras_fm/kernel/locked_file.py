@@ -37,11 +37,14 @@ class LockedFile:
         self.path = os.path.realpath(os.fspath(path))
 
     @contextlib.contextmanager
-    def lock(self):
+    def lock(self, patience=_PATIENCE):
         """Holds the file exclusively, against threads and processes.
 
+        Args:
+            patience: seconds to wait for it.
+
         Raises:
-            TimeoutError: if somebody else holds it for five minutes.
+            TimeoutError: if somebody else holds it for so long.
             OSError: if the lock file cannot be made.
         """
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
@@ -49,12 +52,12 @@ class LockedFile:
         # A file object: closed, and the lock let go, even if an interruption
         # comes between any two lines here.
         with os.fdopen(handle, "r+b", buffering=0):
-            deadline = time.monotonic() + _PATIENCE
+            deadline = time.monotonic() + patience
             while not _try_lock(handle):
                 if time.monotonic() > deadline:
                     raise TimeoutError(
                         f"Another process holds the lock of {self.path!r} "
-                        f"for {_PATIENCE:g} seconds. If it hangs, end it: "
+                        f"for {patience:g} seconds. If it hangs, end it: "
                         "its lock ends with it."
                     )
                 time.sleep(_PAUSE)

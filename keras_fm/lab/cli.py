@@ -1,8 +1,10 @@
 """The entry point of the command line: `keras-fm COMMAND`."""
 
+import contextlib
 import importlib
 import os
 import sys
+import tempfile
 
 from absl import flags
 
@@ -45,10 +47,12 @@ def _parse(command, argv):
 
 def _load():
     """Says whom to ask where Keras cannot be imported."""
-    # Of TensorFlow only errors, where nothing else is asked for.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # Of TensorFlow's own lines none, where nothing else is asked for: what
+    # fails raises.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        importlib.import_module("keras")
+        with _held_back():
+            importlib.import_module("keras")
     # A broken backend raises whatever it likes.
     except Exception as e:
         raise ImportError(
@@ -56,6 +60,25 @@ def _load():
             "`keras-fm doctor` says what to install. Received: "
             f"{type(e).__name__}: {e}"
         ) from e
+
+
+@contextlib.contextmanager
+def _held_back():
+    """Standard error is shown only if what is inside fails: TensorFlow writes
+    lines there before it reads how many are wanted."""
+    sys.stderr.flush()
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(tempfile.TemporaryFile())
+        shown = os.dup(2)
+        stack.callback(os.close, shown)
+        stack.callback(os.dup2, shown, 2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        except Exception:
+            file.seek(0)
+            os.write(shown, file.read())
+            raise
 
 
 def _run(command, argv):
@@ -69,9 +92,15 @@ def _run(command, argv):
         sys.stdout.write(text)
         return 0
     try:
+        if hasattr(command, "check"):
+            command.check(values, rest)
         if not getattr(command, "ALONE", False):
             _load()
         return command.run(values, rest)
+    except KeyboardInterrupt as e:
+        kept = e.args[0] if e.args else "no run of this call is finished."
+        sys.stderr.write(f"keras-fm {command.NAME}: interrupted; {kept}\n")
+        return 130
     except (
         ImportError,
         OSError,

@@ -15,8 +15,7 @@ from absl import flags
 
 from keras_fm.kernel import discrete_noise, lattice_noise
 from keras_fm.lab import cli
-from keras_fm.lab import reproduce as reproductions
-from keras_fm.lab.commands import COMMANDS, completion, doctor, reproduce
+from keras_fm.lab.commands import COMMANDS, completion, doctor
 
 ROOT = pathlib.Path(__file__).parents[2]
 SETUP = ROOT / "setup.py"
@@ -283,11 +282,6 @@ def test_without_keras_no_backend_is_blamed(monkeypatch):
     monkeypatch.setattr(doctor, "_there", lambda module: module != "keras")
     row = rows(doctor.examine(), "checks")["Backend"]
     assert row["detail"] == "ImportError: there is no Keras to ask"
-
-
-def test_the_experiments_that_completion_offers():
-    names = tuple(e.name for e in reproductions.EXPERIMENTS)
-    assert reproduce.CHOICES == names
 
 
 # Data sets -------------------------------------------------------------------

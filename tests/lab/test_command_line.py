@@ -1,9 +1,18 @@
-"""What the commands share: numbers given in a flag."""
+"""What the commands share: numbers in flags, names, folders, interruptions."""
+
+import os
+import sys
 
 import pytest
 
-from keras_fm.lab import cli
+from keras_fm import datasets, features
+from keras_fm.lab import cli, commands, known
+from keras_fm.lab import compare as experiments
+from keras_fm.lab import reproduce as reproductions
 from keras_fm.lab.commands import command_line
+from keras_fm.lab.engine import folder, store
+from keras_fm.lab.engine.answering import answer_all
+from keras_fm.lab.engine.progress import Progress
 
 
 def test_numbers_of_a_flag():
@@ -17,3 +26,172 @@ def test_a_flag_without_numbers(command, capsys):
         f"keras-fm {command}: `epsilons` must be numbers, separated by "
         "commas. Received: '1,two'\n"
     )
+
+
+# Before Keras ----------------------------------------------------------------
+
+
+def test_names_known_without_keras_are_the_names():
+    assert {*known.IMAGES, *known.NETWORKS} == set(datasets.DATASETS)
+    assert known.FEATURES == features.FEATURES
+    assert list(known.methods()) == list(experiments.METHODS)
+    names = [e.name for e in reproductions.EXPERIMENTS]
+    assert list(known.experiments()) == names
+    assert list(commands.reproduce.CHOICES) == names
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        ("compare --dataset=mnits", "Unknown data set 'mnits'"),
+        ("compare --dataset=a/b.npz", "there is no such file"),
+        ("compare --dataset=health_network", "keras-fm reproduce"),
+        ("compare --features=magic", "`features` must be one of"),
+        ("compare --methods=proven,magic", "`methods` must be some of"),
+        ("compare --delta=2", "`delta` must be in"),
+        ("compare --epsilons=0", "`epsilon` must be"),
+        ("compare --seeds=0", "`seeds` must be"),
+        ("compare --out={file}", "`out` must be a folder in which"),
+        ("compare --out={file}/below", "`out` must be a folder in which"),
+        ("compare --spec={spec}", "`delta` must be in"),
+        ("reproduce adlm:mist", "Near it are: adlm:mnist"),
+        ("reproduce adlm --data=mnits", "Unknown data set"),
+        ("reproduce adlm --seeds=0", "`seeds` must be"),
+        ("reproduce adlm --epsilons=-1", "`epsilons` must be"),
+        ("reproduce adlm --out={file}", "`out` must be a folder in which"),
+        ("audit --delta=-1", "`delta` must be in"),
+        ("audit --dataset=mnits", "Unknown data set"),
+        ("audit --out={file}", "`out` must be a folder in which"),
+        ("audit --tensorboard={file}", "`out` must be a folder in which"),
+        ("compose --out={file}", "`out` must be a folder in which"),
+    ],
+)
+def test_what_needs_no_training_is_answered_without_keras(
+    argv, message, tmp_path, monkeypatch, capsys
+):
+    """A wrong name took seven seconds, an unwritable folder ninety-nine."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "spec.json").write_text('{"delta": 3.0}')
+    monkeypatch.chdir(tmp_path)
+    argv = argv.format(file=tmp_path / "file", spec=tmp_path / "spec.json")
+
+    def too_late():
+        raise AssertionError("Keras is imported")
+
+    monkeypatch.setattr(cli, "_load", too_late)
+    assert cli.main(argv.split()) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_catalogue_has_a_flag(capsys):
+    assert cli.main(["reproduce", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert cli.main(["reproduce"]) == 0
+    assert "adlm:mnist" in listed and listed == capsys.readouterr().out
+
+
+def test_lines_of_libraries_are_shown_only_with_a_failure(capfd):
+    with cli._held_back():
+        os.write(2, b"a wall")
+    with pytest.raises(RuntimeError):
+        with cli._held_back():
+            os.write(2, b"the reason")
+            raise RuntimeError
+    assert capfd.readouterr().err == "the reason"
+
+
+# One folder, one command ------------------------------------------------------
+
+
+def test_two_commands_do_not_write_to_one_folder(tmp_path, capsys):
+    """One result was lost, and two tables disagreed."""
+    with folder.held(tmp_path):
+        assert cli.main(["compare", f"--out={tmp_path}"]) == 2
+        assert "Another command writes to" in capsys.readouterr().err
+        spec = experiments.Comparison(methods=("truncated",))
+        with pytest.raises(ValueError, match="Another command writes"):
+            experiments.run(spec, out=tmp_path, progress=False)
+        [experiment] = reproductions.find(["dpmac:accounting"])
+        with folder.held(tmp_path / "dpmac-accounting"):
+            with pytest.raises(ValueError, match="Another command writes"):
+                reproductions.run(experiment, out=tmp_path)
+    folder.check(tmp_path)
+
+
+# Interruptions ----------------------------------------------------------------
+
+
+def interrupted(requests, kept):
+    def pool(missing):
+        yield "a", {"y": 1}
+        raise KeyboardInterrupt
+
+    return answer_all(requests, kept, pool)
+
+
+def test_an_interruption_says_what_is_kept(tmp_path, monkeypatch, capsys):
+    """It was 123 lines of traceback."""
+    kept = store.Store(str(tmp_path / "runs" / "points.jsonl"))
+    with pytest.raises(KeyboardInterrupt, match="1 of 2 runs are finished"):
+        interrupted({"a": 0, "b": 0}, kept)
+    assert "a" in store.Store(str(tmp_path / "runs" / "points.jsonl"))
+
+    def run(values, rest):
+        interrupted({"a": 0, "b": 0}, kept)
+
+    monkeypatch.setattr(commands.compare, "run", run)
+    assert cli.main(["compare", f"--out={tmp_path}"]) == 130
+    assert capsys.readouterr().err == (
+        "keras-fm compare: interrupted; 1 of 2 runs are finished; they are "
+        f"kept in {tmp_path / 'runs'}, and the same command goes on.\n"
+    )
+
+
+def test_an_interruption_before_the_first_run(monkeypatch, capsys):
+    def run(values, rest):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands.compare, "run", run)
+    assert cli.main(["compare", "--out="]) == 130
+    assert "no run of this call is finished" in capsys.readouterr().err
+
+
+# What runs now ---------------------------------------------------------------
+
+
+class Screen:
+    """A stream that may be a terminal."""
+
+    def __init__(self, is_terminal):
+        self.isatty, self.text = (lambda: is_terminal), ""
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_line_names_what_runs(is_terminal):
+    screen = Screen(is_terminal)
+    progress = Progress("runs", lambda request: f"method {request}", screen)
+    progress.start(4, 1)
+    for request in "aab":
+        progress.began(request)
+        progress.done()
+    progress.end()
+    assert "1 of 4 runs are kept" in screen.text
+    assert screen.text.count("now method a") == 1
+    assert "3 of 4 runs in 0 s; now method b" in screen.text
+    assert screen.text.count("\n") == (0 if is_terminal else 3)
+    assert screen.text.endswith("\r\x1b[K" if is_terminal else "\n")
+
+
+def test_nothing_is_said_where_nobody_asked(capsys):
+    progress = Progress("runs", str, "")
+    progress.start(1, 1)
+    progress.began("a")
+    progress.end()
+    captured = capsys.readouterr()
+    assert captured.out + captured.err == "" and sys.stderr

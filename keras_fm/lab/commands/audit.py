@@ -4,7 +4,9 @@ import sys
 
 from absl import flags
 
+from keras_fm.lab import known
 from keras_fm.lab.commands import command_line
+from keras_fm.lab.engine import folder
 
 NAME = "audit"
 SUMMARY = "canaries, a control, a lower bound on epsilon, a verdict"
@@ -171,6 +173,20 @@ _SUBJECT_FLAGS = (
     "normalization",
     "noise",
 )
+
+
+def check(values, rest):
+    """Refuses what no run could repair."""
+    del rest
+    from keras_fm.kernel import checks
+    from keras_fm.kernel.budget import PrivacyBudget
+
+    known.check_dataset(values.dataset)
+    PrivacyBudget(values.epsilon, values.delta)
+    for name in ("seeds", "epochs", "control_epochs", "hidden"):
+        checks.count(name, values[name].value)
+    folder.check(values.out)
+    folder.check(values.tensorboard)
 
 
 def run(values, rest):

@@ -1,13 +1,15 @@
 """`keras-fm compare`: one architecture, every way of training it."""
 
-import dataclasses
 import logging
 import os
 import sys
 
 from absl import flags
 
+from keras_fm.kernel import settings_file
+from keras_fm.lab import known
 from keras_fm.lab.commands import command_line
+from keras_fm.lab.engine import folder
 
 NAME = "compare"
 SUMMARY = "train one architecture in every way, side by side"
@@ -24,8 +26,9 @@ WORDS = """Trains one architecture in every way and prints one table.
   keras-fm compare --spec=experiment.toml --seeds=1
       settings from a file; flags win
 
-How to read the table:
-  accuracy    test part, mean and standard deviation over seeds
+How to read the tables:
+  first       test accuracy, mean and standard deviation over seeds; * is the
+              best proven of its column
   claimed     the epsilon that the method's paper asserts (not a guarantee)
   proven      the epsilon composed from the ledger of what was really read;
               inf where no valid proof exists
@@ -70,12 +73,7 @@ def define(values):
     flags.DEFINE_list(
         "methods",
         None,
-        "Comma-separated: non_private, truncated; published, adlm_published, "
-        "dpa_published, pcdbn_published, dpmac_published, "
-        "functional_published; proven, rounds_proven, adlm_proven, "
-        "dpa_proven, pcdbn_proven, dpmac_proven, functional_proven; "
-        "dp_sgd_vectorized, dp_sgd_fast, dp_adam, dp_sgd_head, "
-        "jax_privacy, jax_privacy_head. "
+        f"Comma-separated, of {', '.join(known.methods())}. "
         "Default: all that the installed packages can run.",
         flag_values=values,
     )
@@ -150,7 +148,7 @@ def define(values):
         flag_values=values,
     )
     flags.DEFINE_bool(
-        "progress", True, "Show a progress bar.", flag_values=values
+        "progress", True, "Say what runs now.", flag_values=values
     )
 
 
@@ -169,8 +167,8 @@ _SPEC_FLAGS = (
 )
 
 
-def _spec(values, experiments):
-    """The comparison that the flags, or a file and flags, describe."""
+def _config(values):
+    """Settings that the flags, or a file and flags, give."""
     given = {
         name: values[name].value
         for name in _SPEC_FLAGS
@@ -179,9 +177,21 @@ def _spec(values, experiments):
     if "epsilons" in given:
         given["epsilons"] = command_line.numbers("epsilons", given["epsilons"])
     if not values.spec:
-        return experiments.Comparison.from_config(given)
-    spec = experiments.Comparison.load(values.spec)
-    return experiments.Comparison.from_config(dataclasses.asdict(spec) | given)
+        return given
+    try:
+        config = settings_file.load(values.spec)
+    except ValueError as e:
+        raise ValueError(f"{values.spec} is no comparison: {e}") from e
+    return config | given if isinstance(config, dict) else config
+
+
+def check(values, rest):
+    """Refuses what no run could repair."""
+    del rest
+    config = _config(values)
+    if isinstance(config, dict):
+        known.check_comparison(config)
+    folder.check(values.out)
 
 
 def run(values, rest):
@@ -194,7 +204,7 @@ def run(values, rest):
 
     try:
         outcomes = experiments.run(
-            _spec(values, experiments),
+            experiments.Comparison.from_config(_config(values)),
             out=values.out or None,
             progress=values.progress,
             processes=values.processes,

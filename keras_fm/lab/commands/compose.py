@@ -8,6 +8,7 @@ import sys
 from absl import flags
 
 from keras_fm.lab.commands import command_line
+from keras_fm.lab.engine import folder
 
 NAME = "compose"
 SUMMARY = "what many private reads cost, by every composition theorem"
@@ -175,6 +176,12 @@ def _whole(text):
             "`counts` must be whole numbers, separated by commas. Received: "
             f"{text!r}"
         ) from None
+
+
+def check(values, rest):
+    """Refuses what no run could repair."""
+    del rest
+    folder.check(values.out)
 
 
 def run(values, rest):

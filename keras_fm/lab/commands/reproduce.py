@@ -4,36 +4,18 @@ import sys
 
 from absl import flags
 
+from keras_fm.lab import known
 from keras_fm.lab.commands import command_line
+from keras_fm.lab.engine import folder
 
 NAME = "reproduce"
 SUMMARY = "figures and tables of the five papers, ours beside theirs"
 POSITIONAL = "[PAPER[:FIGURE] ...]"
-# For completion, which imports nothing heavy; a test compares it with the
-# catalogue.
-CHOICES = (
-    "dpa:health",
-    "dpa:health-cardinality",
-    "pcdbn:behavior",
-    "pcdbn:mnist",
-    "pcdbn:mnist-epochs",
-    "pcdbn:mnist-degree",
-    "pcdbn:polynomial",
-    "pcdbn:seconds",
-    "functional_net:composition",
-    "functional_net:sensitivity",
-    "functional_net:training",
-    "adlm:mnist",
-    "adlm:mnist-epochs",
-    "adlm:cifar10",
-    "dpmac:mnist",
-    "dpmac:usps",
-    "dpmac:accounting",
-)
+CHOICES = tuple(known.experiments())
 
 WORDS = """Figures and tables of the five papers, ours beside theirs.
 
-  keras-fm reproduce
+  keras-fm reproduce --list
       the catalogue: every experiment, its data, minutes, printed numbers
   keras-fm reproduce dpmac:accounting
       one experiment, in a small form that two CPU cores carry
@@ -88,19 +70,44 @@ def define(values):
         flag_values=values,
     )
     flags.DEFINE_bool(
-        "progress", True, "Show a progress bar.", flag_values=values
+        "progress", True, "Say what runs now.", flag_values=values
     )
+    flags.DEFINE_bool(
+        "list",
+        False,
+        "Print the catalogue, as the command does without a name.",
+        flag_values=values,
+    )
+
+
+def check(values, rest):
+    """Refuses what no run could repair."""
+    from keras_fm.kernel import checks
+
+    known.find_experiments(rest)
+    for epsilon in _epsilons(values) or ():
+        checks.positive("epsilons", epsilon)
+    if values.seeds is not None:
+        checks.count("seeds", values.seeds)
+    if values.data not in known.NETWORKS:
+        known.check_dataset(values.data)
+    if rest and not values.list:
+        folder.check(values.out)
+
+
+def _epsilons(values):
+    if values.epsilons is None:
+        return None
+    return tuple(command_line.numbers("epsilons", values.epsilons))
 
 
 def run(values, rest):
     """Runs the command; returns the exit status."""
-    epsilons = values.epsilons
-    if epsilons is not None:
-        epsilons = tuple(command_line.numbers("epsilons", epsilons))
+    epsilons = _epsilons(values)
     # Heavy imports only once the command line is right.
     from keras_fm.lab import reproduce as reproductions
 
-    if not rest:
+    if values.list or not rest:
         sys.stdout.write(reproductions.catalogue_table() + "\n")
         return 0
     found = reproductions.find(rest)

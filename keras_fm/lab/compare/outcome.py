@@ -3,8 +3,10 @@
 import dataclasses
 import itertools
 import math
+import statistics
 
 from keras_fm.lab.compare.methods import METHODS
+from keras_fm.lab.engine import grid
 from keras_fm.lab.engine.files import text_table
 from keras_fm.lab.engine.means import mean
 
@@ -79,31 +81,118 @@ def summarise(outcomes):
     return rows
 
 
-_HEAD = (
-    "method, epsilon, accuracy %, claimed, proven, delta, neighbours, "
-    "seconds, CPU s, MiB"
-).split(", ")
+def standing(row):
+    """What the epsilon of a row of `summarise` is worth."""
+    if row["epsilon"] is None:
+        return "no privacy"
+    return "proven" if math.isfinite(row["proven"]) else "claimed"
+
+
+def grid_of(rows):
+    """The `Grid` of rows of `summarise`."""
+    return grid.of(
+        grid.Place(
+            name=r["method"],
+            epsilon=r["epsilon"],
+            value=r["accuracy"],
+            kind=standing(r),
+            relation=r["neighbours"],
+        )
+        for r in rows
+    )
 
 
 def table(outcomes):
-    """The comparison as text, one line per method and epsilon."""
-    rows = [
+    """The comparison as text: accuracies first, methods down and epsilons
+    across, then what each number refers to and what it cost."""
+    rows = summarise(outcomes)
+    by_method = {}
+    for row in rows:
+        by_method.setdefault(row["method"], {})[row["epsilon"]] = row
+    found = grid_of(rows)
+    return "\n".join(
         [
-            r["label"],
-            _number(r["epsilon"]),
-            f"{100 * r['accuracy']:.1f} +- {100 * r['spread']:.1f}",
-            _number(r["claimed"]),
-            _number(r["proven"]),
-            _number(r["delta"]),
-            r["neighbours"] or "-",
-            f"{r['seconds']:.1f}",
-            f"{r['cpu_seconds']:.1f}",
-            f"{r['peak_mib']:.0f}",
+            *_accuracies(found, by_method),
+            "",
+            *_long_form(found, by_method),
         ]
-        for r in summarise(outcomes)
-    ]
-    return "\n".join(text_table(_HEAD, rows, left=("method",)))
+    )
+
+
+_GROUPS = {
+    "proven": "proven",
+    "claimed": "claimed: no valid proof",
+    "no privacy": "no privacy",
+}
+
+
+def _accuracies(found, by_method):
+    epsilons = found.epsilons or [None]
+    head = ["test accuracy, %", *map(_column, epsilons)]
+    lines = []
+    for kind, names in found.names.items():
+        lines.append([_GROUPS[kind]] + [""] * len(epsilons))
+        for name in names:
+            rows = by_method[name]
+            cells = ["  " + next(iter(rows.values()))["label"]]
+            for epsilon in epsilons:
+                # Without privacy the number is the same at every budget.
+                row = rows.get(epsilon, rows.get(None))
+                cells.append(_accuracy(row, (name, epsilon) in found.best))
+            lines.append(cells)
+    made = text_table(head, lines, left=(head[0],))
+    note = "* best proven of its column and relation; ranked by the mean."
+    return [*made, *([note] if found.best else [])]
+
+
+def _column(epsilon):
+    return "no epsilon" if epsilon is None else f"epsilon {epsilon:g} "
+
+
+def _accuracy(row, is_best):
+    if row is None:
+        return "- "
+    text = f"{100 * row['accuracy']:.1f}"
+    if row["seeds"] > 1:
+        text += f" +- {100 * row['spread']:.1f}"
+    return text + ("*" if is_best else " ")
+
+
+_HEAD = (
+    "method, claimed, proven, delta, neighbours, seconds, CPU s, MiB"
+).split(", ")
+
+
+def _long_form(found, by_method):
+    """A line for each method: what its epsilons are, and its costs."""
+    lines = []
+    for name in (n for names in found.names.values() for n in names):
+        rows = sorted(
+            by_method[name].values(), key=lambda r: r["epsilon"] or 0.0
+        )
+        first = rows[0]
+        lines.append(
+            [
+                first["label"],
+                _numbers(
+                    r["claimed"] if standing(r) == "claimed" else None
+                    for r in rows
+                ),
+                _numbers(r["proven"] for r in rows),
+                _number(first["delta"]),
+                first["neighbours"] or "-",
+                f"{statistics.median(r['seconds'] for r in rows):.1f}",
+                f"{statistics.median(r['cpu_seconds'] for r in rows):.1f}",
+                f"{max(r['peak_mib'] for r in rows):.0f}",
+            ]
+        )
+    return text_table(_HEAD, lines, left=("method",))
 
 
 def _number(value):
     return "-" if value is None else f"{value:.3g}"
+
+
+def _numbers(values):
+    """One for each budget, once where they are the same."""
+    return " ".join(dict.fromkeys(map(_number, values)))

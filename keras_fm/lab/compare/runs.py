@@ -14,8 +14,9 @@ from keras_fm.lab.compare import files
 from keras_fm.lab.compare.methods import METHODS
 from keras_fm.lab.compare.outcome import Outcome
 from keras_fm.lab.compare.task import ARRAYS, Task
-from keras_fm.lab.engine import measuring, store, workers
+from keras_fm.lab.engine import folder, measuring, store, workers
 from keras_fm.lab.engine.answering import answer_all
+from keras_fm.lab.engine.progress import Progress
 from keras_fm.public import features as features_lib
 
 
@@ -40,7 +41,7 @@ def run(
         spec: a `Comparison`.
         out: folder for `runs.csv`, `summary.json`, `accuracy.png`,
             `table.txt`, `tensorboard/` and `runs/`; `None` writes nothing.
-        progress: whether a progress bar is shown.
+        progress: whether it says what runs now.
         processes: int, number of processes that train side by side, each
             with its share of the cores; 0 trains in this one.
         isolated: whether every run gets a process of its own, which makes
@@ -57,7 +58,8 @@ def run(
         ImportError: if a method cannot run here; nothing was trained.
         RunFailedError: if a run in a worker fails; those that finished
             before are kept.
-        ValueError: if the data are no images.
+        ValueError: if the data are no images, or nothing can be written to
+            `out` now.
     """
     if type(processes) is not int or processes < 0:
         raise ValueError(
@@ -68,12 +70,16 @@ def run(
         raise ValueError("`isolated=True` needs `processes` of at least 1.")
     jobs = list(spec.jobs())
     _check_methods(jobs, jax_python)
-    data = _load(spec)
-    key = _keys(spec, data)
-    kept = _kept(out, "points", measuring.FIELDS, fresh)
-    choices = _kept(out, "choices", ("learning_rate",), fresh)
+    shown = Progress("runs", _named, None if progress else "")
     with contextlib.ExitStack() as stack:
-        pool = _pool(stack, spec, data, processes, isolated, jax_python)
+        stack.enter_context(folder.held(out))
+        data = _load(spec)
+        key = _keys(spec, data)
+        kept = _kept(out, "points", measuring.FIELDS, fresh)
+        choices = _kept(out, "choices", ("learning_rate",), fresh)
+        pool = _pool(
+            stack, spec, data, processes, isolated, jax_python, shown.began
+        )
         requests = {
             key("run", dataclasses.asdict(job)): {
                 "kind": "run",
@@ -98,13 +104,21 @@ def run(
             requests,
             kept,
             trained,
-            "run" if progress else "",
-            lambda row: [("accuracy", row["curve"][-1][1])],
+            shown,
         )
-    outcomes = [Outcome.of(row) for row in rows]
-    if out:
-        files.write(spec, outcomes, out, command=command)
+        outcomes = [Outcome.of(row) for row in rows]
+        if out:
+            files.write(spec, outcomes, out, command=command)
     return outcomes
+
+
+def _named(request):
+    """What a request is, for a reader."""
+    job = request.get("job") or request
+    words = METHODS[job.get("series") or job["method"]].label
+    if job["epsilon"] is not None:
+        words += f", epsilon {job['epsilon']:g}"
+    return words if request["kind"] == "run" else f"{words}: tuning"
 
 
 def _check_methods(jobs, jax_python):
@@ -195,7 +209,7 @@ def _keys(spec, data):
 # Where it runs ------------------------------------------------------------
 
 
-def _pool(stack, spec, data, processes, isolated, jax_python):
+def _pool(stack, spec, data, processes, isolated, jax_python, began):
     """Function from a dict of requests to (key, answer) as they come."""
     folder, arrays, places = None, None, {}
 
@@ -230,11 +244,14 @@ def _pool(stack, spec, data, processes, isolated, jax_python):
                     isolated,
                     jax_python,
                     {"KERAS_BACKEND": "jax"},
+                    began=began,
                 )
             elif processes:
-                made = workers.Processes(arguments(), processes, isolated)
+                made = workers.Processes(
+                    arguments(), processes, isolated, began=began
+                )
             else:
-                made = workers.Here(task)
+                made = workers.Here(task, began)
             places[where] = stack.enter_context(made)
         return places[where]
 

@@ -65,6 +65,13 @@ class Store:
     def __contains__(self, key):
         return key in self._found
 
+    def kept(self):
+        """What becomes of them after this process, in words."""
+        if not self._path:
+            return "nothing is kept without a folder."
+        folder = os.path.dirname(self._path)
+        return f"they are kept in {folder}, and the same command goes on."
+
     def add(self, key, answer):
         self._found[key] = {k: _number(v) for k, v in answer.items()}
         if not self._path:

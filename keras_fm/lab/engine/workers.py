@@ -12,6 +12,7 @@ import os
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 
 from keras_fm.lab import provenance
@@ -21,6 +22,7 @@ _THREADS = (
     "TF_NUM_INTRAOP_THREADS",
     "TF_NUM_INTEROP_THREADS",
 )
+_MOST_SAID = 2000
 
 
 class Here:
@@ -29,10 +31,11 @@ class Here:
     Args:
         make: function that gives an object whose `answer` takes a request;
             asked once, when the first request comes.
+        began: `None`, or function that is told of a request as it begins.
     """
 
-    def __init__(self, make):
-        self._make, self._task = make, None
+    def __init__(self, make, began=None):
+        self._make, self._task, self._began = make, None, began
 
     def __enter__(self):
         return self
@@ -45,6 +48,8 @@ class Here:
         for key, request in requests.items():
             if self._task is None:
                 self._task = self._make()
+            if self._began:
+                self._began(request)
             yield key, self._task.answer(request)
 
 
@@ -84,11 +89,19 @@ class Processes:
         isolated: whether every request gets a new worker.
         python: interpreter; `None` for this one.
         environment: dict of variables to set.
+        began: `None`, or function that is told of a request as it begins.
     """
 
     def __init__(
-        self, arguments, count, isolated, python=None, environment=None
+        self,
+        arguments,
+        count,
+        isolated,
+        python=None,
+        environment=None,
+        began=None,
     ):
+        self._began = began
         self._command = [python or sys.executable, *map(str, arguments)]
         self._count, self._isolated = count, isolated
         threads = str(max(1, (os.cpu_count() or 1) // count))
@@ -131,6 +144,8 @@ class Processes:
                     if worker is None or self._isolated:
                         worker and _end(worker)
                         worker = self._worker()
+                    if self._began:
+                        self._began(request)
                     done.put((key, _ask(worker, request)))
                 except (OSError, RuntimeError, ValueError) as e:
                     done.put((key, e))
@@ -159,13 +174,19 @@ class Processes:
         try:
             return self._idle.popleft()
         except IndexError:
+            # What libraries say is shown only with a failure.
+            said = tempfile.TemporaryFile()
             worker = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                stderr=said,
                 text=True,
                 env=self._environment,
+                # Ctrl-C is for this process, which ends its workers.
+                start_new_session=True,
             )
+            worker.said = said
             self._started.append(worker)
             return worker
 
@@ -176,12 +197,18 @@ def _ask(worker, request):
     line = worker.stdout.readline()
     if not line:
         raise RuntimeError(
-            f"the worker ended with status {worker.wait()}; see above."
+            f"the worker ended with status {worker.wait()}: {_last(worker)}"
         )
     found = json.loads(line)
     if "error" in found:
         raise RuntimeError(found["error"])
     return found["answer"]
+
+
+def _last(worker):
+    """The end of what a worker wrote to its standard error."""
+    worker.said.seek(max(0, worker.said.seek(0, os.SEEK_END) - _MOST_SAID))
+    return worker.said.read().decode(errors="replace").strip()
 
 
 def _end(worker):
@@ -190,3 +217,4 @@ def _end(worker):
         worker.wait()
     worker.stdin.close()
     worker.stdout.close()
+    worker.said.close()

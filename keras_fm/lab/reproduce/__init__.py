@@ -5,12 +5,9 @@ paper's size, and draws our numbers beside those that the paper prints.
 """
 
 from keras_fm.lab.engine.job import Job, Measured, Series
+from keras_fm.lab.known import UnknownExperimentError
 from keras_fm.lab.reproduce import facts
-from keras_fm.lab.reproduce.catalogue import (
-    EXPERIMENTS,
-    UnknownExperimentError,
-    find,
-)
+from keras_fm.lab.reproduce.catalogue import EXPERIMENTS, find
 from keras_fm.lab.reproduce.catalogue import table as catalogue_table
 from keras_fm.lab.reproduce.experiment import Axis, Experiment
 from keras_fm.lab.reproduce.report import table

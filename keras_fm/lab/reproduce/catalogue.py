@@ -1,9 +1,9 @@
 """The named experiments of the five papers, and how they are found."""
 
-import difflib
 import importlib.resources
 import json
 
+from keras_fm.lab import known
 from keras_fm.lab.engine.job import Series
 from keras_fm.lab.reproduce import (
     adlm,
@@ -78,10 +78,6 @@ def _settings(value):
 EXPERIMENTS = _read()
 
 
-class UnknownExperimentError(ValueError):
-    """A name that is neither a paper, an experiment nor an alias."""
-
-
 def find(names):
     """Experiments of some names, each once, in the order of the catalogue.
 
@@ -98,26 +94,8 @@ def find(names):
     >>> [e.name for e in find(["adlm:figure-4"])]
     ['adlm:mnist', 'adlm:mnist-epochs']
     """
-    found = []
-    for name in names:
-        wanted = str(name).strip().lower()
-        mine = [
-            e for e in EXPERIMENTS if wanted in (e.name, e.paper, *e.aliases)
-        ]
-        if not mine:
-            raise UnknownExperimentError(_unknown(name, wanted))
-        found += mine
-    return tuple(e for e in EXPERIMENTS if e in found)
-
-
-def _unknown(name, wanted):
-    known = [*facts.papers(), *(e.name for e in EXPERIMENTS)]
-    known += [a for e in EXPERIMENTS for a in e.aliases]
-    paper = wanted.split(":")[0]
-    near = difflib.get_close_matches(wanted, known, n=6, cutoff=0.5)
-    near += [k for k in known if k.split(":")[0] == paper]
-    near = list(dict.fromkeys(near)) or list(facts.papers())
-    return f"Unknown experiment {name!r}. Near it are: {', '.join(near)}."
+    found = known.find_experiments(names)
+    return tuple(e for e in EXPERIMENTS if e.name in found)
 
 
 def table():

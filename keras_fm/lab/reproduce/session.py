@@ -1,10 +1,13 @@
 """One run of an experiment: resumed point by point, then written out."""
 
 import dataclasses
+import functools
 import os
 
+from keras_fm.lab.engine import folder as folders
 from keras_fm.lab.engine import measuring, rival, store, workers
 from keras_fm.lab.engine.answering import answer_all
+from keras_fm.lab.engine.progress import Progress
 from keras_fm.lab.reproduce import drawing, report
 from keras_fm.lab.reproduce.experiment import Context
 
@@ -55,14 +58,15 @@ def run(
             `points.jsonl` (a line for every job, as soon as it is measured),
             `points.csv`, `figure.png`, `summary.json` and `table.txt`.
             `None` writes nothing.
-        progress: whether a progress bar is shown.
+        progress: whether it says what runs now.
         settings: dict of further settings that replace the form's own.
 
     Returns:
         an `Outcome`.
 
     Raises:
-        ValueError: if a choice is wrong, or data are missing.
+        ValueError: if a choice is wrong, data are missing, or the folder
+            cannot be written now.
         RuntimeError: if a ledger does not hold what the series says.
 
     Example:
@@ -88,13 +92,36 @@ def run(
         experiment.full.get("data", experiment.dataset),
     )
     folder = out and _folder(out, experiment, form, chosen, substituted)
+    with folders.held(folder):
+        load = None
+        if experiment.load is not None:
+            load = functools.partial(experiment.load, chosen.get("data"))
+        rows, trained, skipped = _rows(
+            experiment, Context(chosen, load), folder, progress
+        )
+        outcome = Outcome(
+            experiment=experiment,
+            settings=chosen,
+            form=form,
+            rows=rows,
+            facts=() if substituted else experiment.facts,
+            skipped=skipped,
+            trained=trained,
+            folder=folder,
+        )
+        if folder:
+            report.write(outcome, folder)
+            drawing.draw(outcome, os.path.join(folder, "figure.png"))
+    return outcome
+
+
+def _rows(experiment, context, folder, progress):
+    """All rows, the number of those trained now, and what is left out."""
+    chosen = context.settings
     kept = store.Store(
         folder and os.path.join(folder, "points.jsonl"), measuring.FIELDS
     )
-    load = None
-    if experiment.load is not None:
-        load = lambda: experiment.load(chosen["data"])  # noqa: E731
-    measurer = _Measurer(experiment, Context(chosen, load))
+    measurer = _Measurer(experiment, context)
     skipped, requests = {}, {}
     for job in experiment.jobs(chosen):
         if experiment.find(job.series).needs_dp_sgd and not rival.available():
@@ -105,26 +132,16 @@ def run(
             how = experiment.how(chosen)
             key = store.key(experiment.name, how, dataclasses.asdict(job))
             requests[key] = job
-    rows, trained = answer_all(
-        requests,
-        kept,
-        workers.Here(lambda: measurer).answers,
-        experiment.name if progress else "",
-    )
-    outcome = Outcome(
-        experiment=experiment,
-        settings=chosen,
-        form=form,
-        rows=rows,
-        facts=() if substituted else experiment.facts,
-        skipped=skipped,
-        trained=trained,
-        folder=folder,
-    )
-    if folder:
-        report.write(outcome, folder)
-        drawing.draw(outcome, os.path.join(folder, "figure.png"))
-    return outcome
+
+    def named(job):
+        words = f"{experiment.name}: {experiment.find(job.series).label}"
+        if job.epsilon is not None:
+            words += f", epsilon {job.epsilon:g}"
+        return words
+
+    shown = Progress("points", named, None if progress else "")
+    here = workers.Here(lambda: measurer, shown.began)
+    return *answer_all(requests, kept, here.answers, shown), skipped
 
 
 def _folder(out, experiment, form, chosen, substituted):
@@ -134,9 +151,7 @@ def _folder(out, experiment, form, chosen, substituted):
     if substituted:
         data = os.path.basename(chosen["data"]).removesuffix(".npz")
         name += f"-{data}"
-    folder = os.path.join(out, name)
-    os.makedirs(folder, exist_ok=True)
-    return folder
+    return os.path.join(out, name)
 
 
 class _Measurer:

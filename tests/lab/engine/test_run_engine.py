@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from keras_fm.lab.engine import files, means, measuring, store
+from keras_fm.lab.engine import files, grid, means, measuring, store
 from keras_fm.lab.engine.answering import answer_all
 from keras_fm.lab.engine.job import Job, Measured, Series
 from keras_fm.lab.engine.watch import Watch
@@ -99,6 +99,38 @@ def test_a_table_of_text():
         ["what", "%"], [["a", "1.5"], ["long", "2"]], ["what"]
     )
     assert lines == ["what    %", "---------", "a     1.5", "long    2"]
+
+
+def test_the_best_proven_of_a_column_is_marked():
+    def place(name, epsilon, value, kind="proven", relation="add_remove"):
+        return grid.Place(
+            name=name,
+            epsilon=epsilon,
+            value=value,
+            kind=kind,
+            relation=relation,
+        )
+
+    found = grid.of(
+        [
+            place("a", 1.0, 0.5),
+            place("a", 2.0, 0.9),
+            place("b", 1.0, 0.6),
+            place("b", 2.0, 0.7),
+            # Better, but of another relation, without a proof, or private.
+            place("c", 1.0, 0.1, relation="replace_one"),
+            place("d", 1.0, 0.8, "claimed", "replace_one"),
+            place("e", None, 0.99, "no privacy"),
+            place("broken", 1.0, math.nan),
+        ]
+    )
+    assert found.epsilons == [1.0, 2.0]
+    assert found.names == {
+        "proven": ["a", "b", "c"],
+        "claimed": ["d"],
+        "no privacy": ["e"],
+    }
+    assert found.best == {("b", 1.0), ("a", 2.0), ("c", 1.0)}
 
 
 def test_full_batches_are_several_to_an_epoch():

@@ -1,0 +1,68 @@
+"""The folder that a command writes: tried before anything is trained, and
+written by one command at a time."""
+
+import contextlib
+import os
+import tempfile
+
+from keras_fm.kernel import locked_file
+
+# An empty file that stays; its lock ends with the process.
+_LOCK = ".writing"
+
+
+@contextlib.contextmanager
+def held(path):
+    """Makes a folder and keeps others out of it.
+
+    Args:
+        path: of the folder; `None` or "" for none.
+
+    Raises:
+        ValueError: if no file can be written there, or another command
+            writes there now.
+    """
+    if not path:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            os.makedirs(path, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path):
+                pass
+            file = locked_file.LockedFile(os.path.join(path, _LOCK))
+            stack.enter_context(file.lock(patience=0))
+        except TimeoutError:
+            raise ValueError(
+                f"Another command writes to {str(path)!r} now. Wait until it "
+                "has finished, or name another folder with `out`."
+            ) from None
+        except OSError as e:
+            raise _unwritable(path, e) from e
+        yield
+
+
+def check(path):
+    """Refuses, as `held` would, what cannot be written now; leaves nothing
+    behind."""
+    if not path:
+        return
+    if os.path.exists(os.path.join(path, _LOCK)):
+        with held(path):
+            return
+    # What would be made must be makeable in what is there.
+    there = os.path.abspath(path)
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as e:
+        raise _unwritable(path, e) from e
+
+
+def _unwritable(path, error):
+    return ValueError(
+        "`out` must be a folder in which files can be written. "
+        f"Received: out={str(path)!r} ({error.strerror})"
+    )
