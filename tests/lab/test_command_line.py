@@ -106,6 +106,8 @@ def test_lines_of_libraries_are_shown_only_with_a_failure(capfd):
 def test_two_commands_do_not_write_to_one_folder(tmp_path, capsys):
     """One result was lost, and two tables disagreed."""
     with folder.held(tmp_path):
+        with pytest.raises(ValueError, match="Another command writes"):
+            folder.check(tmp_path)
         assert cli.main(["compare", f"--out={tmp_path}"]) == 2
         assert "Another command writes to" in capsys.readouterr().err
         spec = experiments.Comparison(methods=("truncated",))

@@ -7,8 +7,10 @@ import tempfile
 
 from keras_fm.kernel import locked_file
 
-# An empty file that stays; its lock ends with the process.
-_LOCK = ".writing"
+
+def _lock(path):
+    """Its file is empty and stays; the lock ends with the process."""
+    return locked_file.LockedFile(os.path.join(path, ".writing"))
 
 
 @contextlib.contextmanager
@@ -30,8 +32,7 @@ def held(path):
             os.makedirs(path, exist_ok=True)
             with tempfile.TemporaryFile(dir=path):
                 pass
-            file = locked_file.LockedFile(os.path.join(path, _LOCK))
-            stack.enter_context(file.lock(patience=0))
+            stack.enter_context(_lock(path).lock(patience=0))
         except TimeoutError:
             raise ValueError(
                 f"Another command writes to {str(path)!r} now. Wait until it "
@@ -47,7 +48,7 @@ def check(path):
     behind."""
     if not path:
         return
-    if os.path.exists(os.path.join(path, _LOCK)):
+    if _lock(path).has_lock():
         with held(path):
             return
     # What would be made must be makeable in what is there.

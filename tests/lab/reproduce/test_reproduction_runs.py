@@ -167,6 +167,7 @@ def test_a_tiny_run(name, tmp_path, monkeypatch):
         else:
             assert row["proven"] is None and row["statement"] == ""
     assert sorted(os.listdir(outcome.folder)) == [
+        ".writing.lock",
         "figure.png",
         "points.csv",
         "points.jsonl",
