@@ -8,6 +8,7 @@ test adds pairs from the proof. Distances are measured on what `accumulate` and
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -170,10 +171,27 @@ def _random(width, rng, count):
         yield tuple(raw * rng.choice([1e-4, 1e-3, 1.0], size=(2, 1)))
 
 
-def to_ball(v, bound, nonnegative=False):
+def to_ball(v, bound, nonnegative=False, l1_bound=None):
     """One part in 1e12 inside, so that no check of the bound is at play."""
     v = np.abs(v) if nonnegative else v
-    return v / max(1.0, np.linalg.norm(v) / (bound * (1 - 1e-12)))
+    excess = np.linalg.norm(v) / bound
+    if l1_bound is not None:
+        excess = max(excess, np.abs(v).sum() / l1_bound)
+    return v / max(1.0, excess / (1 - 1e-12))
+
+
+def sparse(m, bound, l1_bound):
+    """Pairs of vectors at both bounds, with common entries and without: the
+    L1 extremes where the bound on the L1 norm is the tighter one."""
+    l1_bound = min(l1_bound, math.sqrt(m) * bound)
+    # Equal entries but for the last one.
+    k = math.ceil((l1_bound / bound) ** 2 - 1e-9)
+    spread = max(0.0, bound**2 - l1_bound**2 / k)
+    step = math.sqrt(spread / (k * (k - 1))) if k > 1 else 0.0
+    one = np.zeros(m)
+    one[:k] = l1_bound / k + step
+    one[k - 1] -= k * step
+    return [(one, other) for other in (one, -one, np.roll(one, m // 2))]
 
 
 def halves(m, bound, step=2.5):

@@ -52,6 +52,10 @@ class PrivateDense(PerturbedDense):
             whose mean is rarely in the middle of their bounds,
             `feature_bound`.
         feature_bound: float, public bound C on the L2 norm of an input.
+        feature_l1_bound: `None`, or a public bound on the L1 norm of an
+            input, too: sqrt(s) C where at most s entries are other than zero
+            (s columns of which most are one-hot). It is less noise for a
+            pure epsilon; one read alone.
         nonnegative: whether inputs are known to be >= 0; lowers replace_one
             sensitivities, checked at the release.
         clip: whether inputs and numbers outside their bounds are brought
@@ -96,6 +100,7 @@ class PrivateDense(PerturbedDense):
         bias_initializer: Any = "zeros",
         loss: str = "cross_entropy",
         target_bounds: Any = None,
+        feature_l1_bound: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -105,10 +110,15 @@ class PrivateDense(PerturbedDense):
         self.quadratic_scale = checks.positive(
             "quadratic_scale", quadratic_scale
         )
-        if rounds is not None and quadratic_scale != 1.0:
+        self.feature_l1_bound = domain.l1_bound(
+            "feature_l1_bound", feature_l1_bound, self.feature_bound
+        )
+        if rounds is not None and (quadratic_scale != 1.0 or feature_l1_bound):
             raise ValueError(
-                "`quadratic_scale` belongs to one read, not to `rounds`. "
-                f"Received: quadratic_scale={quadratic_scale}"
+                "`quadratic_scale` and `feature_l1_bound` belong to one read, "
+                "not to `rounds`. Received: "
+                f"quadratic_scale={quadratic_scale}, "
+                f"feature_l1_bound={feature_l1_bound}"
             )
         self.nonnegative = bool(nonnegative)
         self.clip = bool(clip)
@@ -210,6 +220,13 @@ class PrivateDense(PerturbedDense):
             return math.hypot(self.feature_bound, self.bias_feature)
         return self.feature_bound
 
+    @property
+    def _objective_l1_bound(self):
+        if self.feature_l1_bound is None:
+            return None
+        constant = self.bias_feature if self.use_bias else 0.0
+        return self.feature_l1_bound + constant
+
     def objective(self, grouped=False, reach=0, public_features=False):
         """What is released of the records for this layer.
 
@@ -237,6 +254,7 @@ class PrivateDense(PerturbedDense):
             num_features=self.num_features,
             num_outputs=self.units,
             feature_bound=self.objective_bound,
+            feature_l1_bound=self._objective_l1_bound,
             nonnegative=self.nonnegative,
             quadratic_scale=self.quadratic_scale,
             grouped=grouped,
@@ -452,6 +470,7 @@ class PrivateDense(PerturbedDense):
             "use_bias": self.use_bias,
             "bias_feature": self.bias_feature,
             "feature_bound": self.feature_bound,
+            "feature_l1_bound": self.feature_l1_bound,
             "nonnegative": self.nonnegative,
             "clip": self.clip,
             "quadratic_scale": self.quadratic_scale,

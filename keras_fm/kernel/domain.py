@@ -42,6 +42,23 @@ def check_bounds(low, high):
     return low, high
 
 
+def l1_bound(name, value, feature_bound):
+    """A bound on features' L1 norm beside that on their L2 norm, or `None`.
+
+    Raises:
+        ValueError: if it is below that, which would be the bound of both.
+    """
+    kept = checks.optional(checks.norm_bound, name, value)
+    if kept is not None and kept < feature_bound:
+        checks.refuse(
+            name,
+            value,
+            f"at least `feature_bound`, {feature_bound:g}: no vector is "
+            "longer in the L2 norm than in the L1 norm",
+        )
+    return kept
+
+
 def check_noise(**noise):
     """Refuses noise that is not finite; the error holds no value.
 
@@ -257,7 +274,7 @@ def box_to_ball(x, low, high, norm="l2"):
     return (x - low) / (high - low) / (math.sqrt(d) if norm == "l2" else d)
 
 
-def checked_features(h, num_features, bound, clip):
+def checked_features(h, num_features, bound, clip, l1_bound=None):
     """`project_to_ball` of features of a known number."""
     h = np.asarray(h)
     if h.ndim != 2 or h.shape[1] != num_features:
@@ -265,7 +282,7 @@ def checked_features(h, num_features, bound, clip):
             f"Features must have shape (records, {num_features}). "
             f"Received: shape={h.shape}"
         )
-    return project_to_ball(h, bound, clip=clip)
+    return project_to_ball(h, bound, clip=clip, l1_bound=l1_bound)
 
 
 def project_to_ball(h, bound, clip=False, rounding=None, l1_bound=None):
@@ -322,9 +339,10 @@ def _scale_rows(rows, norms, bound, clip, rounding, name):
     if not outside.any():
         return
     if not clip and np.any(norms > bound * (1 + rounding)):
+        norm = '(norm="l1")' if name == "L1" else ""
         raise ValueError(
             f"At least one record has features outside the public {name} "
-            f"bound {bound:g}. Put `keras_fm.layers.NormalizationLayer` "
+            f"bound {bound:g}. Put `keras_fm.layers.NormalizationLayer{norm}` "
             "before the private layer, or pass `clip=True` to scale such "
             "records back."
         )

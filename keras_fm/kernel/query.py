@@ -6,36 +6,36 @@ of this family is a function of
     A = sum_i h_i h_i^T    and    S = sum_i h_i t_i^T,
 
 so these two are all that is ever read. What t is, and how the objective is
-put together from A and S, is said by the subclass. The proofs of the
-sensitivities are in docs/proofs/cross_entropy.md (one record) and
-docs/proofs/reconstruction.md (any targets, several records of one owner).
+put together from A and S, is said by the subclass. How far a record moves them
+stands in `quadratic_sensitivity`.
 """
 
 import abc
 import dataclasses
 import math
 import typing
+from functools import partial
 
 import numpy as np
 
 from keras_fm.kernel import checks, domain
 from keras_fm.kernel import sums as summation
-from keras_fm.kernel.budget import Neighbours
-from keras_fm.kernel.sum_query import (
-    OwnedSumQuery,
-    is_replaced,
-    scaled_by_owner,
-)
+from keras_fm.kernel.quadratic_sensitivity import QuadraticSensitivity
+from keras_fm.kernel.sum_query import scaled_by_owner
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QuadraticQuery(OwnedSumQuery):
+class QuadraticQuery(QuadraticSensitivity):
     """A and S of records, with their sensitivities.
 
     Args:
         num_features: int m, length of a feature vector h (bias entry
             included).
         feature_bound: C, bound on `||h||_2`.
+        feature_l1_bound: `None`, or B >= C, a further bound on `||h||_1`:
+            sqrt(s) C of features that have at most s entries other than
+            zero. It lowers L1 sensitivities, and with them the noise of a
+            pure epsilon, where B is below sqrt(m) C.
         nonnegative: whether every feature is known to be >= 0; negative
             ones are then refused. It lowers replace_one sensitivities.
         quadratic_scale: alpha > 0. The released vector is (A / alpha, S):
@@ -52,6 +52,7 @@ class QuadraticQuery(OwnedSumQuery):
 
     num_features: int
     feature_bound: float = 1.0
+    feature_l1_bound: float | None = None
     nonnegative: bool = False
     quadratic_scale: float = 1.0
     grouped: bool = False
@@ -80,6 +81,12 @@ class QuadraticQuery(OwnedSumQuery):
             reach=checks.natural,
             public_features=checks.flag,
         )
+        checks.fields(
+            self,
+            feature_l1_bound=partial(
+                domain.l1_bound, feature_bound=self.feature_bound
+            ),
+        )
         if not self.public_features:
             return
         if not self.targets_are_labels:
@@ -101,26 +108,6 @@ class QuadraticQuery(OwnedSumQuery):
 
     # Targets -------------------------------------------------------------
 
-    @property
-    @abc.abstractmethod
-    def num_targets(self):
-        """M, length of a target vector t."""
-
-    @property
-    @abc.abstractmethod
-    def target_bound(self):
-        """T, bound on `||t||_2`."""
-
-    @property
-    def target_l1_bound(self):
-        """Bound on `||t||_1`."""
-        return math.sqrt(self.num_targets) * self.target_bound
-
-    @property
-    def targets_aligned(self):
-        """Whether `<t, t'> >= 0` for any two targets."""
-        return False
-
     @abc.abstractmethod
     def targets(self, y, n, clip):
         """What a batch of `n` records gives as targets, `(n, M)` float64."""
@@ -138,6 +125,8 @@ class QuadraticQuery(OwnedSumQuery):
         if targets:
             words += f" and S = sum h t^T ({m} x {self.num_targets}, {targets})"
         words += f" over all records, once, ||h||_2 <= {self.feature_bound:g}"
+        if self.feature_l1_bound is not None:
+            words += f", ||h||_1 <= {self.feature_l1_bound:g}"
         if self.public_features:
             words += "; features are public, and A with them"
         return words + self._unit_in_words()
@@ -243,7 +232,11 @@ class QuadraticQuery(OwnedSumQuery):
 
     def _check_features(self, h, clip):
         rows = domain.checked_features(
-            h, self.num_features, self.feature_bound, clip
+            h,
+            self.num_features,
+            self.feature_bound,
+            clip,
+            self.feature_l1_bound,
         )
         if self.nonnegative and rows.min(initial=0.0) < 0:
             raise ValueError(
@@ -252,140 +245,6 @@ class QuadraticQuery(OwnedSumQuery):
                 "features nonnegative (a ReLU, or public bounds)."
             )
         return rows
-
-    # Sensitivity ---------------------------------------------------------
-
-    def quadratic_sensitivity(self, norm, *, neighbours):
-        """Sensitivity of A in the coordinates of `pack`, for one record.
-
-        L2 (Frobenius): C^2 (add_remove), sqrt(2) C^2 (replace_one).
-        L1 (upper triangle): C^2 (1 + m) / 2 (add_remove), attained by equal
-        entries; C^2 sqrt(m (m + 3) / 2) (replace_one), approached by
-        vectors constant on two halves. For m = 1, C^2 in all cases.
-        docs/proofs/cross_entropy.md, propositions 1 and 2.
-        """
-        return self._quadratic(norm, is_replaced(norm, neighbours))
-
-    def _quadratic(self, norm, replace):
-        m, square = self.num_features, self.feature_bound**2
-        if m == 1:
-            return square
-        if norm == "l2":
-            return square * (math.sqrt(2) if replace else 1.0)
-        if replace:
-            return square * math.sqrt(m * (m + 3) / 2)
-        return square * (1 + m) / 2
-
-    def linear_sensitivity(self, norm, *, neighbours):
-        """Sensitivity of S for one record, T and T_1 the bounds on targets.
-
-        L2: C T (add_remove); replace_one 2 C T, or sqrt(2) C T if features
-        are nonnegative and targets aligned, where <h, h'><t, t'> >= 0.
-        L1: sqrt(m) C T_1 (add_remove), twice that (replace_one).
-        docs/proofs/cross_entropy.md, proposition 3, and
-        docs/proofs/reconstruction.md, proposition 1.
-        """
-        return self._linear(norm, is_replaced(norm, neighbours))
-
-    def _linear(self, norm, replace):
-        if norm == "l1":
-            product = self.feature_bound * self.target_l1_bound
-            product *= math.sqrt(self.num_features)
-            return 2 * product if replace else product
-        product = self.feature_bound * self.target_bound
-        if not replace:
-            return product
-        return product * (math.sqrt(2) if self._aligned else 2.0)
-
-    def sensitivity(self, norm, *, neighbours):
-        """Sensitivity of the released vector (A / alpha, S).
-
-        One record. L1: the sum of the parts. L2:
-        sqrt(C^4 / alpha^2 + C^2 T^2) (add_remove). For replace_one the parts
-        are not at their worst for the same pair; with s = |<h, h'>| the
-        squared distance is at most
-
-            2 (C^4 - s^2) / alpha^2 + 2 C^2 T^2 + 2 s T^2,
-
-        largest at s = min(alpha^2 T^2 / 2, C^2); without the last term, at
-        s = 0, if features are nonnegative and targets aligned.
-        docs/proofs/cross_entropy.md, proposition 4.
-
-        An owner of several records (`grouped`): the same for add_remove,
-        twice the add_remove value for replace_one (sqrt(2) times for A alone
-        in the L2 norm). Each of `reach` other
-        units adds the replace_one value. docs/proofs/reconstruction.md,
-        propositions 3 and 4.
-
-        Labels alone (`public_features`), replace_label: of S, C D with D the
-        longest change of a target in L2 (sqrt(2) for one-hot labels, 1 for a
-        binary one, else 2 T); in L1 sqrt(m) C 2 T_1. docs/proofs/labels.md,
-        proposition 1.
-
-        Args:
-            norm: `"l1"` or `"l2"`.
-            neighbours: `"add_remove"`, `"replace_one"` or `"replace_label"`,
-                which without `public_features` is a case of the second.
-
-        Raises:
-            ValueError: with `public_features`, for another relation than
-                replace_label.
-        """
-        replace = is_replaced(norm, neighbours)
-        if self.public_features:
-            return self._label_change(norm, neighbours)
-        total = self._unit(norm, replace)
-        if self.reach:
-            total += self.reach * self._unit(norm, replace=True)
-        return total
-
-    def _label_change(self, norm, neighbours):
-        relation = Neighbours.of(neighbours)
-        if relation is not Neighbours.REPLACE_LABEL:
-            raise ValueError(
-                "`public_features=True` releases the features' second moment "
-                'without noise, which neighbours="replace_label" alone '
-                f"allows. Received: neighbours={str(relation)!r}"
-            )
-        if norm == "l1":
-            return self._linear(norm, replace=True)
-        return self.feature_bound * self.target_change
-
-    @property
-    def target_change(self):
-        """D, bound on `||t - t'||_2` of two targets."""
-        return (math.sqrt(2) if self.targets_aligned else 2) * self.target_bound
-
-    def _unit(self, norm, replace):
-        """What one privacy unit's own records may change."""
-        if self.grouped and replace:
-            # Sums of squares have nonnegative inner products.
-            squares = norm == "l2" and not self.target_bound
-            factor = math.sqrt(2) if squares else 2.0
-            return factor * self._record(norm, replace=False)
-        return self._record(norm, replace)
-
-    def _record(self, norm, replace):
-        if self.public_features:
-            return self._linear(norm, replace)
-        alpha = self.quadratic_scale
-        if norm == "l1" or not replace:
-            quadratic = self._quadratic(norm, replace)
-            linear = self._linear(norm, replace)
-            if norm == "l1":
-                return quadratic / alpha + linear
-            return math.hypot(quadratic / alpha, linear)
-        c2, t2 = self.feature_bound**2, self.target_bound**2
-        if self.num_features == 1 and not t2:
-            return c2 / alpha
-        overlap = 0.0 if self._aligned else min(alpha**2 * t2 / 2, c2)
-        return math.sqrt(
-            2 * (c2**2 - overlap**2) / alpha**2 + 2 * c2 * t2 + 2 * overlap * t2
-        )
-
-    @property
-    def _aligned(self):
-        return self.nonnegative and self.targets_aligned
 
     # The vector a mechanism perturbs -------------------------------------
 

@@ -19,6 +19,7 @@ from neighbours import (
     check_sensitivity,
     halves,
     shares,
+    sparse,
     to_ball,
 )
 
@@ -38,7 +39,12 @@ def domain(m, outputs=3, **kwargs):
     labels = outputs if query.independent else 1
 
     def inside(v):
-        h = to_ball(v[:m], query.feature_bound, query.nonnegative)
+        h = to_ball(
+            v[:m],
+            query.feature_bound,
+            query.nonnegative,
+            query.feature_l1_bound,
+        )
         return np.append(h, v[m:])
 
     def arguments(v):
@@ -67,6 +73,8 @@ def extremal(query):
         across = math.sqrt(max(0.0, 1 - share**2))
         for sign in (1, -1):
             pairs.append((first, sign * share * first + across * second))
+    if query.feature_l1_bound is not None:
+        pairs += sparse(m, c, query.feature_l1_bound)
     for pair in pairs:
         if not query.nonnegative or min(v.min() for v in pair) >= 0:
             corner = np.ones(query.num_outputs if query.independent else 1)
@@ -102,6 +110,7 @@ def test_no_generated_pair_exceeds_a_bound():
             quadratic_scale=data.draw(st.sampled_from([0.05, 1.0, 40.0])),
             nonnegative=data.draw(st.booleans()),
             independent=data.draw(st.booleans()),
+            feature_l1_bound=data.draw(st.sampled_from([None, 9.0, 12.0])),
         ),
         examples=200,
     )
@@ -396,11 +405,13 @@ def test_arguments_are_checked(changes, message):
 
 
 def test_numpy_arguments_do_not_round_the_sensitivity():
-    precise = make(3, 2, feature_bound=float(np.float32(0.1)))
+    bound = float(np.float32(0.1))
+    precise = make(3, 2, feature_bound=bound, feature_l1_bound=bound)
     made = CrossEntropyQuery(
         num_features=np.int64(3),
         num_outputs=np.int32(2),
         feature_bound=np.float32(0.1),
+        feature_l1_bound=np.float32(0.1),
         nonnegative=np.bool_(False),
     )
     assert made == precise

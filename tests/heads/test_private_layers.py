@@ -36,7 +36,9 @@ def array(x):
     "make",
     [
         lambda **k: PrivateDense(3, **k),
-        lambda **k: PrivateDense(1, use_bias=False, feature_bound=2.0, **k),
+        lambda **k: PrivateDense(
+            1, use_bias=False, feature_bound=2.0, feature_l1_bound=3.0, **k
+        ),
         lambda **k: PerturbedAffine(4, activation="relu", **k),
         lambda **k: PerturbedAffine(4, use_bias=False, **k),
     ],
@@ -95,6 +97,25 @@ def test_private_dense_objective_view():
     # A row at the bound stays within the objective's bound.
     row = layer.augment(np.array([[2.0] + [0.0] * 6]))
     assert np.linalg.norm(row) <= layer.objective_bound * (1 + 1e-12)
+    assert layer.objective().feature_l1_bound is None
+    # Sparse rows at both bounds stay within both of the objective.
+    for use_bias, most in ((True, 3.5), (False, 3.0)):
+        layer = PrivateDense(
+            3,
+            use_bias=use_bias,
+            bias_feature=0.5,
+            feature_bound=2.0,
+            feature_l1_bound=3.0,
+        )
+        layer.build((None, 7))
+        objective = layer.objective()
+        assert objective.feature_l1_bound == most
+        x, y = np.array([[1.0, -1.0, 1.0] + [0.0] * 4]), [1]
+        rows = layer.augment(x)
+        inside = objective.accumulate(objective.zero(), rows, y)
+        np.testing.assert_allclose(np.triu(inside[0]), np.triu(rows.T @ rows))
+        with pytest.raises(ValueError, match="public L1 bound"):
+            objective.accumulate(objective.zero(), layer.augment(1.1 * x), y)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -280,6 +301,11 @@ def test_hidden_state_is_state_but_no_weight():
         ({"units": 2, "feature_bound": 0}, "`feature_bound`"),
         ({"units": 2, "bias_feature": float("nan")}, "`bias_feature`"),
         ({"units": 2, "quadratic_scale": -1}, "`quadratic_scale`"),
+        ({"units": 2, "feature_l1_bound": 0.9}, "at least `feature_bound`, 1"),
+        (
+            {"units": 2, "feature_l1_bound": 2, "rounds": 3},
+            "`feature_l1_bound` belong to one read",
+        ),
     ],
 )
 def test_private_dense_errors(kwargs, match):

@@ -16,6 +16,7 @@ from neighbours import (
     check_sensitivity,
     halves,
     shares,
+    sparse,
     to_ball,
 )
 
@@ -45,7 +46,12 @@ def domain(m, outputs=1, **kwargs):
     low, high = np.array(query.target_bounds).T
 
     def inside(v):
-        h = to_ball(v[:m], query.feature_bound, query.nonnegative)
+        h = to_ball(
+            v[:m],
+            query.feature_bound,
+            query.nonnegative,
+            query.feature_l1_bound,
+        )
         return np.append(h, np.clip(v[m:], -1, 1))
 
     def arguments(v):
@@ -72,6 +78,8 @@ def extremal(query):
         share = min(query.quadratic_scale**2 * t2 / 2 / c**2, 1.0)
         across = math.sqrt(max(0.0, 1 - share**2))
         pairs.append((first, share * first + across * second))
+    if query.feature_l1_bound is not None:
+        pairs += sparse(m, c, query.feature_l1_bound)
     corner = np.ones(outputs)
     for pair in pairs:
         if not query.nonnegative or min(v.min() for v in pair) >= 0:
@@ -103,6 +111,7 @@ def test_no_generated_pair_exceeds_a_bound():
             feature_bound=data.draw(st.sampled_from([0.1, 1.0, 9.0])),
             quadratic_scale=data.draw(st.sampled_from([0.05, 1.0, 40.0])),
             nonnegative=data.draw(st.booleans()),
+            feature_l1_bound=data.draw(st.sampled_from([None, 9.0, 12.0])),
             target_bounds=data.draw(
                 st.sampled_from([(0, 1), (-1e5, 3.0), (1e6, 1e6 + 1)])
             ),

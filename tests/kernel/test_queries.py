@@ -63,6 +63,10 @@ KINDS = {
         CrossEntropyQuery(num_features=4, num_outputs=1),
         lambda rng: (rows(rng, 4), rng.integers(0, 2, N)),
     ),
+    "sparse records": Kind(
+        CrossEntropyQuery(num_features=4, num_outputs=3, feature_l1_bound=1.5),
+        lambda rng: (0.7 * rows(rng, 4), rng.integers(0, 3, N)),
+    ),
     "labels alone": Kind(
         CrossEntropyQuery(num_features=4, num_outputs=3, public_features=True),
         lambda rng: (rows(rng, 4), rng.integers(0, 3, N)),
@@ -161,7 +165,7 @@ def test_a_config_is_all_of_it(name):
         made = type(query)(**given)
         assert made == each
         kinds = {type(value) for value in made.config().values()}
-        assert kinds <= {int, float, bool, str, tuple}
+        assert kinds <= {int, float, bool, str, tuple, type(None)}
 
 
 @every_kind
