@@ -13,6 +13,8 @@ from keras_fm.public.local_response_normalization import (
     LocalResponseNormalization,
 )
 from keras_fm.public.normalization_layer import NormalizationLayer
+from keras_fm.public.patch_dictionary import PatchDictionary
+from keras_fm.public.principal_projection import PrincipalProjection
 from keras_fm.public.random_features import RandomFeatures
 from keras_fm.public.scattering import Scattering2D
 
@@ -22,8 +24,10 @@ __all__ = [
     "DiscriminantProjection",
     "LocalResponseNormalization",
     "NormalizationLayer",
+    "PatchDictionary",
     "PerturbedAffine",
     "PerturbedConv2D",
+    "PrincipalProjection",
     "PrivateDense",
     "PrivateEncoder",
     "PrivateNormalization",

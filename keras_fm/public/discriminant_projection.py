@@ -7,13 +7,14 @@ import scipy.linalg
 from keras import ops
 
 from keras_fm.kernel import checks
+from keras_fm.public.adapted_layer import AdaptedProjection, signed
 
 # Rows turned into float64 at a time.
 _ROWS = 4096
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class DiscriminantProjection(keras.layers.Layer):
+class DiscriminantProjection(AdaptedProjection):
     """A linear map fitted to public groups, such as drawings of one shape.
 
     It keeps what differs between groups and damps what varies inside one.
@@ -62,6 +63,9 @@ class DiscriminantProjection(keras.layers.Layer):
     (200, 50)
     """
 
+    _adapt_call = "adapt(public_features, groups, description=...)"
+    _told = ("records", "groups")
+
     def __init__(
         self,
         units: int,
@@ -70,37 +74,9 @@ class DiscriminantProjection(keras.layers.Layer):
         public_data: Any = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.units = checks.count("units", units)
+        super().__init__(units, public_data, **kwargs)
         self.shrinkage = checks.positive("shrinkage", shrinkage)
         self.center = checks.boolean("center", center)
-        # Description, records and groups; for reports.
-        self.public_data = None if public_data is None else dict(public_data)
-
-    def build(self, input_shape):
-        features = self._checked_features(input_shape[-1])
-        # NaN until `adapt` or a saved file fills them: a forgotten map must
-        # not pass for one.
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=(features, self.units),
-            initializer=keras.initializers.Constant(math.nan),
-            trainable=False,
-        )
-        self.bias = self.add_weight(
-            name="bias",
-            shape=(self.units,),
-            initializer=keras.initializers.Constant(math.nan),
-            trainable=False,
-        )
-
-    def _checked_features(self, features):
-        if features is None or features < self.units:
-            raise ValueError(
-                "The number of input features must be known and at least "
-                f"`units`. Received: {features} features, units={self.units}"
-            )
-        return features
 
     def adapt(self, public_features, groups=None, description="not stated"):
         """Fits the map to public features and their groups.
@@ -118,30 +94,16 @@ class DiscriminantProjection(keras.layers.Layer):
             ValueError: if shapes disagree, a feature is not finite, there
                 are fewer than two groups, or no group varies inside.
         """
-        wanted = "a text that says what the public data is"
-        checks.text("description", description, wanted)
+        self._check_description(description)
         if groups is not None:
             public_features = [(public_features, groups)]
         total, means, counts = _group_sums(public_features)
-        features = self._checked_features(len(total))
-        if self.built and features != self.kernel.shape[0]:
-            raise ValueError(
-                "Public features must have as many columns as the layer's "
-                f"input. Received: {features}, input "
-                f"{self.kernel.shape[0]}"
-            )
+        self._check_columns(len(total))
         kernel, mean = self._solve(total, means, counts)
-        if not self.built:
-            self.build((None, features))
         if not self.center:
             mean = np.zeros_like(mean)
-        self.kernel.assign(kernel)
-        self.bias.assign(-mean @ kernel)
-        self.public_data = {
-            "description": description,
-            "records": int(counts.sum()),
-            "groups": len(counts),
-        }
+        self._assign(kernel, mean)
+        self._tell(description, records=int(counts.sum()), groups=len(counts))
 
     def _solve(self, total, means, counts):
         """`(kernel, mean)` from `sum f f^T`, group means and sizes."""
@@ -167,49 +129,17 @@ class DiscriminantProjection(keras.layers.Layer):
             check_finite=False,
         )
         ratio = np.maximum(ratio[::-1], 0)
-        directions = directions[:, ::-1]
-        # The sign of an eigenvector is arbitrary: fix it.
-        largest = np.abs(directions).argmax(axis=0)
-        sign = np.sign(directions[largest, np.arange(self.units)])
+        directions = signed(directions[:, ::-1])
         # Directions are of length 1 for the *sum* over records; in units
         # of one record's deviation outputs have a size near 1.
         size = math.sqrt(counts.sum())
-        return directions * (sign * size * np.sqrt(ratio / (1 + ratio))), mean
-
-    def load_own_variables(self, store):
-        super().load_own_variables(store)
-        if self.public_data is None:
-            # Weights alone do not say what they were fitted to.
-            self.public_data = {
-                "description": "not stated (weights loaded from a file)",
-                "records": None,
-                "groups": None,
-            }
-
-    def linear_part(self, x):
-        """All of it, for layer-wise relevance."""
-        return self(x)
-
-    def call(self, inputs):
-        if self.public_data is None:
-            raise ValueError(
-                f"The layer {self.name!r} has no map yet. Call "
-                "`layer.adapt(public_features, groups, description=...)` "
-                "with public or synthetic data, or load a saved layer, "
-                "before it is used."
-            )
-        return ops.matmul(inputs, self.kernel) + self.bias
-
-    def compute_output_shape(self, input_shape):
-        return (*input_shape[:-1], self.units)
+        return directions * (size * np.sqrt(ratio / (1 + ratio))), mean
 
     def get_config(self):
         return {
             **super().get_config(),
-            "units": self.units,
             "shrinkage": self.shrinkage,
             "center": self.center,
-            "public_data": self.public_data and dict(self.public_data),
         }
 
 

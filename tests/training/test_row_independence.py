@@ -127,6 +127,22 @@ def plain_attention(x):
     return layers.Attention()([x, layers.AdditiveAttention()([x, x])])
 
 
+def adapted_patches():
+    layer = fm.layers.PatchDictionary(3, patch_size=3, components=6)
+    images = np.random.default_rng(0).random((5, 6, 6, 1))
+    if layer.data_format == "channels_first":
+        images = images.transpose(0, 3, 1, 2)
+    layer.adapt(images, description="made-up images")
+    return layer
+
+
+def adapted_directions():
+    layer = fm.layers.PrincipalProjection(3)
+    x = np.random.default_rng(0).random((9, 4))
+    layer.adapt(x, description="made-up numbers")
+    return layer
+
+
 KNOWN_LAYERS = {
     "dense": (lambda: layers.Dense(3, "relu"), (6,)),
     "einsum": (lambda: layers.EinsumDense("abc,cd->abd", (3, 4)), (3, 2)),
@@ -182,6 +198,8 @@ KNOWN_LAYERS = {
     "plain attention": (lambda: plain_attention, (3, 4)),
     "random features": (lambda: fm.layers.RandomFeatures(5), (4,)),
     "scattering": (lambda: fm.layers.Scattering2D(1, 2), (4, 4, 1)),
+    "patches": (lambda: adapted_patches(), (6, 6, 1)),
+    "directions": (lambda: adapted_directions(), (4,)),
     "unit": (lambda: fm.layers.NormalizationLayer(), (4,)),
     "box": (lambda: fm.layers.NormalizationLayer((0, 255)), (4,)),
     "local": (lambda: fm.layers.LocalResponseNormalization(), (4, 3)),

@@ -1,0 +1,122 @@
+"""What layers share that are fitted to public data by `adapt`."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_fm.kernel import checks
+
+
+class AdaptedLayer(keras.layers.Layer):
+    """A map of single records, made from public data, that says from which.
+
+    Its weights are NaN until `adapt` or a saved file fills them: a forgotten
+    map must not pass for one. `public_data` is for reports.
+    """
+
+    # How `adapt` is called, and what `public_data` tells beside the words.
+    _adapt_call = "adapt(public_data, description=...)"
+    _told: tuple[str, ...] = ("records",)
+
+    def __init__(self, public_data=None, **kwargs):
+        super().__init__(**kwargs)
+        self.public_data = None if public_data is None else dict(public_data)
+
+    def _add_public_weight(self, name, shape):
+        return self.add_weight(
+            name=name,
+            shape=shape,
+            initializer=keras.initializers.Constant(math.nan),
+            trainable=False,
+        )
+
+    def _tell(self, description, **numbers):
+        """Keeps what was adapted to."""
+        self.public_data = {"description": description, **numbers}
+
+    @staticmethod
+    def _check_description(description):
+        wanted = "a text that says what the public data is"
+        checks.text("description", description, wanted)
+
+    def _check_adapted(self):
+        if self.public_data is None:
+            raise ValueError(
+                f"The layer {self.name!r} has no map yet. Call "
+                f"`layer.{self._adapt_call}` with public or synthetic data, "
+                "or load a saved layer, before it is used."
+            )
+
+    def load_own_variables(self, store):
+        super().load_own_variables(store)
+        if self.public_data is None:
+            # Weights alone do not say what they were fitted to.
+            self._tell(
+                "not stated (weights loaded from a file)",
+                **dict.fromkeys(self._told),
+            )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "public_data": self.public_data and dict(self.public_data),
+        }
+
+
+class AdaptedProjection(AdaptedLayer):
+    """An affine map of the last axis to `units`, fitted to public data."""
+
+    def __init__(self, units, public_data=None, **kwargs):
+        super().__init__(public_data, **kwargs)
+        self.units = checks.count("units", units)
+
+    def build(self, input_shape):
+        features = self._checked_features(input_shape[-1])
+        self.kernel = self._add_public_weight("kernel", (features, self.units))
+        self.bias = self._add_public_weight("bias", (self.units,))
+
+    def _checked_features(self, features):
+        if features is None or features < self.units:
+            raise ValueError(
+                "The number of input features must be known and at least "
+                f"`units`. Received: {features} features, units={self.units}"
+            )
+        return features
+
+    def _check_columns(self, features):
+        self._checked_features(features)
+        if self.built and features != self.kernel.shape[0]:
+            raise ValueError(
+                "Public features must have as many columns as the layer's "
+                f"input. Received: {features}, input {self.kernel.shape[0]}"
+            )
+
+    def _assign(self, kernel, mean):
+        """The map `f -> (f - mean) @ kernel`."""
+        if not self.built:
+            self.build((None, len(kernel)))
+        self.kernel.assign(kernel)
+        self.bias.assign(-mean @ kernel)
+
+    def linear_part(self, x):
+        """All of it, for layer-wise relevance."""
+        return self(x)
+
+    def call(self, inputs):
+        self._check_adapted()
+        return ops.matmul(inputs, self.kernel) + self.bias
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.units)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+def signed(directions):
+    """Columns whose largest entry is positive: an eigenvector's sign is
+    arbitrary."""
+    largest = abs(directions).argmax(axis=0)
+    signs = directions[largest, range(directions.shape[1])]
+    return directions * ((signs > 0) * 2 - 1)

@@ -1,0 +1,131 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_fm.public.principal_projection import PrincipalProjection
+
+
+def public(n=300, d=12, seed=0):
+    rng = np.random.default_rng(seed)
+    mixing = rng.normal(size=(d, d)) * np.linspace(3, 0.3, d)[:, None]
+    return rng.normal(size=(n, d)) @ mixing + 5.0
+
+
+def adapted(units=4, x=None, **kwargs):
+    layer = PrincipalProjection(units, **kwargs)
+    layer.adapt(public() if x is None else x, description="made-up numbers")
+    return layer
+
+
+def run(layer, x):
+    return ops.convert_to_numpy(layer(x.astype("float32")))
+
+
+@pytest.mark.parametrize("power", [0, -0.25, -0.5])
+@pytest.mark.parametrize("standardize", [True, False])
+def test_outputs_have_the_stated_variance(power, standardize):
+    x = public()
+    y = run(adapted(5, power=power, standardize=standardize), x)
+    scale = x.std(axis=0) if standardize else 1.0
+    variance = np.linalg.eigvalsh(np.cov((x / scale).T, bias=True))
+    expected = variance[::-1][:5] ** (1 + 2 * power)
+    np.testing.assert_allclose(
+        np.cov(y.T, bias=True),
+        np.diag(expected),
+        atol=1e-3 * expected.max(),
+    )
+    np.testing.assert_allclose(y.mean(axis=0), 0, atol=2e-3)
+
+
+def test_fewer_records_than_features():
+    """The matrix of records has the same directions."""
+    x = public(n=30, d=50)
+    y = run(adapted(6, x), x)
+    standard = (x - x.mean(axis=0)) / x.std(axis=0)
+    left, values, _ = np.linalg.svd(standard, full_matrices=False)
+    variance = values[:6] ** 2 / 30
+    expected = left[:, :6] * values[:6] * variance**-0.25
+    np.testing.assert_allclose(np.abs(y), np.abs(expected), atol=5e-3)
+
+
+def test_chunks_do_not_matter(monkeypatch):
+    wide = public(n=30, d=50)
+    first = [run(adapted(4, x), x) for x in (public(), wide)]
+    monkeypatch.setattr("keras_fm.public.principal_projection._ROWS", 7)
+    for y, x in zip(first, (public(), wide)):
+        np.testing.assert_allclose(run(adapted(4, x), x), y, atol=1e-3)
+
+
+def test_constant_features_do_not_count():
+    x = np.concatenate([public(), np.full((300, 1), 7.0)], axis=1)
+    y = run(adapted(4, x), x)
+    np.testing.assert_allclose(y, run(adapted(4), public()), atol=1e-3)
+
+
+def test_tells_what_it_saw_and_is_saved(tmp_path):
+    layer = adapted()
+    told = {"description": "made-up numbers", "records": 300}
+    assert layer.public_data == told
+    model = keras.Sequential([keras.Input((12,)), layer])
+    path = str(tmp_path / "m.keras")
+    model.save(path)
+    loaded = keras.models.load_model(path)
+    x = public()[:5].astype("float32")
+    np.testing.assert_allclose(
+        loaded.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-5
+    )
+    assert loaded.layers[0].get_config() == layer.get_config()
+    path = str(tmp_path / "m.weights.h5")
+    model.save_weights(path)
+    fresh = keras.Sequential([keras.Input((12,)), PrincipalProjection(4)])
+    fresh.load_weights(path)
+    assert fresh.layers[0].public_data == {
+        "description": "not stated (weights loaded from a file)",
+        "records": None,
+    }
+
+
+def test_before_adapt_is_an_error():
+    with pytest.raises(ValueError, match=r"adapt\(public_features, descr"):
+        PrincipalProjection(3)(np.zeros((2, 12), "float32"))
+    copy = PrincipalProjection.from_config(adapted().get_config())
+    assert np.all(np.isnan(run(copy, public())))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"units": 0},
+        {"units": 1.5},
+        {"power": 0.1},
+        {"power": -1.1},
+        {"power": float("nan")},
+        {"standardize": 1},
+    ],
+)
+def test_bad_arguments(arguments):
+    (name,) = arguments
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        PrincipalProjection(**{"units": 4, **arguments})
+
+
+def test_bad_public_data():
+    x = public()
+    layer = PrincipalProjection(4)
+    with pytest.raises(ValueError, match="of shape"):
+        layer.adapt(x[0])
+    with pytest.raises(ValueError, match="must be finite"):
+        layer.adapt(np.where(x > 9, np.inf, x))
+    with pytest.raises(ValueError, match="more records"):
+        layer.adapt(x[:4])
+    with pytest.raises(ValueError, match="at least `units`"):
+        layer.adapt(x[:, :3])
+    with pytest.raises(ValueError, match="must differ"):
+        layer.adapt(np.repeat(x[:3], 5, axis=0))
+    with pytest.raises(ValueError, match="`description` must be"):
+        layer.adapt(x, description="")
+    layer.build((None, 11))
+    with pytest.raises(ValueError, match="as many columns"):
+        layer.adapt(x)
+    assert layer.public_data is None
