@@ -14,11 +14,13 @@ from keras_fm.papers.functional_net.expansion_query import (
     NetworkExpansionQuery,
 )
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
+from keras_fm.private_maps.column_histogram import ColumnHistogramQuery
 from keras_fm.private_maps.column_moments import ColumnMomentsQuery
 from keras_fm.private_maps.second_moment import SecondMomentQuery
 
 __all__ = [
     "ChoiceQuery",
+    "ColumnHistogramQuery",
     "ColumnMomentsQuery",
     "CrossEntropyQuery",
     "EvaluationQuery",

@@ -125,20 +125,7 @@ class ColumnMomentsQuery(OwnedSumQuery):
 
     def _rows(self, z):
         """What every record adds: counts, values and squares, float64."""
-        z = np.asarray(z, np.float64)
-        if z.ndim < 2 or z.shape[-1] != self.num_columns:
-            raise ValueError(
-                "Columns must have shape (records, ..., "
-                f"{self.num_columns}). Received: shape={z.shape}"
-            )
-        known = ~np.isnan(z)
-        if np.isinf(z).any() or not (self.missing or known.all()):
-            raise ValueError(
-                "Columns must be finite: at least one record has a NaN or an "
-                "infinite value. Values that are missing are NaN in a layer "
-                'with `missing="mean"`.'
-            )
-        z = np.clip(np.where(known, z, 0.0), -1.0, 1.0)
+        z, known = checked_columns(z, self.num_columns, self.missing)
         if z.ndim > 2:
             counts, values, squares = _means(z, known)
         else:
@@ -225,6 +212,30 @@ class ColumnMomentsQuery(OwnedSumQuery):
             math.prod(shape) / weight**2
             for shape, weight in zip(self.shapes, self._weights)
         )
+
+
+def checked_columns(z, num_columns, missing):
+    """Values of columns in [-1, 1], 0 where they are missing, and where they
+    are not.
+
+    Raises:
+        ValueError: on infinity, a wrong shape, or NaN where no value may be
+            missing.
+    """
+    z = np.asarray(z, np.float64)
+    if z.ndim < 2 or z.shape[-1] != num_columns:
+        raise ValueError(
+            f"Columns must have shape (records, ..., {num_columns}). "
+            f"Received: shape={z.shape}"
+        )
+    known = ~np.isnan(z)
+    if np.isinf(z).any() or not (missing or known.all()):
+        raise ValueError(
+            "Columns must be finite: at least one record has a NaN or an "
+            "infinite value. Values that are missing are NaN in a layer "
+            'with `missing="mean"`.'
+        )
+    return np.clip(np.where(known, z, 0.0), -1.0, 1.0), known
 
 
 def _means(z, known):

@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_fm.kernel import checks, domain
 from keras_fm.parts.step import Step
+from keras_fm.private_maps.column_histogram import ColumnHistogramQuery
 from keras_fm.private_maps.column_moments import ColumnMomentsQuery
 from keras_fm.private_maps.proven_map import ProvenMap
 
@@ -29,10 +30,16 @@ class PrivateNormalization(ProvenMap):
         bounds: `(low, high)`, the public range of the columns: numbers, or
             one for each. Never read from records. Values outside count as the
             nearest bound. The noise is in proportion to `high - low`: a range
-            ten times too wide costs ten times the noise.
+            ten times too wide costs ten times the noise, unless `quantiles`
+            narrow it.
         axis: int, the axis of the columns or channels. Over all other axes
             but the first, a record counts by its mean.
         limit: float > 0, the public bound on an output.
+        quantiles: `None`, or `(lower, upper)` such as `(0.01, 0.99)`: a
+            histogram of each column is released first (another twentieth of
+            the budget), and these quantiles of it take the place of the
+            bounds, to a 256th of the public range. Values beyond them count
+            as the nearest.
         missing: `None` (NaN is refused), or `"mean"`: NaN is left out of the
             statistics and becomes 0, the released mean. The layer must then
             be the only one that reads the records.
@@ -52,8 +59,8 @@ class PrivateNormalization(ProvenMap):
     >>> layer(np.array([[50.0, 1.0]]))   # not released yet
     array([[0., 1.]], dtype=float32)
 
-    Source: the layer of Keras; sensitivity:
-    `keras_fm.queries.ColumnMomentsQuery`.
+    Source: the layer of Keras; sensitivities:
+    `keras_fm.queries.ColumnMomentsQuery`, `ColumnHistogramQuery`.
     """
 
     # Lengths of outputs are known after the release only.
@@ -65,6 +72,7 @@ class PrivateNormalization(ProvenMap):
         axis: int = -1,
         limit: float = 3.0,
         missing: str | None = None,
+        quantiles: Any = None,
         **kwargs: Any,
     ) -> None:
         # Half precision has no room for columns as they come.
@@ -85,6 +93,7 @@ class PrivateNormalization(ProvenMap):
         if missing not in (None, "mean"):
             checks.refuse("missing", missing, 'None or "mean"')
         self.missing = missing
+        self.quantiles = None if quantiles is None else _shares(quantiles)
 
     @property
     def takes_missing(self):
@@ -111,12 +120,16 @@ class PrivateNormalization(ProvenMap):
                 "`bounds` must be numbers or one for each column. Received: "
                 f"bounds={self.bounds}, {self.num_columns} columns"
             ) from e
-        self._low, self._high, self._own_axis = low, high, axis
+        self._public, self._own_axis = (low, high), axis
         # Columns in their axis, one entry in every other.
         self._shape = [1] * rank
         self._shape[axis] = self.num_columns
-        self.mean = self._constant("mean", self._middle)
-        self.scale = self._constant("scale", self._half)
+        middle, half = _middle_and_half(low, high)
+        self.mean = self._constant("mean", middle)
+        self.scale = self._constant("scale", half)
+        if self.quantiles is not None:
+            self.low = self._constant("low", low)
+            self.high = self._constant("high", high)
 
     def _constant(self, name, value):
         return self.add_weight(
@@ -131,21 +144,27 @@ class PrivateNormalization(ProvenMap):
         )
 
     @property
-    def _half(self):
-        return (self._high - self._low) / 2
-
-    @property
-    def _middle(self):
-        return self._low + self._half
+    def _range(self):
+        """Where values are clipped: the public bounds, or what quantiles of
+        a release made of them; float64."""
+        if self.quantiles is None:
+            return self._public
+        return tuple(
+            np.asarray(ops.convert_to_numpy(bound), np.float64)
+            for bound in (self.low, self.high)
+        )
 
     def call(self, inputs, training=False):
         if training:
             self.enter_training()
         dtype = keras.backend.result_type(self.compute_dtype, "float32")
         x = ops.cast(inputs, dtype)
+        low, high = self._public
+        if self.quantiles is not None:
+            low, high = self.low, self.high
         mean, scale, low, high = (
             ops.reshape(ops.cast(value, dtype), self._shape)
-            for value in (self.mean, self.scale, self._low, self._high)
+            for value in (self.mean, self.scale, low, high)
         )
         known = None
         if self.missing is not None:
@@ -163,37 +182,80 @@ class PrivateNormalization(ProvenMap):
     # A release of the layer ----------------------------------------------
 
     def release_names(self):
-        return [f"{self.name} (column moments)"]
+        names = [f"{self.name} (column moments)"]
+        if self.quantiles is not None:
+            names.insert(0, f"{self.name} (column histograms)")
+        return names
 
-    def scaled(self, inputs):
-        """Columns as the query takes them: last, the bounds at -1 and 1;
+    def default_shares(self, alike):
+        return [0.1] if self.quantiles is None else [0.05, 0.1]
+
+    def scaled(self, inputs, low, high):
+        """Columns as a query takes them: last, the bounds at -1 and 1;
         NumPy."""
         x = np.moveaxis(np.asarray(inputs, np.float64), self._own_axis, -1)
         # Finite values may be too far out for a float64: they are at a bound.
-        x = np.where(np.isinf(x), x, np.clip(x, self._low, self._high))
-        return (x - self._middle) / self._half
+        x = np.where(np.isinf(x), x, np.clip(x, low, high))
+        middle, half = _middle_and_half(low, high)
+        return (x - middle) / half
 
     def steps(self, reading):
-        """The one release of the layer: the moments of its columns."""
+        """The releases of the layer: the moments of its columns, and before
+        them the histograms that say between which bounds."""
         inputs = reading.inputs(self)
+        common = {
+            "num_columns": self.num_columns,
+            "missing": self.takes_missing,
+            **reading.privacy_unit,
+        }
 
-        def read():
+        def read(low, high):
             for x, rows, *owners in reading.unlabelled():
-                yield self.scaled(inputs(x)[rows]), None, *owners
+                z = self.scaled(inputs(x)[rows], low, high)
+                yield z, None, *owners
+
+        def set_range(low, high):
+            self.low.assign(low)
+            self.high.assign(high)
+
+        def learn_range(release):
+            reading.on_failure(lambda: set_range(*self._public))
+            middle, half = _middle_and_half(*self._public)
+            found = release.range_of(*self.quantiles)
+            low, high = (np.float32(middle + half * edge) for edge in found)
+            # Far from 0 single precision may not tell them apart.
+            apart = low < high
+            set_range(
+                *(
+                    np.where(apart, edge, bound)
+                    for edge, bound in zip((low, high), self._public)
+                )
+            )
 
         def learn(release):
+            middle, half = _middle_and_half(*self._range)
             means, scales = release.means_and_scales()
-            self.mean.assign(self._middle + self._half * means)
-            self.scale.assign(self._half * scales)
+            self.mean.assign(middle + half * means)
+            self.scale.assign(half * scales)
             reading.keep(self, release)
 
-        (name,) = self.release_names()
-        objective = ColumnMomentsQuery(
-            num_columns=self.num_columns,
-            missing=self.takes_missing,
-            **reading.privacy_unit,
+        *before, name = self.release_names()
+        steps = [
+            Step(
+                name=histograms,
+                objective=ColumnHistogramQuery(**common),
+                read=lambda: read(*self._public),
+                learn=learn_range,
+            )
+            for histograms in before
+        ]
+        moments = Step(
+            name=name,
+            objective=ColumnMomentsQuery(**common),
+            read=lambda: read(*self._range),
+            learn=learn,
         )
-        return [Step(name=name, objective=objective, read=read, learn=learn)]
+        return [*steps, moments]
 
     def get_config(self):
         return {
@@ -202,4 +264,23 @@ class PrivateNormalization(ProvenMap):
             "axis": self.axis,
             "limit": self.limit,
             "missing": self.missing,
+            "quantiles": self.quantiles,
         }
+
+
+def _middle_and_half(low, high):
+    half = (high - low) / 2
+    return low + half, half
+
+
+def _shares(quantiles):
+    """`quantiles` as a tuple of two shares."""
+    try:
+        lower, upper = map(float, quantiles)
+    except (TypeError, ValueError):
+        lower = upper = 0.0
+    if not 0 <= lower < upper <= 1:
+        checks.refuse(
+            "quantiles", quantiles, "None or (lower, upper) within [0, 1]"
+        )
+    return lower, upper

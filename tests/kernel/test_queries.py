@@ -21,6 +21,7 @@ from keras_fm.papers.adlm.relevance_query import RelevanceQuery
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
 from keras_fm.papers.dpmac.norm_histogram import NormHistogramQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
+from keras_fm.private_maps.column_histogram import ColumnHistogramQuery
 from keras_fm.private_maps.column_moments import ColumnMomentsQuery
 from keras_fm.private_maps.second_moment import SecondMomentQuery
 
@@ -106,6 +107,10 @@ KINDS = {
         )
         for order in (2, 3, 4)
     },
+    "histograms": Kind(
+        ColumnHistogramQuery(num_columns=4, num_bins=5, reach=1),
+        lambda rng: (rng.uniform(-1, 1, (N, 4)),),
+    ),
     "columns": Kind(
         ColumnMomentsQuery(num_columns=4),
         lambda rng: (rng.uniform(-1, 1, (N, 4)),),

@@ -278,3 +278,56 @@ def test_lengths_need_a_public_bound_above_it():
     private = PrivateModel(fm.PrivacyBudget(1.0, DELTA), data=(X, Y))
     with pytest.raises(ValueError, match="'columns' are scaled by its release"):
         private.plan(model)
+
+
+# Bounds from quantiles ------------------------------------------------------
+
+
+def test_quantiles_take_the_place_of_bounds_that_are_too_wide(tmp_path):
+    """A range 200 times too wide: without quantiles a scale is lost in it."""
+    low, high = np.array(BOUNDS[0]), np.array(BOUNDS[1])
+    wide = (low - 100 * (high - low), high + 100 * (high - low))
+    spread, scales = X.std(axis=0), {}
+    for quantiles in (None, (0.02, 0.98)):
+        layer = PrivateNormalization(wide, quantiles=quantiles, name="columns")
+        model, private = released(layer, epsilon=20.0)
+        scales[quantiles] = array(layer.scale) / spread
+        assert len(private.ledger.entries) == 2 + (quantiles is not None)
+        assert private.ledger.epsilon() <= 20.0
+        check_saved(layer, X[:5].astype("float32"), tmp_path / "m.keras")
+    assert (scales[None] > 5).all()
+    assert (scales[0.02, 0.98] < 2.5).all()
+    (histograms, moments, _) = private.ledger.entries
+    assert histograms.name == "columns (column histograms)"
+    assert "256 bins within public bounds" in histograms.reads
+    assert moments.name == "columns (column moments)"
+    # Beyond a bound is at it.
+    far = array(layer(np.array([wide[1], array(layer.high)])))
+    np.testing.assert_allclose(far[0], far[1], atol=1e-5)
+
+
+def test_before_a_release_and_after_a_failure_the_bounds_are_public():
+    layer = PrivateNormalization(BOUNDS, quantiles=(0.1, 0.9))
+    corners = np.array([BOUNDS[0], BOUNDS[1]])
+    model = model_of(layer)
+    wanted = [[-1] * 3, [1] * 3]
+    np.testing.assert_allclose(array(layer(corners)), wanted, atol=1e-6)
+    private = PrivateModel(fm.PrivacyBudget(1e6, DELTA), data=(X, Y))
+
+    def broken(*_, **__):
+        raise RuntimeError("cut off")
+
+    layer.mean.assign = broken
+    with pytest.raises(RuntimeError, match="cut off"):
+        model.fit(X, Y, verbose=0, callbacks=[private])
+    del layer.mean.assign
+    assert not layer.is_released
+    np.testing.assert_allclose(array(layer(corners)), wanted, atol=1e-6)
+    # What was read was charged all the same.
+    assert len(private.ledger.entries) == 2
+
+
+@pytest.mark.parametrize("bad", [0.5, (0.9, 0.1), (-0.1, 0.5), (0.1, 1.2), "a"])
+def test_quantiles_are_two_shares(bad):
+    with pytest.raises(ValueError, match="`quantiles` must be None or"):
+        PrivateNormalization((0, 1), quantiles=bad)

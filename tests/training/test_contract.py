@@ -151,6 +151,22 @@ KINDS = {
         ),
         ("columns (column moments)", "head"),
     ),
+    "PrivateNormalization, quantiles": Kind(
+        lambda unprotected=False: stack(
+            fm.layers.PrivateNormalization(
+                (0, 1),
+                quantiles=(0.1, 0.9),
+                name="columns",
+                unprotected=unprotected,
+            ),
+            unprotected=unprotected,
+        ),
+        (
+            "columns (column histograms)",
+            "columns (column moments)",
+            "head",
+        ),
+    ),
     "AdaptiveLaplace": Kind(
         lambda **k: fm.models.AdaptiveLaplace((6,), 3, **k),
         ("scaling (first model)", "scaling (relevance)", "output"),

@@ -1,0 +1,200 @@
+"""How the values of columns lie in their public ranges: for quantiles.
+
+With z_j in [-1, 1] the value of column j of a record, scaled by public bounds,
+a record adds 1 to one of B equal bins of every column. Quantiles are
+post-processing of the noisy counts. The proof of the sensitivities is in
+docs/proofs/column_moments.md.
+"""
+
+import dataclasses
+import math
+from functools import partial
+
+import numpy as np
+
+from keras_fm.kernel import checks
+from keras_fm.kernel import sums as summation
+from keras_fm.kernel.noisy_statistics import Release, released_as
+from keras_fm.kernel.sum_query import (
+    OwnedSumQuery,
+    is_replaced,
+    scaled_by_owner,
+)
+from keras_fm.private_maps.column_moments import checked_columns
+
+# Noise of a tail that counts as none: this many standard deviations.
+_MARGIN = 2.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ColumnHistogramQuery(OwnedSumQuery):
+    """Counts of columns in equal bins of [-1, 1].
+
+    Args:
+        num_columns: int d.
+        num_bins: int B >= 2.
+        missing: whether values may be missing (NaN), which fall into no bin.
+        grouped: whether the privacy unit is an owner of several records,
+            whose sum is scaled back to the norm that one record may have.
+        reach: int >= 0, how many *other* units' records may depend on one
+            unit's data.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> query = ColumnHistogramQuery(num_columns=4)
+    >>> query.sensitivity("l2", neighbours="add_remove")
+    2.0
+    """
+
+    num_columns: int
+    num_bins: int = 256
+    missing: bool = False
+    grouped: bool = False
+    reach: int = 0
+
+    names = ("counts",)
+    proof_of_one_record = "docs/proofs/column_moments.md"
+    # Bound on what one unit adds to an entry.
+    entry_bounds = (1.0,)
+
+    def __post_init__(self):
+        checks.fields(
+            self,
+            num_columns=checks.count,
+            num_bins=partial(checks.integer, at_least=2),
+            missing=checks.flag,
+            grouped=checks.flag,
+            reach=checks.natural,
+        )
+
+    @property
+    def shapes(self):
+        return ((self.num_columns, self.num_bins),)
+
+    @property
+    def reads(self):
+        """What a release of this query reads, in words."""
+        return (
+            f"histograms ({self.num_bins} bins within public bounds) of "
+            f"{self.num_columns} columns, once" + self._unit_in_words()
+        )
+
+    # Statistics ----------------------------------------------------------
+
+    def accumulate(self, statistics, z, y=None, owners=None, clip=False):
+        """Statistics with a batch added.
+
+        Args:
+            statistics: what `zero()` or an earlier call returned.
+            z: `(n, ..., d)`; values outside [-1, 1] count as its ends. Of
+                several places of a record, each adds its share of 1.
+            y: ignored.
+            owners: `(n,)` ids, needed if `grouped`: all records of an owner
+                in one batch, next to each other.
+            clip: ignored, see `z`.
+
+        Raises:
+            ValueError: on infinity, a wrong shape, or NaN where no value may
+                be missing.
+        """
+        z, known = checked_columns(z, self.num_columns, self.missing)
+        n, d = len(z), self.num_columns
+        if not n:
+            return statistics
+        places = math.prod(z.shape[1:-1])
+        bins = np.floor((z + 1) / 2 * self.num_bins).astype(np.int64)
+        bins = np.minimum(bins, self.num_bins - 1)
+        bins += self.num_bins * np.arange(d)
+        # What is missing falls beyond the last bin.
+        bins = np.where(known, bins, d * self.num_bins).reshape(n, -1)
+
+        def counted(part):
+            found = np.bincount(
+                bins[part].ravel(), minlength=d * self.num_bins + 1
+            )
+            return (found[:-1].reshape(d, -1) / places,)
+
+        if self.grouped:
+            batch = scaled_by_owner(owners, n, counted, self._scaled)
+        else:
+            batch = summation.total(map(counted, summation.chunks(n)))
+        return tuple(s + b for s, b in zip(statistics, batch))
+
+    def _scaled(self, own):
+        """An owner's counts, scaled back."""
+        shrink = self._owner_scale(own)
+        return tuple(shrink * part for part in own)
+
+    # Sensitivity ---------------------------------------------------------
+
+    def sensitivity(self, norm, *, neighbours):
+        """Sensitivity of the counts of d columns.
+
+        ==== ========== ===========
+        norm add_remove replace_one
+        ==== ========== ===========
+        L1   d          2 d
+        L2   sqrt(d)    sqrt(2 d)
+        ==== ========== ===========
+
+        docs/proofs/column_moments.md, proposition 2; an owner who is
+        replaced moves the counts by twice what one adds.
+
+        Args:
+            norm: `"l1"` or `"l2"`.
+            neighbours: `"add_remove"` or `"replace_one"`.
+        """
+        replace = is_replaced(norm, neighbours)
+        own = self._record(norm, replace)
+        if self.grouped and replace:
+            own = 2 * self._record(norm, replace=False)
+        return own + self.reach * self._record(norm, replace=True)
+
+    def _record(self, norm, replace):
+        moved = self.num_columns * (2 if replace else 1)
+        return float(moved) if norm == "l1" else math.sqrt(moved)
+
+
+@released_as(ColumnHistogramQuery)
+class ColumnHistogramRelease(Release):
+    """A released `ColumnHistogramQuery`: counts plus noise."""
+
+    def range_of(self, lower, upper):
+        """Edges between which the values of every column lie, but for a
+        share `lower` below and `1 - upper` above.
+
+        A tail ends where its noisy count exceeds that share by twice the
+        noise that it may have, so that noise in empty bins ends none. A
+        column in which nothing stands out keeps [-1, 1].
+
+        Args:
+            lower, upper: floats, `0 <= lower < upper <= 1`.
+
+        Returns:
+            tuple of arrays `(d,)`, the lower one below the upper one.
+        """
+        (counts,) = self.statistics.values()
+        noise = math.sqrt(
+            self.mechanism.coordinate_variance(self.objective.size)
+        )
+        bins = self.objective.num_bins
+        total = np.maximum(counts.sum(axis=1, keepdims=True), 0.0)
+        margin = _MARGIN * noise * np.sqrt(np.arange(1, bins + 1))
+
+        def first(counts, share):
+            tails = np.cumsum(counts, axis=1)
+            reached = tails > share * total + margin
+            return reached.argmax(axis=1), reached.any(axis=1)
+
+        low, left = first(counts, lower)
+        high, right = first(counts[:, ::-1], 1 - upper)
+        high = bins - high
+        known = left & right & (low < high)
+        edges = np.linspace(-1.0, 1.0, bins + 1)
+        return (
+            edges[np.where(known, low, 0)],
+            edges[np.where(known, high, bins)],
+        )
