@@ -22,8 +22,9 @@ from keras_fm.kernel.sum_query import (
 )
 from keras_fm.private_maps.column_moments import checked_columns
 
-# Noise of a tail that counts as none: this many standard deviations.
-_MARGIN = 2.0
+# Noise of a tail that counts as none: this many standard deviations, so that
+# hardly one of hundreds of tails, each a little longer, is beyond it.
+_MARGIN = 4.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,8 +167,8 @@ class ColumnHistogramRelease(Release):
         """Edges between which the values of every column lie, but for a
         share `lower` below and `1 - upper` above.
 
-        A tail ends where its noisy count exceeds that share by twice the
-        noise that it may have, so that noise in empty bins ends none. A
+        A tail ends where its noisy count exceeds that share by four
+        deviations of its noise, so that noise in empty bins ends none. A
         column in which nothing stands out keeps [-1, 1].
 
         Args:
