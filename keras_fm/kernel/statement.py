@@ -61,6 +61,43 @@ def text(ledger):
     return "\n".join(lines)
 
 
+def sentence(epsilon, delta, neighbours, unit="record"):
+    """What a proven epsilon promises, for somebody who decides.
+
+    Args:
+        epsilon, delta: float; what is proven.
+        neighbours: a `Neighbours` or its name.
+        unit: str, what one of is hidden.
+
+    Returns:
+        str, one sentence.
+
+    Raises:
+        ValueError: if the epsilon is not finite: then nothing is promised.
+    """
+    if not math.isfinite(epsilon):
+        raise ValueError(
+            f"`epsilon` must be finite. Received: epsilon={epsilon}"
+        )
+    change = {
+        Neighbours.ADD_REMOVE: f"Whether any one {unit} was used for training "
+        "or left out",
+        Neighbours.REPLACE_ONE: f"Whether training used any one {unit} or "
+        "another in its place",
+        Neighbours.REPLACE_LABEL: f"Whichever label any one {unit} had",
+    }[Neighbours.of(neighbours)]
+    also = ""
+    if delta:
+        also = f", apart from a probability of at most 1 in {1 / delta:,.0f}"
+    factor = math.exp(min(epsilon, 700.0))
+    times = f"{factor:.3g}" if factor < 1e6 else f"{factor:.1e}"
+    return (
+        f"{change}: nobody who sees what was released can find anything that "
+        f"is more than {times} times as probable in one case as in the "
+        f"other{also}."
+    )
+
+
 def _steps(entry, used):
     """What was done with the steps that an entry paid for; of entries of one
     name the first are used first."""

@@ -7,7 +7,7 @@ import os
 
 from keras_fm.lab import provenance
 from keras_fm.lab.compare.methods import METHODS
-from keras_fm.lab.compare.outcome import Outcome, summarise, table
+from keras_fm.lab.compare.outcome import Outcome, grid_of, summarise, table
 from keras_fm.lab.engine import files, plot
 from keras_fm.training.tensorboard_files import tensorflow
 
@@ -42,34 +42,80 @@ def write(spec, outcomes, out, command=None):
 
 def draw(spec, outcomes, path):
     """Accuracy against epsilon as PNG: a panel for what is proven, one for
-    what is only claimed, horizontal lines without privacy."""
+    what is only claimed, one for what accuracy costs."""
     rows = summarise(outcomes)
-    kinds = {"proven": [], "claimed": [], "no privacy": []}
-    for method in METHODS.values():
-        points = [r for r in rows if r["method"] == method.name]
-        if points:
-            kinds[method.kind].append(_line(spec, method, points))
-    shown = [k for k in ("proven", "claimed") if kinds[k]] or ["proven"]
-    figure, panels = plot.new(len(shown), size=(7.5 * len(shown), 6.5))
+    ranked = [n for names in grid_of(rows).names.values() for n in names]
+    lines = {"proven": [], "claimed": [], "no privacy": []}
+    for name in ranked:
+        points = [r for r in rows if r["method"] == name]
+        lines[METHODS[name].kind].append(_line(spec, METHODS[name], points))
+    shown = [k for k in ("proven", "claimed") if lines[k]] or ["no privacy"]
+    figure, panels = plot.new(
+        len(shown) + 1, size=(4.6 * len(shown) + 4.6, 4.8)
+    )
     for axes, kind in zip(panels, shown):
         # Colours begin anew in each panel: never two alike in one.
-        for line, color in zip(kinds[kind], plot.colors(len(kinds[kind]))):
+        for line, color in zip(lines[kind], plot.colors(len(lines[kind]))):
             line.style["color"] = color
-        plot.draw(axes, kinds[kind] + kinds["no privacy"], scale=100)
-        axes.set_xscale("log", base=2)
-        plot.ticks(axes, spec.epsilons)
-        axes.set_xlabel(
-            f"proven epsilon (delta = {spec.delta:g}, {spec.neighbours})"
-            if kind == "proven"
-            else "claimed epsilon: no valid proof"
-        )
-        axes.set_ylabel("test accuracy, %")
-        axes.legend(fontsize=8)
+        _accuracies(axes, spec, kind, lines[kind], lines["no privacy"])
+    _costs(panels[-1], spec, rows, lines["proven"] or lines["no privacy"])
     figure.suptitle(
         f"{os.path.basename(spec.dataset)}: mean and standard deviation of "
         f"{spec.seeds} runs"
     )
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=110)
+
+
+def _accuracies(axes, spec, kind, lines, levels):
+    heights = [100 * y for line in lines for _, y, _ in line.points]
+    level = [100 * line.points[0][1] for line in levels]
+    low, high = plot.window(heights, level)
+    near = [v for v, y in zip(levels, level) if low <= y <= high]
+    plot.draw(axes, [*lines, *(v for v in near if v not in lines)], scale=100)
+    axes.set_xscale("log", base=2)
+    plot.ticks(axes, spec.epsilons)
+    axes.set_ylim(low, high)
+    axes.set_xlabel(_AXES[kind].format(spec))
+    axes.set_ylabel("test accuracy, %")
+    ends = {line.label: line for line in (*lines, *near)}
+    plot.end_labels(
+        axes,
+        [
+            (x, 100 * y, plot.shortened(name), _color(line))
+            for name, line in ends.items()
+            for x, y, _ in line.points[-1:]
+        ],
+    )
+
+
+_AXES = {
+    "proven": "proven epsilon\n(delta = {0.delta:g}, {0.neighbours})",
+    "claimed": "claimed epsilon: no valid proof",
+    "no privacy": "no privacy",
+}
+
+
+def _color(line):
+    return line.style.get("color", "black")
+
+
+def _costs(axes, spec, rows, lines):
+    """Accuracy of the middle budget against processor seconds."""
+    colors = {line.label: _color(line) for line in lines}
+    budget = sorted(spec.epsilons)[len(spec.epsilons) // 2]
+    ends = []
+    for row in rows:
+        name = METHODS[row["method"]].label
+        line = next((n for n in colors if n.startswith(name)), None)
+        if line and row["epsilon"] in (budget, None) and row["cpu_seconds"]:
+            place = row["cpu_seconds"], 100 * row["accuracy"]
+            axes.plot(*place, "o", color=colors[line], markersize=5)
+            ends.append((*place, plot.shortened(name), colors[line]))
+    axes.set_xscale("log")
+    plot.plain_ticks(axes.xaxis, [x for x, *_ in ends])
+    axes.set_xlabel(f"CPU seconds of one training, epsilon {budget:g}")
+    axes.set_ylabel("test accuracy, %")
+    plot.end_labels(axes, ends)
 
 
 def _line(spec, method, points):
@@ -78,11 +124,12 @@ def _line(spec, method, points):
         label += " (no privacy)"
         style = {"color": "black"}
         style["linestyle"] = "-" if method.name == "non_private" else "-."
-    elif points[0]["neighbours"] != spec.neighbours:
+    elif method.kind == "proven" and points[0]["neighbours"] != spec.neighbours:
         label += f" ({points[0]['neighbours']})"
     if method.tuned:
         # A rival.
         style = {"linestyle": "--", "marker": "s"}
+    points = sorted(points, key=lambda r: r["epsilon"] or 0.0)
     return plot.Line(
         label=label,
         kind=method.kind,

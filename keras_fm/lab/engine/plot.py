@@ -2,7 +2,10 @@
 bound), dashed without privacy."""
 
 import dataclasses
+import re
 
+# Letters of a label at the end of a line.
+_LONGEST = 34
 _LINES = {
     "claimed": (":", "x"),
     "proven": ("-", "o"),
@@ -41,11 +44,15 @@ def new(panels, size=None):
 
 
 def colors(count):
-    """So many colours, no two alike up to twenty."""
+    """So many colours that words can have, no two alike up to eighteen."""
     import matplotlib
 
-    shades = matplotlib.colormaps["tab10" if count <= 10 else "tab20"]
-    return [shades(i % 20) for i in range(count)]
+    shades = [
+        color
+        for name in ("tab10", "Dark2")
+        for color in matplotlib.colormaps[name].colors
+    ]
+    return [shades[i % len(shades)] for i in range(count)]
 
 
 def draw(ax, lines, scale=1.0):
@@ -64,6 +71,83 @@ def draw(ax, lines, scale=1.0):
             yerr=[v * scale for v in spread] if any(spread) else None,
             **{"marker": marker, "markersize": 5, "capsize": 2, **style},
         )
+
+
+def end_labels(ax, ends, size=8):
+    """A word at the end of each line, no two over each other.
+
+    Args:
+        ax: a panel whose limits are final.
+        ends: list of `(x, y, words, color)`; the x of a level line is `None`.
+        size: of the letters, in points.
+    """
+    height = ax.get_figure().get_size_inches()[1] * 72 * 0.8
+    seen = [(_fraction(ax, x, y), *rest) for x, y, *rest in ends]
+    seen = [end for end in seen if -1e-9 <= end[0][1] <= 1 + 1e-9]
+    places = apart([y for (_, y), *_ in seen], 1.25 * size / height)
+    for ((x, y), words, color), place in zip(seen, places):
+        ax.annotate(
+            words,
+            xy=(x, y),
+            xytext=(1.03, place),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            fontsize=size,
+            va="center",
+            color=color,
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "relpos": (0, 0.5),
+                "color": color,
+                "linewidth": 0.6,
+                "shrinkA": 1,
+                "shrinkB": 3,
+            },
+        )
+
+
+def shortened(label):
+    """A label without what the figure itself says."""
+    label = label.removeprefix("proven, ").removesuffix(", claimed")
+    label = re.sub(r"^published \((.*)\)$", r"\1", label)
+    return label if len(label) <= _LONGEST else label[: _LONGEST - 1] + "…"
+
+
+def _fraction(ax, x, y):
+    """A point of a panel in shares of its width and height."""
+    known = ax.get_xlim()[1] if x is None else x
+    point = ax.transData.transform((known, y))
+    return tuple(ax.transAxes.inverted().transform(point))
+
+
+def apart(values, gap):
+    """Places in [0, 1] near some values, in their order, `gap` apart as far
+    as there is room."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    gap = min(gap, 1 / max(1, len(order) - 1))
+    found, least = [0.0] * len(values), 0.0
+    for index in order:
+        found[index] = max(values[index], least)
+        least = found[index] + gap
+    most = 1.0
+    for index in reversed(order):
+        found[index] = min(found[index], most)
+        most = found[index] - gap
+    return found
+
+
+def window(proven, others=()):
+    """Limits of an axis that shows what is proven, and of the rest what is
+    near it.
+
+    Args:
+        proven, others: values.
+    """
+    low, high = min(proven), max(proven)
+    pad = max(0.06 * (high - low), 0.01 * abs(high), 1e-9)
+    near = [y for y in others if low <= y <= high + 0.5 * (high - low)]
+    return low - pad, max([high, *near]) + pad
 
 
 def category_points(ax, line, places, scale=1.0):

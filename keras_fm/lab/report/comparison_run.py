@@ -3,8 +3,10 @@
 import os
 import shlex
 
+from keras_fm.kernel import statement as statements_lib
+from keras_fm.lab.engine import grid, plot
 from keras_fm.lab.report import checked, figures, parts, trainings
-from keras_fm.lab.report.content import NO_PROOF, Detail, Run, Standing
+from keras_fm.lab.report.content import NO_PROOF, Cell, Detail, Run, Standing
 from keras_fm.lab.report.trainings import Training
 
 _CAVEATS = (
@@ -25,6 +27,8 @@ _TUNED = (
     "its proven epsilon covers the final training only."
 )
 _RIVALS = ("dp_sgd", "dp_adam", "jax_privacy")
+# Results beyond are no accuracies, and are shown in the long table only.
+_LARGEST = 1e6
 _ONE_SEED = "There is only one run of every method: no spread is known."
 _HINTS = {
     "accuracy, %": "test part, mean ± standard deviation over seeds",
@@ -58,12 +62,22 @@ class _Row(Training):
         ]
         return self
 
+    def promise(self):
+        """What is proven in a sentence; "" where the relation is unknown."""
+        try:
+            return statements_lib.sentence(
+                self.proven, self.delta or 0.0, self.neighbours
+            )
+        except (KeyError, OverflowError, ValueError):
+            return ""
+
     def detail(self, about, statement):
         title, accuracy = self.label, self.result()
         if self.epsilon is not None:
             title += f", ε = {self.epsilon:g}"
-        proven, claimed = NO_PROOF, ""
+        proven, claimed, promise = NO_PROOF, "", ""
         if self.standing is Standing.PROVEN:
+            promise = self.promise()
             delta = parts.plain(self.delta)
             proven = f"{self.proven:.4g} at delta {delta}"
         if self.standing is Standing.CLAIMED:
@@ -78,6 +92,7 @@ class _Row(Training):
                 [
                     ("accuracy", accuracy and accuracy + " %"),
                     ("accuracy of each run, %", accuracies),
+                    ("what it promises", promise),
                     ("epsilon, proven", proven),
                     ("epsilon, claimed", claimed),
                     ("seconds", parts.plain(self.seconds, ".3g")),
@@ -106,6 +121,10 @@ def read(folder):
     when = parts.when(summary)
     command = summary.text("command")
     labels = {row.name: row.label for row in rows}
+    ranked = _ranked(rows)
+    names = list(
+        dict.fromkeys(n for some in ranked.names.values() for n in some)
+    )
     for run in runs:
         run.label = labels.get(run.name, run.name)
     return Run(
@@ -126,14 +145,14 @@ def read(folder):
             ]
         ),
         caveats=_caveats(rows),
-        figures=parts.some(_figure(folder, rows)),
-        tables=parts.some(_table(rows)),
+        figures=_figures(folder, rows, names),
+        tables=parts.some(_accuracies(rows, ranked)),
         details=_details(rows, summary),
         command=command or _command(spec),
         is_recorded=bool(command),
         setting=_setting(summary, spec, when),
         settings=spec.words(),
-        tables_after=parts.some(_runs(runs)),
+        tables_after=parts.some(_table(rows), _runs(runs)),
     )
 
 
@@ -151,8 +170,16 @@ def _share(spec):
 
 def _caveats(rows):
     found = list(_CAVEATS)
+    promised = [
+        r for r in rows if r.standing is Standing.PROVEN and r.promise()
+    ]
+    if promised:
+        row = promised[len(promised) // 2]
+        found.insert(
+            0, f"A proven epsilon of {row.proven:.3g} promises: {row.promise()}"
+        )
     if any(r.settings or r.name.startswith(_RIVALS) for r in rows):
-        found.insert(1, _TUNED)
+        found.append(_TUNED)
     if rows and not any(row.is_repeated for row in rows):
         found.append(_ONE_SEED)
     return tuple(found)
@@ -187,40 +214,196 @@ def _runs(runs):
     return parts.table("All runs", columns, runs)
 
 
-def _figure(folder, rows):
-    groups = {}
-    for row in rows:
-        y = None if row.y is None else 100 * row.y
-        error = 100 * row.spread if checked.finite(row.spread) else 0.0
-        key = row.name, row.label, row.standing
-        groups.setdefault(key, []).append((row.epsilon, y, error))
-    order = list(dict.fromkeys(method for method, _, _ in groups))
-    lines = []
-    for (method, label, standing), points in groups.items():
-        # A point without budget cannot stand on the axis of budgets.
-        level = all(x is None for x, _, _ in points)
-        points = [p for p in points if level or p[0] is not None]
-        line = figures.Line(
-            points=tuple(sorted(points, key=lambda p: p[0] or 0.0)),
-            standing=standing,
-            index=order.index(method),
+_CAPTIONS = {
+    Standing.PROVEN: (
+        "Proven: test accuracy against the budget, mean and standard "
+        "deviation. Dashed is without privacy, where it is near."
+    ),
+    Standing.CLAIMED: (
+        "Claimed: the same for the papers' algorithms, at an epsilon that "
+        "no valid proof covers."
+    ),
+}
+
+
+def _figures(folder, rows, ranked):
+    """What is proven, what is only claimed, and what accuracy costs."""
+    levels = _lines(rows, ranked, Standing.NO_PRIVACY)
+    heights = [line.points[0][1] for line in levels]
+    made = []
+    for standing, caption in _CAPTIONS.items():
+        lines = figures.drawable(_lines(rows, ranked, standing))
+        if not lines:
+            continue
+        seen = [y for line in lines for _, y, _ in line.points]
+        window = plot.window(seen, heights)
+        made.append(
+            parts.line_figure(
+                folder,
+                "",
+                [
+                    *lines,
+                    *(v for v in levels if v.points[0][1] >= window[0]),
+                ],
+                caption=caption,
+                alt=f"{caption} The table below has all numbers.",
+                x_label="epsilon",
+                y_label="test accuracy, %",
+                window=window,
+            )
         )
-        lines.append((label, line))
+    made = parts.some(*made, _costs(folder, rows, ranked))
+    if made:
+        return made
+    return parts.some(
+        parts.png_figure(
+            folder,
+            "accuracy.png",
+            caption="Test accuracy against the budget.",
+            alt="The table below has all numbers.",
+        )
+    )
+
+
+def _lines(rows, ranked, standing):
+    """A line for each method of a standing, coloured by rank."""
+    mine = {}
+    for row in rows:
+        if row.standing is standing and _is_placed(row):
+            mine.setdefault(row.name, []).append(row)
+    order = [n for n in ranked if n in mine]
+    return [
+        figures.Line(
+            points=tuple(
+                (
+                    None if standing is Standing.NO_PRIVACY else row.epsilon,
+                    100 * row.y,
+                    100 * row.spread if checked.finite(row.spread) else 0.0,
+                )
+                for row in sorted(mine[name], key=lambda r: r.epsilon or 0.0)
+            ),
+            standing=standing,
+            # Grey, where they are level.
+            index=7 if standing is Standing.NO_PRIVACY else index,
+            label=mine[name][0].label,
+        )
+        for index, name in enumerate(order)
+    ]
+
+
+def _costs(folder, rows, ranked):
+    """Accuracy against processor seconds, at the middle budget."""
+    rows = [row for row in rows if _is_placed(row)]
+    budgets = sorted({r.epsilon for r in rows if r.standing is Standing.PROVEN})
+    if not budgets:
+        return None
+    budget = budgets[len(budgets) // 2]
+    lines = []
+    for row in rows:
+        if row.standing is Standing.PROVEN and row.epsilon != budget:
+            continue
+        if row.standing is not Standing.CLAIMED and row.cpu_seconds:
+            lines.append(
+                figures.Line(
+                    points=((row.cpu_seconds, 100 * row.y, 0.0),),
+                    standing=row.standing,
+                    index=ranked.index(row.name),
+                    label=row.label,
+                )
+            )
+    lines = figures.drawable(lines)
+    heights = {True: [], False: []}
+    for line in lines:
+        is_proven = line.standing is Standing.PROVEN
+        heights[is_proven].append(line.points[0][1])
+    if not heights[True]:
+        return None
+    caption = (
+        f"What accuracy costs: processor seconds of one training, features "
+        f"and tuning excluded, at epsilon {budget:g} and without privacy "
+        "(hollow). Up and to the left is better."
+    )
     return parts.line_figure(
         folder,
-        "accuracy.png",
+        "",
         lines,
-        caption=(
-            "Test accuracy against the budget: mean and standard deviation. "
-            "Solid and filled is proven; dotted and hollow is claimed, not "
-            "proven; dashed is without privacy."
-        ),
-        alt=(
-            "Test accuracy of every method against epsilon; the table below "
-            "has all numbers."
-        ),
-        x_label="budget epsilon",
+        caption=caption,
+        alt=caption,
+        x_label="CPU seconds",
         y_label="test accuracy, %",
+        decimal_x=True,
+        window=plot.window(heights[True], heights[False]),
+    )
+
+
+def _is_placed(row):
+    """Whether it has a result, and a budget where it is private."""
+    if not checked.finite(row.y) or abs(row.y) > _LARGEST:
+        return False
+    return checked.finite(row.epsilon) if row.is_private else True
+
+
+def _ranked(rows):
+    """The `Grid` of the rows."""
+    kinds = {
+        Standing.PROVEN: "proven",
+        Standing.CLAIMED: "claimed",
+        Standing.NO_PRIVACY: "no privacy",
+    }
+    return grid.of(
+        grid.Place(
+            name=row.name,
+            epsilon=row.epsilon if row.is_private else None,
+            value=row.y,
+            kind=kinds[row.standing],
+            relation=row.neighbours,
+        )
+        for row in rows
+        if _is_placed(row)
+    )
+
+
+def _accuracies(rows, ranked):
+    """Methods down, epsilons across."""
+    rows = [row for row in rows if _is_placed(row)]
+    found = {
+        (row.name, row.epsilon if row.is_private else None): row for row in rows
+    }
+    first = {row.name: row for row in rows}
+
+    def cell_of(epsilon):
+        def cell(name):
+            row = found.get((name, epsilon), found.get((name, None)))
+            if row is None or not row.mean():
+                return parts.number(None)
+            return Cell(
+                text=row.mean(),
+                key=row.y * row.scale,
+                aside=row.around(),
+                is_best=(name, epsilon) in ranked.best,
+            )
+
+        return cell
+
+    columns = [
+        parts.text_column("method", lambda name: Cell(text=first[name].label)),
+        *(
+            parts.column(
+                "no ε" if epsilon is None else f"ε\u00a0{epsilon:g}",
+                cell_of(epsilon),
+            )
+            for epsilon in ranked.epsilons or [None]
+        ),
+        parts.text_column(
+            "standing", lambda name: parts.standing(first[name].standing)
+        ),
+    ]
+    names = dict.fromkeys(n for some in ranked.names.values() for n in some)
+    return parts.table(
+        "Test accuracy, %, mean ± standard deviation; marked: the best "
+        "proven of a column and relation",
+        columns,
+        names,
     )
 
 

@@ -158,11 +158,10 @@ def _figure(folder, series):
             points=tuple(sorted(found)),
             standing=Standing.BOUND,
             index=families[method.removeprefix("sampled_")],
+            label=method,
             is_dashed=f"sampled_{method}" in points,
         )
-        lines.append((method, line))
-    # The legend reads as the lines do at the right end.
-    lines.sort(key=lambda pair: -pair[1].points[-1][1])
+        lines.append(line)
     return parts.line_figure(
         folder,
         "composition.png",

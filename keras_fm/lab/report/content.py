@@ -63,12 +63,16 @@ class Cell:
         key: float or `None`, what a column of numbers is sorted by.
         standing: `Standing` or `None`, shown as a badge after the text.
         is_quiet: whether it says that there is nothing to say.
+        aside: str, less important, after the text.
+        is_best: whether it is marked as the best of its column.
     """
 
     text: str = ""
     key: float | None = None
     standing: Standing | None = None
     is_quiet: bool = False
+    aside: str = ""
+    is_best: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 Matplotlib draws with colours that stand for names; they are replaced by the
 page's own, so that one drawing serves light and dark. Text stays text. No
-word of a file gets into a drawing: labels stand in the legend, as HTML.
+word of a file gets to Matplotlib: it draws places for labels, which are put
+there as text of XML.
 """
 
 import dataclasses
@@ -10,6 +11,7 @@ import io
 import re
 import xml.etree.ElementTree as ElementTree
 
+from keras_fm.lab.engine import plot
 from keras_fm.lab.report.checked import finite
 from keras_fm.lab.report.content import Standing
 
@@ -45,6 +47,7 @@ _RC = {
 # What a logarithmic axis can carry.
 _SMALLEST, _LARGEST = 1e-9, 1e12
 _MOST_TICKS = 8
+_LETTERS = 9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,13 +60,19 @@ class Line:
         standing: its `Standing`: solid and filled where proven, dotted and
             hollow where claimed, dashed without privacy.
         index: int, chooses colour and marker.
+        label: str, at the line's end.
         is_dashed: dashed whatever the standing.
     """
 
     points: tuple
     standing: Standing
     index: int
+    label: str
     is_dashed: bool = False
+
+    def end(self):
+        """Where its label begins."""
+        return self.points[-1][:2]
 
     def style(self):
         color = _SERIES[self.index % len(_SERIES)]
@@ -97,14 +106,17 @@ def drawable(lines, log_y=False):
     return made
 
 
-def draw_lines(lines, *, x_label, y_label, log_y=False, decimal_x=False):
-    """Lines over a logarithmic axis.
+def draw_lines(
+    lines, *, x_label, y_label, log_y=False, decimal_x=False, window=None
+):
+    """Lines over a logarithmic axis, a label at the end of each.
 
     Args:
         lines: `Line`s, made by `drawable`.
         x_label, y_label: str, of this package.
         log_y: whether y is logarithmic too.
         decimal_x: whether x goes in powers of ten, not of two.
+        window: `None`, or the limits of y.
 
     Returns:
         SVG as a string.
@@ -129,10 +141,27 @@ def draw_lines(lines, *, x_label, y_label, log_y=False, decimal_x=False):
                 axes.minorticks_off()
             else:
                 axes.xaxis.set_major_formatter(_plain)
+                axes.xaxis.set_minor_formatter("")
+                plot.plain_ticks(axes.xaxis, ticks)
         if log_y:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(_plain)
-        return _svg(figure)
+        if window:
+            axes.set_ylim(window)
+        places = {}
+        for number, line in enumerate(lines):
+            # As wide as the label will be.
+            words = plot.shortened(line.label)
+            places[f"{number:03d}".ljust(len(words), "n")] = words
+        plot.end_labels(
+            axes,
+            [
+                (*line.end(), place, line.style()["color"])
+                for line, place in zip(lines, places)
+            ],
+            _LETTERS,
+        )
+        return _svg(figure, places=places)
 
 
 def _plain(value, _):
@@ -167,18 +196,6 @@ def draw_bars(groups, names, marks, *, y_label):
         return _svg(figure)
 
 
-def swatch(line):
-    """The line's piece of the legend, as SVG."""
-    with _drawing((0.42, 0.16)) as (figure, axes):
-        axes.set_axis_off()
-        style = line.style()
-        if line.points and line.points[0][0] is None:
-            style["marker"] = ""
-        axes.plot([0, 1, 2], [0, 0, 0], markevery=[1], clip_on=False, **style)
-        axes.set_xlim(-0.1, 2.1)
-        return _svg(figure, "swatch")
-
-
 def block(index):
     """A bar's piece of the legend, as SVG."""
     return (
@@ -203,7 +220,7 @@ def rule(index, dashes=""):
 class _drawing:
     """A figure and its axes, inside this module's settings."""
 
-    def __init__(self, size=(5.4, 3.4)):
+    def __init__(self, size=(5.2, 4.2)):
         self._size = size
 
     def __enter__(self):
@@ -222,8 +239,13 @@ class _drawing:
         return self._context.__exit__(*error)
 
 
-def _svg(figure, kind="drawing"):
-    """The figure as an `svg` element without anything foreign."""
+def _svg(figure, places=()):
+    """The figure as an `svg` element without anything foreign.
+
+    Args:
+        figure: of Matplotlib.
+        places: dict from texts that it drew to what stands there instead.
+    """
     file = io.BytesIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
     root = ElementTree.fromstring(file.getvalue())
@@ -236,8 +258,9 @@ def _svg(figure, kind="drawing"):
     used = set(re.findall(r"#([\w-]+)", _references(root)))
     for element in root.iter():
         _adopt(element, used)
-    width_height = root.get("viewBox")
-    root.attrib = {"class": kind, "viewBox": width_height}
+        if _local(element.tag) == "text" and element.text in places:
+            element.text = places[element.text]
+    root.attrib = {"class": "drawing", "viewBox": root.get("viewBox")}
     root.set("aria-hidden", "true")
     return ElementTree.tostring(root, encoding="unicode").strip()
 

@@ -4,7 +4,7 @@ import base64
 import re
 
 from keras_fm.lab.report import checked, figures
-from keras_fm.lab.report.content import Cell, Column, Entry, Figure, Table
+from keras_fm.lab.report.content import Cell, Column, Figure, Table
 
 NOTHING = "–"
 _TIME = re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00")
@@ -113,28 +113,12 @@ def line_figure(folder, fallback, lines, *, caption, alt, **axes):
 
     Args:
         folder, fallback: the run, and the name of its picture.
-        lines: list of (label, `figures.Line`).
+        lines: list of `figures.Line`.
         caption, alt: str.
         **axes: see `figures.draw_lines`.
     """
-    log_y = axes.get("log_y", False)
-    shown = [
-        (label, found[0])
-        for label, line in lines
-        if (found := figures.drawable([line], log_y))
-    ]
+    shown = figures.drawable(lines, axes.get("log_y", False))
     if not shown:
         return png_figure(folder, fallback, caption=caption, alt=alt)
-    return Figure(
-        caption=caption,
-        alt=alt,
-        svg=figures.draw_lines([line for _, line in shown], **axes),
-        legend=tuple(
-            Entry(
-                label=label,
-                standing=line.standing,
-                swatch=figures.swatch(line),
-            )
-            for label, line in shown
-        ),
-    )
+    svg = figures.draw_lines(shown, **axes)
+    return Figure(caption=caption, alt=alt, svg=svg)

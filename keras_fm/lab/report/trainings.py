@@ -77,15 +77,23 @@ class Training:
             return self.neighbours
         return f"{self.delta:g}, {self.neighbours}"
 
-    def result(self):
-        """Mean and spread in words, "" without."""
+    def mean(self):
+        """In words, "" without."""
         if self.y is None or self.y != self.y:
             return ""
-        mean, spread = self.specs
-        text = f"{self.y * self.scale:{mean}}"
-        if self.is_repeated and checked.finite(self.spread):
-            text += f" ± {self.spread * self.scale:{spread}}"
-        return text
+        return f"{self.y * self.scale:{self.specs[0]}}"
+
+    def around(self):
+        """The spread in words, "" without."""
+        if not (self.mean() and self.is_repeated):
+            return ""
+        if not checked.finite(self.spread):
+            return ""
+        return f" ± {self.spread * self.scale:{self.specs[1]}}"
+
+    def result(self):
+        """Mean and spread in words, "" without."""
+        return self.mean() + self.around()
 
     def result_cell(self):
         text = self.result()

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from keras_fm.lab.engine import files, grid, means, measuring, store
+from keras_fm.lab.engine import files, grid, means, measuring, plot, store
 from keras_fm.lab.engine.answering import answer_all
 from keras_fm.lab.engine.job import Job, Measured, Series
 from keras_fm.lab.engine.watch import Watch
@@ -131,6 +131,25 @@ def test_the_best_proven_of_a_column_is_marked():
         "no privacy": ["e"],
     }
     assert found.best == {("b", 1.0), ("a", 2.0), ("c", 1.0)}
+
+
+def test_labels_stand_apart_and_in_order():
+    values = [0.5, 0.51, 0.99, 0.5, 1.0]
+    found = plot.apart(values, 0.1)
+    order = sorted(range(5), key=values.__getitem__)
+    steps = np.diff([found[i] for i in order])
+    assert (steps > 0.1 - 1e-9).all() and 0 <= min(found) and max(found) <= 1
+    # As far as there is room.
+    crowd = sorted(plot.apart([1.0] * 11, 0.5))
+    np.testing.assert_allclose(np.diff(crowd), 0.1)
+    assert plot.apart([], 0.1) == [] and plot.apart([0.3], 0.1) == [0.3]
+
+
+def test_a_window_is_on_what_is_proven():
+    low, high = plot.window([50.0, 90.0], [10.0, 95.0, 400.0])
+    assert 45 < low < 50 and 95 < high < 100
+    low, high = plot.window([70.0])
+    assert low < 70 < high
 
 
 def test_full_batches_are_several_to_an_epoch():

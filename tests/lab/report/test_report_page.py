@@ -80,7 +80,7 @@ def test_the_page_is_well_formed(page):
     for image in parsed.all("img"):
         assert image["alt"]
     drawn = [a for a in parsed.all("div") if a.get("role") == "img"]
-    assert len(drawn) == 3 and all(a["aria-label"] for a in drawn)
+    assert len(drawn) == 5 and all(a["aria-label"] for a in drawn)
 
 
 def test_the_page_loads_nothing(page):
