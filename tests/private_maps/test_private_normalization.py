@@ -294,7 +294,6 @@ def test_quantiles_take_the_place_of_bounds_that_are_too_wide(tmp_path):
         model, private = released(layer, epsilon=20.0, reproducible_noise=1)
         scales[quantiles] = array(layer.scale) / spread
         assert len(private.ledger.entries) == 2 + (quantiles is not None)
-        assert private.ledger.epsilon() <= 20.0
         check_saved(layer, X[:5].astype("float32"), tmp_path / "m.keras")
     assert (scales[None] > 5).all()
     assert (scales[0.02, 0.98] < 2.5).all()
