@@ -83,6 +83,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         *,
         bounds: Any = None,
         classes: Any = None,
+        columns: Any = None,
         features: Any = None,
         rounds: Any = None,
         fits: int = 1,
@@ -94,6 +95,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             epsilon,
             delta,
             bounds=bounds,
+            columns=columns,
             features=features,
             rounds=rounds,
             fits=fits,
@@ -105,7 +107,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     # Labels --------------------------------------------------------------
 
-    def _learned(self, y):
+    def _learned(self, y, known):
         check_classification_targets(y)
         found = np.unique(y) if self._observes else self._given_classes()
         if len(found) < 2:
@@ -119,7 +121,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
                 "them."
             )
         units = 1 if len(found) == 2 else len(found)
-        head = PrivateDense(units, rounds=self.rounds, name="private_dense")
+        head = PrivateDense(
+            units, rounds=self.rounds, name="private_dense", **known
+        )
         targets = np.searchsorted(found, y)
         return targets, head, TaylorCrossEntropy(), {"classes_": found}
 

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from keras_fm.estimators import public_map
 from keras_fm.estimators.shared_ledger import SharedLedger
+from keras_fm.estimators.table_columns import TableColumns
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import BudgetExceededError, Ledger
@@ -32,6 +33,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         delta: float = 0.0,
         *,
         bounds: Any = None,
+        columns: Any = None,
         features: Any = None,
         rounds: Any = None,
         fits: int = 1,
@@ -42,6 +44,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self.epsilon = epsilon
         self.delta = delta
         self.bounds = bounds
+        self.columns = columns
         self.features = features
         self.rounds = rounds
         self.fits = fits
@@ -68,8 +71,13 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     # Fitting -------------------------------------------------------------
 
     @abc.abstractmethod
-    def _learned(self, y):
+    def _learned(self, y, known):
         """What the labels are learned by.
+
+        Args:
+            y: `(n,)`.
+            known: what is publicly known of features, arguments of the
+                output layer.
 
         Returns:
             tuple `(targets, head, loss, facts)`: targets as the output layer
@@ -96,11 +104,11 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
                 as above; nothing was spent then.
         """
         x, y = self._checked(X, y)
-        y, head, loss, facts = self._learned(y)
+        y, head, loss, facts = self._learned(y, self._known_of_features())
         model = keras.Sequential(
             [
                 keras.Input((x.shape[1],)),
-                *public_map.layers(self.features, self.bounds, x.shape[1]),
+                *self._map_of_columns(x.shape[1]),
                 head,
             ]
         )
@@ -129,10 +137,39 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.non_deterministic = self.reproducible_noise is None
-        tags.input_tags.allow_nan = public_map.takes_missing(
-            self.features, self.bounds
-        )
+        tags.input_tags.allow_nan = self._takes_missing()
         return tags
+
+    # What is public of the columns ---------------------------------------
+
+    @property
+    def _table(self):
+        if self.columns is None:
+            return None
+        if self.bounds is not None:
+            raise ValueError(
+                "`columns` has the range of every column: leave out `bounds`. "
+                f"Received: bounds={self.bounds!r}"
+            )
+        return TableColumns(self.columns)
+
+    def _map_of_columns(self, width):
+        table = self._table
+        if table is not None and self.features is None:
+            return [keras.layers.Rescaling(table.scale)]
+        return public_map.layers(self.features, self.bounds, width)
+
+    def _known_of_features(self):
+        """Encoded columns are sparse; of what layers make of them nothing is
+        known. Several reads have no use for it."""
+        if self.columns is None or self.features is not None or self.rounds:
+            return {}
+        return {"feature_l1_bound": self._table.l1_bound}
+
+    def _takes_missing(self):
+        if self.columns is not None:
+            return True
+        return public_map.takes_missing(self.features, self.bounds)
 
     def _budget(self):
         if self.epsilon is None:
@@ -156,24 +193,35 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         return np.asarray(found[: len(x)], np.float64)
 
     def _checked(self, X, *y):
+        table = self._table
         wanted: dict = {"dtype": np.float32, "reset": bool(y)}
-        if public_map.takes_missing(self.features, self.bounds):
+        if table is not None:
+            wanted |= {"dtype": None, "ensure_all_finite": False}
+        elif self._takes_missing():
             wanted["ensure_all_finite"] = "allow-nan"
+        found = words = None
         try:
-            return _validated(self, X, *y, **wanted)
+            found = _validated(self, X, *y, **wanted)
         except ValueError as e:
             words = _without_records(str(e))
             if words is None:
                 raise
-        # Outside of `except`, which would keep the first error as a cause.
-        raise ValueError(words)
+        if words is not None:
+            # Outside of `except`, which would keep the first error as a cause.
+            raise ValueError(words)
+        if table is None:
+            return found
+        x, *y = found if y else [found]
+        x = table.encode(x, getattr(self, "feature_names_in_", None))
+        return (x, *y) if y else x
 
 
 # Errors of NumPy and scikit-learn that show records, and what is said instead.
 _SHOWING = {
     "could not convert": "`X` must hold numbers, and at least one column holds "
-    "text. Encode it by public categories first, for example by "
-    "`OneHotEncoder(categories=[...])`; see docs/tutorials/tables.md.",
+    "text. Say what is public of each, `columns={name: (low, high) or a list "
+    "of words}`, or encode it by public categories first; see "
+    "docs/tutorials/tables.md.",
     "Complex data not supported": "Complex data not supported: `X` and `y` "
     "must hold real numbers.",
     "Reshape your data": "Expected 2D array: `X` must have shape (n, d). "

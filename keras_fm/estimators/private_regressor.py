@@ -17,8 +17,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     parameters are public, as those of `PrivateClassifier` are.
 
     Args:
-        epsilon, delta, bounds, features, rounds, fits, ledger, neighbours,
-            reproducible_noise: see `PrivateClassifier`.
+        epsilon, delta, bounds, columns, features, rounds, fits, ledger,
+            neighbours, reproducible_noise: see `PrivateClassifier`.
         target_bounds: `(low, high)`, the public range of the numbers to
             predict. Numbers outside count as the nearest, and so do
             predictions. The noise is in proportion to `high - low`.
@@ -47,6 +47,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         *,
         bounds: Any = None,
         target_bounds: Any = None,
+        columns: Any = None,
         features: Any = None,
         rounds: Any = None,
         fits: int = 1,
@@ -58,6 +59,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
             epsilon,
             delta,
             bounds=bounds,
+            columns=columns,
             features=features,
             rounds=rounds,
             fits=fits,
@@ -67,7 +69,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         )
         self.target_bounds = target_bounds
 
-    def _learned(self, y):
+    def _learned(self, y, known):
         head = PrivateDense(
             1,
             loss="squared_error",
@@ -76,6 +78,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
             clip=True,
             rounds=self.rounds,
             name="private_dense",
+            **known,
         )
         return _numbers(y), head, "mse", {}
 

@@ -197,7 +197,7 @@ def shown(error):
 @pytest.mark.parametrize(
     "spoil, match",
     [
-        (lambda x: x.astype(object), "public categories"),
+        (lambda x: x.astype(object), "public of each"),
         (lambda x: x + 0j, "Complex data not supported"),
         (lambda x: x[:, 0], "Reshape your data"),
     ],

@@ -1,0 +1,178 @@
+"""Columns by what is publicly known of them: numbers and words."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from keras_fm.estimators import PrivateClassifier, PrivateRegressor
+from keras_fm.estimators.table_columns import TableColumns
+
+N = 400
+RNG = np.random.default_rng(0)
+AGE = RNG.uniform(20, 60, N)
+WORDS = ["x", "y", "z"]
+WORD = RNG.choice(WORDS, N)
+Y = np.where((AGE < 30) | (WORD == "x"), "no", "yes")
+COLUMNS = [(20, 30, 40, 50, 60), WORDS]
+X = np.empty((N, 2), object)
+X[:, 0], X[:, 1] = AGE, WORD
+
+
+def made(epsilon=1e4, delta=1e-6, **kwargs):
+    given = {"columns": COLUMNS, "classes": ["no", "yes"], **kwargs}
+    return PrivateClassifier(epsilon, delta, **given)
+
+
+def encode(rows, columns=COLUMNS):
+    table = np.empty((len(rows), len(rows[0])), object)
+    table[:] = rows
+    return TableColumns(columns).encode(table, None)
+
+
+class NAType:
+    """As pandas has it: no truth value, and no number."""
+
+    def __eq__(self, other):
+        return self
+
+    __hash__ = object.__hash__
+
+    def __bool__(self):
+        raise TypeError("ambiguous")
+
+
+def test_a_record_is_encoded_by_its_own_row():
+    found = encode(
+        [[20, "x"], [45, "z"], [60.0, "y"], [99, "x"], [-1, "?"]],
+    )
+    np.testing.assert_allclose(
+        found,
+        [
+            [1, 0, 0, 0, 0, 1, 0, 0],
+            [0, 0, 0.5, 0.5, 0, 0, 0, 1],
+            [0, 0, 0, 0, 1, 0, 1, 0],
+            [0, 0, 0, 0, 1, 1, 0, 0],
+            [1, 0, 0, 0, 0, 0, 0, 0],
+        ],
+    )
+    assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize("gap", [None, math.nan, np.float32("nan"), NAType()])
+def test_what_is_missing_is_zeros(gap):
+    columns = [*COLUMNS, (0, 10)]
+    assert not encode([[gap, gap, gap]], columns).any()
+    np.testing.assert_array_equal(
+        encode([[gap, "y", 10]], columns), [[0] * 5 + [0, 1, 0, 1]]
+    )
+
+
+def test_words_may_be_numbers_and_truth_values():
+    columns = [[1, 2], [True, False], (0, 4)]
+    table = np.array([[2.0, 1.0, 1.0], [1.0, 0.0, 4.0]])
+    np.testing.assert_allclose(
+        TableColumns(columns).encode(table, None),
+        [[0, 1, 1, 0, -0.5], [1, 0, 0, 1, 1]],
+    )
+
+
+def test_bounds_hold_for_every_record():
+    columns = [(0, 1), (0, 0.1, 3, 9), ["a", "b"], list(range(40))]
+    found = TableColumns(columns)
+    rows = [
+        [RNG.normal() * 9, RNG.normal() * 9, "ab"[i % 2], i % 50]
+        for i in range(300)
+    ]
+    h = found.scale * encode(rows, columns).astype(float)
+    assert found.width == h.shape[1] == 1 + 4 + 2 + 40
+    assert np.linalg.norm(h, axis=1).max() <= 1 + 1e-7
+    assert np.abs(h).sum(axis=1).max() <= found.l1_bound * (1 + 1e-7)
+    assert found.l1_bound == 2.0
+
+
+def test_a_pure_fit_says_that_records_are_sparse():
+    model = made(delta=0.0).fit(X, Y)
+    assert model.score(X, Y) > 0.85
+    (entry,) = model.ledger_.entries
+    assert f"||h||_1 <= {math.sqrt(2) + 0.1:g}" in entry.reads
+    # Of public features nothing is known.
+    import keras
+
+    (entry,) = made(features=keras.layers.Identity()).fit(X, Y).ledger_.entries
+    assert "||h||_1" not in entry.reads
+
+
+def test_columns_are_learned_and_cost_nothing():
+    model = made(30.0, rounds=20, fits=2).fit(X, Y)
+    assert model.score(X, Y) > 0.85
+    assert clone(model).fit(X, Y).get_params()["columns"] == COLUMNS
+    # Another company changes no record's prediction.
+    np.testing.assert_array_equal(
+        model.decision_function(X)[:7], model.decision_function(X[:7])
+    )
+
+
+def test_numbers_are_learned_from_columns():
+    y = AGE + 10 * (WORD == "x")
+    model = PrivateRegressor(1e5, columns=COLUMNS, target_bounds=(0, 100)).fit(
+        X, y
+    )
+    assert model.score(X, y) > 0.9
+
+
+def test_a_data_frame_has_its_columns_by_name():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(
+        {"id": np.arange(N), "word": pd.Categorical(WORD), "age": AGE}
+    )
+    frame.loc[3, "age"] = None
+    columns = {"age": COLUMNS[0], "word": WORDS}
+    model = made(columns=columns).fit(frame, Y)
+    assert model.score(frame, Y) > 0.85
+    assert list(model.feature_names_in_) == ["id", "word", "age"]
+    with pytest.raises(ValueError, match=r"Missing: \['income'\]"):
+        made(columns={"income": (0, 9)}).fit(frame, Y)
+
+
+@pytest.mark.parametrize(
+    "change, match",
+    [
+        ({"columns": {}}, "`columns` must be a dict"),
+        ({"columns": 3}, "`columns` must be a dict"),
+        ({"columns": "age"}, "`columns` must be a dict"),
+        ({"columns": [(0, 1)]}, "must have the 1 columns"),
+        ({"columns": {"a": (0, 1)}}, "must be a data frame"),
+        ({"columns": [(1, 0), WORDS]}, "Column 0 must be"),
+        ({"columns": [(1,), WORDS]}, "Column 0 must be"),
+        ({"columns": [(0, math.inf), WORDS]}, "Column 0 must be"),
+        ({"columns": [(0, 1), ["x", "x"]]}, "Column 1 must be"),
+        ({"columns": [(0, 1), []]}, "Column 1 must be"),
+        ({"columns": [(0, 1), "xyz"]}, "Column 1 must be"),
+        ({"bounds": (0, 1)}, "leave out `bounds`"),
+    ],
+)
+def test_what_is_refused_costs_nothing(change, match):
+    model = made(1.0, **change)
+    with pytest.raises(ValueError, match=match):
+        model.fit(X, Y)
+    model.set_params(columns=COLUMNS, bounds=None).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "bad, match",
+    [
+        ("0.123454321 years", "Column 0 must hold numbers"),
+        (["0.123454321"], "Column 0 must hold numbers"),
+    ],
+)
+def test_a_value_that_is_no_number_is_not_shown(bad, match):
+    table = X.copy()
+    table[5, 0] = bad
+    with pytest.raises(ValueError, match=match) as caught:
+        made().fit(table, Y)
+    error = caught.value
+    while error is not None:
+        assert "123454321" not in str(error)
+        error = error.__cause__ or error.__context__
