@@ -13,10 +13,16 @@ tensorflow-privacy. On the clock, and in seconds of all processors, which
 other work on the machine disturbs less. jax-privacy is in
 `dp_sgd_libraries.py`.
 
+reads: one of the many reads of an output layer over a bare pair of matrix
+products of the same sizes in float32, which does not compute what a read needs,
+and one step of tensorflow-privacy's fast clipping on the same features; CPU
+microseconds for each record, in turn.
+
 The statistics pass is in `scale.py`. Parts that are not measured again keep
 their results in the file.
 """
 
+import functools
 import json
 import os
 import time
@@ -27,9 +33,12 @@ from absl import app, flags
 
 import keras_fm as fm
 from keras_fm.baselines import dp_sgd
+from keras_fm.kernel import mechanisms, release
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
-_PARTS = flags.DEFINE_list("parts", None, "steps, epochs; both by default.")
+_PARTS = flags.DEFINE_list(
+    "parts", None, "steps, epochs, reads; all by default."
+)
 _REPEATS = flags.DEFINE_integer("repeats", 7, "Repetitions per median.")
 
 # Of one fit: what a fit does once (a proven one hashes the records, to know
@@ -184,13 +193,86 @@ def epochs(hidden, n=16_384, batch=1024):
     return found
 
 
+def reads(m, n=16_384, outputs=10, batch=4096):
+    """CPU microseconds a record: of our reads, of bare products, of DP-SGD."""
+    rng = np.random.default_rng(0)
+    h = rng.normal(size=(n, m)).astype("float32")
+    h /= np.linalg.norm(h, axis=1, keepdims=True)
+    y = rng.integers(outputs, size=n)
+    weights = rng.normal(size=(m, outputs))
+    delta = rng.normal(size=(n, outputs)).astype("float32")
+
+    def opened(loss):
+        mechanism = mechanisms.SampledGaussianMechanism(
+            sensitivity=0.1,
+            noise_multiplier=100.0,
+            sampling_rate=1.0,
+            steps=1 + _REPEATS.value,
+        )
+        return release.GradientReads(
+            fm.queries.GradientQuery(
+                num_features=m, num_outputs=outputs, clip=0.1, loss=loss
+            ),
+            lambda: [(h, y)],
+            mechanism=mechanism,
+            ledger=fm.Ledger(
+                fm.PrivacyBudget(9.0, 1e-5), neighbours="add_remove"
+            ),
+            name="output",
+            noise=mechanisms.NoiseSource(),
+            keep=True,
+        )
+
+    def products(rows, w, d):
+        def run():
+            rows @ w
+            rows.T @ d
+
+        return run
+
+    runs = {
+        "two products, float32": products(h, weights.astype("float32"), delta),
+        "two products, float64": products(
+            h.astype("float64"), weights, delta.astype("float64")
+        ),
+    }
+    for loss in ("cross_entropy", "crammer_singer"):
+        runs[f"read, {loss}"] = functools.partial(opened(loss), weights)
+    seconds = {name: [] for name in runs}
+    for _ in range(1 + _REPEATS.value):
+        for name, run in runs.items():
+            seconds[name].append(timed(run)[1])
+    steps = []
+
+    class Clocked(dp_sgd.DPSGDClassifier):
+        def _take(self, step, plan, batches):
+            super()._take(
+                lambda rows: steps.append(timed(lambda: step(rows))[1]),
+                plan,
+                batches,
+            )
+
+    config = dp_sgd.DPSGDConfig(
+        form="fast_clipping",
+        learning_rate=1.0,
+        l2_norm_clip=0.1,
+        batch_size=batch,
+        steps=1 + _REPEATS.value,
+    )
+    model = [keras.Input((m,)), keras.layers.Dense(outputs)]
+    Clocked(keras.Sequential(model), config, 1.0, 1e-5).fit(h, y)
+    found = {k: 1e6 * np.median(v[1:]) / n for k, v in seconds.items()}
+    found["step, fast clipping"] = 1e6 * np.median(steps[1:]) / batch
+    return {name: round(value, 3) for name, value in found.items()}
+
+
 def main(_):
     path = os.path.join(_OUT.value, "speed.json")
     results = {}
     if _PARTS.value and os.path.exists(path):
         with open(path) as f:
             results = json.load(f)
-    parts = _PARTS.value or ["steps", "epochs"]
+    parts = _PARTS.value or ["steps", "epochs", "reads"]
     if "steps" in parts:
         name = "published step / plain step"
         results[f"{name}, 784-300-25-10, batch 256"] = step_time(last=(25,))
@@ -198,6 +280,9 @@ def main(_):
     if "epochs" in parts:
         for hidden, name in ((True, "784-300-10"), (False, "784-10")):
             results[f"epoch, {name}, batch 1024"] = epochs(hidden)
+    if "reads" in parts:
+        for m in (800, 1500):
+            results[f"CPU microseconds a record, {m} x 10"] = reads(m)
     text = json.dumps(results, indent=1)
     print(text)
     os.makedirs(_OUT.value, exist_ok=True)

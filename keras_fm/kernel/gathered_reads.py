@@ -38,7 +38,8 @@ class GatheredReads(release_lib.PaidReads):
     charged. Each call is one read.
 
     The result is, bit for bit before the noise, that of
-    `release.GradientReads` in one process on the same batches.
+    `release.GradientReads` in one process on the same batches, if it does not
+    `keep` them.
 
     Args:
         objective: a `GradientQuery` or a `NetworkExpansionQuery`.

@@ -257,6 +257,39 @@ class PaidReads:
         )
 
 
+class _Kept:
+    """Records that were looked at, for all reads, in few long blocks."""
+
+    def __init__(self, grouped):
+        self._grouped, self._blocks = grouped, []
+        self._parts, self._rows = [], 0
+
+    def add(self, rows, targets, *counts):
+        """Takes what `check_records` returned of a batch."""
+        lengths = summation.lengths(rows)
+        # Half the memory, where float32 holds the very same numbers.
+        narrow = rows.astype(np.float32)
+        if np.array_equal(narrow, rows):
+            rows = narrow
+        if self._grouped:
+            self._blocks.append((rows, targets, *counts, lengths))
+            return
+        self._parts.append((rows, targets, lengths))
+        self._rows += len(rows)
+        if self._rows >= summation.EXACT_ROWS:
+            self._join()
+
+    def _join(self):
+        parts, self._parts, self._rows = self._parts, [], 0
+        if parts:
+            self._blocks.append(tuple(map(np.concatenate, zip(*parts))))
+
+    def blocks(self):
+        """List of tuples, those that were added with lengths of rows."""
+        self._join()
+        return self._blocks
+
+
 class GradientReads(PaidReads):
     """R reads of first-order coefficients, paid for together.
 
@@ -271,8 +304,8 @@ class GradientReads(PaidReads):
         batches: function from nothing to an iterable of `(features, labels)`,
             or `(features, labels, owners)` of a `grouped` objective; consumed
             once for each read, or once for all with `keep`.
-        keep: whether features that were looked at are kept in memory,
-            `(n, m)` in float64, for all reads.
+        keep: whether features that were looked at are kept in memory for all
+            reads, `(n, m)`, in float32 where that holds the same numbers.
         mechanism: a `SampledGaussianMechanism`: its `steps` is R, at a
             `sampling_rate` below 1 each record joins each read by itself
             with that probability (a Poisson sample of any size).
@@ -314,13 +347,15 @@ class GradientReads(PaidReads):
                 summation.check_count(records)
                 yield objective.check_records(h, y, clip, *owners)
 
-        kept = []
+        kept = _Kept(objective.grouped)
         for found in checked():
             if keep:
-                kept.append(found)
+                kept.add(*found)
         ledger.charge([entry])
         super().__init__(objective, mechanism, ledger, noise, mechanism.steps)
-        self._checked = (lambda: kept) if keep else checked
+        self._checked = kept.blocks if keep else checked
+        # Of what stands beside rows and targets.
+        self._names = ["counts"] * objective.grouped + ["lengths"] * keep
 
     def __call__(self, weights):
         """The noisy sum of one read at `weights`, `(m, M)`.
@@ -339,18 +374,20 @@ class GradientReads(PaidReads):
         total = summation.FixedPointSum(
             self._objective.clip, self._objective.shapes[0]
         )
-        for rows, targets, *counts in self._checked():
+        for rows, targets, *more in self._checked():
+            more = dict(zip(self._names, more))
             if rate < 1:
-                units = len(counts[0]) if counts else len(rows)
-                drawn = exact_draws.bernoulli(rate, units, self._noise)
-                if counts:
+                counts = more.get("counts")
+                units = len(rows) if counts is None else len(counts)
+                drawn = kept = exact_draws.bernoulli(rate, units, self._noise)
+                if counts is not None:
                     # An owner comes with all its records, or with none.
-                    kept = np.repeat(drawn, counts[0])
-                    rows, targets = rows[kept], targets[kept]
-                    counts = [counts[0][drawn]]
-                else:
-                    rows, targets = rows[drawn], targets[drawn]
-            total.add(self._objective.total(rows, targets, weights, *counts))
+                    kept = np.repeat(drawn, counts)
+                    more["counts"] = counts[drawn]
+                rows, targets = rows[kept], targets[kept]
+                if "lengths" in more:
+                    more["lengths"] = more["lengths"][kept]
+            total.add(self._objective.total(rows, targets, weights, **more))
         noisy = self._mechanism.perturb(
             total.value().ravel(), self._noise, error=self._error
         )

@@ -265,6 +265,61 @@ def test_other_mechanisms_are_refused():
     assert not to.entries
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("loss", rounds_lib.LOSSES[:3])
+def test_kept_records_have_the_sums_of_those_read_again(
+    dtype, loss, monkeypatch
+):
+    """Joined in blocks, in float32 where that is the same."""
+    monkeypatch.setattr("keras_fm.kernel.sums.EXACT_ROWS", 300)
+    rng = np.random.default_rng(3)
+    parts = [records(n, seed=n) for n in (7, 290, 40, 1, 500)]
+    parts = [((0.9 * h).astype(dtype), y) for h, y in parts]
+    made, weights = objective(loss=loss), rng.normal(size=(4, 3))
+    asked = []
+
+    def batches():
+        asked.append(1)
+        yield from parts
+
+    kept = opened(batches, silent(2), made, keep=True)
+    blocks = kept._checked()
+    assert [len(h) for h, *_ in blocks] == [337, 501]
+    assert {h.dtype.name for h, *_ in blocks} == {dtype}
+    found = [kept(weights), kept(weights)]
+    np.testing.assert_array_equal(*found)
+    assert len(asked) == 1
+    again = opened(batches, silent(1), made)(weights)
+    np.testing.assert_allclose(found[0], again, rtol=1e-12)
+    h, y = (np.concatenate(v) for v in zip(*parts))
+    wanted = np.zeros((4, 3))
+    for row, residual in zip(
+        h, made.residuals(h, made.targets(y, 838), weights)
+    ):
+        one = np.outer(row, residual)
+        wanted += one * min(1, 1 / max(np.linalg.norm(one), 1e-9))
+    np.testing.assert_allclose(found[0], wanted, rtol=1e-9)
+
+
+def test_samples_of_kept_records_and_owners():
+    """The records of the sample, with their own lengths."""
+    made, n = objective(60, 1, grouped=True), 60
+    h, y = np.eye(n) / 2, np.arange(n) % 2
+    reads = opened((h, y, np.arange(n) // 3), silent(40, 0.5), made, keep=True)
+    sums = np.stack([reads(np.zeros((n, 1)))[:, 0] for _ in range(40)])
+    sums *= 4 * np.where(y == 1, -1, 1)
+    assert np.all((sums == 0) | (np.abs(sums - 1) < 1e-9))
+    # An owner comes with all three records, or with none.
+    assert np.all(sums[:, ::3] == sums[:, 1::3])
+    assert 0.4 < np.mean(sums) < 0.6
+    alone = objective(n, 1)
+    reads = opened((h, y), silent(40, 0.5), alone, keep=True)
+    sums = np.stack([reads(np.zeros((n, 1)))[:, 0] for _ in range(40)])
+    sums *= 4 * np.where(y == 1, -1, 1)
+    assert np.all((sums == 0) | (np.abs(sums - 1) < 1e-9))
+    assert np.any(sums[:, ::3] != sums[:, 1::3])
+
+
 # Noise and samples ----------------------------------------------------------
 
 
