@@ -157,19 +157,27 @@ def _check_mask(tensor, rank, given=None):
 
 
 def _softmax(call):
-    tensor = only_tensor(call, masked=True)
+    mask = _second(call)
+    tensor = only_tensor(call, mask=mask)
     _separate(call, tensor)
-    _check_mask(tensor, len(tensor.shape), call.kwargs.get("mask"))
+    _check_mask(tensor, len(tensor.shape), mask)
 
 
 def _pooled(call):
-    tensor = only_tensor(call, 3, 3, masked=True)
-    _check_mask(tensor, 2, call.kwargs.get("mask"))
+    mask = _second(call)
+    tensor = only_tensor(call, 3, 3, mask=mask)
+    _check_mask(tensor, 2, mask)
+
+
+def _second(call):
+    """The mask of a layer that is called with `(inputs, mask=None)`."""
+    return call.args[1] if len(call.args) == 2 else call.kwargs.get("mask")
 
 
 def _normalized(call):
     """With constants for statistics; its mask is not used then."""
-    _separate(call, only_tensor(call, 2, masked=True))
+    tensor = only_tensor(call, 2, mask=call.kwargs.get("mask"))
+    _separate(call, tensor)
 
 
 def _einsum(call, tensor):

@@ -115,13 +115,12 @@ def check_rank(tensor, low=1, high=None):
         raise UnknownError(f"its input has shape {tuple(tensor.shape)}")
 
 
-def only_tensor(call, low=1, high=None, masked=False):
+def only_tensor(call, low=1, high=None, mask=None):
     """The one tensor that a call is of, with `low` to `high` axes.
 
-    With `masked` there may be a mask beside it.
+    There may be a `mask` beside it.
     """
     check_no_arrays(call)
-    mask = call.kwargs.get("mask") if masked else None
     tensors = [v for v in call.tensors if v is not mask]
     if len(tensors) != 1:
         raise UnknownError(f"it is called with {len(tensors)} tensors")

@@ -145,11 +145,25 @@ def _called(layer, own, args, kwargs, expected):
 
         return recorded
 
+    def measuring(one):
+        """Its own knows the lengths that it was built for, perhaps none."""
+
+        def measured(tensor, **_):
+            kernel = keras.KerasTensor(one.kernel.shape)
+            made = keras.ops.einsum(one.equation, tensor, kernel)
+            return keras.KerasTensor(made.shape, one.compute_dtype)
+
+        return measured
+
     if layer._call_has_training_arg:
         kwargs = {"training": False, **kwargs}
     # Keras asks a layer that is called on symbolic tensors for this.
-    for one in (layer, *own):
-        vars(one)["compute_output_spec"] = recording(one)
+    asked = {id(one): (one, recording(one)) for one in (layer, *own)}
+    for one in layer._flatten_layers():
+        if type(one) is keras.layers.EinsumDense:
+            asked[id(one)] = one, measuring(one)
+    for one, spec in asked.values():
+        vars(one)["compute_output_spec"] = spec
     try:
         with keras.StatelessScope() as scope:
             given = layer(*args, **kwargs)
@@ -157,7 +171,7 @@ def _called(layer, own, args, kwargs, expected):
     except Exception as e:
         raise UnknownError(_unreadable("its `call`", e)) from e
     finally:
-        for one in (layer, *own):
+        for one, _ in asked.values():
             vars(one).pop("compute_output_spec", None)
     if scope.state_mapping:
         raise UnknownError("its `call` writes variables")

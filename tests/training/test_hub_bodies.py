@@ -60,9 +60,21 @@ def residual():
     )
 
 
+# Text models of one kind: few heads of keys for several of queries.
+DECODER = {
+    "vocabulary_size": 50,
+    "num_layers": 1,
+    "num_query_heads": 2,
+    "num_key_value_heads": 1,
+    "hidden_dim": 8,
+    "intermediate_dim": 16,
+}
+
+
 BODIES = {
     "BERT": lambda: of_tokens(hub.models.BertBackbone(**TEXT), pooled=True),
     "GPT-2": lambda: of_tokens(hub.models.GPT2Backbone(**TEXT)),
+    "Llama": lambda: of_tokens(hub.models.LlamaBackbone(**DECODER)),
     "ViT": lambda: of_images(vit()),
     "ResNet": lambda: of_images(residual()),
 }
@@ -121,6 +133,25 @@ def test_it_is_exported(released, tmp_path, to):
     if to is onnx and BACKEND == "tensorflow" and name == "ViT":
         pytest.skip("tf2onnx knows no Erfc")
     assert_same_when_exported(model, x, to, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name, more",
+    [
+        ("GemmaBackbone", {"head_dim": 4}),
+        ("Gemma3Backbone", {"head_dim": 4, "image_size": 16}),
+        ("Llama3Backbone", {}),
+        ("MistralBackbone", {"sliding_window": 4}),
+        ("Phi3Backbone", {}),
+        ("Qwen3Backbone", {"head_dim": 4}),
+    ],
+)
+def test_decoders_are_read(name, more):
+    """Their einsum layers were built for no length in particular."""
+    body = of_tokens(getattr(hub.models, name)(**DECODER, **more))
+    (note,) = check_layers(body, body.output)
+    assert "keras_hub" in note
+    row_probe.check_model(body, rows=ROWS, thorough=True)
 
 
 def test_windows_that_are_folded_into_records_are_refused():

@@ -346,3 +346,53 @@ def test_while_training_code_is_not_known():
     model = graph(Block())
     assert accepted(model) != []
     refused(model, "not among the layers known", training=True)
+
+
+class Heads(layers.Layer):
+    """Attention as decoders have it: einsum layers that were built for no
+    length in particular, and a mask that is not named."""
+
+    def __init__(self, mask="bhqk", **kwargs):
+        super().__init__(**kwargs)
+        self.split = layers.EinsumDense("btd,dhk->bthk", (None, 2, 3))
+        self.softmax = layers.Softmax()
+        self.mask = mask
+
+    def build(self, shape):
+        self.split.build((None, None, shape[-1]))
+        self.built = True
+
+    def call(self, x):
+        h = self.split(x)
+        # It asks for the length of what the layer gave.
+        length = ops.shape(h)[1]
+        order = ops.arange(length)
+        causal = ops.expand_dims(order, 1) >= order
+        scores = ops.einsum("bqhd,bkhd->bhqk", h, h)
+        seen = ops.logical_and(ops.expand_dims(causal, 0), x[:, :, :1] > -9)
+        if self.mask == "bhqk":
+            seen = ops.expand_dims(seen, 1)
+        return ops.einsum("bhqk,bkhd->bqhd", self.softmax(scores, seen), h)
+
+
+def test_lengths_are_known_behind_einsum_layers():
+    model = graph(Heads(), (2, 6))
+    (note,) = accepted(model)
+    assert note.endswith("Heads")
+    check(model, model.outputs, rows=ROWS)
+    # A part for each record that is taken for a part for each head.
+    model = graph(Heads(mask="bqk"), (2, 6), batch_size=2)
+    refused(model, "its mask has shape")
+
+
+def test_a_mask_that_is_not_named_must_be_of_records():
+    x = keras.Input((6,))
+    softmax = layers.Softmax()
+    assert accepted(keras.Model(x, softmax(x, x > 0))) == []
+    refused(keras.Model(x, softmax(x, ops.mean(x, axis=0) > 0)), "mean")
+    constant = np.arange(ROWS * 6).reshape(ROWS, 6) % 5 > 0
+    for call in (
+        lambda: softmax(x, constant),
+        lambda: softmax(x, mask=constant),
+    ):
+        refused(keras.Model(x, call()), "an array beside")
