@@ -10,7 +10,7 @@ import pathlib
 # Tests compare these with what they name.
 IMAGES = ("digits", "mnist", "fashion_mnist", "usps", "cifar10")
 NETWORKS = ("health_network", "health_network_weekly")
-FEATURES = ("pixels", "scattering", "scattering_strokes")
+FEATURES = ("pixels", "scattering", "scattering_strokes", "patches")
 
 
 @functools.cache

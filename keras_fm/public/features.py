@@ -6,14 +6,16 @@ needs no privacy. The last step of every map is unit L2 norm.
 
 import keras
 
-from keras_fm.datasets import pen_strokes
+from keras_fm.datasets import drawn_scenes, pen_strokes
 from keras_fm.kernel import checks
 from keras_fm.public.discriminant_projection import DiscriminantProjection
 from keras_fm.public.normalization_layer import NormalizationLayer
+from keras_fm.public.patch_dictionary import PatchDictionary
+from keras_fm.public.principal_projection import PrincipalProjection
 from keras_fm.public.random_features import RandomFeatures
 from keras_fm.public.scattering import Scattering2D
 
-FEATURES = ("pixels", "scattering", "scattering_strokes")
+FEATURES = ("pixels", "scattering", "scattering_strokes", "patches")
 # Small enough that what a scattering holds meanwhile stays near the processor.
 _BATCH = 128
 # Variance below which a group of channels counts as empty. Chosen on
@@ -26,7 +28,15 @@ def check(name):
     checks.one_of("features", name, FEATURES)
 
 
-def build(name, input_shape, units=800, shapes=6000, variants=6):
+def build(
+    name,
+    input_shape,
+    units=None,
+    shapes=6000,
+    variants=6,
+    filters=1600,
+    scenes=6000,
+):
     """Layers of a public feature map, ready to put before a private layer.
 
     * `"pixels"`: the pixels themselves.
@@ -36,19 +46,29 @@ def build(name, input_shape, units=800, shapes=6000, variants=6):
     * `"scattering_strokes"`: the same scattering, then the directions that
       tell drawn pen strokes apart (`DiscriminantProjection` adapted to
       `keras_fm.datasets.pen_strokes`), `units` of them.
+    * `"patches"`: a `PatchDictionary` of `keras_fm.datasets.drawn_scenes`
+      and the leading directions of what it says of them
+      (`PrincipalProjection`), `units` of them. Patches are of 6 x 6 pixels,
+      or half of a smaller image. Photographs, images of three channels,
+      show the same mirrored, so responses are averaged over a flip; those
+      of one channel may be letters and are not.
 
     Args:
         name: one of `FEATURES`.
         input_shape: `(height, width, channels)` of one image.
-        units: int, features kept; never more than the map has.
-        shapes, variants: size of the drawn public data set.
+        units: int, features kept; never more than the map has. `None` for
+            800, or 2000 of `"patches"`.
+        shapes, variants: size of the drawn public data set of strokes.
+        filters, scenes: of `"patches"`, the size of the dictionary and of
+            the drawn public data set.
 
     Returns:
         A `keras.Sequential` from images to features of unit L2 norm.
 
     Raises:
         ValueError: if the name is unknown, or strokes are asked for images
-            that are not square and grey.
+            that are not square and grey, or scenes for images that have
+            neither one nor three channels.
 
     Example:
 
@@ -67,9 +87,16 @@ def build(name, input_shape, units=800, shapes=6000, variants=6):
             ],
             name="pixels",
         )
-    base = scattering(input_shape, _GROUP_EPSILON[name])
+    if name == "patches":
+        base = scene_patches(input_shape, filters, scenes)
+    else:
+        base = scattering(input_shape, _GROUP_EPSILON[name])
+    if units is None:
+        units = 2000 if name == "patches" else 800
     units = min(units, base.output_shape[-1])
-    if name == "scattering":
+    if name == "patches":
+        top = scene_map(base, input_shape, units, scenes)
+    elif name == "scattering":
         top = RandomFeatures(units, kind="projection", name="projection")
     else:
         top = stroke_map(base, input_shape, units, shapes, variants)
@@ -124,6 +151,50 @@ def stroke_map(base, input_shape, units, shapes=6000, variants=6):
         description=f"{shapes} drawn pen strokes, {variants} variants each",
     )
     return layer
+
+
+def scene_patches(input_shape, filters=1600, scenes=6000):
+    """A `PatchDictionary` of drawn scenes; no private record is used."""
+    height, width, channels = input_shape
+    layer = PatchDictionary(
+        filters,
+        patch_size=max(2, min(6, height // 2, width // 2)),
+        flip=channels == 3,
+        data_format="channels_last",
+        name="patch_dictionary",
+    )
+    layer.adapt(
+        _drawn(input_shape, scenes), description=f"{scenes} drawn scenes"
+    )
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layer,
+            keras.layers.Flatten(name="flatten"),
+        ]
+    )
+
+
+def scene_map(base, input_shape, units, scenes=6000):
+    """A `PrincipalProjection` of drawn scenes seen through `base`; no
+    private record is used."""
+    # Others than the dictionary was made from.
+    h = extract(base, _drawn(input_shape, scenes, seed=1))
+    layer = PrincipalProjection(min(units, scenes - 1), name="scene_map")
+    layer.adapt(h, description=f"{scenes} drawn scenes")
+    return layer
+
+
+def _drawn(input_shape, scenes, seed=0):
+    height, width, channels = input_shape
+    if channels not in (1, 3) or min(height, width) < 4:
+        raise ValueError(
+            'features="patches" draws images of one or three channels and at '
+            f"least 4 pixels. Received: input_shape={tuple(input_shape)}"
+        )
+    size = max(height, width, 8)
+    images = drawn_scenes.load(scenes, size, channels, seed)
+    return images[:, :height, :width]
 
 
 def extract(map_, x):

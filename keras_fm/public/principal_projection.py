@@ -10,8 +10,7 @@ from keras_fm.public.adapted_layer import AdaptedProjection, signed
 
 # Rows standardised at a time.
 _ROWS = 4096
-# Share of the largest deviation below which a feature counts as constant,
-# and of the largest variance below which a direction is not scaled up.
+# Share of the largest deviation below which a feature counts as constant.
 _TINY = 1e-6
 
 
@@ -96,7 +95,8 @@ class PrincipalProjection(AdaptedProjection):
             # What does not vary is left as it is: it has no variance.
             deviation[deviation <= _TINY * deviation.max()] = 1.0
         variance, directions = _leading(x, mean, deviation, self.units)
-        if not variance[-1] > _TINY**2 * variance[0]:
+        # A direction that is only rounding must not be scaled up.
+        if not variance[-1] > 10 * np.finfo(x.dtype).eps * variance[0]:
             raise ValueError(
                 "The public records must differ in at least `units` "
                 f"directions. Received: units={self.units}"
@@ -132,10 +132,10 @@ class PrincipalProjection(AdaptedProjection):
 
 
 def _leading(x, mean, deviation, units):
-    """Largest variances and their directions `(d, units)`, as float64.
+    """Largest variances and their directions `(d, units)`.
 
-    The smaller of the two matrices of products is solved: of features, or of
-    records.
+    The smaller of the two matrices of products is solved, of features or of
+    records, in the precision of the features.
     """
     n, d = x.shape
     mean, deviation = mean.astype(x.dtype), deviation.astype(x.dtype)
@@ -144,12 +144,12 @@ def _leading(x, mean, deviation, units):
         return (x[i : i + _ROWS] - mean) / deviation
 
     if d <= n:
-        products = np.zeros((d, d))
+        products = np.zeros((d, d), x.dtype)
         for i in range(0, n, _ROWS):
             rows = standardised(i)
             products += rows.T @ rows
     else:
-        products = np.empty((n, n))
+        products = np.empty((n, n), x.dtype)
         for i in range(0, n, _ROWS):
             rows = standardised(i)
             for j in range(0, n, _ROWS):
@@ -166,9 +166,9 @@ def _leading(x, mean, deviation, units):
     variance = np.maximum(variance[::-1], 0)
     vectors = vectors[:, ::-1]
     if d > n:
-        directions = np.zeros((d, units))
+        directions = np.zeros((d, units), x.dtype)
         for i in range(0, n, _ROWS):
             directions += standardised(i).T @ vectors[i : i + _ROWS]
         length = np.linalg.norm(directions, axis=0)
-        vectors = directions / np.maximum(length, 1e-300)
+        vectors = directions / np.maximum(length, 1e-30)
     return variance, vectors

@@ -14,7 +14,15 @@ def images():
 
 @pytest.mark.parametrize("name", features.FEATURES)
 def test_features_have_unit_norm_and_are_per_record(name, images):
-    body = features.build(name, (8, 8, 1), units=40, shapes=60, variants=3)
+    body = features.build(
+        name,
+        (8, 8, 1),
+        units=40,
+        shapes=60,
+        variants=3,
+        filters=10,
+        scenes=60,
+    )
     h = features.extract(body, images)
     np.testing.assert_allclose(np.linalg.norm(h, axis=1), 1, atol=1e-5)
     assert not any(v.trainable for v in body.weights)
@@ -56,8 +64,27 @@ def test_colour_images(images):
     assert body.output_shape == (None, 50)
 
 
+@pytest.mark.parametrize(
+    ("shape", "patch", "flip"),
+    [((8, 8, 1), 4, False), ((14, 12, 3), 6, True)],
+)
+def test_patches_tell_what_they_saw(shape, patch, flip):
+    body = features.build("patches", shape, units=50, filters=12, scenes=40)
+    dictionary, scene_map = body.layers[0], body.layers[2]
+    assert (dictionary.patch_size, dictionary.flip) == (patch, flip)
+    told = {"description": "40 drawn scenes", "records": 40}
+    assert dictionary.public_data == scene_map.public_data == told
+    # No more directions than scenes to find them in.
+    assert body.output_shape == (None, 39)
+    x = np.random.default_rng(1).random((3, *shape), np.float32)
+    h, mirrored = (features.extract(body, x[:, :, ::s]) for s in (1, -1))
+    assert flip == np.allclose(h, mirrored, atol=1e-3)
+
+
 def test_errors():
     with pytest.raises(ValueError, match="`features` must be one of"):
         features.build("wavelets", (8, 8, 1))
     with pytest.raises(ValueError, match="square grey images"):
         features.build("scattering_strokes", (8, 8, 3))
+    with pytest.raises(ValueError, match="one or three channels"):
+        features.build("patches", (8, 8, 2))

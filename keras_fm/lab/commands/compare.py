@@ -59,8 +59,10 @@ def define(values):
         "features",
         "pixels",
         "Public feature map under every method: pixels, scattering (wavelet "
-        "scattering, random projection) or scattering_strokes (scattering, "
-        "then a map fitted on drawn pen strokes, no private image).",
+        "scattering, random projection), scattering_strokes (scattering, "
+        "then a map fitted on drawn pen strokes) or patches (a dictionary of "
+        "patches of drawn scenes, pooled, and their leading directions); no "
+        "private image shapes any of them.",
         flag_values=values,
     )
     flags.DEFINE_integer(
