@@ -88,14 +88,14 @@ def build(
             name="pixels",
         )
     if name == "patches":
-        base = scene_patches(input_shape, filters, scenes)
+        base = _scene_patches(input_shape, filters, scenes)
     else:
         base = scattering(input_shape, _GROUP_EPSILON[name])
     if units is None:
         units = 2000 if name == "patches" else 800
     units = min(units, base.output_shape[-1])
     if name == "patches":
-        top = scene_map(base, input_shape, units, scenes)
+        top = _scene_map(base, input_shape, units, scenes)
     elif name == "scattering":
         top = RandomFeatures(units, kind="projection", name="projection")
     else:
@@ -153,7 +153,7 @@ def stroke_map(base, input_shape, units, shapes=6000, variants=6):
     return layer
 
 
-def scene_patches(input_shape, filters=1600, scenes=6000):
+def _scene_patches(input_shape, filters=1600, scenes=6000):
     """A `PatchDictionary` of drawn scenes; no private record is used."""
     height, width, channels = input_shape
     layer = PatchDictionary(
@@ -175,7 +175,7 @@ def scene_patches(input_shape, filters=1600, scenes=6000):
     )
 
 
-def scene_map(base, input_shape, units, scenes=6000):
+def _scene_map(base, input_shape, units, scenes=6000):
     """A `PrincipalProjection` of drawn scenes seen through `base`; no
     private record is used."""
     # Others than the dictionary was made from.
