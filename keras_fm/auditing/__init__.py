@@ -2,11 +2,8 @@
 
 from keras_fm.auditing.bounds import (
     CoinRunBound,
-    OneRunBound,
     coin_run_bound,
     coin_run_epsilon,
-    default_guess_counts,
-    one_run_best,
     one_run_epsilon,
     one_run_p_value,
 )
@@ -17,12 +14,18 @@ from keras_fm.auditing.canaries import (
     include_scores,
     swap_scores,
 )
+from keras_fm.auditing.gaussian_bounds import one_run_gaussian_epsilon
 from keras_fm.auditing.gradient_score import gradient_losses
 from keras_fm.auditing.many_run_bounds import ManyRunBound, many_run_epsilon
 from keras_fm.auditing.objective import (
     ObjectiveAudit,
     audit_objective,
     worst_pair,
+)
+from keras_fm.auditing.one_run import (
+    OneRunBound,
+    default_guess_counts,
+    one_run_best,
 )
 from keras_fm.auditing.report import AuditReport, Claim, SeedRun
 from keras_fm.auditing.shuffled_batches import (
@@ -59,6 +62,7 @@ __all__ = [
     "many_run_epsilon",
     "one_run_best",
     "one_run_epsilon",
+    "one_run_gaussian_epsilon",
     "one_run_p_value",
     "record_difference",
     "release_epsilon",

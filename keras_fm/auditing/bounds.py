@@ -27,34 +27,6 @@ _SHARE_OF_GUESSES = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OneRunBound:
-    """What one run with many canaries shows.
-
-    Attributes:
-        epsilon: the lower bound, 0 if nothing was shown.
-        ceiling: the bound had all of these guesses been right: no mechanism,
-            however leaky, gets beyond it.
-        guesses, correct: of the guess count that gave the bound.
-        candidates: canaries with a coin.
-        delta, confidence: for which it holds; confidence is over all guess
-            counts that were tried.
-    """
-
-    epsilon: float
-    ceiling: float
-    guesses: int
-    correct: int
-    candidates: int
-    delta: float
-    confidence: float
-
-    @property
-    def at_ceiling(self):
-        """Whether every guess was right: more canaries would show more."""
-        return self.correct == self.guesses
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class CoinRunBound:
     """What many runs show, each with a coin of its own.
 
@@ -109,7 +81,7 @@ def one_run_p_value(correct, guesses, candidates, *, epsilon, delta):
     >>> round(p, 5)
     0.00084
     """
-    correct, guesses, candidates = _check_guesses(correct, guesses, candidates)
+    correct, guesses, candidates = check_guesses(correct, guesses, candidates)
     if correct.ndim:
         raise ValueError("`one_run_p_value` takes one count of each kind.")
     checks.number("delta", delta, at_least=0, below=1)
@@ -152,7 +124,7 @@ def one_run_epsilon(correct, guesses, candidates, *, delta, confidence=0.95):
     >>> round(one_run_epsilon(90, 100, 1000, delta=1e-5), 3)
     1.626
     """
-    correct, guesses, candidates = _check_guesses(correct, guesses, candidates)
+    correct, guesses, candidates = check_guesses(correct, guesses, candidates)
     checks.number("delta", delta, at_least=0, below=1)
     checks.number("confidence", confidence, at_least=0.5, below=1)
     # Many audits differ in few counts.
@@ -218,92 +190,6 @@ def _p_value_of_epsilon(correct, guesses, candidates, delta):
     return p_value
 
 
-def default_guess_counts(candidates):
-    """m, m/2, m/4, ..., down to 25 guesses: a rule from m alone.
-
-    All guesses serve a mechanism that leaks about every canary; few guesses
-    one that betrays only some of them. Halving again costs little: the
-    correction grows with the number of counts, which is log2 of m / 25.
-
-    Example:
-
-    >>> default_guess_counts(1000)
-    (1000, 500, 250, 125, 62, 31)
-    """
-    candidates = _check_whole("candidates", candidates)
-    if candidates < 1:
-        raise ValueError(
-            "`candidates` must be a positive integer. Received: "
-            f"candidates={candidates}"
-        )
-    counts = [int(candidates)]
-    while counts[-1] // 2 >= 25:
-        counts.append(counts[-1] // 2)
-    return tuple(counts)
-
-
-def one_run_best(scores, coins, *, delta, confidence=0.95, guess_counts=None):
-    """The best `one_run_epsilon` over some numbers of guesses.
-
-    For each count r the r canaries with the largest |score| are guessed:
-    1 where the score is positive, 0 elsewhere; the others are abstentions.
-    Every count gets an equal part of the error (Bonferroni), so the best of
-    the bounds holds with `confidence`.
-
-    Args:
-        scores: `(m,)` finite floats: functions of the mechanism's output and
-            of the canaries, never of the coins.
-        coins: `(m,)` zeros and ones.
-        delta: float in [0, 1).
-        confidence: float in [0.5, 1).
-        guess_counts: `None` for `default_guess_counts(m)`, or ints in
-            [1, m], fixed before the scores were seen.
-
-    Returns:
-        A `OneRunBound`.
-
-    Raises:
-        ValueError: if a value is outside its range.
-
-    Example:
-
-    >>> coins = np.arange(1000) % 2
-    >>> bound = one_run_best(2.0 * coins - 1, coins, delta=1e-5)
-    >>> bound.guesses, round(bound.epsilon, 2), bound.at_ceiling
-    (1000, 5.27, True)
-    """
-    scores, coins = _check_scores(scores, coins)
-    if guess_counts is None:
-        guess_counts = default_guess_counts(len(scores))
-    counts = np.unique(_check_whole("guess_counts", guess_counts))[::-1]
-    if counts.size == 0 or counts[-1] < 1 or counts[0] > len(scores):
-        raise ValueError(
-            "`guess_counts` must be integers between 1 and the number of "
-            f"canaries, {len(scores)}. Received: guess_counts={guess_counts}"
-        )
-    checks.number("confidence", confidence, at_least=0.5, below=1)
-    order = np.argsort(-np.abs(scores), kind="stable")
-    right = np.cumsum((scores[order] > 0) == coins[order])[counts - 1]
-    corrected = 1 - (1 - confidence) / len(counts)
-    bounds, ceilings = one_run_epsilon(
-        np.stack([right, counts]),
-        counts,
-        len(scores),
-        delta=delta,
-        confidence=corrected,
-    )
-    best = int(np.argmax(bounds))
-    return OneRunBound(
-        epsilon=float(bounds[best]),
-        ceiling=float(ceilings[best]),
-        guesses=int(counts[best]),
-        correct=int(right[best]),
-        candidates=len(scores),
-        delta=float(delta),
-        confidence=float(confidence),
-    )
-
-
 def coin_run_epsilon(correct, guesses, runs, *, delta, confidence=0.95):
     """Lower bound on epsilon from independent runs with a coin each.
 
@@ -334,9 +220,7 @@ def coin_run_epsilon(correct, guesses, runs, *, delta, confidence=0.95):
     >>> round(coin_run_epsilon(900, 1000, 5000, delta=1e-5), 3)
     2.016
     """
-    correct, guesses, runs = _check_guesses(
-        correct, guesses, runs, whole="runs"
-    )
+    correct, guesses, runs = check_guesses(correct, guesses, runs, whole="runs")
     checks.number("delta", delta, at_least=0, below=1)
     checks.number("confidence", confidence, at_least=0.5, below=1)
     level = 1 - confidence
@@ -379,7 +263,7 @@ def coin_run_bound(scores, coins, *, threshold, delta, confidence=0.95):
     >>> bound.guesses, round(bound.epsilon, 2), bound.at_ceiling
     (1000, 5.81, True)
     """
-    scores, coins = _check_scores(scores, coins)
+    scores, coins = check_scores(scores, coins)
     checks.nonnegative("threshold", threshold)
     guessed = np.abs(scores) >= threshold
     guesses = int(guessed.sum())
@@ -425,7 +309,7 @@ def odds_epsilon(numerator, denominator):
     return epsilon if epsilon.ndim else float(epsilon)
 
 
-def _check_whole(name, value):
+def check_whole(name, value):
     array = np.asarray(value)
     if array.dtype == bool or not np.issubdtype(array.dtype, np.number):
         raise ValueError(f"`{name}` must be integers. Received: {value!r}")
@@ -434,12 +318,12 @@ def _check_whole(name, value):
     return array.astype(np.int64)
 
 
-def _check_guesses(correct, guesses, total, whole="candidates"):
+def check_guesses(correct, guesses, total, whole="candidates"):
     """The three counts as integer arrays of a common shape."""
     correct, guesses, total = np.broadcast_arrays(
-        _check_whole("correct", correct),
-        _check_whole("guesses", guesses),
-        _check_whole(whole, total),
+        check_whole("correct", correct),
+        check_whole("guesses", guesses),
+        check_whole(whole, total),
     )
     if np.any(correct < 0) or np.any(correct > guesses):
         raise ValueError(
@@ -475,7 +359,7 @@ def check_finite(name, scores):
     return scores
 
 
-def _check_scores(scores, coins):
+def check_scores(scores, coins):
     scores = check_finite("scores", scores)
     coins = np.asarray(coins)
     if coins.shape != scores.shape:

@@ -82,6 +82,20 @@ def check_relation(claim, audited, labelled=True):
         )
 
 
+def check_curve(claim, curve):
+    """Refuses a Gaussian curve where it has no delta.
+
+    Args:
+        claim: a `Claim`.
+        curve: `None` or `"gaussian"`.
+    """
+    if curve and claim.delta == 0:
+        raise ValueError(
+            'curve="gaussian" is of Gaussian noise, which no pure epsilon '
+            f"has. Received: a claim of epsilon={claim.epsilon:g}, delta=0"
+        )
+
+
 def final_claim(given, ledgers, guarantee):
     """The claim of the report, and notes where ledgers say otherwise."""
     spoken = [ledger for ledger in ledgers if ledger is not None]

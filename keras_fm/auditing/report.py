@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 
-from keras_fm.auditing.bounds import OneRunBound
+from keras_fm.auditing.one_run import OneRunBound
 
 _FORMAT = 1
 CONFIDENCE = 0.95
@@ -215,6 +215,13 @@ class AuditReport:
                 "at most twice as large there, at a delta (1 + exp(epsilon)) "
                 "times as large: bounds are divided by two accordingly, "
                 "ceiling and control too."
+            )
+        if self.runs[0].bound.curve:
+            found.append(
+                "Bounds are of Gaussian curves: what is refuted is that the "
+                "training is as private as a Gaussian mechanism with this "
+                "epsilon at this delta, at all deltas. They say nothing of "
+                "other noise, or of samples of the records."
             )
         if not swap_only:
             found.append(

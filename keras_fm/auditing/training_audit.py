@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_fm.auditing import bounds, claimed
+from keras_fm.auditing import claimed, gaussian_bounds, one_run
 from keras_fm.auditing.canaries import (
     DESIGNS,
     CanaryPlan,
@@ -18,6 +18,7 @@ from keras_fm.auditing.canaries import (
     include_scores,
     swap_scores,
 )
+from keras_fm.auditing.one_run import CURVES
 from keras_fm.auditing.report import (
     CONFIDENCE,
     GUARANTEES,
@@ -51,6 +52,7 @@ def audit(
     high: float | None = None,
     bound: float | None = None,
     score: Any = "loss",
+    curve: str | None = None,
     seeds: Sequence[int] = (0, 1, 2),
     progress: bool = True,
 ) -> AuditReport:
@@ -95,6 +97,11 @@ def audit(
             Keras models, not functions), or a function `(model, x, labels)`
             to `(m,)` losses (labels `None` without y), such as a
             reconstruction error.
+        curve: `None`: (epsilon, delta) itself is refuted or not.
+            `"gaussian"`, of a training with Gaussian noise on sums over all
+            records: that it is as private as a Gaussian mechanism of this
+            pair, at all deltas, which needs fewer canaries
+            (`one_run_gaussian_epsilon`).
         seeds: distinct ints, one audit each. Their bounds are combined with
             a Bonferroni correction.
         progress: whether progress is written to standard error.
@@ -139,6 +146,7 @@ def audit(
     design_relation = DESIGNS.get(design)
     checks.optional(checks.one_of, "guarantee", guarantee, choices=GUARANTEES)
     given = claimed.given_claim(claim, neighbours, guarantee)
+    checks.either("curve", curve, CURVES)
     if canaries is None:
         canaries = max(1, min(_MOST_CANARIES, len(x) // 2))
     plans = [
@@ -155,6 +163,7 @@ def audit(
     ]
     if given is not None:
         claimed.check_relation(given, design_relation, y is not None)
+        claimed.check_curve(given, curve)
     # Whatever does not fit shows before anything is trained.
     plans[0].plant(x, y, classes)
 
@@ -172,11 +181,11 @@ def audit(
             if which == "private":
                 ledgers.append(ledger)
                 if given is None:
+                    found_claim = claimed.ledger_claim(ledger)
                     claimed.check_relation(
-                        claimed.ledger_claim(ledger),
-                        design_relation,
-                        y is not None,
+                        found_claim, design_relation, y is not None
                     )
+                    claimed.check_curve(found_claim, curve)
             scores, diverged = _score(model, planted, score)
             found.append((scores, diverged, seconds))
             if bar:
@@ -192,15 +201,16 @@ def audit(
         design=design,
         kind=kind,
         score=name,
+        curve=curve,
         records=len(x) + _added(design, kind, canaries),
     )
 
 
-def _report(claim, measured, notes, *, design, kind, score, records):
+def _report(claim, measured, notes, *, design, kind, score, curve, records):
     corrected = 1 - (1 - CONFIDENCE) / len(measured)
 
     def lower(scores, coins, confidence):
-        return _lower_bound(scores, coins, claim, design, confidence)
+        return _lower_bound(scores, coins, claim, design, confidence, curve)
 
     runs = []
     for (seed, private, control), coins in measured:
@@ -234,17 +244,25 @@ def _report(claim, measured, notes, *, design, kind, score, records):
 # Bounds ------------------------------------------------------------------
 
 
-def _lower_bound(scores, coins, claim, design, confidence):
+def _lower_bound(scores, coins, claim, design, confidence, curve):
     """`one_run_best` in the relation of the claim."""
 
     def at(delta):
-        return bounds.one_run_best(
-            scores, coins, delta=delta, confidence=confidence
+        return one_run.one_run_best(
+            scores, coins, delta=delta, confidence=confidence, curve=curve
         )
 
     # Swapped labels are what replace_label is about, too.
     if claim.neighbours in (DESIGNS[design], "replace_label"):
         return at(claim.delta)
+    if curve:
+        # mu under add_remove is 2 mu under replace_one.
+        found = at(claim.delta)
+        return dataclasses.replace(
+            found,
+            epsilon=gaussian_bounds.halved(found.epsilon, claim.delta),
+            ceiling=gaussian_bounds.halved(found.ceiling, claim.delta),
+        )
     # (e, delta) under add_remove is (2 e, (1 + exp(e)) delta) under
     # replace_one. An e is refuted if the swap bound at that delta is 2 e or
     # more, and with it every smaller one; docs/audit.md.

@@ -30,7 +30,7 @@ from keras_fm.composition.side_by_side import (
     title,
     write,
 )
-from keras_fm.composition.steps import amplified, gaussian_epsilon
+from keras_fm.composition.steps import amplified
 from keras_fm.composition.survey import (
     survey_advanced,
     survey_basic,
@@ -43,6 +43,7 @@ from keras_fm.composition.theorems import (
     optimal,
     optimal_epsilon,
 )
+from keras_fm.kernel.mechanisms import gaussian_epsilon
 
 __all__ = [
     "METHODS",

@@ -7,7 +7,8 @@ example (docs/composition.md); nothing may be concluded from them.
 import math
 
 from keras_fm.composition.composed import Composed, none
-from keras_fm.composition.steps import gaussian_epsilon, has_gaussian
+from keras_fm.composition.steps import has_gaussian
+from keras_fm.kernel.mechanisms import gaussian_epsilon
 
 
 def survey_basic(plan, delta):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from keras_fm.auditing import AuditReport, Claim, audit, one_run_best
+from keras_fm.auditing.gaussian_bounds import epsilon_of, halved
 from keras_fm.auditing.report import NO_POWER, NOT_REFUTED, VIOLATED
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import Ledger
@@ -191,6 +192,58 @@ def test_the_delta_of_a_halved_bound_grows_with_epsilon():
         neighbours="add_remove",
     )
     assert open_door.bound == 0 and open_door.verdict == NO_POWER
+
+
+class GaussianResponse:
+    """Tells every label through noise: replacing one is `mu`-Gaussian."""
+
+    def __init__(self, mu, seed=5):
+        self.mu, self.rng = mu, np.random.default_rng(seed)
+
+    def __call__(self, x, y):
+        told = self.mu * (np.asarray(y) - 0.5) + self.rng.normal(size=len(y))
+        rows = {row.tobytes(): t for row, t in zip(x, told)}
+
+        def logits(x):
+            signal = np.array([rows.get(row.tobytes(), 0.0) for row in x])
+            return np.stack([-signal, signal], axis=1)
+
+        return logits
+
+
+def test_a_gaussian_curve_shows_more_and_still_not_too_much():
+    mu, delta = 1.0, 1e-5
+    claim = PrivacyBudget(epsilon_of(mu, delta), delta)
+    bounds = {
+        (curve, relation): run(
+            GaussianResponse(mu), claim, neighbours=relation, curve=curve
+        )
+        for curve in (None, "gaussian")
+        for relation in ("replace_one", "add_remove")
+    }
+    swap, half = (
+        bounds["gaussian", relation]
+        for relation in ("replace_one", "add_remove")
+    )
+    assert swap.verdict == NOT_REFUTED
+    assert bounds[None, "replace_one"].bound < 0.8 * swap.bound
+    assert bounds[None, "add_remove"].bound < half.bound
+    assert half.bound == pytest.approx(halved(swap.bound, delta))
+    assert "Bounds are of Gaussian curves" in swap.text()
+    assert AuditReport.from_json(swap.to_json()) == swap
+    # A third of the noise that was claimed.
+    assert (
+        run(GaussianResponse(3 * mu), claim, curve="gaussian").verdict
+        == VIOLATED
+    )
+
+
+def test_a_pure_claim_has_no_gaussian_curve():
+    def never(x, y):
+        raise AssertionError("trained")
+
+    with pytest.raises(ValueError, match="no pure epsilon has"):
+        run(never, curve="gaussian")
 
 
 def test_outputs_that_are_not_finite_are_guessed_blindly():

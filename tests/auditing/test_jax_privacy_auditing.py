@@ -9,7 +9,12 @@ import math
 import numpy as np
 import pytest
 
-from keras_fm.auditing import bounds, many_run_bounds
+from keras_fm.auditing import (
+    bounds,
+    gaussian_bounds,
+    many_run_bounds,
+    one_run,
+)
 
 # On older releases there is no such module.
 theirs = pytest.importorskip("jax_privacy.auditing")
@@ -89,6 +94,28 @@ def test_one_run(correct, guesses, candidates, confidence, delta):
     assert found == pytest.approx(float(expected), abs=3e-6)
 
 
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-3])
+@pytest.mark.parametrize("confidence", [0.95, 0.999])
+@pytest.mark.parametrize(
+    "correct, guesses, candidates",
+    [(90, 100, 1000), (100, 100, 100), (620, 1000, 1000), (55, 100, 1000)],
+)
+def test_one_run_of_a_gaussian_curve(
+    correct, guesses, candidates, confidence, delta
+):
+    found = gaussian_bounds.one_run_gaussian_epsilon(
+        correct, guesses, candidates, delta=delta, confidence=confidence
+    )
+    # Theirs begins its search above 0.
+    expected = theirs._epsilon_one_run_fdp(
+        1e-3, candidates, guesses, correct, 1 - confidence, delta
+    )
+    if expected == 1e-3:
+        assert found < 1e-3
+    else:
+        assert found == pytest.approx(expected, abs=2e-5)
+
+
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0, 6.0])
 @pytest.mark.parametrize("delta", [0.0, 1e-6, 1e-3])
 def test_one_run_p_values(epsilon, delta):
@@ -114,7 +141,7 @@ def test_choosing_the_number_of_guesses_costs_less_here():
     rng = np.random.default_rng(0)
     coins = rng.integers(0, 2, 2000)
     scores = rng.normal(size=2000) + 2.0 * (2 * coins - 1)
-    ours = bounds.one_run_best(scores, coins, delta=1e-5)
+    ours = one_run.one_run_best(scores, coins, delta=1e-5)
     other = theirs.CanaryScoreAuditor(
         scores[coins == 1], scores[coins == 0]
     ).epsilon_one_run(0.05, 1e-5)
