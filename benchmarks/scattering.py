@@ -18,6 +18,11 @@ Closeness: coefficients of the same images, path by path, on all points and
 without the outermost ones. The filters are not the same: ours are cut at 4
 deviations and images continued by reflection at every order; kymatio's are
 periodic, the image is continued by 4 pixels once.
+
+    python benchmarks/scattering.py --patches [--filters=800]
+
+measures Scattering2D beside PatchDictionary instead, on the same images and
+in the same way, and writes `patches.json`.
 """
 
 import json
@@ -36,6 +41,8 @@ _KYMATIO = flags.DEFINE_string("kymatio", None, "Python that has kymatio.")
 _THREADS = flags.DEFINE_integer("threads", 1, "Threads of each process.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Passes per median.")
 _IMAGES = flags.DEFINE_integer("images", 512, "Images of a pass.")
+_PATCHES = flags.DEFINE_bool("patches", False, "Beside PatchDictionary.")
+_FILTERS = flags.DEFINE_integer("filters", 800, "Of PatchDictionary.")
 _SIDE = flags.DEFINE_string("side", None, "Serve one library: FOLDER:NAME.")
 
 SCALES, ANGLES, BATCH = 2, 8, 128
@@ -75,6 +82,38 @@ def convolved():
     return run, f"{what}, convolved"
 
 
+def patches():
+    """A dictionary of drawn scenes, as `features.build` makes it but for
+    k-means, which changes no time."""
+    import keras
+
+    import keras_fm as fm
+
+    models = {}
+
+    def run(x):
+        shape = x.shape[1:]
+        if shape not in models:
+            layer = fm.layers.PatchDictionary(
+                _FILTERS.value,
+                flip=shape[-1] == 3,
+                rounds=0,
+                data_format="channels_last",
+            )
+            scenes = fm.datasets.drawn_scenes.load(500, shape[0], shape[-1])
+            layer.adapt(scenes, description="500 drawn scenes")
+            models[shape] = keras.Sequential([keras.Input(shape), layer])
+        return np.concatenate(
+            [
+                np.asarray(models[shape].predict_on_batch(x[i : i + BATCH]))
+                for i in range(0, len(x), BATCH)
+            ]
+        )
+
+    name = f"PatchDictionary({_FILTERS.value})"
+    return run, f"{name} on {keras.backend.backend()}"
+
+
 def kymatio():
     import kymatio
     import torch
@@ -99,8 +138,8 @@ def kymatio():
 
 def serve(folder, name):
     """Makes one pass for every line that says on which images."""
-    made = {"ours": ours, "convolved": convolved, "kymatio": kymatio}
-    run, what = made[name]()
+    made = ours, convolved, kymatio, patches
+    run, what = {side.__name__: side for side in made}[name]()
     print(json.dumps(what), flush=True)
     for line in sys.stdin:
         images = line.strip()
@@ -123,6 +162,7 @@ class Side:
                 __file__,
                 f"--side={folder}:{name}",
                 f"--threads={threads}",
+                f"--filters={_FILTERS.value}",
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -194,11 +234,13 @@ def compare(folder):
     for name in SETS:
         (x, _), _ = fm.datasets.load(name)
         np.save(os.path.join(folder, f"{name}.npy"), x[: _IMAGES.value])
+    other = "patches" if _PATCHES.value else "convolved"
     sides = {
-        name: Side(sys.executable, folder, name)
-        for name in ("ours", "convolved")
+        name: Side(sys.executable, folder, name) for name in ("ours", other)
     }
-    if _KYMATIO.value:
+    if _PATCHES.value:
+        pass
+    elif _KYMATIO.value:
         sides["kymatio"] = Side(_KYMATIO.value, folder, "kymatio")
     else:
         print("kymatio: not measured, no --kymatio=PATH_OF_A_PYTHON given")
@@ -253,7 +295,8 @@ def main(_):
     text = json.dumps(results, indent=1)
     print(text)
     os.makedirs(_OUT.value, exist_ok=True)
-    with open(os.path.join(_OUT.value, "scattering.json"), "w") as f:
+    name = "patches.json" if _PATCHES.value else "scattering.json"
+    with open(os.path.join(_OUT.value, name), "w") as f:
         f.write(text + "\n")
 
 

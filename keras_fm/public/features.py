@@ -34,8 +34,8 @@ def build(
     units=None,
     shapes=6000,
     variants=6,
-    filters=1600,
-    scenes=6000,
+    filters=800,
+    scenes=9000,
 ):
     """Layers of a public feature map, ready to put before a private layer.
 
@@ -153,7 +153,7 @@ def stroke_map(base, input_shape, units, shapes=6000, variants=6):
     return layer
 
 
-def _scene_patches(input_shape, filters=1600, scenes=6000):
+def _scene_patches(input_shape, filters=800, scenes=9000):
     """A `PatchDictionary` of drawn scenes; no private record is used."""
     height, width, channels = input_shape
     layer = PatchDictionary(
@@ -175,7 +175,7 @@ def _scene_patches(input_shape, filters=1600, scenes=6000):
     )
 
 
-def _scene_map(base, input_shape, units, scenes=6000):
+def _scene_map(base, input_shape, units, scenes=9000):
     """A `PrincipalProjection` of drawn scenes seen through `base`; no
     private record is used."""
     # Others than the dictionary was made from.

@@ -48,8 +48,8 @@ class PatchDictionary(AdaptedLayer):
         patch_size: int >= 2, height and width of a patch.
         strides: int, pixels from one patch to the next.
         threshold: number >= 0.
-        cells: int, number of regions down and across. Regions overlap by
-            half of their length, or by a third if there are two.
+        cells: int, number of regions down and across, each half as far
+            from the next as it is long.
         flip: bool, whether responses are averaged over a flip from left to
             right.
         components: int, most components of a whitened patch that are kept;
@@ -82,18 +82,18 @@ class PatchDictionary(AdaptedLayer):
     ...     fm.datasets.drawn_scenes.load(50), description="drawn scenes"
     ... )
     >>> layer(np.zeros((1, 32, 32, 3), "float32")).shape
-    (1, 2, 2, 40)
+    (1, 3, 3, 40)
     """
 
     _adapt_call = "adapt(public_images, description=...)"
 
     def __init__(
         self,
-        filters: int = 1600,
+        filters: int = 800,
         patch_size: int = 6,
         strides: int = 1,
         threshold: float = 0.5,
-        cells: int = 2,
+        cells: int = 3,
         flip: bool = True,
         components: int = 64,
         epsilon: float = 0.04,

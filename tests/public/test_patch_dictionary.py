@@ -6,7 +6,13 @@ from keras import ops
 from keras_fm.datasets import drawn_scenes
 from keras_fm.public.patch_dictionary import PatchDictionary, regions
 
-SMALL = {"filters": 5, "patch_size": 4, "components": 12, "rounds": 2}
+SMALL = {
+    "filters": 5,
+    "patch_size": 4,
+    "cells": 2,
+    "components": 12,
+    "rounds": 2,
+}
 
 
 @pytest.fixture(autouse=True)
