@@ -13,8 +13,8 @@ import numpy as np
 from keras_fm.kernel import columns
 
 # Records that wait for a batch, for each of its rows: rows are queues, of which
-# one in eight is then idle.
-_WAITING = 4
+# one in fifty is then idle.
+_WAITING = 16
 # Of the hash: public, and the same everywhere.
 _KEY = 0x6B657261735F666D
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -37,7 +37,7 @@ def placed(batches, size):
 
     Example:
 
-    >>> for x, y, rows in placed([(records, labels)], 256):
+    >>> for x, y, rows in placed([(records, labels)], 64):
     ...     features = extractor.predict_on_batch(x)[rows], y[rows]
     """
     waiting = None

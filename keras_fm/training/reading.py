@@ -14,9 +14,10 @@ from keras_fm.parts import model_graph
 from keras_fm.training import model_check, model_inputs
 from keras_fm.training import relevance as relevance_lib
 
-# Rows of a batch as it is read, and of one in which records have places.
+# Rows of a batch as it is read, and of one in which records have places: of few
+# rows, none is idle for long (docs/results/speed.md).
 READ_BATCH = 1024
-PLACES = 256
+PLACES = 64
 
 
 class Reading:

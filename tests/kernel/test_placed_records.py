@@ -75,9 +75,10 @@ def test_batches_are_nearly_full_and_few_records_wait():
         filled.append(len(rows))
         assert read - given_ <= _WAITING * 64 + 50
     assert given_ == 6400
-    # Rows are queues: with four that wait for each, one in eight is idle.
-    assert np.mean(filled[:80]) > 0.8 * 64
-    assert len(filled) < 1.5 * 6400 / 64
+    # Rows are queues: with sixteen that wait for each, few are idle. At the end
+    # some are longer: sqrt(2 ln(64) 64 / 6400) of all batches, 29 %, expected.
+    assert np.mean(filled[:80]) > 0.96 * 64
+    assert len(filled) < 1.4 * 6400 / 64
 
 
 def test_equal_records_share_a_row():
