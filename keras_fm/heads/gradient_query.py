@@ -35,11 +35,19 @@ from keras_fm.kernel.sum_query import (
 )
 
 _OF_CLASSES = "crammer_singer"
+# Cross-entropy, until `GradientReads.choose` says which.
+BY_FIRST_READ = "by_first_read"
 # Of coefficients that are scaled back without losing digits.
 _LARGEST_NORM = 1e250
 # Records at once: their rows fit into a processor's cache.
 _BLOCK = 256
-LOSSES = ("cross_entropy", "squared_hinge", "crammer_singer", "squared_error")
+LOSSES = (
+    "cross_entropy",
+    "squared_hinge",
+    "crammer_singer",
+    "squared_error",
+    BY_FIRST_READ,
+)
 
 
 def clipped_sensitivity(bound, norm, neighbours):
@@ -78,7 +86,9 @@ class GradientQuery(SumQuery):
             `"crammer_singer"` (`max(0, 1 + max_{m != y} z_m - z_y)^2 / 2`;
             the same for M = 1). Under the last two, records beyond the
             margin fall silent. `"squared_error"`
-            (`sum_m (z_m - t_m)^2 / 2`) is of numbers.
+            (`sum_m (z_m - t_m)^2 / 2`) is of numbers. `"by_first_read"` is
+            the cross-entropy, which reads after the first one may leave for
+            `"crammer_singer"`, see `Rounds`.
         grouped: whether the privacy unit is an owner of several records:
             `clip` is the threshold on the sum of an owner's coefficients as
             on each of them.
@@ -131,7 +141,8 @@ class GradientQuery(SumQuery):
                 f"needs them. Received: target_bounds={self.target_bounds}, "
                 f"loss={self.loss!r}"
             )
-        if self.independent and self.loss in ("squared_error", _OF_CLASSES):
+        of_classes = (_OF_CLASSES, BY_FIRST_READ)
+        if self.independent and self.loss in ("squared_error", *of_classes):
             raise ValueError(
                 "`independent=True` is for labels: their loss is "
                 '"cross_entropy" or "squared_hinge". Received: '
@@ -154,11 +165,29 @@ class GradientQuery(SumQuery):
             of = f"; y from {bounds_in_words(self.target_bounds)}"
         elif self.independent:
             of = "; every output a label of its own"
+        loss = self.loss
+        if loss == BY_FIRST_READ:
+            loss = f"cross_entropy, or after the first read {_OF_CLASSES},"
         return (
-            f"first-order coefficients of the {self.loss} of an output layer "
+            f"first-order coefficients of the {loss} of an output layer "
             f"({self.num_features} x {self.num_outputs}{of}), {whose} "
             f"clipped to norm {self.clip:g}"
         )
+
+    def with_loss(self, loss):
+        """The same query of one of the losses that `"by_first_read"` leaves
+        open: same shapes, same sensitivity.
+
+        Raises:
+            ValueError: if the loss of this query is not open.
+        """
+        open_losses = ("cross_entropy", _OF_CLASSES)
+        if self.loss != BY_FIRST_READ or loss not in open_losses:
+            raise ValueError(
+                f"Of a query with loss={BY_FIRST_READ!r} the loss may be one "
+                f"of {open_losses}. Received: loss={loss!r} for {self}"
+            )
+        return dataclasses.replace(self, loss=loss)
 
     @property
     def steepest(self):
@@ -257,7 +286,7 @@ class GradientQuery(SumQuery):
             return z - targets
         if self.loss == _OF_CLASSES and self.num_outputs > 1:
             return _crammer_singer(z, targets)
-        if self.loss != "cross_entropy":
+        if self.loss not in ("cross_entropy", BY_FIRST_READ):
             signs = 2 * targets - 1
             return -signs * np.maximum(0.0, 1 - signs * z)
         if self.num_outputs == 1 or self.independent:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
+from keras_fm.heads.gradient_query import BY_FIRST_READ
 from keras_fm.heads.squared_error import SquaredErrorQuery
 from keras_fm.kernel.query import QuadraticQuery
 
@@ -39,7 +40,12 @@ HEAD_LOSSES = {
     "cross_entropy": HeadLoss(
         predicts="classes",
         query=CrossEntropyQuery,
-        rounds=("crammer_singer", "squared_hinge", "cross_entropy"),
+        rounds=(
+            BY_FIRST_READ,
+            "crammer_singer",
+            "squared_hinge",
+            "cross_entropy",
+        ),
         at_zero=math.log(2),
     ),
     "binary_cross_entropy": HeadLoss(

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from keras_fm.heads.gradient_query import LOSSES
+from keras_fm.heads.gradient_query import BY_FIRST_READ, LOSSES
 from keras_fm.kernel import checks
 
 # Standard deviation of a weight from the noise of all reads: accuracy is flat
@@ -19,10 +19,15 @@ from keras_fm.kernel import checks
 # docs/results/rounds.md.
 _WEIGHT_NOISE = {
     "cross_entropy": 1.0,
+    BY_FIRST_READ: 1.0,
     "squared_hinge": 0.5,
     "crammer_singer": 0.2,
     "squared_error": 0.2,
 }
+# Of `BY_FIRST_READ`: the square of the mean coefficient's length over the clip
+# above which classes are apart: the first, and the second over m. See
+# docs/results/rounds.md.
+_APART, _APART_OF_ALL = 0.005, 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,13 +45,16 @@ class Rounds:
             standard deviation of 0.2 (`"crammer_singer"`,
             `"squared_error"`), 0.5 (`"squared_hinge"`) or 1
             (`"cross_entropy"`), but no more than the curvature of a squared
-            error allows.
+            error allows. It follows the loss that is chosen.
         momentum: float in [0, 1).
         clip: float > 0, L2 threshold on one record's coefficient.
         loss: see `keras_fm.queries.GradientQuery`. `None` is what the
-            output layer predicts: `"crammer_singer"` for classes,
+            output layer predicts: `"by_first_read"` for classes,
             `"squared_hinge"` for several labels, `"squared_error"` for
-            numbers.
+            numbers. `"by_first_read"` goes on with `"crammer_singer"` where
+            the noisy sum of the first read, of cross-entropy at zero weights,
+            finds the classes well apart (digits), and with `"cross_entropy"`
+            elsewhere (photographs). That costs nothing.
         averaging: float in [0, 1): the weights that are kept are the mean
             of those after the last `averaging * reads` reads (at least the
             last).
@@ -140,7 +148,8 @@ class Rounds:
 
         Args:
             read: function from weights `(m, M)` to a noisy sum of
-                coefficients `(m, M)`; called `reads` times.
+                coefficients `(m, M)`; called `reads` times. One that can
+                `choose` a loss is told it after the first call.
             start: `(m, M)`, public.
             expected: what a sum is divided by, the expected number of
                 records of a read.
@@ -154,12 +163,29 @@ class Rounds:
         weights = np.array(start, dtype=np.float64)
         velocity = np.zeros_like(weights)
         rate = self.rate(stddev, expected, steepest)
+        choose = getattr(read, "choose", None)
+        if self.loss != BY_FIRST_READ or stddev is None:
+            choose = None
         # 0.07 * 100 is a little more than 7 for a computer.
         kept = max(1, math.ceil(self.averaging * self.reads - 1e-9))
         mean = np.zeros_like(weights)
         for step in range(self.reads):
-            velocity = self.momentum * velocity + read(weights) / expected
+            noisy = read(weights)
+            if choose is not None and step == 0:
+                loss = self._chosen(noisy, expected, stddev)
+                choose(loss)
+                chosen = dataclasses.replace(self, loss=loss)
+                rate = chosen.rate(stddev, expected, steepest)
+            velocity = self.momentum * velocity + noisy / expected
             weights = weights - rate * velocity
             if step >= self.reads - kept:
                 mean += weights / kept
         return mean
+
+    def _chosen(self, noisy, expected, stddev):
+        """The loss of the reads after the first: a function of its noisy sum
+        and of public numbers."""
+        square = np.sum(np.square(noisy)) - noisy.size * stddev**2
+        share = square / (expected * self.clip) ** 2
+        apart = share > _APART and share * len(noisy) > _APART_OF_ALL
+        return "crammer_singer" if apart else "cross_entropy"

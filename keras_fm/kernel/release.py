@@ -354,8 +354,18 @@ class GradientReads(PaidReads):
         ledger.charge([entry])
         super().__init__(objective, mechanism, ledger, noise, mechanism.steps)
         self._checked = kept.blocks if keep else checked
+        self._summed = objective
         # Of what stands beside rows and targets.
         self._names = ["counts"] * objective.grouped + ["lengths"] * keep
+
+    def choose(self, loss):
+        """What is left of the reads is of this loss, see
+        `GradientQuery.with_loss`.
+
+        Args:
+            loss: public, or made from noisy sums of earlier reads.
+        """
+        self._summed = self._objective.with_loss(loss)
 
     def __call__(self, weights):
         """The noisy sum of one read at `weights`, `(m, M)`.
@@ -387,7 +397,7 @@ class GradientReads(PaidReads):
                 rows, targets = rows[kept], targets[kept]
                 if "lengths" in more:
                     more["lengths"] = more["lengths"][kept]
-            total.add(self._objective.total(rows, targets, weights, **more))
+            total.add(self._summed.total(rows, targets, weights, **more))
         noisy = self._mechanism.perturb(
             total.value().ravel(), self._noise, error=self._error
         )

@@ -275,8 +275,8 @@ def test_the_constant_of_numbers_is_as_long_as_their_features():
     assert PrivateDense(3).bias_feature == 0.1
 
 
-def test_old_rounds_keep_their_loss():
-    assert PrivateDense(3, rounds=4).rounds.loss == "crammer_singer"
+def test_the_loss_of_rounds_is_what_the_layer_predicts():
+    assert PrivateDense(3, rounds=4).rounds.loss == "by_first_read"
     assert head(rounds=4).rounds.loss == "squared_error"
     made = PrivateDense(
         3, loss="binary_cross_entropy", rounds=fm.Rounds(reads=2)

@@ -541,3 +541,104 @@ def test_a_descent_uses_all_reads_and_no_more():
     Rounds(reads=5, learning_rate=1.0).descend(reads, np.zeros((4, 3)), 60)
     with pytest.raises(RuntimeError, match="used up"):
         reads(np.zeros((4, 3)))
+
+
+# The loss that the first read decides on -------------------------------------
+
+
+def classes(apart, n=4000, m=60, outputs=4):
+    """Unit rows that stand on their class' axis, or nearly anywhere."""
+    rng = np.random.default_rng(1)
+    y = np.arange(n) % outputs
+    h = rng.normal(size=(n, m))
+    h[np.arange(n), y] += apart
+    return h / np.linalg.norm(h, axis=1, keepdims=True), y
+
+
+def descended(data, loss, **kwargs):
+    rounds = Rounds(reads=6, loss=loss, clip=0.1, **kwargs)
+    made = objective(60, 4, loss=loss, clip=0.1)
+    found = mechanism(6, multiplier=9.0, sensitivity=0.1)
+    reads = opened(data, found, made, ledger(9.0), keep=True)
+    asked = []
+    total = GradientQuery.total
+
+    def watched(self, *args, **more):
+        asked.append(self.loss)
+        return total(self, *args, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GradientQuery, "total", watched)
+        weights = rounds.descend(reads, np.zeros((60, 4)), 4000, 0.9)
+    assert reads.finish(weights).objective == made
+    return weights, asked
+
+
+@pytest.mark.parametrize("apart", [9.0, 0.0])
+def test_classes_that_are_apart_have_the_margin_loss(apart):
+    data = classes(apart)
+    weights, asked = descended(data, "by_first_read")
+    follows = "crammer_singer" if apart else "cross_entropy"
+    assert asked == ["by_first_read"] + 5 * [follows]
+    entropy, _ = descended(data, "cross_entropy")
+    # The first read is one of cross-entropy, with the same noise.
+    assert np.array_equal(weights, entropy) == (not apart)
+    if apart:
+        rate = Rounds(reads=6, clip=0.1).rate(0.9, 4000)
+        given, _ = descended(data, "by_first_read", learning_rate=rate)
+        np.testing.assert_array_equal(given, weights)
+
+
+def test_the_first_read_decides_by_its_noisy_sum_alone():
+    rounds = Rounds(reads=2, clip=0.1, loss="by_first_read")
+    for m, share, wanted in (
+        (800, 0.02, True),
+        (800, 0.0075, True),
+        (800, 0.0055, False),
+        (4000, 0.0045, False),
+        (400, 0.014, True),
+        (400, 0.011, False),
+        (800, -0.1, False),
+    ):
+        square = max(0.0, share * 80.0**2 + m * 10 * 0.5**2)
+        noisy = np.full((m, 10), math.sqrt(square / (m * 10)))
+        loss = rounds._chosen(noisy, 800, 0.5)
+        assert (loss == "crammer_singer") == wanted
+
+
+def test_what_cannot_choose_stays_with_cross_entropy():
+    """Reads in several processes, and functions."""
+    h, y = classes(9.0)
+
+    def weights(loss):
+        made = objective(60, 4, loss=loss, clip=0.1)
+        found = made.check_records(h, y)
+        return Rounds(reads=4, loss=loss).descend(
+            lambda w: made.total(*found, w), np.zeros((60, 4)), 4000, 0.9
+        )
+
+    np.testing.assert_array_equal(
+        weights("by_first_read"), weights("cross_entropy")
+    )
+
+
+def test_no_other_loss_may_be_chosen():
+    for made, loss in (
+        (objective(loss="by_first_read"), "squared_hinge"),
+        (objective(loss="by_first_read"), "by_first_read"),
+        (objective(loss="cross_entropy"), "crammer_singer"),
+    ):
+        with pytest.raises(ValueError, match="may be one"):
+            made.with_loss(loss)
+        with pytest.raises(ValueError, match="may be one"):
+            opened(made=made).choose(loss)
+    made = objective(loss="by_first_read", clip=0.3, feature_bound=2.0)
+    other = made.with_loss("crammer_singer")
+    assert other == objective(
+        loss="crammer_singer", clip=0.3, feature_bound=2.0
+    )
+    assert other.shapes == made.shapes
+    for neighbours in ("add_remove", "replace_one"):
+        assert other.sensitivity("l2", neighbours=neighbours) == (
+            made.sensitivity("l2", neighbours=neighbours)
+        )

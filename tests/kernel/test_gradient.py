@@ -18,7 +18,12 @@ from hypothesis import strategies as st
 
 from keras_fm.queries import GradientQuery, LayerCoefficientsQuery
 
-LOSSES = ("cross_entropy", "squared_hinge", "crammer_singer")
+LOSSES = (
+    "cross_entropy",
+    "squared_hinge",
+    "crammer_singer",
+    "by_first_read",
+)
 TARGETS = (
     *({"loss": name} for name in LOSSES),
     {"loss": "squared_hinge", "independent": True},
@@ -52,7 +57,7 @@ def loss(name, z, y):
     outputs = len(z)
     if name == "crammer_singer" and outputs > 1:
         return max(0, 1 + np.delete(z, y).max() - z[y]) ** 2 / 2
-    if name != "cross_entropy":
+    if name not in ("cross_entropy", "by_first_read"):
         signs = -np.ones(outputs)
         signs[0 if outputs == 1 else y] = 1 if outputs > 1 or y else -1
         return np.sum(np.maximum(0, 1 - signs * z) ** 2) / 2
@@ -205,6 +210,7 @@ def test_residuals_of_several_targets(query, y, one):
         ({"target_bounds": (0, 1)}, "`target_bounds`"),
         ({"loss": "squared_error", "target_bounds": (1, 0)}, "below its upper"),
         ({"loss": "crammer_singer", "independent": True}, "independent"),
+        ({"loss": "by_first_read", "independent": True}, "independent"),
         (
             {
                 "loss": "squared_error",

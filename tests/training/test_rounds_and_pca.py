@@ -191,7 +191,7 @@ def test_a_plan_names_the_reads_and_spends_nothing():
 
 def test_an_integer_is_a_number_of_reads():
     layer = fm.layers.PrivateDense(3, rounds=5)
-    assert layer.rounds == fm.Rounds(reads=5, loss="crammer_singer")
+    assert layer.rounds == fm.Rounds(reads=5, loss="by_first_read")
     m, p = fitted(model(5))
     assert p.ledger.entries[0].mechanism["steps"] == 5
     with pytest.raises(ValueError, match="`reads`"):
@@ -229,12 +229,12 @@ def test_it_learns(batch_size, loss, pca):
 
 
 def test_it_learns_by_the_rule_for_the_learning_rate():
-    m, p = fitted(model(30), epsilon=8.0, seed=0)
+    rounds = fm.Rounds(reads=30, loss="crammer_singer")
+    m, p = fitted(model(rounds), epsilon=8.0, seed=0)
     x, y = records(seed=1)
     assert np.mean(m.predict(x, verbose=0).argmax(axis=1) == y) > 0.7
     # What the ledger says is all that the rule needs.
     mechanism = p.ledger.entries[0].build_mechanism()
-    rounds = fm.Rounds(reads=30)
     stddev = mechanism.noise_multiplier * mechanism.sensitivity
     rate = rounds.rate(stddev, N)
     given = dataclasses.replace(rounds, learning_rate=rate)
@@ -242,6 +242,13 @@ def test_it_learns_by_the_rule_for_the_learning_rate():
     np.testing.assert_array_equal(
         p.release.statistics["weights"], q.release.statistics["weights"]
     )
+
+
+def test_it_learns_with_all_that_is_chosen_by_rules():
+    m, p = fitted(model(30), epsilon=8.0, seed=0)
+    x, y = records(seed=1)
+    assert np.mean(m.predict(x, verbose=0).argmax(axis=1) == y) > 0.7
+    assert "or after the first read crammer_singer" in p.report()
 
 
 def test_without_noise_it_is_the_descent_on_exact_sums():
