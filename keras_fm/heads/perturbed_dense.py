@@ -120,6 +120,11 @@ class PerturbedDense(ReleasedLayer):
         return self._released_loss() + self.units * self._kind.at_zero
 
     def _released_loss(self):
+        return self.released_gap() + self._get_hidden("offset")
+
+    def released_gap(self):
+        """How far the released objective is above its minimum at the weights
+        of now: a function of the release."""
         minimiser = self._get_hidden("minimiser")
         step = self.kernel - minimiser[: self.input_dim]
         if self.use_bias:
@@ -133,7 +138,7 @@ class PerturbedDense(ReleasedLayer):
         if self._has_hidden("hessian"):
             curved = ops.matmul(self._get_hidden("hessian"), step)
         curvature = self._kind.curvature
-        return ops.sum(step * curved) * curvature + self._get_hidden("offset")
+        return ops.sum(step * curved) * curvature
 
     def _noise_loss(self):
         return coefficient_noise.loss(

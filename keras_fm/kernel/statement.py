@@ -90,7 +90,7 @@ def sentence(epsilon, delta, neighbours, unit="record"):
     if delta:
         also = f", apart from a probability of at most 1 in {1 / delta:,.0f}"
     factor = math.exp(min(epsilon, 700.0))
-    times = f"{factor:.3g}" if factor < 1e6 else f"{factor:.1e}"
+    times = f"{factor:,.0f}" if 100 <= factor < 1e9 else f"{factor:.3g}"
     return (
         f"{change}: nobody who sees what was released can find anything that "
         f"is more than {times} times as probable in one case as in the "

@@ -1,10 +1,22 @@
+import io
 import math
+import os
+import textwrap
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.heads.cross_entropy import CrossEntropyRelease
+from keras_fm.heads.perturbed_dense import PerturbedDense
+from keras_fm.kernel import statement
+from keras_fm.kernel.ledger_text import ONE_RECORD
+from keras_fm.training import released_views
+from keras_fm.training import relevance as relevance_lib
 from keras_fm.training.tensorboard_files import tensorflow
+
+# Letters of a line of text.
+_WIDTH = 78
 
 _RECORDS = (
     "Computed on the private records: no part of the privacy statement, and "
@@ -15,21 +27,25 @@ _RECORDS = (
 class PrivacyTensorBoard(keras.callbacks.Callback):
     """Shows in TensorBoard what a fit spent, released and learned.
 
-    * `privacy/statement` (text): the privacy statement; `privacy/settings`:
-      budget, guarantee, model, optimizer;
-    * `privacy/epsilon_proven`, `epsilon_claimed`, `epsilon_budget` after every
-      epoch: they do not grow with epochs. An infinite proven epsilon is left
-      out (the statement says so);
-    * for every release `release/NAME/...`: its coefficients (histogram), the
-      noise's standard deviation, and the signal-to-noise ratio as the
-      release itself shows it;
-    * for a `DPMAC` the steps that are taken, and those that are allowed;
+    * `privacy/budget` (text): spent and left, and what that promises in a
+      sentence; `privacy/statement`, `privacy/settings`; the same facts as
+      hyper-parameters;
+    * `release/table` (text) and `release/signal over noise` (image): how much
+      of each release is signal;
+    * `release/NAME/spectrum` (image): released eigenvalues beside the noise's
+      edge, hence how many directions are signal; `release/NAME/...`
+      (histograms): its coefficients;
+    * `released/loss` (a function of the releases) and `released/gap of NAME`,
+      how far an output layer is above its minimum; neither while it rests
+      there;
+    * `released/polynomial` (image): the error of the Taylor cross-entropy for
+      all logits that the weights can give;
+    * for a `DPMAC` the steps that are taken;
+    * `validation/...`, and under `private_records/...`, marked as such,
+      whatever a published or non-private fit logs about its training records;
     * `weights/...` (histograms) when training ends;
-    * `released/loss` (a function of the releases), `validation/...`, and
-      under `private_records/...`, marked as such, whatever a published or
-      non-private fit logs about its training records;
-    * `pictures/...`: kernels of convolutional layers, and reconstructions of
-      `samples`.
+    * `pictures/...`: kernels of convolutional layers, released relevance, and
+      reconstructions of `samples`.
 
     All that is written follows from releases, public numbers and
     validation data, but for what stands under `private_records`. Noise by
@@ -42,6 +58,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         samples: `None`, or public records that the model (an auto-encoder)
             reconstructs when training ends, `(n, *input_shape)`.
         most_kernels: int, largest number of kernels in a picture.
+        hparams: whether hyper-parameters are written; a folder has them once.
 
     Raises:
         ImportError: without TensorFlow, which writes the files.
@@ -56,7 +73,9 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(self, private, log_dir, samples=None, most_kernels=64):
+    def __init__(
+        self, private, log_dir, samples=None, most_kernels=64, hparams=True
+    ):
         super().__init__()
         if not hasattr(private, "ledger") or not hasattr(private, "releases"):
             raise ValueError(
@@ -68,7 +87,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         )
         self.private, self.log_dir = private, str(log_dir)
         self.samples = samples
-        self.most_kernels = most_kernels
+        self.most_kernels, self.hparams = most_kernels, hparams
         self._writer, self._seen, self._epoch = None, {}, 0
 
     # Keras' hooks --------------------------------------------------------
@@ -77,27 +96,34 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         self._writer = self._tf.summary.create_file_writer(self.log_dir)
         with self._writer.as_default(step=0):
             self._text("privacy/settings", self._settings())
+            if self.hparams:
+                self._hparams()
 
     def on_epoch_end(self, epoch, logs=None):
         self._epoch = epoch
         with self._writer.as_default(step=epoch):
-            self._budget()
             self._releases()
             self._steps()
+            rests = self._gaps()
             for name, value in (logs or {}).items():
                 tag, description = self._place(name)
+                if rests and tag == "released/loss":
+                    continue
                 self._scalar(tag, value, description)
         self._writer.flush()
 
     def on_train_end(self, logs=None):
         with self._writer.as_default(step=self._epoch):
+            self._tf.summary.text("privacy/budget", self._budget())
             self._text("privacy/statement", self.private.report())
+            self._views()
             for weight in self.model.weights:
                 self._tf.summary.histogram(
                     f"weights/{weight.path}",
                     np.float32(ops.convert_to_numpy(weight)),
                 )
             self._kernels()
+            self._relevance()
             if self.samples is not None:
                 self._reconstructions()
         self._writer.close()
@@ -117,19 +143,6 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         if math.isfinite(value):
             self._tf.summary.scalar(tag, value, description=description)
 
-    def _budget(self):
-        ledger = self.private.ledger
-        for word, value in (
-            ("proven", ledger.epsilon()),
-            ("claimed", ledger.claimed_epsilon()),
-            ("budget", ledger.budget.epsilon),
-        ):
-            self._scalar(
-                f"privacy/epsilon_{word}",
-                value,
-                f"At delta = {ledger.budget.delta:g}, {ledger.neighbours}.",
-            )
-
     def _releases(self):
         for name, release in self.private.releases.items():
             if release is None or self._seen.get(name) is release:
@@ -139,36 +152,133 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
                 self._tf.summary.histogram(
                     f"release/{name}/{part}", np.float32(values)
                 )
-            vector = release.vector()
-            if vector is None:
-                continue
-            variance = release.mechanism.coordinate_variance(
-                release.objective.size
-            )
-            signal = max(0.0, float(np.mean(np.square(vector))) - variance)
-            self._scalar(
-                f"release/{name}/noise_stddev",
-                math.sqrt(variance),
-                "Of one coordinate of the released vector.",
-            )
-            self._scalar(
-                f"release/{name}/signal_to_noise",
-                math.sqrt(signal / variance),
-                "Root mean square of the vector without its expected noise, "
-                "over the noise: a function of the release.",
-            )
 
     def _steps(self):
-        for name in ("steps_taken", "steps_allowed", "noise_multiplier"):
-            value = getattr(self.model, name, None)
-            if value is not None:
-                self._scalar(f"privacy/{name}", value)
+        value = getattr(self.model, "steps_taken", None)
+        if value is not None:
+            self._scalar("privacy/steps_taken", value)
+
+    def _gaps(self):
+        """Whether all output layers rest at their released minimum: curves
+        would be flat."""
+        gaps = {
+            layer.name: float(ops.convert_to_numpy(layer.released_gap()))
+            for layer in self._heads()
+        }
+        for name, gap in gaps.items():
+            if gap:
+                self._scalar(
+                    f"released/gap of {name}",
+                    gap,
+                    "The released objective above its minimum.",
+                )
+        return bool(gaps) and not any(gaps.values())
+
+    def _heads(self):
+        """Output layers that train on a release."""
+        return [
+            layer
+            for layer in self.model._flatten_layers(include_self=False)
+            if isinstance(layer, PerturbedDense) and layer.is_released
+        ]
+
+    # Views of releases ---------------------------------------------------
+
+    def _views(self):
+        releases = {
+            name: release
+            for name, release in self.private.releases.items()
+            if release is not None
+        }
+        if releases:
+            self._tf.summary.text(
+                "release/table", released_views.table(releases)
+            )
+        self._png(
+            "release/signal over noise", released_views.draw_ratios(releases)
+        )
+        for name, release in releases.items():
+            self._png(
+                f"release/{name}/spectrum",
+                released_views.draw_spectrum(release),
+            )
+            self._polynomial(release)
+
+    def _polynomial(self, release):
+        """The error of the loss for every logit that is possible now."""
+        if not isinstance(release, CrossEntropyRelease):
+            return
+        bound = release.objective.feature_bound
+        for layer in self._heads():
+            weights = np.float64(ops.convert_to_numpy(layer.kernel))
+            if len(weights) > release.objective.num_features:
+                continue
+            longest = np.linalg.norm(weights, axis=0).max()
+            if layer.use_bias:
+                longest += (
+                    np.abs(ops.convert_to_numpy(layer.bias)).max() / bound
+                )
+            if longest > 0:
+                picture = released_views.draw_polynomial(bound * longest)
+                self._png("released/polynomial", picture)
+
+    def _png(self, tag, content):
+        if content is not None:
+            image = self._tf.io.decode_png(content, channels=3)
+            self._tf.summary.image(tag, image[None])
 
     # Words ---------------------------------------------------------------
 
     def _text(self, tag, text):
-        indented = "\n".join(f"    {line}" for line in text.splitlines())
-        self._tf.summary.text(tag, indented)
+        """Words as they stand; a card is narrower than their longest line."""
+        lines = []
+        for line in text.splitlines():
+            indent = " " * (len(line) - len(line.lstrip()) + 12)
+            lines += textwrap.wrap(
+                line, _WIDTH, subsequent_indent=indent, break_on_hyphens=False
+            ) or [""]
+        self._tf.summary.text(tag, "\n".join(f"    {line}" for line in lines))
+
+    def _budget(self):
+        """Spent and left as Markdown, and what that promises."""
+        ledger = self.private.ledger
+        delta, spent = ledger.budget.delta, ledger.epsilon()
+        rows = [("budget", ledger.budget.epsilon), ("spent, proven", spent)]
+        promise = "No valid proof covers this fit: nothing is promised."
+        if math.isfinite(spent):
+            rows.append(("left", ledger.remaining()))
+            unit = "record"
+            if ledger.unit != ONE_RECORD:
+                unit = f"unit ({ledger.unit})"
+            promise = statement.sentence(spent, delta, ledger.neighbours, unit)
+        else:
+            rows.append(("claimed, no guarantee", ledger.claimed_epsilon()))
+        lines = [f"| | epsilon at delta = {delta:g} |", "|---|---|"]
+        for name, value in rows:
+            shown = f"{value:.4g}" if value >= 1e-3 else "less than 0.001"
+            lines.append(f"| {name} | {shown} |")
+        return "\n".join([*lines, "", promise])
+
+    def _hparams(self):
+        try:
+            from tensorboard.plugins.hparams import api
+        except ImportError:
+            return
+        ledger = self.private.ledger
+        spent = ledger.epsilon()
+        optimizer = self.model.optimizer
+        api.hparams(
+            {
+                "guarantee": self.private.guarantee.kind,
+                "epsilon": ledger.budget.epsilon,
+                "delta": ledger.budget.delta,
+                "neighbours": str(ledger.neighbours),
+                "epsilon spent": spent if math.isfinite(spent) else "no proof",
+                "optimizer": type(optimizer).__name__,
+                "epochs": self.params.get("epochs") or 0,
+            },
+            trial_id=os.path.basename(os.path.normpath(self.log_dir)),
+        )
 
     def _settings(self):
         private, ledger = self.private, self.private.ledger
@@ -189,6 +299,15 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         return "\n".join(f"{name:11} {value}" for name, value in facts.items())
 
     # Pictures ------------------------------------------------------------
+
+    def _relevance(self):
+        """What a proven model was scaled by, or a published one's noisy
+        average."""
+        values = getattr(self.private, "relevance", None)
+        if values is not None:
+            buffer = io.BytesIO()
+            relevance_lib.plot(np.asarray(values), buffer)
+            self._png("pictures/relevance", buffer.getvalue())
 
     def _kernels(self):
         """Kernels of convolutions, each brought to [0, 1] on its own."""

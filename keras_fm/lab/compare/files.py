@@ -7,7 +7,13 @@ import os
 
 from keras_fm.lab import provenance
 from keras_fm.lab.compare.methods import METHODS
-from keras_fm.lab.compare.outcome import Outcome, grid_of, summarise, table
+from keras_fm.lab.compare.outcome import (
+    Outcome,
+    grid_of,
+    standing,
+    summarise,
+    table,
+)
 from keras_fm.lab.engine import files, plot
 from keras_fm.training.tensorboard_files import tensorflow
 
@@ -164,15 +170,16 @@ def _write_tensorboard(spec, outcomes, out, plot_path):
         folder = run_folder(out, row["method"], row["epsilon"])
         writer = tf.summary.create_file_writer(folder)
         with writer.as_default(step=0):
-            for name in ("accuracy", "claimed", "proven", "seconds"):
-                value = row[name]
-                if value is not None and math.isfinite(value):
-                    tf.summary.scalar(f"comparison/{name}", value)
+            for name in ("accuracy", "cpu_seconds"):
+                tf.summary.scalar(f"comparison/{name}", row[name])
             hparams.hparams(
                 {
                     "method": row["label"],
                     "epsilon": row["epsilon"] or "none",
-                    "proven": math.isfinite(row["proven"]),
+                    "standing": standing(row),
+                    "epsilon spent": row["proven"]
+                    if math.isfinite(row["proven"])
+                    else "no proof",
                     "features": spec.features,
                     "hidden": spec.hidden,
                     **{

@@ -129,7 +129,7 @@ class Training:
             found.append(
                 keras.callbacks.TensorBoard(self.log_dir)
                 if private is None
-                else PrivacyTensorBoard(private, self.log_dir)
+                else PrivacyTensorBoard(private, self.log_dir, hparams=False)
             )
         return [*found, *self.callbacks]
 
