@@ -24,7 +24,8 @@ class PatchDictionary(AdaptedLayer):
     epsilon)` of its own, whitened by the covariance of public patches,
     compared with `filters` directions of unit length (`z`), and split into
     `max(z - threshold, 0)` and `max(-z - threshold, 0)`. Both are averaged
-    over `cells x cells` regions of the image. Each record is mapped on its
+    over `cells x cells` regions of the image, and the averages raised to
+    `exponent`, so that a few strong responses do not drown the others. Each record is mapped on its
     own and all constants come from public data, so the layer costs no
     privacy.
 
@@ -41,7 +42,8 @@ class PatchDictionary(AdaptedLayer):
     Source: Coates, Lee and Ng, An Analysis of Single-Layer Networks in
     Unsupervised Feature Learning, 2011; Coates and Ng, The Importance of
     Encoding Versus Training with Sparse Coding and Vector Quantization,
-    2011.
+    2011; the exponent: Perronnin, Sanchez and Mensink, Improving the Fisher
+    Kernel for Large-Scale Image Classification, 2010.
 
     Args:
         filters: int, number of directions.
@@ -52,6 +54,7 @@ class PatchDictionary(AdaptedLayer):
             from the next as it is long.
         flip: bool, whether responses are averaged over a flip from left to
             right.
+        exponent: number in (0, 1]; 1 leaves the averages as they are.
         components: int, most components of a whitened patch that are kept;
             half of them even and half odd if `flip`.
         epsilon: number > 0, added to a patch's variance; the default is for
@@ -95,6 +98,7 @@ class PatchDictionary(AdaptedLayer):
         threshold: float = 0.5,
         cells: int = 3,
         flip: bool = True,
+        exponent: float = 0.7,
         components: int = 64,
         epsilon: float = 0.04,
         whitening: float = 0.1,
@@ -111,6 +115,7 @@ class PatchDictionary(AdaptedLayer):
         self.threshold = checks.nonnegative("threshold", threshold)
         self.cells = checks.count("cells", cells)
         self.flip = checks.boolean("flip", flip)
+        self.exponent = checks.number("exponent", exponent, above=0, at_most=1)
         self.components = checks.integer("components", components, at_least=2)
         self.epsilon = checks.positive("epsilon", epsilon)
         self.whitening = checks.positive("whitening", whitening)
@@ -226,6 +231,9 @@ class PatchDictionary(AdaptedLayer):
             oppose.append(-self._pooled([ops.minimum(z, -t) for z in found]))
             oppose[-1] = oppose[-1] - t
         y = ops.concatenate([*agree, *oppose], axis=-1)
+        if self.exponent < 1:
+            # Rounding may leave a mean of zeros below zero.
+            y = ops.power(ops.maximum(y, 0.0), self.exponent)
         y = ops.reshape(y, (-1, self.cells, self.cells, 2 * self.filters))
         if self.data_format == "channels_first":
             y = ops.transpose(y, (0, 3, 1, 2))
@@ -404,6 +412,7 @@ class PatchDictionary(AdaptedLayer):
             "threshold": self.threshold,
             "cells": self.cells,
             "flip": self.flip,
+            "exponent": self.exponent,
             "components": self.components,
             "epsilon": self.epsilon,
             "whitening": self.whitening,
