@@ -25,9 +25,9 @@ class PatchDictionary(AdaptedLayer):
     compared with `filters` directions of unit length (`z`), and split into
     `max(z - threshold, 0)` and `max(-z - threshold, 0)`. Both are averaged
     over `cells x cells` regions of the image, and the averages raised to
-    `exponent`, so that a few strong responses do not drown the others. Each record is mapped on its
-    own and all constants come from public data, so the layer costs no
-    privacy.
+    `exponent`, so that a few strong responses do not drown the others. Each
+    record is mapped on its own and all constants come from public data, so
+    the layer costs no privacy.
 
     `adapt` finds whitening and directions in public images: eigenvectors of
     the patches' covariance scaled by `(variance + whitening)**-1/2`, then
