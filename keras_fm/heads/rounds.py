@@ -27,7 +27,7 @@ _WEIGHT_NOISE = {
 # Of `BY_FIRST_READ`: the square of the mean coefficient's length over the clip
 # above which classes are apart: the first, and the second over m. See
 # docs/results/rounds.md.
-_APART, _APART_OF_ALL = 0.005, 5.0
+_APART, _APART_OF_ALL = 0.0075, 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -593,9 +593,9 @@ def test_the_first_read_decides_by_its_noisy_sum_alone():
     rounds = Rounds(reads=2, clip=0.1, loss="by_first_read")
     for m, share, wanted in (
         (800, 0.02, True),
-        (800, 0.0075, True),
-        (800, 0.0055, False),
-        (4000, 0.0045, False),
+        (800, 0.008, True),
+        (800, 0.007, False),
+        (4000, 0.007, False),
         (400, 0.014, True),
         (400, 0.011, False),
         (800, -0.1, False),
