@@ -478,6 +478,17 @@ SMALL = {
         ("proven epsilon 2.000", 4),
     ),
     "filters": ({"epochs=5": "epochs=1"}, ("still epsilon 7.999", 1)),
+    # Without the weights, which the page needs a package for, and the images.
+    "images": (
+        {
+            'fm.datasets.load("cifar10")': "[("
+            "np.random.default_rng(0).random((n, 32, 32, 3)), np.arange(n) % 10"
+            ") for n in (200, 40)]",
+            'size=96, weights="imagenet"': "size=32, weights=None",
+            "reads=40": "reads=2",
+        },
+        ("(epsilon = 2.999", 1),
+    ),
     "relevance": ({"epochs=2": "epochs=1"}, ("(epsilon = 3.999", 1)),
     "tables": ({"cv=5": "cv=2", "fits=6": "fits=3"}, ("(epsilon = 5.999", 1)),
 }

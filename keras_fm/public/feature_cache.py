@@ -18,10 +18,13 @@ import platform
 import re
 import stat
 import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
+from keras_fm.kernel import checks
 from keras_fm.parts import batch_statistics
 from keras_fm.parts.hidden_state import HiddenStateLayer
 from keras_fm.public import features as features_lib
@@ -86,16 +89,32 @@ class FeatureCache:
                     f"Received: folder={self._folder!r} with mode {mode:o}"
                 )
 
-    def extract(self, map_: keras.Model, x: np.ndarray) -> np.ndarray:
+    def extract(
+        self,
+        map_: keras.Model | Callable[[Any], np.ndarray],
+        x: np.ndarray | Sequence[str],
+        name: str | None = None,
+    ) -> np.ndarray:
         """The features of records, from the disk if they are there.
 
         Memory does not depend on the number of records: some of them are
         extracted at a time, and the result is mapped, not read.
 
+        A map that is no Keras model (ONNX, another library) is a function of
+        *one* record. It never sees two, so no batch can mix them: a network
+        that is quantised as it runs, for instance, may take its scale from
+        all records of a batch. What it was made of is yours to say, and that
+        it keeps nothing of the records it has seen.
+
         Args:
             map_: a built Keras model from records to features that needs no
-                privacy: every layer is public, or was released.
-            x: array `(n, ...)` of numbers; may be an `np.memmap`.
+                privacy: every layer is public, or was released. Or a
+                function from one record to an array of its features.
+            x: array `(n, ...)` of numbers; may be an `np.memmap`. For a
+                function also a list of texts.
+            name: what a function computes, to the version of its weights:
+                nothing of it is in its code. With another name features are
+                extracted again.
 
         Returns:
             `(n, ...)` float32, read-only.
@@ -105,15 +124,27 @@ class FeatureCache:
                 statistics of batches (not so in a frozen body), holds a
                 private layer that was not released,
                 computes what its config does not tell (`Lambda`), or in
-                float64; if `x` holds no plain numbers or no record. Nothing
-                is written then.
+                float64; if a function has no name, or its features have
+                several shapes or are not finite; if `x` holds no plain
+                numbers (or texts) or no record. Nothing is written then.
             OSError: if the disk is full or the folder is gone.
         """
-        _check_map(map_)
-        x = _checked_records(x)
+        if isinstance(map_, keras.Model):
+            if name is not None:
+                raise ValueError(
+                    "`name` is for functions: what a model computes is in "
+                    f"its config and weights. Received: name={name!r}"
+                )
+            _check_map(map_)
+            x = _checked_records(x)
+            width = map_.output_shape[1:]
+        else:
+            map_ = _OneByOne(map_, name)
+            x = _checked_records(x, text=True)
+            width = map_(x[:1]).shape[1:]
         key = _key(map_, x)
         path = os.path.join(self._folder, f"{key}.npy")
-        shape = (len(x), *map_.output_shape[1:])
+        shape = (len(x), *width)
         found = self._read(path, shape)
         if found is None:
             self._write(path, shape, map_, x)
@@ -160,8 +191,12 @@ class FeatureCache:
 
             write(_header(shape))
             for start in range(0, len(x), _ROWS):
-                rows = np.asarray(x[start : start + _ROWS])
-                h = np.asarray(features_lib.extract(map_, rows))
+                rows = x[start : start + _ROWS]
+                if isinstance(map_, _OneByOne):
+                    h = map_(rows)
+                else:
+                    rows = np.asarray(rows)
+                    h = np.asarray(features_lib.extract(map_, rows))
                 if h.shape != (len(rows), *shape[1:]):
                     raise ValueError(
                         "`map_` must give one row of features for each "
@@ -174,6 +209,36 @@ class FeatureCache:
         with _Part(self._folder) as part:
             part.file.write(json.dumps(note).encode())
             part.keep(_note_of(path))
+
+
+class _OneByOne:
+    """A function of one record, applied to some."""
+
+    def __init__(self, function, name):
+        layer = isinstance(function, keras.layers.Layer)
+        if layer or not callable(function):
+            raise ValueError(
+                "`map_` must be a built Keras model, or a function of one "
+                f"record. Received: {type(function).__name__}"
+            )
+        self._function = function
+        self.name = checks.text(
+            "name", name, "a text that says what a function computes"
+        )
+
+    def __call__(self, rows):
+        found = [np.asarray(self._function(row), "float32") for row in rows]
+        if len({one.shape for one in found}) > 1 or found[0].ndim == 0:
+            raise ValueError(
+                "`map_` must give an array of one shape for every record. "
+                f"Received: shapes {sorted({one.shape for one in found})}"
+            )
+        found = np.stack(found)
+        if not np.isfinite(found).all():
+            raise ValueError(
+                "`map_` must give finite features. Received: one that is not"
+            )
+        return found
 
 
 class _Part:
@@ -276,7 +341,10 @@ def _is_of_keras(layer):
     return type(layer).__module__.startswith("keras.src.")
 
 
-def _checked_records(x):
+def _checked_records(x, text=False):
+    if text and isinstance(x, (list, tuple)) and x:
+        if all(isinstance(v, str) for v in x):
+            return x
     if not hasattr(x, "dtype") or not hasattr(x, "shape"):
         x = np.asarray(x)
     kind = np.dtype(x.dtype).kind
@@ -301,12 +369,20 @@ def _key(map_, x):
         digest.update(data)
 
     take(json.dumps(_setting(), sort_keys=True).encode())
-    config = keras.saving.serialize_keras_object(map_)
-    config = _renamed(config, {})
-    take(json.dumps(config, sort_keys=True).encode())
-    for weight in map_.weights:
-        take(f"{weight.dtype} {tuple(weight.shape)}".encode())
-        take(_bytes(keras.ops.convert_to_numpy(weight)))
+    if isinstance(map_, _OneByOne):
+        take(f"function {map_.name}".encode())
+    else:
+        config = keras.saving.serialize_keras_object(map_)
+        config = _renamed(config, {})
+        take(json.dumps(config, sort_keys=True).encode())
+        for weight in map_.weights:
+            take(f"{weight.dtype} {tuple(weight.shape)}".encode())
+            take(_bytes(keras.ops.convert_to_numpy(weight)))
+    if isinstance(x, (list, tuple)):
+        take(b"texts")
+        for text in x:
+            take(text.encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
     take(f"{np.dtype(x.dtype).str} {tuple(x.shape)}".encode())
     for start in range(0, len(x), _ROWS):
         take(_bytes(np.asarray(x[start : start + _ROWS])))

@@ -9,6 +9,7 @@ import keras
 from keras_fm.datasets import drawn_scenes, pen_strokes
 from keras_fm.kernel import checks
 from keras_fm.public.discriminant_projection import DiscriminantProjection
+from keras_fm.public.efficientnet_lite import efficientnet_lite0
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.public.patch_dictionary import PatchDictionary
 from keras_fm.public.principal_projection import PrincipalProjection
@@ -16,6 +17,16 @@ from keras_fm.public.random_features import RandomFeatures
 from keras_fm.public.scattering import Scattering2D
 
 FEATURES = ("pixels", "scattering", "scattering_strokes", "patches")
+__all__ = [
+    "FEATURES",
+    "build",
+    "check",
+    "efficientnet_lite0",
+    "extract",
+    "scattering",
+    "stroke_map",
+]
+
 # Small enough that what a scattering holds meanwhile stays near the processor.
 _BATCH = 128
 # Variance below which a group of channels counts as empty. Chosen on

@@ -306,7 +306,8 @@ def nested(layer):
         (lambda: of_layers(keras.layers.Lambda(abs)), "not in its config"),
         (lambda: map_of(dtype="float64"), "float64"),
         (lambda: keras.Sequential([keras.layers.Dense(2)]), "built"),
-        (lambda: abs, "built Keras model"),
+        (lambda: abs, "`name` must be a text"),
+        (lambda: keras.layers.Dense(2), "built Keras model"),
     ],
 )
 def test_maps_that_are_not_public_are_refused(folder, extracted, map_, message):
@@ -346,3 +347,60 @@ def test_nothing_in_the_package_makes_a_cache():
             if name.endswith(".py") and name != "feature_cache.py":
                 with open(os.path.join(where, name), encoding="utf-8") as f:
                     assert "FeatureCache" not in f.read(), name
+
+
+# Functions of one record ------------------------------------------------------
+
+
+def length_and_vowels(seen):
+    def function(text):
+        seen.append(text)
+        return np.array([len(text), sum(text.count(v) for v in "aeiou")])
+
+    return function
+
+
+def test_a_function_sees_one_record_at_a_time(folder):
+    texts, seen = ["one", "seven", "", "ü\ud800"], []
+    cache = FeatureCache(folder)
+    h = cache.extract(length_and_vowels(seen), texts, name="counts 1")
+    np.testing.assert_array_equal(h, [[3, 2], [5, 2], [0, 0], [2, 0]])
+    assert h.dtype == np.float32 and seen == ["one", *texts]
+    # From the disk; the first tells the shape.
+    again = cache.extract(
+        length_and_vowels(seen), tuple(texts), name="counts 1"
+    )
+    np.testing.assert_array_equal(again, h)
+    assert seen == ["one", *texts, "one"]
+    for x, name in ((texts, "counts 2"), (["onesev", "en"], "counts 1")):
+        cache.extract(length_and_vowels(seen), x, name=name)
+    assert len([f for f in files(folder) if f.endswith(".npy")]) == 3
+
+
+def test_a_function_of_arrays(folder):
+    x = records()
+    h = FeatureCache(folder).extract(lambda row: row[:2] * 2, x, name="twice")
+    np.testing.assert_array_equal(h, x[:, :2] * 2)
+
+
+@pytest.mark.parametrize(
+    "function, x, name, message",
+    [
+        (len, ["a"], None, "`name` must be a text that says"),
+        (len, ["a"], "", "`name` must be a text that says"),
+        ("map", ["a"], "n", "`map_` must be a built Keras model, or a func"),
+        (len, ["a"], "n", "`map_` must give an array of one shape"),
+        (lambda t: np.ones(len(t)), ["a", "bc"], "n", "one shape"),
+        (lambda t: np.log([float(t)]), ["1", "-1"], "n", "finite features"),
+        (len, [], "n", "`x` must be an array"),
+        (len, ["a", None], "n", "`x` must be an array"),
+        (plain_map, records, "n", "`name` is for functions"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_functions_that_are_refused(folder, function, x, name, message):
+    if function is plain_map:
+        function, x = plain_map(), records()
+    with pytest.raises(ValueError, match=message):
+        FeatureCache(folder).extract(function, x, name=name)
+    assert files(folder) == []

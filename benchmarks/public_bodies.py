@@ -1,0 +1,122 @@
+"""A private head on a network that others trained.
+
+    KERAS_BACKEND=tensorflow python benchmarks/public_bodies.py --cache=DIR
+
+The body and data of docs/tutorials/images.md, with all records: CIFAR-10
+(50,000 images, 10,000 for the test) by EfficientNet-Lite0 at 96 by 96 pixels.
+Features are kept in DIR, which must be yours alone. `PrivateDense` on features
+of unit norm, with one read and with 40 (`fm.Rounds(reads=40)`), and beside it
+the classifier of least squares without privacy on the same features.
+
+Chosen on held-out training records, the last 10,000 images: that the features
+of images are scaled to mean 0 and deviation 1 within each image
+(`LayerNormalization` without weights), and 40 reads without a whitening.
+"""
+
+import time
+
+import numpy as np
+from absl import app, flags
+from results_file import ResultsFile
+
+_OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
+_CACHE = flags.DEFINE_string("cache", None, "Folder for features, 0700.")
+_ONLY = flags.DEFINE_enum("only", None, ["images"], "One of them.")
+flags.mark_flag_as_required("cache")
+EPSILONS, DELTA, READS = (1.0, 3.0, 8.0), 1e-5, (1, 40)
+
+
+def images(cache):
+    import keras_fm as fm
+
+    data = fm.datasets.load("cifar10")
+    # The loader gives 0 to 1, the body reads 0 to 255.
+    body = fm.features.efficientnet_lite0((32, 32, 3), size=96)
+    return [
+        (cache.extract(body, (255 * x).round().astype("uint8")), y)
+        for x, y in data
+    ]
+
+
+def trained(h, y, scaled, reads, epsilon):
+    """A model of features with its callback, after the fit."""
+    import keras
+
+    import keras_fm as fm
+
+    model = keras.Sequential([keras.Input(h.shape[1:])])
+    if scaled:
+        model.add(keras.layers.LayerNormalization(center=False, scale=False))
+    model.add(fm.layers.NormalizationLayer())
+    classes = int(y.max()) + 1
+    if reads == 1:
+        model.add(fm.layers.PrivateDense(classes))
+    else:
+        rounds = fm.Rounds(reads=reads)
+        model.add(
+            fm.layers.PrivateDense(classes, use_bias=False, rounds=rounds)
+        )
+    model.compile("adam", fm.losses.TaylorCrossEntropy())
+    private = fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(epsilon, DELTA), data=(h, y)
+    )
+    # The fit reads the release alone, so the number of rows is nothing to it.
+    model.fit(h[:256], y[:256], callbacks=[private], verbose=0)
+    return model, private
+
+
+def least_squares(h, y, scaled):
+    """Weights of ridge 1e-4 per record on one-hot targets, without privacy."""
+    h = np.c_[prepared(h, scaled), np.ones(len(h))]
+    target = np.eye(int(y.max()) + 1)[y] - 1 / (int(y.max()) + 1)
+    a = h.T @ h / len(h) + 1e-4 * np.eye(h.shape[1])
+    return np.linalg.solve(a, h.T @ target / len(h))
+
+
+def prepared(h, scaled):
+    h = np.asarray(h, float)
+    if scaled:
+        h = h - h.mean(axis=1, keepdims=True)
+    return h / np.linalg.norm(h, axis=1, keepdims=True)
+
+
+def main(_):
+    import keras_fm as fm
+
+    results = ResultsFile(
+        _OUT.value, "public_bodies", ("data", "reads", "epsilon")
+    )
+    cache = fm.feature_cache.FeatureCache(_CACHE.value)
+    for name, load in {"images": images}.items():
+        if _ONLY.value not in (None, name):
+            continue
+        (h, y), (h_test, y_test) = load(cache)
+        h, h_test = np.array(h), np.array(h_test)
+        y, y_test, scaled = np.ravel(y), np.ravel(y_test), name == "images"
+        if not results.has(name, 0, None):
+            weights = least_squares(h, y, scaled)
+            found = np.c_[prepared(h_test, scaled), np.ones(len(h_test))]
+            right = (found @ weights).argmax(axis=1) == y_test
+            results.add(
+                (name, 0, None), None, accuracy=round(float(right.mean()), 4)
+            )
+        for reads in READS:
+            for epsilon in EPSILONS:
+                if results.has(name, reads, epsilon):
+                    continue
+                began = time.perf_counter()
+                model, private = trained(h, y, scaled, reads, epsilon)
+                seconds = time.perf_counter() - began
+                found = model.predict(h_test, batch_size=2000, verbose=0)
+                right = found.argmax(axis=1) == y_test
+                results.add(
+                    (name, reads, epsilon),
+                    private.ledger,
+                    accuracy=round(float(right.mean()), 4),
+                    records=len(h),
+                    seconds=round(seconds, 1),
+                )
+
+
+if __name__ == "__main__":
+    app.run(main)
