@@ -44,8 +44,12 @@ class Rounds:
             public numbers: the noise of all reads gives every weight a
             standard deviation of 0.2 (`"crammer_singer"`,
             `"squared_error"`), 0.5 (`"squared_hinge"`) or 1
-            (`"cross_entropy"`), but no more than the curvature of a squared
-            error allows. It follows the loss that is chosen.
+            (`"cross_entropy"`), or `weight_noise`, but no more than the
+            curvature of a squared error allows. It follows the loss that is
+            chosen.
+        weight_noise: `None`, or another such standard deviation > 0. More is
+            a longer way in the same reads: better where features matter
+            little by little, as in tables.
         momentum: float in [0, 1).
         clip: float > 0, L2 threshold on one record's coefficient.
         loss: see `keras_fm.queries.GradientQuery`. `None` is what the
@@ -75,14 +79,23 @@ class Rounds:
     clip: float = 0.1
     loss: str | None = None
     averaging: float = 0.0
+    weight_noise: float | None = None
 
     def __post_init__(self):
+        if self.learning_rate is not None and self.weight_noise is not None:
+            raise ValueError(
+                "`weight_noise` is for the rule that gives a learning rate: "
+                "leave out one. Received: "
+                f"learning_rate={self.learning_rate}, "
+                f"weight_noise={self.weight_noise}"
+            )
         share = partial(checks.number, at_least=0, below=1)
         checks.fields(
             self,
             reads=checks.count,
             batch_size=partial(checks.optional, checks.count),
             learning_rate=partial(checks.optional, checks.norm_bound),
+            weight_noise=partial(checks.optional, checks.norm_bound),
             clip=checks.norm_bound,
             momentum=share,
             averaging=share,
@@ -139,7 +152,9 @@ class Rounds:
         if self.learning_rate is not None:
             return self.learning_rate
         added = math.sqrt(self.reads) * stddev / (1 - self.momentum)
-        wanted = _WEIGHT_NOISE[self.loss or "crammer_singer"]
+        wanted = self.weight_noise
+        if wanted is None:
+            wanted = _WEIGHT_NOISE[self.loss or "crammer_singer"]
         rate = wanted * expected / added
         return rate if steepest is None else min(rate, 1 / steepest)
 

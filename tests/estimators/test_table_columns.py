@@ -107,6 +107,8 @@ def test_a_pure_fit_says_that_records_are_sparse():
 def test_columns_are_learned_and_cost_nothing():
     model = made(30.0, rounds=20, fits=2).fit(X, Y)
     assert model.score(X, Y) > 0.85
+    # A rate for tables; other rounds are what they say.
+    assert model.model_.layers[-1].rounds.weight_noise == 1.0
     assert clone(model).fit(X, Y).get_params()["columns"] == COLUMNS
     # Another company changes no record's prediction.
     np.testing.assert_array_equal(

@@ -534,6 +534,14 @@ def test_the_rule_for_the_learning_rate(momentum, loss):
     assert rounds.rate(30.0, 7, 1e6) == 1e-6
     given = Rounds(reads=400, learning_rate=3.0)
     assert given.rate(None, 7) == given.rate(30.0, 9) == 3.0
+    # The rule with another noise of the weights, which is in proportion.
+    one, two = (Rounds(reads=9, weight_noise=w) for w in (1.0, 2.0))
+    assert two.rate(30.0, 7) == pytest.approx(2 * one.rate(30.0, 7))
+    assert Rounds.of(one.config()) == one
+    with pytest.raises(ValueError, match="`weight_noise` is for the rule"):
+        Rounds(reads=9, learning_rate=3.0, weight_noise=1.0)
+    with pytest.raises(ValueError, match="`weight_noise`"):
+        Rounds(reads=9, weight_noise=0)
 
 
 def test_a_descent_uses_all_reads_and_no_more():
