@@ -35,6 +35,8 @@ ONCE = (
 # model after the other, each of which the contract has in the fast tier.
 FULL = (
     "auditing/test_bounds.py",
+    "auditing/test_gradient_score.py",
+    "auditing/test_shuffled_batches.py",
     "auditing/test_white_box.py",
     "baselines/test_conditional_rbm.py",
     "baselines/test_dp_sgd.py",
@@ -71,6 +73,7 @@ FULL = (
     "papers/test_sixth_paper.py",
     "private_maps/test_dp_pca.py",
     "private_maps/test_private_normalization.py",
+    "public/test_efficientnet_lite.py",
     "stacks/test_network_recursions.py",
     "test_beam.py",
     "test_examples.py",

@@ -381,7 +381,7 @@ def test_numpy_arguments_do_not_round_the_sensitivity():
     )
     assert made == make(3, 2, visible_bound=float(np.float32(0.1)), reach=2)
     kinds = {type(v) for v in made.config().values()}
-    assert kinds == {int, float, bool, str}
+    assert kinds == {int, float, bool, str, type(None)}
 
 
 def test_reads_says_what_is_read():
