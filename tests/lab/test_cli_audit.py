@@ -153,7 +153,7 @@ def test_a_gradient_score_and_tensorboard(run, npz, tmp_path):
         ("--model=dpmac --delta=0", "`delta` greater than 0"),
         ("--hidden=0", "`hidden`"),
         ("--epochs=0", "`epochs`"),
-        ("--seeds=0", "`seeds` must be distinct"),
+        ("--seeds=0", "`seeds` must be a positive integer"),
         ("--canaries=81", "only 80"),
         ("--design=include", "says nothing about ilm"),
         ("--dataset=nowhere", "Unknown data set"),
