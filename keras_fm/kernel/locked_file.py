@@ -37,11 +37,11 @@ class LockedFile:
         self.path = os.path.realpath(os.fspath(path))
 
     @contextlib.contextmanager
-    def lock(self, patience=_PATIENCE):
+    def lock(self, patience=None):
         """Holds the file exclusively, against threads and processes.
 
         Args:
-            patience: seconds to wait for it.
+            patience: seconds to wait for it, or `None` for five minutes.
 
         Raises:
             TimeoutError: if somebody else holds it for so long.
@@ -52,6 +52,7 @@ class LockedFile:
         # A file object: closed, and the lock let go, even if an interruption
         # comes between any two lines here.
         with os.fdopen(handle, "r+b", buffering=0):
+            patience = _PATIENCE if patience is None else patience
             deadline = time.monotonic() + patience
             while not _try_lock(handle):
                 if time.monotonic() > deadline:
