@@ -187,7 +187,11 @@ def test_more_steps_may_be_charged(make):
 
 
 def test_threads_reserve_what_there_is(make):
-    """Eight threads want 30 steps of 100, one by one, and run half."""
+    """Eight threads want 30 steps of 100, one by one, and run half.
+
+    A thread is refused only while 100 are out, of which the seven others
+    give back one each: 93 stay taken, whoever comes first.
+    """
     ledger = make(steps(100))
     had = []
 
@@ -204,8 +208,13 @@ def test_threads_reserve_what_there_is(make):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(had) == ledger.steps_used("net") == 100
-    assert ledger.steps_left("net") == 0
+    used = ledger.steps_used("net")
+    assert len(had) == used
+    assert 93 <= used <= 100
+    for taken in range(used, 100):
+        assert ledger.reserve("net", 1) == taken
+    with pytest.raises(BudgetExceededError):
+        ledger.reserve("net", 1)
 
 
 # Copies ----------------------------------------------------------------------
