@@ -270,7 +270,6 @@ def epsilon_with_overflow(
     return math.inf
 
 
-@functools.lru_cache(maxsize=256)
 @functools.lru_cache(maxsize=4096)
 def gaussian_epsilon(noise_multiplier, delta):
     """Smallest epsilon of one Gaussian at `delta`, exactly.
@@ -306,6 +305,7 @@ def gaussian_epsilon(noise_multiplier, delta):
     return root * (1 + 1e-9)
 
 
+@functools.lru_cache(maxsize=256)
 def gaussian_multiplier(epsilon, delta):
     """Smallest noise multiplier of one Gaussian that meets (epsilon, delta).
 
