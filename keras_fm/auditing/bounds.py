@@ -124,22 +124,23 @@ def one_run_epsilon(correct, guesses, candidates, *, delta, confidence=0.95):
     >>> round(one_run_epsilon(90, 100, 1000, delta=1e-5), 3)
     1.626
     """
-    correct, guesses, candidates = check_guesses(correct, guesses, candidates)
     checks.number("delta", delta, at_least=0, below=1)
     checks.number("confidence", confidence, at_least=0.5, below=1)
-    # Many audits differ in few counts.
-    rows = np.stack([a.ravel() for a in (correct, guesses, candidates)], axis=1)
-    distinct, where = np.unique(rows, axis=0, return_inverse=True)
-    found = np.array(
-        [
-            _one_run_epsilon(
-                *map(int, row), float(delta), 1 - float(confidence)
-            )
-            for row in distinct
-        ]
+    delta, level = float(delta), 1 - float(confidence)
+    return of_counts(
+        lambda *counts: _one_run_epsilon(*counts, delta, level),
+        check_guesses(correct, guesses, candidates),
     )
-    epsilons = found[where.ravel()].reshape(correct.shape)
-    return epsilons if correct.ndim else float(epsilons)
+
+
+def of_counts(function, counts):
+    """A function of integers at every entry of arrays of one shape, once for
+    each set of integers: many audits differ in few counts."""
+    rows = np.stack([a.ravel() for a in counts], axis=1)
+    distinct, where = np.unique(rows, axis=0, return_inverse=True)
+    found = np.array([function(*map(int, row)) for row in distinct])
+    found = found[where.ravel()].reshape(counts[0].shape)
+    return found if found.ndim else float(found)
 
 
 # Counts recur: the ceiling of every audit, and simulated audits.

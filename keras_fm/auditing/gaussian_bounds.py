@@ -10,10 +10,9 @@ docs/proofs/audit.md, theorem 6.
 
 import math
 
-import numpy as np
 from scipy import optimize, special
 
-from keras_fm.auditing.bounds import check_guesses
+from keras_fm.auditing.bounds import check_guesses, of_counts
 from keras_fm.kernel import checks, mechanisms
 
 _TOLERANCE = 1e-6
@@ -50,16 +49,12 @@ def one_run_gaussian_epsilon(
     >>> round(one_run_gaussian_epsilon(90, 100, 1000, delta=1e-5), 3)
     2.456
     """
-    counts = check_guesses(correct, guesses, candidates)
     checks.number("delta", delta, above=0, below=1)
     checks.number("confidence", confidence, at_least=0.5, below=1)
-    found = np.array(
-        [
-            epsilon_of(one_run_mu(*map(int, row), 1 - confidence), delta)
-            for row in np.stack([a.ravel() for a in counts], axis=1)
-        ]
-    ).reshape(counts[0].shape)
-    return found if found.ndim else float(found)
+    return of_counts(
+        lambda *counts: epsilon_of(one_run_mu(*counts, 1 - confidence), delta),
+        check_guesses(correct, guesses, candidates),
+    )
 
 
 def refutes(mu, correct, guesses, candidates, level):
