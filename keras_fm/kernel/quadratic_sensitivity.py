@@ -137,13 +137,10 @@ class QuadraticSensitivity(OwnedSumQuery):
             ValueError: with `public_features`, for another relation than
                 replace_label.
         """
-        replace = is_replaced(norm, neighbours)
         if self.public_features:
+            is_replaced(norm, neighbours)
             return self._label_change(norm, neighbours)
-        total = self._unit(norm, replace)
-        if self.reach:
-            total += self.reach * self._unit(norm, replace=True)
-        return total
+        return super().sensitivity(norm, neighbours=neighbours)
 
     def _label_change(self, norm, neighbours):
         relation = Neighbours.of(neighbours)
@@ -169,7 +166,7 @@ class QuadraticSensitivity(OwnedSumQuery):
             squares = norm == "l2" and not self.target_bound
             factor = math.sqrt(2) if squares else 2.0
             return factor * self._record(norm, replace=False)
-        return self._record(norm, replace)
+        return super()._unit(norm, replace)
 
     def _record(self, norm, replace):
         if self.public_features:

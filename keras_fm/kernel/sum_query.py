@@ -99,7 +99,35 @@ class OwnedSumQuery(SumQuery):
 
     @abc.abstractmethod
     def _record(self, norm, replace):
-        """Sensitivity for one record."""
+        """Sensitivity of the vector for one record."""
+
+    def _unit(self, norm, replace):
+        """What one privacy unit's own records may change."""
+        if self.grouped and replace:
+            return 2 * self._record(norm, replace=False)
+        return self._record(norm, replace)
+
+    def sensitivity(self, norm, *, neighbours):
+        """Sensitivity of the vector that `pack` gives.
+
+        Of one record: see `proof`. An owner of several (`grouped`): the same
+        for add_remove, twice that for replace_one, or less where the query
+        says why. Each of `reach` other units adds the larger of the two.
+        docs/proofs/reconstruction.md, propositions 3 and 4.
+
+        Args:
+            norm: `"l1"` or `"l2"`.
+            neighbours: `"add_remove"` or `"replace_one"`.
+        """
+        replace = is_replaced(norm, neighbours)
+        total = self._unit(norm, replace)
+        if self.reach:
+            # A record reached may change, or appear and vanish: where a
+            # record's largest part is constant the second is more.
+            total += self.reach * max(
+                self._unit(norm, replace=True), self._unit(norm, replace=False)
+            )
+        return total
 
     @property
     def proof(self):
@@ -114,6 +142,11 @@ class OwnedSumQuery(SumQuery):
         if self.grouped:
             words += "; each owner's sum scaled back to one record's norm"
         return words + reach_in_words(self.reach)
+
+    def _scaled(self, own):
+        """An owner's sums, scaled back."""
+        shrink = self._owner_scale(own)
+        return tuple(shrink * part for part in own)
 
     def _owner_scale(self, own):
         """Brings an owner's sum to the norms that one record may have."""

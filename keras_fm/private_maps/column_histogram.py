@@ -15,11 +15,7 @@ import numpy as np
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.noisy_statistics import Release, released_as
-from keras_fm.kernel.sum_query import (
-    OwnedSumQuery,
-    is_replaced,
-    scaled_by_owner,
-)
+from keras_fm.kernel.sum_query import OwnedSumQuery, scaled_by_owner
 from keras_fm.private_maps.column_moments import checked_columns
 
 # Noise of a tail that counts as none: this many standard deviations, so that
@@ -124,15 +120,10 @@ class ColumnHistogramQuery(OwnedSumQuery):
             batch = summation.total(map(counted, summation.chunks(n)))
         return tuple(s + b for s, b in zip(statistics, batch))
 
-    def _scaled(self, own):
-        """An owner's counts, scaled back."""
-        shrink = self._owner_scale(own)
-        return tuple(shrink * part for part in own)
-
     # Sensitivity ---------------------------------------------------------
 
-    def sensitivity(self, norm, *, neighbours):
-        """Sensitivity of the counts of d columns.
+    def _record(self, norm, replace):
+        """Sensitivity of the counts of d columns for one record.
 
         ==== ========== ===========
         norm add_remove replace_one
@@ -141,20 +132,8 @@ class ColumnHistogramQuery(OwnedSumQuery):
         L2   sqrt(d)    sqrt(2 d)
         ==== ========== ===========
 
-        docs/proofs/column_moments.md, proposition 2; an owner who is
-        replaced moves the counts by twice what one adds.
-
-        Args:
-            norm: `"l1"` or `"l2"`.
-            neighbours: `"add_remove"` or `"replace_one"`.
+        docs/proofs/column_moments.md, proposition 2.
         """
-        replace = is_replaced(norm, neighbours)
-        own = self._record(norm, replace)
-        if self.grouped and replace:
-            own = 2 * self._record(norm, replace=False)
-        return own + self.reach * self._record(norm, replace=True)
-
-    def _record(self, norm, replace):
         moved = self.num_columns * (2 if replace else 1)
         return float(moved) if norm == "l1" else math.sqrt(moved)
 

@@ -18,11 +18,7 @@ import numpy as np
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.noisy_statistics import Release, released_as
-from keras_fm.kernel.sum_query import (
-    OwnedSumQuery,
-    is_replaced,
-    scaled_by_owner,
-)
+from keras_fm.kernel.sum_query import OwnedSumQuery, scaled_by_owner
 
 # Weights of counts and squares in the released vector. Up to sqrt(2) a larger
 # weight of the squares costs nothing under replace_one.
@@ -140,14 +136,9 @@ class ColumnMomentsQuery(OwnedSumQuery):
             for chunk in summation.chunks(len(rows[0]))
         )
 
-    def _scaled(self, own):
-        """An owner's sums, scaled back."""
-        shrink = self._owner_scale(own)
-        return tuple(shrink * part for part in own)
-
     # Sensitivity ---------------------------------------------------------
 
-    def sensitivity(self, norm, *, neighbours):
+    def _record(self, norm, replace):
         """Sensitivity of (counts / sqrt(2), sums, sqrt(2) squares).
 
         One record, d columns; the second line with `missing`:
@@ -161,24 +152,8 @@ class ColumnMomentsQuery(OwnedSumQuery):
         L1   d (1 + sqrt(2))         d (9 + 4 sqrt(2)) / (4 sqrt(2))
         ==== ======================= =========================
 
-        docs/proofs/column_moments.md, proposition 1. An owner of several
-        records and `reach`: docs/proofs/reconstruction.md, propositions 3
-        and 4.
-
-        Args:
-            norm: `"l1"` or `"l2"`.
-            neighbours: `"add_remove"` or `"replace_one"`.
+        docs/proofs/column_moments.md, proposition 1.
         """
-        own = self._unit(norm, is_replaced(norm, neighbours))
-        return own + self.reach * self._unit(norm, replace=True)
-
-    def _unit(self, norm, replace):
-        """What one privacy unit's own records may change."""
-        if self.grouped and replace:
-            return 2 * self._record(norm, replace=False)
-        return self._record(norm, replace)
-
-    def _record(self, norm, replace):
         d, count, square = self.num_columns, COUNT_WEIGHT, SQUARE_WEIGHT
         counts = d if self.missing else 1
         if norm == "l2":

@@ -144,14 +144,19 @@ class PrivateNormalization(ProvenMap):
         )
 
     @property
-    def _range(self):
+    def _limits(self):
         """Where values are clipped: the public bounds, or what quantiles of
-        a release made of them; float64."""
+        a release made of them."""
         if self.quantiles is None:
             return self._public
+        return self.low, self.high
+
+    @property
+    def _range(self):
+        """`_limits` as float64 arrays."""
         return tuple(
-            np.asarray(ops.convert_to_numpy(bound), np.float64)
-            for bound in (self.low, self.high)
+            np.array(ops.convert_to_numpy(bound), np.float64)
+            for bound in self._limits
         )
 
     def call(self, inputs, training=False):
@@ -159,12 +164,9 @@ class PrivateNormalization(ProvenMap):
             self.enter_training()
         dtype = keras.backend.result_type(self.compute_dtype, "float32")
         x = ops.cast(inputs, dtype)
-        low, high = self._public
-        if self.quantiles is not None:
-            low, high = self.low, self.high
         mean, scale, low, high = (
             ops.reshape(ops.cast(value, dtype), self._shape)
-            for value in (self.mean, self.scale, low, high)
+            for value in (self.mean, self.scale, *self._limits)
         )
         known = None
         if self.missing is not None:

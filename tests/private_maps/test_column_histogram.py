@@ -62,6 +62,13 @@ def test_an_owner_counts_as_one_record_may(norm):
     limit = query.sensitivity(norm, neighbours="add_remove")
     assert 0.5 * limit < np.linalg.norm(move, NORMS[norm]) <= limit
     assert query.sensitivity(norm, neighbours="replace_one") == 2 * limit
+    # Of each owner reached, whose record is in it, all may change.
+    reaching = ColumnHistogramQuery(
+        num_columns=2, num_bins=4, grouped=True, reach=3
+    )
+    for relation, own in (("add_remove", 1), ("replace_one", 2)):
+        found = reaching.sensitivity(norm, neighbours=relation)
+        assert found == pytest.approx((own + 3 * 2) * limit)
 
 
 def test_counts_are_those_of_numpy():

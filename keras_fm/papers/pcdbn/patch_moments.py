@@ -23,11 +23,7 @@ import numpy as np
 from keras_fm.kernel import checks, domain
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.noisy_statistics import Release, released_as
-from keras_fm.kernel.sum_query import (
-    OwnedSumQuery,
-    is_replaced,
-    scaled_by_owner,
-)
+from keras_fm.kernel.sum_query import OwnedSumQuery, scaled_by_owner
 from keras_fm.papers.pcdbn import symmetric_tensor
 from keras_fm.papers.pcdbn.moment_energy import MomentEnergy
 
@@ -244,15 +240,7 @@ class PatchMomentQuery(MomentEnergy, OwnedSumQuery):
             norm: `"l1"` or `"l2"`.
             neighbours: `"add_remove"` or `"replace_one"`.
         """
-        replace = is_replaced(norm, neighbours)
-        total = self._unit(norm, replace)
-        if self.reach:
-            # A record reached may change, or appear and vanish: with a large
-            # constant entry the second moves the sum further.
-            total += self.reach * max(
-                self._unit(norm, replace=True), self._unit(norm, replace=False)
-            )
-        return total
+        return super().sensitivity(norm, neighbours=neighbours)
 
     def _unit(self, norm, replace):
         """What one privacy unit's own records may change."""
@@ -260,7 +248,7 @@ class PatchMomentQuery(MomentEnergy, OwnedSumQuery):
             aligned = self.order % 2 == 0 or self._least_cosine >= 0
             factor = math.sqrt(2) if norm == "l2" and aligned else 2.0
             return factor * self._record(norm, replace=False)
-        return self._record(norm, replace)
+        return super()._unit(norm, replace)
 
     @property
     def _least_cosine(self):
