@@ -29,6 +29,7 @@ ONCE = (
     "test_docs.py",
     "test_examples.py",
     "test_imports.py",
+    "test_pages.py",
     "test_types.py",
 )
 # What takes long: processes of their own, documents that run, and fits of one

