@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 import sys
-import time
 
 import dp_accounting
 import numpy as np
@@ -440,15 +439,12 @@ def test_stages_can_be_split_and_reordered():
         assert row.epsilon == pytest.approx(whole[method].epsilon, rel=2e-3)
 
 
-def test_numbers_for_many_runs_take_seconds():
-    start = time.perf_counter()
+def test_numbers_for_many_runs():
     plan = Plan([gaussian(2.0, 0.001, 100_000)])
     found = composition.series(plan, DELTA)
     assert len(found) == 16
     last = {row.method: row.epsilon for row in found[100_000]}
     assert 0.8 * last["renyi"] < last["pld"] < last["renyi"] < 1
-    # 2 seconds here; room for a busy machine.
-    assert time.perf_counter() - start < 30
 
 
 # A ledger -------------------------------------------------------------------
