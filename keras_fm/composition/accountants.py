@@ -7,9 +7,7 @@ import dataclasses
 import functools
 import math
 
-import dp_accounting
 import numpy as np
-from dp_accounting import rdp as rdp_lib
 
 from keras_fm.composition.composed import bound, none
 from keras_fm.composition.loss_distributions import (
@@ -51,6 +49,9 @@ def _renyi(mechanism, parameter, rate):
         return sampling.pure_divergences(
             amplified(parameter, 0.0, rate)[0], orders
         )
+    import dp_accounting
+    from dp_accounting import rdp as rdp_lib
+
     event = dp_accounting.GaussianDpEvent(parameter)
     used = np.ones(len(orders), bool)
     if rate < 1:
@@ -158,6 +159,8 @@ def renyi(plan, delta):
     Returns:
         a `Composed`.
     """
+
+    from dp_accounting import rdp as rdp_lib
 
     def convert(divergences, slack):
         return rdp_lib.compute_epsilon(_ORDERS, divergences, slack)

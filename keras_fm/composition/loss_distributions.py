@@ -5,8 +5,6 @@ import functools
 import math
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld import privacy_loss_distribution as pld_lib
 
 from keras_fm.composition.plan import merged
 from keras_fm.composition.steps import amplified
@@ -28,6 +26,9 @@ class Response:
         return self.epsilon
 
     def loss_distribution(self, grid):
+        from dp_accounting.pld import pld_pmf
+        from dp_accounting.pld import privacy_loss_distribution as pld_lib
+
         # Between grid points the trade-off is replaced by a chord above it
         # (dp_accounting's "connect the dots"), so a step is exact where its
         # epsilon is on the grid, and quadratically close elsewhere.
@@ -80,6 +81,8 @@ class _Laplace:
         return amplified(self.epsilon, 0.0, self.rate)[0]
 
     def loss_distribution(self, grid):
+        from dp_accounting.pld import privacy_loss_distribution as pld_lib
+
         return pld_lib.from_laplace_mechanism(
             1 / self.epsilon,
             sampling_prob=self.rate,

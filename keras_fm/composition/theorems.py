@@ -7,7 +7,6 @@ dp_accounting has none of them.
 import math
 
 import numpy as np
-from scipy import special
 
 from keras_fm.composition.composed import bound, none
 from keras_fm.composition.loss_distributions import (
@@ -171,6 +170,8 @@ def optimal_epsilon(epsilon, count, delta):
     total = epsilon * count
     if delta <= 0 or epsilon == 0:
         return total
+    from scipy import special
+
     # The rest of the distribution holds less than the smallest float.
     log_odds = float(np.logaddexp(0.0, epsilon))
     against = math.exp(-log_odds)

@@ -11,6 +11,33 @@ import pathlib
 IMAGES = ("digits", "mnist", "fashion_mnist", "usps", "cifar10")
 NETWORKS = ("health_network", "health_network_weekly")
 FEATURES = ("pixels", "scattering", "scattering_strokes", "patches")
+_BOTH = ("published", "proven")
+# Models that are audited, and which guarantees each has.
+AUDITED = {
+    "ilm": ("published",),
+    "head": _BOTH,
+    "adlm": _BOTH,
+    "dpa": _BOTH,
+    "pcdbn": _BOTH,
+    "dpmac": _BOTH,
+    "functional": _BOTH,
+}
+# What a comparison says.
+COMPARED = (
+    "dataset",
+    "features",
+    "hidden",
+    "methods",
+    "epsilons",
+    "delta",
+    "neighbours",
+    "seeds",
+    "epochs",
+    "batch_size",
+    "learning_rate",
+    "dp_sgd",
+    "train_records",
+)
 
 
 @functools.cache
@@ -54,6 +81,22 @@ def check_dataset(name):
         )
 
 
+def check_compared(config):
+    """Refuses what is no table of a comparison's settings.
+
+    Raises:
+        ValueError: naming the settings that there are.
+    """
+    if not isinstance(config, dict):
+        raise ValueError("A comparison must be a table of settings.")
+    unknown = sorted(set(config) - set(COMPARED))
+    if unknown:
+        raise ValueError(
+            f"A comparison has no {', '.join(map(repr, unknown))}; it may "
+            f"have {', '.join(COMPARED)}."
+        )
+
+
 def check_comparison(config):
     """Refuses settings of a comparison, as far as no model says more.
 
@@ -67,12 +110,15 @@ def check_comparison(config):
     from keras_fm.kernel import checks
     from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 
+    check_compared(config)
     check_dataset(config.get("dataset", IMAGES[0]))
     checks.one_of("features", config.get("features", FEATURES[0]), FEATURES)
     # What is no list of names is for `Comparison` to refuse.
     for name in _listed(config, "methods"):
         if isinstance(name, str) and name not in methods():
             checks.refuse("methods", name, f"some of {tuple(methods())}")
+    if config.get("epsilons", True) in ([], ()):
+        raise ValueError("`epsilons` must name at least one budget.")
     for epsilon in _listed(config, "epsilons") or (1.0,):
         PrivacyBudget(epsilon, config.get("delta", 0.0))
     Neighbours.of(config.get("neighbours", Neighbours.ADD_REMOVE))
@@ -80,6 +126,56 @@ def check_comparison(config):
         checks.count(name, config.get(name, 1))
     for name in ("hidden", "train_records"):
         checks.natural(name, config.get(name, 0))
+
+
+def check_audited(config):
+    """Refuses what no model can be audited with.
+
+    Args:
+        config: dict, some fields of a `Subject`.
+
+    Raises:
+        ValueError: if a value is unknown or outside its range.
+    """
+    from keras_fm.kernel import checks
+    from keras_fm.kernel.budget import PrivacyBudget
+
+    checks.one_of("model", config["model"], AUDITED)
+    if config["guarantee"] not in AUDITED[config["model"]]:
+        raise ValueError(
+            f"`guarantee` of {config['model']} must be one of "
+            f"{AUDITED[config['model']]}. Received: "
+            f"guarantee={config['guarantee']!r}"
+        )
+    PrivacyBudget(config["epsilon"], config["delta"])
+    for name in ("hidden", "epochs", "control_epochs"):
+        checks.count(name, config[name])
+    checks.natural("batch_size", config["batch_size"])
+    checks.norm_bound("learning_rate", config["learning_rate"])
+    checks.one_of(
+        "normalization", config["normalization"], ("batch", "minmax", "none")
+    )
+    checks.one_of("noise", config["noise"], ("once", "per_step"))
+    if config["model"] == "dpmac" and config["delta"] == 0:
+        raise ValueError("The steps of a DPMAC need a `delta` greater than 0.")
+
+
+def audited_neighbours(model):
+    """The relation of an audited model's claim."""
+    return "add_remove" if model == "dpmac" else "replace_one"
+
+
+def check_design(model, design):
+    """Refuses canaries that say nothing about a model's statement.
+
+    Raises:
+        ValueError: for `"include"` under replace_one.
+    """
+    if design == "include" and audited_neighbours(model) == "replace_one":
+        raise ValueError(
+            f'design="include" says nothing about {model}, whose statement '
+            'is for replace_one. Use design="swap".'
+        )
 
 
 def _listed(config, name):
@@ -112,6 +208,35 @@ def find_experiments(names):
             raise UnknownExperimentError(_unknown(name, wanted, called))
         found |= mine
     return tuple(e for e in called if e in found)
+
+
+def check_reproduction(names, epsilons, data):
+    """Refuses choices that one of the experiments named does not have.
+
+    Raises:
+        ValueError: naming it.
+    """
+    for name in find_experiments(names):
+        declared = experiments()[name]
+        sized = declared.get("both", {}) | declared.get("small", {})
+        check_choices(
+            name, "epsilons" in sized, "load" in declared, epsilons, data
+        )
+
+
+def check_choices(name, has_budgets, has_data, epsilons, data):
+    """`check_reproduction` of one experiment."""
+    from keras_fm.kernel import checks
+
+    if epsilons is not None:
+        if not has_budgets:
+            raise ValueError(f"{name} has no epsilons to choose.")
+        if not epsilons:
+            raise ValueError("`epsilons` must name at least one budget.")
+        for epsilon in epsilons:
+            checks.positive("epsilons", epsilon)
+    if data is not None and not has_data:
+        raise ValueError(f"{name} reads no data set.")
 
 
 def _unknown(name, wanted, called):

@@ -4,8 +4,7 @@ import datetime
 import importlib.metadata
 import math
 import platform
-
-import keras
+import sys
 
 from keras_fm.version import __version__
 
@@ -26,8 +25,10 @@ def versions():
     found = {
         "keras_fm": __version__,
         "python": platform.python_version(),
-        "backend": keras.backend.backend(),
     }
+    # What needs no Keras is not made to wait for it.
+    if "keras" in sys.modules:
+        found["backend"] = sys.modules["keras"].backend.backend()
     for name in _PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

@@ -148,7 +148,7 @@ def test_help_explains_every_flag(run):
         (["--count=0"], "`count` must be a positive integer"),
         (["--count=2000000"], "at most 1,000,000"),
         (["--counts=1,b"], "`counts` must be whole numbers"),
-        (["--counts=0"], "`count` must be a positive integer"),
+        (["--counts=0"], "`counts` must be a positive integer"),
         (["--delta=nan"], "`delta` must be a number in [0, 1)"),
         (["--delta=0"], "need `delta` > 0"),
         (["--noise_multiplier=-1"], "`noise_multiplier` of a stage"),

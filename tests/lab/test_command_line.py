@@ -1,6 +1,8 @@
 """What the commands share: numbers in flags, names, folders, interruptions."""
 
+import dataclasses
 import os
+import subprocess
 import sys
 
 import pytest
@@ -38,6 +40,28 @@ def test_names_known_without_keras_are_the_names():
     names = [e.name for e in reproductions.EXPERIMENTS]
     assert list(known.experiments()) == names
     assert list(commands.reproduce.CHOICES) == names
+    fields = dataclasses.fields(experiments.Comparison)
+    assert list(known.COMPARED) == [field.name for field in fields]
+    for experiment in reproductions.EXPERIMENTS:
+        declared = known.experiments()[experiment.name]
+        sized = declared.get("both", {}) | declared.get("small", {})
+        assert ("epsilons" in sized) == ("epsilons" in experiment.small)
+        assert ("load" in declared) == (experiment.load is not None)
+
+
+@pytest.mark.full
+def test_what_trains_nothing_needs_no_keras(tmp_path):
+    """`compose` and `report` waited seconds for it."""
+    code = (
+        "import sys; from keras_fm.lab import cli; "
+        "folder = sys.argv[1]; "
+        "args = ['--mechanism=pure', '--epsilon=0.1', '--count=9']; "
+        "assert cli.main(['compose', *args, f'--out={folder}']) == 0; "
+        "assert cli.main(['report', folder]) == 0; "
+        "assert 'keras' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True)
+    assert (tmp_path / "report.html").exists()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +87,32 @@ def test_names_known_without_keras_are_the_names():
         ("audit --dataset=mnits", "Unknown data set"),
         ("audit --out={file}", "`out` must be a folder in which"),
         ("audit --tensorboard={file}", "`out` must be a folder in which"),
+        ("audit --canaries=0", "`canaries` must be"),
+        ("audit --train_records=-1", "`train_records` must be"),
+        ("audit --batch_size=-1", "`batch_size` must be"),
+        ("audit --learning_rate=0", "`learning_rate` must be"),
+        ("audit --guarantee=proven", "`guarantee` of ilm must be"),
+        ("audit --model=dpmac --delta=0", "need a `delta` greater"),
+        ("audit --design=include", 'Use design="swap"'),
+        ("compare --spec={list}", "must be a table of settings"),
+        ("compare --spec={no}", "No such file"),
+        ("compare --epsilons=", "at least one budget"),
+        ("compare --processes=-1", "`processes` must be"),
+        ("compare --jax_python=nowhere", "`jax_python` must be a Python"),
+        ("compose --counts=1,x", "`counts` must be whole numbers"),
+        ("compose --counts=0", "`counts` must be"),
+        ("compose --delta=2", "`delta` must be"),
+        ("compose --delta=0", "need `delta` > 0"),
+        ("compose --ledger={no}", "No such file"),
+        ("compose --mechanism=pure", "needs `epsilon`"),
+        ("compose --methods=magic", "`methods` must be among"),
         ("compose --out={file}", "`out` must be a folder in which"),
+        ("compose --plan={list}", "keras-fm compose: "),
+        ("ledger {no}", "No such file"),
+        ("report", "name the folder of at least one run"),
+        ("report {no}", "is no folder"),
+        ("report .", "it holds no run"),
+        ("reproduce dpmac:accounting --data=digits", "reads no data set"),
     ],
 )
 def test_what_needs_no_training_is_answered_without_keras(
@@ -72,8 +121,14 @@ def test_what_needs_no_training_is_answered_without_keras(
     """A wrong name took seven seconds, an unwritable folder ninety-nine."""
     (tmp_path / "file").write_text("")
     (tmp_path / "spec.json").write_text('{"delta": 3.0}')
+    (tmp_path / "list.json").write_text("[1]")
     monkeypatch.chdir(tmp_path)
-    argv = argv.format(file=tmp_path / "file", spec=tmp_path / "spec.json")
+    argv = argv.format(
+        file=tmp_path / "file",
+        spec=tmp_path / "spec.json",
+        list=tmp_path / "list.json",
+        no=tmp_path / "no",
+    )
 
     def too_late():
         raise AssertionError("Keras is imported")

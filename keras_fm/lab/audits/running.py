@@ -5,7 +5,7 @@ import os
 
 from keras_fm import datasets
 from keras_fm.auditing import audit
-from keras_fm.lab import provenance
+from keras_fm.lab import known, provenance
 from keras_fm.lab.engine import files
 from keras_fm.training import tensorboard_files
 
@@ -70,11 +70,7 @@ def run(
         ImportError: if `tensorboard` is given without TensorFlow; before
             anything is trained.
     """
-    if design == "include" and subject.neighbours == "replace_one":
-        raise ValueError(
-            f'design="include" says nothing about {subject.model}, whose '
-            f'statement is for {subject.neighbours}. Use design="swap".'
-        )
+    known.check_design(subject.model, design)
     if tensorboard:
         tensorboard_files.tensorflow("`--out` writes the report as text.")
     x, y, classes = load(dataset, train_records)

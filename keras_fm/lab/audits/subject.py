@@ -3,22 +3,11 @@
 import dataclasses
 import functools
 
-from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import checks
+from keras_fm.lab import known
 from keras_fm.lab.audits import affine_networks, functional_net, papers
 from keras_fm.lab.recipes.training import Training
 
-_BOTH = ("published", "proven")
-# Which guarantees a model has.
-MODELS = {
-    "ilm": ("published",),
-    "head": _BOTH,
-    "adlm": _BOTH,
-    "dpa": _BOTH,
-    "pcdbn": _BOTH,
-    "dpmac": _BOTH,
-    "functional": _BOTH,
-}
+MODELS = known.AUDITED
 # How each is trained, and its control.
 _FAMILIES = {
     "ilm": (affine_networks.fit, affine_networks.control),
@@ -74,37 +63,7 @@ class Subject:
     noise: str = "once"
 
     def __post_init__(self):
-        if self.model not in MODELS:
-            raise ValueError(
-                f"`model` must be one of {tuple(MODELS)}. Received: "
-                f"model={self.model!r}"
-            )
-        if self.guarantee not in MODELS[self.model]:
-            raise ValueError(
-                f"`guarantee` of {self.model} must be one of "
-                f"{MODELS[self.model]}. Received: "
-                f"guarantee={self.guarantee!r}"
-            )
-        budget_lib.PrivacyBudget(self.epsilon, self.delta)
-        checks.count("hidden", self.hidden)
-        checks.count("epochs", self.epochs)
-        checks.count("control_epochs", self.control_epochs)
-        if self.batch_size:
-            checks.count("batch_size", self.batch_size)
-        checks.norm_bound("learning_rate", self.learning_rate)
-        for name, known in (
-            ("normalization", ("batch", "minmax", "none")),
-            ("noise", ("once", "per_step")),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"`{name}` must be one of {known}. Received: "
-                    f"{name}={getattr(self, name)!r}"
-                )
-        if self.model == "dpmac" and self.delta == 0:
-            raise ValueError(
-                "The steps of a DPMAC need a `delta` greater than 0."
-            )
+        known.check_audited(dataclasses.asdict(self))
 
     def functions(self, classes):
         """`(fit, control)` for `keras_fm.audit`.
@@ -131,7 +90,7 @@ class Subject:
     @property
     def neighbours(self):
         """The relation of the claim."""
-        return "add_remove" if self.model == "dpmac" else "replace_one"
+        return known.audited_neighbours(self.model)
 
     def lot(self, x):
         return min(self.batch_size or len(x), len(x))

@@ -175,16 +175,22 @@ _SUBJECT_FLAGS = (
 )
 
 
+def _subject(values):
+    return {name: values[name].value for name in _SUBJECT_FLAGS}
+
+
 def check(values, rest):
     """Refuses what no run could repair."""
     del rest
     from keras_fm.kernel import checks
-    from keras_fm.kernel.budget import PrivacyBudget
 
     known.check_dataset(values.dataset)
-    PrivacyBudget(values.epsilon, values.delta)
-    for name in ("seeds", "epochs", "control_epochs", "hidden"):
-        checks.count(name, values[name].value)
+    known.check_audited(_subject(values))
+    checks.count("seeds", values.seeds)
+    checks.natural("train_records", values.train_records)
+    if values.canaries is not None:
+        checks.count("canaries", values.canaries)
+    known.check_design(values.model, values.design)
     folder.check(values.out)
     folder.check(values.tensorboard)
 
@@ -196,9 +202,7 @@ def run(values, rest):
     from keras_fm.lab import audits as audit_subjects
 
     report = audit_subjects.run(
-        audit_subjects.Subject(
-            **{name: values[name].value for name in _SUBJECT_FLAGS}
-        ),
+        audit_subjects.Subject(**_subject(values)),
         values.dataset,
         train_records=values.train_records,
         canaries=values.canaries,

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import sys
 
 from absl import flags
@@ -190,9 +191,15 @@ def _config(values):
 def check(values, rest):
     """Refuses what no run could repair."""
     del rest
-    config = _config(values)
-    if isinstance(config, dict):
-        known.check_comparison(config)
+    from keras_fm.kernel import checks
+
+    known.check_comparison(_config(values))
+    checks.natural("processes", values.processes)
+    if values.jax_python and not shutil.which(values.jax_python):
+        raise ValueError(
+            "`jax_python` must be a Python that can be run. Received: "
+            f"jax_python={values.jax_python!r}"
+        )
     folder.check(values.out)
 
 

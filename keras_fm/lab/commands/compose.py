@@ -11,6 +11,7 @@ from keras_fm.lab.commands import command_line
 from keras_fm.lab.engine import folder
 
 NAME = "compose"
+ALONE = True
 SUMMARY = "what many private reads cost, by every composition theorem"
 
 WORDS = """What many private reads cost, by every composition theorem.
@@ -131,8 +132,10 @@ def define(values):
     )
 
 
-def _plan_and_delta(values, composition):
+def _plan_and_delta(values):
     """The plan that the flags name, and the total delta."""
+    from keras_fm import composition
+
     given = [
         name for name in (*_STAGE_FLAGS, "neighbours") if values[name].present
     ]
@@ -168,6 +171,14 @@ def _plan_and_delta(values, composition):
     return composition.Plan([stage], values.neighbours or "add_remove"), delta
 
 
+def _counts(values):
+    from keras_fm.kernel import checks
+
+    if not values.counts:
+        return None
+    return [checks.count("counts", _whole(c)) for c in values.counts]
+
+
 def _whole(text):
     try:
         return int(text)
@@ -178,30 +189,25 @@ def _whole(text):
         ) from None
 
 
-def check(values, rest):
-    """Refuses what no run could repair."""
-    del rest
-    folder.check(values.out)
-
-
 def run(values, rest):
     """Runs the command; returns the exit status."""
     del rest
-    counts = values.counts and [_whole(c) for c in values.counts]
+    folder.check(values.out)
     # dp_accounting warns of every order that it leaves out.
     logging.getLogger("absl").setLevel(logging.ERROR)
-    # Heavy imports only once the command line is right.
     from keras_fm import composition
 
+    # All that may be wrong, before the first theorem is asked.
+    counts = _counts(values)
     methods = composition.check_methods(values.methods)
-    plan, delta = _plan_and_delta(values, composition)
+    plan, delta = _plan_and_delta(values)
     composed = composition.compose(plan, delta, methods)
     text = composition.table(composed)
     sys.stdout.write(f"{composition.title(plan, delta)}\n\n{text}\n")
     if values.out:
         by_count = composition.series(plan, delta, counts, methods)
         composition.write(plan, delta, composed, by_count, values.out)
-        # Composition itself knows no framework, whose versions these are.
+        # Composition itself knows no packages, whose versions these are.
         from keras_fm.lab import provenance
 
         summary = {"kind": NAME}

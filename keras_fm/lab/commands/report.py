@@ -8,6 +8,7 @@ from absl import flags
 NAME = "report"
 SUMMARY = "one self-contained HTML page of what a command wrote"
 POSITIONAL = "RUN [RUN ...]"
+ALONE = True
 
 WORDS = """Makes one self-contained HTML page of what a command wrote.
 

@@ -84,9 +84,7 @@ def check(values, rest):
     """Refuses what no run could repair."""
     from keras_fm.kernel import checks
 
-    known.find_experiments(rest)
-    for epsilon in _epsilons(values) or ():
-        checks.positive("epsilons", epsilon)
+    known.check_reproduction(rest, _epsilons(values), values.data)
     if values.seeds is not None:
         checks.count("seeds", values.seeds)
     if values.data not in known.NETWORKS:

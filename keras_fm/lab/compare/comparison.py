@@ -5,6 +5,7 @@ import itertools
 
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks, settings_file
+from keras_fm.lab import known
 from keras_fm.lab.compare import methods as methods_lib
 from keras_fm.lab.engine.job import Job
 from keras_fm.public import features as features_lib
@@ -69,9 +70,16 @@ class Comparison:
                 tuple(checks.instance(name, value, (list, tuple), "a list")),
             )
         put("methods", self.methods or methods_lib.available())
-        known = tuple(methods_lib.METHODS)
-        if not set(self.methods) <= set(known):
-            checks.refuse("methods", self.methods, f"some of {known}")
+        names = tuple(methods_lib.METHODS)
+        if not set(self.methods) <= set(names):
+            checks.refuse("methods", self.methods, f"some of {names}")
+        if self.delta == 0 and all(
+            methods_lib.METHODS[name].needs_delta for name in self.methods
+        ):
+            raise ValueError(
+                "With delta = 0 none of `methods` is left. Received: "
+                f"methods={self.methods}"
+            )
         features_lib.check(self.features)
         if not self.epsilons:
             raise ValueError("`epsilons` must name at least one budget.")
@@ -97,15 +105,7 @@ class Comparison:
         Raises:
             ValueError: if it has unknown names or wrong values.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
-        if not isinstance(config, dict):
-            raise ValueError("A comparison must be a table of settings.")
-        unknown = sorted(set(config) - set(known))
-        if unknown:
-            raise ValueError(
-                f"A comparison has no {', '.join(map(repr, unknown))}; it "
-                f"may have {', '.join(known)}."
-            )
+        known.check_compared(config)
         try:
             return cls(**config)
         except TypeError as e:

@@ -1,14 +1,9 @@
 """Folders that commands wrote, as `Run`s."""
 
+import importlib
 import os
 
-from keras_fm.lab.report import (
-    audit_run,
-    checked,
-    comparison_run,
-    composition_run,
-    reproduction_run,
-)
+from keras_fm.lab.report import checked
 
 
 def read(folder):
@@ -29,27 +24,29 @@ def read(folder):
     if not os.path.isdir(folder):
         raise ValueError(f"{shown!r} is no folder.")
     try:
-        return _reader(folder)(folder)
+        # What the others stand on is not imported, nor waited for.
+        made_by = importlib.import_module(f"{__package__}.{_kind(folder)}_run")
+        return made_by.read(folder)
     except ValueError as e:
         raise ValueError(f"{shown!r}: {e}") from e
 
 
-def _reader(folder):
+def _kind(folder):
     if checked.has(folder, "summary.json"):
         summary = checked.read_json(folder, "summary.json")
         kind = summary.text("kind")
         if kind == "compare" or (
             not kind and "spec" in summary and "rows" in summary
         ):
-            return comparison_run.read
+            return "comparison"
         if kind == "reproduce" or (
             not kind and "experiment" in summary and "points" in summary
         ):
-            return reproduction_run.read
+            return "reproduction"
     if checked.has(folder, "audit.json"):
-        return audit_run.read
+        return "audit"
     if checked.has(folder, "composition.csv"):
-        return composition_run.read
+        return "composition"
     raise ValueError(
         "it holds no run: no summary.json of `keras-fm compare` or "
         "`reproduce`, no audit.json, no composition.csv."

@@ -4,6 +4,7 @@ import collections.abc
 import dataclasses
 
 from keras_fm.kernel import checks
+from keras_fm.lab import known
 from keras_fm.lab.engine.job import Job
 
 
@@ -117,19 +118,18 @@ class Experiment:
                 has no such choice.
         """
         made = dict(self.full if full else self.small)
+        known.check_choices(
+            self.name,
+            "epsilons" in made,
+            self.load is not None,
+            epsilons,
+            data,
+        )
         if epsilons is not None:
-            if "epsilons" not in made:
-                raise ValueError(f"{self.name} has no epsilons to choose.")
-            if not epsilons:
-                raise ValueError("`epsilons` must name at least one budget.")
-            for epsilon in epsilons:
-                checks.positive("epsilons", epsilon)
             made["epsilons"] = tuple(epsilons)
         if seeds is not None:
             made["seeds"] = checks.count("seeds", seeds)
         if data is not None:
-            if self.load is None:
-                raise ValueError(f"{self.name} reads no data set.")
             made["data"] = data
         return made
 
