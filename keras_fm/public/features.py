@@ -47,6 +47,8 @@ def build(
     variants=6,
     filters=800,
     scenes=9000,
+    patch_sizes=None,
+    mixtures=None,
 ):
     """Layers of a public feature map, ready to put before a private layer.
 
@@ -72,6 +74,9 @@ def build(
         shapes, variants: size of the drawn public data set of strokes.
         filters, scenes: of `"patches"`, the size of the dictionary and of
             the drawn public data set.
+        patch_sizes: of `"patches"`, sizes in pixels, a dictionary for each;
+            `None` is one size, see above.
+        mixtures: of `"patches"`, see `PrincipalProjection`.
 
     Returns:
         A `keras.Sequential` from images to features of unit L2 norm.
@@ -99,14 +104,14 @@ def build(
             name="pixels",
         )
     if name == "patches":
-        base = _scene_patches(input_shape, filters, scenes)
+        base = _scene_patches(input_shape, filters, scenes, patch_sizes)
     else:
         base = scattering(input_shape, _GROUP_EPSILON[name])
     if units is None:
         units = 2000 if name == "patches" else 800
     units = min(units, base.output_shape[-1])
     if name == "patches":
-        top = _scene_map(base, input_shape, units, scenes)
+        top = _scene_map(base, input_shape, units, scenes, mixtures)
     elif name == "scattering":
         top = RandomFeatures(units, kind="projection", name="projection")
     else:
@@ -164,34 +169,51 @@ def stroke_map(base, input_shape, units, shapes=6000, variants=6):
     return layer
 
 
-def _scene_patches(input_shape, filters=800, scenes=9000):
-    """A `PatchDictionary` of drawn scenes; no private record is used."""
+def _scene_patches(input_shape, filters=800, scenes=9000, sizes=None):
+    """`PatchDictionary`s of drawn scenes; no private record is used."""
     height, width, channels = input_shape
-    layer = PatchDictionary(
-        filters,
-        patch_size=max(2, min(6, height // 2, width // 2)),
-        flip=channels == 3,
-        data_format="channels_last",
-        name="patch_dictionary",
-    )
-    layer.adapt(
-        _drawn(input_shape, scenes), description=f"{scenes} drawn scenes"
-    )
+    if sizes is None:
+        sizes = [max(2, min(6, height // 2, width // 2))]
+    different = isinstance(sizes, list | tuple) and set(sizes)
+    if not different or len(different) < len(sizes):
+        raise ValueError(
+            "`patch_sizes` must be a tuple of one or more different "
+            f"integers. Received: patch_sizes={sizes!r}"
+        )
+    drawn = _drawn(input_shape, scenes)
+    image = keras.Input(input_shape)
+    found = []
+    for size in sizes:
+        suffix = f"_{size}" if len(sizes) > 1 else ""
+        layer = PatchDictionary(
+            filters,
+            patch_size=size,
+            flip=channels == 3,
+            data_format="channels_last",
+            name="patch_dictionary" + suffix,
+        )
+        layer.adapt(drawn, description=f"{scenes} drawn scenes")
+        found.append([layer, keras.layers.Flatten(name="flatten" + suffix)])
+    if len(found) == 1:
+        return keras.Sequential([image, *found[0]])
+    together = [flatten(layer(image)) for layer, flatten in found]
+    together = keras.layers.Concatenate(name="sizes")(together)
     return keras.Sequential(
         [
             keras.Input(input_shape),
-            layer,
-            keras.layers.Flatten(name="flatten"),
+            keras.Model(image, together, name="patch_dictionaries"),
         ]
     )
 
 
-def _scene_map(base, input_shape, units, scenes=9000):
+def _scene_map(base, input_shape, units, scenes=9000, mixtures=None):
     """A `PrincipalProjection` of drawn scenes seen through `base`; no
     private record is used."""
     # Others than the dictionary was made from.
     h = extract(base, _drawn(input_shape, scenes, seed=1))
-    layer = PrincipalProjection(min(units, scenes - 1), name="scene_map")
+    layer = PrincipalProjection(
+        min(units, scenes - 1), mixtures=mixtures, name="scene_map"
+    )
     layer.adapt(h, description=f"{scenes} drawn scenes")
     return layer
 

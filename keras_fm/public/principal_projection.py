@@ -1,3 +1,5 @@
+import math
+from functools import partial
 from typing import Any
 
 import keras
@@ -30,16 +32,27 @@ class PrincipalProjection(AdaptedProjection):
     through drawn scenes. A bound on the output's norm does not follow, so
     put `NormalizationLayer` after it.
 
+    For n records and d features that is an eigenvalue problem of size
+    min(n, d), and minutes where both are thousands. With `mixtures=k` the
+    records are first replaced by k orthonormal random combinations of them,
+    which leaves a problem of size k: `v` and `u` are those of the
+    combinations, good where `units` is a fair share of n and any directions
+    of little variance serve.
+
     The data given to `adapt` must be public or synthetic: what it held is
     in the kernel in the clear. `public_data` says what it was.
 
-    Source: principal components, Hotelling (1933).
+    Source: principal components, Hotelling (1933); random combinations:
+    Halko, Martinsson and Tropp, Finding Structure with Randomness, 2011.
 
     Args:
         units: int >= 1, at most the number of input features.
         power: number in [-1, 0], see above.
         standardize: bool, whether `s` are the deviations of the features;
             otherwise all are 1.
+        mixtures: `None`, or int >= `units`, see above. Fewer records than
+            that are taken as they are.
+        seed: int, of the random combinations.
         public_data: `None`, or what `adapt` saw, as kept in the config of
             an adapted layer.
 
@@ -67,12 +80,18 @@ class PrincipalProjection(AdaptedProjection):
         units: int,
         power: float = -0.25,
         standardize: bool = True,
+        mixtures: int | None = None,
+        seed: int = 0,
         public_data: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(units, public_data, **kwargs)
         self.power = checks.number("power", power, at_least=-1, at_most=0)
         self.standardize = checks.boolean("standardize", standardize)
+        self.mixtures = checks.optional(
+            partial(checks.integer, at_least=self.units), "mixtures", mixtures
+        )
+        self.seed = checks.natural("seed", seed)
 
     def adapt(self, public_features, description="not stated"):
         """Fits the map to public features.
@@ -89,21 +108,32 @@ class PrincipalProjection(AdaptedProjection):
         """
         self._check_description(description)
         x = self._checked(public_features)
-        mean, deviation = x.mean(axis=0), np.ones(x.shape[1])
+        records, mean = len(x), x.mean(axis=0)
+        deviation = np.ones(x.shape[1])
         if self.standardize:
             deviation = x.std(axis=0)
             # What does not vary is left as it is: it has no variance.
             deviation[deviation <= _TINY * deviation.max()] = 1.0
-        variance, directions = _leading(x, mean, deviation, self.units)
+        rounding = 10 * np.finfo(x.dtype).eps
+        if self.mixtures is None or self.mixtures >= len(x):
+            found = _leading(x, mean, deviation, self.units)
+        else:
+            x = _mixed(x, mean, deviation, self.mixtures, self.seed)
+            found = _leading(x, np.zeros(1), np.ones(1), self.units)
+            # Their products are taken in float64.
+            rounding = max(rounding**2, 10 * np.finfo("float64").eps)
+        variance, directions = found
         # A direction that is only rounding must not be scaled up.
-        if not variance[-1] > 10 * np.finfo(x.dtype).eps * variance[0]:
+        told = int(np.sum(variance > rounding * variance[0]))
+        if told < self.units:
             raise ValueError(
                 "The public records must differ in at least `units` "
-                f"directions. Received: units={self.units}"
+                f"directions by more than rounding; they do in {told}. "
+                f"Received: units={self.units}"
             )
         scale = variance**self.power
         self._assign(signed(directions) * scale / deviation[:, None], mean)
-        self._tell(description, records=len(x))
+        self._tell(description, records=records)
 
     def _checked(self, features):
         x = ops.convert_to_numpy(features)
@@ -128,7 +158,22 @@ class PrincipalProjection(AdaptedProjection):
             **super().get_config(),
             "power": self.power,
             "standardize": self.standardize,
+            "mixtures": self.mixtures,
+            "seed": self.seed,
         }
+
+
+def _mixed(x, mean, deviation, mixtures, seed):
+    """Orthonormal combinations of the standardised records, of variances as
+    theirs: float64 `(mixtures, d)`."""
+    rng = np.random.default_rng(seed)
+    mixing = rng.standard_normal((len(x), mixtures), np.float32)
+    mixing = np.linalg.qr(mixing)[0].astype(x.dtype)
+    found = np.zeros((mixtures, x.shape[1]), x.dtype)
+    for i in range(0, len(x), _ROWS):
+        rows = (x[i : i + _ROWS] - mean) / deviation
+        found += mixing[i : i + _ROWS].T @ rows.astype(x.dtype)
+    return found.astype(np.float64) * math.sqrt(mixtures / len(x))
 
 
 def _leading(x, mean, deviation, units):

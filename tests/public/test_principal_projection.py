@@ -49,12 +49,57 @@ def test_fewer_records_than_features():
     np.testing.assert_allclose(np.abs(y), np.abs(expected), atol=5e-3)
 
 
+def test_all_mixtures_of_the_records_are_the_records():
+    """Orthonormal combinations, as many as records, have their covariance;
+    fewer of them have its leading directions nearly."""
+    x = public(n=60, d=90)
+    y = run(adapted(6, x), x)
+    np.testing.assert_allclose(
+        np.abs(run(adapted(6, x, mixtures=60), x)), np.abs(y), atol=1e-6
+    )
+    nearly_all = run(adapted(6, x, mixtures=59, seed=1), x)
+    np.testing.assert_allclose(
+        np.square(nearly_all).sum(), np.square(y).sum(), rtol=0.1
+    )
+    left, _, _ = np.linalg.svd(y, full_matrices=False)
+    other, _, _ = np.linalg.svd(nearly_all, full_matrices=False)
+    # Cosines of the angles between both spaces: five are nearly shared.
+    assert np.linalg.svd(left.T @ other)[1][4] > 0.99
+
+
+def test_mixtures_are_their_own_principal_components():
+    """Standardised, orthonormal, scaled: computed here in another way."""
+    x = public(n=80, d=120)
+    layer = adapted(5, x, mixtures=20, seed=3, power=0)
+    random = np.random.default_rng(3).standard_normal((80, 20), np.float32)
+    mixed = np.linalg.qr(random)[0].T @ ((x - x.mean(0)) / x.std(0))
+    _, values, rows = np.linalg.svd(mixed, full_matrices=False)
+    expected = rows[:5] / x.std(0)
+    found = ops.convert_to_numpy(layer.kernel).T
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-5)
+    scaled = ops.convert_to_numpy(adapted(5, x, mixtures=20, seed=3).kernel)
+    variance = np.square(values[:5]) / 80
+    expected = np.abs(expected) * variance[:, None] ** -0.25
+    np.testing.assert_allclose(np.abs(scaled.T), expected, 1e-3, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_mixtures_of_few_different_records_are_refused(dtype):
+    x = np.repeat(public(n=8, d=90), 9, axis=0).astype(dtype)
+    layer = PrincipalProjection(12, mixtures=20)
+    with pytest.raises(ValueError, match="they do in 7"):
+        layer.adapt(x)
+    adapted(5, x, mixtures=20)
+
+
 def test_chunks_do_not_matter(monkeypatch):
     wide = public(n=30, d=50)
-    first = [run(adapted(4, x), x) for x in (public(), wide)]
+    cases = [(public(), None), (wide, None), (wide, 9)]
+    first = [run(adapted(4, x, mixtures=k), x) for x, k in cases]
     monkeypatch.setattr("keras_fm.public.principal_projection._ROWS", 7)
-    for y, x in zip(first, (public(), wide)):
-        np.testing.assert_allclose(run(adapted(4, x), x), y, atol=1e-3)
+    for y, (x, k) in zip(first, cases):
+        again = run(adapted(4, x, mixtures=k), x)
+        np.testing.assert_allclose(again, y, atol=1e-3)
 
 
 def test_constant_features_do_not_count():
@@ -102,6 +147,9 @@ def test_before_adapt_is_an_error():
         {"power": -1.1},
         {"power": float("nan")},
         {"standardize": 1},
+        {"mixtures": 3},
+        {"mixtures": 4.5},
+        {"seed": -1},
     ],
 )
 def test_bad_arguments(arguments):
@@ -121,8 +169,10 @@ def test_bad_public_data():
         layer.adapt(x[:4])
     with pytest.raises(ValueError, match="at least `units`"):
         layer.adapt(x[:, :3])
-    with pytest.raises(ValueError, match="must differ"):
+    with pytest.raises(ValueError, match="they do in 2. Received: units=4"):
         layer.adapt(np.repeat(x[:3], 5, axis=0))
+    with pytest.raises(ValueError, match="they do in 0"):
+        layer.adapt(np.ones((9, 12)))
     with pytest.raises(ValueError, match="`description` must be"):
         layer.adapt(x, description="")
     layer.build((None, 11))
