@@ -98,7 +98,7 @@ def test_what_trains_nothing_needs_no_keras(tmp_path):
         ("compare --spec={no}", "No such file"),
         ("compare --epsilons=", "at least one budget"),
         ("compare --processes=-1", "`processes` must be"),
-        ("compare --jax_python=nowhere", "`jax_python` must be a Python"),
+        ("compare --jax_python=nowhere", "`jax_python` must be a Python;"),
         ("compose --counts=1,x", "`counts` must be whole numbers"),
         ("compose --counts=0", "`counts` must be"),
         ("compose --delta=2", "`delta` must be"),

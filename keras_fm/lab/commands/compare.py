@@ -197,7 +197,8 @@ def check(values, rest):
     checks.natural("processes", values.processes)
     if values.jax_python and not shutil.which(values.jax_python):
         raise ValueError(
-            "`jax_python` must be a Python that can be run. Received: "
+            "`jax_python` must be a Python; there is no such file that can be "
+            "run. Received: "
             f"jax_python={values.jax_python!r}"
         )
     folder.check(values.out)
