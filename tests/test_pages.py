@@ -1,7 +1,11 @@
 """What the pages show works: their code runs, their commands are commands."""
 
+import ast
+import functools
 import importlib
 import importlib.metadata
+import inspect
+import pkgutil
 import re
 
 import keras
@@ -9,11 +13,16 @@ import pages
 import pytest
 from absl import flags
 from pages import DOCS, PAGES, ROOT
+from test_docs import symbols
 
 import keras_fm as fm
 from keras_fm.lab import cli, commands
 
 SCRIPT = r"python3? ((?:benchmarks|docs|examples)/\S+?\.py)([^\n`#]*)"
+FOLDERS = "keras_fm|tests|benchmarks|examples|kernel|papers|training|parts|lab"
+public = functools.cache(symbols)
+# What any layer or model takes.
+OF_KERAS = ("dtype", "name", "trainable")
 WITH_CODE = [path for path in PAGES if pages.blocks(path)]
 QUICKSTART = DOCS / "quickstart.md"
 
@@ -109,6 +118,79 @@ def test_what_the_quickstart_prints(empty, capsys, tmp_path):
     assert (tmp_path / "digits_release.npz").exists()
     with pytest.raises(fm.BudgetExceededError):
         pages.run(QUICKSTART)
+
+
+# Names within a line ---------------------------------------------------------
+
+
+def spans(text):
+    """Code within lines: `[words]`."""
+    text = re.sub(r"^( *)```\w*\n.*?^\1```", "", text, flags=re.M | re.S)
+    found = re.findall(r"(?<!`)`([^`]+)`(?!`)", text)
+    return [" ".join(span.split()) for span in found]
+
+
+def wrong_name(span):
+    """What a span names and is not there: a file, a name, an argument."""
+    for file in re.findall(rf"^((?:{FOLDERS})/[\w./-]+)$", span):
+        if not any((top / file).exists() for top in (ROOT, ROOT / "keras_fm")):
+            return file
+    for dotted in re.findall(r"^(?:keras_fm|fm)((?:\.\w+)+)(?:$|\()", span):
+        try:
+            pkgutil.resolve_name(f"keras_fm{dotted}")
+        except (AttributeError, ImportError):
+            return dotted
+    try:
+        tree = ast.parse(re.sub(r"\.\.\.,? ?", "", span), mode="eval")
+    except SyntaxError:
+        return None
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call):
+            given = {k.arg for k in call.keywords} - {None, *OF_KERAS}
+            name = ast.unparse(call.func).rpartition(".")[2]
+            if given and not any(given <= of for of in arguments(name)):
+                return f"{name}: {given}"
+
+
+@functools.cache
+def arguments(name):
+    """Names of arguments, of each public callable of that name."""
+    found = [v for k, v in public().items() if k.endswith(f".{name}")]
+    found = [
+        inspect.signature(
+            getattr(v, "__init__", v) if inspect.isclass(v) else v
+        )
+        for v in found
+        if callable(v)
+    ]
+    return [set(s.parameters) for s in found] or [Everything()]
+
+
+class Everything(set):
+    """Of what is not ours nothing is known."""
+
+    def __ge__(self, other):
+        return True
+
+
+def test_what_a_line_names_is_there():
+    wrong = {
+        f"{pages.name(path)}: {span}": found
+        for path in PAGES
+        if path.name != "CHANGELOG.md"
+        for span in spans(path.read_text(encoding="utf-8"))
+        if (found := wrong_name(span))
+    }
+    assert wrong == {}
+
+
+def test_a_wrong_name_is_found():
+    assert wrong_name("keras_fm/lab/nothing.py")
+    assert wrong_name("fm.layers.PrivateDens(10)")
+    assert wrong_name("PrivateDense(10, round=fm.Rounds(reads=8))")
+    assert wrong_name("fm.Rounds(read=8)")
+    assert not wrong_name("PrivateDense(10, rounds=fm.Rounds(reads=8), ...)")
+    assert not wrong_name("keras.layers.Dense(10, anything=3)")
 
 
 # Commands --------------------------------------------------------------------
