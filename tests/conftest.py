@@ -27,6 +27,7 @@ ONCE = (
     "lab",
     "test_beam.py",
     "test_docs.py",
+    "test_docstrings.py",
     "test_examples.py",
     "test_imports.py",
     "test_pages.py",

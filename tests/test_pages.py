@@ -21,8 +21,6 @@ from keras_fm.lab import cli, commands
 SCRIPT = r"python3? ((?:benchmarks|docs|examples)/\S+?\.py)([^\n`#]*)"
 FOLDERS = "keras_fm|tests|benchmarks|examples|kernel|papers|training|parts|lab"
 public = functools.cache(symbols)
-# What any layer or model takes.
-OF_KERAS = ("dtype", "name", "trainable")
 WITH_CODE = [path for path in PAGES if pages.blocks(path)]
 QUICKSTART = DOCS / "quickstart.md"
 
@@ -141,13 +139,21 @@ def wrong_name(span):
         except (AttributeError, ImportError):
             return dotted
     try:
-        tree = ast.parse(re.sub(r"\.\.\.,? ?", "", span), mode="eval")
+        return wrong_argument(re.sub(r"\.\.\.,? ?", "", span))
     except SyntaxError:
         return None
-    for call in ast.walk(tree):
+
+
+def wrong_argument(code):
+    """The first argument that a public callable does not have."""
+    for call in ast.walk(ast.parse(code)):
         if isinstance(call, ast.Call):
-            given = {k.arg for k in call.keywords} - {None, *OF_KERAS}
-            name = ast.unparse(call.func).rpartition(".")[2]
+            given = {k.arg for k in call.keywords} - {None}
+            called = ast.unparse(call.func)
+            name = called.rpartition(".")[2]
+            # Whose method another name is cannot be told.
+            if not (name[:1].isupper() or called.startswith("fm.")):
+                continue
             if given and not any(given <= of for of in arguments(name)):
                 return f"{name}: {given}"
 
@@ -156,14 +162,17 @@ def wrong_name(span):
 def arguments(name):
     """Names of arguments, of each public callable of that name."""
     found = [v for k, v in public().items() if k.endswith(f".{name}")]
-    found = [
-        inspect.signature(
-            getattr(v, "__init__", v) if inspect.isclass(v) else v
-        )
-        for v in found
-        if callable(v)
+    return [_arguments(v) for v in found if callable(v)] or [Everything()]
+
+
+def _arguments(called):
+    if not inspect.isclass(called):
+        return set(inspect.signature(called).parameters)
+    # What a class hands on to those that it derives from, too.
+    makers = [
+        vars(c)["__init__"] for c in called.__mro__ if "__init__" in vars(c)
     ]
-    return [set(s.parameters) for s in found] or [Everything()]
+    return set().union(*(inspect.signature(m).parameters for m in makers))
 
 
 class Everything(set):

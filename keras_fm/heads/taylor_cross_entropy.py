@@ -26,7 +26,7 @@ class TaylorCrossEntropy(keras.losses.Loss):
     Example:
 
     >>> loss = TaylorCrossEntropy()
-    >>> float(loss([[1.0]], [[0.0]]))   # log 2
+    >>> float(loss(np.ones((1, 1)), np.zeros((1, 1))))   # log 2
     0.6931471824645996
     """
 

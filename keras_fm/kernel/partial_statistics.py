@@ -47,8 +47,8 @@ class PartialStatistics:
 
     >>> objective = layer.objective()  # of a built PrivateDense
     >>> here, there = (PartialStatistics(objective) for _ in range(2))
-    >>> here.add(h[:500], y[:500])
-    >>> there.add(h[500:], y[500:])
+    >>> here.add(layer.augment(h[:500]), y[:500])
+    >>> there.add(layer.augment(h[500:]), y[500:])
     >>> here.merge(PartialStatistics.from_bytes(there.to_bytes(), objective))
     """
 

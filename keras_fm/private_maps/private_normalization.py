@@ -56,7 +56,7 @@ class PrivateNormalization(ProvenMap):
     Example:
 
     >>> layer = PrivateNormalization(bounds=([0, 0], [100, 1]))
-    >>> layer(np.array([[50.0, 1.0]]))   # not released yet
+    >>> np.asarray(layer(np.array([[50.0, 1.0]])))   # not released yet
     array([[0., 1.]], dtype=float32)
 
     Source: the layer of Keras; sensitivities:

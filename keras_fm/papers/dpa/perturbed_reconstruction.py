@@ -37,7 +37,8 @@ class PerturbedReconstruction(keras.losses.Loss):
     Example:
 
     >>> loss = PerturbedReconstruction()
-    >>> round(float(loss([[1.0, 0.0]], [[0.0, 0.0]])), 4)   # 2 log 2
+    >>> x, z = np.array([[1.0, 0.0]]), np.zeros((1, 2))
+    >>> round(float(loss(x, z)), 4)   # 2 log 2
     1.3863
     """
 
