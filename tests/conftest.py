@@ -91,6 +91,7 @@ FULL = (
     "training/test_several_inputs.py",
     "training/test_units_of_models.py",
     "trust/test_faults.py",
+    "trust/test_million_inputs.py",
     "trust/test_nothing_on_disk.py",
     "trust/test_resume.py",
 )

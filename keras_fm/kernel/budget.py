@@ -137,7 +137,7 @@ def _as_float(name, value):
         raise ValueError(f"`{name}` must be a number. Received: {value!r}")
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(
             f"`{name}` must be a number. Received: {value!r}"
         ) from None

@@ -407,7 +407,7 @@ def from_config(config):
             "(`delta = 0`) instead; the old file stays readable as JSON or "
             "`.npz`."
         )
-    if name not in MECHANISMS:
+    if not isinstance(name, str) or name not in MECHANISMS:
         raise ValueError(
             f"A proven entry needs one of the mechanisms {sorted(MECHANISMS)}. "
             f"Received: {name!r}"

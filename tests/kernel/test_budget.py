@@ -25,7 +25,7 @@ def test_refuses_an_epsilon_outside_its_range(epsilon):
 
 
 @pytest.mark.parametrize(
-    "delta", [-1e-9, 1, 2, math.inf, math.nan, None, "little", False]
+    "delta", [-1e-9, 1, 2, math.inf, math.nan, None, "little", False, 10**400]
 )
 def test_refuses_a_delta_outside_its_range(delta):
     with pytest.raises(ValueError, match="delta"):

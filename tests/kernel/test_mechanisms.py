@@ -536,6 +536,7 @@ def test_counts_are_ints_and_all_else_floats():
     [
         {},
         {"mechanism": None},
+        {"mechanism": ["LaplaceMechanism"]},
         {"mechanism": "PureMechanism", "sensitivity": 1.0, "epsilon": 1.0},
         {"mechanism": "LaplaceMechanism"},
         {**ADDITIVE[1].config(), "more": 1},
