@@ -328,7 +328,7 @@ y, low, high = np.array(["no", "yes"])[y], 0.0, 1.0
 """,
             4: """
 x, y = records((64,))
-public = x, y
+public = records((64,), seed=1)
 
 
 def build(settings):
