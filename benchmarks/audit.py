@@ -317,12 +317,17 @@ def candidates():
         queries.NormHistogramQuery(num_columns=2, num_bins=3),
         [(np.full((1, 2), size),) for size in (1e-9, 1e9)],
     )
+    # Two entries beside the constant: of one, no pair attains replace_one.
     ends = np.sqrt(3.0)
-    patches = [np.array([[[v, 1.0]]]) for v in np.linspace(-ends, ends, 13)]
+    angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
+    angles = [*angles, np.arccos(-1 / 3)]
+    patches = [
+        np.array([[[ends * np.cos(a), ends * np.sin(a), 1.0]]]) for a in angles
+    ]
     yield (
         "patch moments",
         queries.PatchMomentQuery(
-            num_features=2, feature_bound=2.0, constant=1.0
+            num_features=3, feature_bound=2.0, constant=1.0
         ),
         [(p,) for p in patches],
     )

@@ -49,6 +49,7 @@ FULL = (
     "devices",
     "heads/test_numbers_and_labels.py",
     "heads/test_sweeps.py",
+    "lab/audits",
     "lab/compare",
     "lab/report/test_report_in_chromium.py",
     "lab/reproduce/test_reproduction_runs.py",

@@ -37,6 +37,7 @@ from keras_fm.auditing.white_box import (
     log_likelihood_ratio,
     record_difference,
     release_epsilon,
+    releases_epsilon,
 )
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "one_run_p_value",
     "record_difference",
     "release_epsilon",
+    "releases_epsilon",
     "shuffled_batches_epsilon",
     "swap_scores",
     "worst_pair",

@@ -8,6 +8,7 @@ import numpy as np
 from keras_fm.auditing.bounds import CoinRunBound
 from keras_fm.auditing.white_box import record_difference, release_epsilon
 from keras_fm.kernel import budget as budget_lib
+from keras_fm.kernel import mechanisms as mechanisms_lib
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,20 @@ class ObjectiveAudit:
     def share(self):
         """The lower bound over epsilon."""
         return self.bound.epsilon / self.epsilon
+
+
+def composed(ledger):
+    """The epsilon of what a ledger was charged for, also where its noise is
+    reproducible: then the ledger itself states none.
+
+    Args:
+        ledger: a `Ledger` whose entries are all proven.
+    """
+    return mechanisms_lib.compose_epsilon(
+        [entry.build_mechanism() for entry in ledger.entries],
+        ledger.budget.delta,
+        scale=ledger.budget.epsilon,
+    )
 
 
 def worst_pair(objective, mechanism, records, *, neighbours):

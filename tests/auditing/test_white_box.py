@@ -15,6 +15,7 @@ from keras_fm.auditing import (
     log_likelihood_ratio,
     record_difference,
     release_epsilon,
+    releases_epsilon,
 )
 from keras_fm.auditing.bounds import coin_run_bound
 from keras_fm.kernel.budget import PrivacyBudget
@@ -23,7 +24,9 @@ from keras_fm.kernel.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,
     NoiseSource,
+    PermuteAndFlip,
     SampledGaussianMechanism,
+    compose_epsilon,
     gaussian_multiplier,
 )
 from keras_fm.kernel.release import calibrate, release
@@ -243,6 +246,42 @@ def test_whole_releases_are_told_apart_no_better_than_claimed():
     assert 1.6 < bound.epsilon <= 2.0
 
 
+def test_several_releases_show_what_they_cost_together():
+    """Reads of samples and a full one under one ledger: near its epsilon and
+    never above, where each of them alone shows less."""
+    parts = [
+        SampledGaussianMechanism(
+            sensitivity=1.0, noise_multiplier=1.6, sampling_rate=0.25, steps=5
+        ),
+        GaussianMechanism(sensitivity=2.0, noise_multiplier=2.4),
+    ]
+    delta = 1e-2
+    epsilon = compose_epsilon(parts, delta)
+    differences = [np.array([1.0]), np.array([0.0, -1.2, 1.6])]
+    bound = releases_epsilon(
+        list(zip(parts, differences)),
+        noise=NoiseSource(1),
+        delta=delta,
+        runs=100_000,
+    )
+    assert 0.75 * epsilon < bound.epsilon <= epsilon
+    alone = [
+        release_epsilon(m, d, noise=NoiseSource(1), delta=delta, runs=100_000)
+        for m, d in zip(parts, differences)
+    ]
+    assert max(found.epsilon for found in alone) < 0.8 * bound.epsilon
+    with pytest.raises(ValueError, match="nothing to tell apart"):
+        releases_epsilon([(parts[0], [0.0])], noise=NoiseSource(1))
+    # A record that one of them does not see is told apart by the other.
+    kept = releases_epsilon(
+        [(parts[0], [0.0]), (parts[1], differences[1])],
+        noise=NoiseSource(1),
+        delta=delta,
+        runs=100_000,
+    )
+    assert kept == alone[1]
+
+
 # Bad input -------------------------------------------------------------------
 
 
@@ -262,10 +301,8 @@ def test_bad_input():
         release_epsilon(mechanism, [1.0], noise=source, delta=1.0, runs=10)
     with pytest.raises(ValueError, match="`confidence`"):
         release_epsilon(mechanism, [1.0], noise=source, confidence=0.1, runs=10)
-    sampled = SampledGaussianMechanism(
-        sensitivity=1.0, noise_multiplier=1.0, sampling_rate=0.1, steps=3
-    )
-    with pytest.raises(ValueError, match="SampledGaussianMechanism"):
-        release_epsilon(sampled, [1.0], noise=source, runs=10)
+    choice = PermuteAndFlip(sensitivity=1.0, epsilon=1.0)
+    with pytest.raises(ValueError, match="PermuteAndFlip"):
+        release_epsilon(choice, [1.0], noise=source, runs=10)
     # Two runs are few, but no error.
     assert release_epsilon(mechanism, [1.0], noise=source, runs=2).epsilon == 0

@@ -1,0 +1,203 @@
+"""Proven forms from inside: what the best test sees of a whole fit.
+
+    python benchmarks/white_box.py
+    python benchmarks/white_box.py --part=reads
+    python benchmarks/white_box.py --part=steps
+    python benchmarks/white_box.py --part=fits
+    python benchmarks/white_box.py --part=faults
+
+`reads`: all reads of `Rounds`, with full batches, owners and Poisson samples;
+every read of a fit is compared (keras_fm/lab/audits/whole_reads.py).
+
+`steps`: all steps of a `DPMAC` on Poisson samples, read off its weights
+(keras_fm/lab/audits/whole_steps.py).
+
+`fits`: fits of whole models under `PrivateModel`, on a data set and on its
+neighbour with the same past: of some pairs the one that is farthest apart in
+all releases together, and the noise of the fit's own mechanisms drawn on it
+(keras_fm/lab/audits/whole_fits.py).
+
+`faults`: reads with a fault each (tests/lab/audits/broken_reads.py), and
+without one, at claimed (1, 0.01): in how many of 20 audits of 8,192 canaries
+the bound was above the claim.
+
+Lower bounds with 99% confidence over the epsilon of the fit's ledger. Results
+are written after every row; a second call goes on where one stopped.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+from absl import app, flags
+from results_file import ResultsFile
+
+import keras_fm as fm
+from keras_fm.kernel.mechanisms import NoiseSource
+from keras_fm.kernel.release import GradientReads
+from keras_fm.lab.audits import whole_models, whole_reads, whole_steps
+
+_OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
+_PARTS = flags.DEFINE_list("part", ["reads", "steps", "fits", "faults"], "")
+_RUNS = flags.DEFINE_integer("runs", 2_000_000, "Of each of the fits.")
+DELTA = 1e-5
+# Reads, expected part of the records in each, relation, records of an owner,
+# epsilon, delta, canaries. Fewer show enough where delta is larger.
+READS = (
+    (10, None, "add_remove", None, 1.0, DELTA, 2_000_000),
+    (10, None, "replace_one", None, 1.0, DELTA, 2_000_000),
+    (80, None, "add_remove", None, 2.0, 1e-3, 300_000),
+    (2, None, "add_remove", 3, 2.0, 1e-3, 300_000),
+    (2, None, "replace_one", 3, 2.0, 1e-3, 300_000),
+    (20, 51, "add_remove", None, 2.0, 1e-3, 500_000),
+)
+# Steps, sampling rate, epsilon, delta, canaries.
+STEPS = ((10, 0.25, 2.0, 1e-3, 300_000),)
+
+
+def reads():
+    rows = _rows("reads", "batch", "neighbours_of", "owners")
+    for count, batch, neighbours, owned, epsilon, delta, runs in READS:
+        key = (count, batch or "all", neighbours, owned or 1)
+        if rows.has(*key):
+            continue
+        begin = time.perf_counter()
+        found = whole_reads.audit_reads(
+            GradientReads,
+            fm.Rounds(reads=count, batch_size=batch, loss="cross_entropy"),
+            fm.PrivacyBudget(epsilon, delta),
+            neighbours=neighbours,
+            noise=NoiseSource(),
+            records_of_owner=owned,
+            runs=runs,
+        )
+        _add(rows, key, found, begin, reach=found.reach)
+
+
+def steps():
+    rows = _rows("steps", "rate")
+    for count, rate, epsilon, delta, runs in STEPS:
+        if rows.has(count, rate):
+            continue
+        begin = time.perf_counter()
+        found = whole_steps.audit_steps(
+            fm.PrivacyBudget(epsilon, delta),
+            steps=count,
+            sampling_rate=rate,
+            runs=runs,
+        )
+        _add(rows, (count, rate), found, begin, reach=found.reach)
+
+
+def fits():
+    rows = _rows("model", "neighbours_of", "unit")
+    budget = fm.PrivacyBudget(1.0, DELTA)
+    for name in whole_models.MODELS:
+        units = {"record": {}}
+        if name in whole_models.OWNED:
+            units["owner"] = {"owners": True}
+        if name in whole_models.REACHING:
+            units["reach 1"] = {"reach": 1}
+        for neighbours in ("add_remove", "replace_one"):
+            for unit, given in units.items():
+                if rows.has(name, neighbours, unit):
+                    continue
+                begin = time.perf_counter()
+                worst = whole_models.worst(
+                    name, budget, neighbours=neighbours, **given
+                )
+                found = worst.audit(noise=NoiseSource(), runs=_RUNS.value)
+                _add(
+                    rows,
+                    (name, neighbours, unit),
+                    found,
+                    begin,
+                    reaches=worst.reaches,
+                    same=worst.same,
+                )
+
+
+def faults():
+    folder = Path(__file__).resolve().parents[1] / "tests" / "lab" / "audits"
+    sys.path.insert(0, str(folder))
+    import broken_reads
+
+    rows = ResultsFile(_OUT.value, "white_box_faults", ("fault",))
+    whole = {
+        (rounds, attack): None
+        for _, rounds, attack in broken_reads.FAULTS.values()
+    }
+    audits = {
+        name: lambda seed, name=name: broken_reads.with_fault(name, seed)
+        for name in broken_reads.FAULTS
+    }
+    for rounds, attack in whole:
+        of = rounds.batch_size or "all"
+        audits[f"none ({attack}; {rounds.reads} reads of {of})"] = (
+            lambda seed, r=rounds, a=attack: broken_reads.bound(r, a, seed)
+        )
+    claimed = broken_reads.BUDGET.epsilon
+    for name, audit in audits.items():
+        if not rows.has(name):
+            found = [audit(seed) for seed in range(20)]
+            caught = sum(bound > claimed for bound in found)
+            rows.add(
+                (name,), None, least=min(found), most=max(found), caught=caught
+            )
+    lines = [
+        "| fault | caught of 20 | least bound | largest |",
+        "|---|---|---|---|",
+    ]
+    for row in rows.rows:
+        lines.append(
+            f"| {row['fault']} | {row['caught']} | {row['least']:.2f} | "
+            f"{row['most']:.2f} |"
+        )
+    rows.finish("\n".join(lines) + "\n")
+
+
+def _rows(*names):
+    return ResultsFile(_OUT.value, f"white_box_{names[0]}", names)
+
+
+def _add(rows, key, found, begin, **more):
+    rows.add(
+        key,
+        None,
+        epsilon=found.epsilon,
+        claimed_delta=found.delta,
+        bound=found.bound.epsilon,
+        share=found.share,
+        runs=found.bound.runs,
+        seconds=time.perf_counter() - begin,
+        **more,
+    )
+    rows.finish(table(rows.rows, len(key)))
+
+
+def table(rows, keys):
+    names = list(rows[0])[:keys]
+    head = [*names, "epsilon", "delta", "lower bound", "over epsilon", "reach"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for row in rows:
+        reach = row.get("reaches") or [row["reach"]]
+        cells = [
+            *(str(row[name]) for name in names),
+            f"{row['epsilon']:.3g}",
+            f"{row['claimed_delta']:g}",
+            f"{row['bound']:.3f}",
+            f"{row['share']:.2f}",
+            " ".join(f"{r:.2f}" for r in reach),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv):
+    del argv
+    for part in _PARTS.value:
+        {"reads": reads, "steps": steps, "fits": fits, "faults": faults}[part]()
+
+
+if __name__ == "__main__":
+    app.run(main)
