@@ -32,6 +32,7 @@ ONCE = (
     "test_imports.py",
     "test_pages.py",
     "test_types.py",
+    "trust/test_million_inputs.py",
 )
 # What takes long: processes of their own, documents that run, and fits of one
 # model after the other, each of which the contract has in the fast tier.

@@ -1,9 +1,8 @@
 """A million spoiled ledgers, specs, plans, releases and tables.
 
 Each is read or refused with a ValueError that says something, within a
-second; nothing in them is run, and no ledger is charged. Seeded, and of NumPy
-only: files of models need Keras, see test_hostile_files.py, which has the
-loaders' other files, too.
+second; nothing in them is run, and no ledger is charged. Seeded. Files of
+models are in test_hostile_files.py, as are the loaders' other files.
 """
 
 import json
