@@ -6,6 +6,7 @@ from keras_fm.papers.adlm.perturbed_conv2d import PerturbedConv2D
 from keras_fm.papers.adlm.relevance_scaling import RelevanceScaling
 from keras_fm.papers.dpa.private_encoder import PrivateEncoder
 from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
+from keras_fm.papers.pcdbn.private_patches import PrivatePatches
 from keras_fm.private_maps.dp_pca import DPPCA
 from keras_fm.private_maps.private_normalization import PrivateNormalization
 from keras_fm.public.discriminant_projection import DiscriminantProjection
@@ -31,6 +32,7 @@ __all__ = [
     "PrivateDense",
     "PrivateEncoder",
     "PrivateNormalization",
+    "PrivatePatches",
     "RandomFeatures",
     "RelevanceScaling",
     "Scattering2D",

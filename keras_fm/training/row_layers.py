@@ -446,6 +446,7 @@ _PACKAGE = {
     "PrivateDense": _one(2, 2),
     "PrivateEncoder": _one(2, 2),
     "PrivateNormalization": _one(2, also=_bounded),
+    "PrivatePatches": _one(4, 4),
     "RandomFeatures": _one(2),
     "RelevanceScaling": _one(2, also=_weighted("scale")),
     "Scattering2D": _one(4, 4),

@@ -4,7 +4,8 @@ import pytest
 from keras import ops
 
 from keras_fm.datasets import drawn_scenes
-from keras_fm.public.patch_dictionary import PatchDictionary, regions
+from keras_fm.public.patch_dictionary import PatchDictionary
+from keras_fm.public.patch_responses import regions
 
 SMALL = {
     "filters": 5,

@@ -142,6 +142,21 @@ KINDS = {
         ),
         ("pca (second moment)", "head"),
     ),
+    "PrivatePatches": Kind(
+        lambda unprotected=False: keras.Sequential(
+            [
+                keras.Input((6, 6, 1)),
+                fm.layers.PrivatePatches(
+                    4, 3, cells=2, name="patches", unprotected=unprotected
+                ),
+                keras.layers.Flatten(),
+                unit(),
+                fm.layers.PrivateDense(3, name="head", unprotected=unprotected),
+            ]
+        ),
+        ("patches (patch moments)", "head"),
+        x=IMAGES,
+    ),
     "PrivateNormalization": Kind(
         lambda unprotected=False: stack(
             fm.layers.PrivateNormalization(

@@ -85,6 +85,19 @@ def convolutional(guarantee="proven"):
     return compiled(model, fm.losses.TaylorCrossEntropy())
 
 
+def patches():
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            fm.layers.PrivatePatches(4, 3, cells=2),
+            keras.layers.Flatten(),
+            fm.layers.NormalizationLayer(),
+            fm.layers.PrivateDense(CLASSES, name="head"),
+        ]
+    )
+    return compiled(model, fm.losses.TaylorCrossEntropy())
+
+
 def projected():
     inputs = keras.Input((D,))
     x = fm.layers.NormalizationLayer()(inputs)
@@ -124,6 +137,7 @@ FORMS = {
     "DPMAC": (steps, {}),
     "DPPCA": (projected, {}),
     "pCDBN": (convolutional, {}),
+    "patches": (patches, {}),
     "AdLM published": (deep, PUBLISHED),
     "dPA published": (
         lambda: autoencoder(guarantee="published"),
@@ -137,7 +151,7 @@ FORMS = {
 
 
 def records_of(form):
-    return IMAGES if form.startswith("pCDBN") else RECORDS
+    return IMAGES if form.startswith(("pCDBN", "patches")) else RECORDS
 
 
 @pytest.fixture

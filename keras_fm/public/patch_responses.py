@@ -1,0 +1,318 @@
+"""Responses of a dictionary of image patches, pooled.
+
+What `PatchDictionary` and `PrivatePatches` have in common: a map of single
+images, whatever its whitening and its directions come from.
+"""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.kernel import checks
+
+# Filters that answer at a time: what they say stays near the processor.
+_FILTERS = 64
+
+
+class PatchResponses(keras.layers.Layer):
+    """Pooled responses of directions among whitened patches.
+
+    A subclass makes the weights by `_add_map_weight` and fills them; the
+    arguments are those of `keras_fm.layers.PatchDictionary`.
+    """
+
+    def __init__(
+        self,
+        filters,
+        patch_size,
+        strides,
+        threshold,
+        cells,
+        flip,
+        exponent,
+        components,
+        epsilon,
+        whitening,
+        seed,
+        data_format,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.filters = checks.count("filters", filters)
+        self.patch_size = checks.integer("patch_size", patch_size, at_least=2)
+        self.strides = checks.count("strides", strides)
+        self.threshold = checks.nonnegative("threshold", threshold)
+        self.cells = checks.count("cells", cells)
+        self.flip = checks.boolean("flip", flip)
+        self.exponent = checks.number("exponent", exponent, above=0, at_most=1)
+        self.components = checks.integer("components", components, at_least=2)
+        self.epsilon = checks.positive("epsilon", epsilon)
+        self.whitening = checks.positive("whitening", whitening)
+        self.seed = checks.natural("seed", seed)
+        if data_format is None:
+            data_format = keras.config.image_data_format()
+        self.data_format = checks.either(
+            "data_format", data_format, ("channels_last", "channels_first")
+        )
+        self.input_spec = keras.layers.InputSpec(ndim=4)
+
+    def _add_map_weight(self, name, shape):
+        raise NotImplementedError
+
+    def _check_ready(self):
+        """Refuses to answer before there is a map."""
+
+    # Shapes ---------------------------------------------------------------
+
+    def _image_shape(self, input_shape):
+        """`(height, width, channels)` of a full input shape, checked."""
+        if self.data_format == "channels_first":
+            channels, height, width = input_shape[1:]
+        else:
+            height, width, channels = input_shape[1:]
+        smallest = self.patch_size + self.strides * (self.cells - 1)
+        if None in (height, width, channels) or min(height, width) < smallest:
+            raise ValueError(
+                "Images must have known channels and a known height and "
+                "width of at least `patch_size + strides * (cells - 1)` = "
+                f"{smallest} pixels. Received: "
+                f"input_shape={tuple(input_shape)}"
+            )
+        return height, width, channels
+
+    def _bases(self, channels):
+        """Even and odd patches, `(d, even)` and `(d, odd)` float64 of
+        orthonormal columns that are centred; without `flip` all are even."""
+        p = self.patch_size
+        place = np.arange(p * p * channels).reshape(p, p, channels)
+        mirror = np.eye(place.size)[place[:, ::-1].ravel()]
+        centre = np.eye(place.size) - 1 / place.size
+        if not self.flip:
+            mirror = np.eye(place.size)
+        found = []
+        for sign in (1, -1):
+            part = centre @ (np.eye(place.size) + sign * mirror) / 2
+            values, vectors = np.linalg.eigh(part)
+            found.append(vectors[:, values > 0.5])
+        return found
+
+    def _ranks(self, channels):
+        """Components kept that are even, and odd."""
+        even, odd = (part.shape[1] for part in self._bases(channels))
+        if not self.flip:
+            return min(self.components, even), 0
+        half = self.components // 2
+        return min(half, even), min(half, odd)
+
+    def build(self, input_shape):
+        height, width, channels = self._image_shape(input_shape)
+        p, ranks = self.patch_size, self._ranks(channels)
+        if self.flip and (width - p) % self.strides:
+            # The mirror image of the grid of patches would be another one.
+            raise ValueError(
+                "With `flip`, the width less `patch_size` must be a multiple "
+                f"of `strides`. Received: width={width}, patch_size={p}, "
+                f"strides={self.strides}"
+            )
+        self.whitener = self._add_map_weight(
+            "whitener", (p, p, channels, sum(ranks))
+        )
+        self.centre = self._add_map_weight("centre", (sum(ranks),))
+        self.directions = self._add_map_weight(
+            "directions", (sum(ranks), self.filters)
+        )
+        self._even = ranks[0]
+        # Plain arrays, not weights: they follow from the arguments.
+        down, across = (
+            regions((length - p) // self.strides + 1, self.cells)
+            for length in (height, width)
+        )
+        # Rows are added up to where a region begins or ends, then weighed.
+        (ends,) = np.nonzero(np.diff(down, axis=1).any(axis=0))
+        self._ends = [0, *(ends + 1).tolist(), down.shape[1]]
+        down = down[:, self._ends[:-1]]
+        self._pooling = [np.einsum("ih,jw->ijhw", down, across)]
+        if self.flip:
+            # The mirror image of a response, in the region's mirror image.
+            self._pooling.append(self._pooling[0][:, ::-1])
+
+    def compute_output_shape(self, input_shape):
+        self._image_shape(input_shape)
+        shape = [input_shape[0], self.cells, self.cells, 2 * self.filters]
+        if self.data_format == "channels_first":
+            shape = [shape[i] for i in (0, 3, 1, 2)]
+        return tuple(shape)
+
+    # Features -------------------------------------------------------------
+
+    def call(self, inputs):
+        self._check_ready()
+        # Half precision would lose the variance of a patch.
+        dtype = "float64" if self.compute_dtype == "float64" else "float32"
+        x = ops.cast(inputs, dtype)
+        if self.data_format == "channels_first":
+            x = ops.transpose(x, (0, 2, 3, 1))
+        patches = self._whitened(x)
+        directions = ops.cast(self.directions, dtype)
+        t = self.threshold
+        agree, oppose = [], []
+        for first in range(0, self.filters, _FILTERS):
+            found = self._responses(
+                patches, directions[:, first : first + _FILTERS]
+            )
+            # The mean of max(z - t, 0) is that of max(z, t), less t.
+            agree.append(self._pooled([ops.maximum(z, t) for z in found]) - t)
+            oppose.append(-self._pooled([ops.minimum(z, -t) for z in found]))
+            oppose[-1] = oppose[-1] - t
+        y = ops.concatenate([*agree, *oppose], axis=-1)
+        if self.exponent < 1:
+            # Rounding may leave a mean of zeros below zero.
+            y = ops.power(ops.maximum(y, 0.0), self.exponent)
+        y = ops.reshape(y, (-1, self.cells, self.cells, 2 * self.filters))
+        if self.data_format == "channels_first":
+            y = ops.transpose(y, (0, 3, 1, 2))
+        return ops.cast(y, self.compute_dtype)
+
+    def _whitened(self, x):
+        """Components of all patches, `(n, rows, columns, components)`."""
+        # Centring and whitening are linear; a patch's deviation is one
+        # number for all of its components.
+        y = ops.conv(
+            x,
+            ops.cast(self.whitener, x.dtype),
+            strides=self.strides,
+            padding="valid",
+            data_format="channels_last",
+        )
+
+        def means(values):
+            return ops.average_pool(
+                ops.mean(values, axis=-1, keepdims=True),
+                self.patch_size,
+                strides=self.strides,
+                padding="valid",
+                data_format="channels_last",
+            )
+
+        # Around the image's own mean: squares of offsets lose digits.
+        x = x - ops.mean(x, axis=(1, 2, 3), keepdims=True)
+        variance = ops.maximum(means(x * x) - ops.square(means(x)), 0.0)
+        y = y * ops.rsqrt(variance + self.epsilon)
+        return y - ops.cast(self.centre, x.dtype)
+
+    def _responses(self, patches, directions):
+        """Of all positions, and with `flip` those of the mirrored filters."""
+        k = self._even
+        even = ops.matmul(patches[..., :k], directions[:k])
+        if not self.flip:
+            return [even]
+        odd = ops.matmul(patches[..., k:], directions[k:])
+        return [even + odd, even - odd]
+
+    def _pooled(self, maps):
+        """Means over regions, `(n, cells**2, filters)`."""
+        total = 0.0
+        for z, pooling in zip(maps, self._pooling):
+            height, width, filters = z.shape[1:]
+            z = ops.reshape(z, (-1, height, width * filters))
+            z = ops.stack(
+                [
+                    ops.sum(z[:, start:end], axis=1)
+                    for start, end in zip(self._ends, self._ends[1:])
+                ],
+                axis=1,
+            )
+            z = ops.reshape(z, (-1, z.shape[1] * width, filters))
+            pooling = pooling.reshape(self.cells**2, -1) / len(maps)
+            pooling = ops.convert_to_tensor(pooling, dtype=z.dtype)
+            total = total + ops.matmul(pooling, z)
+        return total
+
+    # Whitening ------------------------------------------------------------
+
+    def _whitening(self, mean, second, channels, noise=0.0):
+        """`(whitener, centre, even)`: the map, what it makes of the mean
+        patch, and how many of its columns are even.
+
+        Args:
+            mean: `(d,)`, of patches.
+            second: `(d, d)`, their second moment.
+            channels: int, of the images.
+            noise: what the second moment may be wrong by, in any direction;
+                a component with less variance is not raised above it.
+
+        Raises:
+            ValueError: if the patches do not vary.
+        """
+        columns, centre = [], []
+        bases, ranks = self._bases(channels), self._ranks(channels)
+        for basis, rank, is_odd in zip(bases, ranks, (False, True)):
+            # Of patches and their mirror images the odd part has no mean.
+            here = np.zeros(basis.shape[1]) if is_odd else mean @ basis
+            moment = basis.T @ second @ basis - np.outer(here, here)
+            values, vectors = np.linalg.eigh(moment)
+            values, vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
+            if not (is_odd or noise or values[0] > 1e-12):
+                raise ValueError("The patches of the public images are flat.")
+            scale = np.maximum(values, 0) + self.whitening + noise
+            scale = scale**-0.5
+            columns.append(basis @ vectors * scale)
+            centre.append(here @ vectors * scale)
+        return (
+            np.concatenate(columns, axis=1),
+            np.concatenate(centre),
+            ranks[0],
+        )
+
+    def _normalized(self, patches):
+        """Patches `(..., d)`, centred and divided by `sqrt(variance +
+        epsilon)` of their own, in place."""
+        patches -= patches.mean(axis=-1, keepdims=True)
+        variance = np.mean(patches * patches, axis=-1, keepdims=True)
+        patches /= np.sqrt(variance + self.epsilon)
+        return patches
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "patch_size": self.patch_size,
+            "strides": self.strides,
+            "threshold": self.threshold,
+            "cells": self.cells,
+            "flip": self.flip,
+            "exponent": self.exponent,
+            "components": self.components,
+            "epsilon": self.epsilon,
+            "whitening": self.whitening,
+            "seed": self.seed,
+            "data_format": self.data_format,
+        }
+
+
+def regions(length, cells):
+    """Averages over overlapping regions of a line, as a matrix.
+
+    Args:
+        length: int, points on the line, at least `cells`.
+        cells: int, number of regions; each is as long as two of the `cells
+            + 1` equal parts of the line.
+
+    Returns:
+        float64 array `(cells, length)`, rows of sum 1; turned by half a turn
+        it is the same.
+
+    Example:
+
+    >>> regions(6, 2)
+    array([[0.25, 0.25, 0.25, 0.25, 0.  , 0.  ],
+           [0.  , 0.  , 0.25, 0.25, 0.25, 0.25]])
+    """
+    found = np.zeros((cells, length))
+    for i in range(cells):
+        start = math.floor(i * length / (cells + 1) + 0.5)
+        end = length - math.floor((cells - 1 - i) * length / (cells + 1) + 0.5)
+        found[i, start:end] = 1 / (end - start)
+    return found

@@ -1,0 +1,236 @@
+"""PrivatePatches by itself: a Keras layer, what is read, what is learned."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from layer_checks import check_layer, check_promise, check_saved
+
+import keras_fm as fm
+from keras_fm.callbacks import PrivateModel
+from keras_fm.layers import PatchDictionary, PrivatePatches
+from keras_fm.queries import PatchMomentQuery
+
+SMALL = {"filters": 5, "patch_size": 3, "cells": 2, "components": 6}
+RNG = np.random.default_rng(0)
+# Of one direction far more than of the others.
+X = (RNG.random((60, 1, 8, 1)) + 0.2 * RNG.random((60, 7, 8, 1))).astype(
+    "float32"
+)
+Y = np.arange(60) % 3
+
+
+def array(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+def model_of(layer, shape=(7, 8, 1)):
+    model = keras.Sequential(
+        [
+            keras.Input(shape),
+            layer,
+            keras.layers.Flatten(),
+            fm.layers.NormalizationLayer(),
+            fm.layers.PrivateDense(3, name="head"),
+        ]
+    )
+    model.compile("sgd", fm.losses.TaylorCrossEntropy())
+    return model
+
+
+def released(layer, epsilon=1e6, x=X, **kwargs):
+    model = model_of(layer, x.shape[1:])
+    private = PrivateModel(
+        fm.PrivacyBudget(epsilon, 1e-5), data=(x, Y), **kwargs
+    )
+    model.fit(x, Y, verbose=0, callbacks=[private])
+    return model, private
+
+
+def normalized(x, layer):
+    """Every patch of images, `(n, positions, d)`, one after the other."""
+    p, s = layer.patch_size, layer.strides
+    found = []
+    for image in np.asarray(x, np.float64):
+        rows, columns = (n - p + 1 for n in image.shape[:2])
+        for i in range(0, rows, s):
+            for j in range(0, columns, s):
+                v = image[i : i + p, j : j + p].ravel()
+                v = v - v.mean()
+                found.append(v / np.sqrt(np.mean(v * v) + layer.epsilon))
+    return np.reshape(found, (len(x), -1, found[0].size))
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"flip": True, "exponent": 1.0}])
+def test_it_is_a_keras_citizen(kwargs, tmp_path):
+    def make(**more):
+        return PrivatePatches(**SMALL, **kwargs, **more)
+
+    check_layer(make, X[:4], trainable_fit=False)
+    check_promise(make, X[:4], tmp_path, trainable_fit=False)
+    layer = make()
+    loaded = PrivatePatches.from_config(layer.get_config())
+    assert loaded.get_config() == layer.get_config()
+    json.dumps(layer.get_config())
+    assert layer.compute_output_shape((None, 7, 8, 1)) == (None, 2, 2, 10)
+    model, _ = released(layer)
+    check_saved(layer, X[:4], tmp_path / "m.keras")
+    assert model.layers[0].is_released
+
+
+def test_it_answers_as_the_public_dictionary_of_its_weights():
+    layer = PrivatePatches(**SMALL, flip=True)
+    released(layer)
+    twin = PatchDictionary(**SMALL, flip=True, public_data={"records": 0})
+    twin.build((None, 7, 8, 1))
+    twin.set_weights(layer.get_weights())
+    np.testing.assert_array_equal(array(layer(X)), array(twin(X)))
+
+
+def test_before_its_release_it_does_not_whiten():
+    layer = PrivatePatches(**{**SMALL, "components": 8})
+    layer.build((None, 7, 8, 1))
+    kernel = array(layer.whitener).reshape(9, 8)
+    product = kernel.T @ kernel
+    np.testing.assert_allclose(product, product[0, 0] * np.eye(8), atol=1e-6)
+    np.testing.assert_array_equal(array(layer.centre), np.zeros(8))
+    lengths = np.linalg.norm(array(layer.directions), axis=0)
+    np.testing.assert_allclose(lengths, 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("strides", [1, 2])
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_release_without_noise_whitens_the_records_patches(strides, flip):
+    x = RNG.random((60, 7, 9, 2)).astype("float32")
+    x[:, :, :, 1] = 0.7 * x[:, :, :, 0] + 0.3 * x[:, :, :, 1]
+    x[:, 1:] += 0.8 * x[:, :-1]
+    layer = PrivatePatches(
+        **{**SMALL, "components": 10},
+        strides=strides,
+        flip=flip,
+        whitening=1e-6,
+    )
+    _, private = released(layer, x=x, reproducible_noise=1)
+    patches = normalized(x, layer).reshape(-1, 18)
+    if flip:
+        mirrored = patches.reshape(-1, 3, 3, 2)[:, :, ::-1].reshape(-1, 18)
+        patches = np.concatenate([patches, mirrored])
+    kernel = array(layer.whitener).reshape(18, 10)
+    z = patches @ kernel - array(layer.centre)
+    np.testing.assert_allclose(z.mean(axis=0), 0, atol=0.02)
+    np.testing.assert_allclose(np.cov(z.T), np.eye(10), atol=0.12)
+    (entry, _) = private.ledger.entries
+    assert entry.name == f"{layer.name} (patch moments)"
+    assert "averaged over each record's positions" in entry.reads
+
+
+def test_noise_is_not_raised():
+    """Under much noise all components count alike, none explodes."""
+    layer = PrivatePatches(**SMALL)
+    released(layer, epsilon=0.1)
+    kernel = array(layer.whitener).reshape(9, 6)
+    lengths = np.linalg.norm(kernel, axis=0)
+    assert lengths.max() < 1 < 4 * lengths.max() / lengths.min()
+    assert lengths.max() / lengths.min() < 3
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
+def test_no_image_exceeds_what_the_release_is_charged_for(scale):
+    layer = PrivatePatches(**SMALL)
+    layer.build((None, 7, 8, 1))
+    query = PatchMomentQuery(
+        num_features=10,
+        order=2,
+        feature_bound=np.hypot(3.0, layer.constant),
+        constant=layer.constant,
+    )
+    images = [
+        RNG.normal(size=(1, 7, 8, 1)) * scale,
+        RNG.choice([-scale, scale], size=(1, 7, 8, 1)),
+        np.zeros((1, 7, 8, 1)),
+        np.indices((7, 8)).sum(axis=0)[None, ..., None] % 2 * scale,
+    ]
+    vectors = []
+    for image in images:
+        (patches,) = layer.patches(image)
+        assert np.linalg.norm(patches[..., :9], axis=-1).max() <= 3.0
+        statistics = query.accumulate(query.zero(), patches, clip=False)
+        vectors.append(query.pack(statistics, "l2"))
+        limit = query.sensitivity("l2", neighbours="add_remove")
+        assert np.linalg.norm(vectors[-1]) <= limit * (1 + 1e-12)
+    limit = query.sensitivity("l2", neighbours="replace_one")
+    for one in vectors:
+        for other in vectors:
+            assert np.linalg.norm(one - other) <= limit * (1 + 1e-12)
+
+
+def test_patches_are_those_of_a_loop(monkeypatch):
+    layer = PrivatePatches(**SMALL, strides=2)
+    layer.build((None, 7, 8, 1))
+    monkeypatch.setattr("keras_fm.papers.pcdbn.private_patches._CHUNK", 200)
+    parts = list(layer.patches(X[:7]))
+    assert len(parts) > 1
+    assert len(list(layer.patches(X[:7], chunks=False))) == 1
+    found = np.concatenate(parts)
+    np.testing.assert_allclose(found[..., :9], normalized(X[:7], layer))
+    assert (found[..., 9] == layer.constant).all()
+
+
+def test_channels_first():
+    layer = PrivatePatches(**SMALL, data_format="channels_first")
+    layer.build((None, 1, 7, 8))
+    other = PrivatePatches(**SMALL, data_format="channels_last")
+    other.build((None, 7, 8, 1))
+    for one, two in zip(
+        layer.patches(X.transpose(0, 3, 1, 2)), other.patches(X)
+    ):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_record_that_is_no_number_is_refused_before_it_is_paid_for():
+    broken = X.copy()
+    broken[3, 2, 2] = np.nan
+    private = PrivateModel(fm.PrivacyBudget(1.0, 1e-5), data=(broken, Y))
+    with pytest.raises(ValueError, match="NaN"):
+        model_of(PrivatePatches(**SMALL)).fit(
+            broken, Y, verbose=0, callbacks=[private]
+        )
+    assert not private.ledger.entries
+
+
+def test_a_head_right_above_is_refused():
+    model = keras.Sequential(
+        [
+            keras.Input((7, 8, 1)),
+            PrivatePatches(**SMALL),
+            keras.layers.Flatten(),
+            fm.layers.PrivateDense(3),
+        ]
+    )
+    model.compile("sgd", fm.losses.TaylorCrossEntropy())
+    private = PrivateModel(fm.PrivacyBudget(1.0, 1e-5), data=(X, Y))
+    with pytest.raises(ValueError, match="no public bound"):
+        model.fit(X, Y, verbose=0, callbacks=[private])
+    assert not private.ledger.entries
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("filters", 0),
+        ("patch_size", 1),
+        ("threshold", -1.0),
+        ("exponent", 1.5),
+        ("whitening", 0.0),
+        ("flip", "yes"),
+    ],
+)
+def test_invalid_arguments(name, value):
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        PrivatePatches(**{**SMALL, name: value})
+
+
+def test_it_cannot_be_trained():
+    with pytest.raises(ValueError, match="cannot be trained"):
+        PrivatePatches(**SMALL, trainable=True)
