@@ -6,6 +6,7 @@ import functools
 import importlib.resources
 import importlib.util
 import json
+import math
 
 import keras
 
@@ -17,11 +18,15 @@ from keras_fm.lab.engine.watch import Watch
 from keras_fm.lab.recipes import adlm, dpa, dpmac, functional_net, pcdbn
 from keras_fm.lab.recipes.training import exact
 from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
+from keras_fm.papers.pcdbn.private_patches import PrivatePatches
 from keras_fm.private_maps.dp_pca import DPPCA
+from keras_fm.private_maps.private_normalization import PrivateNormalization
 from keras_fm.public.normalization_layer import NormalizationLayer
+from keras_fm.public.random_features import RandomFeatures
 
 _DPMAC_EPOCHS = 30
 _DPMAC_RATE = 0.01
+_PATCH_FEATURES = 1500
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -193,6 +198,33 @@ def _pcdbn_proven(task, seed, training):
     return training.release(_pcdbn_network(task), (task.images, task.y))
 
 
+def _patches(task, seed, training):
+    shape = task.images.shape[1:]
+    small = {"patch_size": 3, "cells": 2} if min(shape[:2]) < 16 else {}
+    patches = PrivatePatches(**small, seed=seed)
+    units = min(
+        _PATCH_FEATURES, math.prod(patches.compute_output_shape((1, *shape)))
+    )
+    # Of features of unit length: this many of their deviations.
+    bound = 4 / math.sqrt(units)
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential(
+        [
+            keras.Input(shape),
+            patches,
+            keras.layers.Flatten(),
+            RandomFeatures(units, seed=seed),
+            NormalizationLayer(),
+            PrivateNormalization((-bound, bound)),
+            NormalizationLayer(),
+            DPPCA(units, whitening=0.5),
+            NormalizationLayer(),
+            PrivateDense(task.classes, use_bias=False, rounds=Rounds(reads=80)),
+        ]
+    )
+    return training.release(model, (task.images, task.y))
+
+
 def _dpmac(task, seed, training, form):
     model = dpmac.network(
         task.x.shape[1:],
@@ -300,6 +332,7 @@ _HOW = {
     "dpa_proven": {"train": _dpa_proven},
     "pcdbn_published": {"train": _pcdbn_published, **_IMAGES},
     "pcdbn_proven": {"train": _pcdbn_proven, **_IMAGES},
+    "patches_proven": {"train": _patches, **_IMAGES, **_DELTA},
     "dpmac_published": {**_of(_dpmac, form="published"), **_DELTA},
     "dpmac_proven": {**_of(_dpmac, form="proven"), **_DELTA},
     "functional_published": _of(_functional, is_published=True),

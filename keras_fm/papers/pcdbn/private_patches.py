@@ -73,7 +73,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
 
     def __init__(
         self,
-        filters: int = 400,
+        filters: int = 200,
         patch_size: int = 7,
         strides: int = 1,
         threshold: float = 0.5,

@@ -162,6 +162,7 @@ def test_methods_of_whole_networks(small):
                 "rounds_proven",
                 "pcdbn_published",
                 "pcdbn_proven",
+                "patches_proven",
                 "dpmac_published",
                 "dpmac_proven",
             ),
