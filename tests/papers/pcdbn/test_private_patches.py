@@ -20,6 +20,8 @@ X = (RNG.random((60, 1, 8, 1)) + 0.2 * RNG.random((60, 7, 8, 1))).astype(
 )
 Y = np.arange(60) % 3
 
+pytestmark = pytest.mark.usefixtures("untraced")
+
 
 def array(x):
     return keras.ops.convert_to_numpy(x)
