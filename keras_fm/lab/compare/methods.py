@@ -26,7 +26,7 @@ from keras_fm.public.random_features import RandomFeatures
 
 _DPMAC_EPOCHS = 30
 _DPMAC_RATE = 0.01
-_PATCH_FEATURES = 1500
+_FEWEST_FEATURES, _MOST_FEATURES = 64, 1500
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,9 +202,10 @@ def _patches(task, seed, training):
     shape = task.images.shape[1:]
     small = {"patch_size": 3, "cells": 2} if min(shape[:2]) < 16 else {}
     patches = PrivatePatches(**small, seed=seed)
-    units = min(
-        _PATCH_FEATURES, math.prod(patches.compute_output_shape((1, *shape)))
-    )
+    # Chosen on held-out training digits, see docs/results/pcdbn.md.
+    told = len(task.y) * training.epsilon / 5
+    units = int(min(_MOST_FEATURES, max(_FEWEST_FEATURES, told)))
+    units = min(units, math.prod(patches.compute_output_shape((1, *shape))))
     # Of features of unit length: this many of their deviations.
     bound = 4 / math.sqrt(units)
     keras.utils.set_random_seed(seed)
