@@ -31,6 +31,7 @@ ENTRY_POINTS = [
     fm.layers.PrivateDense,
     fm.layers.PrivateEncoder,
     fm.layers.PrivateNormalization,
+    fm.layers.PrivatePatches,
     fm.layers.RandomFeatures,
     fm.layers.RelevanceScaling,
     fm.layers.Scattering2D,
