@@ -137,11 +137,22 @@ def wrong_name(span):
         try:
             pkgutil.resolve_name(f"keras_fm{dotted}")
         except (AttributeError, ImportError):
-            return dotted
+            if not in_an_extra(dotted):
+                return dotted
     try:
         return wrong_argument(re.sub(r"\.\.\.,? ?", "", span))
     except SyntaxError:
         return None
+
+
+def in_an_extra(dotted):
+    """Whether a file that cannot be imported without its extra defines it."""
+    *folders, name = dotted.strip(".").split(".")
+    file = ROOT.joinpath("keras_fm", *folders).with_suffix(".py")
+    return file.exists() and any(
+        getattr(node, "name", None) == name
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+    )
 
 
 def wrong_argument(code):
@@ -196,6 +207,8 @@ def test_what_a_line_names_is_there():
 def test_a_wrong_name_is_found():
     assert wrong_name("keras_fm/lab/nothing.py")
     assert wrong_name("fm.layers.PrivateDens(10)")
+    assert wrong_name("keras_fm.beam.Sum")
+    assert not wrong_name("keras_fm.beam.SumStatistics")
     assert wrong_name("PrivateDense(10, round=fm.Rounds(reads=8))")
     assert wrong_name("fm.Rounds(read=8)")
     assert not wrong_name("PrivateDense(10, rounds=fm.Rounds(reads=8), ...)")
