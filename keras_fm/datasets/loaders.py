@@ -8,8 +8,6 @@ import numpy as np
 from keras_fm.datasets import health_simulator
 from keras_fm.kernel import stored_arrays
 
-_KEYS = ("x_train", "y_train", "x_test", "y_test")
-
 
 def load(name: str) -> Any:
     """Loads a data set by name: `(x, y), (x_test, y_test)` of images, or a
@@ -72,10 +70,8 @@ def load(name: str) -> Any:
 def _from_file(path):
     try:
         with stored_arrays.opened(path) as data:
-            missing = [key for key in _KEYS if key not in data]
-            if missing:
-                raise ValueError(f"it lacks the arrays {missing}")
-            arrays = [data.read(key) for key in _KEYS]
+            data.require(stored_arrays.IMAGES)
+            arrays = [data.read(key) for key in stored_arrays.IMAGES]
     except (OSError, ValueError) as e:
         raise ValueError(f"Cannot load {path!r} as a data set: {e}") from e
     return _pair(*arrays)

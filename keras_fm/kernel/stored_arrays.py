@@ -15,6 +15,8 @@ import zlib
 
 import numpy as np
 
+# Of a data set of images.
+IMAGES = ("x_train", "y_train", "x_test", "y_test")
 _LARGEST = 1 << 30
 _LARGEST_RATIO = 100
 _MOST_ARRAYS = 1000
@@ -94,6 +96,12 @@ class StoredArrays:
 
     def __contains__(self, name):
         return name in self._members
+
+    def require(self, names):
+        """Raises `ValueError` if one of these is missing."""
+        missing = [name for name in names if name not in self]
+        if missing:
+            raise ValueError(f"it lacks the arrays {missing}")
 
     def read(self, name, shape=None):
         """An array of booleans, integers or floats.

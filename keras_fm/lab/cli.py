@@ -8,7 +8,7 @@ import tempfile
 
 from absl import flags
 
-from keras_fm.lab.commands import COMMANDS
+from keras_fm.lab.commands import COMMANDS, command_line
 
 _USAGE = """keras-fm: private Keras models by the functional mechanism.
 
@@ -42,6 +42,7 @@ def _parse(command, argv):
     rest = values([f"keras-fm {command.NAME}", *argv])[1:]
     if rest and not getattr(command, "POSITIONAL", None):
         raise flags.Error(f"unexpected argument {rest[0]!r}")
+    command_line.check(values)
     return values, rest
 
 

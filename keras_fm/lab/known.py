@@ -7,6 +7,8 @@ import json
 import os
 import pathlib
 
+from keras_fm.lab import environment
+
 # Tests compare these with what they name.
 IMAGES = ("digits", "mnist", "fashion_mnist", "usps", "cifar10")
 NETWORKS = ("health_network", "health_network_weekly")
@@ -22,6 +24,13 @@ AUDITED = {
     "dpmac": _BOTH,
     "functional": _BOTH,
 }
+# Those whose weights have a gradient for a record.
+_WITH_GRADIENTS = {(model, "published") for model in AUDITED} - {
+    ("adlm", "published"),
+    ("functional", "published"),
+} | {("dpmac", "proven"), ("functional", "proven")}
+# Loaders of `reproduce.sources` that give windows of a network.
+_LOAD_NETWORKS = ("recent_windows", "windows")
 # What a comparison says.
 COMPARED = (
     "dataset",
@@ -57,13 +66,20 @@ def _json(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def runs_here(packages, backend=None):
+    """Whether what a method needs is installed, told without importing it."""
+    return backend in (None, environment.backend()[0]) and all(
+        map(environment.has, packages)
+    )
+
+
 def check_dataset(name):
-    """Refuses what is neither a data set of images nor a file.
+    """Refuses what is neither a data set of images nor a file of one.
 
     Raises:
         ValueError: with the words of `keras_fm.datasets.load`.
     """
-    if name in IMAGES or not isinstance(name, str):
+    if name in IMAGES:
         return
     if name in NETWORKS:
         raise ValueError(
@@ -75,10 +91,17 @@ def check_dataset(name):
             f"Unknown data set {name!r}. Known are {sorted(IMAGES)}, or the "
             "path of an .npz file."
         )
+    from keras_fm.kernel import stored_arrays
+
     if not os.path.isfile(name):
         raise ValueError(
             f"Cannot load {name!r} as a data set: there is no such file."
         )
+    try:
+        with stored_arrays.opened(name) as data:
+            data.require(stored_arrays.IMAGES)
+    except (OSError, ValueError) as e:
+        raise ValueError(f"Cannot load {name!r} as a data set: {e}") from e
 
 
 def check_compared(config):
@@ -97,35 +120,141 @@ def check_compared(config):
         )
 
 
-def check_comparison(config):
-    """Refuses settings of a comparison, as far as no model says more.
+def check_comparison(config, names=None):
+    """Refuses settings of a comparison.
 
     Args:
         config: dict, some fields of a `Comparison`.
+        names: dict from the methods that there are to their needs; `None`
+            for those of the package.
 
     Raises:
-        ValueError: if a value is unknown or outside its range.
+        ValueError: if a value is unknown, outside its range or given twice.
     """
     # NumPy, too, only where something is to be checked.
     from keras_fm.kernel import checks
-    from keras_fm.kernel.budget import Neighbours, PrivacyBudget
+    from keras_fm.kernel.budget import Neighbours
 
     check_compared(config)
-    check_dataset(config.get("dataset", IMAGES[0]))
+    checks.text(
+        "dataset",
+        config.get("dataset", IMAGES[0]),
+        "a name or the path of an .npz file",
+    )
     checks.one_of("features", config.get("features", FEATURES[0]), FEATURES)
-    # What is no list of names is for `Comparison` to refuse.
-    for name in _listed(config, "methods"):
-        if isinstance(name, str) and name not in methods():
-            checks.refuse("methods", name, f"some of {tuple(methods())}")
-    if config.get("epsilons", True) in ([], ()):
-        raise ValueError("`epsilons` must name at least one budget.")
-    for epsilon in _listed(config, "epsilons") or (1.0,):
-        PrivacyBudget(epsilon, config.get("delta", 0.0))
+    delta = config.get("delta", 1e-5)
+    check_budgets(config.get("epsilons", (1.0,)), delta)
+    if "methods" in config:
+        _check_methods(config["methods"], delta, names or methods())
     Neighbours.of(config.get("neighbours", Neighbours.ADD_REMOVE))
-    for name in ("seeds", "epochs", "batch_size"):
-        checks.count(name, config.get(name, 1))
+    rivals = checks.instance(
+        "dp_sgd", config.get("dp_sgd", ()), (list, tuple), "a list of tables"
+    )
+    if not all(isinstance(settings, dict) for settings in rivals):
+        raise ValueError("`dp_sgd` must be a list of tables.")
+    # Every run is listed before the first begins.
+    _whole("seeds", config.get("seeds", 1), 10_000)
+    for name in ("epochs", "batch_size"):
+        _whole(name, config.get(name, 1))
     for name in ("hidden", "train_records"):
-        checks.natural(name, config.get(name, 0))
+        _whole(name, config.get(name, 0), least=0)
+    checks.positive("learning_rate", config.get("learning_rate", 1.0))
+
+
+def _whole(name, value, most=1_000_000, least=1):
+    """A number of things, no more than a machine could ever list."""
+    from keras_fm.kernel import checks
+
+    wanted = "a positive integer" if least else "a positive integer or 0"
+    checks.integer(
+        name,
+        value,
+        at_least=least,
+        at_most=most,
+        wanted=f"{wanted} (at most {most:,})",
+    )
+
+
+def check_budgets(epsilons, delta=0.0):
+    """Refuses what is no list of budgets, each once.
+
+    Raises:
+        ValueError: naming `epsilons`, or the value that is no budget.
+    """
+    from keras_fm.kernel import checks
+    from keras_fm.kernel.budget import PrivacyBudget
+
+    checks.instance("epsilons", epsilons, (list, tuple), "a list")
+    if not epsilons:
+        raise ValueError("`epsilons` must name at least one budget.")
+    budgets = [PrivacyBudget(epsilon, delta) for epsilon in epsilons]
+    _check_once("epsilons", [budget.epsilon for budget in budgets])
+
+
+def _check_methods(asked, delta, names):
+    from keras_fm.kernel import checks
+
+    checks.instance("methods", asked, (list, tuple), "a list")
+    if not asked or any(name not in list(names) for name in asked):
+        checks.refuse("methods", asked, f"some of {tuple(names)}")
+    _check_once("methods", asked)
+    needy = [name for name in asked if _need(names[name], "needs_delta")]
+    if needy and delta == 0:
+        raise ValueError(
+            f"Of `methods` {', '.join(needy)} cannot run with delta = 0. Give "
+            "a `delta` greater than 0, or leave them out."
+        )
+
+
+def _check_once(name, values):
+    twice = [v for i, v in enumerate(values) if v in values[:i]]
+    if twice:
+        raise ValueError(
+            f"`{name}` must name each of them once. Received twice: {twice[0]}"
+        )
+
+
+def _need(method, name):
+    """Of a method as the package's file tells of it, or of one's own."""
+    if isinstance(method, dict):
+        return method.get(name)
+    return getattr(method, name)
+
+
+def check_runnable(asked, names=None, jax_python=None):
+    """Refuses methods whose packages or backend are not here.
+
+    Args:
+        asked: names of methods.
+        names: as of `check_comparison`.
+        jax_python: `None`, or the Python that trains what needs JAX.
+
+    Raises:
+        ImportError: naming what is missing.
+    """
+    names = names or methods()
+    for name in asked:
+        packages = _need(names[name], "packages") or ()
+        backend = _need(names[name], "backend")
+        if runs_here(packages, backend) or (backend == "jax" and jax_python):
+            continue
+        where = ""
+        if backend:
+            where = f" on the backend {backend!r}"
+        if backend == "jax":
+            where += " (or `jax_python=`, an environment that has them)"
+        raise ImportError(f"{name!r} needs {', '.join(packages)}{where}.")
+
+
+def check_processes(processes, isolated):
+    """Refuses processes that cannot be.
+
+    Raises:
+        ValueError: if they are fewer than 0, or 0 with `isolated`.
+    """
+    _whole("processes", processes, 10_000, least=0)
+    if isolated and not processes:
+        raise ValueError("`isolated=True` needs `processes` of at least 1.")
 
 
 def check_audited(config):
@@ -149,13 +278,20 @@ def check_audited(config):
         )
     PrivacyBudget(config["epsilon"], config["delta"])
     for name in ("hidden", "epochs", "control_epochs"):
-        checks.count(name, config[name])
+        _whole(name, config[name])
     checks.natural("batch_size", config["batch_size"])
     checks.norm_bound("learning_rate", config["learning_rate"])
     checks.one_of(
         "normalization", config["normalization"], ("batch", "minmax", "none")
     )
     checks.one_of("noise", config["noise"], ("once", "per_step"))
+    if config["model"] != "ilm":
+        for name, default in (("normalization", "batch"), ("noise", "once")):
+            if config[name] != default:
+                raise ValueError(
+                    f"`{name}` belongs to the model ilm. Received: "
+                    f"{name}={config[name]!r}, model={config['model']!r}"
+                )
     if config["model"] == "dpmac" and config["delta"] == 0:
         raise ValueError("The steps of a DPMAC need a `delta` greater than 0.")
 
@@ -165,22 +301,24 @@ def audited_neighbours(model):
     return "add_remove" if model == "dpmac" else "replace_one"
 
 
-def check_design(model, design):
-    """Refuses canaries that say nothing about a model's statement.
+def check_attack(model, guarantee, design, score):
+    """Refuses attacks that say nothing about a model.
 
     Raises:
-        ValueError: for `"include"` under replace_one.
+        ValueError: for `"include"` under replace_one, and for gradients where
+            there are none.
     """
     if design == "include" and audited_neighbours(model) == "replace_one":
         raise ValueError(
             f'design="include" says nothing about {model}, whose statement '
             'is for replace_one. Use design="swap".'
         )
-
-
-def _listed(config, name):
-    found = config.get(name)
-    return found if isinstance(found, (list, tuple)) else ()
+    if score == "gradient" and (model, guarantee) not in _WITH_GRADIENTS:
+        raise ValueError(
+            f'score="gradient" needs weights that records move: {model}, '
+            f"{guarantee}, has none that an audit sees. Use "
+            'score="loss" or score="margin".'
+        )
 
 
 class UnknownExperimentError(ValueError):
@@ -220,23 +358,28 @@ def check_reproduction(names, epsilons, data):
         declared = experiments()[name]
         sized = declared.get("both", {}) | declared.get("small", {})
         check_choices(
-            name, "epsilons" in sized, "load" in declared, epsilons, data
+            name, "epsilons" in sized, declared.get("load"), epsilons, data
         )
 
 
-def check_choices(name, has_budgets, has_data, epsilons, data):
-    """`check_reproduction` of one experiment."""
-    from keras_fm.kernel import checks
-
+def check_choices(name, has_budgets, load, epsilons, data):
+    """`check_reproduction` of one experiment; `load` is the name of what
+    loads its data, or `None` without data."""
     if epsilons is not None:
         if not has_budgets:
             raise ValueError(f"{name} has no epsilons to choose.")
-        if not epsilons:
-            raise ValueError("`epsilons` must name at least one budget.")
-        for epsilon in epsilons:
-            checks.positive("epsilons", epsilon)
-    if data is not None and not has_data:
+        check_budgets(epsilons)
+    if data is None:
+        return
+    if load is None:
         raise ValueError(f"{name} reads no data set.")
+    if load in _LOAD_NETWORKS and data not in NETWORKS:
+        raise ValueError(
+            f"{name} needs a health network ({', '.join(NETWORKS)}); {data!r} "
+            "holds images."
+        )
+    if load not in _LOAD_NETWORKS and data in NETWORKS:
+        raise ValueError(f"{name} needs images; {data!r} is a health network.")
 
 
 def _unknown(name, wanted, called):

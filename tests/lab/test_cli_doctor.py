@@ -14,7 +14,7 @@ import pytest
 from absl import flags
 
 from keras_fm.kernel import discrete_noise, lattice_noise
-from keras_fm.lab import cli
+from keras_fm.lab import cli, environment
 from keras_fm.lab.commands import COMMANDS, completion, doctor
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -248,15 +248,15 @@ def test_the_whole_package_is_there_when_a_command_computes(run):
 def test_the_backend_that_keras_will_take(tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
-    assert doctor._chosen() == ("tensorflow", "the default of Keras")
+    assert environment.backend() == ("tensorflow", "the default of Keras")
     file = tmp_path / "keras.json"
     for text in ("", "[]", "{}", "{"):
         file.write_text(text)
-        assert doctor._chosen()[0] == "tensorflow"
+        assert environment.backend()[0] == "tensorflow"
     file.write_text('{"backend": "jax"}')
-    assert doctor._chosen() == ("jax", str(file))
+    assert environment.backend() == ("jax", str(file))
     monkeypatch.setenv("KERAS_BACKEND", "torch")
-    assert doctor._chosen() == ("torch", "KERAS_BACKEND")
+    assert environment.backend() == ("torch", "KERAS_BACKEND")
 
 
 @pytest.mark.parametrize(
@@ -274,12 +274,12 @@ def test_the_backend_that_keras_will_take(tmp_path, monkeypatch):
     ],
 )
 def test_what_to_do_about_a_backend(monkeypatch, name, there, expected):
-    monkeypatch.setattr(doctor, "_there", lambda module: module in there)
+    monkeypatch.setattr(environment, "has", lambda module: module in there)
     assert doctor._remedy(name) == expected
 
 
 def test_without_keras_no_backend_is_blamed(monkeypatch):
-    monkeypatch.setattr(doctor, "_there", lambda module: module != "keras")
+    monkeypatch.setattr(environment, "has", lambda module: module != "keras")
     row = rows(doctor.examine(), "checks")["Backend"]
     assert row["detail"] == "ImportError: there is no Keras to ask"
 

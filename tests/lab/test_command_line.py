@@ -6,9 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from absl import flags
 
 from keras_fm import datasets, features
-from keras_fm.lab import cli, commands, known
+from keras_fm.lab import cli, commands, environment, known
 from keras_fm.lab import compare as experiments
 from keras_fm.lab import reproduce as reproductions
 from keras_fm.lab.commands import command_line
@@ -81,7 +82,7 @@ def test_what_trains_nothing_needs_no_keras(tmp_path):
         ("reproduce adlm:mist", "Near it are: adlm:mnist"),
         ("reproduce adlm --data=mnits", "Unknown data set"),
         ("reproduce adlm --seeds=0", "`seeds` must be"),
-        ("reproduce adlm --epsilons=-1", "`epsilons` must be"),
+        ("reproduce adlm --epsilons=-1", "`epsilon` must be"),
         ("reproduce adlm --out={file}", "`out` must be a folder in which"),
         ("audit --delta=-1", "`delta` must be in"),
         ("audit --dataset=mnits", "Unknown data set"),
@@ -96,7 +97,19 @@ def test_what_trains_nothing_needs_no_keras(tmp_path):
         ("audit --design=include", 'Use design="swap"'),
         ("compare --spec={list}", "must be a table of settings"),
         ("compare --spec={no}", "No such file"),
-        ("compare --epsilons=", "at least one budget"),
+        ("compare --spec={empty}", "at least one budget"),
+        ("compare --spec={twice}", "`methods` must name each of them once"),
+        ("compare --dataset={file}.npz", "not a readable .npz file"),
+        ("compare --epsilons=1,1.0", "`epsilons` must name each of them once"),
+        ("compare --methods=dp_sgd_fast --delta=0", "cannot run with delta"),
+        ("compare --processes=0 --isolated", "needs `processes` of at least"),
+        ("compare --seeds=99999999", "(at most 10,000)"),
+        ("audit --model=adlm --score=gradient", "weights that records move"),
+        ("audit --model=head --noise=per_step", "`noise` belongs to"),
+        ("audit --model=head --normalization=none", "`normalization` belongs"),
+        ("reproduce adlm --data=health_network", "adlm:mnist needs images"),
+        ("reproduce dpa --data=digits", "dpa:health needs a health network"),
+        ("reproduce adlm --epsilons=1e99", "`epsilon` must be"),
         ("compare --processes=-1", "`processes` must be"),
         ("compare --jax_python=nowhere", "`jax_python` must be a Python;"),
         ("compose --counts=1,x", "`counts` must be whole numbers"),
@@ -122,11 +135,16 @@ def test_what_needs_no_training_is_answered_without_keras(
     (tmp_path / "file").write_text("")
     (tmp_path / "spec.json").write_text('{"delta": 3.0}')
     (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "empty.json").write_text('{"epsilons": []}')
+    (tmp_path / "twice.json").write_text('{"methods": ["proven", "proven"]}')
+    (tmp_path / "file.npz").write_text("")
     monkeypatch.chdir(tmp_path)
     argv = argv.format(
         file=tmp_path / "file",
         spec=tmp_path / "spec.json",
         list=tmp_path / "list.json",
+        empty=tmp_path / "empty.json",
+        twice=tmp_path / "twice.json",
         no=tmp_path / "no",
     )
 
@@ -136,6 +154,57 @@ def test_what_needs_no_training_is_answered_without_keras(
     monkeypatch.setattr(cli, "_load", too_late)
     assert cli.main(argv.split()) == 2
     assert message in capsys.readouterr().err
+
+
+LISTS = ("compare --epsilons", "compare --methods", "reproduce --epsilons",
+         "compose --methods", "compose --counts")  # fmt: skip
+
+
+@pytest.mark.parametrize("flag", LISTS)
+@pytest.mark.parametrize(
+    "words, message",
+    [("", "is empty"), (",", "has a gap"), ("1,", "has a gap"),
+     ("1,2,1", "names '1' twice")],
+)  # fmt: skip
+def test_lists_say_each_thing_once(flag, words, message, monkeypatch, capsys):
+    """An empty list trained everything, and a repeated entry all again."""
+    monkeypatch.setattr(cli, "_load", None)
+    assert cli.main(f"{flag}={words}".split()) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_flag_that_is_given_says_something(monkeypatch, capsys):
+    """Empty means to write nothing, or is an error."""
+    monkeypatch.setattr(cli, "_load", None)
+    for name, command in commands.COMMANDS.items():
+        values = flags.FlagValues()
+        command.define(values)
+        for flag in sorted(values):
+            if values[flag].boolean or flag in ("out", "tensorboard"):
+                continue
+            assert cli.main([name, f"--{flag}="]) == 2
+            assert f"flag --{flag}=" in capsys.readouterr().err
+
+
+def test_a_method_that_cannot_run_here_is_refused(monkeypatch):
+    """Before Keras, by what is installed and which backend it would take."""
+    monkeypatch.setattr(environment, "has", lambda module: module != "tf_keras")
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    known.check_runnable(["proven", "rounds_proven"])
+    with pytest.raises(ImportError, match="needs tensorflow_privacy, tf_keras"):
+        known.check_runnable(["dp_sgd_fast"])
+    with pytest.raises(ImportError, match="on the backend 'jax'"):
+        known.check_runnable(["jax_privacy"])
+    known.check_runnable(["jax_privacy"], jax_python="python")
+
+
+def test_an_audit_by_gradients_is_refused_where_there_are_none():
+    for model, forms in known.AUDITED.items():
+        for form in forms:
+            known.check_attack(model, form, "swap", "loss")
+    known.check_attack("functional", "proven", "swap", "gradient")
+    with pytest.raises(ValueError, match="dpa, proven, has none"):
+        known.check_attack("dpa", "proven", "swap", "gradient")
 
 
 def test_the_catalogue_has_a_flag(capsys):

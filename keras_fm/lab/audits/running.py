@@ -70,7 +70,7 @@ def run(
         ImportError: if `tensorboard` is given without TensorFlow; before
             anything is trained.
     """
-    known.check_design(subject.model, design)
+    known.check_attack(subject.model, subject.guarantee, design, score)
     if tensorboard:
         tensorboard_files.tensorflow("`--out` writes the report as text.")
     x, y, classes = load(dataset, train_records)

@@ -101,9 +101,8 @@ def define(values):
         "score",
         "loss",
         ["loss", "margin", "gradient"],
-        "Attack. gradient (white-box) needs a model whose weights have one: "
-        "not functional, published (audited by the gradient it releases), "
-        "nor a released output layer.",
+        "Attack. gradient (white-box) needs weights that records move: not "
+        "those of adlm and functional, published, nor of releases.",
         flag_values=values,
     )
     flags.DEFINE_integer(
@@ -190,7 +189,9 @@ def check(values, rest):
     checks.natural("train_records", values.train_records)
     if values.canaries is not None:
         checks.count("canaries", values.canaries)
-    known.check_design(values.model, values.design)
+    known.check_attack(
+        values.model, values.guarantee, values.design, values.score
+    )
     folder.check(values.out)
     folder.check(values.tensorboard)
 

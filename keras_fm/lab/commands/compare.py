@@ -27,7 +27,8 @@ WORDS = """Trains one architecture in every way and prints one table.
   keras-fm compare --spec=experiment.toml --seeds=1
       settings from a file; flags win
 
-How to read the tables:
+How to read the tables (of many methods the second has the marked ones alone;
+table.txt has all):
   first       test accuracy, mean and standard deviation over seeds; * is the
               best proven of its column
   claimed     the epsilon that the method's paper asserts (not a guarantee)
@@ -191,16 +192,17 @@ def _config(values):
 def check(values, rest):
     """Refuses what no run could repair."""
     del rest
-    from keras_fm.kernel import checks
-
-    known.check_comparison(_config(values))
-    checks.natural("processes", values.processes)
+    config = _config(values)
+    known.check_comparison(config)
+    known.check_dataset(config.get("dataset", values.dataset))
+    known.check_processes(values.processes, values.isolated)
     if values.jax_python and not shutil.which(values.jax_python):
         raise ValueError(
             "`jax_python` must be a Python; there is no such file that can be "
             "run. Received: "
             f"jax_python={values.jax_python!r}"
         )
+    known.check_runnable(config.get("methods", ()), None, values.jax_python)
     folder.check(values.out)
 
 
@@ -226,7 +228,8 @@ def run(values, rest):
     except experiments.RunFailedError as e:
         sys.stderr.write(f"keras-fm {NAME}: {e}\n")
         return 1
-    sys.stdout.write("\n" + experiments.table(outcomes) + "\n")
+    whole = values.out and os.path.join(values.out, "table.txt")
+    sys.stdout.write("\n" + experiments.table(outcomes, whole) + "\n")
     if values.out:
         sys.stdout.write(
             f"\nWritten to {values.out}: table.txt, runs.csv, summary.json, "

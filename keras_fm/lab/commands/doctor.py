@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.metadata
-import importlib.util
 import json
 import os
 import pathlib
@@ -11,6 +10,8 @@ import re
 import sys
 
 from absl import flags
+
+from keras_fm.lab import environment
 
 NAME = "doctor"
 SUMMARY = "versions, backend, data sets found, what extras would add"
@@ -249,39 +250,20 @@ def _python():
     return platform.python_version()
 
 
-def _chosen():
-    """The backend that Keras will take, and who chose it."""
-    if name := os.environ.get("KERAS_BACKEND"):
-        return name, "KERAS_BACKEND"
-    home = pathlib.Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
-    try:
-        text = (home / "keras.json").read_text(encoding="utf-8")
-        return json.loads(text)["backend"], str(home / "keras.json")
-    except (OSError, ValueError, KeyError, TypeError):
-        return "tensorflow", "the default of Keras"
-
-
-def _there(module):
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
-
-
 def _remedy(name):
     """What to do about a backend that cannot be imported."""
-    others = [b for b in BACKENDS if b != name and _there(b)]
+    others = [b for b in BACKENDS if b != name and environment.has(b)]
     choose = "; or ".join(f"set KERAS_BACKEND={b}, installed" for b in others)
     if name not in BACKENDS:
         return choose or "set KERAS_BACKEND to one of " + ", ".join(BACKENDS)
-    again = "--force-reinstall " if _there(name) else ""
+    again = "--force-reinstall " if environment.has(name) else ""
     install = f"pip install {again}{_asked(name, _oldest().get(name))}"
     return f"{install}; or {choose}" if choose else install
 
 
 def _backend():
-    name, who = _chosen()
-    if not _there("keras"):
+    name, who = environment.backend()
+    if not environment.has("keras"):
         raise ImportError("there is no Keras to ask")
     try:
         import keras

@@ -87,7 +87,7 @@ def check(values, rest):
     known.check_reproduction(rest, _epsilons(values), values.data)
     if values.seeds is not None:
         checks.count("seeds", values.seeds)
-    if values.data not in known.NETWORKS:
+    if values.data and values.data not in known.NETWORKS:
         known.check_dataset(values.data)
     if rest and not values.list:
         folder.check(values.out)

@@ -3,12 +3,10 @@
 import dataclasses
 import itertools
 
-from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks, settings_file
 from keras_fm.lab import known
 from keras_fm.lab.compare import methods as methods_lib
 from keras_fm.lab.engine.job import Job
-from keras_fm.public import features as features_lib
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,10 +18,9 @@ class Comparison:
         features: public feature map, one of `keras_fm.features.FEATURES`.
         hidden: units of the affine layer; 0 leaves it out.
         methods: some of `keras_fm.experiments.METHODS`; default: all that
-            the packages at hand can run.
+            the packages at hand can run at this delta.
         epsilons: budgets to train at.
-        delta: float in [0, 1); with 0 the methods that need one are left
-            out.
+        delta: float in [0, 1).
         neighbours: relation of proven forms and DP-SGD.
         seeds: int, repetitions with seeds 0, 1, ... for the initial weights.
             The noise is always fresh.
@@ -36,7 +33,7 @@ class Comparison:
             for all.
 
     Raises:
-        ValueError: if a value is unknown or outside its range.
+        ValueError: if a value is unknown, outside its range or given twice.
 
     Example:
 
@@ -69,34 +66,14 @@ class Comparison:
                 name,
                 tuple(checks.instance(name, value, (list, tuple), "a list")),
             )
-        put("methods", self.methods or methods_lib.available())
-        names = tuple(methods_lib.METHODS)
-        if not set(self.methods) <= set(names):
-            checks.refuse("methods", self.methods, f"some of {names}")
-        if self.delta == 0 and all(
-            methods_lib.METHODS[name].needs_delta for name in self.methods
-        ):
-            raise ValueError(
-                "With delta = 0 none of `methods` is left. Received: "
-                f"methods={self.methods}"
-            )
-        features_lib.check(self.features)
-        if not self.epsilons:
-            raise ValueError("`epsilons` must name at least one budget.")
-        for epsilon in self.epsilons:
-            budget_lib.PrivacyBudget(epsilon, self.delta)
+        # What is wrong with delta is said below.
+        put("methods", self.methods or methods_lib.available(self.delta))
+        config = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+        }
+        known.check_comparison(config, methods_lib.METHODS)
         put("epsilons", tuple(float(e) for e in self.epsilons))
-        budget_lib.Neighbours.of(self.neighbours)
-        checks.text(
-            "dataset", self.dataset, "a name or the path of an .npz file"
-        )
-        if not all(isinstance(config, dict) for config in self.dp_sgd):
-            raise ValueError("`dp_sgd` must be a list of tables.")
-        for name in ("seeds", "epochs", "batch_size"):
-            checks.count(name, getattr(self, name))
-        for name in ("hidden", "train_records"):
-            checks.natural(name, getattr(self, name))
-        checks.positive("learning_rate", self.learning_rate)
 
     @classmethod
     def from_config(cls, config):
@@ -105,11 +82,8 @@ class Comparison:
         Raises:
             ValueError: if it has unknown names or wrong values.
         """
-        known.check_compared(config)
-        try:
-            return cls(**config)
-        except TypeError as e:
-            raise ValueError(f"A value has the wrong type: {e}") from e
+        known.check_comparison(config, methods_lib.METHODS)
+        return cls(**config)
 
     @classmethod
     def load(cls, path):
@@ -129,8 +103,6 @@ class Comparison:
         """Every `Job` to run; epsilon is `None` without privacy."""
         for name in self.methods:
             method = methods_lib.METHODS[name]
-            if method.needs_delta and self.delta == 0:
-                continue
             epsilons = self.epsilons if method.is_private else (None,)
             for epsilon, seed in itertools.product(epsilons, range(self.seeds)):
                 yield Job(series=name, epsilon=epsilon, seed=seed)

@@ -3,9 +3,6 @@
 import collections.abc
 import dataclasses
 import functools
-import importlib.resources
-import importlib.util
-import json
 import math
 
 import keras
@@ -13,6 +10,7 @@ import keras
 from keras_fm import baselines
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.heads.rounds import Rounds
+from keras_fm.lab import known
 from keras_fm.lab.engine.job import Series
 from keras_fm.lab.engine.watch import Watch
 from keras_fm.lab.recipes import adlm, dpa, dpmac, functional_net, pcdbn
@@ -75,9 +73,7 @@ class Method(Series):
 
     def available(self):
         """Whether the packages and the backend at hand can run it."""
-        if self.backend not in (None, keras.backend.backend()):
-            return False
-        return all(map(importlib.util.find_spec, self.packages))
+        return known.runs_here(self.packages, self.backend)
 
 
 # Without privacy -----------------------------------------------------------
@@ -297,18 +293,12 @@ def _dp_sgd(
     return fit
 
 
-_PACKAGES = {"packages": ("tensorflow_privacy", "tf_keras")}
-_JAX = {"packages": ("jax_privacy",), "backend": "jax"}
-
-
-def _rival(tuned, where, optimizer="sgd", **kwargs):
+def _rival(tuned, optimizer="sgd", **kwargs):
     """A rival; `kwargs` are those of `_dp_sgd`."""
     return {
         "train": functools.partial(_dp_sgd, **kwargs),
         "tuned": tuned,
         "optimizer": optimizer,
-        "needs_delta": True,
-        **where,
     }
 
 
@@ -318,48 +308,45 @@ def _of(train, **kwargs):
 
 _FAST = {"form": "fast_clipping"}
 _JAX_KIND = {"kind": baselines.JaxDPSGDClassifier}
-_DELTA = {"needs_delta": True}
 _IMAGES = {"on_images": True}
-# Names, labels and what each is are in `methods.json`.
+# Names, labels and needs are in `methods.json`.
 _HOW = {
     "non_private": {"train": _non_private},
     "truncated": {"train": _truncated},
     "published": {"train": _ilm},
     "adlm_published": {"train": _adlm_published, "before": _pretrain_adlm},
     "proven": {"train": _one_read},
-    "rounds_proven": {"train": _many_reads, **_DELTA},
+    "rounds_proven": {"train": _many_reads},
     "adlm_proven": {"train": _adlm_proven},
     "dpa_published": {"train": _dpa_published},
     "dpa_proven": {"train": _dpa_proven},
     "pcdbn_published": {"train": _pcdbn_published, **_IMAGES},
     "pcdbn_proven": {"train": _pcdbn_proven, **_IMAGES},
-    "patches_proven": {"train": _patches, **_IMAGES, **_DELTA},
-    "dpmac_published": {**_of(_dpmac, form="published"), **_DELTA},
-    "dpmac_proven": {**_of(_dpmac, form="proven"), **_DELTA},
+    "patches_proven": {"train": _patches, **_IMAGES},
+    "dpmac_published": _of(_dpmac, form="published"),
+    "dpmac_proven": _of(_dpmac, form="proven"),
     "functional_published": _of(_functional, is_published=True),
     "functional_proven": _of(_functional, is_published=False),
-    "dp_sgd_vectorized": _rival("all", _PACKAGES, form="vectorized"),
-    "dp_sgd_fast": _rival("all", _PACKAGES, **_FAST),
-    "dp_adam": _rival("all, adam", _PACKAGES, "adam", **_FAST),
+    "dp_sgd_vectorized": _rival("all", form="vectorized"),
+    "dp_sgd_fast": _rival("all", **_FAST),
+    "dp_adam": _rival("all, adam", "adam", **_FAST),
     # The output layer only: the rival feature for feature.
-    "dp_sgd_head": _rival("head", _PACKAGES, body=False, **_FAST),
-    "jax_privacy": _rival("all", _JAX, **_JAX_KIND),
-    "jax_privacy_head": _rival("head", _JAX, body=False, **_JAX_KIND),
+    "dp_sgd_head": _rival("head", body=False, **_FAST),
+    "jax_privacy": _rival("all", **_JAX_KIND),
+    "jax_privacy_head": _rival("head", body=False, **_JAX_KIND),
 }
 
 
-def _methods():
-    text = importlib.resources.files(__package__).joinpath("methods.json")
-    told = json.loads(text.read_text(encoding="utf-8"))
-    return {
-        name: Method(name=name, **words, **_HOW[name])
-        for name, words in told.items()
-    }
+METHODS = {
+    name: Method(name=name, **told, **_HOW[name])
+    for name, told in known.methods().items()
+}
 
 
-METHODS = _methods()
-
-
-def available():
-    """Names of the methods that run here."""
-    return tuple(name for name, m in METHODS.items() if m.available())
+def available(delta):
+    """Names of the methods that run here, at this delta."""
+    return tuple(
+        name
+        for name, m in METHODS.items()
+        if m.available() and (delta or not m.needs_delta)
+    )

@@ -102,9 +102,15 @@ def grid_of(rows):
     )
 
 
-def table(outcomes):
+def table(outcomes, whole=None):
     """The comparison as text: accuracies first, methods down and epsilons
-    across, then what each number refers to and what it cost."""
+    across, then what each number refers to and what it cost.
+
+    Args:
+        outcomes: list of `Outcome`.
+        whole: `None`, or where the whole table stands: of many methods the
+            second part then has the marked ones alone.
+    """
     rows = summarise(outcomes)
     by_method = {}
     for row in rows:
@@ -114,7 +120,7 @@ def table(outcomes):
         [
             *_accuracies(found, by_method),
             "",
-            *_long_form(found, by_method),
+            *_long_form(found, by_method, whole),
         ]
     )
 
@@ -134,7 +140,9 @@ def _accuracies(found, by_method):
         lines.append([_GROUPS[kind]] + [""] * len(epsilons))
         for name in names:
             rows = by_method[name]
-            cells = ["  " + next(iter(rows.values()))["label"]]
+            label = next(iter(rows.values()))["label"]
+            # The group says so.
+            cells = ["  " + label.removesuffix(", claimed")]
             for epsilon in epsilons:
                 # Without privacy the number is the same at every budget.
                 row = rows.get(epsilon, rows.get(None))
@@ -163,10 +171,18 @@ _HEAD = (
 ).split(", ")
 
 
-def _long_form(found, by_method):
+# Two tables of so many lines fit a screen.
+_MOST_UNFOLDED = 8
+
+
+def _long_form(found, by_method, whole):
     """A line for each method: what its epsilons are, and its costs."""
+    ranked = [n for names in found.names.values() for n in names]
+    shown, best = ranked, {name for name, _ in found.best}
+    if whole and len(ranked) > _MOST_UNFOLDED:
+        shown = [n for n in ranked if n in best] or ranked[:_MOST_UNFOLDED]
     lines = []
-    for name in (n for names in found.names.values() for n in names):
+    for name in shown:
         rows = sorted(
             by_method[name].values(), key=lambda r: r["epsilon"] or 0.0
         )
@@ -186,7 +202,9 @@ def _long_form(found, by_method):
                 f"{max(r['peak_mib'] for r in rows):.0f}",
             ]
         )
-    return text_table(_HEAD, lines, left=("method",))
+    made = text_table(_HEAD, lines, left=("method",))
+    folded = len(ranked) - len(shown)
+    return [*made, *([f"The other {folded}: {whole}"] if folded else [])]
 
 
 def _number(value):

@@ -10,6 +10,7 @@ import tempfile
 import numpy as np
 
 from keras_fm import datasets
+from keras_fm.lab import known
 from keras_fm.lab.compare import files
 from keras_fm.lab.compare.methods import METHODS
 from keras_fm.lab.compare.outcome import Outcome
@@ -61,15 +62,9 @@ def run(
         ValueError: if the data are no images, or nothing can be written to
             `out` now.
     """
-    if type(processes) is not int or processes < 0:
-        raise ValueError(
-            "`processes` must be an integer, at least 0. Received: "
-            f"processes={processes}"
-        )
-    if isolated and not processes:
-        raise ValueError("`isolated=True` needs `processes` of at least 1.")
+    known.check_processes(processes, isolated)
+    known.check_runnable(spec.methods, METHODS, jax_python)
     jobs = list(spec.jobs())
-    _check_methods(jobs, jax_python)
     shown = Progress("runs", _named, None if progress else "")
     with contextlib.ExitStack() as stack:
         stack.enter_context(folder.held(out))
@@ -119,20 +114,6 @@ def _named(request):
     if job["epsilon"] is not None:
         words += f", epsilon {job['epsilon']:g}"
     return words if request["kind"] == "run" else f"{words}: tuning"
-
-
-def _check_methods(jobs, jax_python):
-    for name in dict.fromkeys(job.series for job in jobs):
-        method = METHODS[name]
-        elsewhere = method.backend == "jax" and jax_python
-        if not method.available() and not elsewhere:
-            needs = ", ".join(method.packages)
-            where = ""
-            if method.backend:
-                where = f" on the backend {method.backend!r}"
-                if method.backend == "jax":
-                    where += " (or `jax_python=`, an environment that has them)"
-            raise ImportError(f"{name!r} needs {needs}{where}.")
 
 
 def _load(spec):

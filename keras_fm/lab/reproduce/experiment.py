@@ -121,7 +121,7 @@ class Experiment:
         known.check_choices(
             self.name,
             "epsilons" in made,
-            self.load is not None,
+            getattr(self.load, "__name__", None),
             epsilons,
             data,
         )

@@ -124,6 +124,57 @@ def test_files(small, tmp_path):
         assert os.listdir(os.path.join(out, "tensorboard"))
 
 
+def made_outcomes(names, epsilons=(0.5, 2.0, 8.0)):
+    """Two runs of every method and budget, of four digits each."""
+    kinds = {name: methods.METHODS[name].kind for name in names}
+    return [
+        experiments.Outcome(
+            method=name,
+            epsilon=epsilon,
+            seed=seed,
+            accuracy=0.5 + 0.01 * index + 0.3 * seed,
+            claimed=epsilon,
+            proven=epsilon if kind == "proven" else math.inf,
+            delta=epsilon and 1e-5,
+            neighbours="replace_one" if epsilon else "",
+            seconds=1000.0,
+            cpu_seconds=1000.0,
+            peak_mib=1000.0,
+        )
+        for index, (name, kind) in enumerate(kinds.items())
+        for epsilon in (epsilons if kind != "no privacy" else (None,))
+        for seed in (0, 1)
+    ]
+
+
+def test_all_methods_fit_two_screens_of_a_terminal():
+    """It was fifty lines; a screen has twenty-four of eighty characters."""
+    outcomes = made_outcomes(methods.METHODS)
+    lines = experiments.table(outcomes, "runs/compare/table.txt").splitlines()
+    wrapped = sum(math.ceil(len(line) / 80) or 1 for line in lines)
+    assert wrapped <= 2 * 24 - len(["", "", "Written to", "prompt"])
+    assert max(map(len, lines[: lines.index("")])) <= 80
+    shown = [
+        m.label.removesuffix(", claimed") for m in methods.METHODS.values()
+    ]
+    for label in shown:
+        assert sum(line.startswith(f"  {label} ") for line in lines) == 1
+    assert lines[-1] == "The other 21: runs/compare/table.txt"
+    # Nothing is left out where it is the only place, or there are few.
+    assert len(experiments.table(outcomes).splitlines()) > len(lines) + 15
+    few = made_outcomes(["non_private", "proven", "dp_sgd_fast"])
+    assert experiments.table(few, "table.txt") == experiments.table(few)
+
+
+def test_of_many_methods_without_a_proof_the_first_are_unfolded():
+    claimed = [n for n, m in methods.METHODS.items() if m.kind != "proven"]
+    text = experiments.table(made_outcomes(claimed), "x")
+    assert "The other" not in text
+    outcomes = made_outcomes(methods.METHODS)
+    unproven = [dataclasses.replace(o, proven=math.inf) for o in outcomes]
+    assert experiments.table(unproven, "x").endswith("The other 14: x")
+
+
 def made_task(path, **kwargs):
     x = np.ones((4, 16), np.float32)
     y = np.arange(4) % 3
@@ -344,9 +395,10 @@ def test_dp_sgd_beside_ours(small, tmp_path):
 
 def test_pure_budgets_leave_dp_sgd_out(small):
     jobs = experiments.Comparison(dataset=small, delta=0.0).jobs()
-    methods = {job.method for job in jobs}
-    assert "proven" in methods
-    assert not any(experiments.METHODS[m].needs_delta for m in methods)
+    found = {job.method for job in jobs}
+    assert "proven" in found
+    assert not any(experiments.METHODS[m].needs_delta for m in found)
+    assert methods.METHODS["rounds_proven"].needs_delta
 
 
 def test_files_of_a_comparison(tmp_path):
@@ -373,7 +425,9 @@ def test_files_of_a_comparison(tmp_path):
         ("g.toml", "seeds = true", "`seeds` must be"),
         ("h.toml", 'delta = "small"', "delta"),
         ("i.toml", "dataset = 3", "`dataset` must be"),
-        ("j.toml", "methods = [[]]", "wrong type"),
+        ("j.toml", "methods = [[]]", "`methods` must be some of"),
+        ("m.toml", "methods = []", "`methods` must be some of"),
+        ("n.toml", "dp_sgd = [1]", "`dp_sgd` must be a list of tables"),
     ):
         (tmp_path / name).write_text(text)
         with pytest.raises(ValueError, match=message):
@@ -386,6 +440,10 @@ def test_files_of_a_comparison(tmp_path):
         ({"methods": ("magic",)}, "`methods` must be some of"),
         ({"epsilons": ()}, "`epsilons` must name"),
         ({"epsilons": (0.0,)}, "`epsilon` must be"),
+        ({"epsilons": (1, 1.0)}, "`epsilons` must name each of them once"),
+        ({"methods": ("proven",) * 2}, "`methods` must name each of them once"),
+        ({"methods": ("rounds_proven",), "delta": 0}, "cannot run with delta"),
+        ({"hidden": 10**9}, "`hidden` must be a positive integer or 0"),
         ({"learning_rate": 0.0}, "`learning_rate` must be"),
         ({"seeds": 0}, "`seeds` must be a positive integer"),
         ({"features": "magic"}, "`features` must be one of"),

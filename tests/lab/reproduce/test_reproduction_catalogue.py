@@ -166,7 +166,7 @@ def test_unknown_names_come_with_near_ones():
 @pytest.mark.parametrize(
     "name, choice, words",
     [
-        ("adlm:mnist", {"epsilons": (0.0,)}, "`epsilons` must be"),
+        ("adlm:mnist", {"epsilons": (0.0,)}, "`epsilon` must be"),
         ("adlm:mnist", {"epsilons": ()}, "`epsilons` must name at least"),
         ("adlm:mnist", {"seeds": 0}, "`seeds` must be a positive integer"),
         ("pcdbn:polynomial", {"epsilons": (1.0,)}, "has no epsilons"),
