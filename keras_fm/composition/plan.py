@@ -82,8 +82,9 @@ class Stage:
         ):
             names = sorted(f"`{name}`" for name in needed)
             joint = " or " if self.mechanism == "laplace" else " and "
+            article = "An" if self.mechanism == "approximate" else "A"
             raise ValueError(
-                f"A {self.mechanism} stage needs {joint.join(names)}, and no "
+                f"{article} {self.mechanism} stage needs {joint.join(names)}, and no "
                 "other parameter of noise. Received: "
                 + (", ".join(sorted(given)) or "none")
             )

@@ -65,10 +65,10 @@ def draw(spec, outcomes, path):
             line.style["color"] = color
         _accuracies(axes, spec, kind, lines[kind], lines["no privacy"])
     _costs(panels[-1], spec, rows, lines["proven"] or lines["no privacy"])
-    figure.suptitle(
-        f"{os.path.basename(spec.dataset)}: mean and standard deviation of "
-        f"{spec.seeds} runs"
-    )
+    runs = "one run each"
+    if spec.seeds > 1:
+        runs = f"mean and standard deviation of {spec.seeds} runs"
+    figure.suptitle(f"{os.path.basename(spec.dataset)}: {runs}")
     figure.savefig(path, dpi=110)
 
 
