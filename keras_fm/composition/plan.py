@@ -84,8 +84,8 @@ class Stage:
             joint = " or " if self.mechanism == "laplace" else " and "
             article = "An" if self.mechanism == "approximate" else "A"
             raise ValueError(
-                f"{article} {self.mechanism} stage needs {joint.join(names)}, and no "
-                "other parameter of noise. Received: "
+                f"{article} {self.mechanism} stage needs {joint.join(names)}, "
+                "and no other parameter of noise. Received: "
                 + (", ".join(sorted(given)) or "none")
             )
         if self.noise_multiplier is not None:

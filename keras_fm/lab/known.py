@@ -29,8 +29,6 @@ _WITH_GRADIENTS = {(model, "published") for model in AUDITED} - {
     ("adlm", "published"),
     ("functional", "published"),
 } | {("dpmac", "proven"), ("functional", "proven")}
-# Loaders of `reproduce.sources` that give windows of a network.
-_LOAD_NETWORKS = ("recent_windows", "windows")
 # What a comparison says.
 COMPARED = (
     "dataset",
@@ -357,28 +355,34 @@ def check_reproduction(names, epsilons, data):
     for name in find_experiments(names):
         declared = experiments()[name]
         sized = declared.get("both", {}) | declared.get("small", {})
-        check_choices(
-            name, "epsilons" in sized, declared.get("load"), epsilons, data
-        )
+        reads = data_of(declared.get("load"))
+        check_choices(name, "epsilons" in sized, reads, epsilons, data)
 
 
-def check_choices(name, has_budgets, load, epsilons, data):
-    """`check_reproduction` of one experiment; `load` is the name of what
-    loads its data, or `None` without data."""
+def data_of(load):
+    """What a loader of `reproduce.sources` gives: `"images"`, `"network"`,
+    `None` without one."""
+    if load is None:
+        return None
+    return "network" if load in ("recent_windows", "windows") else "images"
+
+
+def check_choices(name, has_budgets, reads, epsilons, data):
+    """`check_reproduction` of one experiment; `reads` as of `data_of`."""
     if epsilons is not None:
         if not has_budgets:
             raise ValueError(f"{name} has no epsilons to choose.")
         check_budgets(epsilons)
     if data is None:
         return
-    if load is None:
+    if reads is None:
         raise ValueError(f"{name} reads no data set.")
-    if load in _LOAD_NETWORKS and data not in NETWORKS:
+    if reads == "network" and data not in NETWORKS:
         raise ValueError(
             f"{name} needs a health network ({', '.join(NETWORKS)}); {data!r} "
             "holds images."
         )
-    if load not in _LOAD_NETWORKS and data in NETWORKS:
+    if reads == "images" and data in NETWORKS:
         raise ValueError(f"{name} needs images; {data!r} is a health network.")
 
 

@@ -48,6 +48,7 @@ def test_names_known_without_keras_are_the_names():
         sized = declared.get("both", {}) | declared.get("small", {})
         assert ("epsilons" in sized) == ("epsilons" in experiment.small)
         assert ("load" in declared) == (experiment.load is not None)
+        assert (experiment.reads is None) == (experiment.load is None)
 
 
 @pytest.mark.full

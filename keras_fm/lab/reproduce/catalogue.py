@@ -52,6 +52,7 @@ def _experiment(name, declared):
         full={**both, **declared.pop("full", {})},
         facts=() if chosen is None else _facts(paper, **chosen),
         measure=getattr(_MODULES[paper], declared.pop("measure")),
+        reads=known.data_of(declared.get("load")),
         load=getattr(sources, declared.pop("load", ""), None),
         **declared,
     )

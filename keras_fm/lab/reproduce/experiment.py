@@ -47,6 +47,7 @@ class Experiment:
             swept setting say what is measured, the others how.
         measure: function `(job, context)` to `Measured`.
         load: function `(name)` to the data, or `None` if there is none.
+        reads: what it needs, `"images"` or `"network"`; `None` for no data.
         facts: tuple of `Fact`.
         facts_dataset: data of the paper, if it is not `dataset`; says why
             the numbers stand beside ours all the same.
@@ -67,6 +68,7 @@ class Experiment:
     full: dict
     measure: collections.abc.Callable
     load: collections.abc.Callable | None = None
+    reads: str | None = None
     facts: tuple = ()
     facts_dataset: str = ""
     why_no_facts: str = ""
@@ -121,7 +123,7 @@ class Experiment:
         known.check_choices(
             self.name,
             "epsilons" in made,
-            getattr(self.load, "__name__", None),
+            self.reads,
             epsilons,
             data,
         )
