@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_fm.datasets import health_simulator
-from keras_fm.kernel import stored_arrays
+from keras_fm.kernel import checks, stored_arrays
 
 
 def load(name: str) -> Any:
@@ -72,13 +72,28 @@ def _from_file(path):
         with stored_arrays.opened(path) as data:
             data.require(stored_arrays.IMAGES)
             arrays = [data.read(key) for key in stored_arrays.IMAGES]
+        return _pair(*arrays)
     except (OSError, ValueError) as e:
         raise ValueError(f"Cannot load {path!r} as a data set: {e}") from e
-    return _pair(*arrays)
 
 
 def _pair(x, y, x_test, y_test):
-    return (_images(x), _labels(y)), (_images(x_test), _labels(y_test))
+    train = _images(x), _labels(y)
+    test = _images(x_test), _labels(y_test)
+    for images, labels in (train, test):
+        if len(images) != len(labels) or not len(images):
+            raise ValueError(
+                "Every image must have a label, and there must be some. "
+                f"Received: {len(images)} images, {len(labels)} labels"
+            )
+    if train[0].shape[1:] != test[0].shape[1:]:
+        raise ValueError(
+            "Images must have one shape in both parts. Received: "
+            f"{train[0].shape[1:]}, {test[0].shape[1:]}"
+        )
+    if max(train[1].max(), test[1].max()) < 1:
+        raise ValueError("Labels must name at least two classes.")
+    return train, test
 
 
 def _images(x):
@@ -95,6 +110,7 @@ def _images(x):
         raise ValueError(
             f"Images must be integers or floats. Received: {x.dtype}"
         )
+    checks.finite("images", x)
     return x[..., None] if x.ndim == 3 else x
 
 
@@ -107,7 +123,10 @@ def _labels(y):
             "Labels must be integers of shape (n,). Received: "
             f"shape={y.shape}, dtype={y.dtype}"
         )
-    return y.astype(np.int64)
+    y = y.astype(np.int64)
+    if y.size and y.min() < 0:
+        raise ValueError("Labels must be 0 or greater.")
+    return y
 
 
 def _digits():

@@ -82,9 +82,10 @@ def build(
         A `keras.Sequential` from images to features of unit L2 norm.
 
     Raises:
-        ValueError: if the name is unknown, or strokes are asked for images
-            that are not square and grey, or scenes for images that have
-            neither one nor three channels.
+        ValueError: if the name is unknown, or what is no image is asked for
+            more than pixels, strokes for images that are not square and
+            grey, or scenes for images that have neither one nor three
+            channels.
 
     Example:
 
@@ -102,6 +103,11 @@ def build(
                 NormalizationLayer(),
             ],
             name="pixels",
+        )
+    if len(input_shape) != 3:
+        raise ValueError(
+            f'features="{name}" needs images (height, width, channels). '
+            f"Received: input_shape={tuple(input_shape)}"
         )
     if name == "patches":
         base = _scene_patches(input_shape, filters, scenes, patch_sizes)

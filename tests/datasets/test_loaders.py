@@ -87,3 +87,26 @@ def test_float_labels_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", **content)
     with pytest.raises(ValueError, match="Labels must be integers"):
         datasets.load(str(tmp_path / "a.npz"))
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"y_train": np.arange(3)}, "4 images, 3 labels"),
+        (
+            {"x_train": np.zeros((0, 5, 5), "uint8"), "y_train": np.arange(0)},
+            "0 images, 0 labels",
+        ),
+        ({"x_test": np.zeros((2, 6, 5), "uint8")}, "one shape in both parts"),
+        ({"y_train": -np.arange(4)}, "0 or greater"),
+        ({"y_train": np.zeros(4, int), "y_test": np.zeros(2, int)},
+         "two classes"),
+        ({"x_test": np.full((2, 5, 5), np.nan)}, "`images` must be finite"),
+    ],
+)  # fmt: skip
+def test_arrays_that_no_run_could_use_are_refused(tmp_path, changed, message):
+    """They ended in the middle of a comparison, by an error of Keras."""
+    np.savez(tmp_path / "a.npz", **(arrays() | changed))
+    with pytest.raises(ValueError, match=message) as e:
+        datasets.load(str(tmp_path / "a.npz"))
+    assert "Cannot load" in str(e.value)

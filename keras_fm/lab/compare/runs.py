@@ -20,6 +20,8 @@ from keras_fm.lab.engine.answering import answer_all
 from keras_fm.lab.engine.progress import Progress
 from keras_fm.public import features as features_lib
 
+_FEWEST = 10
+
 
 def run(
     spec,
@@ -126,6 +128,17 @@ def _load(spec):
     (x, y), test = loaded
     if spec.train_records:
         x, y = x[: spec.train_records], y[: spec.train_records]
+    if len(x) < _FEWEST:
+        raise ValueError(
+            f"A comparison needs at least {_FEWEST} training records, of which "
+            f"a fifth tunes the rivals. Received: {len(x)}"
+        )
+    needy = [name for name in spec.methods if METHODS[name].on_images]
+    if needy and x.ndim != 4:
+        raise ValueError(
+            f"{', '.join(needy)} read images. Name other `methods`. Received: "
+            f"records of shape {x.shape[1:]}"
+        )
     return x, y, *test
 
 

@@ -485,6 +485,24 @@ def test_command_line_errors(capsys):
     assert cli.main(["compare", "extra"]) == 2
 
 
+def test_too_few_records_are_refused_before_features_are_made(small):
+    """The fifth of them that tunes the rivals was empty."""
+    with pytest.raises(ValueError, match="at least 10 training records"):
+        experiments.run(spec(small, train_records=9))
+
+
+def test_a_table_is_no_set_of_images(tmp_path):
+    x, y = np.zeros((20, 6), "float32"), np.arange(20) % 2
+    path = tmp_path / "table.npz"
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    with pytest.raises(ValueError, match="pcdbn_proven read images"):
+        experiments.run(spec(str(path), methods=("proven", "pcdbn_proven")))
+    for features in ("scattering", "scattering_strokes", "patches"):
+        settings = spec(str(path), methods=("proven",), features=features)
+        with pytest.raises(ValueError, match="needs images"):
+            experiments.run(settings, progress=False)
+
+
 def test_a_network_is_no_set_of_images():
     with pytest.raises(ValueError, match="keras-fm reproduce"):
         experiments.run(experiments.Comparison(dataset="health_network"))
