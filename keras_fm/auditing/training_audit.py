@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import inspect
 import math
 import sys
 import time
@@ -32,8 +33,10 @@ from keras_fm.kernel.ledger import Ledger
 SCORES = ("loss", "margin", "gradient")
 _MOST_CANARIES = 1000
 _BATCH = 4096
-# Of a bound that is converted between relations.
+# Of a bound that is converted between relations, and of sums of probabilities.
 _TOLERANCE = 1e-4
+# The least probability that float32 tells from 0.
+_LEAST = 1e-38
 
 
 def audit(
@@ -73,8 +76,9 @@ def audit(
         fit: function `(x, y)` (or `(x)` without labels) that trains once,
             privately, from new initial weights, and returns a Keras model
             with logits as outputs or a function from x to logits; or a pair
-            of that and the `Ledger` of the training. Probabilities in place
-            of logits weaken the attack.
+            of that and the `Ledger` of the training. Probabilities of a
+            softmax are taken by their logarithm; that of one sigmoid weakens
+            the attack.
         data: `(x, y)`, or x alone: arrays of records, and classes or
             one-hot rows.
         claim: the statement that is audited: an epsilon, a `PrivacyBudget`,
@@ -143,6 +147,7 @@ def audit(
     x, y = _split(data)
     seeds = _check_seeds(seeds)
     name = _check_score(score, y)
+    _check_calls({"fit": fit, "control": control}, (x, y))
     design_relation = DESIGNS.get(design)
     checks.optional(checks.one_of, "guarantee", guarantee, choices=GUARANTEES)
     given = claimed.given_claim(claim, neighbours, guarantee)
@@ -320,10 +325,21 @@ def _score(model, planted, score):
             )
         finite = np.isfinite(logits).all(axis=-1)
         logits = np.where(finite[:, None], logits, 0.0)
-        losses = canary_losses(logits, labels, score)
+        losses = canary_losses(_logits(logits), labels, score)
     scores = swap_scores(losses) if swap else include_scores(losses)
     # A guess without an output: allowed, and right half of the time.
     return np.where(finite, scores, 0.0), int(np.sum(~finite))
+
+
+def _logits(outputs):
+    """Of outputs that are probabilities of classes their logarithms, which
+    are logits: a loss of probabilities saturates."""
+    sums = np.sum(outputs, axis=1)
+    if outputs.shape[1] == 1 or np.min(outputs) < 0:
+        return outputs
+    if np.max(np.abs(sums - 1)) > _TOLERANCE * outputs.shape[1]:
+        return outputs
+    return np.log(np.maximum(outputs, _LEAST))
 
 
 def _outputs(model, x):
@@ -358,6 +374,10 @@ def _train(function, planted):
                 f"Received a tuple of {[type(r).__name__ for r in returned]}"
             )
         return returned
+    if returned is None:
+        raise ValueError(
+            "`fit` and `control` must return the trained model. Received: None"
+        )
     return returned, None
 
 
@@ -384,8 +404,31 @@ def _check_functions(fit, control):
         )
 
 
+def _check_calls(functions, data):
+    """Refuses functions that cannot be called with the records."""
+    arrays = [part for part in data if part is not None]
+    for name, function in functions.items():
+        try:
+            inspect.signature(function).bind(*arrays)
+        except TypeError as e:
+            given = "x and y" if len(arrays) == 2 else "x alone"
+            raise ValueError(
+                f"`{name}` is called with {given}, and cannot be: {e}"
+            ) from None
+        # What has no signature is called and seen.
+        except ValueError:
+            pass
+
+
 def _split(data):
-    x, y = data if isinstance(data, (tuple, list)) else (data, None)
+    x, y = data, None
+    if isinstance(data, (tuple, list)):
+        if len(data) != 2:
+            raise ValueError(
+                "`data` must be (x, y), or x alone. Received: a "
+                f"{type(data).__name__} of {len(data)}"
+            )
+        x, y = data
     x = np.asarray(x)
     if x.ndim < 2 or x.dtype.kind not in "fiu":
         raise ValueError(

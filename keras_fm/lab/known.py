@@ -23,12 +23,16 @@ AUDITED = {
     "pcdbn": _BOTH,
     "dpmac": _BOTH,
     "functional": _BOTH,
+    "dp_sgd": _BOTH,
+    "jax_privacy": _BOTH,
 }
+# Those that read samples at every step: their claim has a delta.
+_SAMPLED = ("dpmac", "dp_sgd", "jax_privacy")
 # Those whose weights have a gradient for a record.
 _WITH_GRADIENTS = {(model, "published") for model in AUDITED} - {
     ("adlm", "published"),
     ("functional", "published"),
-} | {("dpmac", "proven"), ("functional", "proven")}
+} | {(model, "proven") for model in ("functional", *_SAMPLED)}
 # What a comparison says.
 COMPARED = (
     "dataset",
@@ -290,13 +294,15 @@ def check_audited(config):
                     f"`{name}` belongs to the model ilm. Received: "
                     f"{name}={config[name]!r}, model={config['model']!r}"
                 )
-    if config["model"] == "dpmac" and config["delta"] == 0:
-        raise ValueError("The steps of a DPMAC need a `delta` greater than 0.")
+    if config["model"] in _SAMPLED and config["delta"] == 0:
+        raise ValueError(
+            f"The steps of {config['model']} need a `delta` greater than 0."
+        )
 
 
 def audited_neighbours(model):
     """The relation of an audited model's claim."""
-    return "add_remove" if model == "dpmac" else "replace_one"
+    return "add_remove" if model in _SAMPLED else "replace_one"
 
 
 def check_attack(model, guarantee, design, score):

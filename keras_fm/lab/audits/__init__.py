@@ -10,7 +10,7 @@ The published forms are set up where their claim is weakest, see `papers.py`,
 `affine_networks.py` and `functional_net.py`.
 """
 
-from keras_fm.lab.audits.running import load, run
+from keras_fm.lab.audits.running import load, run, run_script
 from keras_fm.lab.audits.subject import MODELS, Subject
 
-__all__ = ["MODELS", "Subject", "load", "run"]
+__all__ = ["MODELS", "Subject", "load", "run", "run_script"]

@@ -1,11 +1,11 @@
-"""One audit of a subject on a data set, and its files."""
+"""One audit, of a subject or of a user's script, and its files."""
 
 import json
 import os
 
 from keras_fm import datasets
 from keras_fm.auditing import audit
-from keras_fm.lab import known, provenance
+from keras_fm.lab import known, provenance, script_functions
 from keras_fm.lab.engine import files
 from keras_fm.training import tensorboard_files
 
@@ -24,11 +24,7 @@ def load(dataset, records=0):
     Raises:
         ValueError: if it is no data set of images.
     """
-    loaded = datasets.load(dataset)
-    if not isinstance(loaded, tuple):
-        raise ValueError(f"{dataset!r} is no data set of images.")
-    (x, y), (_, y_test) = loaded
-    classes = int(max(y.max(), y_test.max())) + 1
+    (x, y), classes = _images(dataset)
     x = x.reshape(len(x), -1)
     return (x[:records], y[:records], classes) if records else (x, y, classes)
 
@@ -92,6 +88,91 @@ def run(
         progress=progress,
         **bounds,
     )
+    _write(report, out, tensorboard, command)
+    return report
+
+
+def run_script(
+    fit,
+    control,
+    dataset,
+    claim=None,
+    *,
+    score="loss",
+    classes=None,
+    train_records=0,
+    out=None,
+    tensorboard=None,
+    command=None,
+    **arguments,
+):
+    """Audits a training of the user's own and writes what was found.
+
+    Args:
+        fit, control: `path/to/script.py:function`, functions as
+            `keras_fm.audit` takes them.
+        dataset: the same, a function without arguments that returns the
+            records, as `keras_fm.audit` takes them; or see
+            `keras_fm.datasets.load`, whose training part keeps its shape.
+        claim, arguments: of `keras_fm.audit`.
+        score: of `keras_fm.audit`, or `path/to/script.py:function`.
+        classes: int, the public number of classes; `None` for that of an
+            image data set, or of records without labels.
+        train_records, out, tensorboard, command: see `run`.
+
+    Returns:
+        An `AuditReport`.
+
+    Raises:
+        ValueError: if an argument is invalid or a script is; before anything
+            is trained, but for what a training returns.
+        ImportError: if `tensorboard` is given without TensorFlow.
+    """
+    if tensorboard:
+        tensorboard_files.tensorflow("`--out` writes the report as text.")
+    named = {
+        name: text
+        for name, text in (
+            ("fit", fit),
+            ("control", control),
+            ("dataset", dataset),
+            ("score", score),
+        )
+        if script_functions.is_named(text)
+    }
+    functions = script_functions.load(named)
+    if "dataset" in functions:
+        data = functions["dataset"]()
+    else:
+        (x, y), known_classes = _images(dataset)
+        data = (
+            (x[:train_records], y[:train_records]) if train_records else (x, y)
+        )
+        classes = known_classes if classes is None else classes
+    report = audit(
+        functions["fit"],
+        data,
+        claim,
+        control=functions["control"],
+        score=functions.get("score", score),
+        classes=classes,
+        **arguments,
+    )
+    _write(report, out, tensorboard, command)
+    return report
+
+
+def _images(dataset):
+    """`((x, y), classes)`; the number of classes is that of the public data
+    set."""
+    loaded = datasets.load(dataset)
+    if not isinstance(loaded, tuple):
+        raise ValueError(f"{dataset!r} is no data set of images.")
+    (x, y), (_, y_test) = loaded
+    return (x, y), int(max(y.max(), y_test.max())) + 1
+
+
+def _write(report, out, tensorboard, command):
     if out:
         data = json.loads(report.to_json()) | provenance.record(command)
         files.write_text(out, "audit.txt", report.text())
@@ -99,4 +180,3 @@ def run(
         report.plot(os.path.join(out, "audit.png"))
     if tensorboard:
         report.tensorboard(tensorboard)
-    return report

@@ -4,7 +4,12 @@ import dataclasses
 import functools
 
 from keras_fm.lab import known
-from keras_fm.lab.audits import affine_networks, functional_net, papers
+from keras_fm.lab.audits import (
+    affine_networks,
+    dp_sgd,
+    functional_net,
+    papers,
+)
 from keras_fm.lab.recipes.training import Training
 
 MODELS = known.AUDITED
@@ -17,6 +22,8 @@ _FAMILIES = {
     "pcdbn": (papers.fit_pcdbn, papers.control_pcdbn),
     "dpmac": (papers.fit_dpmac, papers.control_dpmac),
     "functional": (functional_net.fit, functional_net.control),
+    "dp_sgd": (dp_sgd.fit, dp_sgd.control),
+    "jax_privacy": (dp_sgd.fit, dp_sgd.control),
 }
 
 
@@ -30,11 +37,14 @@ class Subject:
             `PrivateDense`; `head`: `PrivateDense` on a layer that is trained
             (published: dPA's head) or frozen (proven); `adlm`:
             `AdaptiveLaplace`; `dpa`: `DeepPrivateAutoencoder`; `pcdbn`:
-            `PrivateCDBN`; `dpmac`; `functional`: `FunctionalNet`.
+            `PrivateCDBN`; `dpmac`; `functional`: `FunctionalNet`; `dp_sgd`,
+            `jax_privacy`: a network of two layers by DP-SGD of
+            tensorflow-privacy or jax-privacy, on shuffled batches that are
+            accounted as Poisson samples (published) or on such (proven).
         guarantee: `"published"` or `"proven"`.
         epsilon: what the private training claims, or may spend.
-        delta: of proven forms and of `dpmac`; the other published claims are
-            pure.
+        delta: of proven forms and of those that read samples (`dpmac`,
+            DP-SGD); the other published claims are pure.
         hidden: units of the first layer (`functional`, published: 256 public
             features for each).
         epochs: of `fit`, where records are trained on in every step.

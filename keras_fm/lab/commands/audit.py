@@ -4,7 +4,7 @@ import sys
 
 from absl import flags
 
-from keras_fm.lab import known
+from keras_fm.lab import known, script_functions
 from keras_fm.lab.commands import command_line
 from keras_fm.lab.engine import folder
 
@@ -20,6 +20,10 @@ WORDS = """Plants canaries, trains once for each seed, guesses their labels.
       the proven output layer on frozen random features
   keras-fm audit --model=dpa --dataset=mnist --train_records=2500
       an auto-encoder; MNIST is downloaded, or read from KERAS_FM_DATA
+  keras-fm audit --fit=train.py:fit --control=train.py:plain \
+      --dataset=train.py:data --classes=10
+      a training of your own: fit(x, y) returns a Keras model and its ledger,
+      or --epsilon, --delta and --neighbours say what is claimed
 
 How to read the report:
   lower bound  with 95 % confidence the training has at least this epsilon
@@ -29,8 +33,8 @@ How to read the report:
                not refuted: it is not, and the control's is; no proof
                inconclusive: no power: neither is; says nothing
 
-docs/audit.md explains what an audit can and cannot show. Your own training
-is audited by the function keras_fm.audit.
+docs/audit.md explains what an audit can and cannot show. keras_fm.audit is
+the same as a function.
 """
 
 
@@ -40,11 +44,13 @@ def define(values):
     flags.DEFINE_enum(
         "model",
         "ilm",
-        ["ilm", "head", "adlm", "dpa", "pcdbn", "dpmac", "functional"],
+        list(known.AUDITED),
         "ilm: PerturbedAffine, batch normalisation, 25 units, PrivateDense "
         "(published); head: PrivateDense on a trained (published) or frozen "
         "layer (proven); adlm: AdaptiveLaplace; dpa: DeepPrivateAutoencoder; "
-        "pcdbn: PrivateCDBN; dpmac: DPMAC; functional: FunctionalNet.",
+        "pcdbn: PrivateCDBN; dpmac: DPMAC; functional: FunctionalNet; "
+        "dp_sgd: tensorflow-privacy's DP-SGD; jax_privacy: that of "
+        "jax-privacy, which needs KERAS_BACKEND=jax.",
         flag_values=values,
     )
     flags.DEFINE_enum(
@@ -55,10 +61,34 @@ def define(values):
         flag_values=values,
     )
     flags.DEFINE_string(
+        "fit",
+        None,
+        "In the place of --model: a function of yours, path/to/script.py:"
+        "function. It is given arrays (x, y), trains once and returns a Keras "
+        "model (or a function from x to logits), or (model, ledger). The "
+        "script is imported.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "control",
+        None,
+        "With --fit: the same training without privacy, "
+        "path/to/script.py:function.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
         "dataset",
         "digits",
         "digits, mnist, fashion_mnist, usps, cifar10, or the path of an "
-        ".npz file with x_train, y_train, x_test, y_test.",
+        ".npz file with x_train, y_train, x_test, y_test. With --fit also "
+        "path/to/script.py:function, without arguments, which returns arrays "
+        "(x, y), or x.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "classes",
+        None,
+        "With --fit: the public number of classes of a script's records.",
         flag_values=values,
     )
     flags.DEFINE_integer(
@@ -68,12 +98,23 @@ def define(values):
         flag_values=values,
     )
     flags.DEFINE_float(
-        "epsilon", 0.3, "What is claimed or spent.", flag_values=values
+        "epsilon",
+        0.3,
+        "What is claimed or spent. With --fit, default: what the ledger says.",
+        flag_values=values,
     )
     flags.DEFINE_float(
         "delta",
         1e-5,
-        "Of proven forms and of dpmac; the other published claims are pure.",
+        "Of proven forms, of dpmac and of DP-SGD; the other published claims "
+        "are pure. With --fit, beside --epsilon.",
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "neighbours",
+        None,
+        ["add_remove", "replace_one", "replace_label"],
+        "With --fit, beside --epsilon: the relation of the claim.",
         flag_values=values,
     )
     flags.DEFINE_integer(
@@ -97,12 +138,27 @@ def define(values):
         "Canaries: records with wrong labels, uniform noise, single pixels.",
         flag_values=values,
     )
-    flags.DEFINE_enum(
+    for name, words in (
+        ("low", "With --fit and --kind=noise: least value of a feature."),
+        ("high", "With --fit and --kind=noise: largest value of a feature."),
+        ("bound", "With --fit and --kind=unit: the norm of a record."),
+    ):
+        flags.DEFINE_float(name, None, words, flag_values=values)
+    flags.DEFINE_string(
         "score",
         "loss",
-        ["loss", "margin", "gradient"],
-        "Attack. gradient (white-box) needs weights that records move: not "
-        "those of adlm and functional, published, nor of releases.",
+        "Attack: loss, margin or gradient; with --fit also "
+        "path/to/script.py:function of (model, x, labels). gradient "
+        "(white-box) needs weights that records move: not those of adlm and "
+        "functional, published, nor of releases.",
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "curve",
+        None,
+        ["gaussian"],
+        "With --fit, of Gaussian noise on sums over all records: all deltas "
+        "of its curve together, which shows more.",
         flag_values=values,
     )
     flags.DEFINE_integer(
@@ -172,10 +228,26 @@ _SUBJECT_FLAGS = (
     "normalization",
     "noise",
 )
+_SCRIPT_FLAGS = (
+    "fit",
+    "control",
+    "classes",
+    "neighbours",
+    "low",
+    "high",
+    "bound",
+    "curve",
+)
+_CLAIM_FLAGS = ("epsilon", "delta", "neighbours")
+_SCORES = ("loss", "margin", "gradient")
 
 
 def _subject(values):
     return {name: values[name].value for name in _SUBJECT_FLAGS}
+
+
+def _given(values, names):
+    return [name for name in names if values[name].present]
 
 
 def check(values, rest):
@@ -183,39 +255,117 @@ def check(values, rest):
     del rest
     from keras_fm.kernel import checks
 
-    known.check_dataset(values.dataset)
-    known.check_audited(_subject(values))
     checks.count("seeds", values.seeds)
     checks.natural("train_records", values.train_records)
     if values.canaries is not None:
         checks.count("canaries", values.canaries)
+    folder.check(values.out)
+    folder.check(values.tensorboard)
+    if _given(values, _SCRIPT_FLAGS):
+        _check_script(values)
+        return
+    known.check_dataset(values.dataset)
+    checks.one_of("score", values.score, _SCORES)
+    known.check_audited(_subject(values))
     known.check_attack(
         values.model, values.guarantee, values.design, values.score
     )
-    folder.check(values.out)
-    folder.check(values.tensorboard)
+
+
+def _check_script(values):
+    from keras_fm.kernel import checks
+
+    given = _given(values, _SCRIPT_FLAGS)
+    if values.fit is None or values.control is None:
+        raise ValueError(
+            f"`--{given[0]}` belongs to a training of your own: give both "
+            "`--fit` and `--control`, the same without privacy. Where an "
+            "attack finds nothing in that, finding nothing says nothing."
+        )
+    theirs = set(_SUBJECT_FLAGS) - set(_CLAIM_FLAGS)
+    for name in _given(values, sorted(theirs)):
+        raise ValueError(
+            f"`--{name}` is of `--model`; with `--fit` the script decides it."
+        )
+    for name in ("fit", "control"):
+        script_functions.check(name, values[name].value)
+    if values.fit == values.control:
+        raise ValueError(
+            "`--control` must be another function than `--fit`: the same "
+            "training without privacy."
+        )
+    if script_functions.is_named(values.dataset):
+        script_functions.check("dataset", values.dataset)
+        if values.train_records:
+            raise ValueError(
+                "`--train_records` is of a named data set; a script's "
+                "function returns the records that it means."
+            )
+    else:
+        known.check_dataset(values.dataset)
+    if script_functions.is_named(values.score):
+        script_functions.check("score", values.score)
+    else:
+        checks.one_of("score", values.score, _SCORES)
+    claimed = _given(values, _CLAIM_FLAGS)
+    if claimed and len(claimed) < len(_CLAIM_FLAGS):
+        missing = [f"`--{n}`" for n in _CLAIM_FLAGS if n not in claimed]
+        raise ValueError(
+            "A claim in numbers is `--epsilon`, `--delta` (0 if it is pure) "
+            "and `--neighbours`; without them it is that of the ledger that "
+            f"`--fit` returns. Missing: {', '.join(missing)}"
+        )
+    _script_arguments(values)
+
+
+def _script_arguments(values):
+    """What `keras_fm.audit` is told beside functions and records."""
+    from keras_fm.kernel.budget import PrivacyBudget
+
+    arguments = {
+        name: values[name].value
+        for name in (
+            *("classes", "canaries", "design", "kind", "low", "high"),
+            *("bound", "score", "curve", "neighbours"),
+        )
+    }
+    if values["epsilon"].present:
+        arguments["claim"] = PrivacyBudget(values.epsilon, values.delta)
+    return arguments
 
 
 def run(values, rest):
     """Runs the command; returns the exit status."""
     del rest
     # Heavy imports only once the command line is right.
-    from keras_fm.lab import audits as audit_subjects
+    from keras_fm.lab import audits
 
-    report = audit_subjects.run(
-        audit_subjects.Subject(**_subject(values)),
-        values.dataset,
-        train_records=values.train_records,
-        canaries=values.canaries,
-        design=values.design,
-        kind=values.kind,
-        score=values.score,
-        seeds=tuple(range(values.seeds)),
-        out=values.out or None,
-        tensorboard=values.tensorboard or None,
-        progress=values.progress,
-        command=command_line.of(NAME, values),
-    )
+    arguments = {
+        "train_records": values.train_records,
+        "seeds": tuple(range(values.seeds)),
+        "out": values.out or None,
+        "tensorboard": values.tensorboard or None,
+        "progress": values.progress,
+        "command": command_line.of(NAME, values),
+    }
+    if values.fit:
+        report = audits.run_script(
+            values.fit,
+            values.control,
+            values.dataset,
+            **_script_arguments(values),
+            **arguments,
+        )
+    else:
+        report = audits.run(
+            audits.Subject(**_subject(values)),
+            values.dataset,
+            canaries=values.canaries,
+            design=values.design,
+            kind=values.kind,
+            score=values.score,
+            **arguments,
+        )
     sys.stdout.write("\n" + report.text() + "\n")
     if values.out:
         sys.stdout.write(
