@@ -24,6 +24,7 @@ from keras_fm.parts.released import (
     digest,
     store_ledger,
     stored_ledger,
+    stored_steps,
 )
 
 _looking = threading.local()
@@ -343,11 +344,11 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
 
     def load_own_variables(self, store):
         weights = self.weights
-        stored = [key for key in store.keys() if key.isdigit()]
-        if len(stored) != len(weights):
+        stored = {key for key in store.keys() if key.isdigit()}
+        if stored != set(map(str, range(len(weights)))):
             raise ValueError(
                 f"Layer '{self.name}' expected {len(weights)} variables, but "
-                f"the file holds {len(stored)}."
+                f"the file holds {sorted(stored)}."
             )
         ledger = self._stored_release(store)
         for index, weight in enumerate(weights):
@@ -356,9 +357,10 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
             self._mark_stored(store, ledger)
 
     def _mark_stored(self, store, ledger, published=False):
+        steps = stored_steps(store)
         self.mark_released(ledger, published)
-        if self._has_hidden("steps") and "steps" in store.keys():
-            self._get_hidden("steps").assign(int(np.asarray(store["steps"])))
+        if self._has_hidden("steps") and steps is not None:
+            self._get_hidden("steps").assign(steps)
             self._note()
 
     def _load_carried(self, store, published=False):

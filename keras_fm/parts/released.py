@@ -59,3 +59,20 @@ def stored_ledger(store):
     except (RecursionError, ValueError) as e:
         raise ValueError(f"The file holds a ledger that is none: {e}") from e
     return ledger_json
+
+
+def stored_steps(store):
+    """The steps that a saved layer took on its release, or `None`.
+
+    Raises:
+        ValueError: if they are no number; read them before anything is set.
+    """
+    if "steps" not in store.keys():
+        return None
+    steps = np.asarray(store["steps"])
+    if steps.shape or steps.dtype.kind not in "iu" or steps < 0:
+        raise ValueError(
+            "The file holds a number of steps that is none: "
+            f"shape={steps.shape}, dtype={steps.dtype}"
+        )
+    return int(steps)

@@ -1,8 +1,9 @@
-"""A million spoiled ledgers, specs, plans, releases and tables.
+"""A million spoiled ledgers, specs, plans, releases, tables and models.
 
 Each is read or refused with a ValueError that says something, within a
-second; nothing in them is run, and no ledger is charged. Seeded. Files of
-models are in test_hostile_files.py, as are the loaders' other files.
+second; nothing in them is run, and no ledger is charged. Seeded. What Keras
+says of a model's file is Keras' own (hostile_models.py). The loaders' other
+files are in test_hostile_files.py.
 """
 
 import json
@@ -13,6 +14,7 @@ import time
 from unittest import mock
 
 import hostile_files
+import hostile_models
 import numpy as np
 import pytest
 
@@ -72,18 +74,24 @@ def spoiled_text(raw, rng):
     return bytes(raw)
 
 
-def spoiled_value(value, rng):
+def spoiled_value(value, rng, values=VALUES):
     """A copy in which one value, name or item is another."""
     if isinstance(value, dict) and value and rng.random() < 0.9:
         key = rng.choice(list(value))
         if rng.random() < 0.1:
             kept = {k: v for k, v in value.items() if k != key}
             return kept if rng.random() < 0.5 else {**kept, "other": 1}
-        return {**value, key: spoiled_value(value[key], rng)}
+        return {**value, key: spoiled_value(value[key], rng, values)}
     if isinstance(value, list) and value and rng.random() < 0.9:
         at = rng.randrange(len(value))
-        return [*value[:at], spoiled_value(value[at], rng), *value[at + 1 :]]
-    return rng.choice(VALUES)
+        spoiled = spoiled_value(value[at], rng, values)
+        return [*value[:at], spoiled, *value[at + 1 :]]
+    return rng.choice(values)
+
+
+def spoiled_config(value, rng):
+    """The same with names that Keras might look up."""
+    return spoiled_value(value, rng, [*VALUES, *hostile_models.CALLED])
 
 
 # What reads them ----------------------------------------------------------
@@ -159,7 +167,7 @@ SETTINGS = [
 ]
 # What reads values, valid ones, how many spoiled copies; and of bytes.
 OF_VALUES = {
-    "mechanisms": (mechanism_of, MECHANISMS, 400_000),
+    "mechanisms": (mechanism_of, MECHANISMS, 397_600),
     "queries": (query_of, QUERIES, 220_000),
     "plans": (
         composition.Plan.from_config,
@@ -180,11 +188,14 @@ OF_FILES = {
     "events.csv": 500,
     "attributes.csv": 500,
 }
+# Saved models: whole files, configurations, what layers stored.
+OF_MODELS = {"files": 60, "configs": 340, "stores": 2_000}
 
 
 def test_they_are_a_million():
     counts = [row[-1] for row in (*OF_VALUES.values(), *OF_BYTES.values())]
-    assert sum(counts) + sum(OF_FILES.values()) == 10**6
+    others = (*OF_FILES.values(), *OF_MODELS.values())
+    assert sum(counts) + sum(others) == 10**6
 
 
 def all_answered(read, inputs):
@@ -248,3 +259,38 @@ def test_spoiled_files(name, tmp_path):
     inputs = (hostile_files.spoiled(raw, rng) for _ in range(OF_FILES[name]))
     taken = all_answered(lambda value: load(value, tmp_path), inputs)
     assert taken < OF_FILES[name] / 2
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return hostile_models.Models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.mark.parametrize("name", OF_MODELS)
+@pytest.mark.filterwarnings("ignore")
+def test_spoiled_models(name, models):
+    count = OF_MODELS[name]
+    inputs, read = {
+        "files": (models.files, models.read_file),
+        "configs": (models.configs, models.read_config),
+        "stores": (models.stores, models.read_store),
+    }[name]
+    spoil = spoiled_text if name == "stores" else spoiled_config
+    taken = all_answered(read, inputs(count, spoil))
+    # What a layer is called, say, may be anything.
+    assert 0 < taken < 0.9 * count
+
+
+def test_an_error_of_ours_in_a_model_is_seen(models, monkeypatch):
+    """What the file says of a layer is read by code that may be wrong."""
+    head = type(models.model.get_layer("head"))
+
+    def wrong(self, store):
+        return self.nothing
+
+    monkeypatch.setattr(head, "load_own_variables", wrong)
+    # As if it were in the package.
+    monkeypatch.setattr(hostile_models, "_OURS", __file__)
+    with pytest.raises(AssertionError):
+        for value in models.stores(9, spoiled_text):
+            models.read_store(value)
