@@ -1,11 +1,12 @@
 """Small proven models, and pairs of data sets that their releases tell apart.
 
-Six numbers or nine pixels are enough: a sensitivity does not depend on how
-many there are, and the noise of few is drawn often. Of the pairs that are
-tried, `worst` keeps the one that is farthest apart in all releases together.
+Six numbers or nine pixels are enough where a sensitivity does not depend on how
+many there are. Of the pairs that are tried, `worst` keeps the one that is
+farthest apart in all releases together.
 """
 
 import itertools
+import math
 
 import keras
 import numpy as np
@@ -13,10 +14,14 @@ import numpy as np
 import keras_fm as fm
 from keras_fm.lab.audits import whole_fits
 
-_WIDTH, _CLASSES = 6, 3
+_WIDTH, _WIDE, _CLASSES = 6, 200, 3
 _PICTURE = (3, 3, 1)
 # Records that all data sets have, and those of an owner.
 _BASE, _OWNED = 20, 3
+# The same where noisy means shape what comes after; and their mean, at which
+# records of 0 and 1 with opposite entries come to an inner product of -1/2,
+# where an output layer's statistics are farthest apart.
+_MANY, _MEAN = 4000, 0.215
 
 
 def _stack(*layers, shape=(_WIDTH,), **kwargs):
@@ -71,8 +76,12 @@ def _functional():
     )
 
 
+# The best squared cosine between such records and the way they lean, beside a
+# bias entry of 1/10.
+_LEANING = {_WIDTH: 0.32, _WIDE: 0.118}
 MODELS = {
     "one read": _stack,
+    "one read of 200 numbers": lambda: _stack(shape=(_WIDE,)),
     "three reads of Rounds": lambda: _stack(rounds=3),
     "DPPCA and head": _dp_pca,
     "PrivateNormalization and head": _normalization,
@@ -84,6 +93,7 @@ MODELS = {
 # Which have a sum for each owner, and whose records may reach others'.
 OWNED = (
     "one read",
+    "one read of 200 numbers",
     "three reads of Rounds",
     "AdLM, three releases",
     "dPA, encoder and head",
@@ -132,18 +142,30 @@ def pairs(name, *, neighbours, owners=False, reach=0):
     Yields:
         pairs of tuples `(x, y)`, or with `owners` `(x, y, owners)`.
     """
-    picture = name.startswith("pCDBN")
-    shape = _PICTURE if picture else (_WIDTH,)
+    shape = (_WIDE,) if "numbers" in name else (_WIDTH,)
+    if name.startswith("pCDBN"):
+        shape = _PICTURE
     classes = 2 if name.startswith("FunctionalNet") else _CLASSES
     rng = np.random.default_rng(0)
-    x = rng.random((_BASE, *shape))
-    y = np.arange(_BASE) % classes
+    if name.startswith("PrivateNormalization"):
+        x = (rng.random((_MANY, *shape)) < _MEAN).astype(float)
+    else:
+        x = rng.random((_BASE, *shape))
+    y = np.arange(len(x)) % classes
     each = _OWNED if owners else 1
-    for record, other, reached in _records(shape, neighbours, reach):
+    units = [
+        # The unit's own records, and others' that have some of its data.
+        tuple(
+            [own] * each * (own is not None) + [theirs] * reach
+            for own, theirs in ((record, record), (other, reached))
+        )
+        for record, other, reached in _records(shape, neighbours, reach)
+    ]
+    if owners and neighbours == "replace_one" and name.startswith("one read"):
+        units.append(tuple(_leaning(*shape, sign) for sign in (1, -1)))
+    for unit in units:
         found = []
-        for own, theirs in ((record, record), (other, reached)):
-            # The unit's own records, and others' that have some of its data.
-            rows = [own] * each * (own is not None) + [theirs] * reach
+        for rows in unit:
             both = (
                 np.concatenate([x, *(r[0][None] for r in rows)]),
                 np.concatenate([y, [r[1] for r in rows]]).astype(int),
@@ -152,10 +174,23 @@ def pairs(name, *, neighbours, owners=False, reach=0):
             if classes == 2:
                 both = (both[0], both[1][:, None])
             if owners:
-                ids = [np.arange(_BASE) // 2, np.full(len(rows), _BASE)]
+                ids = [np.arange(len(x)) // 2, np.full(len(rows), len(x))]
                 both = (*both, np.concatenate(ids))
             found.append(both)
         yield tuple(found)
+
+
+def _leaning(size, sign):
+    """An owner's records of one label that lean one way or the other, and
+    besides point everywhere in one half of the other directions: their sums
+    of squares have little in common, and little length beside the sum of
+    first order (docs/results/audit.md, whole fits)."""
+    share = _LEANING[size]
+    lean = math.sqrt(share) * sign * np.eye(size)[0]
+    apart = math.sqrt(1 - share) * np.eye(size)
+    middle = 1 + (size - 1) // 2
+    apart = apart[1:middle] if sign > 0 else apart[middle:]
+    return [(lean + way, 0) for way in np.concatenate([apart, -apart])]
 
 
 def _records(shape, neighbours, reach):
@@ -166,12 +201,15 @@ def _records(shape, neighbours, reach):
     # Patches whose moments are orthogonal, constant entry included.
     slanted = np.zeros(size)
     slanted[:2] = -1.0, np.sqrt(80.0)
+    # All columns change from end to end, half of them up.
+    halves = np.repeat([9.0, -9.0], [size // 2, size - size // 2])
     some = [
         (units[0], units[1]),
         (units[0], slanted),
         (units[0], units[0]),
         (units[0], -units[0]),
         (np.full(size, 9.0), np.full(size, -9.0)),
+        (halves, -halves),
     ]
     one = units[0].reshape(shape), 0
     if neighbours == "add_remove" and not reach:

@@ -32,6 +32,31 @@ def test_three_releases_of_a_fit_are_one():
     assert 0.7 < audit.share <= 1
 
 
+@pytest.mark.parametrize(
+    "name, options, place, reaches",
+    [
+        # The last pair: what the page of results says of owners.
+        ("one read", {"owners": True}, -1, [0.8183]),
+        ("one read of 200 numbers", {"owners": True}, -1, [0.9036]),
+        # Both records with one label, half of the columns up.
+        ("PrivateNormalization and head", {}, -2, [1.0, 1.0]),
+    ],
+)
+def test_pairs_that_replace_come_as_far_as_they_can(
+    name, options, place, reaches
+):
+    pairs = list(whole_models.pairs(name, neighbours="replace_one", **options))
+    found = whole_models.differences(
+        name,
+        *pairs[place],
+        BUDGET,
+        neighbours="replace_one",
+        reproducible_noise=1,
+    )
+    assert found.same
+    assert found.reaches == pytest.approx(reaches, abs=1e-3)
+
+
 @dataclasses.dataclass
 class Fit:
     """One release, before which something may be done to the features."""
