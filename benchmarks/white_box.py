@@ -5,6 +5,8 @@
     python benchmarks/white_box.py --part=steps
     python benchmarks/white_box.py --part=fits
     python benchmarks/white_box.py --part=faults
+    python benchmarks/white_box.py --part=dp_sgd
+    KERAS_BACKEND=jax python benchmarks/white_box.py --part=dp_sgd
 
 `reads`: all reads of `Rounds`, with full batches, owners and Poisson samples;
 every read of a fit is compared (keras_fm/lab/audits/whole_reads.py).
@@ -21,6 +23,10 @@ all releases together, and the noise of the fit's own mechanisms drawn on it
 without one, at claimed (1, 0.01): in how many of 20 audits of 8,192 canaries
 the bound was above the claim.
 
+`dp_sgd`: all steps of DP-SGD by the library that goes with the backend
+(keras_fm/lab/audits/whole_dp_sgd.py), and at claimed (1, 0.01) with a fault
+each (tests/baselines/broken_dp_sgd.py), ten audits of 8,192 canaries.
+
 Lower bounds with 99% confidence over the epsilon of the fit's ledger. Results
 are written after every row; a second call goes on where one stopped.
 """
@@ -29,17 +35,26 @@ import sys
 import time
 from pathlib import Path
 
+import keras
 from absl import app, flags
 from results_file import ResultsFile
 
 import keras_fm as fm
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.release import GradientReads
-from keras_fm.lab.audits import whole_models, whole_reads, whole_steps
+from keras_fm.lab.audits import (
+    whole_dp_sgd,
+    whole_models,
+    whole_reads,
+    whole_steps,
+)
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
-_PARTS = flags.DEFINE_list("part", ["reads", "steps", "fits", "faults"], "")
+_PARTS = flags.DEFINE_list(
+    "part", ["reads", "steps", "fits", "faults", "dp_sgd"], ""
+)
 _RUNS = flags.DEFINE_integer("runs", 2_000_000, "Of each of the fits.")
+TESTS = Path(__file__).resolve().parents[1] / "tests"
 DELTA = 1e-5
 # Reads, expected part of the records in each, relation, records of an owner,
 # epsilon, delta, canaries. Fewer show enough where delta is larger.
@@ -53,6 +68,11 @@ READS = (
 )
 # Steps, sampling rate, epsilon, delta, canaries.
 STEPS = ((10, 0.25, 2.0, 1e-3, 300_000),)
+# Steps, sampling rate or all, epsilon, delta, canaries.
+DP_SGD = (
+    (10, None, 2.0, 1e-3, 150_000),
+    (10, 0.25, 2.0, 1e-3, 150_000),
+)
 
 
 def reads():
@@ -117,9 +137,48 @@ def fits():
                 )
 
 
+def dp_sgd():
+    sys.path.insert(0, str(TESTS / "baselines"))
+    import broken_dp_sgd
+
+    library = {
+        "tensorflow": fm.baselines.DPSGDClassifier,
+        "jax": fm.baselines.JaxDPSGDClassifier,
+    }[keras.backend.backend()]
+    name = library._library
+    rows = _rows("dp_sgd", "steps", "rate")
+    for count, rate, epsilon, delta, runs in DP_SGD:
+        if rows.has(name, count, rate or 1):
+            continue
+        begin = time.perf_counter()
+        found = whole_dp_sgd.audit_dp_sgd(
+            library,
+            fm.PrivacyBudget(epsilon, delta),
+            steps=count,
+            sampling_rate=rate,
+            runs=runs,
+            lanes=4096,
+        )
+        key = (name, count, rate or 1)
+        _add(rows, key, found, begin, reach=found.reach)
+    rows = ResultsFile(
+        _OUT.value, "white_box_dp_sgd_faults", ("library", "fault")
+    )
+    for fault in ("none", *broken_dp_sgd.FAULTS):
+        if rows.has(name, fault):
+            continue
+        broken = library
+        if fault != "none":
+            broken = broken_dp_sgd.with_fault(library, fault)
+        found = [
+            broken_dp_sgd.bound(broken, seed).bound.epsilon
+            for seed in range(10)
+        ]
+        _add_caught(rows, (name, fault), found, broken_dp_sgd.BUDGET)
+
+
 def faults():
-    folder = Path(__file__).resolve().parents[1] / "tests" / "lab" / "audits"
-    sys.path.insert(0, str(folder))
+    sys.path.insert(0, str(TESTS / "lab" / "audits"))
     import broken_reads
 
     rows = ResultsFile(_OUT.value, "white_box_faults", ("fault",))
@@ -136,23 +195,25 @@ def faults():
         audits[f"none ({attack}; {rounds.reads} reads of {of})"] = (
             lambda seed, r=rounds, a=attack: broken_reads.bound(r, a, seed)
         )
-    claimed = broken_reads.BUDGET.epsilon
     for name, audit in audits.items():
         if not rows.has(name):
             found = [audit(seed) for seed in range(20)]
-            caught = sum(bound > claimed for bound in found)
-            rows.add(
-                (name,), None, least=min(found), most=max(found), caught=caught
-            )
+            _add_caught(rows, (name,), found, broken_reads.BUDGET)
+
+
+def _add_caught(rows, key, found, budget):
+    """A row of bounds of one fault, and how many are above the claim."""
+    caught = sum(bound > budget.epsilon for bound in found)
+    rows.add(key, None, least=min(found), most=max(found), caught=caught)
+    names = rows.keys
     lines = [
-        "| fault | caught of 20 | least bound | largest |",
-        "|---|---|---|---|",
+        f"| {' | '.join(names)} | caught | least bound | largest |",
+        "|---" * (len(names) + 3) + "|",
     ]
     for row in rows.rows:
-        lines.append(
-            f"| {row['fault']} | {row['caught']} | {row['least']:.2f} | "
-            f"{row['most']:.2f} |"
-        )
+        cells = [*(str(row[name]) for name in names), str(row["caught"])]
+        cells += [f"{row['least']:.2f}", f"{row['most']:.2f}"]
+        lines.append("| " + " | ".join(cells) + " |")
     rows.finish("\n".join(lines) + "\n")
 
 
@@ -196,7 +257,13 @@ def table(rows, keys):
 def main(argv):
     del argv
     for part in _PARTS.value:
-        {"reads": reads, "steps": steps, "fits": fits, "faults": faults}[part]()
+        {
+            "reads": reads,
+            "steps": steps,
+            "fits": fits,
+            "faults": faults,
+            "dp_sgd": dp_sgd,
+        }[part]()
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ FULL = (
     "baselines/test_dp_sgd.py",
     "baselines/test_dp_sgd_autoencoder.py",
     "baselines/test_histogram_regression.py",
+    "baselines/test_whole_dp_sgd.py",
     "composition/test_composition.py",
     "datasets/test_health_network.py",
     "devices",

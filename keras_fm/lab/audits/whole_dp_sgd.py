@@ -1,0 +1,114 @@
+"""All steps of DP-SGD by its own libraries, told from their neighbour's.
+
+As in `whole_steps`, every record is a canary with a feature of its own, and
+an absent one leaves a record of zeros, whose gradient is zero. The model is
+linear with two outputs and stays where a canary's gradient is longer than the
+clip, so that all steps move the canary's weights the same way, by the clip:
+what the last weights show of it is the sum over the steps. Of full batches
+that sum is all that there is to know; of Poisson samples an adversary who
+looks after every step knows a little more.
+"""
+
+import math
+
+import keras
+import numpy as np
+from scipy import special, stats
+
+from keras_fm.auditing.objective import ObjectiveAudit, composed
+from keras_fm.auditing.white_box import bound_of_ratios
+from keras_fm.baselines import DPSGDConfig
+
+CLIP = 0.1
+# Of a sum of gradients: weights stay near zero.
+_RATE = 0.01
+# From one output to the other, where label 1 pulls.
+_TOWARDS = np.array([-1.0, 1.0]) / math.sqrt(2)
+
+
+def audit_dp_sgd(
+    library,
+    budget,
+    *,
+    steps,
+    runs,
+    sampling_rate=None,
+    lanes=1024,
+    seed=None,
+    confidence=0.99,
+):
+    """Lower bound on the epsilon of all steps together, under add_remove.
+
+    Args:
+        library: `keras_fm.baselines.DPSGDClassifier` or
+            `JaxDPSGDClassifier`.
+        budget: the `PrivacyBudget` that they spend.
+        steps: int, of a fit.
+        runs: int, canaries in all fits together.
+        sampling_rate: float in (0, 1) of Poisson samples, or `None`: full
+            batches.
+        lanes: int, canaries of one fit.
+        seed: `None`, or an int for tests, of coins, samples and noise.
+        confidence: see `keras_fm.auditing.release_epsilon`.
+
+    Returns:
+        An `ObjectiveAudit`: `reach` is what a canary adds to the sum of a
+        step over the clip, by a fit without noise, on average.
+    """
+    rng = np.random.default_rng(seed)
+    batch = sampling_rate and round(sampling_rate * lanes)
+    config = DPSGDConfig(
+        learning_rate=_RATE * (batch or lanes),
+        l2_norm_clip=CLIP,
+        momentum=0.0,
+        sampling="poisson" if batch else "full",
+        batch_size=batch,
+        steps=steps,
+    )
+
+    def fit(epsilon, shown):
+        given = None if seed is None else int(rng.integers(2**31))
+        model = keras.Sequential(
+            [
+                keras.Input((lanes,)),
+                keras.layers.Dense(
+                    2, use_bias=False, kernel_initializer="zeros"
+                ),
+            ]
+        )
+        classifier = library(model, config, epsilon, budget.delta, seed=given)
+        x = np.diag(shown).astype("float32")
+        classifier.fit(x, np.ones(lanes, int), num_classes=2)
+        (kernel,) = classifier.to_keras().get_weights()
+        return classifier, kernel.astype(float) @ _TOWARDS / _RATE
+
+    _, alone = fit(math.inf, np.ones(lanes))
+    rate = batch / lanes if batch else 1.0
+    sums, coins = [], []
+    for _ in range(-(-runs // lanes)):
+        shown = rng.integers(0, 2, lanes)
+        classifier, found = fit(budget.epsilon, shown)
+        sums.append(found)
+        coins.append(shown)
+    stddev = classifier.plan.noise_multiplier * CLIP * math.sqrt(steps)
+    return ObjectiveAudit(
+        epsilon=composed(classifier.ledger),
+        delta=budget.delta,
+        bound=bound_of_ratios(
+            _ratios(np.concatenate(sums), steps, rate, stddev),
+            np.concatenate(coins),
+            delta=budget.delta,
+            confidence=confidence,
+        ),
+        reach=float(np.mean(alone)) / (steps * rate * CLIP),
+    )
+
+
+def _ratios(sums, steps, rate, stddev):
+    """Log-likelihood ratios of a canary that so many steps have drawn."""
+    drawn = np.arange(steps + 1)
+    moved = drawn * CLIP
+    ratios = (sums[:, None] - moved / 2) * moved / stddev**2
+    return special.logsumexp(
+        ratios + stats.binom.logpmf(drawn, steps, rate), axis=1
+    )
