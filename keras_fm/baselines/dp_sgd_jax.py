@@ -208,10 +208,14 @@ class _Step:
         )
         self._wait(self._state[0])
 
+    def weights(self):
+        """The weights after the last step."""
+        return self._state[0]
+
     def write_weights(self):
         """Puts the trained weights into the model."""
         for variable, value in zip(
-            self._variables, self._state[0], strict=True
+            self._variables, self.weights(), strict=True
         ):
             variable.assign(value)
 

@@ -3,20 +3,17 @@
 As in `whole_steps`, every record is a canary with a feature of its own, and
 an absent one leaves a record of zeros, whose gradient is zero. The model is
 linear with two outputs and stays where a canary's gradient is longer than the
-clip, so that all steps move the canary's weights the same way, by the clip:
-what the last weights show of it is the sum over the steps. Of full batches
-that sum is all that there is to know; of Poisson samples an adversary who
-looks after every step knows a little more.
+clip, so that every step moves the canary's weights the same way, by the clip,
+if it is drawn. The adversary looks after every step, as the accountant has it.
 """
 
 import math
 
 import keras
 import numpy as np
-from scipy import special, stats
 
 from keras_fm.auditing.objective import ObjectiveAudit, composed
-from keras_fm.auditing.white_box import bound_of_ratios
+from keras_fm.auditing.white_box import bound_of_ratios, sampled_ratio
 from keras_fm.baselines import DPSGDConfig
 
 CLIP = 0.1
@@ -76,39 +73,52 @@ def audit_dp_sgd(
                 ),
             ]
         )
-        classifier = library(model, config, epsilon, budget.delta, seed=given)
+        classifier = _watched(library)(
+            model, config, epsilon, budget.delta, seed=given
+        )
         x = np.diag(shown).astype("float32")
         classifier.fit(x, np.ones(lanes, int), num_classes=2)
-        (kernel,) = classifier.to_keras().get_weights()
-        return classifier, kernel.astype(float) @ _TOWARDS / _RATE
+        kernels = np.array([np.zeros((lanes, 2)), *classifier.kernels])
+        return classifier, np.diff(kernels, axis=0) @ _TOWARDS / _RATE
 
     _, alone = fit(math.inf, np.ones(lanes))
     rate = batch / lanes if batch else 1.0
-    sums, coins = [], []
+    ratios, coins = [], []
     for _ in range(-(-runs // lanes)):
         shown = rng.integers(0, 2, lanes)
         classifier, found = fit(budget.epsilon, shown)
-        sums.append(found)
+        stddev = classifier.plan.noise_multiplier * CLIP
+        each = (found - CLIP / 2) * CLIP / stddev**2
+        ratios.append(sampled_ratio(each, rate).sum(axis=0))
         coins.append(shown)
-    stddev = classifier.plan.noise_multiplier * CLIP * math.sqrt(steps)
     return ObjectiveAudit(
         epsilon=composed(classifier.ledger),
         delta=budget.delta,
         bound=bound_of_ratios(
-            _ratios(np.concatenate(sums), steps, rate, stddev),
+            np.concatenate(ratios),
             np.concatenate(coins),
             delta=budget.delta,
             confidence=confidence,
         ),
-        reach=float(np.mean(alone)) / (steps * rate * CLIP),
+        reach=float(np.mean(alone)) / (rate * CLIP),
     )
 
 
-def _ratios(sums, steps, rate, stddev):
-    """Log-likelihood ratios of a canary that so many steps have drawn."""
-    drawn = np.arange(steps + 1)
-    moved = drawn * CLIP
-    ratios = (sums[:, None] - moved / 2) * moved / stddev**2
-    return special.logsumexp(
-        ratios + stats.binom.logpmf(drawn, steps, rate), axis=1
-    )
+def _watched(library):
+    """The library's class, which keeps the weights after every step."""
+
+    class Watched(library):
+        def _take(self, step, plan, batches):
+            self.kernels = []
+
+            def watched(batch):
+                step(batch)
+                if hasattr(step, "twin"):
+                    (kernel,) = step.twin.get_weights()
+                else:
+                    (kernel,) = step.weights()
+                self.kernels.append(np.array(kernel, np.float64))
+
+            super()._take(watched, plan, batches)
+
+    return Watched
