@@ -275,6 +275,9 @@ def check(values, rest):
 def _check_script(values):
     from keras_fm.kernel import checks
 
+    for name in ("fit", "control"):
+        if values[name].value is not None:
+            script_functions.check(name, values[name].value)
     given = _given(values, _SCRIPT_FLAGS)
     if values.fit is None or values.control is None:
         raise ValueError(
@@ -287,8 +290,6 @@ def _check_script(values):
         raise ValueError(
             f"`--{name}` is of `--model`; with `--fit` the script decides it."
         )
-    for name in ("fit", "control"):
-        script_functions.check(name, values[name].value)
     if values.fit == values.control:
         raise ValueError(
             "`--control` must be another function than `--fit`: the same "
