@@ -1,4 +1,4 @@
-"""The papers' models, each a `keras.Model`."""
+"""The papers' models, and an ordinary network, each a `keras.Model`."""
 
 from keras_fm.papers.adlm.adaptive_laplace import AdaptiveLaplace
 from keras_fm.papers.dpa.behavior_autoencoder import BehaviorAutoencoder
@@ -12,6 +12,7 @@ from keras_fm.papers.pcdbn.behavior_cdbn import BehaviorCDBN
 from keras_fm.papers.pcdbn.energy_model import EnergyModel
 from keras_fm.papers.pcdbn.private_cdbn import PrivateCDBN
 from keras_fm.parts.unprotected_twin import unprotected_twin
+from keras_fm.stacks.gradient_net import GradientNet
 
 __all__ = [
     "AdaptiveLaplace",
@@ -22,6 +23,7 @@ __all__ = [
     "DeepPrivateAutoencoder",
     "EnergyModel",
     "FunctionalNet",
+    "GradientNet",
     "PrivateCDBN",
     "unprotected_twin",
 ]

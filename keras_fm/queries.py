@@ -8,8 +8,6 @@ from keras_fm.heads.squared_error import SquaredErrorQuery
 from keras_fm.kernel.query import QuadraticQuery
 from keras_fm.papers.adlm.relevance_query import RelevanceQuery
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
-from keras_fm.papers.dpmac.layer_coefficients import LayerCoefficientsQuery
-from keras_fm.papers.dpmac.norm_histogram import NormHistogramQuery
 from keras_fm.papers.functional_net.expansion_query import (
     NetworkExpansionQuery,
 )
@@ -17,6 +15,8 @@ from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
 from keras_fm.private_maps.column_histogram import ColumnHistogramQuery
 from keras_fm.private_maps.column_moments import ColumnMomentsQuery
 from keras_fm.private_maps.second_moment import SecondMomentQuery
+from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
+from keras_fm.stacks.norm_histogram import NormHistogramQuery
 
 __all__ = [
     "ChoiceQuery",

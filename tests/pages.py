@@ -183,6 +183,11 @@ train = fm.datasets.load("health_network").windows(history=3).split(0.8)[0]
         smaller={"epochs=20": "epochs=1", "epochs=10": "epochs=1"},
         prints=("proven:     (epsilon = 0.9999", 1),
     ),
+    "docs/gradient_net": Given(
+        before={1: "x, y, test = given((28, 28, 1))"},
+        smaller={"epochs=10": "epochs=1", "batch_size=2000": "batch_size=30"},
+        prints=("proven:     (epsilon = 1.9", 1),
+    ),
     "docs/dpmac": Given(
         before={
             1: "x, y, test = given((784,))",

@@ -22,13 +22,13 @@ import numpy as np
 
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.squared_error import bounds_in_words
-from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks, domain
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.at_weights import AtWeights
 from keras_fm.kernel.noisy_statistics import Release, released_as
 from keras_fm.kernel.sum_query import (
     SumQuery,
+    clipped_sensitivity,
     inside,
     owner_runs,
     scaled_by_owner,
@@ -48,24 +48,6 @@ LOSSES = (
     "squared_error",
     BY_FIRST_READ,
 )
-
-
-def clipped_sensitivity(bound, norm, neighbours):
-    """L2 sensitivity of a sum of vectors of norm at most `bound`: `bound`
-    (add_remove), `2 bound` (replace_one).
-
-    docs/proofs/gradient.md, propositions 1 and 3.
-
-    Raises:
-        ValueError: for another norm.
-    """
-    if norm != "l2":
-        raise ValueError(
-            'Clipped coefficients have an "l2" sensitivity only. '
-            f"Received: norm={norm!r}"
-        )
-    replaces = budget_lib.Neighbours.of(neighbours).replaces
-    return 2 * bound if replaces else bound
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -185,6 +185,24 @@ def is_replaced(norm, neighbours):
     return budget_lib.Neighbours.of(neighbours).replaces
 
 
+def clipped_sensitivity(bound, norm, neighbours):
+    """L2 sensitivity of a sum of vectors of norm at most `bound`: `bound`
+    (add_remove), `2 bound` (replace_one).
+
+    docs/proofs/gradient.md, propositions 1 and 3.
+
+    Raises:
+        ValueError: for another norm.
+    """
+    if norm != "l2":
+        raise ValueError(
+            'Clipped coefficients have an "l2" sensitivity only. '
+            f"Received: norm={norm!r}"
+        )
+    replaces = budget_lib.Neighbours.of(neighbours).replaces
+    return 2 * bound if replaces else bound
+
+
 def scaled_by_owner(owners, n, own_sum, scaled):
     """Sum over owners of their records' sums, each scaled back on its own:
     an owner counts no more than its bound, however many records it has, and

@@ -12,6 +12,8 @@ import math
 import keras
 from keras import ops
 
+from keras_fm.stacks.windows import Windows
+
 SUPPORTED = (
     "Dense, Conv2D (channels_last, groups=1, dilation_rate=1), Flatten and "
     "Reshape"
@@ -19,6 +21,13 @@ SUPPORTED = (
 # More than all squares of a vector that float32 takes for 0: a factor of a
 # norm must not vanish where the other one is huge.
 _UNDERFLOW = 1e-30
+# How often what it reads and gives a convolution may hold, unfolded.
+_UNFOLDED = 6
+# Of an unfolded input that are multiplied at a time.
+_COLUMNS = 64
+# Of the square of what positions give before they cancel: more than the square
+# of what float32 may get wrong of it, and of what it may get wrong of a square.
+_ROUNDING = 1e-6
 
 
 class DenseMap:
@@ -78,7 +87,8 @@ class Conv2DMap:
     """The correlation of a `keras.layers.Conv2D`, unfolded.
 
     A kernel of a x b positions is a sum over a b shifted views of the input,
-    each `(n, positions, channels)`; nothing larger is made of the inputs.
+    each `(n, positions, channels)`; where all of them together are not much
+    larger than what the layer reads and gives, they are made at once.
 
     Args:
         layer: the layer.
@@ -103,16 +113,11 @@ class Conv2DMap:
         self.strides = tuple(layer.strides)
         self.kernel_size = tuple(layer.kernel_size)
         self.channels, self.filters = input_shape[-1], layer.filters
-        sides = [
-            _side(size, kernel, stride, layer.padding)
-            for size, kernel, stride in zip(
-                input_shape[:2], self.kernel_size, self.strides
-            )
-        ]
-        self._outputs = tuple(outputs for outputs, _, _ in sides)
-        self._pads = tuple((low, high) for _, low, high in sides)
-        self.output_shape = (*self._outputs, self.filters)
-        self.positions = math.prod(self._outputs)
+        self._windows = Windows(
+            input_shape, self.kernel_size, self.strides, layer.padding
+        )
+        self.output_shape = (*self._windows.outputs, self.filters)
+        self.positions = math.prod(self._windows.outputs)
 
     def forward(self, inputs, weights):
         outputs = ops.conv(
@@ -130,57 +135,34 @@ class Conv2DMap:
         # One axis at a time, for older versions of Keras.
         kernel = ops.flip(ops.flip(weights[0], axis=0), axis=1)
         kernel = ops.transpose(kernel, (0, 1, 3, 2))
-        spread = self._spread(delta)
+        spread = self._windows.spread(delta)
         full = [(k - 1, k - 1) for k in self.kernel_size]
         spread = ops.pad(spread, [(0, 0), *full, (0, 0)])
         found = ops.conv(
             spread, kernel, padding="valid", data_format="channels_last"
         )
-        # Inputs at the end that no position reads.
-        ends, cut = [], []
-        for axis in range(2):
-            low, high = self._pads[axis]
-            size = self.input_shape[axis]
-            covered = (self._outputs[axis] - 1) * self.strides[axis]
-            covered += self.kernel_size[axis]
-            ends.append((0, max(low + size + high - covered, 0)))
-            cut.append(slice(low, low + size))
-        found = ops.pad(found, [(0, 0), *ends, (0, 0)])
-        return ops.reshape(found[:, cut[0], cut[1]], (-1, *self.input_shape))
-
-    def _spread(self, delta):
-        rows, columns = self._outputs
-        down, across = self.strides
-        if (down, across) == (1, 1):
-            return delta
-        spread = ops.reshape(delta, (-1, rows, 1, columns, self.filters))
-        spread = ops.pad(
-            spread, [(0, 0), (0, 0), (0, down - 1), (0, 0), (0, 0)]
-        )
-        spread = ops.reshape(
-            spread, (-1, rows * down, columns, 1, self.filters)
-        )
-        spread = ops.pad(
-            spread, [(0, 0), (0, 0), (0, 0), (0, across - 1), (0, 0)]
-        )
-        spread = ops.reshape(
-            spread, (-1, rows * down, columns * across, self.filters)
-        )
-        return spread[:, : (rows - 1) * down + 1, : (columns - 1) * across + 1]
+        return self._windows.of_inputs(found)
 
     def _views(self, inputs):
-        """`(n, positions, channels)` for every position of the kernel."""
-        padded = ops.pad(inputs, [(0, 0), *self._pads, (0, 0)])
-        down, across = self.strides
-        rows, columns = self._outputs
-        for i in range(self.kernel_size[0]):
-            for j in range(self.kernel_size[1]):
-                view = padded[
-                    :,
-                    i : i + (rows - 1) * down + 1 : down,
-                    j : j + (columns - 1) * across + 1 : across,
-                ]
+        """`(n, positions, columns)` of the unfolded input, a few columns at a
+        time: all of them would make whole coefficients of records."""
+        fan_in = self.channels * math.prod(self.kernel_size)
+        size = math.prod(self.input_shape) + math.prod(self.output_shape)
+        if self.positions * fan_in > _UNFOLDED * size:
+            for _, view in self._windows.views(inputs):
                 yield ops.reshape(view, (-1, self.positions, self.channels))
+            return
+        patches = ops.image.extract_patches(
+            inputs,
+            self.kernel_size,
+            strides=self.strides,
+            padding=self.padding,
+            data_format="channels_last",
+        )
+        patches = ops.reshape(patches, (-1, self.positions, fan_in))
+        columns = min(-(-fan_in // 2), _COLUMNS)
+        for start in range(0, fan_in, columns):
+            yield patches[..., start : start + columns]
 
     def _by_position(self, delta):
         return ops.reshape(delta, (-1, self.positions, self.filters))
@@ -189,17 +171,35 @@ class Conv2DMap:
         """`(n,)` squared Frobenius norms of the coefficients.
 
         Either from the P x P products between positions, or from one block
-        of the coefficients at a time, whichever is less work.
+        of the coefficients at a time, whichever is less work. What positions
+        give may cancel where their rounding does not: that is added.
         """
         delta = self._by_position(delta)
-        total = 0.0
+        total = _ROUNDING * self._without_cancelling(inputs, delta)
         if self.layer.use_bias:
-            total = ops.sum(ops.square(ops.sum(delta, axis=1)), axis=1)
+            bias = ops.sum(ops.square(ops.sum(delta, axis=1)), axis=1)
+            total = total + bias
         fan_in = self.channels * math.prod(self.kernel_size)
         work = self.positions * (fan_in + self.filters)
         if work < fan_in * self.filters:
             return total + self._norm_by_products(inputs, delta)
         return total + self._norm_by_blocks(inputs, delta)
+
+    def _without_cancelling(self, inputs, delta):
+        """Squared bound on the norm, by the Cauchy-Schwarz inequality, which
+        no cancelling of positions makes smaller."""
+        read = self._often() * ops.sum(ops.square(inputs), axis=(1, 2, 3))
+        if self.layer.use_bias:
+            read = read + self.positions
+        returned = ops.sum(ops.square(delta), axis=(1, 2)) + _UNDERFLOW
+        return (read + _UNDERFLOW) * returned
+
+    def _often(self):
+        """Of how many patches an entry of the input is part at most."""
+        return math.prod(
+            math.ceil(kernel / stride)
+            for kernel, stride in zip(self.kernel_size, self.strides)
+        )
 
     def _norm_by_products(self, inputs, delta):
         between = sum(
@@ -229,12 +229,12 @@ class Conv2DMap:
         delta = ops.reshape(delta, (-1, self.filters))
         blocks = [
             ops.matmul(
-                ops.transpose(ops.reshape(view, (-1, self.channels))), delta
+                ops.transpose(ops.reshape(view, (-1, view.shape[-1]))), delta
             )
             for view in self._views(inputs)
         ]
         kernel = ops.reshape(
-            ops.stack(blocks),
+            ops.concatenate(blocks),
             (*self.kernel_size, self.channels, self.filters),
         )
         return [kernel, ops.sum(delta, axis=0)][: 1 + self.layer.use_bias]
@@ -242,25 +242,11 @@ class Conv2DMap:
     def input_bound(self, norm):
         """Bound on the norm of all patches, each with its constant.
 
-        An entry of the input is part of at most ceil(kernel / stride)
-        patches along each side. The norm of sum_p d_p [u_p; 1]^T is at most
+        The norm of sum_p d_p [u_p; 1]^T is at most
         ||d|| times this, by the Cauchy-Schwarz inequality.
         """
-        often = math.prod(
-            math.ceil(kernel / stride)
-            for kernel, stride in zip(self.kernel_size, self.strides)
-        )
         constants = self.positions if self.layer.use_bias else 0
-        return math.sqrt(often * norm**2 + constants)
-
-
-def _side(size, kernel, stride, padding):
-    """Outputs, and padding before and after, along one side."""
-    if padding == "valid":
-        return (size - kernel) // stride + 1, 0, 0
-    outputs = -(-size // stride)
-    pad = max((outputs - 1) * stride + kernel - size, 0)
-    return outputs, pad // 2, pad - pad // 2
+        return math.sqrt(self._often() * norm**2 + constants)
 
 
 def of_layer(layer, input_shape):
@@ -276,6 +262,6 @@ def of_layer(layer, input_shape):
         return Conv2DMap(layer, input_shape)
     raise ValueError(
         f"Layer '{layer.name}' ({type(layer).__name__}) has no per-record "
-        f"coefficients in DPMAC, which takes {SUPPORTED}. Public layers go "
+        f"coefficients here: `layers` takes {SUPPORTED}. Public layers go "
         "into `below`."
     )

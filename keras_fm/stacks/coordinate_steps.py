@@ -15,45 +15,12 @@ layer k meet record n only through a_k:
 Derivatives are written out, so no backend's automatic differentiation is used.
 """
 
-import dataclasses
-
-import keras
 from keras import ops
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Stage:
-    """One private layer of the stack.
-
-    Attributes:
-        map: its affine map.
-        activation: the `Activation` after it.
-    """
-
-    map: object
-    activation: object
-
-    @property
-    def layer(self):
-        return self.map.layer
+from keras_fm.stacks.stages import Meeting, Stack
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Meeting:
-    """What a batch has to say to one layer, per record.
-
-    Attributes:
-        inputs: what the layer reads, `(n, ...)`.
-        delta: derivative of the records' objectives by its affine outputs.
-        curvature: second derivatives, or `None` where not asked for.
-    """
-
-    inputs: object
-    delta: object
-    curvature: object = None
-
-
-class CoordinateSteps:
+class CoordinateSteps(Stack):
     """The objective of a stack and its Z-steps.
 
     Args:
@@ -67,38 +34,11 @@ class CoordinateSteps:
     """
 
     def __init__(self, stages, loss, penalty, optimizer, steps, project):
-        self.stages = stages
-        self.loss = loss
+        super().__init__(stages, loss)
         self.penalty = penalty
         self.optimizer = optimizer
         self.steps = steps
         self.project = project
-
-    def weights(self):
-        """Current weights of every layer, as constants of full precision."""
-        found = []
-        for stage in self.stages:
-            layer = stage.layer
-            held = [layer.kernel] + ([layer.bias] if layer.use_bias else [])
-            found.append([constant(weight) for weight in held])
-        return found
-
-    def _read(self, index, z):
-        """Coordinates in the shape that layer `index` reads."""
-        return ops.reshape(z, (-1, *self.stages[index].map.input_shape))
-
-    def _affine(self, index, z, weights):
-        inputs = self._read(index, z)
-        return self.stages[index].map.forward(inputs, weights[index])
-
-    def forward(self, features, weights):
-        """Affine outputs of every layer of the plain network."""
-        found, z = [], features
-        for index, stage in enumerate(self.stages):
-            a = self._affine(index, z, weights)
-            found.append(a)
-            z = stage.activation.value(a)
-        return found
 
     def start(self, affine):
         """Coordinates of the forward pass: no layer is missed."""
@@ -112,7 +52,7 @@ class CoordinateSteps:
         below = [features, *z]
         total = 0.0
         for index, stage in enumerate(self.stages):
-            a = self._affine(index, below[index], weights)
+            a = self.affine(index, below[index], weights)
             outputs = stage.activation.value(a)
             if index == len(z):
                 return total + self.loss.value(outputs, y)
@@ -134,11 +74,11 @@ class CoordinateSteps:
         found = [self.penalty * (z[0] - first)]
         for index, stage in enumerate(self.stages):
             if index > 0:
-                a = self._affine(index, z[index - 1], weights)
+                below = z[index - 1]
+                a = self.affine(index, below, weights)
                 delta = self._delta(index, a, z, y)
                 back = stage.map.backward(delta, weights[index])
-                below = self.stages[index - 1].map.output_shape
-                found[-1] = found[-1] + ops.reshape(back, (-1, *below))
+                found[-1] = found[-1] + stage.back(below, back)
                 if index < len(z):
                     missed = z[index] - stage.activation.value(a)
                     found.append(self.penalty * missed)
@@ -186,21 +126,13 @@ class CoordinateSteps:
         for index in range(len(self.stages)):
             a = affine[0]
             if index > 0:
-                a = self._affine(index, z[index - 1], weights)
+                a = self.affine(index, z[index - 1], weights)
             curved = self._curvature(index, a, z, y) if curvature else None
             found.append(
                 Meeting(
-                    inputs=self._read(index, below[index]),
+                    inputs=self.stages[index].read(below[index]),
                     delta=self._delta(index, a, z, y),
                     curvature=curved,
                 )
             )
         return found
-
-
-def constant(value):
-    """A tensor that nothing is differentiated through, at least float32."""
-    tensor = ops.stop_gradient(ops.convert_to_tensor(value))
-    if keras.backend.standardize_dtype(tensor.dtype) == "float64":
-        return tensor
-    return ops.cast(tensor, "float32")

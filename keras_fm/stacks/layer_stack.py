@@ -6,18 +6,22 @@ from keras import ops
 from keras_fm.parts import replicas
 from keras_fm.public import activations
 from keras_fm.public.normalization_layer import NormalizationLayer
-from keras_fm.stacks import affine_maps, output_losses
+from keras_fm.stacks import affine_maps, output_losses, passages
+from keras_fm.stacks.stages import Stage
 
 _RESHAPES = (keras.layers.Flatten, keras.layers.Reshape)
 
 
 def as_list(**layers):
-    """The one list of layers that is given by its name, as a new list.
+    """The one list of layers that is given by its name, as a new list; of a
+    `keras.Sequential` its layers.
 
     Raises:
         ValueError: if it is no list of layers (one layer, say).
     """
     ((name, given),) = layers.items()
+    if type(given) is keras.Sequential:
+        given = given.layers
     try:
         return list(given)
     except TypeError as e:
@@ -26,22 +30,23 @@ def as_list(**layers):
         ) from e
 
 
-def check_layers(layers, dense_only=False):
+def check_layers(layers, dense_only=False, between=_RESHAPES):
     """The trained ones among the layers.
 
     Args:
         layers: list of layers.
-        dense_only: whether convolutions are refused.
+        dense_only: whether all but Dense layers are refused.
+        between: kinds that may stand between trained layers.
 
     Raises:
         ValueError: if coefficients of the stack are not known.
     """
-    supported = "Dense" if dense_only else affine_maps.SUPPORTED
     trained = (keras.layers.Dense, keras.layers.Conv2D)[: 2 - dense_only]
-    reshapes = () if dense_only else _RESHAPES
+    between = () if dense_only else between
+    supported = ", ".join(kind.__name__ for kind in (*trained, *between))
     for layer in layers:
         kind = f"'{getattr(layer, 'name', layer)}' ({type(layer).__name__})"
-        if type(layer) in reshapes:
+        if type(layer) in between:
             if getattr(layer, "data_format", None) == "channels_first":
                 raise ValueError(
                     f"Layer {kind} must be of data_format='channels_last'."
@@ -57,7 +62,7 @@ def check_layers(layers, dense_only=False):
                 f"Layer {kind} has LoRA weights, whose coefficients are not "
                 "known here."
             )
-        elif getattr(layer, "activity_regularizer", None) is not None:
+        if getattr(layer, "activity_regularizer", None) is not None:
             raise ValueError(
                 f"`activity_regularizer` of layer {kind} reads records "
                 "beside the coefficients. Remove it."
@@ -72,7 +77,37 @@ def check_layers(layers, dense_only=False):
             "`layers` must end with a `keras.layers.Dense`. Received: "
             f"layers={layers}"
         )
-    return [layer for layer in layers if type(layer) not in _RESHAPES]
+    return [layer for layer in layers if type(layer) in trained]
+
+
+def connect(layers, trained, features):
+    """Outputs of the layers on `features`, and their stages.
+
+    Args:
+        layers: list of layers.
+        trained: those of them that `check_layers` gave.
+        features: symbolic tensor.
+
+    Raises:
+        ValueError: if derivatives of a layer are not known.
+    """
+    outputs, stages, passed = features, [], []
+    for layer in layers:
+        read = outputs.shape[1:]
+        if layer in trained:
+            stages.append(
+                Stage(
+                    map=affine_maps.of_layer(layer, read),
+                    activation=activation_of(layer),
+                    passages=tuple(passed),
+                )
+            )
+            passed = []
+        else:
+            passage = passages.of_layer(layer, read)
+            passed += [] if passage is None else [passage]
+        outputs = layer(outputs)
+    return outputs, stages
 
 
 def activation_of(layer):

@@ -22,7 +22,7 @@ preliminary analysis", SEBD 2018, equations 1 to 6.
 
 from keras import ops
 
-from keras_fm.stacks.coordinate_steps import constant
+from keras_fm.stacks.stages import constant
 
 
 class NetworkExpansion:

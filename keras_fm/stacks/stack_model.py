@@ -8,8 +8,8 @@ from keras import ops
 from keras_fm.kernel.ledger_entry import check_line
 from keras_fm.parts.private_part import PrivatePart
 from keras_fm.stacks import layer_stack
-from keras_fm.stacks.coordinate_steps import constant
 from keras_fm.stacks.network_expansion import weights_of
+from keras_fm.stacks.stages import constant
 
 
 class StackModel(PrivatePart, keras.Model):

@@ -48,8 +48,8 @@ class PrivateModel(keras.callbacks.Callback):
     `plan(model)` prints it before anything is read or spent, and refuses what
     `fit` would refuse.
 
-    A `DPMAC` is trained on the records at every step instead, each step a
-    noisy sum of clipped coefficients: `fit` it on
+    A `DPMAC` or `GradientNet` is trained on the records at every step
+    instead, each step a noisy sum of clipped coefficients: `fit` it on
     `keras_fm.datasets.PoissonBatches`. All its steps are charged before the
     first, and reserved in the ledger epoch by epoch before they run. A
     `FunctionalNet` is read once for each of its rounds when training begins.

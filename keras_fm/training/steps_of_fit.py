@@ -144,7 +144,8 @@ def resume(plan, steps):
             raise BudgetExceededError(
                 f"This fit asks for {steps} steps, {steps - left} more than "
                 f"were paid for and are left. {error} Pay for all steps "
-                "before the first fit: `DPMAC(..., planned_steps=...)`."
+                f"before the first fit: `{type(model).__name__}(..., "
+                "planned_steps=...)`."
             ) from None
         return
     model.fix_steps(

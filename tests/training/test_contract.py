@@ -191,6 +191,12 @@ KINDS = {
         ("net (round 1 of 2)", "net (round 2 of 2)"),
         loss=None,
     ),
+    "GradientNet": Kind(
+        lambda **k: network(fm.models.GradientNet, clip=0.5, **k),
+        ("net (steps)",),
+        stepwise=True,
+        loss=None,
+    ),
     "DPMAC": Kind(
         lambda **k: network(fm.models.DPMAC, clip=0.5, z_steps=1, **k),
         ("net (steps)",),
@@ -212,6 +218,7 @@ COUNTED = (
     "rounds",
     "numbers, rounds",
     "several labels, rounds",
+    "GradientNet",
     "DPMAC",
     "DPMAC, thresholds",
 )
@@ -392,7 +399,7 @@ def test_a_spent_budget_refuses_and_reads_nothing(name):
 
 
 # They clip what a record adds, whatever its targets in [0, 1].
-SOFT = ("DPMAC", "DPMAC, thresholds", "FunctionalNet")
+SOFT = ("DPMAC", "DPMAC, thresholds", "FunctionalNet", "GradientNet")
 
 
 def bad(name):

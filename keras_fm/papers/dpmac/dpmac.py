@@ -1,19 +1,24 @@
+import math
 import warnings
 
 import keras
+from keras import ops
 
-from keras_fm.kernel import checks, domain
-from keras_fm.papers.dpmac import dpmac_release
-from keras_fm.papers.dpmac.coefficient_model import (
-    CoefficientModel,
-    check_orders,
-    thresholds_of,
-)
-from keras_fm.papers.dpmac.step_noise import StepNoise
-from keras_fm.parts import fit_frame, replicas, sealed
+from keras_fm.kernel import checks
 from keras_fm.parts.record_optimizer import RecordOptimizer
 from keras_fm.stacks import affine_maps, layer_stack, output_losses
-from keras_fm.stacks.coordinate_steps import CoordinateSteps, Stage
+from keras_fm.stacks.coefficient_model import (
+    LEARNED,
+    CoefficientModel,
+    thresholds_of,
+)
+from keras_fm.stacks.coordinate_steps import CoordinateSteps
+from keras_fm.stacks.step_noise import StepNoise
+
+# Values of `clip` that are no thresholds.
+_ELSEWHERE = (LEARNED, "analytic")
+# Floats in all second-order coefficients of a layer.
+_LARGEST_CURVATURE = 5e7
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -157,24 +162,21 @@ class DPMAC(CoefficientModel):
             "unprotected": unprotected,
         }
         trained = layer_stack.check_layers(layers)
-        activation = [layer_stack.activation_of(layer) for layer in trained]
         optimizer = RecordOptimizer(z_optimizer, len(trained) - 1)
         thresholds = {
-            order: thresholds_of(name, value, len(trained))
-            for order, name, value in (
-                (1, "clip", clip),
-                (2, "curvature_clip", curvature_clip),
-            )
+            1: thresholds_of("clip", clip, len(trained), _ELSEWHERE),
+            2: thresholds_of(
+                "curvature_clip",
+                curvature_clip,
+                len(trained),
+                (*_ELSEWHERE, None),
+            ),
         }
-        check_orders(order, clip, curvature_clip)
+        _check_orders(order, clip, curvature_clip)
 
         inputs = keras.Input(tuple(input_shape), name="records")
         features = layer_stack.apply_public(below, inputs, input_bound)
-        outputs, maps = features, []
-        for layer in layers:
-            if layer in trained:
-                maps.append(affine_maps.of_layer(layer, outputs.shape[1:]))
-            outputs = layer(outputs)
+        outputs, stages = layer_stack.connect(layers, trained, features)
         noise = StepNoise(
             name="step_noise",
             dtype=trained[-1].dtype_policy,
@@ -183,12 +185,10 @@ class DPMAC(CoefficientModel):
         outputs = noise(outputs)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
-        stages = [
-            Stage(map=made, activation=f) for made, f in zip(maps, activation)
-        ]
-        head = output_losses.LOSSES[loss](activation[-1], outputs.shape[-1])
+        head = output_losses.LOSSES[loss](
+            stages[-1].activation, outputs.shape[-1]
+        )
         self.__dict__["_noise"] = noise
-        self.__dict__["_about_to_train"] = False
         self.__dict__["_steps"] = CoordinateSteps(
             stages,
             head,
@@ -214,250 +214,108 @@ class DPMAC(CoefficientModel):
         self.__dict__["_thresholds"] = thresholds
         self._keep(given, layers, below, inputs, features)
 
-    @property
-    def _solver(self):
-        return self._steps
+    # Thresholds from public facts ----------------------------------------
 
-    def _carrier(self):
-        return self._noise
+    def analytic_thresholds(self):
+        """Bounds on the norm of any record's coefficients.
 
-    # Noise ---------------------------------------------------------------
+        With f in [low, high] for every hidden unit and z brought back to
+        that range after the Z-steps (Appendices E-H of the paper bound the
+        same quantities; this proof is our own):
 
-    def perturb(self, noise_multiplier, expected_batch_size, steps, seed=None):
-        """Gives the non-private twin noise that no ledger knows, for studies
-        of the steps themselves.
+        * `|f(a) - z| |f'(a)|` is at most 4/27 for the sigmoid, 32/27 for
+          tanh, so a hidden layer has `||delta|| <= penalty sqrt(units)`
+          times that;
+        * the output layer has `||delta|| <= sqrt(units)` (binary cross-
+          entropy, y in [0, 1]), `sqrt(2)` (softmax, y a distribution), or
+          `sqrt(units)` times the constant above (squared error, y brought
+          into the range of the activation);
+        * what a hidden layer hands on has norm at most `sqrt(units) R`,
+          `R = max(|low|, |high|)`, the features `input_bound`; the constant
+          adds 1 to its square. A convolution reads an entry as often as its
+          patches overlap, and adds 1 for each position.
 
-        From then on every training step clips, adds fresh noise and counts;
-        steps beyond `steps` get zeros for coefficients, which with plain SGD
-        leaves all weights where they are. A model whose allowed steps are
-        not all taken goes on under the same values only.
+        The norm of a coefficient is at most the product of both factors;
+        of second-order ones, of the norm of the second derivatives and the
+        square of the inputs' norm.
 
-        Args:
-            noise_multiplier: float > 0, standard deviation of the noise in
-                units of the sensitivity.
-            expected_batch_size: float > 0, public; what sums are divided by.
-            steps: int, all noisy steps there may be, those before included.
-            seed: `None`, or an int: reproducible noise.
+        Returns:
+            list of floats in the order of `partitions`.
 
         Raises:
-            ValueError: if the model is not `unprotected`, a value is outside
-                its range, or steps under other values are still allowed.
+            ValueError: if an activation is not bounded, or there is no
+                `input_bound`.
         """
-        if not self.unprotected:
+        found = self._analytic()
+        return [
+            found[order][index]
+            for index in range(len(self.private_layers))
+            for order in range(1, self.order + 1)
+        ]
+
+    def _analytic(self):
+        bound = self._given["input_bound"]
+        if bound is None:
             raise ValueError(
-                "Noise that no ledger knows protects nobody by a statement. "
-                "Give fit the callback `keras_fm.callbacks.PrivateModel`, or "
-                "build the model with `unprotected=True`."
+                'clip="analytic" needs a public `input_bound` on the norm of '
+                "what the first layer reads. Received: input_bound=None"
             )
-        self.fix_steps(noise_multiplier, expected_batch_size, steps, seed=seed)
-        self._noise.allow(steps - self.steps_taken)
-
-    def fix_steps(
-        self,
-        noise_multiplier,
-        expected_batch_size,
-        steps,
-        **more,
-    ):
-        """Fixes the noise of all steps, before the first or to go on; a fit
-        with `PrivateModel` does it. Taken are those that it arms. The
-        arguments are those of `StepNoise.fix`."""
-        if not self.has_thresholds:
-            raise ValueError(
-                'With clip="histogram" the thresholds are learned first: fit '
-                "with `PrivateModel`, or call `learn_thresholds`."
-            )
-        self._check_place()
-        self._noise.fix(noise_multiplier, expected_batch_size, steps, **more)
-        if getattr(self, "compiled", False):
-            # A step traced before would not contain the noise.
-            self.make_train_function(force=True)
-
-    @property
-    def planned_steps(self):
-        """Steps that the first private fit pays for, or `None`: its own."""
-        return self._given["planned_steps"]
-
-    def plan_steps(self, planned_steps=None, noise_multiplier=None):
-        """Sets what the arguments of these names set."""
-        for name, value, check in (
-            ("planned_steps", planned_steps, checks.count),
-            ("noise_multiplier", noise_multiplier, checks.norm_bound),
-        ):
-            if value is not None:
-                self._given[name] = check(name, value)
-
-    @property
-    def planned_noise(self):
-        """The noise multiplier that was asked for, or `None`."""
-        return self._given["noise_multiplier"]
-
-    reads_every_step = True
-
-    def release_names(self):
-        steps = f"{self.name} (steps)"
-        if self.learns_thresholds:
-            return [f"{self.name} (thresholds)", steps]
-        return [steps]
-
-    def steps(self, reading):
-        """Thresholds and all steps, see `dpmac_release`."""
-        return dpmac_release.steps(self, reading)
-
-    def paid_mechanism(self, reading):
-        """See `dpmac_release.paid_mechanism`."""
-        return dpmac_release.paid_mechanism(self, reading)
-
-    def samples_of(self, reading):
-        """See `dpmac_release.samples_of`."""
-        return dpmac_release.samples_of(self, reading)
-
-    def check_batches(self, batches):
-        """See `dpmac_release.check_parts`."""
-        dpmac_release.check_parts(self, batches)
-
-    def top_shares(self, left):
-        """How what is left of the budget is split over the releases."""
-        return dpmac_release.top_shares(self, left)
-
-    def check_labels(self, y, n):
-        """Refuses labels that no output is for."""
-        if y is not None and self.needs_labels:
-            domain.check_labels(y, self.output_shape[-1])
-
-    def _check_place(self):
-        count, mirrored = replicas.of_strategy(self)
-        if count > 1 and not mirrored:
-            raise ValueError(
-                "Of the tf.distribute strategies with several replicas, noisy "
-                "steps are known to be right under MirroredStrategy alone. "
-                f"Received: {type(self.distribute_strategy).__name__} with "
-                f"{count} replicas"
-            )
-        if count > 1 and not self._noise.is_mirrored:
-            raise ValueError(
-                "The model was built outside the strategy that it is trained "
-                "under, so its replicas would not count one step together. "
-                "Build and compile it under `strategy.scope()`. Received: "
-                f"{count} replicas"
-            )
-        together = replicas.processes(self)
-        if together > 1:
-            raise ValueError(
-                "Each of several processes would add its own noise. Train in "
-                f"one. Received: {together} processes"
-            )
-        if keras.backend.backend() == "torch" and self.jit_compile:
-            raise ValueError(
-                "`jit_compile=True` on PyTorch would compile the noise of "
-                "one step into all of them. Compile with jit_compile=False."
-            )
-
-    @property
-    def is_perturbed(self):
-        """Whether training steps are noisy, here or before saving."""
-        return self._noise.is_perturbed
-
-    @property
-    def noise_multiplier(self):
-        """As `perturb` fixed it, or `None`."""
-        return self._noise.noise_multiplier
-
-    @property
-    def expected_batch_size(self):
-        """As `perturb` fixed it, or `None`."""
-        return self._noise.expected_batch_size
-
-    @property
-    def steps_taken(self):
-        """Noisy steps that were released; saved with the model."""
-        return self._noise.steps_taken
-
-    @property
-    def steps_allowed(self):
-        """Noisy steps that were paid for; saved with the model."""
-        return self._noise.steps_allowed
-
-    @property
-    def steps_refused(self):
-        """Training steps beyond those allowed, which released nothing."""
-        return self._noise.steps_refused
-
-    @property
-    def objective_in_use(self):
-        """Whether a training step with noise was traced."""
-        return self._noise.objective_in_use
-
-    @objective_in_use.setter
-    def objective_in_use(self, value):
-        self._noise.objective_in_use = value
-
-    def _check_can_train(self):
-        noise = self._noise
-        if noise.unprotected:
-            if self.is_perturbed and not noise.has_seed:
+        steps, found = self._steps, {1: [], 2: []}
+        norm = bound
+        for stage in steps.stages:
+            f, units = stage.activation, math.prod(stage.map.output_shape)
+            if stage is steps.stages[-1]:
+                slope = steps.loss.slope_bound
+                curve = steps.loss.curvature_bound
+            else:
+                slope = steps.penalty * math.sqrt(units) * f.pull
+                curve = steps.penalty * math.sqrt(units) * f.bend
+            if not math.isfinite(slope):
                 raise ValueError(
-                    "This model was trained under noise before it was saved, "
-                    "and has no noise now. Call `perturb` again."
+                    'clip="analytic" needs bounded activations, "sigmoid" or '
+                    f"\"tanh\". Received: layer '{stage.layer.name}' with "
+                    f"activation={f.name!r}"
                 )
-            if self.is_perturbed:
-                self._check_place()
-            return
-        # A fit that ended by an error left it armed.
-        if noise.armed_by is not None and not self._is_of(noise.armed_by):
-            noise.disarm()
-        if not noise.may_step:
-            noise.refuse_step()
-        self._check_place()
+            read = stage.map.input_bound(norm)
+            found[1].append(slope * read)
+            found[2].append(curve * read**2)
+            if f.bounds is not None:
+                largest = max(abs(end) for end in f.bounds)
+                norm = math.sqrt(units) * largest
+        return found
 
-    def _is_of(self, callback):
-        found = fit_frame.callback_list(self)
-        return found is not None and callback in found.callbacks
+    def _check_curvature_size(self):
+        for stage in self._steps.stages:
+            layer = stage.layer
+            if not isinstance(stage.map, affine_maps.DenseMap):
+                raise ValueError(
+                    "`order=2` is for Dense layers only. Received: layer "
+                    f"'{layer.name}' ({type(layer).__name__})"
+                )
+            inputs = stage.map.input_shape[0] + layer.use_bias
+            size = layer.units * inputs**2
+            if size > _LARGEST_CURVATURE:
+                raise ValueError(
+                    f"The second-order coefficients of layer '{layer.name}' "
+                    f"would be {layer.units} matrices of {inputs} x {inputs}, "
+                    f"{size:.3g} numbers (at most {_LARGEST_CURVATURE:g}). "
+                    "Reduce its inputs with a layer in `below`, or use "
+                    "`order=1`."
+                )
 
-    # Keras' training -----------------------------------------------------
+    # One step ------------------------------------------------------------
 
-    def make_train_function(self, force=False):
-        self.__dict__["_about_to_train"] = True
-        return super().make_train_function(force=force)
+    def _targets(self, y, features):
+        y = super()._targets(y, features)
+        if self._given["clip"] == "analytic" and not self.needs_labels:
+            y = ops.clip(y, *self._steps.stages[-1].activation.bounds)
+        return y
 
-    def make_test_function(self, force=False):
-        self.__dict__["_about_to_train"] = False
-        return super().make_test_function(force=force)
-
-    def reset_metrics(self):
-        # What an epoch of `fit` begins with, after the callbacks; JAX loses
-        # all variables in a step that raises.
-        if self._about_to_train:
-            self._check_can_train()
-        super().reset_metrics()
-
-    def train_on_batch(self, *args, **kwargs):
-        if not self.unprotected:
-            # Only batches that `fit` draws are sampled as was paid for.
-            self._noise.refuse_step()
-        self._check_can_train()
-        count, _ = replicas.of_strategy(self)
-        if self.is_perturbed and count > 1:
-            raise ValueError(
-                "Keras gives every replica the whole batch here, so a record "
-                "would count several times. Use `fit`. Received: "
-                f"train_on_batch with {count} replicas"
-            )
-        return super().train_on_batch(*args, **kwargs)
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if sealed.takes_metrics() and not self._shows_metrics:
-            return sealed.logs(self)
-        return super().compute_metrics(x, y, y_pred, sample_weight)
-
-    def get_metrics_result(self):
-        return sealed.results(self)
-
-    @property
-    def _shows_metrics(self):
-        """Whether a step may log metrics of the records: it claims, or is not
-        private at all."""
-        return self.unprotected or self.published
+    def _meet(self, features, y, weights, affine):
+        z = self._steps.coordinates(features, y, weights, affine)
+        return self._steps.meetings(
+            features, z, y, weights, affine, curvature=self.order == 2
+        )
 
     # Saving --------------------------------------------------------------
 
@@ -468,11 +326,12 @@ class DPMAC(CoefficientModel):
             "z_optimizer": keras.optimizers.serialize(optimizer),
         }
 
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        thresholds = config.pop("thresholds", None)
-        model = super().from_config(config, custom_objects)
-        if thresholds is not None:
-            model.learn_thresholds(thresholds)
-        return model
+
+def _check_orders(order, clip, curvature_clip):
+    wanted = order == 2 and not isinstance(clip, str)
+    if wanted != (curvature_clip is not None):
+        raise ValueError(
+            "`curvature_clip` is needed with `order=2` and thresholds that "
+            "are numbers, and not otherwise. Received: "
+            f"curvature_clip={curvature_clip}, order={order}, clip={clip!r}"
+        )

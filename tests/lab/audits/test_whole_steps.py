@@ -7,7 +7,7 @@ import pytest
 
 from keras_fm import PrivacyBudget
 from keras_fm.lab.audits.whole_steps import audit_steps
-from keras_fm.papers.dpmac.step_noise import StepNoise
+from keras_fm.stacks.step_noise import StepNoise
 
 BUDGET = PrivacyBudget(2.0, 1e-2)
 

@@ -11,8 +11,8 @@ from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import BudgetExceededError, Ledger
 from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
 from keras_fm.kernel.release import calibrate, release
-from keras_fm.papers.dpmac.norm_histogram import NormHistogramRelease
 from keras_fm.queries import NormHistogramQuery
+from keras_fm.stacks.norm_histogram import NormHistogramRelease
 
 KEYS = [(n, r) for n in ("l1", "l2") for r in ("add_remove", "replace_one")]
 

@@ -1,8 +1,9 @@
 """Sums of per-record coefficients, each record clipped on its own.
 
 A record's coefficients of one layer and one order have a Frobenius norm that
-is known before they are: they are scaled to at most a threshold by a factor
-per record, and only their sum is made.
+is known before they are, and with those of every layer so has the whole
+record: they are scaled to at most a threshold by a factor per record, and only
+their sum is made.
 """
 
 import math
@@ -31,6 +32,16 @@ def weights_of_rows(sample_weight, features, private):
 def first_norms(stage, meeting):
     """`(n,)` norms of the first-order coefficients, before clipping."""
     return ops.sqrt(stage.map.squared_norm(meeting.inputs, meeting.delta))
+
+
+def whole_norms(stages, meetings):
+    """`(n,)` norms of the first-order coefficients of all layers together."""
+    return ops.sqrt(
+        sum(
+            stage.map.squared_norm(meeting.inputs, meeting.delta)
+            for stage, meeting in zip(stages, meetings)
+        )
+    )
 
 
 def second_norms(stage, meeting):
@@ -65,7 +76,7 @@ def _scaled(values, scale, kept):
     return _chosen(values, kept) * ops.reshape(_chosen(scale, kept), shape)
 
 
-def first_order(stage, meeting, weights, threshold):
+def first_order(stage, meeting, weights, threshold, norms=None):
     """Sum of `delta [inputs; 1]^T`, in the shapes of the layer's weights.
 
     Args:
@@ -73,11 +84,14 @@ def first_order(stage, meeting, weights, threshold):
         meeting: its `Meeting`.
         weights: `(n,)` weights of records.
         threshold: float, bound on the norm of a record, or `None`.
+        norms: `(n,)` that the threshold is on, `None` for those of this
+            layer alone.
 
     Returns:
         list of tensors.
     """
-    norms = None if threshold is None else first_norms(stage, meeting)
+    if threshold is not None and norms is None:
+        norms = first_norms(stage, meeting)
     scale, kept = factors(norms, weights, threshold)
     return stage.map.sums(
         _chosen(meeting.inputs, kept), _scaled(meeting.delta, scale, kept)

@@ -20,10 +20,10 @@ _WORD = 2**31 - 2
 class StepNoise(ReleasedLayer):
     """Fresh Gaussian noise for every training step, and a count of steps.
 
-    The identity on its inputs. Part of `keras_fm.models.DPMAC`, which hands
-    it the clipped sums of a batch at each step; what comes back is all that
-    a step may know of the records. Steps beyond the allowed number come back
-    as zeros.
+    The identity on its inputs. Part of `keras_fm.models.DPMAC` and
+    `GradientNet`, which hand it the clipped sums of a batch at each step; what
+    comes back is all that a step may know of the records. Steps beyond the
+    allowed number come back as zeros.
 
     The seed of the noise has two words from the operating system. It is
     carried through compiled steps with the layer's variables but is in no
@@ -88,18 +88,20 @@ class StepNoise(ReleasedLayer):
         Raises:
             ValueError: saying how it is taken.
         """
-        name = getattr(self.owner(), "name", self.name)
+        owner = self.owner()
+        kind = "DPMAC" if owner is None else type(owner).__name__
+        name = getattr(owner, "name", self.name)
         concrete.give_back(self._trainer())
         if not self.is_perturbed:
             raise ValueError(
-                f"DPMAC '{name}' has no noise, so training it would use the "
+                f"{kind} '{name}' has no noise, so training it would use the "
                 "records unprotected. Give fit `callbacks=["
                 "keras_fm.callbacks.PrivateModel(budget)]` and "
                 "`keras_fm.datasets.PoissonBatches`. A non-private twin is "
-                "built with `DPMAC(..., unprotected=True)`."
+                f"built with `{kind}(..., unprotected=True)`."
             )
         raise ValueError(
-            f"The noise of DPMAC '{name}' acts in a fit with its ledger "
+            f"The noise of {kind} '{name}' acts in a fit with its ledger "
             "only: a step would read records unprotected. Continue with the "
             "same callback, or with `PrivateModel(Ledger.open(path))`, where "
             "the file knows which steps are left."

@@ -1,4 +1,4 @@
-"""The coefficients that a step of DP-MAC takes of its records.
+"""The coefficients that a noisy step takes of its records.
 
 All that leaves a private step comes from `CoefficientModel._released`: sums of
 clipped coefficients, with noise.
@@ -10,27 +10,41 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
-from keras_fm.papers.dpmac import coefficient_sums
 from keras_fm.parts import replicas, sealed
-from keras_fm.stacks import affine_maps, layer_stack
-from keras_fm.stacks.coordinate_steps import constant
+from keras_fm.stacks import coefficient_sums, layer_stack
 from keras_fm.stacks.network_expansion import weights_of
-from keras_fm.stacks.stack_model import StackModel
+from keras_fm.stacks.stages import constant
+from keras_fm.stacks.step_model import StepModel
 
 _BATCH = 1024
-# Floats in all second-order coefficients of a layer.
-_LARGEST_CURVATURE = 5e7
-# Values of `clip` that are no thresholds.
-_LEARNED = ("histogram", "analytic")
+# Learned thresholds are no numbers.
+LEARNED = "histogram"
 
 
-class CoefficientModel(StackModel):
+class CoefficientModel(StepModel):
     """A stack whose layers' objectives are given by the coefficients of its
     records: their thresholds, their sums, and a step from them.
 
     `_given` holds the arguments, `_thresholds` floats or `None` by order,
-    `_steps` the coordinates of records, and `_noise` the `StepNoise`.
+    `_steps` what finds the coefficients of records, and `_noise` the
+    `StepNoise`. A subclass says in `_meet` what the records have to say to
+    each layer.
     """
+
+    @property
+    def _solver(self):
+        return self._steps
+
+    @property
+    def order(self):
+        """The order of the coefficients that a step takes, 1 or 2."""
+        return self._given.get("order", 1)
+
+    @property
+    def clips_jointly(self):
+        """Whether one threshold is on the coefficients of all layers
+        together, and not one on each layer's."""
+        return False
 
     # Thresholds ---------------------------------------------------------
 
@@ -38,17 +52,25 @@ class CoefficientModel(StackModel):
     def partitions(self):
         """List of `(layer name, order, threshold)`: what a step releases.
 
-        Thresholds that are still to be learned are `None`.
+        Thresholds that are still to be learned are `None`. A threshold on
+        all layers together has the name of the model.
         """
+        if self.clips_jointly:
+            return [(self.name, 1, self._threshold(1, 0))]
         return [
             (
                 layer.name,
                 order,
-                self._thresholds[order] and self._thresholds[order][index],
+                self._threshold(order, index),
             )
             for index, layer in enumerate(self.private_layers)
-            for order in range(1, self._given["order"] + 1)
+            for order in range(1, self.order + 1)
         ]
+
+    def _threshold(self, order, index):
+        """Of layer `index`; `None` if there is none yet."""
+        known = self._thresholds[order]
+        return known and known[0 if self.clips_jointly else index]
 
     @property
     def sensitivity(self):
@@ -59,7 +81,7 @@ class CoefficientModel(StackModel):
     @property
     def learns_thresholds(self):
         """Whether a private fit learns the thresholds."""
-        return self._given["clip"] == "histogram"
+        return self._given["clip"] == LEARNED
 
     @property
     def has_thresholds(self):
@@ -92,100 +114,13 @@ class CoefficientModel(StackModel):
                 f"{len(self.partitions)} partitions. Received: {values}"
             )
         values = [checks.norm_bound("values", v) for v in values]
-        orders = self._given["order"]
+        orders = self.order
         self.__dict__["_thresholds"] = {
             order: values[order - 1 :: orders] for order in range(1, orders + 1)
         }
         self._given["thresholds"] = values
         # A compiled step holds the old ones.
         self._noise.generation += 1
-
-    def analytic_thresholds(self):
-        """Bounds on the norm of any record's coefficients.
-
-        With f in [low, high] for every hidden unit and z brought back to
-        that range after the Z-steps (Appendices E-H of the paper bound the
-        same quantities; this proof is our own):
-
-        * `|f(a) - z| |f'(a)|` is at most 4/27 for the sigmoid, 32/27 for
-          tanh, so a hidden layer has `||delta|| <= penalty sqrt(units)`
-          times that;
-        * the output layer has `||delta|| <= sqrt(units)` (binary cross-
-          entropy, y in [0, 1]), `sqrt(2)` (softmax, y a distribution), or
-          `sqrt(units)` times the constant above (squared error, y brought
-          into the range of the activation);
-        * what a hidden layer hands on has norm at most `sqrt(units) R`,
-          `R = max(|low|, |high|)`, the features `input_bound`; the constant
-          adds 1 to its square. A convolution reads an entry as often as its
-          patches overlap, and adds 1 for each position.
-
-        The norm of a coefficient is at most the product of both factors;
-        of second-order ones, of the norm of the second derivatives and the
-        square of the inputs' norm.
-
-        Returns:
-            list of floats in the order of `partitions`.
-
-        Raises:
-            ValueError: if an activation is not bounded, or there is no
-                `input_bound`.
-        """
-        found = self._analytic()
-        return [
-            found[order][index]
-            for index in range(len(self.private_layers))
-            for order in range(1, self._given["order"] + 1)
-        ]
-
-    def _analytic(self):
-        bound = self._given["input_bound"]
-        if bound is None:
-            raise ValueError(
-                'clip="analytic" needs a public `input_bound` on the norm of '
-                "what the first layer reads. Received: input_bound=None"
-            )
-        steps, found = self._steps, {1: [], 2: []}
-        norm = bound
-        for stage in steps.stages:
-            f, units = stage.activation, math.prod(stage.map.output_shape)
-            if stage is steps.stages[-1]:
-                slope = steps.loss.slope_bound
-                curve = steps.loss.curvature_bound
-            else:
-                slope = steps.penalty * math.sqrt(units) * f.pull
-                curve = steps.penalty * math.sqrt(units) * f.bend
-            if not math.isfinite(slope):
-                raise ValueError(
-                    'clip="analytic" needs bounded activations, "sigmoid" or '
-                    f"\"tanh\". Received: layer '{stage.layer.name}' with "
-                    f"activation={f.name!r}"
-                )
-            read = stage.map.input_bound(norm)
-            found[1].append(slope * read)
-            found[2].append(curve * read**2)
-            if f.bounds is not None:
-                largest = max(abs(end) for end in f.bounds)
-                norm = math.sqrt(units) * largest
-        return found
-
-    def _check_curvature_size(self):
-        for stage in self._steps.stages:
-            layer = stage.layer
-            if not isinstance(stage.map, affine_maps.DenseMap):
-                raise ValueError(
-                    "`order=2` is for Dense layers only. Received: layer "
-                    f"'{layer.name}' ({type(layer).__name__})"
-                )
-            inputs = stage.map.input_shape[0] + layer.use_bias
-            size = layer.units * inputs**2
-            if size > _LARGEST_CURVATURE:
-                raise ValueError(
-                    f"The second-order coefficients of layer '{layer.name}' "
-                    f"would be {layer.units} matrices of {inputs} x {inputs}, "
-                    f"{size:.3g} numbers (at most {_LARGEST_CURVATURE:g}). "
-                    "Reduce its inputs with a layer in `below`, or use "
-                    "`order=1`."
-                )
 
     # One step ------------------------------------------------------------
 
@@ -221,37 +156,26 @@ class CoefficientModel(StackModel):
         surrogate = surrogate - ops.stop_gradient(surrogate)
         return replicas.share(mean + surrogate + penalties)
 
-    def _targets(self, y, features):
-        y = super()._targets(y, features)
-        if self._given["clip"] == "analytic" and not self.needs_labels:
-            y = ops.clip(y, *self._steps.stages[-1].activation.bounds)
-        return y
-
-    def _meet(self, features, y, weights, affine):
-        z = self._steps.coordinates(features, y, weights, affine)
-        return self._steps.meetings(
-            features, z, y, weights, affine, curvature=self._given["order"] == 2
-        )
-
     def _sums(self, meetings, rows, clipped):
         """Per layer: sums in the shapes of its weights, then those of
         second order if there are."""
-        found = []
+        found, norms = [], None
+        if clipped and self.clips_jointly:
+            norms = coefficient_sums.whole_norms(self._steps.stages, meetings)
         for index, (stage, meeting) in enumerate(
             zip(self._steps.stages, meetings)
         ):
-            bounds = {1: None, 2: None}
-            if clipped:
-                bounds = {
-                    n: t and t[index] for n, t in self._thresholds.items()
-                }
+            thresholds = [
+                self._threshold(order, index) if clipped else None
+                for order in range(1, self.order + 1)
+            ]
             first = coefficient_sums.first_order(
-                stage, meeting, rows, bounds[1]
+                stage, meeting, rows, thresholds[0], norms
             )
             second = None
-            if self._given["order"] == 2:
+            if self.order == 2:
                 second = coefficient_sums.second_order(
-                    stage, meeting, rows, bounds[2]
+                    stage, meeting, rows, thresholds[1]
                 )
             found.append((first, second))
         return found
@@ -276,11 +200,11 @@ class CoefficientModel(StackModel):
         both = self._sums(meetings, rows, clipped=True)
         for index, (first, second) in enumerate(both):
             sums += first
-            scales += [self._thresholds[1][index]] * len(first)
+            scales += [self._threshold(1, index)] * len(first)
             mirrored += [False] * len(first)
             if second is not None:
                 sums.append(second)
-                scales.append(self._thresholds[2][index])
+                scales.append(self._threshold(2, index))
                 mirrored.append(True)
         scales = [self.sensitivity * scale for scale in scales]
         noisy = self._noise.release(sums, scales, mirrored)
@@ -291,7 +215,7 @@ class CoefficientModel(StackModel):
                 noise = (
                     self.noise_multiplier
                     * self.sensitivity
-                    * self._thresholds[2][index]
+                    * self._threshold(2, index)
                     / self.expected_batch_size
                 )
                 first = coefficient_sums.newton_direction(
@@ -332,10 +256,15 @@ class CoefficientModel(StackModel):
             part = slice(start, start + _BATCH)
             labels = None if y is None else y[part]
             meetings, _ = self._observe(x[part], labels)
+            stages = self._steps.stages
+            if self.clips_jointly:
+                norms = coefficient_sums.whole_norms(stages, meetings)
+                found.append(ops.convert_to_numpy(norms)[:, None])
+                continue
             columns = []
-            for stage, meeting in zip(self._steps.stages, meetings):
+            for stage, meeting in zip(stages, meetings):
                 columns.append(coefficient_sums.first_norms(stage, meeting))
-                if self._given["order"] == 2:
+                if self.order == 2:
                     columns.append(
                         coefficient_sums.second_norms(stage, meeting)
                     )
@@ -354,8 +283,8 @@ class CoefficientModel(StackModel):
             clipped: whether each record is clipped to the thresholds.
 
         Returns:
-            list with one list of NumPy arrays for each partition: kernel
-            and bias, or `(units, m, m)` of second order.
+            list with one list of NumPy arrays for each layer and order:
+            kernel and bias, or `(units, m, m)` of second order.
         """
         meetings, features = self._observe(x, y)
         rows = coefficient_sums.weights_of_rows(
@@ -379,37 +308,32 @@ class CoefficientModel(StackModel):
         return self._meet(features, y, weights, affine), features
 
 
-def thresholds_of(name, value, count):
-    """One float for each layer, or `None`: they come from elsewhere."""
-    if value is None or (isinstance(value, str) and value in _LEARNED):
+def thresholds_of(name, value, count, elsewhere=(LEARNED,), joint=False):
+    """One float for each layer, or `None`: they come from elsewhere.
+
+    Args:
+        name: of the argument.
+        value: what was given.
+        count: int, trained layers.
+        elsewhere: words that are no thresholds, and `None` where it is none.
+        joint: whether one number is on all layers together: a list of one.
+    """
+    unlike = value is None or isinstance(value, (str, dict))
+    if unlike and value in elsewhere:
         return None
-    if isinstance(value, (str, dict)):
+    if unlike:
+        words = " or ".join(f'"{word}"' for word in elsewhere if word)
         raise ValueError(
             f"`{name}` must be a number greater than 0, one for each of the "
-            f'{count} trained layers, "histogram" or "analytic". Received: '
-            f"{name}={value!r}"
+            f"{count} trained layers, {words}. Received: {name}={value!r}"
         )
     values = np.ravel(value).tolist()
     if np.ndim(value) == 0:
-        values = values * count
+        values = values if joint else values * count
+        count = len(values)
     if len(values) != count:
         raise ValueError(
             f"`{name}` must be one number or one for each of the {count} "
             f"trained layers. Received: {name}={value}"
         )
     return [checks.norm_bound(name, v) for v in values]
-
-
-def check_orders(order, clip, curvature_clip):
-    if clip is None:
-        raise ValueError(
-            "`clip` must be a number greater than 0, one for each trained "
-            'layer, "histogram" or "analytic". Received: clip=None'
-        )
-    wanted = order == 2 and not isinstance(clip, str)
-    if wanted != (curvature_clip is not None):
-        raise ValueError(
-            "`curvature_clip` is needed with `order=2` and thresholds that "
-            "are numbers, and not otherwise. Received: "
-            f"curvature_clip={curvature_clip}, order={order}, clip={clip!r}"
-        )

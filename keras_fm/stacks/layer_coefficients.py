@@ -1,17 +1,17 @@
-"""First- and second-order coefficients of the layers of a `DPMAC` model.
+"""Coefficients of the layers of a `DPMAC` or `GradientNet`.
 
-What one noisy step of the method of auxiliary coordinates takes from its
-records: for every layer the sum of the records' coefficients, each clipped to
-the threshold of its partition. The sums themselves are formed where the model
-is trained; this file says what they cost. The proof is in
+What one noisy step takes from its records: for every layer the sum of the
+records' coefficients, each clipped to the threshold of its partition (a layer
+and an order, or all layers together). The sums themselves are formed where the
+model is trained; this file says what they cost. The proof is in
 docs/proofs/gradient.md.
 """
 
 import dataclasses
 import math
 
-from keras_fm.heads.gradient_query import clipped_sensitivity
 from keras_fm.kernel import checks
+from keras_fm.kernel.sum_query import clipped_sensitivity
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,8 @@ class LayerCoefficientsQuery:
     Args:
         thresholds: tuple of floats > 0, the L2 threshold of each partition
             (a layer and an order); at least one.
+        joint: whether there is one partition, of all layers: the threshold
+            is on the norm of a record's whole gradient.
         grouped: whether the privacy unit is an owner of several records,
             which adds the mean of their clipped coefficients.
 
@@ -35,6 +37,7 @@ class LayerCoefficientsQuery:
     """
 
     thresholds: tuple
+    joint: bool = False
     grouped: bool = False
 
     proof = "docs/proofs/gradient.md, docs/proofs/mechanisms.md"
@@ -50,15 +53,23 @@ class LayerCoefficientsQuery:
                 "`thresholds` must hold one number for each partition. "
                 "Received: thresholds=()"
             )
-        checks.fields(self, grouped=checks.flag)
+        checks.fields(self, grouped=checks.flag, joint=checks.flag)
+        if self.joint and len(self.thresholds) > 1:
+            raise ValueError(
+                "`joint` coefficients of all layers have one threshold. "
+                f"Received: thresholds={self.thresholds}"
+            )
 
     @property
     def reads(self):
         """What one step takes, in words."""
         clips = ", ".join(f"{t:g}" for t in self.thresholds)
+        clipped = f"each record's clipped to the norms {clips}"
+        if self.joint:
+            clipped = f"each record's of all layers clipped to the norm {clips}"
         return (
             "Taylor coefficients of the layers' objectives at the current "
-            f"weights, each record's clipped to the norms {clips}"
+            f"weights, {clipped}"
             + (", averaged over each owner's records" if self.grouped else "")
         )
 

@@ -1,4 +1,4 @@
-"""What a fit of a `DPMAC` costs: its thresholds, and every step.
+"""What a fit by noisy steps costs: its thresholds, and every step.
 
 Layers below that learn from a release (`DPPCA`) and, with `clip="histogram"`,
 the norms of the coefficients are released first. The noise of the steps is
@@ -12,10 +12,10 @@ import numpy as np
 from keras_fm.datasets.poisson_batches import PoissonBatches
 from keras_fm.kernel import mechanisms, sampling
 from keras_fm.kernel.ledger_entry import FLOATING_POINT, LedgerEntry
-from keras_fm.papers.dpmac.layer_coefficients import LayerCoefficientsQuery
-from keras_fm.papers.dpmac.norm_histogram import NormHistogramQuery
 from keras_fm.parts import replicas
 from keras_fm.parts.step import Step
+from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
+from keras_fm.stacks.norm_histogram import NormHistogramQuery
 
 _SHUFFLED_REASON = (
     "none. Batches of a fixed size from a shuffled data set are accounted as "
@@ -38,7 +38,7 @@ def steps(model, reading):
     """The releases of a model, as `Step`s; all its steps are the last.
 
     Args:
-        model: a `DPMAC`.
+        model: a `CoefficientModel`.
         reading: a `keras_fm.training.reading.Reading`.
 
     Raises:
@@ -73,7 +73,9 @@ def steps(model, reading):
         Step(
             name=last,
             objective=LayerCoefficientsQuery(
-                thresholds=thresholds, grouped=reading.owners is not None
+                thresholds=thresholds,
+                joint=model.clips_jointly,
+                grouped=reading.owners is not None,
             ),
             learn=lambda release: None,
             samples=samples,
@@ -115,8 +117,9 @@ def samples_of(model, reading):
         return batches.plan(**shared)
     if not reading.published:
         raise ValueError(
-            "A proven DPMAC is trained on Poisson samples: `fit` it on "
-            "`keras_fm.datasets.PoissonBatches(x, y, batch_size=...)`. "
+            f"A proven {type(model).__name__} is trained on Poisson samples: "
+            "`fit` it on `keras_fm.datasets.PoissonBatches(x, y, "
+            "batch_size=...)`. "
             "Batches of a fixed size from a shuffled data set have no "
             'such proof; `guarantee="published"` reports their epsilon '
             f"as claimed. Received: {type(batches).__name__}"
@@ -166,7 +169,7 @@ def check_parts(model, batches):
 
 
 def _check(model, reading):
-    reading.check_reach("a DPMAC")
+    reading.check_reach(f"a {type(model).__name__}")
     if reading.owners is not None and model.learns_thresholds:
         raise ValueError(
             '`clip="histogram"` counts records one by one, so it is not '
@@ -174,10 +177,10 @@ def _check(model, reading):
         )
     if not reading.n_public:
         raise ValueError(
-            "The sampling rate of a DPMAC is batch size over number of "
-            "records, which must be public: `n_public=True`."
+            f"The sampling rate of a {type(model).__name__} is batch size over "
+            "number of records, which must be public: `n_public=True`."
         )
-    reading.check_delta("The steps of a DPMAC")
+    reading.check_delta(f"The steps of a {type(model).__name__}")
     below, batches = model.feature_model.layers[1:], reading.batches
     poisson = isinstance(batches, PoissonBatches)
     if (

@@ -7,8 +7,8 @@ from keras import ops
 from layer_checks import check_layer, check_saved
 from scipy import stats
 
-from keras_fm.papers.dpmac.step_noise import StepNoise
 from keras_fm.parts.private_part import looked_at
+from keras_fm.stacks.step_noise import StepNoise
 
 X = np.random.default_rng(0).normal(size=(5, 7)).astype("float32")
 
@@ -93,7 +93,7 @@ def test_both_words_of_the_seed_count():
 
 
 def test_the_words_come_from_the_operating_system(monkeypatch):
-    from keras_fm.papers.dpmac import step_noise
+    from keras_fm.stacks import step_noise
 
     asked = []
 

@@ -1,0 +1,100 @@
+"""A network as a stack of affine maps, and what a batch has to say to each."""
+
+import dataclasses
+
+import keras
+from keras import ops
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One private layer of the stack.
+
+    Attributes:
+        map: its affine map.
+        activation: the `Activation` after it.
+        passages: what stands between the stage below and the map, see
+            `keras_fm.stacks.passages`; shapes may change as well.
+    """
+
+    map: object
+    activation: object
+    passages: tuple = ()
+
+    @property
+    def layer(self):
+        return self.map.layer
+
+    def read(self, z):
+        """What the stage below gives, as the map reads it."""
+        for passage in self.passages:
+            z = passage.forward(z)
+        return ops.reshape(z, (-1, *self.map.input_shape))
+
+    def back(self, z, delta):
+        """What a derivative by the map's inputs is by `z`."""
+        inputs = [z]
+        for passage in self.passages[:-1]:
+            inputs.append(passage.forward(inputs[-1]))
+        for passage, read in zip(self.passages[::-1], inputs[::-1]):
+            delta = passage.backward(read, delta)
+        return ops.reshape(delta, (-1, *z.shape[1:]))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """What a batch has to say to one layer, per record.
+
+    Attributes:
+        inputs: what the layer reads, `(n, ...)`.
+        delta: derivative of the records' objectives by its affine outputs.
+        curvature: second derivatives, or `None` where not asked for.
+    """
+
+    inputs: object
+    delta: object
+    curvature: object = None
+
+
+class Stack:
+    """A plain network of stages and the loss above them.
+
+    Args:
+        stages: list of `Stage`, from the features upwards.
+        loss: of `output_losses`.
+    """
+
+    def __init__(self, stages, loss):
+        self.stages = stages
+        self.loss = loss
+
+    def weights(self):
+        """Current weights of every layer, as constants of full precision."""
+        found = []
+        for stage in self.stages:
+            layer = stage.layer
+            held = [layer.kernel] + ([layer.bias] if layer.use_bias else [])
+            found.append([constant(weight) for weight in held])
+        return found
+
+    def affine(self, index, z, weights):
+        """Affine outputs of layer `index` on what the one below gives."""
+        stage = self.stages[index]
+        return stage.map.forward(stage.read(z), weights[index])
+
+    def forward(self, features, weights):
+        """Affine outputs of every layer of the plain network."""
+        found, z = [], features
+        for index, stage in enumerate(self.stages):
+            a = self.affine(index, z, weights)
+            found.append(a)
+            z = stage.activation.value(a)
+        return found
+
+
+def constant(value):
+    """A tensor that nothing is differentiated through, at least float32."""
+    tensor = ops.stop_gradient(ops.convert_to_tensor(value))
+    if keras.backend.standardize_dtype(tensor.dtype) == "float64":
+        return tensor
+    return ops.cast(tensor, "float32")

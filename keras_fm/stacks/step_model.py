@@ -1,0 +1,275 @@
+"""What models have in common whose every step reads the records.
+
+What a step takes of them goes through the model's `StepNoise`; which steps are
+taken, and under what noise, is the ledger's.
+"""
+
+import keras
+
+from keras_fm.kernel import checks, domain
+from keras_fm.parts import fit_frame, replicas, sealed
+from keras_fm.stacks import step_release
+from keras_fm.stacks.stack_model import StackModel
+
+
+class StepModel(StackModel):
+    """A stack that is trained by noisy steps.
+
+    A subclass has `_noise`, a `StepNoise`, and says in `partitions` what a
+    step releases (`CoefficientModel`).
+    """
+
+    # Whether Keras is about to run a training step, and not a test.
+    _about_to_train = False
+
+    def _carrier(self):
+        return self._noise
+
+    # Noise ---------------------------------------------------------------
+
+    def perturb(self, noise_multiplier, expected_batch_size, steps, seed=None):
+        """Gives the non-private twin noise that no ledger knows, for studies
+        of the steps themselves.
+
+        From then on every training step clips, adds fresh noise and counts;
+        steps beyond `steps` get zeros for coefficients, which with plain SGD
+        leaves all weights where they are. A model whose allowed steps are
+        not all taken goes on under the same values only.
+
+        Args:
+            noise_multiplier: float > 0, standard deviation of the noise in
+                units of the sensitivity.
+            expected_batch_size: float > 0, public; what sums are divided by.
+            steps: int, all noisy steps there may be, those before included.
+            seed: `None`, or an int: reproducible noise.
+
+        Raises:
+            ValueError: if the model is not `unprotected`, a value is outside
+                its range, or steps under other values are still allowed.
+        """
+        if not self.unprotected:
+            raise ValueError(
+                "Noise that no ledger knows protects nobody by a statement. "
+                "Give fit the callback `keras_fm.callbacks.PrivateModel`, or "
+                "build the model with `unprotected=True`."
+            )
+        self.fix_steps(noise_multiplier, expected_batch_size, steps, seed=seed)
+        self._noise.allow(steps - self.steps_taken)
+
+    def fix_steps(
+        self,
+        noise_multiplier,
+        expected_batch_size,
+        steps,
+        **more,
+    ):
+        """Fixes the noise of all steps, before the first or to go on; a fit
+        with `PrivateModel` does it. Taken are those that it arms. The
+        arguments are those of `StepNoise.fix`."""
+        if not self.has_thresholds:
+            raise ValueError(
+                'With clip="histogram" the thresholds are learned first: fit '
+                "with `PrivateModel`, or call `learn_thresholds`."
+            )
+        self._check_place()
+        self._noise.fix(noise_multiplier, expected_batch_size, steps, **more)
+        if getattr(self, "compiled", False):
+            # A step traced before would not contain the noise.
+            self.make_train_function(force=True)
+
+    @property
+    def planned_steps(self):
+        """Steps that the first private fit pays for, or `None`: its own."""
+        return self._given["planned_steps"]
+
+    def plan_steps(self, planned_steps=None, noise_multiplier=None):
+        """Sets what the arguments of these names set."""
+        for name, value, check in (
+            ("planned_steps", planned_steps, checks.count),
+            ("noise_multiplier", noise_multiplier, checks.norm_bound),
+        ):
+            if value is not None:
+                self._given[name] = check(name, value)
+
+    @property
+    def planned_noise(self):
+        """The noise multiplier that was asked for, or `None`."""
+        return self._given["noise_multiplier"]
+
+    reads_every_step = True
+
+    def release_names(self):
+        steps = f"{self.name} (steps)"
+        if self.learns_thresholds:
+            return [f"{self.name} (thresholds)", steps]
+        return [steps]
+
+    def steps(self, reading):
+        """Thresholds and all steps, see `step_release`."""
+        return step_release.steps(self, reading)
+
+    def paid_mechanism(self, reading):
+        """See `step_release.paid_mechanism`."""
+        return step_release.paid_mechanism(self, reading)
+
+    def samples_of(self, reading):
+        """See `step_release.samples_of`."""
+        return step_release.samples_of(self, reading)
+
+    def check_batches(self, batches):
+        """See `step_release.check_parts`."""
+        step_release.check_parts(self, batches)
+
+    def top_shares(self, left):
+        """How what is left of the budget is split over the releases."""
+        return step_release.top_shares(self, left)
+
+    def check_labels(self, y, n):
+        """Refuses labels that no output is for."""
+        if y is not None and self.needs_labels:
+            domain.check_labels(y, self.output_shape[-1])
+
+    def _check_place(self):
+        count, mirrored = replicas.of_strategy(self)
+        if count > 1 and not mirrored:
+            raise ValueError(
+                "Of the tf.distribute strategies with several replicas, noisy "
+                "steps are known to be right under MirroredStrategy alone. "
+                f"Received: {type(self.distribute_strategy).__name__} with "
+                f"{count} replicas"
+            )
+        if count > 1 and not self._noise.is_mirrored:
+            raise ValueError(
+                "The model was built outside the strategy that it is trained "
+                "under, so its replicas would not count one step together. "
+                "Build and compile it under `strategy.scope()`. Received: "
+                f"{count} replicas"
+            )
+        together = replicas.processes(self)
+        if together > 1:
+            raise ValueError(
+                "Each of several processes would add its own noise. Train in "
+                f"one. Received: {together} processes"
+            )
+        if keras.backend.backend() == "torch" and self.jit_compile:
+            raise ValueError(
+                "`jit_compile=True` on PyTorch would compile the noise of "
+                "one step into all of them. Compile with jit_compile=False."
+            )
+
+    @property
+    def is_perturbed(self):
+        """Whether training steps are noisy, here or before saving."""
+        return self._noise.is_perturbed
+
+    @property
+    def noise_multiplier(self):
+        """As `perturb` fixed it, or `None`."""
+        return self._noise.noise_multiplier
+
+    @property
+    def expected_batch_size(self):
+        """As `perturb` fixed it, or `None`."""
+        return self._noise.expected_batch_size
+
+    @property
+    def steps_taken(self):
+        """Noisy steps that were released; saved with the model."""
+        return self._noise.steps_taken
+
+    @property
+    def steps_allowed(self):
+        """Noisy steps that were paid for; saved with the model."""
+        return self._noise.steps_allowed
+
+    @property
+    def steps_refused(self):
+        """Training steps beyond those allowed, which released nothing."""
+        return self._noise.steps_refused
+
+    @property
+    def objective_in_use(self):
+        """Whether a training step with noise was traced."""
+        return self._noise.objective_in_use
+
+    @objective_in_use.setter
+    def objective_in_use(self, value):
+        self._noise.objective_in_use = value
+
+    def _check_can_train(self):
+        noise = self._noise
+        if noise.unprotected:
+            if self.is_perturbed and not noise.has_seed:
+                raise ValueError(
+                    "This model was trained under noise before it was saved, "
+                    "and has no noise now. Call `perturb` again."
+                )
+            if self.is_perturbed:
+                self._check_place()
+            return
+        # A fit that ended by an error left it armed.
+        if noise.armed_by is not None and not self._is_of(noise.armed_by):
+            noise.disarm()
+        if not noise.may_step:
+            noise.refuse_step()
+        self._check_place()
+
+    def _is_of(self, callback):
+        found = fit_frame.callback_list(self)
+        return found is not None and callback in found.callbacks
+
+    # Keras' training -----------------------------------------------------
+
+    def make_train_function(self, force=False):
+        self.__dict__["_about_to_train"] = True
+        return super().make_train_function(force=force)
+
+    def make_test_function(self, force=False):
+        self.__dict__["_about_to_train"] = False
+        return super().make_test_function(force=force)
+
+    def reset_metrics(self):
+        # What an epoch of `fit` begins with, after the callbacks; JAX loses
+        # all variables in a step that raises.
+        if self._about_to_train:
+            self._check_can_train()
+        super().reset_metrics()
+
+    def train_on_batch(self, *args, **kwargs):
+        if not self.unprotected:
+            # Only batches that `fit` draws are sampled as was paid for.
+            self._noise.refuse_step()
+        self._check_can_train()
+        count, _ = replicas.of_strategy(self)
+        if self.is_perturbed and count > 1:
+            raise ValueError(
+                "Keras gives every replica the whole batch here, so a record "
+                "would count several times. Use `fit`. Received: "
+                f"train_on_batch with {count} replicas"
+            )
+        return super().train_on_batch(*args, **kwargs)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if sealed.takes_metrics() and not self._shows_metrics:
+            return sealed.logs(self)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def get_metrics_result(self):
+        return sealed.results(self)
+
+    @property
+    def _shows_metrics(self):
+        """Whether a step may log metrics of the records: it claims, or is not
+        private at all."""
+        return self.unprotected or self.published
+
+    # Saving --------------------------------------------------------------
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        thresholds = config.pop("thresholds", None)
+        model = super().from_config(config, custom_objects)
+        if thresholds is not None:
+            model.learn_thresholds(thresholds)
+        return model

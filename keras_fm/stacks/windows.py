@@ -1,0 +1,94 @@
+"""Windows that slide over images: where they are, what they see, and where
+what comes back from them belongs."""
+
+from keras import ops
+
+
+class Windows:
+    """The windows of a convolution or a pooling, of `channels_last` images.
+
+    Args:
+        input_shape: `(rows, columns, channels)`.
+        size, strides: pairs of ints.
+        padding: `"valid"` or `"same"`.
+
+    Attributes:
+        outputs: how many windows there are along each side.
+    """
+
+    def __init__(self, input_shape, size, strides, padding):
+        self.input_shape = tuple(input_shape)
+        self.size, self.strides = tuple(size), tuple(strides)
+        sides = [
+            _side(*side, padding)
+            for side in zip(input_shape[:2], self.size, self.strides)
+        ]
+        self.outputs = tuple(outputs for outputs, _, _ in sides)
+        self._pads = tuple((low, high) for _, low, high in sides)
+
+    def views(self, inputs, padding=0.0):
+        """For every place in a window, `(place, view)`: what all windows hold
+        there, `(n, *outputs, channels)`."""
+        padded = ops.pad(
+            inputs, [(0, 0), *self._pads, (0, 0)], constant_values=padding
+        )
+        down, across = self.strides
+        rows, columns = self.outputs
+        for i in range(self.size[0]):
+            for j in range(self.size[1]):
+                view = padded[
+                    :,
+                    i : i + (rows - 1) * down + 1 : down,
+                    j : j + (columns - 1) * across + 1 : across,
+                ]
+                yield (i, j), view
+
+    def spread(self, values):
+        """`(n, *outputs, filters)` with zeros between, a stride apart."""
+        rows, columns = self.outputs
+        filters = values.shape[-1]
+        down, across = self.strides
+        if (down, across) == (1, 1):
+            return values
+        spread = ops.reshape(values, (-1, rows, 1, columns, filters))
+        spread = ops.pad(
+            spread, [(0, 0), (0, 0), (0, down - 1), (0, 0), (0, 0)]
+        )
+        spread = ops.reshape(spread, (-1, rows * down, columns, 1, filters))
+        spread = ops.pad(
+            spread, [(0, 0), (0, 0), (0, 0), (0, across - 1), (0, 0)]
+        )
+        spread = ops.reshape(
+            spread, (-1, rows * down, columns * across, filters)
+        )
+        return spread[:, : (rows - 1) * down + 1, : (columns - 1) * across + 1]
+
+    def placed(self, values, place):
+        """Values of windows at one place of theirs, zeros everywhere else:
+        all that the windows cover."""
+        spread = self.spread(values)
+        sides = [(at, size - 1 - at) for at, size in zip(place, self.size)]
+        return ops.pad(spread, [(0, 0), *sides, (0, 0)])
+
+    def of_inputs(self, covered):
+        """`(n, *input_shape)` of what the windows cover: without padding, and
+        with the inputs at the end that no window sees."""
+        ends, cut = [], []
+        for axis in range(2):
+            low, high = self._pads[axis]
+            size = self.input_shape[axis]
+            seen = (self.outputs[axis] - 1) * self.strides[axis]
+            seen += self.size[axis]
+            ends.append((0, max(low + size + high - seen, 0)))
+            cut.append(slice(low, low + size))
+        found = ops.pad(covered, [(0, 0), *ends, (0, 0)])
+        return ops.reshape(found[:, cut[0], cut[1]], (-1, *self.input_shape))
+
+
+def _side(size, window, stride, padding):
+    """Outputs, and padding before and after, along one side."""
+    if padding == "valid":
+        return (size - window) // stride + 1, 0, 0
+    outputs = -(-size // stride)
+    pad = max((outputs - 1) * stride + window - size, 0)
+    return outputs, pad // 2, pad - pad // 2

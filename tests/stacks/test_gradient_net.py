@@ -1,0 +1,488 @@
+"""GradientNet: whole gradients of records, clipped without being formed."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as L
+from keras import ops
+from neighbours import Domain, check_sensitivity, distances
+
+import keras_fm as fm
+from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
+
+BACKEND = keras.backend.backend()
+# Shape of a record, and layers.
+NETWORKS = {
+    "dense": (
+        (7,),
+        lambda: [
+            L.Dense(4, activation="tanh"),
+            L.Dense(5, use_bias=False),
+            L.Activation("sigmoid"),
+            L.Dense(3),
+        ],
+    ),
+    "strides, same, no bias": (
+        (8, 8, 2),
+        lambda: [
+            L.Conv2D(3, 3, strides=2, padding="same", activation="relu"),
+            L.MaxPooling2D(2),
+            L.Conv2D(4, 2, use_bias=False),
+            L.ReLU(),
+            L.Flatten(),
+            L.Dense(3),
+        ],
+    ),
+    "pools that overlap": (
+        (11, 11, 1),
+        lambda: [
+            L.Conv2D(3, 3, activation="tanh"),
+            L.MaxPooling2D(3, strides=2, padding="same"),
+            L.Activation("gelu"),
+            L.Conv2D(5, 2),
+            L.AveragePooling2D((2, 3), strides=(1, 2)),
+            L.Reshape((-1,)),
+            L.UnitNormalization(),
+            L.Dense(3),
+        ],
+    ),
+    "pools around": (
+        (9, 8, 1),
+        lambda: [
+            L.MaxPooling2D((2, 3), strides=(3, 1)),
+            L.Conv2D(
+                3, 3, padding="same", strides=(1, 2), activation="softplus"
+            ),
+            L.GlobalAveragePooling2D(),
+            L.Dense(6, activation="elu"),
+            L.Dense(3),
+        ],
+    ),
+}
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(24, 7)).astype("float32")
+Y = np.arange(24) % 3
+
+
+def network(case="dense", **kwargs):
+    shape, layers = NETWORKS[case]
+    keras.utils.set_random_seed(3)
+    model = fm.models.GradientNet(shape, layers(), **kwargs)
+    rng = np.random.default_rng(1)
+    for weight in model.trainable_variables:
+        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
+    return model
+
+
+def array(value):
+    return ops.convert_to_numpy(ops.stop_gradient(value))
+
+
+def gradient(model, x, y):
+    """Of the loss of one record, by the backend's own differentiation of the
+    layers themselves: one vector."""
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+    x, y = x[None], np.eye(3, dtype="float32")[[y]]
+    trained = model.trainable_variables
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x))
+        found = tape.gradient(value, [w.value for w in trained])
+    elif BACKEND == "torch":
+        model.zero_grad()
+        loss(y, model(x)).backward()
+        found = [w.value.grad for w in trained]
+    else:
+        import jax
+
+        rest = [w.value for w in model.non_trainable_variables]
+
+        def value(weights):
+            return loss(y, model.stateless_call(weights, rest, x)[0])
+
+        found = jax.grad(value)([w.value for w in trained])
+    return [array(part).ravel() for part in found]
+
+
+def by_layer(model, parts):
+    """The vectors of every layer's weights together."""
+    parts, found = list(parts), []
+    for layer in model.private_layers:
+        own = [parts.pop(0) for _ in layer.trainable_variables]
+        found.append(np.concatenate(own))
+    return found
+
+
+def sums(model, x, y, **kwargs):
+    return [
+        np.concatenate([part.ravel() for part in parts])
+        for parts in model.coefficient_sums(x, y, **kwargs)
+    ]
+
+
+@pytest.mark.parametrize("case", NETWORKS)
+def test_gradients_are_those_of_the_backend(case):
+    model = network(case, clip=0.5)
+    each = [0.1 * (k + 1) for k in range(len(model.private_layers))]
+    other = network(case, clip=each)
+    x = np.random.default_rng(2).normal(size=(6, *model.input_shape[1:]))
+    x, y = x.astype("float32"), np.arange(6) % 3
+    exact = [by_layer(model, gradient(model, *record)) for record in zip(x, y)]
+    layers = np.array([[np.linalg.norm(v) for v in r] for r in exact])
+    whole = np.linalg.norm(layers, axis=1)
+    assert whole.min() < 0.95 * whole.max()
+    np.testing.assert_allclose(
+        model.coefficient_norms(x, y)[:, 0], whole, rtol=1e-3
+    )
+    np.testing.assert_allclose(
+        other.coefficient_norms(x, y), layers, rtol=1e-3, atol=1e-6
+    )
+    joint = np.minimum(1, 0.5 / whole)[:, None]
+    alone = np.minimum(1, np.array(each) / np.maximum(layers, 1e-9))
+    for made, scale in (
+        (sums(model, x, y, clipped=False), np.ones_like(layers)),
+        (sums(model, x, y), joint + 0 * layers),
+        (sums(other, x, y), alone),
+    ):
+        for k, found in enumerate(made):
+            right = sum(s[k] * r[k] for s, r in zip(scale, exact))
+            np.testing.assert_allclose(found, right, atol=2e-3, rtol=1e-3)
+    # Padding and records that are no numbers count for nothing.
+    rows = np.array([1, 1, 0, 1, 0.0, 1], "float32")
+    held = x.copy()
+    held[2], held[4], held[5] = 1e30, np.nan, np.inf
+    for found, right in zip(
+        sums(model, held, y, sample_weight=rows), sums(model, x[:5], y[:5],
+        sample_weight=rows[:5]),
+    ):  # fmt: skip
+        np.testing.assert_allclose(found, right, atol=1e-5)
+
+
+# Sensitivity --------------------------------------------------------------
+
+
+class OneStep:
+    """What one step sums, in units of its thresholds, as a query."""
+
+    def __init__(self, model):
+        self.model = model
+        thresholds = tuple(t for _, _, t in model.partitions)
+        self.units = np.broadcast_to(thresholds, len(model.private_layers))
+        self.query = LayerCoefficientsQuery(
+            thresholds=thresholds, joint=model.clips_jointly
+        )
+        self.known = {}
+
+    def sensitivity(self, norm, *, neighbours):
+        if norm == "l1":
+            return math.inf
+        return self.query.sensitivity(norm, neighbours=neighbours)
+
+    def zero(self):
+        return None
+
+    def accumulate(self, statistics, x, y):
+        key = x.tobytes(), int(y[0])
+        if key not in self.known:
+            # A pair is asked for by norms.
+            self.known = dict([*self.known.items()][-1:])
+            self.known[key] = sums(self.model, x, y)
+        return self.known[key]
+
+    def pack(self, parts, norm):
+        scaled = [part / t for part, t in zip(parts, self.units)]
+        return np.concatenate(scaled).astype("float64")
+
+
+def searched(model):
+    width = math.prod(model.input_shape[1:])
+
+    def arguments(numbers):
+        *x, size, label = numbers
+        x = np.reshape(x, (1, *model.input_shape[1:]))
+        # Of all lengths and classes.
+        x = x * np.exp(np.clip(4 * size, -20, 20))
+        label = int(np.clip((label + 1) / 2, 0, 0.99) * model.output_shape[1])
+        return x.astype("float32"), np.array([label])
+
+    return Domain(OneStep(model), width + 2, lambda numbers: numbers, arguments)
+
+
+def opposite(model):
+    """Two records of the same inputs and opposite gradients, where logits are
+    zero: the pair of docs/proofs/gradient.md."""
+    numbers = np.ones(math.prod(model.input_shape[1:]) + 2)
+    return numbers, np.append(numbers[:-1], -1)
+
+
+@pytest.mark.parametrize("clip", [0.1, [0.1, 0.3]])
+def test_no_pair_moves_a_step_by_more_than_is_stated(clip):
+    layers = [L.Dense(2, activation="tanh"), L.Dense(2)]
+    model = fm.models.GradientNet((3,), layers, clip=clip)
+    check_sensitivity(searched(model), [opposite(model)], tries=20)
+
+
+def test_the_stated_sensitivity_is_attained():
+    keras.utils.set_random_seed(0)
+    layers = [
+        L.Conv2D(2, 3, activation="relu"),
+        L.MaxPooling2D(2),
+        L.Flatten(),
+        L.Dense(2, kernel_initializer="zeros"),
+    ]
+    model = fm.models.GradientNet((6, 6, 1), layers, clip=0.1)
+    domain = searched(model)
+    found = distances(
+        domain.query, *(domain.arguments(v) for v in opposite(model))
+    )
+    for relation, stated in (("add_remove", 1.0), ("replace_one", 2.0)):
+        assert model.sensitivity == 1.0
+        reached = found["joint", "l2", relation]
+        assert stated * (1 - 2e-4) < reached <= stated
+
+
+@pytest.mark.parametrize("filters", [2, 40])
+def test_positions_that_cancel_hide_no_length(filters):
+    """By blocks and by products: what float32 loses is in the norm."""
+    keras.utils.set_random_seed(1)
+    # A kernel that reads one entry has patches that are all alike.
+    layers = [L.Conv2D(filters, 1), L.Flatten(), L.Dense(2)]
+    model = fm.models.GradientNet((4, 4, 40), layers, clip=1.0)
+    stage = model._steps.stages[0]
+    rng = np.random.default_rng(0)
+    for size in (1e2, 1e4, 1e6):
+        u = rng.normal(size=(8, 1, 1, 40)) * np.ones((1, 4, 4, 1))
+        u = (size * u + rng.normal(size=u.shape)).astype("float32")
+        delta = rng.normal(size=(8, 4, 4, filters))
+        delta -= delta.mean(axis=(1, 2), keepdims=True)
+        delta = delta.astype("float32")
+        exact = np.einsum("nabi,nabj->nij", u.astype("float64"), delta)
+        length = np.linalg.norm(exact, axis=(1, 2))
+        squared = array(stage.map.squared_norm(*map(ops.array, (u, delta))))
+        assert np.all(np.sqrt(squared) > length * (1 - 1e-5))
+        # What is summed of a record alone is no longer either.
+        for k in range(8):
+            one = [ops.array(v[k : k + 1]) for v in (u, delta)]
+            kernel = array(stage.map.sums(*one)[0]).astype("float64")
+            assert np.linalg.norm(kernel) < np.sqrt(squared[k]) * (1 + 1e-4)
+
+
+# Training -----------------------------------------------------------------
+
+
+def test_the_twin_trains_like_the_network_itself():
+    model = network("strides, same, no bias", unprotected=True)
+    plain = keras.Sequential([keras.Input((8, 8, 2)), *NETWORKS[
+        "strides, same, no bias"][1]()])  # fmt: skip
+    plain.set_weights(model.get_weights())
+    x = np.random.default_rng(4).normal(size=(24, 8, 8, 2)).astype("float32")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    histories = []
+    for made, given in ((model, {}), (plain, {"loss": loss})):
+        made.compile(keras.optimizers.SGD(0.1), metrics=["accuracy"], **given)
+        fit = made.fit(
+            x, Y, batch_size=8, epochs=2, shuffle=False, verbose=0
+        ).history
+        histories.append(fit)
+    for a, b in zip(model.get_weights(), plain.get_weights()):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    np.testing.assert_allclose(
+        histories[0]["loss"], histories[1]["loss"], rtol=1e-4
+    )
+
+
+def private(epsilon=8.0, **kwargs):
+    return fm.callbacks.PrivateModel(fm.PrivacyBudget(epsilon, 1e-5), **kwargs)
+
+
+def batches():
+    return fm.datasets.PoissonBatches(X, Y, batch_size=8)
+
+
+@pytest.mark.parametrize(
+    "clip, told, sensitivity",
+    [
+        (0.5, "of all layers clipped to the norm 0.5", 1.0),
+        ([0.5, 0.2, 1], "clipped to the norms 0.5, 0.2, 1", 3**0.5),
+    ],
+)
+def test_what_is_charged(clip, told, sensitivity):
+    model, callback = network(clip=clip), private()
+    model.compile("sgd")
+    with pytest.raises(ValueError, match="start_from"):
+        model.fit(batches(), callbacks=[callback], verbose=0)
+    model = network(clip=clip)
+    model.start_from(
+        [w for v in model.private_layers for w in v.get_weights()], "a test"
+    )
+    model.compile("sgd", metrics=["accuracy"])
+    logs = model.fit(batches(), epochs=2, callbacks=[callback], verbose=0)
+    (entry,) = callback.ledger.entries
+    assert told in entry.reads
+    assert entry.mechanism["steps"] == model.steps_taken == 6
+    assert entry.mechanism["sensitivity"] == pytest.approx(sensitivity)
+    assert 7.9 < callback.ledger.epsilon() <= 8.0
+    assert set(logs.history) == {"loss"}
+
+
+def test_shuffled_batches_are_claimed():
+    keras.utils.set_random_seed(3)
+    model = fm.models.GradientNet((7,), NETWORKS["dense"][1](), clip=0.5)
+    model.compile("sgd")
+    with pytest.raises(ValueError, match="proven GradientNet"):
+        model.fit(X, Y, batch_size=8, callbacks=[private(data=(X, Y))])
+    shuffled = fm.Published(lot=8, neighbours="add_remove")
+    callback = private(data=(X, Y), guarantee=shuffled)
+    model.fit(X, Y, batch_size=8, callbacks=[callback], verbose=0)
+    (entry,) = callback.ledger.entries
+    assert entry.guarantee == "claimed" and math.isinf(
+        callback.ledger.epsilon()
+    )
+
+
+def test_averaged_weights_are_released_as_they_are(tmp_path):
+    keras.utils.set_random_seed(3)
+    model = fm.models.GradientNet((7,), NETWORKS["dense"][1](), clip=0.5)
+    optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.5)
+    model.compile(optimizer)
+    model.fit(batches(), callbacks=[private()], verbose=0)
+    assert model.is_released
+    for weight, average in zip(
+        model.trainable_variables, optimizer._model_variables_moving_average
+    ):
+        np.testing.assert_allclose(array(weight), array(average), rtol=1e-6)
+    model.save(tmp_path / "model.keras")
+    assert keras.saving.load_model(tmp_path / "model.keras").is_released
+
+
+def test_one_learned_threshold_for_all_layers():
+    keras.utils.set_random_seed(3)
+    model = fm.models.GradientNet(
+        (7,), NETWORKS["dense"][1](), clip="histogram", name="net"
+    )
+    model.compile("sgd")
+    x, y = np.tile(X, (30, 1)), np.tile(Y, 30)
+    sampled = fm.datasets.PoissonBatches(x, y, batch_size=90)
+    callback = private()
+    model.fit(sampled, callbacks=[callback], verbose=0)
+    names = [entry.name for entry in callback.ledger.entries]
+    assert names == ["net (thresholds)", "net (steps)"]
+    ((name, order, threshold),) = model.partitions
+    assert (name, order) == ("net", 1) and 1e-4 < threshold < 10
+    assert callback.ledger.epsilon() <= 8.0
+
+
+def test_a_sequential_is_its_layers_and_a_file_holds_all(tmp_path):
+    below = [L.Rescaling(0.5)]
+    shape, layers = NETWORKS["pools that overlap"]
+    model = fm.models.GradientNet(
+        shape,
+        keras.Sequential(layers()),
+        loss="binary_crossentropy",
+        clip=[0.1, 0.2, 0.3],
+        clip_quantile=0.4,
+        below=below,
+        input_bound=3.0,
+        planned_steps=7,
+        noise_multiplier=2.0,
+        unprotected=True,
+        name="net",
+    )
+    model.compile("adam")
+    x = np.random.default_rng(0).normal(size=(9, *shape)).astype("float32")
+    model.fit(x, Y[:9], verbose=0)
+    model.save(tmp_path / "model.keras")
+    made = keras.saving.load_model(tmp_path / "model.keras")
+    config, right = made.get_config(), model.get_config()
+    assert [v["config"]["name"] for v in config.pop("layers")] == [
+        v["config"]["name"] for v in right.pop("layers")
+    ]
+    assert len(config.pop("below")) == len(right.pop("below"))
+    assert config == right
+    assert made.partitions == model.partitions
+    np.testing.assert_array_equal(
+        made.predict(x, verbose=0), model.predict(x, verbose=0)
+    )
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision(policy):
+    plain = network()
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = network(clip=0.1, unprotected=True)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    # Gradients do not feel the policy.
+    for a, b in zip(
+        sums(model, X, Y, clipped=False), sums(plain, X, Y, clipped=False)
+    ):
+        assert a.dtype == "float32"
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    model.compile("sgd")
+    model.perturb(0.5, 8.0, 3)
+    logs = model.fit(X, Y, batch_size=8, verbose=0).history
+    assert np.isfinite(logs["loss"][0]) and model.steps_taken == 3
+
+
+# Refusals -----------------------------------------------------------------
+
+
+class Own(L.Dense):
+    def call(self, inputs):
+        return super().call(inputs - ops.mean(inputs, axis=0))
+
+
+def image(*layers):
+    return (6, 6, 1), [*layers, L.Flatten(), L.Dense(3)]
+
+
+SHARED = L.Dense(7)
+
+
+@pytest.mark.parametrize(
+    "shape, layers, kwargs, match",
+    [
+        (*image(L.Dropout(0.5)), {}, "Dropout"),
+        (*image(L.BatchNormalization()), {}, "BatchNormalization"),
+        (*image(L.LayerNormalization()), {}, "LayerNormalization"),
+        (*image(L.SeparableConv2D(2, 2)), {}, "SeparableConv2D"),
+        (*image(L.Conv2D(2, 2, dilation_rate=2)), {}, "dilation_rate"),
+        (
+            *image(L.AveragePooling2D(2, padding="same")),
+            {},
+            r"AveragePooling2D\) must have padding='valid'",
+        ),
+        (
+            *image(L.MaxPooling2D(2, data_format="channels_first")),
+            {},
+            "channels_last",
+        ),
+        (*image(L.Activation("softmax")), {}, r"Activation\) must have one"),
+        (*image(L.ReLU(max_value=6.0)), {}, "plain"),
+        (*image(L.ReLU(activity_regularizer="l2")), {}, "activity_regular"),
+        (*image(L.UnitNormalization()), {}, "must read vectors"),
+        (*image(keras.Sequential([L.Dense(3)])), {}, "Sequential"),
+        ((7,), [SHARED, SHARED, L.Dense(3)], {}, "twice"),
+        ((7,), [Own(4), L.Dense(3)], {}, r"\(Own\)"),
+        ((7,), [L.Dense(3, activation="softmax")], {}, "activation of layer"),
+        ((7,), [L.Dense(3), L.Activation("tanh")], {}, "must end with"),
+        ((7,), [L.Dense(3)], {"clip": None}, "clip=None"),
+        ((7,), [L.Dense(3)], {"clip": "analytic"}, "clip='analytic'"),
+        ((7,), [L.Dense(3)], {"clip": 0.0}, "clip"),
+        ((7,), [L.Dense(3)], {"clip": [1.0, 1.0]}, "1 trained layers"),
+        ((7,), L.Dense(3), {}, "must be a list of layers"),
+    ],
+)
+def test_refusals(shape, layers, kwargs, match):
+    with pytest.raises(ValueError, match=match):
+        fm.models.GradientNet(shape, layers, **kwargs)
+
+
+def test_joint_coefficients_have_one_threshold():
+    with pytest.raises(ValueError, match="one threshold"):
+        LayerCoefficientsQuery(thresholds=(1.0, 2.0), joint=True)
