@@ -189,8 +189,18 @@ def check_budgets(epsilons, delta=0.0):
     checks.instance("epsilons", epsilons, (list, tuple), "a list")
     if not epsilons:
         raise ValueError("`epsilons` must name at least one budget.")
-    budgets = [PrivacyBudget(epsilon, delta) for epsilon in epsilons]
-    _check_once("epsilons", [budget.epsilon for budget in budgets])
+    # Beyond these some method finds no noise, after others have trained.
+    found = [
+        checks.number("epsilon", e, at_least=1e-4, at_most=100)
+        for e in epsilons
+    ]
+    _check_once("epsilons", found)
+    delta = PrivacyBudget(1.0, delta).delta
+    if delta:
+        wanted = "0, or between 1e-12 and 0.5"
+        checks.number(
+            "delta", delta, at_least=1e-12, at_most=0.5, wanted=wanted
+        )
 
 
 def _check_methods(asked, delta, names):

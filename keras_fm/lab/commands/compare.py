@@ -82,7 +82,10 @@ def define(values):
         flag_values=values,
     )
     flags.DEFINE_list(
-        "epsilons", ["0.5", "2", "8"], "Privacy budgets.", flag_values=values
+        "epsilons",
+        ["0.5", "2", "8"],
+        "Privacy budgets, from 1e-4 to 100.",
+        flag_values=values,
     )
     flags.DEFINE_float(
         "delta",

@@ -19,8 +19,8 @@ class Comparison:
         hidden: units of the affine layer; 0 leaves it out.
         methods: some of `keras_fm.experiments.METHODS`; default: all that
             the packages at hand can run at this delta.
-        epsilons: budgets to train at.
-        delta: float in [0, 1).
+        epsilons: budgets to train at, from 1e-4 to 100.
+        delta: 0, or float from 1e-12 to 0.5.
         neighbours: relation of proven forms and DP-SGD.
         seeds: int, repetitions with seeds 0, 1, ... for the initial weights.
             The noise is always fresh.

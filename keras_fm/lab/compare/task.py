@@ -120,7 +120,8 @@ class Task:
             delta=spec.delta,
             neighbours=spec.neighbours,
             epochs=spec.epochs,
-            lot=spec.batch_size,
+            # Published noise is divided by the lot that there is.
+            lot=min(spec.batch_size, len(self.x)),
             learning_rate=spec.learning_rate,
             log_dir=log_dir,
         )

@@ -440,6 +440,9 @@ def test_files_of_a_comparison(tmp_path):
         ({"methods": ("magic",)}, "`methods` must be some of"),
         ({"epsilons": ()}, "`epsilons` must name"),
         ({"epsilons": (0.0,)}, "`epsilon` must be"),
+        ({"epsilons": (1e-60,)}, "`epsilon` must be a number between"),
+        ({"epsilons": (101,)}, "`epsilon` must be a number between"),
+        ({"delta": 1e-30}, "`delta` must be 0, or between"),
         ({"epsilons": (1, 1.0)}, "`epsilons` must name each of them once"),
         ({"methods": ("proven",) * 2}, "`methods` must name each of them once"),
         ({"methods": ("rounds_proven",), "delta": 0}, "cannot run with delta"),
@@ -483,6 +486,19 @@ def test_command_line_errors(capsys):
     assert cli.main(["compare", "--dataset=mnits"]) == 2
     assert "Unknown data set" in capsys.readouterr().err
     assert cli.main(["compare", "extra"]) == 2
+
+
+def test_a_batch_is_no_larger_than_the_records(small):
+    """Published forms ended in the middle: noise and fit had two lots."""
+    few = spec(
+        small,
+        methods=("published", "adlm_published"),
+        epsilons=(1.0,),
+        seeds=1,
+        epochs=1,
+        train_records=30,
+    )
+    assert len(experiments.run(few, progress=False)) == 2
 
 
 def test_too_few_records_are_refused_before_features_are_made(small):
