@@ -208,14 +208,16 @@ def test_canaries_whose_label_alone_changes_audit_it():
         ({"design": "include"}, "replace_label claim"),
         ({"data": X, "kind": "unit", "bound": 1.0}, "without labels"),
     ):
-        given = {"data": (X, Y), "classes": 3, **arguments}
-        if arguments.get("data") is X:
-            del given["classes"]
+        given = {"data": (X, Y), "fit": fit, "control": control, **arguments}
+        if given["data"] is X:
+            given["fit"], given["control"] = lambda x: None, lambda x: None
             given["score"] = lambda model, x, y: np.zeros(len(x))
+        else:
+            given["classes"] = 3
         with pytest.raises(ValueError, match=match):
             fm.audit(
-                fit, control=control, claim=BUDGET, canaries=10,
-                neighbours="replace_label", progress=False, **given,
+                claim=BUDGET, canaries=10, neighbours="replace_label",
+                progress=False, **given,
             )  # fmt: skip
 
 

@@ -443,7 +443,7 @@ def test_the_ledger_goes_with_the_layer(tmp_path):
     plain.save_weights(tmp_path / "p.weights.h5")
     fresh.load_weights(tmp_path / "p.weights.h5")
     assert not fresh.layers[0].is_released
-    with pytest.raises(ValueError, match="expected 4 variables.*holds 3"):
+    with pytest.raises(ValueError, match="expected 4 variables.*holds"):
         keras.Sequential(
             [
                 keras.Input((7,)),
