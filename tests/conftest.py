@@ -11,6 +11,7 @@ Every test carries the markers of its place:
 
 import collections
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,16 @@ def _numpy_only(path):
 def _is_in(path, places):
     place = Path(path).relative_to(without_keras.TESTS).as_posix()
     return any(place == p or place.startswith(f"{p}/") for p in places)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def let_go():
+    """What a module compiled, and the models it named, are forgotten."""
+    yield
+    if "keras" in sys.modules:
+        sys.modules["keras"].utils.clear_session()
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
 
 
 @pytest.fixture

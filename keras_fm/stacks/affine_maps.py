@@ -21,8 +21,6 @@ SUPPORTED = (
 # More than all squares of a vector that float32 takes for 0: a factor of a
 # norm must not vanish where the other one is huge.
 _UNDERFLOW = 1e-30
-# How often what it reads and gives a convolution may hold, unfolded.
-_UNFOLDED = 6
 # Of an unfolded input that are multiplied at a time.
 _COLUMNS = 64
 # Of the square of what positions give before they cancel: more than the square
@@ -86,9 +84,8 @@ class DenseMap:
 class Conv2DMap:
     """The correlation of a `keras.layers.Conv2D`, unfolded.
 
-    A kernel of a x b positions is a sum over a b shifted views of the input,
-    each `(n, positions, channels)`; where all of them together are not much
-    larger than what the layer reads and gives, they are made at once.
+    What a kernel sees at every position are columns `(n, positions, fan_in)`,
+    of which a few are made at a time.
 
     Args:
         layer: the layer.
@@ -113,6 +110,7 @@ class Conv2DMap:
         self.strides = tuple(layer.strides)
         self.kernel_size = tuple(layer.kernel_size)
         self.channels, self.filters = input_shape[-1], layer.filters
+        self.fan_in = self.channels * math.prod(self.kernel_size)
         self._windows = Windows(
             input_shape, self.kernel_size, self.strides, layer.padding
         )
@@ -146,23 +144,18 @@ class Conv2DMap:
     def _views(self, inputs):
         """`(n, positions, columns)` of the unfolded input, a few columns at a
         time: all of them would make whole coefficients of records."""
-        fan_in = self.channels * math.prod(self.kernel_size)
-        size = math.prod(self.input_shape) + math.prod(self.output_shape)
-        if self.positions * fan_in > _UNFOLDED * size:
-            for _, view in self._windows.views(inputs):
-                yield ops.reshape(view, (-1, self.positions, self.channels))
-            return
-        patches = ops.image.extract_patches(
-            inputs,
-            self.kernel_size,
-            strides=self.strides,
-            padding=self.padding,
-            data_format="channels_last",
-        )
-        patches = ops.reshape(patches, (-1, self.positions, fan_in))
-        columns = min(-(-fan_in // 2), _COLUMNS)
-        for start in range(0, fan_in, columns):
-            yield patches[..., start : start + columns]
+        most = min(-(-self.fan_in // 2), _COLUMNS)
+        found, width = [], 0
+        for block in self._windows.blocks(inputs):
+            block = ops.reshape(block, (-1, self.positions, block.shape[-1]))
+            for start in range(0, block.shape[-1], most):
+                part = block[..., start : start + most]
+                if found and width + part.shape[-1] > most:
+                    yield ops.concatenate(found, axis=-1)
+                    found, width = [], 0
+                found.append(part)
+                width += part.shape[-1]
+        yield ops.concatenate(found, axis=-1)
 
     def _by_position(self, delta):
         return ops.reshape(delta, (-1, self.positions, self.filters))
@@ -179,9 +172,8 @@ class Conv2DMap:
         if self.layer.use_bias:
             bias = ops.sum(ops.square(ops.sum(delta, axis=1)), axis=1)
             total = total + bias
-        fan_in = self.channels * math.prod(self.kernel_size)
-        work = self.positions * (fan_in + self.filters)
-        if work < fan_in * self.filters:
+        work = self.positions * (self.fan_in + self.filters)
+        if work < self.fan_in * self.filters:
             return total + self._norm_by_products(inputs, delta)
         return total + self._norm_by_blocks(inputs, delta)
 
@@ -212,17 +204,9 @@ class Conv2DMap:
     def _norm_by_blocks(self, inputs, delta):
         total = 0.0
         for view in self._views(inputs):
-            for part in self._parts(view):
-                block = ops.matmul(ops.transpose(part, (0, 2, 1)), delta)
-                total = total + ops.sum(ops.square(block), axis=(1, 2))
+            block = ops.matmul(ops.transpose(view, (0, 2, 1)), delta)
+            total = total + ops.sum(ops.square(block), axis=(1, 2))
         return total
-
-    def _parts(self, view):
-        """A kernel of one position would be one block: halve it."""
-        half = self.channels // 2
-        if math.prod(self.kernel_size) > 1 or half == 0:
-            return [view]
-        return [view[..., :half], view[..., half:]]
 
     def sums(self, inputs, delta):
         """Coefficients summed over records, in the shapes of the weights."""
@@ -233,8 +217,11 @@ class Conv2DMap:
             )
             for view in self._views(inputs)
         ]
+        rows = ops.reshape(
+            ops.concatenate(blocks), (-1, self.channels, self.filters)
+        )
         kernel = ops.reshape(
-            ops.concatenate(blocks),
+            ops.take(rows, self._windows.places, axis=0),
             (*self.kernel_size, self.channels, self.filters),
         )
         return [kernel, ops.sum(delta, axis=0)][: 1 + self.layer.use_bias]

@@ -29,19 +29,28 @@ def weights_of_rows(sample_weight, features, private):
     return ops.where(weights > 0, ops.minimum(weights, 1.0), 0.0)
 
 
+def _finite(inputs):
+    """Inputs with zeros for records whose length is no number, and `(n,)`
+    which are not such. What is then made of them is made once, for norms and
+    for sums."""
+    axes = tuple(range(1, len(inputs.shape)))
+    kept = ops.isfinite(ops.sum(ops.square(inputs), axis=axes))
+    return _chosen(inputs, kept), kept
+
+
 def first_norms(stage, meeting):
     """`(n,)` norms of the first-order coefficients, before clipping."""
-    return ops.sqrt(stage.map.squared_norm(meeting.inputs, meeting.delta))
+    return whole_norms([stage], [meeting])
 
 
 def whole_norms(stages, meetings):
     """`(n,)` norms of the first-order coefficients of all layers together."""
-    return ops.sqrt(
-        sum(
-            stage.map.squared_norm(meeting.inputs, meeting.delta)
-            for stage, meeting in zip(stages, meetings)
-        )
-    )
+    total = 0.0
+    for stage, meeting in zip(stages, meetings):
+        inputs, kept = _finite(meeting.inputs)
+        squared = stage.map.squared_norm(inputs, meeting.delta)
+        total = total + ops.where(kept, squared, math.inf)
+    return ops.sqrt(total)
 
 
 def second_norms(stage, meeting):
@@ -90,12 +99,14 @@ def first_order(stage, meeting, weights, threshold, norms=None):
     Returns:
         list of tensors.
     """
-    if threshold is not None and norms is None:
-        norms = first_norms(stage, meeting)
+    inputs = meeting.inputs
+    if threshold is not None:
+        inputs, _ = _finite(inputs)
+        norms = first_norms(stage, meeting) if norms is None else norms
     scale, kept = factors(norms, weights, threshold)
-    return stage.map.sums(
-        _chosen(meeting.inputs, kept), _scaled(meeting.delta, scale, kept)
-    )
+    if threshold is None:
+        inputs = _chosen(inputs, kept)
+    return stage.map.sums(inputs, _scaled(meeting.delta, scale, kept))
 
 
 def second_order(stage, meeting, weights, threshold):
