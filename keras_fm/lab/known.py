@@ -12,7 +12,13 @@ from keras_fm.lab import environment
 # Tests compare these with what they name.
 IMAGES = ("digits", "mnist", "fashion_mnist", "usps", "cifar10")
 NETWORKS = ("health_network", "health_network_weekly")
-FEATURES = ("pixels", "scattering", "scattering_strokes", "patches")
+FEATURES = (
+    "pixels",
+    "scattering",
+    "scattering_strokes",
+    "scattering_patches",
+    "patches",
+)
 _BOTH = ("published", "proven")
 # Models that are audited, and which guarantees each has.
 AUDITED = {

@@ -16,7 +16,13 @@ from keras_fm.public.principal_projection import PrincipalProjection
 from keras_fm.public.random_features import RandomFeatures
 from keras_fm.public.scattering import Scattering2D
 
-FEATURES = ("pixels", "scattering", "scattering_strokes", "patches")
+FEATURES = (
+    "pixels",
+    "scattering",
+    "scattering_strokes",
+    "scattering_patches",
+    "patches",
+)
 __all__ = [
     "FEATURES",
     "build",
@@ -29,9 +35,15 @@ __all__ = [
 
 # Small enough that what a scattering holds meanwhile stays near the processor.
 _BATCH = 128
-# Variance below which a group of channels counts as empty. Chosen on
-# held-out MNIST training images; see docs/results/mnist.md.
-_GROUP_EPSILON = {"scattering": 1e-5, "scattering_strokes": 1e-3}
+# Variance below which a patch, or a group of channels, counts as empty. Chosen
+# on held-out training images; see docs/results/cifar10.md and mnist.md.
+_PATCH_VARIANCE = 0.01
+_GROUP_EPSILON = {
+    "scattering": 1e-5,
+    "scattering_strokes": 1e-3,
+    "scattering_patches": 1e-5,
+}
+_UNITS = {"patches": 3000, "scattering_patches": 1600}
 
 
 def check(name):
@@ -45,10 +57,10 @@ def build(
     units=None,
     shapes=6000,
     variants=6,
-    filters=800,
+    filters=400,
     scenes=9000,
     patch_sizes=None,
-    mixtures=None,
+    mixtures=3000,
 ):
     """Layers of a public feature map, ready to put before a private layer.
 
@@ -61,22 +73,25 @@ def build(
       `keras_fm.datasets.pen_strokes`), `units` of them.
     * `"patches"`: a `PatchDictionary` of `keras_fm.datasets.drawn_scenes`
       and the leading directions of what it says of them
-      (`PrincipalProjection`), `units` of them. Patches are of 6 x 6 pixels,
-      or half of a smaller image. Photographs, images of three channels,
-      show the same mirrored, so responses are averaged over a flip; those
-      of one channel may be letters and are not.
+      (`PrincipalProjection`), `units` of them. Patches are of 6 x 6 and of
+      4 x 4 pixels, or half of a smaller image. Photographs, images of three
+      channels, show the same mirrored, so responses are averaged over a
+      flip; those of one channel may be letters and are not.
+    * `"scattering_patches"`: the scattering, its directions found in drawn
+      scenes as those of `"patches"` are, beside `"patches"`; half of
+      `units` each.
 
     Args:
         name: one of `FEATURES`.
         input_shape: `(height, width, channels)` of one image.
         units: int, features kept; never more than the map has. `None` for
-            800, or 2000 of `"patches"`.
+            800, 3000 of `"patches"`, 1600 of `"scattering_patches"`.
         shapes, variants: size of the drawn public data set of strokes.
-        filters, scenes: of `"patches"`, the size of the dictionary and of
-            the drawn public data set.
-        patch_sizes: of `"patches"`, sizes in pixels, a dictionary for each;
-            `None` is one size, see above.
-        mixtures: of `"patches"`, see `PrincipalProjection`.
+        filters, scenes: of patches, the size of each dictionary and of the
+            drawn public data set.
+        patch_sizes: of patches, sizes in pixels, a dictionary for each;
+            `None`: see above.
+        mixtures: of maps found in scenes, see `PrincipalProjection`.
 
     Returns:
         A `keras.Sequential` from images to features of unit L2 norm.
@@ -109,22 +124,33 @@ def build(
             f'features="{name}" needs images (height, width, channels). '
             f"Received: input_shape={tuple(input_shape)}"
         )
+    if units is None:
+        units = _UNITS.get(name, 800)
+    drawn = {"scenes": scenes, "mixtures": mixtures}
     if name == "patches":
         base = _scene_patches(input_shape, filters, scenes, patch_sizes)
-    else:
-        base = scattering(input_shape, _GROUP_EPSILON[name])
-    if units is None:
-        units = 2000 if name == "patches" else 800
+        return _with_scene_map(name, base, input_shape, units, **drawn)
+    base = scattering(input_shape, _GROUP_EPSILON[name])
+    if name == "scattering_patches":
+        image = keras.Input(input_shape)
+        patches = _scene_patches(input_shape, filters, scenes, patch_sizes)
+        maps = [
+            _with_scene_map(part, of, input_shape, units // 2, **drawn)(image)
+            for part, of in (("scattering", base), ("patches", patches))
+        ]
+        both = keras.Model(image, keras.layers.Concatenate()(maps))
+        return _with_unit_norm(name, input_shape, [both])
     units = min(units, base.output_shape[-1])
-    if name == "patches":
-        top = _scene_map(base, input_shape, units, scenes, mixtures)
-    elif name == "scattering":
+    if name == "scattering":
         top = RandomFeatures(units, kind="projection", name="projection")
     else:
         top = stroke_map(base, input_shape, units, shapes, variants)
+    return _with_unit_norm(name, input_shape, [*base.layers, top])
+
+
+def _with_unit_norm(name, input_shape, layers):
     return keras.Sequential(
-        [keras.Input(input_shape), *base.layers, top, NormalizationLayer()],
-        name=name,
+        [keras.Input(input_shape), *layers, NormalizationLayer()], name=name
     )
 
 
@@ -175,11 +201,12 @@ def stroke_map(base, input_shape, units, shapes=6000, variants=6):
     return layer
 
 
-def _scene_patches(input_shape, filters=800, scenes=9000, sizes=None):
+def _scene_patches(input_shape, filters, scenes, sizes=None):
     """`PatchDictionary`s of drawn scenes; no private record is used."""
     height, width, channels = input_shape
     if sizes is None:
-        sizes = [max(2, min(6, height // 2, width // 2))]
+        largest = max(2, min(height, width) // 2)
+        sizes = sorted({min(size, largest) for size in (6, 4)}, reverse=True)
     different = isinstance(sizes, list | tuple) and set(sizes)
     if not different or len(different) < len(sizes):
         raise ValueError(
@@ -195,6 +222,7 @@ def _scene_patches(input_shape, filters=800, scenes=9000, sizes=None):
             filters,
             patch_size=size,
             flip=channels == 3,
+            epsilon=_PATCH_VARIANCE,
             data_format="channels_last",
             name="patch_dictionary" + suffix,
         )
@@ -212,24 +240,25 @@ def _scene_patches(input_shape, filters=800, scenes=9000, sizes=None):
     )
 
 
-def _scene_map(base, input_shape, units, scenes=9000, mixtures=None):
-    """A `PrincipalProjection` of drawn scenes seen through `base`; no
+def _with_scene_map(name, base, input_shape, units, scenes, mixtures):
+    """`base` and a `PrincipalProjection` of drawn scenes seen through it; no
     private record is used."""
-    # Others than the dictionary was made from.
+    # Others than a dictionary was made from.
     h = extract(base, _drawn(input_shape, scenes, seed=1))
+    units = min(units, base.output_shape[-1], scenes - 1)
     layer = PrincipalProjection(
-        min(units, scenes - 1), mixtures=mixtures, name="scene_map"
+        units, mixtures=mixtures and max(units, mixtures), name="scene_map"
     )
     layer.adapt(h, description=f"{scenes} drawn scenes")
-    return layer
+    return _with_unit_norm(name, input_shape, [*base.layers, layer])
 
 
 def _drawn(input_shape, scenes, seed=0):
     height, width, channels = input_shape
     if channels not in (1, 3) or min(height, width) < 4:
         raise ValueError(
-            'features="patches" draws images of one or three channels and at '
-            f"least 4 pixels. Received: input_shape={tuple(input_shape)}"
+            "Patches of drawn scenes need images of one or three channels and "
+            f"at least 4 pixels. Received: input_shape={tuple(input_shape)}"
         )
     size = max(height, width, 8)
     images = drawn_scenes.load(scenes, size, channels, seed)

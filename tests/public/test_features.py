@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_fm.public import features
+from keras_fm.public.patch_dictionary import PatchDictionary
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +66,18 @@ def test_colour_images(images):
 
 
 @pytest.mark.parametrize(
-    ("shape", "patch", "flip"),
-    [((8, 8, 1), 4, False), ((14, 12, 3), 6, True)],
+    ("shape", "sizes", "flip"),
+    [((8, 8, 1), [4], False), ((14, 12, 3), [6, 4], True)],
 )
-def test_patches_tell_what_they_saw(shape, patch, flip):
+def test_patches_tell_what_they_saw(shape, sizes, flip):
     body = features.build("patches", shape, units=50, filters=12, scenes=40)
-    dictionary, scene_map = body.layers[0], body.layers[2]
-    assert (dictionary.patch_size, dictionary.flip) == (patch, flip)
+    layers = body.layers if len(sizes) == 1 else body.layers[0].layers
+    found = [v for v in layers if isinstance(v, PatchDictionary)]
+    assert sorted(v.patch_size for v in found) == sorted(sizes)
     told = {"description": "40 drawn scenes", "records": 40}
-    assert dictionary.public_data == scene_map.public_data == told
+    for layer in [*found, body.get_layer("scene_map")]:
+        assert layer.public_data == told
+    assert all(v.flip == flip for v in found)
     # No more directions than scenes to find them in.
     assert body.output_shape == (None, 39)
     x = np.random.default_rng(1).random((3, *shape), np.float32)
@@ -100,6 +104,24 @@ def test_patches_of_two_sizes(tmp_path):
     for wrong in ((4, 4), (), 6):
         with pytest.raises(ValueError, match="more different integers"):
             features.build("patches", shape, patch_sizes=wrong)
+
+
+def test_scattering_beside_patches(images, tmp_path):
+    """Each half is what it is alone, one as long as the other."""
+    kwargs = {"units": 20, "filters": 8, "scenes": 60}
+    body = features.build("scattering_patches", (8, 8, 1), **kwargs)
+    patches = features.build("patches", (8, 8, 1), **kwargs | {"units": 10})
+    halves = np.split(features.extract(body, images), 2, axis=1)
+    alone = features.extract(patches, images)
+    np.testing.assert_allclose(halves[1] * 2**0.5, alone, atol=1e-5)
+    norms = np.linalg.norm(halves[0], axis=1)
+    np.testing.assert_allclose(norms, 0.5**0.5, atol=1e-5)
+    body.save(tmp_path / "map.keras")
+    loaded = keras.saving.load_model(tmp_path / "map.keras")
+    both = np.concatenate(halves, axis=1)
+    np.testing.assert_allclose(
+        features.extract(loaded, images), both, atol=1e-5
+    )
 
 
 def test_errors():

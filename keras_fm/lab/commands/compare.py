@@ -62,9 +62,10 @@ def define(values):
         "pixels",
         "Public feature map under every method: pixels, scattering (wavelet "
         "scattering, random projection), scattering_strokes (scattering, "
-        "then a map fitted on drawn pen strokes) or patches (a dictionary of "
-        "patches of drawn scenes, pooled, and their leading directions); no "
-        "private image shapes any of them.",
+        "then a map fitted on drawn pen strokes), patches (dictionaries of "
+        "patches of drawn scenes, pooled, and their leading directions) or "
+        "scattering_patches (both, and the scattering's directions from drawn "
+        "scenes); no private image shapes any of them.",
         flag_values=values,
     )
     flags.DEFINE_integer(

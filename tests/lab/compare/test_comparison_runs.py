@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_fm.lab import cli
+from keras_fm.lab import cli, known
 from keras_fm.lab import compare as experiments
 from keras_fm.lab.compare import methods, task
 from keras_fm.lab.engine import rival, store, workers
@@ -513,7 +513,7 @@ def test_a_table_is_no_set_of_images(tmp_path):
     np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
     with pytest.raises(ValueError, match="pcdbn_proven read images"):
         experiments.run(spec(str(path), methods=("proven", "pcdbn_proven")))
-    for features in ("scattering", "scattering_strokes", "patches"):
+    for features in known.FEATURES[1:]:
         settings = spec(str(path), methods=("proven",), features=features)
         with pytest.raises(ValueError, match="needs images"):
             experiments.run(settings, progress=False)
