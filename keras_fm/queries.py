@@ -11,6 +11,7 @@ from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
 from keras_fm.papers.functional_net.expansion_query import (
     NetworkExpansionQuery,
 )
+from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
 from keras_fm.private_maps.column_histogram import ColumnHistogramQuery
 from keras_fm.private_maps.column_moments import ColumnMomentsQuery
@@ -28,6 +29,7 @@ __all__ = [
     "LayerCoefficientsQuery",
     "NetworkExpansionQuery",
     "NormHistogramQuery",
+    "PatchClustersQuery",
     "PatchMomentQuery",
     "QuadraticQuery",
     "ReconstructionQuery",

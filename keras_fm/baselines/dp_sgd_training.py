@@ -336,10 +336,11 @@ def small_cnn(input_shape, num_classes):
 
     Two strided convolutions (16 of 8x8, 32 of 4x4), each with a 2x2 maximum
     of stride 1, a dense layer of 32 and a linear read-out; tanh throughout,
-    whose bounded range suits clipped gradients.
+    whose bounded range suits clipped gradients. Images below 14x14 have
+    kernels half as large, the second without a stride.
 
     Args:
-        input_shape: `(height, width, channels)`, at least 14x14.
+        input_shape: `(height, width, channels)`, at least 8x8.
         num_classes: int.
 
     Returns:
@@ -350,18 +351,20 @@ def small_cnn(input_shape, num_classes):
     activation of Papernot et al., "Tempered Sigmoid Activations for Deep
     Learning with Differential Privacy", 2021.
     """
-    if len(input_shape) != 3 or min(input_shape[:2]) < 14:
+    if len(input_shape) != 3 or min(input_shape[:2]) < 8:
         raise ValueError(
             "`input_shape` must be (height, width, channels) with at least "
-            f"14 x 14 pixels. Received: input_shape={input_shape}"
+            f"8 x 8 pixels. Received: input_shape={input_shape}"
         )
-    layers = keras.layers
+    layers, wide = keras.layers, min(input_shape[:2]) >= 14
+    sizes, stride = ((8, 4), 2) if wide else ((4, 2), 1)
+    first = {"strides": 2, "padding": "same", "activation": "tanh"}
     return keras.Sequential(
         [
             layers.Input(tuple(input_shape)),
-            layers.Conv2D(16, 8, strides=2, padding="same", activation="tanh"),
+            layers.Conv2D(16, sizes[0], **first),
             layers.MaxPooling2D(2, strides=1),
-            layers.Conv2D(32, 4, strides=2, activation="tanh"),
+            layers.Conv2D(32, sizes[1], strides=stride, activation="tanh"),
             layers.MaxPooling2D(2, strides=1),
             layers.Flatten(),
             layers.Dense(32, activation="tanh"),

@@ -507,5 +507,8 @@ def test_small_cnn_is_the_usual_one():
     model = dp_sgd.small_cnn((28, 28, 1), 10)
     assert model.count_params() == 26010
     assert model.output_shape == (None, 10)
-    with pytest.raises(ValueError, match="at least 14 x 14"):
-        dp_sgd.small_cnn((8, 8, 1), 10)
+    with pytest.raises(ValueError, match="at least 8 x 8"):
+        dp_sgd.small_cnn((7, 28, 1), 10)
+    small = dp_sgd.small_cnn((8, 8, 3), 10)
+    assert small.layers[0].kernel.shape == (4, 4, 3, 16)
+    assert small.output_shape == (None, 10)

@@ -176,6 +176,19 @@ def test_no_patch_exceeds_the_bound(order, data):
     assert_within(objective, objective.pack(made, "l2"), "l2")
 
 
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(data=st.data())
+def test_no_sum_of_patches_exceeds_the_bound(data):
+    objective = queries.PatchClustersQuery(directions=2, components=2, clip=0.1)
+    dtype = data.draw(st.sampled_from(DTYPES))
+    entries = st.lists(value(NASTY + INVALID), min_size=4, max_size=4)
+    rows = cast(np.reshape(data.draw(entries), (1, 2, 2)), dtype)
+    made = added(objective, (rows,))
+    if made is not None:
+        assert_within(objective, objective.pack(made, "l1"), "l1")
+        assert_within(objective, objective.pack(made, "l2"), "l2")
+
+
 @pytest.mark.parametrize("ball", ["l1", "l2"])
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(data=st.data())

@@ -20,6 +20,7 @@ from keras_fm.queries import (
     CrossEntropyQuery,
     GradientQuery,
     NormHistogramQuery,
+    PatchClustersQuery,
     PatchMomentQuery,
     ReconstructionQuery,
     RelevanceQuery,
@@ -127,6 +128,8 @@ def some(objective, n=230, seed=0):
         v = rng.normal(size=(n, 3, objective.num_features - 1))
         v *= objective.patch_bound / np.linalg.norm(v, axis=2, keepdims=True)
         return (np.pad(v, ((0, 0), (0, 0), (0, 1)), constant_values=0.5),)
+    if isinstance(objective, PatchClustersQuery):
+        return (rng.normal(size=(n, *objective.shapes[0])),)
     if isinstance(objective, NormHistogramQuery):
         return (rng.uniform(0.1, 9, size=(n, objective.num_columns)),)
     h = rng.normal(size=(n, objective.num_features))
@@ -147,6 +150,7 @@ QUADRATIC = [
 ]
 OTHERS = [
     PatchMomentQuery(num_features=3, order=3, feature_bound=1, constant=0.5),
+    PatchClustersQuery(directions=2, components=3, clip=0.3),
     RelevanceQuery(num_features=4, ball="l2"),
     NormHistogramQuery(num_columns=2, num_bins=5, low=0.1, high=10.0),
 ]

@@ -19,6 +19,7 @@ from keras_fm.kernel.noisy_statistics import RELEASES, Release
 from keras_fm.kernel.release import calibrate, release
 from keras_fm.papers.adlm.relevance_query import RelevanceQuery
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
+from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
 from keras_fm.private_maps.column_histogram import ColumnHistogramQuery
 from keras_fm.private_maps.column_moments import ColumnMomentsQuery
@@ -107,6 +108,10 @@ KINDS = {
         )
         for order in (2, 3, 4)
     },
+    "patches by direction": Kind(
+        PatchClustersQuery(directions=2, components=3, clip=0.5),
+        lambda rng: (rng.normal(size=(N, 2, 3)),),
+    ),
     "histograms": Kind(
         ColumnHistogramQuery(num_columns=4, num_bins=5, reach=1),
         lambda rng: (rng.uniform(-1, 1, (N, 4)),),

@@ -155,6 +155,7 @@ def test_computed_moments_are_within_the_share_of_their_records(order):
         queries.PatchMomentQuery(
             num_features=3, order=3, feature_bound=2.0, constant=1.0
         ),
+        queries.PatchClustersQuery(directions=2, components=3, clip=0.1),
         queries.RelevanceQuery(num_features=3),
         queries.NetworkExpansionQuery(shapes_of_layers=((3, 2),)),
     ],

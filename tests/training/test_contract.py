@@ -154,7 +154,11 @@ KINDS = {
                 fm.layers.PrivateDense(3, name="head", unprotected=unprotected),
             ]
         ),
-        ("patches (patch moments)", "head"),
+        (
+            "patches (patch moments)",
+            *(f"patches (patch clusters, {i})" for i in (1, 2, 3)),
+            "head",
+        ),
         x=IMAGES,
     ),
     "PrivateNormalization": Kind(

@@ -166,6 +166,8 @@ class Task:
     def _inputs(self, method, seed):
         if method.tuned == "head":
             return self._frozen_features(seed)
+        if method.on_images:
+            return self.images, self.images_test
         return self.x, self.x_test
 
     def tune(self, name, epsilon):

@@ -1,11 +1,15 @@
 """Features of images that the records' own patches taught, by one release."""
 
 import math
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
+from keras_fm.kernel import checks
+from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
 from keras_fm.parts.step import Step
 from keras_fm.private_maps.proven_map import ProvenMap
@@ -14,6 +18,12 @@ from keras_fm.public.patch_responses import PatchResponses
 
 # Numbers in the largest array of patches.
 _CHUNK = 2**23
+# Of the mixture that says which direction a patch is near. Chosen on held-out
+# training images; see docs/results/pcdbn.md.
+_CONCENTRATION = 30.0
+# Shares of the budget: few moments, each an average over many patches, and
+# sums of many records.
+_MOMENTS, _CLUSTERS = 0.05, 0.03
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -22,21 +32,29 @@ class PrivatePatches(PatchResponses, ProvenMap):
 
     The map is that of `PatchDictionary`, without a public image:
     `keras_fm.callbacks.PrivateModel` releases the second moment of the
-    records' patches once (each image counts as the mean over its patches),
-    the patches are whitened by it, and the directions are drawn at random.
-    Where noise hides a component it is not raised above that noise. Until
-    its release the layer does not whiten.
+    records' patches once (each image counts as the mean over its patches)
+    and the patches are whitened by it. Where noise hides a component it is
+    not raised above that noise. Directions are drawn at random, then moved
+    by `rounds` of soft spherical k-means, each a release of the sums of the
+    patches that are near a direction. Until its release the layer does not
+    whiten.
 
     Patches are divided by `sqrt(variance + epsilon)` of their own, so their
     length is below `sqrt(d)`, d numbers in a patch, for any image: no bound
     on pixels is needed, and nothing is clipped.
 
+    Where the noise of a round hides what the records say, it leaves other
+    random directions: with few records (n epsilon of some hundreds)
+    `rounds=0` leaves more of the budget to what is above.
+
     Its `cells**2 * 2 * filters` outputs go through a public projection (such
     as `RandomFeatures`), `NormalizationLayer()` and `DPPCA` to the head. More
     filters cost time, not privacy.
 
-    Source: the moments and their proof are those of `ChebyshevCRBM`
-    (docs/proofs/patch_moments.md); responses: see `PatchDictionary`.
+    Source: the moments are those of `ChebyshevCRBM`; mixtures on the sphere:
+    Banerjee, Dhillon, Ghosh and Sra, JMLR 2005; noisy sums of clusters: Blum,
+    Dwork, McSherry and Nissim, Practical Privacy, 2005. Proofs:
+    docs/proofs/patch_moments.md; responses: see `PatchDictionary`.
 
     Args:
         filters: int, number of directions.
@@ -51,10 +69,10 @@ class PrivatePatches(PatchResponses, ProvenMap):
         epsilon: number > 0, added to a patch's variance; the default is for
             pixels in [0, 1].
         whitening: number > 0, added to the components' variances.
-        seed: int, of the directions.
+        seed: int, of the directions to begin with.
         data_format: `"channels_last"`, `"channels_first"`, or `None` for
             the Keras setting.
-
+        rounds: int >= 0, of k-means.
         unprotected: `True` in a non-private twin: the layer then stays the
             map that it is before a release.
 
@@ -85,6 +103,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
         whitening: float = 0.1,
         seed: int = 0,
         data_format: str | None = None,
+        rounds: int = 3,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -102,6 +121,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
             data_format,
             **kwargs,
         )
+        self.rounds = checks.natural("rounds", rounds)
 
     # Its release decides how long responses are.
     scaled_by_release = True
@@ -118,11 +138,15 @@ class PrivatePatches(PatchResponses, ProvenMap):
     def build(self, input_shape):
         super().build(input_shape)
         self.channels = self.whitener.shape[2]
+        self._begin()
+        # Before a release all components count alike.
+        self._assign(np.zeros(self.patch_entries), np.eye(self.patch_entries))
+
+    def _begin(self):
+        """Directions drawn at random."""
         rng = np.random.default_rng(self.seed)
         directions = rng.standard_normal(self.directions.shape[::-1])
         self.directions.assign(unit_rows(directions).T)
-        # Before a release all components count alike.
-        self._assign(np.zeros(self.patch_entries), np.eye(self.patch_entries))
 
     def call(self, inputs, training=False):
         if training:
@@ -153,27 +177,38 @@ class PrivatePatches(PatchResponses, ProvenMap):
         """The constant entry beside a patch."""
         return self.patch_bound / 3
 
+    @property
+    def cluster_bound(self):
+        """L2 bound on what a record says of all directions together."""
+        return 1 / math.sqrt(self.filters)
+
     def release_names(self):
-        return [f"{self.name} (patch moments)"]
+        rounds = range(1, self.rounds + 1)
+        return [
+            f"{self.name} (patch moments)",
+            *(f"{self.name} (patch clusters, {i})" for i in rounds),
+        ]
 
     def default_shares(self, alike):
-        # Few moments, each an average over many patches.
-        return [0.05]
+        return [_MOMENTS] + [_CLUSTERS] * self.rounds
 
     def steps(self, reading):
-        """The one release of the layer: the second moment of its patches."""
+        """The releases of the layer: the second moment of its patches, then
+        in every round their sums by direction."""
         inputs = reading.inputs(self)
 
-        def read():
+        def read(parts):
             for x, rows, *owners in reading.unlabelled():
                 found, first = inputs(x)[rows], 0
                 # An owner's records must come in one piece.
-                for part in self.patches(found, chunks=not owners):
+                for part in parts(found, chunks=not owners):
                     yield part, *(o[first : first + len(part)] for o in owners)
                     first += len(part)
 
-        def learn(release):
+        def whiten(release):
             count, moment = release.count(), release.moment(2)
+            # Nothing may be left that an earlier release taught.
+            self._begin()
             self._assign(
                 moment[:-1, -1] / self.constant / count,
                 moment[:-1, :-1] / count,
@@ -181,22 +216,43 @@ class PrivatePatches(PatchResponses, ProvenMap):
             )
             reading.keep(self, release)
 
-        (name,) = self.release_names()
-        objective = PatchMomentQuery(
+        def move(release):
+            old = ops.convert_to_numpy(self.directions).T
+            self.directions.assign(release.directions(old).T)
+            reading.keep(self, release)
+
+        moments = PatchMomentQuery(
             num_features=self.patch_entries + 1,
             order=2,
             feature_bound=math.hypot(self.patch_bound, self.constant),
             constant=self.constant,
             **reading.privacy_unit,
         )
+        clusters = PatchClustersQuery(
+            directions=self.filters,
+            components=self.directions.shape[0],
+            clip=self.cluster_bound,
+            **reading.privacy_unit,
+        )
+        first, *others = self.release_names()
         return [
             Step(
-                name=name,
-                objective=objective,
+                name=first,
+                objective=moments,
                 clip=True,
-                read=read,
-                learn=learn,
-            )
+                read=partial(read, self.patches),
+                learn=whiten,
+            ),
+            *(
+                Step(
+                    name=name,
+                    objective=clusters,
+                    clip=True,
+                    read=partial(read, self.clusters),
+                    learn=move,
+                )
+                for name in others
+            ),
         ]
 
     def patches(self, inputs, chunks=True):
@@ -228,3 +284,51 @@ class PrivatePatches(PatchResponses, ProvenMap):
             self._normalized(found[..., :d])
             found[..., d] = self.constant
             yield found
+
+    def clusters(self, inputs, chunks=True):
+        """What each record says of the directions, see `PatchClustersQuery`.
+
+        Args:
+            inputs, chunks: see `patches`.
+
+        Yields:
+            NumPy `(m, filters, components)`.
+        """
+        x = np.asarray(inputs, "float32")
+        if self.data_format == "channels_first":
+            x = x.transpose(0, 2, 3, 1)
+        positions = self._ends[-1] * self._pooling[0].shape[-1]
+        step = max(1, _CHUNK // (2 * self.filters * positions))
+        parts = (
+            ops.convert_to_numpy(self._clustered(x[first : first + step]))
+            for first in range(0, len(x), step)
+        )
+        yield from parts if chunks else [np.concatenate(list(parts))]
+
+    def _clustered(self, x):
+        """`clusters` of a few images."""
+        z = self._whitened(ops.convert_to_tensor(x))
+        z = ops.reshape(z, (len(x), -1, z.shape[-1]))
+        # How far from flat: of the patch before it is centred.
+        length = ops.norm(
+            z + ops.cast(self.centre, z.dtype), axis=-1, keepdims=True
+        )
+        u = z / (ops.norm(z, axis=-1, keepdims=True) + 1e-6)
+        directions = ops.cast(self.directions, z.dtype)
+        # Of a patch's mirror image, what is odd has the other sign.
+        sign = np.ones((z.shape[-1], 1), "float32")
+        sign[self._even :] = -1.0
+        sign = ops.convert_to_tensor(sign)
+        found = [directions, ops.multiply(sign, directions)][: 1 + self.flip]
+        q = ops.matmul(u, ops.concatenate(found, axis=1))
+        # A share of each, not the nearest: rounding moves no patch.
+        q = ops.softmax(_CONCENTRATION * q, axis=-1)
+        u = u * (length / (1.0 + length)) / z.shape[1]
+        sums = ops.matmul(ops.transpose(q, (0, 2, 1)), u)
+        if self.flip:
+            here, mirrored = ops.split(sums, 2, axis=1)
+            sums = here + ops.multiply(mirrored, sign[:, 0])
+        return sums
+
+    def get_config(self):
+        return {**super().get_config(), "rounds": self.rounds}

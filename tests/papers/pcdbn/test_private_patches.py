@@ -10,7 +10,7 @@ from layer_checks import check_layer, check_promise, check_saved
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
 from keras_fm.layers import PatchDictionary, PrivatePatches
-from keras_fm.queries import PatchMomentQuery
+from keras_fm.queries import PatchClustersQuery, PatchMomentQuery
 
 SMALL = {"filters": 5, "patch_size": 3, "cells": 2, "components": 6}
 RNG = np.random.default_rng(0)
@@ -122,9 +122,80 @@ def test_a_release_without_noise_whitens_the_records_patches(strides, flip):
     z = patches @ kernel - array(layer.centre)
     np.testing.assert_allclose(z.mean(axis=0), 0, atol=0.02)
     np.testing.assert_allclose(np.cov(z.T), np.eye(10), atol=0.12)
-    (entry, _) = private.ledger.entries
+    entry, *rounds, _ = private.ledger.entries
     assert entry.name == f"{layer.name} (patch moments)"
     assert "averaged over each record's positions" in entry.reads
+    assert [e.name for e in rounds] == [
+        f"{layer.name} (patch clusters, {i})" for i in (1, 2, 3)
+    ]
+
+
+def clusters_of_loops(x, layer):
+    """What `clusters` says, place by place, in float64."""
+    found = np.zeros((len(x), layer.filters, layer.directions.shape[0]))
+    kernel = array(layer.whitener).reshape(-1, found.shape[2])
+    directions = array(layer.directions).T.astype(np.float64)
+    sign = np.where(np.arange(found.shape[2]) < layer._even, 1.0, -1.0)
+    patches = normalized(x, layer)
+    for record, places in zip(found, patches @ kernel):
+        for raw in places:
+            z = raw - array(layer.centre)
+            u = z / np.linalg.norm(z)
+            angles = 30 * np.r_[directions @ u, directions @ (sign * u)]
+            q = np.exp(angles[: layer.filters * (1 + layer.flip)])
+            q /= q.sum()
+            length = np.linalg.norm(raw)
+            u = u * length / (1 + length) / len(places)
+            record += np.outer(q[: layer.filters], u)
+            if layer.flip:
+                record += np.outer(q[layer.filters :], sign * u)
+    return found
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_clusters_are_those_of_loops(flip, monkeypatch):
+    layer = PrivatePatches(**SMALL, flip=flip)
+    released(layer)
+    x = X[:7]
+    monkeypatch.setattr("keras_fm.papers.pcdbn.private_patches._CHUNK", 600)
+    parts = list(layer.clusters(x))
+    assert len(parts) > 1
+    (whole,) = layer.clusters(x, chunks=False)
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    np.testing.assert_allclose(whole, clusters_of_loops(x, layer), atol=1e-6)
+
+
+def test_rounds_move_directions_to_what_patches_show():
+    """Of two textures, each in two phases, a direction ends near each."""
+    stripes = np.indices((7, 8))[:, None, :, :, None] % 2
+    x = np.concatenate([np.repeat(s, 30, axis=0) for s in stripes])
+    x = x + 0.05 * RNG.random(x.shape)
+    small = {**SMALL, "filters": 4, "seed": 3}
+    layers = [PrivatePatches(**small, rounds=rounds) for rounds in (0, 4)]
+    nearest = []
+    for layer in layers:
+        released(layer, x=x.astype("float32"), reproducible_noise=1)
+        kernel = array(layer.whitener).reshape(9, -1)
+        z = normalized(x, layer).reshape(-1, 9) @ kernel - array(layer.centre)
+        z /= np.linalg.norm(z, axis=1, keepdims=True)
+        nearest.append((z @ array(layer.directions)).max(axis=1).mean())
+    assert nearest[1] > 0.8 > nearest[0] + 0.3
+
+
+def test_a_release_leaves_nothing_of_weights_before_it():
+    found = []
+    for spoiled in (False, True):
+        layer = PrivatePatches(**SMALL)
+        model = model_of(layer)
+        if spoiled:
+            layer.set_weights([RNG.random(w.shape) for w in layer.weights])
+        private = PrivateModel(
+            fm.PrivacyBudget(1e6, 1e-5), data=(X, Y), reproducible_noise=1
+        )
+        model.fit(X, Y, verbose=0, callbacks=[private])
+        found.append(layer.get_weights())
+    for one, other in zip(*found):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_noise_is_not_raised():
@@ -179,14 +250,30 @@ def test_patches_are_those_of_a_loop(monkeypatch):
     assert (found[..., 9] == layer.constant).all()
 
 
+def test_no_image_exceeds_what_a_round_is_charged_for():
+    """What is longer is scaled back, and typical images are shorter."""
+    layer = PrivatePatches(20, patch_size=3, cells=2)
+    released(layer)
+    (found,) = layer.clusters(X)
+    lengths = np.linalg.norm(found.reshape(len(X), -1), axis=1)
+    assert lengths.max() <= 1
+    query = PatchClustersQuery(
+        directions=20, components=8, clip=layer.cluster_bound
+    )
+    for one in found[:9]:
+        (made,) = query.accumulate(query.zero(), one[None])
+        assert np.linalg.norm(made) <= layer.cluster_bound == 20**-0.5
+
+
 def test_channels_first():
     layer = PrivatePatches(**SMALL, data_format="channels_first")
     layer.build((None, 1, 7, 8))
     other = PrivatePatches(**SMALL, data_format="channels_last")
     other.build((None, 7, 8, 1))
-    for one, two in zip(
-        layer.patches(X.transpose(0, 3, 1, 2)), other.patches(X)
-    ):
+    first = X.transpose(0, 3, 1, 2)
+    for one, two in zip(layer.patches(first), other.patches(X)):
+        np.testing.assert_array_equal(one, two)
+    for one, two in zip(layer.clusters(first), other.clusters(X)):
         np.testing.assert_array_equal(one, two)
 
 
@@ -226,6 +313,7 @@ def test_a_head_right_above_is_refused():
         ("exponent", 1.5),
         ("whitening", 0.0),
         ("flip", "yes"),
+        ("rounds", -1),
     ],
 )
 def test_invalid_arguments(name, value):

@@ -1,0 +1,156 @@
+"""Sums of a record's patches by the direction that they are near.
+
+With directions w_1 ... w_K of whitened patches z, each in a record at places
+pi, and the posteriors of a mixture of von Mises-Fisher distributions of one
+concentration,
+
+    q_k(z) = exp(tau w_k.z / |z|) / sum_l exp(tau w_l.z / |z|),
+
+a record adds the mean over its places of q_k(z) z / |z|, weighted by how far a
+patch is from flat, to row k; its matrix is scaled back to a norm of at most
+`clip`. Rows of unit length of the sum are the next directions: soft spherical
+k-means. The proof is in docs/proofs/patch_moments.md, proposition 8.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from keras_fm.kernel import checks
+from keras_fm.kernel import sums as summation
+from keras_fm.kernel.noisy_statistics import Release, released_as
+from keras_fm.kernel.sum_query import OwnedSumQuery, scaled_by_owner
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PatchClustersQuery(OwnedSumQuery):
+    """Sums of whitened patches by the direction that they are near.
+
+    Args:
+        directions: int K.
+        components: int d, length of a whitened patch.
+        clip: C > 0, L2 (Frobenius) bound on what one record adds.
+        grouped: whether the privacy unit is an owner of several records,
+            whose sum is scaled back to the norms that one record may have.
+        reach: int >= 0, how many *other* units' records may depend on one
+            unit's data.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> query = PatchClustersQuery(directions=200, components=48, clip=0.07)
+    >>> query.size, query.sensitivity("l2", neighbours="add_remove")
+    (9600, 0.07)
+    """
+
+    directions: int
+    components: int
+    clip: float
+    grouped: bool = False
+    reach: int = 0
+
+    names = ("sums",)
+    proof_of_one_record = "docs/proofs/patch_moments.md"
+
+    def __post_init__(self):
+        checks.fields(
+            self,
+            directions=checks.count,
+            components=checks.count,
+            clip=checks.norm_bound,
+            grouped=checks.flag,
+            reach=checks.natural,
+        )
+
+    @property
+    def shapes(self):
+        return ((self.directions, self.components),)
+
+    @property
+    def entry_bounds(self):
+        """Bound on what one privacy unit adds to an entry."""
+        return (self.clip,)
+
+    @property
+    def reads(self):
+        """What a release of this query reads, in words."""
+        return (
+            f"sums of whitened patches of {self.components} components by "
+            f"which of {self.directions} directions they are near, averaged "
+            "over each record's positions, each record's scaled back to norm "
+            f"<= {self.clip:g}, once" + self._unit_in_words()
+        )
+
+    def accumulate(self, statistics, sums, owners=None, clip=True):
+        """Statistics with a batch added.
+
+        Args:
+            statistics: what `zero()` or an earlier call returned.
+            sums: `(n, directions, components)`, what each record says.
+            owners: `(n,)` ids, needed if `grouped`: all records of an owner
+                in one batch, next to each other.
+            clip: ignored, what is longer is always scaled back.
+
+        Raises:
+            ValueError: on a wrong shape, NaN or infinity. Nothing is added
+                then.
+        """
+        sums = np.asarray(sums)
+        if sums.ndim != 3 or sums.shape[1:] != self.shapes[0]:
+            raise ValueError(
+                "Sums of patches must have shape (records, "
+                f"{self.directions}, {self.components}). Received: "
+                f"shape={sums.shape}"
+            )
+        if not len(sums):
+            return statistics
+        rows = sums.reshape(len(sums), -1).astype(np.float64)
+        if not np.isfinite(rows).all():
+            raise ValueError("At least one record's patches are not finite.")
+        if self.grouped:
+            (batch,) = scaled_by_owner(
+                owners,
+                len(rows),
+                lambda part: (self._sum(rows[part]),),
+                self._scaled,
+            )
+        else:
+            batch = self._sum(rows)
+        return (statistics[0] + batch,)
+
+    def _sum(self, rows):
+        """The sum of rows, each scaled back, as a matrix."""
+        # Numbers whose squares overflow count as nothing.
+        with np.errstate(over="ignore"):
+            lengths = summation.lengths(rows)[:, None]
+        # Inside by more than the length is wrong; no jump at the bound.
+        bound = self.clip * (1 - 1e-12)
+        rows = rows * (bound / np.maximum(lengths, bound))
+        (total,) = summation.total(
+            (rows[chunk].sum(axis=0),) for chunk in summation.chunks(len(rows))
+        )
+        return total.reshape(self.shapes[0])
+
+    def _record(self, norm, replace):
+        """Sensitivity for one record: L2 C, twice that under replace_one; in
+        L1 sqrt(K d) times as much. All are attained.
+
+        docs/proofs/patch_moments.md, proposition 8.
+        """
+        bound = self.clip * (2 if replace else 1)
+        return bound * (math.sqrt(self.size) if norm == "l1" else 1)
+
+
+@released_as(PatchClustersQuery)
+class PatchClustersRelease(Release):
+    """A released `PatchClustersQuery`."""
+
+    def directions(self, fallback):
+        """Rows of unit length; where a sum is zero, that of `fallback`."""
+        sums = self.statistics["sums"]
+        lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+        told = lengths > 0
+        return np.where(told, sums / np.where(told, lengths, 1.0), fallback)
