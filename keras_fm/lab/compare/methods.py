@@ -8,6 +8,7 @@ import math
 import keras
 
 from keras_fm import baselines
+from keras_fm.baselines import dp_sgd
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.heads.rounds import Rounds
 from keras_fm.lab import known
@@ -288,7 +289,7 @@ def rival_network(task, seed, inputs, body=True):
 
 def _rival_cnn(task, seed, inputs):
     keras.utils.set_random_seed(seed)
-    return baselines.small_cnn(inputs, task.classes)
+    return dp_sgd.small_cnn(inputs, task.classes)
 
 
 def _dp_sgd(
