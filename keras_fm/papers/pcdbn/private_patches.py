@@ -18,8 +18,8 @@ from keras_fm.public.patch_responses import PatchResponses
 
 # Numbers in the largest array of patches.
 _CHUNK = 2**23
-# Of the mixture that says which direction a patch is near. Chosen on held-out
-# training images; see docs/results/pcdbn.md.
+# Of the mixture that says which direction a patch is near: close to k-means,
+# and still so flat that rounding moves no patch.
 _CONCENTRATION = 30.0
 # Shares of the budget: few moments, each an average over many patches, and
 # sums of many records.
@@ -41,15 +41,15 @@ class PrivatePatches(PatchResponses, ProvenMap):
 
     Patches are divided by `sqrt(variance + epsilon)` of their own, so their
     length is below `sqrt(d)`, d numbers in a patch, for any image: no bound
-    on pixels is needed, and nothing is clipped.
+    on pixels is needed.
 
     Where the noise of a round hides what the records say, it leaves other
-    random directions: with few records (n epsilon of some hundreds)
+    random directions: with few records (n epsilon below 5,000, say)
     `rounds=0` leaves more of the budget to what is above.
 
     Its `cells**2 * 2 * filters` outputs go through a public projection (such
     as `RandomFeatures`), `NormalizationLayer()` and `DPPCA` to the head. More
-    filters cost time, not privacy.
+    filters cost time, not privacy; the sums of a round are noisier.
 
     Source: the moments are those of `ChebyshevCRBM`; mixtures on the sphere:
     Banerjee, Dhillon, Ghosh and Sra, JMLR 2005; noisy sums of clusters: Blum,
