@@ -30,6 +30,7 @@ from keras_fm.auditing.one_run import (
 from keras_fm.auditing.report import AuditReport, Claim, SeedRun
 from keras_fm.auditing.shuffled_batches import (
     ShuffledBound,
+    last_weights_epsilon,
     shuffled_batches_epsilon,
 )
 from keras_fm.auditing.training_audit import audit
@@ -59,6 +60,7 @@ __all__ = [
     "default_guess_counts",
     "gradient_losses",
     "include_scores",
+    "last_weights_epsilon",
     "log_likelihood_ratio",
     "many_run_epsilon",
     "one_run_best",

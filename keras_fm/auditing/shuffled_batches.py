@@ -29,6 +29,7 @@ class ShuffledBound:
         threshold: the event is that the part of some batch's noisy sum along
             the common direction exceeds that of a full batch of like
             records by more than this, in units of the clipping threshold.
+            Of `last_weights_epsilon`: that what rates make of all sums does.
         probability, without: of the event with and without the record.
     """
 
@@ -89,13 +90,72 @@ def shuffled_batches_epsilon(batches, noise_multiplier, delta, *, epochs=1):
     others = (batches - 1) * special.log_ndtr(c)
     p = -np.expm1(epochs * (others + special.log_ndtr(c - 2 / noise)))
     q = -np.expm1(epochs * (others + special.log_ndtr(c - 1 / noise)))
+    return _best(p, q, c * noise, delta)
+
+
+def last_weights_epsilon(rates, noise_multiplier, delta):
+    """Lower bound on epsilon (add_remove) of the last weights alone.
+
+    The weights after an epoch of plain descent on the sums of
+    `shuffled_batches_epsilon` are all that is given out. With rates
+    a_1, ..., a_T they hold sum_t a_t S_t, whose noise has standard deviation
+    s |a|. The one record is in each batch with probability 1 / T, so for the
+    same pair of data sets
+
+        p = mean_t (1 - F(c - 2 a_t / (s |a|))),
+        q = 1 - F(c - a_T / (s |a|))
+
+    are the probabilities that they exceed what like records give by more
+    than c s |a|. docs/proofs/audit.md.
+
+    Rates that fall fast leave one batch to be seen and the noise of one;
+    of equal rates the last weights say little.
+
+    Args:
+        rates: sequence of T >= 1 floats >= 0, not all 0: learning rates of
+            the epoch's steps. Further epochs at rate 0 change nothing.
+        noise_multiplier: float > 0, standard deviation of the noise over the
+            norm that records are clipped to.
+        delta: float in [0, 1), of the statement.
+
+    Returns:
+        A `ShuffledBound`. 0 if this event shows nothing.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+
+    >>> bound = last_weights_epsilon([1.0] + [0.0] * 59, 1.006, 1e-5)
+    >>> round(bound.epsilon, 1)
+    3.8
+    """
+    rates = np.asarray(rates, np.float64)
+    if rates.ndim != 1 or not np.all(np.isfinite(rates) & (rates >= 0)):
+        raise ValueError(
+            "`rates` must be a sequence of finite numbers >= 0. Received: "
+            f"rates={rates}"
+        )
+    if not rates.any():
+        raise ValueError("`rates` must not all be 0.")
+    noise = checks.norm_bound("noise_multiplier", noise_multiplier)
+    delta = budget_lib.PrivacyBudget(1.0, delta).delta
+    spread = noise * np.linalg.norm(rates)
+    c = np.linspace(0.0, _FARTHEST, _THRESHOLDS)
+    p = sum(special.ndtr(2 * rate / spread - c) for rate in rates) / len(rates)
+    q = special.ndtr(rates[-1] / spread - c)
+    return _best(p, q, c * spread, delta)
+
+
+def _best(p, q, thresholds, delta):
+    """The bound of the event that shows most."""
     # Where q is but the rounding of its formula it says nothing.
     told = np.maximum(p - delta, 0) / np.maximum(q, 1e-12)
     best = int(np.argmax(told))
     return ShuffledBound(
         epsilon=max(0.0, math.log(max(told[best], 1e-300))),
         delta=delta,
-        threshold=float(c[best] * noise),
+        threshold=float(thresholds[best]),
         probability=float(p[best]),
         without=float(q[best]),
     )

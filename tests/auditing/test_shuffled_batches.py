@@ -5,9 +5,11 @@ import math
 import keras
 import numpy as np
 import pytest
+from scipy import special
 
 import keras_fm as fm
-from keras_fm.auditing import shuffled_batches_epsilon
+from keras_fm.auditing import last_weights_epsilon, shuffled_batches_epsilon
+from keras_fm.kernel import sampling
 from keras_fm.kernel.mechanisms import GaussianMechanism, compose_epsilon
 
 
@@ -80,6 +82,72 @@ def test_bad_arguments_are_refused(given, message):
         shuffled_batches_epsilon(5, 1.0, 1e-5, epochs=0)
 
 
+def test_last_weights_by_simulation():
+    rates, noise, runs = np.array([1.0, 0.5, 0.2]), 1.1, 400_000
+    found = last_weights_epsilon(rates, noise, 0.01)
+    rng = np.random.default_rng(2)
+    sums = rng.normal(scale=noise, size=(runs, 3))
+    with_it = sums.copy()
+    with_it[np.arange(runs), rng.integers(0, 3, runs)] += 2.0
+    sums[:, -1] += 1.0
+    for drawn, exact in (
+        (with_it, found.probability),
+        (sums, found.without),
+    ):
+        seen = np.mean(drawn @ rates > found.threshold)
+        # Five standard deviations.
+        assert abs(seen - exact) < 5 * np.sqrt(exact / runs)
+    assert found.epsilon == pytest.approx(
+        np.log((found.probability - 0.01) / found.without)
+    )
+
+
+def test_last_weights_of_one_batch_or_equal_rates_are_a_gaussian():
+    """A distance of 1 between two sums: the threshold reaches what the
+    mechanism has, but for the grid that it is taken from."""
+    for batches in (1, 60):
+        found = last_weights_epsilon([0.1] * batches, 0.8, 1e-5)
+        exact = compose_epsilon(
+            [
+                GaussianMechanism(
+                    sensitivity=1.0, noise_multiplier=0.8 * batches**0.5
+                )
+            ],
+            1e-5,
+        )
+        assert 0.95 * exact < found.epsilon <= exact
+
+
+def test_poisson_samples_are_not_refuted_by_the_same_event():
+    """Control: a sum seen alone, that a record joins with rate 1/T."""
+    batches, claimed, delta = 60, 0.5, 1e-5
+    plan = sampling.plan(
+        1000 * batches,
+        sampling="shuffled",
+        batch_size=1000,
+        steps=batches,
+        delta=delta,
+    )
+    noise = sampling.noise_multiplier(
+        plan, fm.PrivacyBudget(claimed, delta), neighbours="add_remove"
+    )
+    falling = last_weights_epsilon(np.eye(1, batches)[0], noise, delta)
+    assert falling.epsilon > 3 * claimed
+    assert last_weights_epsilon(np.ones(batches), noise, delta).epsilon < (
+        claimed
+    )
+    c = np.linspace(0, 14, 2000)
+    q = special.ndtr(-c)
+    p = (1 - 1 / batches) * q + special.ndtr(1 / noise - c) / batches
+    assert np.all(p - delta <= np.exp(claimed) * q)
+
+
+@pytest.mark.parametrize("rates", [[], [0.0, 0.0], [1.0, -1.0], [math.nan]])
+def test_bad_rates_are_refused(rates):
+    with pytest.raises(ValueError, match="`rates`"):
+        last_weights_epsilon(rates, 1.0, 1e-5)
+
+
 class Steps(keras.callbacks.Callback):
     """The first weight after every step."""
 
@@ -128,3 +196,40 @@ def test_a_published_dpmac_shows_these_sums(record):
         assert sorted(parts) == [0, 0, 0, 0, 2]
     else:
         assert list(parts) == [0, 0, 0, 0, 1]
+
+
+def test_a_published_dpmac_shows_its_first_batch_in_its_last_weights():
+    """Rates that fall: the part of the first sum is all but alone."""
+    n, size, clip = 15, 3, 0.01
+    x = np.ones((n, 1), "float32")
+    seen = set()
+    for attempt in range(40):
+        # A seeded shuffle is the same in every fit.
+        y = np.ones((n, 1), "float32")
+        y[attempt % n] = 0.0
+        model = fm.models.DPMAC(
+            (1,),
+            [keras.layers.Dense(1, use_bias=False)],
+            clip=[clip],
+            noise_multiplier=0.05,
+        )
+        private = fm.callbacks.PrivateModel(
+            fm.PrivacyBudget(1e4, 1e-5),
+            data=(x, y),
+            guarantee=fm.Published(lot=size, neighbours="add_remove"),
+        )
+        schedule = keras.optimizers.schedules.PiecewiseConstantDecay(
+            [0], [1.0, 1e-3]
+        )
+        model.compile(keras.optimizers.SGD(schedule))
+        kernel = model.private_layers[0].kernel
+        before = float(keras.ops.convert_to_numpy(kernel)[0, 0])
+        model.fit(x, y, batch_size=size, callbacks=[private], verbose=0)
+        after = float(keras.ops.convert_to_numpy(kernel)[0, 0])
+        part = (before - after) * size / clip + size
+        assert min(abs(part), abs(part - 2.0)) < 0.5
+        seen.add(round(part))
+        if seen == {0, 2}:
+            return
+    # By chance once in 7,500 times.
+    raise AssertionError("the record was in no first batch")

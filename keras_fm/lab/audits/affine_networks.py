@@ -19,7 +19,7 @@ from keras_fm.public.normalization_layer import NormalizationLayer
 
 def fit(subject, x, y, classes):
     """`(model, ledger)`."""
-    model = _build(subject, x.shape[1:], classes)
+    model = build(subject, x.shape[1:], classes)
     training = subject.training(x)
     if subject.is_published:
         made = adlm.perturbed(training, model, (x, y))
@@ -30,12 +30,13 @@ def fit(subject, x, y, classes):
 
 def control(subject, x, y, classes):
     """The model without privacy."""
-    model = _build(subject, x.shape[1:], classes, unprotected=True)
+    model = build(subject, x.shape[1:], classes, unprotected=True)
     learn = controls.learn if subject.is_published else controls.learn_output
     return _view(learn(subject, model, x, y))
 
 
-def _build(subject, inputs, classes, unprotected=False):
+def build(subject, inputs, classes, unprotected=False):
+    """ILM or dPA's head as a model, not compiled."""
     body = _ilm_layers if subject.model == "ilm" else _head_layers
     return keras.Sequential(
         [

@@ -23,7 +23,7 @@ from keras_fm.papers.adlm.adaptive_laplace import AdaptiveLaplace
 # as revealed.
 
 # Of relevance, inputs and loss.
-_SHARES = (0.05, 0.9, 0.05)
+ADLM_SHARES = (0.05, 0.9, 0.05)
 _ANSWERS = 200
 
 
@@ -44,7 +44,7 @@ def fit_adlm(subject, x, y, classes):
     twin = adlm.network((x, y), classes, unprotected=True, **architecture)
     controls.learn(subject, twin, x, y, epochs=max(1, subject.epochs // 10))
     made = adlm.published(
-        training, (x, y), classes, twin, _SHARES, **architecture
+        training, (x, y), classes, twin, ADLM_SHARES, **architecture
     )
     return _under_noise(made.model, _ANSWERS), made.ledger
 
