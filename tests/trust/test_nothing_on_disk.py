@@ -166,8 +166,9 @@ def secrets(monkeypatch):
 
     def watched(self, exact, *arguments, **keywords):
         noisy = perturb(self, exact, *arguments, **keywords)
-        # A sum that is zero is released as its noise, whatever is done.
-        noise = np.where(exact == 0, 0, noisy - exact)
+        # A sum below its noise's last digit, such as zero, is released as
+        # that noise, whatever is done.
+        noise = np.where(noisy - exact == noisy, 0, noisy - exact)
         for name, vector in (("statistic", exact), ("noise", noise)):
             keep(name, vector)
             keep(name, np.asarray(vector) / N)
