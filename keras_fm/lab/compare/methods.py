@@ -47,6 +47,8 @@ class Method(Series):
         needs_delta: whether it cannot have delta = 0.
         packages: what must be installed beyond the package's own needs.
         backend: `None`, or the only Keras backend it runs on.
+        by_name: whether the default leaves it out: its tuning takes
+            minutes.
         tuned: `None`, or the name of the choice on a validation split that
             it shares with others of the same name.
         optimizer: of a rival.
@@ -71,6 +73,7 @@ class Method(Series):
     needs_delta: bool = False
     packages: tuple = ()
     backend: str | None = None
+    by_name: bool = False
     tuned: str | None = None
     optimizer: str = "sgd"
 
@@ -367,9 +370,9 @@ METHODS = {
 
 
 def available(delta):
-    """Names of the methods that run here, at this delta."""
+    """Names of the methods of the default, here and at this delta."""
     return tuple(
         name
         for name, m in METHODS.items()
-        if m.available() and (delta or not m.needs_delta)
+        if m.available() and not m.by_name and (delta or not m.needs_delta)
     )

@@ -404,6 +404,15 @@ def test_pure_budgets_leave_dp_sgd_out(small):
     assert methods.METHODS["rounds_proven"].needs_delta
 
 
+def test_small_cnns_are_asked_for_by_name(small):
+    slow = [n for n, m in methods.METHODS.items() if m.by_name]
+    assert slow == ["dp_sgd_cnn", "jax_privacy_cnn"]
+    found = {job.method for job in experiments.Comparison(dataset=small).jobs()}
+    assert "proven" in found and not found & {*slow}
+    asked = experiments.Comparison(dataset=small, methods=slow[:1])
+    assert {job.method for job in asked.jobs()} == {"dp_sgd_cnn"}
+
+
 def test_files_of_a_comparison(tmp_path):
     path = tmp_path / "spec.toml"
     path.write_text(
