@@ -42,6 +42,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import shuffled_noise
 from absl import app, flags, logging
 from results_file import ResultsFile
 
@@ -53,7 +54,6 @@ from keras_fm.auditing import (
     worst_pair,
 )
 from keras_fm.auditing.report import VIOLATED
-from keras_fm.kernel import sampling
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.release import calibrate
@@ -411,17 +411,8 @@ def shuffled():
         for epsilon in map(float, _EPSILONS.value):
             if rows.has(batches, epochs, epsilon):
                 continue
-            reads = sampling.plan(
-                1000 * batches,
-                sampling="shuffled",
-                batch_size=1000,
-                steps=batches * epochs,
-                delta=DELTA,
-            )
-            multiplier = sampling.noise_multiplier(
-                reads,
-                PrivacyBudget(epsilon, DELTA),
-                neighbours="add_remove",
+            multiplier = shuffled_noise.multiplier(
+                batches, epochs, epsilon, DELTA
             )
             found = shuffled_batches_epsilon(
                 batches, multiplier, DELTA, epochs=epochs

@@ -26,6 +26,7 @@ Results are written after every row; a second call goes on where one stopped.
 import functools
 
 import numpy as np
+import shuffled_noise
 from absl import app, flags
 from results_file import ResultsFile
 from scipy import special
@@ -37,8 +38,6 @@ from keras_fm.auditing import (
     one_run_best,
 )
 from keras_fm.auditing.bounds import lower_rate
-from keras_fm.kernel import sampling
-from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.lab import audits
 from keras_fm.lab.audits import still_weights, whole_trainings
 
@@ -136,15 +135,8 @@ def rates():
         for epsilon in map(float, _EPSILONS.value):
             if rows.has(batches, epochs, epsilon, "equal"):
                 continue
-            reads = sampling.plan(
-                1000 * batches,
-                sampling="shuffled",
-                batch_size=1000,
-                steps=batches * epochs,
-                delta=DELTA,
-            )
-            multiplier = sampling.noise_multiplier(
-                reads, PrivacyBudget(epsilon, DELTA), neighbours="add_remove"
+            multiplier = shuffled_noise.multiplier(
+                batches, epochs, epsilon, DELTA
             )
             for name, given in schedules(batches).items():
                 found = last_weights_epsilon(given, multiplier, DELTA)

@@ -260,6 +260,22 @@ class Reading:
             self.check_labels(None if y is None else y[rows], len(rows))
             yield x, rows, *owners
 
+    def in_pieces(self, part):
+        """Function from `pieces(inputs, chunks=)`, which makes something of a
+        part's inputs a few records at a time, to `(piece[, owners])`."""
+        inputs = self.inputs(part)
+
+        def read(pieces):
+            for x, rows, *owners in self.unlabelled():
+                first = 0
+                # An owner's records must come in one piece.
+                for piece in pieces(inputs(x)[rows], chunks=not owners):
+                    last = first + len(piece)
+                    yield piece, *(o[first:last] for o in owners)
+                    first = last
+
+        return read
+
     def labelled(self, part):
         """`(features, labels[, owners])` of an output layer, its constant
         entry included."""

@@ -162,26 +162,35 @@ class Steps(keras.callbacks.Callback):
         return float(keras.ops.convert_to_numpy(kernel)[0, 0])
 
 
-@pytest.mark.parametrize("record", [True, False])
-def test_a_published_dpmac_shows_these_sums(record):
-    """15 records in batches of 3, all of them opposite to one, or 14."""
-    n, size, clip = 15, 3, 0.01
-    y = np.ones((n, 1), "float32")
-    y[7] = 0.0
-    x = np.ones((n, 1), "float32")
-    if not record:
-        x, y = np.delete(x, 7, axis=0), np.delete(y, 7, axis=0)
+SIZE, CLIP = 3, 0.01
+
+
+def published(x, y):
+    """A `DPMAC` of one weight, and its callback."""
     model = fm.models.DPMAC(
         (1,),
         [keras.layers.Dense(1, use_bias=False)],
-        clip=[clip],
+        clip=[CLIP],
         noise_multiplier=0.05,
     )
     private = fm.callbacks.PrivateModel(
         fm.PrivacyBudget(1e4, 1e-5),
         data=(x, y),
-        guarantee=fm.Published(lot=size, neighbours="add_remove"),
+        guarantee=fm.Published(lot=SIZE, neighbours="add_remove"),
     )
+    return model, private
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_a_published_dpmac_shows_these_sums(record):
+    """15 records in batches of 3, all of them opposite to one, or 14."""
+    n, size, clip = 15, SIZE, CLIP
+    y = np.ones((n, 1), "float32")
+    y[7] = 0.0
+    x = np.ones((n, 1), "float32")
+    if not record:
+        x, y = np.delete(x, 7, axis=0), np.delete(y, 7, axis=0)
+    model, private = published(x, y)
     steps = Steps()
     model.compile(keras.optimizers.SGD(1.0))
     model.fit(
@@ -200,24 +209,14 @@ def test_a_published_dpmac_shows_these_sums(record):
 
 def test_a_published_dpmac_shows_its_first_batch_in_its_last_weights():
     """Rates that fall: the part of the first sum is all but alone."""
-    n, size, clip = 15, 3, 0.01
+    n, size, clip = 15, SIZE, CLIP
     x = np.ones((n, 1), "float32")
     seen = set()
     for attempt in range(40):
         # A seeded shuffle is the same in every fit.
         y = np.ones((n, 1), "float32")
         y[attempt % n] = 0.0
-        model = fm.models.DPMAC(
-            (1,),
-            [keras.layers.Dense(1, use_bias=False)],
-            clip=[clip],
-            noise_multiplier=0.05,
-        )
-        private = fm.callbacks.PrivateModel(
-            fm.PrivacyBudget(1e4, 1e-5),
-            data=(x, y),
-            guarantee=fm.Published(lot=size, neighbours="add_remove"),
-        )
+        model, private = published(x, y)
         schedule = keras.optimizers.schedules.PiecewiseConstantDecay(
             [0], [1.0, 1e-3]
         )

@@ -232,34 +232,39 @@ def _float64():
 # Control ---------------------------------------------------------------------
 
 
-def control_layers(classes):
-    """Of a `GradientNet` as wide as the first layers above."""
-    return [
+def control_moves(data, classes, epsilon, *, steps, **compiling):
+    """What a fit of a `GradientNet`, as wide as the first layers above and
+    proven at (epsilon, 1e-5) under add_remove, adds to every weight: there is
+    noise on every sum of gradients."""
+    x, y = data
+    layers = [
         keras.layers.Dense(_HIDDEN, activation="relu"),
         keras.layers.Dense(classes),
     ]
+    model = models.GradientNet(x.shape[1:], layers, clip=1.0)
+    before = [np.array(w) for w in model.trainable_weights]
+    model.compile(**compiling)
+    batches = datasets.PoissonBatches(
+        x, y, batch_size=len(x) // 4, steps_per_epoch=steps
+    )
+    private = PrivateModel(PrivacyBudget(epsilon, 1e-5), guarantee=Proven())
+    model.fit(batches, callbacks=[private], verbose=0)
+    return [np.array(w) - b for w, b in zip(model.trainable_weights, before)]
 
 
 def control_score(name, epsilon, records, classes, *, there):
-    """The same move of a `GradientNet`, whose steps are proven at
-    (epsilon, 1e-5) under add_remove: noise on every sum of gradients.
+    """The same move of the control.
 
     Args and returns are those of `score`.
     """
     form = FORMS[name]
     x = records[0].reshape(len(records[0]), -1)
-    x, y = form.pair(x, records[1])[int(there)]
-    model = models.GradientNet(x.shape[1:], control_layers(classes), clip=1.0)
-    before = [np.array(w) for w in model.trainable_weights]
-    model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
-    model.fit(
-        datasets.PoissonBatches(
-            x, y, batch_size=len(x) // 4, steps_per_epoch=_STEPS
-        ),
-        callbacks=[
-            PrivateModel(PrivacyBudget(epsilon, 1e-5), guarantee=Proven())
-        ],
-        verbose=0,
+    moves = control_moves(
+        form.pair(x, records[1])[int(there)],
+        classes,
+        epsilon,
+        steps=_STEPS,
+        optimizer=keras.optimizers.SGD(0.1),
+        run_eagerly=True,
     )
-    moves = [np.array(w) - b for w, b in zip(model.trainable_weights, before)]
     return form.seen([move.astype(np.float64) for move in moves])

@@ -8,14 +8,10 @@ trainings in docs/results/audit.md.
 
 import numpy as np
 
-from keras_fm import datasets, models
-from keras_fm.callbacks import PrivateModel
-from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.lab.audits import affine_networks, controls, papers, still_weights
 from keras_fm.lab.audits.pictures import halved
 from keras_fm.lab.audits.subject import Subject
 from keras_fm.lab.recipes import adlm
-from keras_fm.parts.guarantee import Proven
 
 _CONTROL_STEPS = 100
 
@@ -64,25 +60,10 @@ def control_columns(epsilon, records, classes, *, columns, seed):
     """The same of a `GradientNet`, proven at (epsilon, 1e-5) under
     add_remove."""
     coins, x = _with_columns(records[0], columns, seed)
-    model = models.GradientNet(
-        x.shape[1:], still_weights.control_layers(classes), clip=1.0
+    moves = still_weights.control_moves(
+        (x, records[1]), classes, epsilon, steps=_CONTROL_STEPS, optimizer="sgd"
     )
-    before = np.array(model.trainable_weights[0])
-    batches = datasets.PoissonBatches(
-        x,
-        records[1],
-        batch_size=len(x) // 4,
-        steps_per_epoch=_CONTROL_STEPS,
-    )
-    model.compile("sgd")
-    model.fit(
-        batches,
-        callbacks=[
-            PrivateModel(PrivacyBudget(epsilon, 1e-5), guarantee=Proven())
-        ],
-        verbose=0,
-    )
-    rows = (np.array(model.trainable_weights[0]) - before)[-columns:]
+    rows = moves[0][-columns:]
     return _ranks(np.linalg.norm(rows, axis=1)), coins
 
 

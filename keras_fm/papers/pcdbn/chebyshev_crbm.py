@@ -1,5 +1,6 @@
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -316,15 +317,7 @@ class ChebyshevCRBM(ConvolutionalEnergy):
             ValueError: if the layer's form cannot be proven.
         """
         self.check_proven()
-        inputs = reading.inputs(self)
-
-        def read():
-            for x, rows, *owners in reading.unlabelled():
-                found, first = inputs(x)[rows], 0
-                # An owner's records must come in one piece.
-                for part in self.patches(found, chunks=not owners):
-                    yield part, *(o[first : first + len(part)] for o in owners)
-                    first += len(part)
+        read = reading.in_pieces(self)
 
         def learn(release):
             # Biases of visible units become 0: of all weights nothing may be
@@ -345,7 +338,7 @@ class ChebyshevCRBM(ConvolutionalEnergy):
                 name=name,
                 objective=objective,
                 clip=True,
-                read=read,
+                read=partial(read, self.patches),
                 learn=learn,
             )
         ]

@@ -1,4 +1,4 @@
-"""Features of images that the records' own patches taught, by one release."""
+"""Features of images that the records' own patches taught, by releases."""
 
 import math
 from functools import partial
@@ -195,15 +195,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
     def steps(self, reading):
         """The releases of the layer: the second moment of its patches, then
         in every round their sums by direction."""
-        inputs = reading.inputs(self)
-
-        def read(parts):
-            for x, rows, *owners in reading.unlabelled():
-                found, first = inputs(x)[rows], 0
-                # An owner's records must come in one piece.
-                for part in parts(found, chunks=not owners):
-                    yield part, *(o[first : first + len(part)] for o in owners)
-                    first += len(part)
+        read = reading.in_pieces(self)
 
         def whiten(release):
             count, moment = release.count(), release.moment(2)
