@@ -100,6 +100,8 @@ OWNED = (
     "pCDBN, patches and head",
     "FunctionalNet, three rounds",
 )
+# Whose output layers see records as they are, but for their length.
+_LEANS = ("one read", "one read of 200 numbers", "AdLM, three releases")
 REACHING = ("one read", "dPA, encoder and head", "pCDBN, patches and head")
 
 
@@ -161,7 +163,7 @@ def pairs(name, *, neighbours, owners=False, reach=0):
         )
         for record, other, reached in _records(shape, neighbours, reach)
     ]
-    if owners and neighbours == "replace_one" and name.startswith("one read"):
+    if owners and neighbours == "replace_one" and name in _LEANS:
         units.append(tuple(_leaning(*shape, sign) for sign in (1, -1)))
     for unit in units:
         found = []
@@ -190,7 +192,7 @@ def _leaning(size, sign):
     apart = math.sqrt(1 - share) * np.eye(size)
     middle = 1 + (size - 1) // 2
     apart = apart[1:middle] if sign > 0 else apart[middle:]
-    return [(lean + way, 0) for way in np.concatenate([apart, -apart])]
+    return [(9.0 * (lean + w), 0) for w in np.concatenate([apart, -apart])]
 
 
 def _records(shape, neighbours, reach):
