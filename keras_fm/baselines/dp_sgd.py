@@ -207,10 +207,14 @@ class _Step:
         sums = [
             tf.Variable(tf.zeros_like(v), trainable=False) for v in variables
         ]
-        x, y = tf.constant(x), tf.constant(y)
+        # Not captured: TensorFlow keeps what a traced function holds.
+        self._x, self._y, self._gather = (
+            tf.constant(x),
+            tf.constant(y),
+            tf.gather,
+        )
 
-        def accumulate(batch, weights):
-            xs, ys = tf.gather(x, batch), tf.gather(y, batch)
+        def accumulate(xs, ys, weights):
             for total, g in zip(sums, noisy_mean(xs, ys, weights), strict=True):
                 total.assign_add(g)
 
@@ -227,7 +231,10 @@ class _Step:
             self._accumulate = tf.function(
                 accumulate, autograph=False
             ).get_concrete_function(
-                tf.TensorSpec([rows], tf.int32),
+                *(
+                    tf.TensorSpec([rows, *of.shape[1:]], of.dtype)
+                    for of in (self._x, self._y)
+                ),
                 tf.TensorSpec([rows], tf.float32),
             )
             self._update = tf.function(
@@ -244,8 +251,11 @@ class _Step:
         weights[: len(batch)] = 1.0
         for start in range(0, size, self._rows):
             chunk = slice(start, start + self._rows)
+            rows = self._constant(padded[chunk])
             self._accumulate(
-                self._constant(padded[chunk]), self._constant(weights[chunk])
+                self._gather(self._x, rows),
+                self._gather(self._y, rows),
+                self._constant(weights[chunk]),
             )
         self._update()
 
