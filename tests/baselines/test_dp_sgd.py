@@ -318,6 +318,29 @@ def test_report_tells_proven_from_claimed(tfp, sampling, proven):
     assert report["form"] == "fast_clipping"
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_traced_step_keeps_no_records(tfp, monkeypatch, form):
+    # TensorFlow keeps graphs, and with them what they captured, for good.
+    x, y = data()
+    graphs, call = [], dp_sgd._Step.__call__
+
+    def seen(self, batch):
+        graphs.append(self._accumulate.graph)
+        call(self, batch)
+
+    monkeypatch.setattr(dp_sgd._Step, "__call__", seen)
+    model, cfg = hidden_layer_model(), config(form=form)
+    dp_sgd.DPSGDClassifier(model, cfg, 1.0, 1e-5).fit(x, y)
+    shapes = {tuple(t.shape) for t, _ in graphs[0].captures}
+    shapes |= {
+        tuple(output.shape)
+        for op in graphs[0].get_operations()
+        for output in op.outputs
+        if op.type == "Const"
+    }
+    assert shapes and not shapes & {x.shape, y.shape}
+
+
 def test_evaluate_and_softmax_regression_from_zero(tfp):
     # Separable, noiseless: a linear model must get it right.
     x, _ = data()
