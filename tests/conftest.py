@@ -7,6 +7,8 @@ Every test carries the markers of its place:
 * `once`: it needs Keras, and says the same on every backend.
 * `full`: it takes long, or is one of many cases, and the fast tier leaves it
   out. That tier is what `pytest` runs if no path, marker or `--full` is given.
+* `case`: it is one of many cases, which say the same of every backend: CI runs
+  all of them on TensorFlow and spread ones on the others.
 """
 
 import collections
@@ -101,8 +103,10 @@ FULL = (
     "trust/test_nothing_on_disk.py",
     "trust/test_resume.py",
 )
-# Of a test with more cases than this, the fast tier runs this many.
-FAST_CASES = 2
+# Every case of these, on every backend.
+EVERY_CASE = ("trust",)
+# Of a test with more cases than this, as many are spread ones.
+SPREAD_CASES = 2
 
 
 def pytest_addoption(parser):
@@ -162,21 +166,22 @@ def pytest_collection_modifyitems(items):
             item.add_marker("once")
         if _is_in(item.path, FULL):
             item.add_marker("full")
-        else:
-            cases.setdefault((item.path, item.originalname), []).append(item)
+        cases.setdefault((item.path, item.originalname), []).append(item)
     turns = collections.Counter()
     for (path, _), found in cases.items():
-        if len(found) > FAST_CASES:
-            for item in _beyond_the_fast(found, turns[path]):
+        if len(found) > SPREAD_CASES:
+            for item in _beyond_the_spread(found, turns[path]):
                 item.add_marker("full")
+                if not _is_in(path, EVERY_CASE):
+                    item.add_marker("case")
             turns[path] += 1
 
 
-def _beyond_the_fast(cases, turn):
+def _beyond_the_spread(cases, turn):
     """All but evenly spread ones, the next ones in the next test: together
     the tests of a module see every model that they are parametrised by."""
-    spread = len(cases) / FAST_CASES
-    kept = {int(turn + i * spread) % len(cases) for i in range(FAST_CASES)}
+    spread = len(cases) / SPREAD_CASES
+    kept = {int(turn + i * spread) % len(cases) for i in range(SPREAD_CASES)}
     return [case for i, case in enumerate(cases) if i not in kept]
 
 
