@@ -17,6 +17,7 @@ FEATURES = (
     "scattering",
     "scattering_strokes",
     "scattering_patches",
+    "strokes_patches",
     "patches",
 )
 _BOTH = ("published", "proven")

@@ -21,6 +21,7 @@ FEATURES = (
     "scattering",
     "scattering_strokes",
     "scattering_patches",
+    "strokes_patches",
     "patches",
 )
 __all__ = [
@@ -41,9 +42,14 @@ _PATCH_VARIANCE = 0.01
 _GROUP_EPSILON = {
     "scattering": 1e-5,
     "scattering_strokes": 1e-3,
-    "scattering_patches": 1e-5,
+    "scattering_scenes": 1e-5,
 }
-_UNITS = {"patches": 3000, "scattering_patches": 1600}
+# Maps beside each other, half of the features from each.
+_BESIDE = {
+    "scattering_patches": ("scattering_scenes", "patches"),
+    "strokes_patches": ("scattering_strokes", "patches"),
+}
+_UNITS = {"patches": 4000, "scattering_patches": 1600, "strokes_patches": 1600}
 
 
 def check(name):
@@ -80,12 +86,14 @@ def build(
     * `"scattering_patches"`: the scattering, its directions found in drawn
       scenes as those of `"patches"` are, beside `"patches"`; half of
       `units` each.
+    * `"strokes_patches"`: `"scattering_strokes"` beside `"patches"`, half
+      of `units` each.
 
     Args:
         name: one of `FEATURES`.
         input_shape: `(height, width, channels)` of one image.
         units: int, features kept; never more than the map has. `None` for
-            800, 3000 of `"patches"`, 1600 of `"scattering_patches"`.
+            800, 4000 of `"patches"`, 1600 of two maps beside each other.
         shapes, variants: size of the drawn public data set of strokes.
         filters, scenes: of patches, the size of each dictionary and of the
             drawn public data set.
@@ -126,25 +134,33 @@ def build(
         )
     if units is None:
         units = _UNITS.get(name, 800)
+    strokes = {"shapes": shapes, "variants": variants}
     drawn = {"scenes": scenes, "mixtures": mixtures}
+    sized = {"filters": filters, "patch_sizes": patch_sizes}
+    if name not in _BESIDE:
+        return _map(name, input_shape, units, strokes, drawn, sized)
+    image = keras.Input(input_shape)
+    maps = [
+        _map(part, input_shape, units // 2, strokes, drawn, sized)(image)
+        for part in _BESIDE[name]
+    ]
+    both = keras.Model(image, keras.layers.Concatenate()(maps))
+    return _with_unit_norm(name, input_shape, [both])
+
+
+def _map(name, input_shape, units, strokes, drawn, sized):
+    """One map, which stands alone or beside another."""
     if name == "patches":
-        base = _scene_patches(input_shape, filters, scenes, patch_sizes)
+        base = _scene_patches(input_shape, scenes=drawn["scenes"], **sized)
         return _with_scene_map(name, base, input_shape, units, **drawn)
     base = scattering(input_shape, _GROUP_EPSILON[name])
-    if name == "scattering_patches":
-        image = keras.Input(input_shape)
-        patches = _scene_patches(input_shape, filters, scenes, patch_sizes)
-        maps = [
-            _with_scene_map(part, of, input_shape, units // 2, **drawn)(image)
-            for part, of in (("scattering", base), ("patches", patches))
-        ]
-        both = keras.Model(image, keras.layers.Concatenate()(maps))
-        return _with_unit_norm(name, input_shape, [both])
+    if name == "scattering_scenes":
+        return _with_scene_map(name, base, input_shape, units, **drawn)
     units = min(units, base.output_shape[-1])
     if name == "scattering":
         top = RandomFeatures(units, kind="projection", name="projection")
     else:
-        top = stroke_map(base, input_shape, units, shapes, variants)
+        top = stroke_map(base, input_shape, units, **strokes)
     return _with_unit_norm(name, input_shape, [*base.layers, top])
 
 
@@ -201,23 +217,25 @@ def stroke_map(base, input_shape, units, shapes=6000, variants=6):
     return layer
 
 
-def _scene_patches(input_shape, filters, scenes, sizes=None):
+def _scene_patches(input_shape, filters, scenes, patch_sizes=None):
     """`PatchDictionary`s of drawn scenes; no private record is used."""
     height, width, channels = input_shape
-    if sizes is None:
+    if patch_sizes is None:
         largest = max(2, min(height, width) // 2)
-        sizes = sorted({min(size, largest) for size in (6, 4)}, reverse=True)
-    different = isinstance(sizes, list | tuple) and set(sizes)
-    if not different or len(different) < len(sizes):
+        patch_sizes = sorted(
+            {min(size, largest) for size in (6, 4)}, reverse=True
+        )
+    different = isinstance(patch_sizes, list | tuple) and set(patch_sizes)
+    if not different or len(different) < len(patch_sizes):
         raise ValueError(
             "`patch_sizes` must be a tuple of one or more different "
-            f"integers. Received: patch_sizes={sizes!r}"
+            f"integers. Received: patch_sizes={patch_sizes!r}"
         )
     drawn = _drawn(input_shape, scenes)
     image = keras.Input(input_shape)
     found = []
-    for size in sizes:
-        suffix = f"_{size}" if len(sizes) > 1 else ""
+    for size in patch_sizes:
+        suffix = f"_{size}" if len(patch_sizes) > 1 else ""
         layer = PatchDictionary(
             filters,
             patch_size=size,

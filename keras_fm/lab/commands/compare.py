@@ -63,9 +63,10 @@ def define(values):
         "Public feature map under every method: pixels, scattering (wavelet "
         "scattering, random projection), scattering_strokes (scattering, "
         "then a map fitted on drawn pen strokes), patches (dictionaries of "
-        "patches of drawn scenes, pooled, and their leading directions) or "
+        "patches of drawn scenes, pooled, and their leading directions), "
         "scattering_patches (both, and the scattering's directions from drawn "
-        "scenes); no private image shapes any of them.",
+        "scenes) or strokes_patches (scattering_strokes beside patches); no "
+        "private image shapes any of them.",
         flag_values=values,
     )
     flags.DEFINE_integer(
