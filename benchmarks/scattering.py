@@ -19,10 +19,11 @@ without the outermost ones. The filters are not the same: ours are cut at 4
 deviations and images continued by reflection at every order; kymatio's are
 periodic, the image is continued by 4 pixels once.
 
-    python benchmarks/scattering.py --patches [--filters=800]
+    python benchmarks/scattering.py --patches
 
-measures Scattering2D beside PatchDictionary instead, on the same images and
-in the same way, and writes `patches.json`.
+measures the maps `features.build` makes of scattering and of patches instead,
+projections included, on the same images and in the same way, and writes
+`patches.json`.
 """
 
 import json
@@ -41,8 +42,7 @@ _KYMATIO = flags.DEFINE_string("kymatio", None, "Python that has kymatio.")
 _THREADS = flags.DEFINE_integer("threads", 1, "Threads of each process.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Passes per median.")
 _IMAGES = flags.DEFINE_integer("images", 512, "Images of a pass.")
-_PATCHES = flags.DEFINE_bool("patches", False, "Beside PatchDictionary.")
-_FILTERS = flags.DEFINE_integer("filters", 800, "Of PatchDictionary.")
+_PATCHES = flags.DEFINE_bool("patches", False, "Whole maps, of patches too.")
 _SIDE = flags.DEFINE_string("side", None, "Serve one library: FOLDER:NAME.")
 
 SCALES, ANGLES, BATCH = 2, 8, 128
@@ -82,9 +82,17 @@ def convolved():
     return run, f"{what}, convolved"
 
 
+def scattering():
+    return _map("scattering")
+
+
 def patches():
-    """A dictionary of drawn scenes, as `features.build` makes it but for
-    k-means, which changes no time."""
+    # Half of the scenes, which changes no time of what is measured.
+    return _map("patches", scenes=4500)
+
+
+def _map(name, **kwargs):
+    """Function from images to features of a public map."""
     import keras
 
     import keras_fm as fm
@@ -94,24 +102,10 @@ def patches():
     def run(x):
         shape = x.shape[1:]
         if shape not in models:
-            layer = fm.layers.PatchDictionary(
-                _FILTERS.value,
-                flip=shape[-1] == 3,
-                rounds=0,
-                data_format="channels_last",
-            )
-            scenes = fm.datasets.drawn_scenes.load(500, shape[0], shape[-1])
-            layer.adapt(scenes, description="500 drawn scenes")
-            models[shape] = keras.Sequential([keras.Input(shape), layer])
-        return np.concatenate(
-            [
-                np.asarray(models[shape].predict_on_batch(x[i : i + BATCH]))
-                for i in range(0, len(x), BATCH)
-            ]
-        )
+            models[shape] = fm.features.build(name, shape, **kwargs)
+        return fm.features.extract(models[shape], x)
 
-    name = f"PatchDictionary({_FILTERS.value})"
-    return run, f"{name} on {keras.backend.backend()}"
+    return run, f"features.build({name!r}) on {keras.backend.backend()}"
 
 
 def kymatio():
@@ -138,7 +132,7 @@ def kymatio():
 
 def serve(folder, name):
     """Makes one pass for every line that says on which images."""
-    made = ours, convolved, kymatio, patches
+    made = ours, convolved, kymatio, scattering, patches
     run, what = {side.__name__: side for side in made}[name]()
     print(json.dumps(what), flush=True)
     for line in sys.stdin:
@@ -162,7 +156,6 @@ class Side:
                 __file__,
                 f"--side={folder}:{name}",
                 f"--threads={threads}",
-                f"--filters={_FILTERS.value}",
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -234,10 +227,10 @@ def compare(folder):
     for name in SETS:
         (x, _), _ = fm.datasets.load(name)
         np.save(os.path.join(folder, f"{name}.npy"), x[: _IMAGES.value])
-    other = "patches" if _PATCHES.value else "convolved"
-    sides = {
-        name: Side(sys.executable, folder, name) for name in ("ours", other)
-    }
+    names = (
+        ("scattering", "patches") if _PATCHES.value else ("ours", "convolved")
+    )
+    sides = {name: Side(sys.executable, folder, name) for name in names}
     if _PATCHES.value:
         pass
     elif _KYMATIO.value:
@@ -265,13 +258,17 @@ def compare(folder):
                 "images_per_processor_second": round(
                     _IMAGES.value / processors
                 ),
+                "processor_minutes_for_60000": round(
+                    60_000 / 60 * processors / _IMAGES.value, 2
+                ),
             }
-        for name in took:
-            if name != "ours":
-                row[f"ours / {name}"] = {
-                    key: round(row["ours"][key] / row[name][key], 2)
-                    for key in row["ours"]
-                }
+        first, *others = took
+        for name in others:
+            row[f"{first} / {name}"] = {
+                key: round(row[first][key] / row[name][key], 2)
+                for key in row[first]
+                if key.startswith("images")
+            }
         if "kymatio" in sides:
             a, b = (
                 np.load(os.path.join(folder, f"{images}_{name}.npy"))
