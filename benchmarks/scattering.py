@@ -231,11 +231,9 @@ def compare(folder):
         ("scattering", "patches") if _PATCHES.value else ("ours", "convolved")
     )
     sides = {name: Side(sys.executable, folder, name) for name in names}
-    if _PATCHES.value:
-        pass
-    elif _KYMATIO.value:
+    if _KYMATIO.value and not _PATCHES.value:
         sides["kymatio"] = Side(_KYMATIO.value, folder, "kymatio")
-    else:
+    elif not _PATCHES.value:
         print("kymatio: not measured, no --kymatio=PATH_OF_A_PYTHON given")
     found = {
         "threads": _THREADS.value,

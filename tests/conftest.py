@@ -103,8 +103,14 @@ FULL = (
     "trust/test_nothing_on_disk.py",
     "trust/test_resume.py",
 )
-# Every case of these, on every backend.
-EVERY_CASE = ("trust",)
+# Every case of these, on every backend: where promises are attacked, and what
+# runs on one backend only, which need not be TensorFlow.
+EVERY_CASE = (
+    "auditing/test_jax_privacy_auditing.py",
+    "baselines/test_dp_sgd_jax.py",
+    "baselines/test_whole_dp_sgd.py",
+    "trust",
+)
 # Of a test with more cases than this, as many are spread ones.
 SPREAD_CASES = 2
 

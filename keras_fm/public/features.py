@@ -204,7 +204,7 @@ def stroke_map(base, input_shape, units, shapes=6000, variants=6):
     height, width, channels = input_shape
     if height != width or channels != 1:
         raise ValueError(
-            'features="scattering_strokes" draws square grey images. '
+            "Features of pen strokes need square grey images. "
             f"Received: input_shape={tuple(input_shape)}"
         )
     images, groups = pen_strokes.load(shapes, variants, image_size=height)

@@ -222,8 +222,9 @@ def _pool(stack, spec, data, processes, isolated, jax_python, began):
             for name in ARRAYS:
                 path = os.path.join(folder, f"{name}.npy")
                 np.save(path, getattr(made, name))
-            # Workers have their own, and need the memory.
-            arrays = None
+            if processes:
+                # Workers have their own, and need the memory.
+                arrays = None
             with open(os.path.join(folder, "spec.json"), "w") as f:
                 json.dump(dataclasses.asdict(spec), f)
         return "-m", "keras_fm.lab.compare", folder

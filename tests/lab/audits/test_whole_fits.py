@@ -38,6 +38,13 @@ def test_three_releases_of_a_fit_are_one():
         # The last pair: what the page of results says of owners.
         ("one read", {"owners": True}, -1, [0.8183]),
         ("one read of 200 numbers", {"owners": True}, -1, [0.9036]),
+        # The second follows from noise.
+        (
+            "AdLM, three releases",
+            {"owners": True},
+            -1,
+            [0.8183, 0.6386, 0.8183],
+        ),
         # Both records with one label, half of the columns up.
         ("PrivateNormalization and head", {}, -2, [1.0, 1.0]),
     ],

@@ -105,7 +105,7 @@ def test_an_experiment_is_whole(experiment):
     """It says where it differs, and every number of the paper stands beside
     a series, or the table shows it alone."""
     assert experiment.deviations and experiment.shows and experiment.title
-    assert 0 < experiment.minutes <= 45
+    assert 0 < experiment.minutes <= 90
     assert all(f.paper == experiment.paper for f in experiment.facts)
     assert all(f.metric == experiment.y.name for f in experiment.facts)
     systems = {f.system for f in facts.select(experiment.paper)}
