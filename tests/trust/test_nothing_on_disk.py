@@ -362,9 +362,13 @@ def test_the_scan_finds_what_is_there(tmp_path, secrets):
     with h5py.File(planted / "d.h5", "w") as f:
         f.create_dataset("x", data=noise.astype("f4"), compression="gzip")
     (planted / "e.bin").write_bytes(b"abc" + RECORDS[5].tobytes())
+    bounds = RECORDS.min().astype("f8"), RECORDS.max().astype("f8")
+    (planted / "f.bin").write_bytes(b"abc".join(b.tobytes() for b in bounds))
+    # One alone may be chance.
+    (planted / "g.bin").write_bytes(b"abc" + bounds[0].tobytes())
     found = watch.found_under(planted)
     assert {name.split("/")[0] for name in found} == {
-        "a.npz", "b.json", "c.txt", "d.h5", "e.bin",
+        "a.npz", "b.json", "c.txt", "d.h5", "e.bin", "f.bin",
     }  # fmt: skip
     if TENSORFLOW:
         import tensorflow as tf
