@@ -19,23 +19,17 @@ class Secrets:
         singles: dict from names to arrays of which no single number may be
             found: statistics and noise in double precision.
         rows: dict from names to arrays of which no two neighbours along any
-            axis may be found in single precision, no two numbers in double,
-            and no number as text. One alone in double is found by chance: of
-            some 100 weights that a log holds as such, each one of 2^24
-            values, one is among 4,000 numbers of records in 2 % of all runs,
-            two are in 3 of 10,000.
+            axis may be found in single precision, and no number as text.
     """
 
     def __init__(self, singles, rows):
-        self._words, self._values, self._alone = {}, {}, set()
+        self._words, self._values = {}, {}
         self._of_rows = set(rows)
         for name, array in {**singles, **rows}.items():
             array = np.asarray(array, np.float64)
             for value in _telling(array.ravel()):
                 self._values[float(value)] = name
                 self._words[_word(value)] = name
-                if name in self._of_rows:
-                    self._alone.add(_word(value))
             for axis in range(array.ndim):
                 pairs = np.stack(
                     [
@@ -55,14 +49,12 @@ class Secrets:
 
     def found_in(self, raw):
         """Names of what bytes hold, wherever it begins."""
-        hits = set()
+        found = set()
         for start in range(8):
             end = start + (len(raw) - start) // 8 * 8
             words = np.frombuffer(raw[start:end], "<u8")
-            hits |= set(words[np.isin(words, self._sorted_words)].tolist())
-        if len(hits & self._alone) == 1:
-            hits -= self._alone
-        found = {self._words[word] for word in hits}
+            for word in words[np.isin(words, self._sorted_words)]:
+                found.add(self._words[int(word)])
         for text in _NUMBER.findall(raw):
             value = float(text)
             at = np.searchsorted(self._sorted, value)

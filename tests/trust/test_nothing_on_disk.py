@@ -319,19 +319,33 @@ def everything(form, folder):
     return private, model, whole, own
 
 
+def found_under(folder, form, secrets):
+    """What is watched for, and what of it is in files."""
+    watch = secret_scan.Secrets(secrets, {"records": records_of(form)})
+    found = watch.found_under(folder)
+    # `repr` of the callback shows the records that its user gave it.
+    assert found.pop("repr.txt", {"records"}) == {"records"}
+    return watch, found
+
+
 @pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize("form", FORMS)
 def test_no_secret_is_in_a_file(tmp_path, secrets, seeds, form):
+    """Of 100 weights that a log holds in double precision, each one of 2^24
+    values, one is among 4,000 numbers of records in 2 % of all runs: records
+    are a finding if another run, with other weights, has some as well."""
     private, model, whole, own = everything(form, tmp_path)
     # A DPMAC draws its noise in the step, from a seed.
     assert len(seeds if form == "DPMAC" else secrets) >= 2
-    watch = secret_scan.Secrets(secrets, {"records": records_of(form)})
-    assert len(watch) > 100
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert len(files) >= 10
-    found = watch.found_under(tmp_path)
-    # `repr` of the callback shows the records that its user gave it.
-    assert found.pop("repr.txt", {"records"}) == {"records"}
+    watch, found = found_under(tmp_path, form, secrets)
+    assert len(watch) > 100
+    if set().union(*found.values()) == {"records"}:
+        again = tmp_path / "again"
+        again.mkdir()
+        everything(form, again)
+        _, found = found_under(again, form, secrets)
     assert found == {}
     for path in files:
         for name, raw in secret_scan.unpacked(path.name, path.read_bytes()):
@@ -362,10 +376,9 @@ def test_the_scan_finds_what_is_there(tmp_path, secrets):
     with h5py.File(planted / "d.h5", "w") as f:
         f.create_dataset("x", data=noise.astype("f4"), compression="gzip")
     (planted / "e.bin").write_bytes(b"abc" + RECORDS[5].tobytes())
-    bounds = RECORDS.min().astype("f8"), RECORDS.max().astype("f8")
-    (planted / "f.bin").write_bytes(b"abc".join(b.tobytes() for b in bounds))
-    # One alone may be chance.
-    (planted / "g.bin").write_bytes(b"abc" + bounds[0].tobytes())
+    (planted / "f.bin").write_bytes(
+        b"abc" + RECORDS.max().astype("f8").tobytes()
+    )
     found = watch.found_under(planted)
     assert {name.split("/")[0] for name in found} == {
         "a.npz", "b.json", "c.txt", "d.h5", "e.bin", "f.bin",
