@@ -18,9 +18,9 @@ the held-out images as the median of the proven jobs, or when its steps are
 over, whose number sets its noise. The held-out accuracy is used without noise
 by this rule: an advantage of the rivals. Learning rates: of the linear layer
 those in `mnist_accuracy.json` and, of many steps, the best one of 64, 128 and
-256 (98.1, 98.2 and 98.1 held out after all steps at epsilon 2); of the CNN
-the better one of its two: 8 (2, its choice at epsilon 0.5, was not as
-accurate in 200 steps).
+256 (98.1, 98.2 and 98.1 held out after all steps at epsilon 2; no command
+here); of the CNN the better one of its two: 8 (2, its choice at epsilon 0.5,
+was not as accurate in 200 steps).
 
 The two forms on the CNN are the same mechanism, so the vectorized one, which
 takes minutes, is measured for a few steps; its seconds are those of its start
@@ -30,8 +30,7 @@ Every run is a process of its own: seconds of all its processors and peak
 memory, imports of libraries included, without these, and of the fit alone
 once features are there. OpenBLAS has one thread, since another one's waiting
 would be counted as work; TensorFlow, which computes features and the rivals'
-steps, has all. Rows that are in `whole_job.json` are not measured
-again.
+steps, has all. Rows that are in `whole_job.json` are not measured again.
 """
 
 import json
@@ -266,16 +265,13 @@ def medians(results, epsilon):
             for r in results.rows
             if (r["method"], r["epsilon"]) == (method, epsilon)
         ]
-        keys = (*SECONDS, "steps", "accuracy", "peak_mib")
+        keys = *SECONDS, "cpu_seconds_per_step", "steps", "accuracy", "peak_mib"
         if rows:
-            found[method] = {key: median(rows, key) for key in keys}
-            found[method]["cpu_seconds_per_step"] = median(
-                rows, "cpu_seconds_per_step"
-            )
-            found[method]["runs"] = len(rows)
-            found[method]["missed"] = any(
-                r.get("reached") is False for r in rows
-            )
+            found[method] = {
+                **{key: median(rows, key) for key in keys},
+                "runs": len(rows),
+                "missed": any(r.get("reached") is False for r in rows),
+            }
     slow, fast = found.get("vectorized_cnn"), found.get("fast_clipping_cnn")
     if slow and not fast:
         del found["vectorized_cnn"]
