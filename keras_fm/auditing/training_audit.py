@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from keras_fm.auditing import claimed, gaussian_bounds, one_run
+from keras_fm.auditing import (
+    claimed,
+    gaussian_bounds,
+    one_run,
+)
+from keras_fm.auditing import (
+    second_opinion as opinions,
+)
 from keras_fm.auditing.canaries import (
     DESIGNS,
     CanaryPlan,
@@ -57,6 +64,7 @@ def audit(
     score: Any = "loss",
     curve: str | None = None,
     seeds: Sequence[int] = (0, 1, 2),
+    second_opinion: str | None = None,
     progress: bool = True,
 ) -> AuditReport:
     """Measures how much a training reveals, against what is said about it.
@@ -108,6 +116,9 @@ def audit(
             (`one_run_gaussian_epsilon`).
         seeds: distinct ints, one audit each. Their bounds are combined with
             a Bonferroni correction.
+        second_opinion: `None`, or the Python of an environment with
+            tensorflow-empirical-privacy: its membership attacks on the same
+            canaries are reported, too (half a minute for each training).
         progress: whether progress is written to standard error.
 
     Returns:
@@ -169,6 +180,8 @@ def audit(
     if given is not None:
         claimed.check_relation(given, design_relation, y is not None)
         claimed.check_curve(given, curve)
+    if second_opinion is not None:
+        opinions.check(second_opinion)
     # Whatever does not fit shows before anything is trained.
     plans[0].plant(x, y, classes)
 
@@ -192,7 +205,13 @@ def audit(
                     )
                     claimed.check_curve(found_claim, curve)
             scores, diverged = _score(model, planted, score)
-            found.append((scores, diverged, seconds))
+            opinion = second_opinion and opinions.ask(
+                second_opinion,
+                scores,
+                planted.coins,
+                _rows(model, planted.canary_x[:, 0]),
+            )
+            found.append((scores, diverged, seconds, opinion or ()))
             if bar:
                 bar.advance()
         measured.append((found, planted.coins))
@@ -230,6 +249,8 @@ def _report(claim, measured, notes, *, design, kind, score, curve, records):
                 control_seconds=control[2],
                 diverged=private[1],
                 control_diverged=control[1],
+                opinions=private[3],
+                control_opinions=control[3],
             )
         )
     right = np.ones(len(measured[0][1]))
@@ -352,6 +373,13 @@ def _outputs(model, x):
             f"from records to logits. Received: {type(model).__name__}"
         )
     return model(x)
+
+
+def _rows(model, x):
+    """Outputs as a finite row for each record, or `None`."""
+    outputs = _array(_outputs(model, x))
+    is_finite = len(outputs) == len(x) and np.all(np.isfinite(outputs))
+    return outputs.reshape(len(x), -1) if is_finite else None
 
 
 def _array(values):

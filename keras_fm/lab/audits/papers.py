@@ -10,6 +10,7 @@ import keras
 from keras_fm.lab.audits import controls
 from keras_fm.lab.audits.pictures import halved, picture_shape
 from keras_fm.lab.recipes import adlm, dpa, dpmac, functional_net, pcdbn
+from keras_fm.models import BehaviorAutoencoder
 from keras_fm.papers.adlm.adaptive_laplace import AdaptiveLaplace
 
 # AdLM ----------------------------------------------------------------------
@@ -75,14 +76,21 @@ def _under_noise(model, answers):
 
 
 # dPA -----------------------------------------------------------------------
+#
+# dPAH: the first half of a record conditions the code of the second.
 
 
 def _dpa_network(subject, x, classes, **kwargs):
-    return dpa.network(
+    kwargs["guarantee"] = subject.guarantee
+    if subject.model == "dpa":
+        return dpa.network(x.shape[1:], classes, subject.hidden, **kwargs)
+    half, end = x.shape[1] // 2, x.shape[1]
+    return BehaviorAutoencoder(
         x.shape[1:],
-        classes,
-        subject.hidden,
-        guarantee=subject.guarantee,
+        {"past": (0, half), "present": (half, end)},
+        bounds=(0.0, 1.0),
+        hidden=(subject.hidden,),
+        units=classes,
         **kwargs,
     )
 
@@ -121,6 +129,11 @@ def control_dpa(subject, x, y, classes):
 # coefficients alone. Proven: the output layer on the maps, which are many.
 
 _PRETRAINING = 20
+_POLYNOMIALS = {
+    "pcdbn": "chebyshev",
+    "pcdbn_te": "taylor",
+    "pcdbn_pw": "piecewise",
+}
 
 
 def _pcdbn_network(subject, x, classes, **kwargs):
@@ -132,7 +145,12 @@ def _pcdbn_network(subject, x, classes, **kwargs):
         maps = max(1, subject.hidden // 4)
         kwargs |= {"maps": ((maps, 3),), "dense": 0}
     model = pcdbn.network(
-        shape, classes, pooling=1, guarantee=subject.guarantee, **kwargs
+        shape,
+        classes,
+        pooling=1,
+        guarantee=subject.guarantee,
+        polynomial=_POLYNOMIALS[subject.model],
+        **kwargs,
     )
     return model, x.reshape(-1, *shape)
 

@@ -39,6 +39,7 @@ def run(
     kind="labels",
     score="loss",
     seeds=(0, 1, 2),
+    second_opinion=None,
     out=None,
     tensorboard=None,
     progress=True,
@@ -50,7 +51,7 @@ def run(
         subject: a `Subject`.
         dataset: see `keras_fm.datasets.load`.
         train_records: int, only the first so many; 0 for all.
-        canaries, design, kind, score, seeds, progress: see
+        canaries, design, kind, score, seeds, second_opinion, progress: see
             `keras_fm.audit`. `"noise"` canaries are uniform in
             [0, 1], `"unit"` ones have one pixel of 1.
         out: folder for `audit.json`, `audit.txt` and `audit.png`; `None`
@@ -85,6 +86,7 @@ def run(
         kind=kind,
         score=score,
         seeds=seeds,
+        second_opinion=second_opinion,
         progress=progress,
         **bounds,
     )

@@ -19,7 +19,10 @@ _FAMILIES = {
     "head": (affine_networks.fit, affine_networks.control),
     "adlm": (papers.fit_adlm, papers.control_adlm),
     "dpa": (papers.fit_dpa, papers.control_dpa),
+    "dpah": (papers.fit_dpa, papers.control_dpa),
     "pcdbn": (papers.fit_pcdbn, papers.control_pcdbn),
+    "pcdbn_te": (papers.fit_pcdbn, papers.control_pcdbn),
+    "pcdbn_pw": (papers.fit_pcdbn, papers.control_pcdbn),
     "dpmac": (papers.fit_dpmac, papers.control_dpmac),
     "functional": (functional_net.fit, functional_net.control),
     "dp_sgd": (dp_sgd.fit, dp_sgd.control),
@@ -36,8 +39,10 @@ class Subject:
             `ilm`: `PerturbedAffine` - batch normalisation - ReLU - 25 units -
             `PrivateDense`; `head`: `PrivateDense` on a layer that is trained
             (published: dPA's head) or frozen (proven); `adlm`:
-            `AdaptiveLaplace`; `dpa`: `DeepPrivateAutoencoder`; `pcdbn`:
-            `PrivateCDBN`; `dpmac`; `functional`: `FunctionalNet`; `dp_sgd`,
+            `AdaptiveLaplace`; `dpa`: `DeepPrivateAutoencoder`; `dpah`:
+            `BehaviorAutoencoder`; `pcdbn`: `PrivateCDBN`, `pcdbn_te` and
+            `pcdbn_pw` with the paper's other polynomials; `dpmac`;
+            `functional`: `FunctionalNet`; `dp_sgd`,
             `jax_privacy`: a network of two layers by DP-SGD of
             tensorflow-privacy or jax-privacy, on shuffled batches that are
             accounted as Poisson samples (published) or on such (proven).

@@ -48,9 +48,10 @@ def define(values):
         "ilm: PerturbedAffine, batch normalisation, 25 units, PrivateDense "
         "(published); head: PrivateDense on a trained (published) or frozen "
         "layer (proven); adlm: AdaptiveLaplace; dpa: DeepPrivateAutoencoder; "
-        "pcdbn: PrivateCDBN; dpmac: DPMAC; functional: FunctionalNet; "
-        "dp_sgd: tensorflow-privacy's DP-SGD; jax_privacy: that of "
-        "jax-privacy, which needs KERAS_BACKEND=jax.",
+        "dpah: BehaviorAutoencoder; pcdbn: PrivateCDBN, pcdbn_te and pcdbn_pw "
+        "(published) with other polynomials; dpmac: DPMAC; functional: "
+        "FunctionalNet; dp_sgd: tensorflow-privacy's DP-SGD; jax_privacy: that "
+        "of jax-privacy, which needs KERAS_BACKEND=jax.",
         flag_values=values,
     )
     flags.DEFINE_enum(
@@ -199,6 +200,13 @@ def define(values):
         flag_values=values,
     )
     flags.DEFINE_string(
+        "second_opinion",
+        None,
+        "Python of an environment with tensorflow-empirical-privacy: its "
+        "membership attacks on the same canaries are reported, too.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
         "out",
         "runs/audit",
         "Folder for audit.json, audit.txt and audit.png. Empty writes nothing.",
@@ -261,6 +269,10 @@ def check(values, rest):
         checks.count("canaries", values.canaries)
     folder.check(values.out)
     folder.check(values.tensorboard)
+    if values.second_opinion is not None:
+        from keras_fm.auditing import second_opinion
+
+        second_opinion.check(values.second_opinion)
     if _given(values, _SCRIPT_FLAGS):
         _check_script(values)
         return
@@ -344,6 +356,7 @@ def run(values, rest):
     arguments = {
         "train_records": values.train_records,
         "seeds": tuple(range(values.seeds)),
+        "second_opinion": values.second_opinion,
         "out": values.out or None,
         "tensorboard": values.tensorboard or None,
         "progress": values.progress,

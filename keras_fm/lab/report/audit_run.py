@@ -3,6 +3,7 @@
 import dataclasses
 import operator
 
+from keras_fm.auditing import second_opinion
 from keras_fm.auditing.report import NO_POWER, VIOLATED, AuditReport
 from keras_fm.lab.report import checked, figures, parts
 from keras_fm.lab.report.content import (
@@ -63,7 +64,7 @@ def read(folder):
         ),
         caveats=(*_CAVEATS, *map(_text, report.remarks())),
         figures=(_figure(report),),
-        tables=parts.some(_table(report)),
+        tables=parts.some(_table(report), _opinions(report)),
         details=(
             Detail(
                 title="The statement that was audited",
@@ -139,6 +140,35 @@ def _table(report):
         ),
     )
     return parts.table("All runs, each at 95 % by itself", columns, report.runs)
+
+
+def _opinions(report):
+    """What tensorflow-empirical-privacy says, an attack a row."""
+
+    def value(which, name):
+        return lambda row: parts.number(getattr(row[which], name), ".3f")
+
+    columns = [
+        parts.column(
+            "seed", lambda row: Cell(text=str(row[0]), key=float(row[0]))
+        ),
+        parts.text_column(
+            "attack", lambda row: parts.words(_text(row[1].attack))
+        ),
+    ]
+    for which, whose in ((1, ""), (2, ", control")):
+        for name in ("auc", "advantage", "epsilon"):
+            columns.append(parts.column(name + whose, value(which, name)))
+    rows = [
+        (run.seed, ours, plain)
+        for run in report.runs
+        for ours, plain in zip(run.opinions, run.control_opinions)
+    ]
+    return parts.table(
+        f"A second opinion, by {second_opinion.TOOL}; no lower bounds",
+        columns,
+        rows,
+    )
 
 
 def _guesses(bound):
