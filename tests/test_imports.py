@@ -14,6 +14,7 @@ MODULES = {
 }
 # Who may ask for TensorFlow, and only inside a function.
 TENSORFLOW = (
+    "keras_fm.auditing.empirical_privacy",
     "keras_fm.auditing.gradient_score",
     "keras_fm.baselines",
     "keras_fm.parts.concrete",

@@ -349,7 +349,7 @@ def test_bash_completes_words_values_and_files(run, tmp_path):
     cases = {
         "keras-fm com": "compare compose completion",
         "keras-fm audit --mod": "--model",
-        "keras-fm audit --model d": "dpa dpmac dp_sgd",
+        "keras-fm audit --model d": "dpa dpah dpmac dp_sgd",
         "keras-fm audit --model x": "",
         "keras-fm completion b": "bash",
         "keras-fm compose --plan pl": "plan.toml",

@@ -72,12 +72,12 @@ TINY = {
             "epochs": 1,
         },
     ),
-    "adlm:mnist-epochs": ((), ("ilm",), {**_ADLM, "epochs": 3}),
-    "adlm:cifar10": (
+    "adlm:mnist": (
         ("proven_plain",),
         ("adlm",),
         {**_ADLM, "epsilons": (8.0,), "width": 0.03},
     ),
+    "adlm:cifar10": ((), ("adlm",), {**_ADLM, "epochs": 3, "width": 0.03}),
     "dpmac:mnist": (
         ("proven",),
         ("published", "twin"),
