@@ -166,7 +166,8 @@ def _same(experiment, point, fact):
 
 
 def _average(made, series, fact):
-    """The mean of our points in the range of budgets of a printed mean."""
+    """The mean of our points in the range of budgets of a printed mean;
+    `None` for fewer than two, which are no mean."""
     if fact.system not in series.beside or fact.epsilon_range is None:
         return None
     low, high = fact.epsilon_range
@@ -175,7 +176,7 @@ def _average(made, series, fact):
         for p in made
         if p["series"] == series.name and low <= (p["epsilon"] or 0) <= high
     ]
-    if not mine:
+    if len(mine) < 2:
         return None
     return {
         **mine[0],
