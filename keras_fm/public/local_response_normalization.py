@@ -1,9 +1,13 @@
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
+
+# Of a square: sums of them are still finite in single precision.
+_LARGEST = 1e34
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -70,10 +74,11 @@ def local_response(h, size, q, a, beta):
     dtype = h.dtype
     # Half precision overflows in the squares.
     h = ops.cast(h, "float32")
-    reach = size // 2
-    rank, maps = len(h.shape), h.shape[-1]
-    padding = [(0, 0)] * (rank - 1) + [(reach, reach)]
-    squares = ops.pad(h * h, padding)
-    energy = sum(squares[..., k : k + maps] for k in range(size))
-    floor = ops.power(q + a * energy, beta)
+    places = np.arange(h.shape[-1])
+    near = np.abs(places[:, None] - places) <= size // 2
+    # A product takes one pass over the maps, sums take `size`; it must see no
+    # infinity. A power takes longer than exponential and logarithm.
+    squares = ops.minimum(h * h, _LARGEST)
+    energy = ops.matmul(squares, ops.convert_to_tensor(near, "float32"))
+    floor = ops.exp(beta * ops.log(q + a * energy))
     return ops.cast(h / ops.maximum(ops.abs(h), floor), dtype)

@@ -315,10 +315,13 @@ class ConvolutionalEnergy(PretrainedLayer):
 
 
 def _horner(coefficients, z):
-    value = ops.zeros_like(z)
-    for coefficient in reversed(coefficients):
-        value = value * z + coefficient
-    return value
+    *others, value = coefficients
+    for coefficient in reversed(others):
+        value = value * z
+        # Of a symmetric function every second one is 0.
+        if not (isinstance(coefficient, float) and coefficient == 0):
+            value = value + coefficient
+    return value if others else value + ops.zeros_like(z)
 
 
 def _piecewise(approximation, z):

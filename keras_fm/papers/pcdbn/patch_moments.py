@@ -167,8 +167,6 @@ class PatchMomentQuery(MomentEnergy, OwnedSumQuery):
 
     def _sum(self, patches, clip):
         """Unique entries of the sum over records of their mean tensors."""
-        from scipy.linalg import blas
-
         p, m = self.num_features, self.order
         first, second = m - m // 2, m // 2
         n, positions, _ = patches.shape
@@ -183,12 +181,11 @@ class PatchMomentQuery(MomentEnergy, OwnedSumQuery):
                 part = patches[i : i + steps[1], j : j + steps[0]]
                 u = self._checked(part.reshape(-1, p), clip)
                 left = symmetric_tensor.monomials(u, first)
-                if first == second:
-                    # dsyrk fills one triangle: half the work.
-                    product.add(blas.dsyrk(1.0, left.T, trans=1))
-                else:
-                    product.add(left @ symmetric_tensor.monomials(u, second).T)
-        # Of equal entries, the one in the triangle that is filled.
+                # Of one array with itself, NumPy does half the work.
+                right = left
+                if first != second:
+                    right = symmetric_tensor.monomials(u, second)
+                product.add(left @ right.T)
         indices = symmetric_tensor.indices(p, m)
         entries = product.value()[
             symmetric_tensor.rank(indices[:, :first]),
