@@ -56,12 +56,16 @@ def check(python):
     """
     try:
         _run(python, "")
-    except (OSError, TypeError, RuntimeError) as e:
-        raise ValueError(
-            "`second_opinion` must be the Python of an environment with "
-            f"{TOOL} (docs/audit.md says how to make one). Received: "
-            f"second_opinion={python!r}, which failed: {e}"
-        ) from None
+        return
+    except RuntimeError as e:
+        why = str(e)
+    except (OSError, TypeError):
+        why = "there is no such file that can be run"
+    raise ValueError(
+        "`second_opinion` must be the Python of an environment with "
+        f"{TOOL} (docs/audit.md says how to make one). Received: "
+        f"second_opinion={python!r}: {why}"
+    )
 
 
 def ask(python, scores, coins, outputs):

@@ -72,18 +72,7 @@ def _features(context):
 
     def make():
         (x, y), (x_test, y_test) = context.data
-        if context["features"] == "pooled":
-            # Colour pixels are more than one release affords.
-            half = (*(s // 2 for s in x.shape[1:3]), x.shape[3])
-            body = keras.Sequential(
-                [
-                    keras.Input(x.shape[1:]),
-                    keras.layers.AveragePooling2D(2),
-                    *features_lib.build("pixels", half).layers,
-                ]
-            )
-        else:
-            body = features_lib.build(context["features"], x.shape[1:])
+        body = features_lib.build(context["features"], x.shape[1:])
         h, h_test = (features_lib.extract(body, v) for v in (x, x_test))
         return (h, y), (h_test, y_test)
 

@@ -75,7 +75,12 @@ TINY = {
     "adlm:mnist": (
         ("proven_plain",),
         ("adlm",),
-        {**_ADLM, "epsilons": (8.0,), "width": 0.03},
+        {
+            **_ADLM,
+            "epsilons": (8.0,),
+            "width": 0.03,
+            "features": "pixels",
+        },
     ),
     "adlm:cifar10": ((), ("adlm",), {**_ADLM, "epochs": 3, "width": 0.03}),
     "dpmac:mnist": (
