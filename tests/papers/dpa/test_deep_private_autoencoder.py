@@ -472,8 +472,9 @@ def reconstruction_noise(layer):
 
 def test_the_perturbed_reconstruction_is_what_pretraining_minimises():
     x, _ = records(50)
+    keras.utils.set_random_seed(0)
     m = DeepPrivateAutoencoder((D,), (5, 4), guarantee="published")
-    p = published(m, x, 2.0)
+    p = published(m, x, 2.0, reproducible_noise=0)
     still = keras.optimizers.SGD(0.0)
     plain = []
     for depth in (1, 2):
@@ -491,8 +492,10 @@ def test_the_perturbed_reconstruction_is_what_pretraining_minimises():
 
 def test_fine_tuning_has_noise_on_the_output_layers_coefficients_only():
     x, y = records(50)
+    # No draw may come close to 0, nor weights that hide one.
+    keras.utils.set_random_seed(0)
     m = DeepPrivateAutoencoder((D,), (5, 4), units=3, guarantee="published")
-    p = published(m, (x, y), 2.0)
+    p = published(m, (x, y), 2.0, reproducible_noise=0)
     m.pretrain(x, p, epochs=1, batch_size=50)
     compiled(m, keras.optimizers.SGD(0.0))
     plain = m.evaluate(x, y, batch_size=50, verbose=0)[0]
@@ -505,7 +508,7 @@ def test_fine_tuning_has_noise_on_the_output_layers_coefficients_only():
     )
     assert abs(added) > 1e-3
     assert history["loss"][0] == pytest.approx(plain + added, rel=1e-3)
-    assert all(abs(reconstruction_noise(e)) > 1e-4 for e in m.encoders)
+    assert all(abs(reconstruction_noise(e)) > 1e-2 for e in m.encoders)
 
 
 @pytest.mark.parametrize("noise_on", ["coefficients", "hidden"])
