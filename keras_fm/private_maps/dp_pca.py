@@ -175,11 +175,10 @@ class DPPCA(ProvenMap):
 
     def steps(self, reading):
         """The one release of the layer: the second moment of its inputs."""
-        inputs = reading.inputs(self)
 
         def read():
-            for x, rows, *owners in reading.unlabelled():
-                yield self.augment(inputs(x)[rows]), None, *owners
+            for inputs, rows, *owners in reading.unlabelled(self):
+                yield self.augment(inputs[rows]), None, *owners
 
         def learn(release):
             self.set_components(

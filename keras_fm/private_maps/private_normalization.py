@@ -204,7 +204,6 @@ class PrivateNormalization(ProvenMap):
     def steps(self, reading):
         """The releases of the layer: the moments of its columns, and before
         them the histograms that say between which bounds."""
-        inputs = reading.inputs(self)
         common = {
             "num_columns": self.num_columns,
             "missing": self.takes_missing,
@@ -212,8 +211,8 @@ class PrivateNormalization(ProvenMap):
         }
 
         def read(low, high):
-            for x, rows, *owners in reading.unlabelled():
-                z = self.scaled(inputs(x)[rows], low, high)
+            for inputs, rows, *owners in reading.unlabelled(self):
+                z = self.scaled(inputs[rows], low, high)
                 yield z, None, *owners
 
         def set_range(low, high):

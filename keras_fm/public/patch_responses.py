@@ -154,7 +154,7 @@ class PatchResponses(keras.layers.Layer):
         x = ops.cast(inputs, dtype)
         if self.data_format == "channels_first":
             x = ops.transpose(x, (0, 2, 3, 1))
-        patches = self._whitened(x)
+        patches = self._whitened(x, self.strides)
         directions = ops.cast(self.directions, dtype)
         t = self.threshold
         agree, oppose = [], []
@@ -175,14 +175,15 @@ class PatchResponses(keras.layers.Layer):
             y = ops.transpose(y, (0, 3, 1, 2))
         return ops.cast(y, self.compute_dtype)
 
-    def _whitened(self, x):
-        """Components of all patches, `(n, rows, columns, components)`."""
+    def _whitened(self, x, strides):
+        """Components of the patches that are so many pixels apart, `(n, rows,
+        columns, components)`."""
         # Centring and whitening are linear; a patch's deviation is one
         # number for all of its components.
         y = ops.conv(
             x,
             ops.cast(self.whitener, x.dtype),
-            strides=self.strides,
+            strides=strides,
             padding="valid",
             data_format="channels_last",
         )
@@ -191,7 +192,7 @@ class PatchResponses(keras.layers.Layer):
             return ops.average_pool(
                 ops.mean(values, axis=-1, keepdims=True),
                 self.patch_size,
-                strides=self.strides,
+                strides=strides,
                 padding="valid",
                 data_format="channels_last",
             )

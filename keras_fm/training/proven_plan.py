@@ -301,6 +301,8 @@ class ProvenPlan(Reading):
         except BaseException:
             self.undo()
             raise
+        finally:
+            self.forget()
         for part in self.parts:
             # The ledger of a part says what all of them cost.
             if part.is_released:

@@ -13,6 +13,7 @@ from keras_fm.kernel.noisy_statistics import RELEASES
 from keras_fm.parts import model_graph
 from keras_fm.training import model_check, model_inputs
 from keras_fm.training import relevance as relevance_lib
+from keras_fm.training.kept_features import KeptFeatures
 
 # Rows of a batch as it is read, and of one in which records have places: of few
 # rows, none is idle for long (docs/results/speed.md).
@@ -54,6 +55,7 @@ class Reading:
         self.published = guarantee.kind == "published"
         self.releases = {}
         self._undo = []
+        self._kept = KeptFeatures()
 
     # Facts ---------------------------------------------------------------
 
@@ -200,15 +202,15 @@ class Reading:
         found = model_graph.layer_inputs(self.model, part.name)
         return found[0] if len(found) == 1 else found
 
-    def inputs(self, part):
-        """Function from a batch of records to what a part reads."""
+    def single_tensor_of(self, part):
+        """`tensor_of` a part that has one input."""
         tensor = self.tensor_of(part)
         if isinstance(tensor, list):
             raise ValueError(
                 f"'{part.name}' must have one input to be released. Received: "
                 f"{len(tensor)}"
             )
-        return self.features(tensor)
+        return tensor
 
     # Records -------------------------------------------------------------
 
@@ -251,25 +253,48 @@ class Reading:
         for x, y, *owners in found:
             yield model_inputs.checked(self.model, x), y, *owners
 
-    def unlabelled(self):
-        """Batches `(x, rows[, owners])` of one shape, for layers that learn
-        without labels; `rows` are those in which records are."""
-        # A wrong label is an error before the first charge, not after the
-        # layers below were paid for.
-        for x, y, rows, *owners in self.placed():
+    def read(self, tensor, keep=False):
+        """Batches `(features, y, rows[, owners])` of one shape, of a tensor of
+        the model.
+
+        Args:
+            tensor: of the model.
+            keep: whether parts above the tensor may go on from what is read
+                here. No weight below it may change then before they have.
+        """
+        onwards = self._kept.map_to(tensor)
+        batches = self._kept.batches
+        if onwards is None:
+            onwards, batches = self.features(tensor), self.placed()
+        # Records are there already; arrays are in memory, so may be what is
+        # made of them.
+        keep = (
+            keep
+            and self.extractor(tensor) is not None
+            and isinstance(self.data, (tuple, list, np.ndarray))
+        )
+        found = ((onwards(x), *more) for x, *more in batches)
+        yield from self._kept.keeping(tensor, found) if keep else found
+
+    def unlabelled(self, part):
+        """Batches `(inputs, rows[, owners])` of one shape, of a layer that
+        learns without labels; `rows` are those in which records are."""
+        tensor = self.single_tensor_of(part)
+        for x, y, rows, *owners in self.read(tensor, keep=True):
+            # A wrong label is an error before the first charge, not after the
+            # layers below were paid for.
             self.check_labels(None if y is None else y[rows], len(rows))
             yield x, rows, *owners
 
     def in_pieces(self, part):
         """Function from `pieces(inputs, chunks=)`, which makes something of a
         part's inputs a few records at a time, to `(piece[, owners])`."""
-        inputs = self.inputs(part)
 
         def read(pieces):
-            for x, rows, *owners in self.unlabelled():
+            for inputs, rows, *owners in self.unlabelled(part):
                 first = 0
                 # An owner's records must come in one piece.
-                for piece in pieces(inputs(x)[rows], chunks=not owners):
+                for piece in pieces(inputs[rows], chunks=not owners):
                     last = first + len(piece)
                     yield piece, *(o[first:last] for o in owners)
                     first = last
@@ -279,17 +304,16 @@ class Reading:
     def labelled(self, part):
         """`(features, labels[, owners])` of an output layer, its constant
         entry included."""
-        inputs = self.inputs(part)
-        for x, y, rows, *owners in self.placed():
-            yield part.augment(inputs(x)[rows]), y[rows], *owners
+        tensor = self.single_tensor_of(part)
+        for x, y, rows, *owners in self.read(tensor):
+            yield part.augment(x[rows]), y[rows], *owners
 
     def relevance_at(self, part):
         """`(relevance, rows[, owners])`: of records at the inputs of a part."""
         tensor = self.tensor_of(part)
-        below = self.features(tensor)
         above = keras.Model(tensor, self.model.outputs[0])
-        for x, _, rows, *owners in self.placed():
-            yield relevance_lib.layer_wise(above, below(x)), rows, *owners
+        for x, _, rows, *owners in self.read(tensor):
+            yield relevance_lib.layer_wise(above, x), rows, *owners
 
     def descend(self, part, step, *, entry, **arguments):
         """The reads of an output layer with `rounds`, a `Release`."""
@@ -303,6 +327,7 @@ class Reading:
             clip=step.clip,
             **arguments,
         )
+        self.forget()
         weights = rounds.descend(
             reads,
             np.zeros(objective.shapes[0]),
@@ -337,6 +362,10 @@ class Reading:
     def on_failure(self, undo):
         """Has `undo` called if a release fails midway."""
         self._undo.append(undo)
+
+    def forget(self):
+        """Forgets features that were kept for the parts above."""
+        self._kept.forget()
 
     def undo(self):
         """Undoes what failed midway."""

@@ -39,11 +39,9 @@ class Centred(ReleasedLayer):
         return [0.1 / alike]
 
     def steps(self, reading):
-        inputs = reading.inputs(self)
-
         def read():
-            for x, rows, *owners in reading.unlabelled():
-                found = inputs(x)[rows]
+            for inputs, rows, *owners in reading.unlabelled(self):
+                found = inputs[rows]
                 constant = np.full((len(found), 1), CONSTANT, found.dtype)
                 rows = np.concatenate([found, constant], axis=1)
                 yield rows, None, *owners

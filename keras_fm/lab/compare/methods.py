@@ -205,7 +205,7 @@ def _patches(task, seed, training):
     small = {"patch_size": 3, "cells": 2} if min(shape[:2]) < 16 else {}
     if shape[-1] == 3:
         # Photographs show the same mirrored, and colours are many numbers.
-        small |= {"flip": True, "components": 80}
+        small |= {"flip": True, "components": 80, "moment_strides": 3}
     # Both rules were chosen on held-out training images, see
     # docs/results/pcdbn.md.
     told = len(task.y) * training.epsilon

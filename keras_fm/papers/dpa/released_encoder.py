@@ -56,17 +56,15 @@ class ReleasedEncoder(PretrainedLayer):
             quadratic_scale=self.code_bound / bound,
             **reading.privacy_unit,
         )
-        inputs = reading.inputs(self)
 
         def read_moments():
-            for x, rows, *owners in reading.unlabelled():
-                yield self.augment(inputs(x)[rows]), None, *owners
+            for inputs, rows, *owners in reading.unlabelled(self):
+                yield self.augment(inputs[rows]), None, *owners
 
         def read_codes():
-            for x, rows, *owners in reading.unlabelled():
-                found = inputs(x)
-                code = ops.convert_to_numpy(self(found))[rows]
-                visible = found[rows, start:stop]
+            for inputs, rows, *owners in reading.unlabelled(self):
+                code = ops.convert_to_numpy(self(inputs))[rows]
+                visible = inputs[rows, start:stop]
                 yield self.code_features(code), visible, *owners
 
         def read_tied():

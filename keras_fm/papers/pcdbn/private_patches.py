@@ -1,6 +1,7 @@
 """Features of images that the records' own patches taught, by releases."""
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -73,6 +74,9 @@ class PrivatePatches(PatchResponses, ProvenMap):
         data_format: `"channels_last"`, `"channels_first"`, or `None` for
             the Keras setting.
         rounds: int >= 0, of k-means.
+        moment_strides: `None` (`strides`), or the steps down and across
+            between the patches that releases average over: fewer patches
+            take less time, and tell nearly as much.
         unprotected: `True` in a non-private twin: the layer then stays the
             map that it is before a release.
 
@@ -104,6 +108,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
         seed: int = 0,
         data_format: str | None = None,
         rounds: int = 3,
+        moment_strides: int | Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -122,6 +127,9 @@ class PrivatePatches(PatchResponses, ProvenMap):
             **kwargs,
         )
         self.rounds = checks.natural("rounds", rounds)
+        self.moment_strides = checks.optional(
+            checks.pair, "moment_strides", moment_strides
+        )
 
     # Its release decides how long responses are.
     scaled_by_release = True
@@ -247,6 +255,10 @@ class PrivatePatches(PatchResponses, ProvenMap):
             ),
         ]
 
+    @property
+    def _release_strides(self):
+        return self.moment_strides or (self.strides, self.strides)
+
     def patches(self, inputs, chunks=True):
         """Normalised patches with their constant entry.
 
@@ -262,10 +274,11 @@ class PrivatePatches(PatchResponses, ProvenMap):
         x = np.asarray(inputs)
         if self.data_format == "channels_first":
             x = x.transpose(0, 2, 3, 1)
-        p, s, d = self.patch_size, self.strides, self.patch_entries
+        p, d = self.patch_size, self.patch_entries
+        down, across = self._release_strides
         views = np.lib.stride_tricks.sliding_window_view(x, (p, p), (1, 2))
         # (n, i, j, channels, p, p) to the order of the whitener.
-        views = np.moveaxis(views[:, ::s, ::s], 3, -1)
+        views = np.moveaxis(views[:, ::down, ::across], 3, -1)
         positions = views.shape[1] * views.shape[2]
         step = max(1, _CHUNK // (positions * (d + 1)))
         step = step if chunks else max(1, len(x))
@@ -289,7 +302,10 @@ class PrivatePatches(PatchResponses, ProvenMap):
         x = np.asarray(inputs, "float32")
         if self.data_format == "channels_first":
             x = x.transpose(0, 2, 3, 1)
-        positions = self._ends[-1] * self._pooling[0].shape[-1]
+        positions = math.prod(
+            (size - self.patch_size) // stride + 1
+            for size, stride in zip(x.shape[1:3], self._release_strides)
+        )
         step = max(1, _CHUNK // (2 * self.filters * positions))
         parts = (
             ops.convert_to_numpy(self._clustered(x[first : first + step]))
@@ -299,7 +315,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
 
     def _clustered(self, x):
         """`clusters` of a few images."""
-        z = self._whitened(ops.convert_to_tensor(x))
+        z = self._whitened(ops.convert_to_tensor(x), self._release_strides)
         z = ops.reshape(z, (len(x), -1, z.shape[-1]))
         # How far from flat: of the patch before it is centred.
         length = ops.norm(
@@ -323,4 +339,8 @@ class PrivatePatches(PatchResponses, ProvenMap):
         return sums
 
     def get_config(self):
-        return {**super().get_config(), "rounds": self.rounds}
+        return {
+            **super().get_config(),
+            "rounds": self.rounds,
+            "moment_strides": self.moment_strides,
+        }
