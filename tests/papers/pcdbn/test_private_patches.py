@@ -52,12 +52,12 @@ def released(layer, epsilon=1e6, x=X, **kwargs):
 
 def normalized(x, layer):
     """Every patch of images, `(n, positions, d)`, one after the other."""
-    p, s = layer.patch_size, layer.strides
+    p, (down, across) = layer.patch_size, layer._release_strides
     found = []
     for image in np.asarray(x, np.float64):
         rows, columns = (n - p + 1 for n in image.shape[:2])
-        for i in range(0, rows, s):
-            for j in range(0, columns, s):
+        for i in range(0, rows, down):
+            for j in range(0, columns, across):
                 v = image[i : i + p, j : j + p].ravel()
                 v = v - v.mean()
                 found.append(v / np.sqrt(np.mean(v * v) + layer.epsilon))
@@ -153,11 +153,12 @@ def clusters_of_loops(x, layer):
 
 
 @pytest.mark.parametrize("flip", [False, True])
-def test_clusters_are_those_of_loops(flip, monkeypatch):
-    layer = PrivatePatches(**SMALL, flip=flip)
+@pytest.mark.parametrize("apart", [None, (2, 3)])
+def test_clusters_are_those_of_loops(flip, apart, monkeypatch):
+    layer = PrivatePatches(**SMALL, flip=flip, moment_strides=apart)
     released(layer)
     x = X[:7]
-    monkeypatch.setattr("keras_fm.papers.pcdbn.private_patches._CHUNK", 600)
+    monkeypatch.setattr("keras_fm.papers.pcdbn.private_patches._CHUNK", 60)
     parts = list(layer.clusters(x))
     assert len(parts) > 1
     (whole,) = layer.clusters(x, chunks=False)
@@ -238,10 +239,13 @@ def test_no_image_exceeds_what_the_release_is_charged_for(scale):
             assert np.linalg.norm(one - other) <= limit * (1 + 1e-12)
 
 
-def test_patches_are_those_of_a_loop(monkeypatch):
-    layer = PrivatePatches(**SMALL, strides=2)
+@pytest.mark.parametrize(
+    "strides", [{"strides": 2}, {"strides": 2, "moment_strides": 3}]
+)
+def test_patches_are_those_of_a_loop(strides, monkeypatch):
+    layer = PrivatePatches(**SMALL, **strides)
     layer.build((None, 7, 8, 1))
-    monkeypatch.setattr("keras_fm.papers.pcdbn.private_patches._CHUNK", 200)
+    monkeypatch.setattr("keras_fm.papers.pcdbn.private_patches._CHUNK", 60)
     parts = list(layer.patches(X[:7]))
     assert len(parts) > 1
     assert len(list(layer.patches(X[:7], chunks=False))) == 1
@@ -314,6 +318,7 @@ def test_a_head_right_above_is_refused():
         ("whitening", 0.0),
         ("flip", "yes"),
         ("rounds", -1),
+        ("moment_strides", 0),
     ],
 )
 def test_invalid_arguments(name, value):
