@@ -13,6 +13,7 @@ from keras_fm.private_maps.second_moment import SecondMomentQuery
 _CODE_CONSTANT = 0.3
 # Made records for each unit that the decoder is fitted to.
 _FIT_RECORDS = 20
+_FIT_DRAWS = 4096
 
 
 class ReleasedEncoder(PretrainedLayer):
@@ -172,14 +173,21 @@ class ReleasedEncoder(PretrainedLayer):
         self.kernel.assign(kernel)
         self.bias.assign(offset - mean @ kernel)
         # The decoder: least squares on a Gaussian with these moments, in the
-        # principal coordinates.
-        count = max(4096, _FIT_RECORDS * self.units)
-        scores = rng.standard_normal((count, keep)) * np.sqrt(variances)
-        code = scores @ mixing + offset
-        if self.activation == "sigmoid":
-            code = 1 / (1 + np.exp(-code))
-        rows = np.concatenate([code, np.ones((count, 1))], axis=1)
-        solution = np.linalg.lstsq(rows, scores, rcond=1e-6)[0]
+        # principal coordinates, by normal equations: a few draws at a time.
+        draws = max(_FIT_DRAWS, _FIT_RECORDS * self.units)
+        squares = np.zeros((self.units + 1, self.units + 1))
+        products = np.zeros((self.units + 1, keep))
+        for first in range(0, draws, _FIT_DRAWS):
+            count = min(_FIT_DRAWS, draws - first)
+            scores = rng.standard_normal((count, keep)) * np.sqrt(variances)
+            code = scores @ mixing + offset
+            if self.activation == "sigmoid":
+                code = 1 / (1 + np.exp(-code))
+            rows = np.concatenate([code, np.ones((count, 1))], axis=1)
+            squares += rows.T @ rows
+            products += rows.T @ scores
+        # Of singular values 1e-6 apart.
+        solution = np.linalg.lstsq(squares, products, rcond=1e-12)[0]
         start, stop = self.visible_range
         read_out = solution @ directions[start:stop].T
         read_out[-1] += mean[start:stop] + self.centre
