@@ -287,14 +287,15 @@ class Reading:
             yield x, rows, *owners
 
     def in_pieces(self, part):
-        """Function from `pieces(inputs, chunks=)`, which makes something of a
-        part's inputs a few records at a time, to `(piece[, owners])`."""
+        """Function from `pieces(inputs, chunks=)`, which makes something of
+        each record of a part's inputs, whichever others are there, a few
+        records at a time, to `(piece[, owners])`."""
 
         def read(pieces):
-            for inputs, rows, *owners in self.unlabelled(part):
+            for inputs, *owners in _together(self.unlabelled(part)):
                 first = 0
                 # An owner's records must come in one piece.
-                for piece in pieces(inputs[rows], chunks=not owners):
+                for piece in pieces(inputs, chunks=not owners):
                     last = first + len(piece)
                     yield piece, *(o[first:last] for o in owners)
                     first = last
@@ -371,6 +372,23 @@ class Reading:
         """Undoes what failed midway."""
         for undo in self._undo:
             undo()
+
+
+def _together(batches):
+    """The records of batches `(inputs, rows[, owners])`, more at a time: sums
+    of large statistics cost as much for few."""
+    waiting, count = [], 0
+    for inputs, rows, *owners in batches:
+        if owners:
+            yield inputs[rows], *owners
+            continue
+        waiting.append(inputs[rows])
+        count += len(rows)
+        if count >= READ_BATCH - PLACES:
+            yield (np.concatenate(waiting),)
+            waiting, count = [], 0
+    if waiting:
+        yield (np.concatenate(waiting),)
 
 
 def _extended(x, rows):

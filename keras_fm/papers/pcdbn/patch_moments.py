@@ -29,7 +29,7 @@ from keras_fm.papers.pcdbn.moment_energy import MomentEnergy
 
 ORDERS = (2, 3, 4)
 # Numbers in the largest array that is made while patches are summed.
-_CHUNK = 2**19
+_CHUNK = 2**20
 _FEWEST_PATCHES = 64
 
 

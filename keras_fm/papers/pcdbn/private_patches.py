@@ -203,7 +203,10 @@ class PrivatePatches(PatchResponses, ProvenMap):
     def steps(self, reading):
         """The releases of the layer: the second moment of its patches, then
         in every round their sums by direction."""
-        read = reading.in_pieces(self)
+
+        def read_clusters():
+            for inputs, rows, *owners in reading.unlabelled(self):
+                yield self.clusters(inputs)[rows], *owners
 
         def whiten(release):
             count, moment = release.count(), release.moment(2)
@@ -240,7 +243,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
                 name=first,
                 objective=moments,
                 clip=True,
-                read=partial(read, self.patches),
+                read=partial(reading.in_pieces(self), self.patches),
                 learn=whiten,
             ),
             *(
@@ -248,7 +251,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
                     name=name,
                     objective=clusters,
                     clip=True,
-                    read=partial(read, self.clusters),
+                    read=read_clusters,
                     learn=move,
                 )
                 for name in others
@@ -290,14 +293,18 @@ class PrivatePatches(PatchResponses, ProvenMap):
             found[..., d] = self.constant
             yield found
 
-    def clusters(self, inputs, chunks=True):
+    def clusters(self, inputs):
         """What each record says of the directions, see `PatchClustersQuery`.
 
-        Args:
-            inputs, chunks: see `patches`.
+        Records are computed a few at a time, so many in every batch of one
+        size: what is found of one depends on its row, and not on which
+        others there are.
 
-        Yields:
-            NumPy `(m, filters, components)`.
+        Args:
+            inputs: see `patches`.
+
+        Returns:
+            NumPy `(n, filters, components)`.
         """
         x = np.asarray(inputs, "float32")
         if self.data_format == "channels_first":
@@ -307,11 +314,11 @@ class PrivatePatches(PatchResponses, ProvenMap):
             for size, stride in zip(x.shape[1:3], self._release_strides)
         )
         step = max(1, _CHUNK // (2 * self.filters * positions))
-        parts = (
+        parts = [
             ops.convert_to_numpy(self._clustered(x[first : first + step]))
             for first in range(0, len(x), step)
-        )
-        yield from parts if chunks else [np.concatenate(list(parts))]
+        ]
+        return np.concatenate(parts)
 
     def _clustered(self, x):
         """`clusters` of a few images."""
