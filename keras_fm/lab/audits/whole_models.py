@@ -186,7 +186,7 @@ def _leaning(size, sign):
     """An owner's records of one label that lean one way or the other, and
     besides point everywhere in one half of the other directions: their sums
     of squares have little in common, and little length beside the sum of
-    first order (docs/results/audit.md, whole fits)."""
+    first order (docs/proofs/audit.md, owners)."""
     share = _LEANING[size]
     lean = math.sqrt(share) * sign * np.eye(size)[0]
     apart = math.sqrt(1 - share) * np.eye(size)
