@@ -238,15 +238,6 @@ def test_only_simulated_days_become_weeks(weekly):
             health_simulator.to_weekly(network)
 
 
-def test_the_documentation_lists_every_parameter():
-    text = DOCS.read_text(encoding="utf-8")
-    for field in dataclasses.fields(health_simulator.SimulatorParameters):
-        default = field.default
-        if isinstance(default, tuple):
-            default = ", ".join(map(str, default))
-        assert f"| `{field.name}` | {default} |" in text, field.name
-
-
 # Windows -----------------------------------------------------------------
 
 
