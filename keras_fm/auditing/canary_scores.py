@@ -7,6 +7,7 @@ from keras_fm.auditing.canaries import (
     include_scores,
     swap_scores,
 )
+from keras_fm.kernel import checks
 
 SCORES = ("loss", "margin", "gradient")
 _BATCH = 4096
@@ -21,10 +22,7 @@ def checked_score(score, y):
     if callable(score):
         return getattr(score, "__name__", type(score).__name__)
     if score not in SCORES:
-        raise ValueError(
-            f"`score` must be one of {SCORES} or a function. Received: "
-            f"score={score!r}"
-        )
+        checks.refuse("score", score, f"one of {SCORES} or a function")
     if y is None:
         raise ValueError(
             f'`score="{score}"` needs labels. Without, pass a function '

@@ -328,9 +328,10 @@ def _train(function, planted):
 
 def _check_functions(fit, control):
     if not callable(fit):
-        raise ValueError(
-            "`fit` must be a function (x, y) that trains once and returns "
-            f"the model. Received: fit={fit!r}"
+        checks.refuse(
+            "fit",
+            fit,
+            "a function (x, y) that trains once and returns the model",
         )
     if control is None:
         raise ValueError(
@@ -340,9 +341,11 @@ def _check_functions(fit, control):
             "nothing, and there is no verdict."
         )
     if not callable(control) or control is fit:
-        raise ValueError(
-            "`control` must be another function than `fit`, (x, y) to a "
-            f"model trained without privacy. Received: control={control!r}"
+        checks.refuse(
+            "control",
+            control,
+            "another function than `fit`, (x, y) to a model trained without "
+            "privacy",
         )
 
 
@@ -388,9 +391,7 @@ def _check_seeds(seeds):
     seeds = tuple(seeds)
     whole = all(map(checks.is_integer, seeds))
     if not seeds or not whole or len(set(seeds)) < len(seeds):
-        raise ValueError(
-            f"`seeds` must be distinct integers. Received: seeds={seeds}"
-        )
+        checks.refuse("seeds", seeds, "distinct integers")
     return tuple(int(s) for s in seeds)
 
 
