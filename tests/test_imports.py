@@ -1,4 +1,4 @@
-"""What may import what: folders by `lint-imports`, the rest here."""
+"""What may import what (folders: `lint-imports`), and how long a file is."""
 
 import ast
 import subprocess
@@ -46,6 +46,15 @@ def test_the_checker_sees_imports():
         ("c", False),
         ("late", True),
     ]
+
+
+def test_a_file_is_one_story():
+    """Of 500 lines at most, as CONTRIBUTING says."""
+    lengths = {
+        module: path.read_text(encoding="utf-8").count("\n")
+        for module, path in MODULES.items()
+    }
+    assert {m: n for m, n in lengths.items() if n > 500} == {}
 
 
 def test_folders_know_those_below_them():

@@ -89,11 +89,7 @@ class ChoiceQuery(SumQuery):
             ValueError: on NaN, shares outside [0, 1] or a wrong shape.
         """
         shares = np.array(shares, np.float64)
-        if shares.ndim != 2 or shares.shape[1] != self.candidates:
-            raise ValueError(
-                f"Shares must have shape (records, {self.candidates}). "
-                f"Received: shape={shares.shape}"
-            )
+        checks.shape("Shares", shares.shape, "records", self.candidates)
         checks.finite("shares", shares, ". At least one is not.")
         if not np.all((shares >= 0) & (shares <= 1)):
             raise ValueError("Shares must be in [0, 1]. At least one is not.")

@@ -60,10 +60,7 @@ def default_guess_counts(candidates):
     """
     candidates = check_whole("candidates", candidates)
     if candidates < 1:
-        raise ValueError(
-            "`candidates` must be a positive integer. Received: "
-            f"candidates={candidates}"
-        )
+        checks.refuse("candidates", int(candidates), "a positive integer")
     counts = [int(candidates)]
     while counts[-1] // 2 >= 25:
         counts.append(counts[-1] // 2)

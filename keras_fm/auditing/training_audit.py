@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_fm.auditing import (
+    canary_scores,
     claimed,
     gaussian_bounds,
     one_run,
@@ -19,13 +20,7 @@ from keras_fm.auditing import (
 from keras_fm.auditing import (
     second_opinion as opinions,
 )
-from keras_fm.auditing.canaries import (
-    DESIGNS,
-    CanaryPlan,
-    canary_losses,
-    include_scores,
-    swap_scores,
-)
+from keras_fm.auditing.canaries import DESIGNS, CanaryPlan
 from keras_fm.auditing.one_run import CURVES
 from keras_fm.auditing.report import (
     CONFIDENCE,
@@ -37,13 +32,9 @@ from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger import Ledger
 
-SCORES = ("loss", "margin", "gradient")
 _MOST_CANARIES = 1000
-_BATCH = 4096
-# Of a bound that is converted between relations, and of sums of probabilities.
+# Of a bound that is converted between relations.
 _TOLERANCE = 1e-4
-# The least probability that float32 tells from 0.
-_LEAST = 1e-38
 
 
 def audit(
@@ -157,7 +148,7 @@ def audit(
     _check_functions(fit, control)
     x, y = _split(data)
     seeds = _check_seeds(seeds)
-    name = _check_score(score, y)
+    name = canary_scores.checked_score(score, y)
     _check_calls({"fit": fit, "control": control}, (x, y))
     design_relation = DESIGNS.get(design)
     checks.optional(checks.one_of, "guarantee", guarantee, choices=GUARANTEES)
@@ -204,12 +195,14 @@ def audit(
                         found_claim, design_relation, y is not None
                     )
                     claimed.check_curve(found_claim, curve)
-            scores, diverged = _score(model, planted, score)
+            scores, diverged = canary_scores.score_canaries(
+                model, planted, score
+            )
             opinion = second_opinion and opinions.ask(
                 second_opinion,
                 scores,
                 planted.coins,
-                _rows(model, planted.canary_x[:, 0]),
+                canary_scores.rows(model, planted.canary_x[:, 0]),
             )
             found.append((scores, diverged, seconds, opinion or ()))
             if bar:
@@ -309,85 +302,6 @@ def _lower_bound(scores, coins, claim, design, confidence, curve):
     )
 
 
-def _score(model, planted, score):
-    """Scores of all canaries, and how many had no finite output."""
-    swap = planted.plan.design == "swap"
-    x, labels = planted.canary_x, planted.canary_y
-    if callable(score):
-        columns = []
-        for form in range(2 if swap else 1):
-            records = x[:, form % x.shape[1]]
-            own = None if labels is None else labels[:, form]
-            columns.append(_array(score(model, records, own)))
-        losses = np.stack(columns, axis=-1)
-        if losses.shape[:-1] != (len(x),):
-            raise ValueError(
-                "`score` must return one loss for each canary, "
-                f"({len(x)},). Received: shape={columns[0].shape}"
-            )
-        finite = np.isfinite(losses).all(axis=-1)
-        losses = np.where(finite[:, None], losses, 0.0)
-    elif score == "gradient":
-        # Late: the one score that needs Keras.
-        from keras_fm.auditing.gradient_score import gradient_losses
-
-        losses = gradient_losses(model, x[:, 0], labels)
-        finite = np.isfinite(losses).all(axis=-1)
-        losses = np.where(finite[:, None], losses, 0.0)
-    else:
-        logits = _array(_outputs(model, x[:, 0]))
-        if logits.ndim == 1:
-            logits = logits[:, None]
-        if logits.ndim != 2 or len(logits) != len(x):
-            raise ValueError(
-                "The trained model must give logits of shape (records, "
-                f"classes). Received: shape={logits.shape} for {len(x)} "
-                "records"
-            )
-        finite = np.isfinite(logits).all(axis=-1)
-        logits = np.where(finite[:, None], logits, 0.0)
-        losses = canary_losses(_logits(logits), labels, score)
-    scores = swap_scores(losses) if swap else include_scores(losses)
-    # A guess without an output: allowed, and right half of the time.
-    return np.where(finite, scores, 0.0), int(np.sum(~finite))
-
-
-def _logits(outputs):
-    """Of outputs that are probabilities of classes their logarithms, which
-    are logits: a loss of probabilities saturates."""
-    sums = np.sum(outputs, axis=1)
-    if outputs.shape[1] == 1 or np.min(outputs) < 0:
-        return outputs
-    if np.max(np.abs(sums - 1)) > _TOLERANCE * outputs.shape[1]:
-        return outputs
-    return np.log(np.maximum(outputs, _LEAST))
-
-
-def _outputs(model, x):
-    predict = getattr(model, "predict", None)
-    if predict is not None:
-        return predict(x, batch_size=_BATCH, verbose=0)
-    if not callable(model):
-        raise ValueError(
-            "`fit` and `control` must return a Keras model or a function "
-            f"from records to logits. Received: {type(model).__name__}"
-        )
-    return model(x)
-
-
-def _rows(model, x):
-    """Outputs as a finite row for each record, or `None`."""
-    outputs = _array(_outputs(model, x))
-    is_finite = len(outputs) == len(x) and np.all(np.isfinite(outputs))
-    return outputs.reshape(len(x), -1) if is_finite else None
-
-
-def _array(values):
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-    return np.asarray(values, np.float64)
-
-
 def _train(function, planted):
     """The model, and the ledger if the function returned one."""
     # Copies: what a function does to its arrays stays its own affair.
@@ -414,9 +328,10 @@ def _train(function, planted):
 
 def _check_functions(fit, control):
     if not callable(fit):
-        raise ValueError(
-            "`fit` must be a function (x, y) that trains once and returns "
-            f"the model. Received: fit={fit!r}"
+        checks.refuse(
+            "fit",
+            fit,
+            "a function (x, y) that trains once and returns the model",
         )
     if control is None:
         raise ValueError(
@@ -426,9 +341,11 @@ def _check_functions(fit, control):
             "nothing, and there is no verdict."
         )
     if not callable(control) or control is fit:
-        raise ValueError(
-            "`control` must be another function than `fit`, (x, y) to a "
-            f"model trained without privacy. Received: control={control!r}"
+        checks.refuse(
+            "control",
+            control,
+            "another function than `fit`, (x, y) to a model trained without "
+            "privacy",
         )
 
 
@@ -474,26 +391,8 @@ def _check_seeds(seeds):
     seeds = tuple(seeds)
     whole = all(map(checks.is_integer, seeds))
     if not seeds or not whole or len(set(seeds)) < len(seeds):
-        raise ValueError(
-            f"`seeds` must be distinct integers. Received: seeds={seeds}"
-        )
+        checks.refuse("seeds", seeds, "distinct integers")
     return tuple(int(s) for s in seeds)
-
-
-def _check_score(score, y):
-    if callable(score):
-        return getattr(score, "__name__", type(score).__name__)
-    if score not in SCORES:
-        raise ValueError(
-            f"`score` must be one of {SCORES} or a function. Received: "
-            f"score={score!r}"
-        )
-    if y is None:
-        raise ValueError(
-            f'`score="{score}"` needs labels. Without, pass a function '
-            "(model, x, labels) that returns one loss for each record."
-        )
-    return score
 
 
 def _plan_seed(seed):

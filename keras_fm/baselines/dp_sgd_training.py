@@ -352,9 +352,10 @@ def small_cnn(input_shape, num_classes):
     Learning with Differential Privacy", 2021.
     """
     if len(input_shape) != 3 or min(input_shape[:2]) < 8:
-        raise ValueError(
-            "`input_shape` must be (height, width, channels) with at least "
-            f"8 x 8 pixels. Received: input_shape={input_shape}"
+        checks.refuse(
+            "input_shape",
+            input_shape,
+            "(height, width, channels) with at least 8 x 8 pixels",
         )
     layers, wide = keras.layers, min(input_shape[:2]) >= 14
     sizes, stride = ((8, 4), 2) if wide else ((4, 2), 1)

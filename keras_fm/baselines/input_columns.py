@@ -8,10 +8,7 @@ GROUPS = ("present", "history", "social", "events")
 def check_columns(columns):
     """Pairs of name and `(start, stop)`, in the order of `GROUPS`."""
     if not isinstance(columns, dict):
-        raise ValueError(
-            "`columns` must be a dict from group to (start, stop). Received: "
-            f"columns={columns}"
-        )
+        checks.refuse("columns", columns, "a dict from group to (start, stop)")
     unknown = sorted(str(name) for name in set(columns) - set(GROUPS))
     if unknown:
         raise ValueError(

@@ -107,11 +107,9 @@ class HealthNetwork:
     def __post_init__(self):
         names = network_arrays.names("attribute_names", self.attribute_names)
         attributes = np.asarray(self.attributes, np.float32)
-        if attributes.ndim != 3 or attributes.shape[2] != len(names):
-            raise ValueError(
-                "`attributes` must have shape (users, steps, "
-                f"{len(names)}). Received: shape={attributes.shape}"
-            )
+        checks.shape(
+            "`attributes`", attributes.shape, "users", "steps", len(names)
+        )
         if 0 in attributes.shape:
             raise ValueError(
                 "A network needs a user, a step and an attribute. "
@@ -127,17 +125,10 @@ class HealthNetwork:
                 f"groups={groups}, attribute_names={names}"
             )
         bounds = np.asarray(self.bounds, np.float64)
-        if bounds.shape != (len(names), 2):
-            raise ValueError(
-                f"`bounds` must have shape ({len(names)}, 2). "
-                f"Received: shape={bounds.shape}"
-            )
+        checks.shape("`bounds`", bounds.shape, len(names), 2)
         domain.check_bounds(bounds[:, 0], bounds[:, 1])
         if self.activity not in names:
-            raise ValueError(
-                "`activity` must be one of `attribute_names`. "
-                f"Received: activity={self.activity!r}"
-            )
+            checks.refuse("activity", self.activity, "one of `attribute_names`")
         threshold = checks.number(
             "active_threshold", self.active_threshold, wanted="finite"
         )
@@ -171,11 +162,7 @@ class HealthNetwork:
         if events is None:
             events = np.zeros((steps, 0))
         events = network_arrays.unit("events", events)
-        if events.shape != (steps, len(event_names)):
-            raise ValueError(
-                f"`events` must have shape ({steps}, {len(event_names)}). "
-                f"Received: shape={events.shape}"
-            )
+        checks.shape("`events`", events.shape, steps, len(event_names))
         messages = network_arrays.rows(
             "messages", self.messages, 3, users, steps
         )

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import checks, domain
 from keras_fm.parts.private_part import PrivatePart
 from keras_fm.public.normalization_layer import NormalizationLayer
 
@@ -69,9 +69,10 @@ def _made(features):
             features = [features]
     found = list(features) if isinstance(features, (list, tuple)) else [None]
     if not found or not all(isinstance(f, keras.layers.Layer) for f in found):
-        raise ValueError(
-            "`features` must be a Keras layer, several in a list, or a "
-            f"function that returns them. Received: features={features!r}"
+        checks.refuse(
+            "features",
+            features,
+            "a Keras layer, several in a list, or a function that returns them",
         )
     return [_fresh(layer) for layer in found]
 

@@ -238,6 +238,27 @@ def finite(name, values, more="."):
     return values
 
 
+def shape(what, found, *axes):
+    """Refuses an array by its shape.
+
+    Args:
+        what: what the array holds, as the error begins.
+        found: its shape.
+        axes: for each axis its length, or a word where any length will do.
+
+    Example:
+
+    >>> shape("Features", (5, 3), "records", 3)
+    """
+    if len(found) != len(axes) or any(
+        is_integer(axis) and axis != length for axis, length in zip(axes, found)
+    ):
+        listed = ", ".join(map(str, axes))
+        raise ValueError(
+            f"{what} must have shape ({listed}). Received: shape={found}"
+        )
+
+
 def optional(rule, name, value, **limits):
     """`rule` for an argument that may be `None`."""
     return None if value is None else rule(name, value, **limits)

@@ -158,11 +158,7 @@ def numbers(y, n, bounds, clip=False):
     y, outputs = np.asarray(y), len(bounds)
     if y.ndim == 1 and outputs == 1:
         y = y[:, None]
-    if len(y) != n:
-        raise ValueError(
-            "Targets and features must hold the same number of records. "
-            f"Received: {len(y)} targets, {n} feature vectors"
-        )
+    _check_number("targets", y, n)
     if y.shape != (n, outputs):
         shapes = "(records,) or " if outputs == 1 else ""
         raise ValueError(
@@ -188,6 +184,14 @@ def numbers(y, n, bounds, clip=False):
     return np.clip((precise - low) / half - 1, -1.0, 1.0)
 
 
+def _check_number(what, y, n):
+    if len(y) != n:
+        raise ValueError(
+            f"{what.title()} and features must hold the same number of "
+            f"records. Received: {len(y)} {what}, {n} feature vectors"
+        )
+
+
 def several_labels(y, n, labels):
     """Zeros and ones of `n` records, `(n, labels)` float64.
 
@@ -198,11 +202,7 @@ def several_labels(y, n, labels):
     y = np.asarray(y)
     if y.ndim == 1 and labels == 1:
         y = y[:, None]
-    if len(y) != n:
-        raise ValueError(
-            "Labels and features must hold the same number of records. "
-            f"Received: {len(y)} labels, {n} feature vectors"
-        )
+    _check_number("labels", y, n)
     if y.shape != (n, labels):
         raise ValueError(
             "Several labels must have shape (records, labels) with "
@@ -229,11 +229,7 @@ def class_indices(y, n, classes, columns=None):
     y, columns = np.asarray(y), columns or classes
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if len(y) != n:
-        raise ValueError(
-            "Labels and features must hold the same number of records. "
-            f"Received: {len(y)} labels, {n} feature vectors"
-        )
+    _check_number("labels", y, n)
     if y.ndim == 2 and y.shape[1] == columns:
         if not np.all((y == 0) | (y == 1)) or not np.all(y.sum(axis=1) == 1):
             raise ValueError(
@@ -277,11 +273,7 @@ def box_to_ball(x, low, high, norm="l2"):
 def checked_features(h, num_features, bound, clip, l1_bound=None):
     """`project_to_ball` of features of a known number."""
     h = np.asarray(h)
-    if h.ndim != 2 or h.shape[1] != num_features:
-        raise ValueError(
-            f"Features must have shape (records, {num_features}). "
-            f"Received: shape={h.shape}"
-        )
+    checks.shape("Features", h.shape, "records", num_features)
     return project_to_ball(h, bound, clip=clip, l1_bound=l1_bound)
 
 
@@ -313,11 +305,7 @@ def project_to_ball(h, bound, clip=False, rounding=None, l1_bound=None):
     if rounding is None:
         rounding = ROUNDING.get(h.dtype, 2e-2)
     rows = np.array(h, dtype=np.float64, order="C")
-    if rows.ndim != 2:
-        raise ValueError(
-            "Features must have shape (records, features). "
-            f"Received: shape={h.shape}"
-        )
+    checks.shape("Features", h.shape, "records", "features")
     # Squares may overflow; the norm is then infinite, and refused.
     with np.errstate(over="ignore"):
         norms = summation.lengths(rows)

@@ -90,9 +90,7 @@ def uniform_integers(bound, size, source):
     array([0, 0])
     """
     if checks.count("bound", bound) > 2**32:
-        raise ValueError(
-            f"`bound` must be at most 2**32. Received: bound={bound}"
-        )
+        checks.refuse("bound", bound, "at most 2**32")
     # The largest multiple of the bound: every residue is as frequent.
     fair = 2**32 // bound * bound
     out, filled = np.empty(size, np.int64), 0

@@ -3,6 +3,7 @@
 import math
 import re
 
+from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours
 from keras_fm.kernel.ledger_entry import FLOATING_POINT
 
@@ -76,9 +77,7 @@ def sentence(epsilon, delta, neighbours, unit="record"):
         ValueError: if the epsilon is not finite: then nothing is promised.
     """
     if not math.isfinite(epsilon):
-        raise ValueError(
-            f"`epsilon` must be finite. Received: epsilon={epsilon}"
-        )
+        checks.refuse("epsilon", epsilon, "finite")
     change = {
         Neighbours.ADD_REMOVE: f"Whether any one {unit} was used for training "
         "or left out",

@@ -200,8 +200,5 @@ def check_shares(shares):
     if not all(share > 0 for share in shares) or not (
         abs(math.fsum(shares) - 1) < 1e-9
     ):
-        raise ValueError(
-            "`shares` must be greater than 0 and sum to 1. Received: "
-            f"shares={shares}"
-        )
+        checks.refuse("shares", shares, "greater than 0 and sum to 1")
     return shares

@@ -83,9 +83,10 @@ class PrivateNormalization(ProvenMap):
             checks.refuse("bounds", bounds, "(low, high), public constants")
         low, high = domain.check_bounds(low, high)
         if low.ndim > 1 or high.ndim > 1 or not np.isfinite(high - low).all():
-            raise ValueError(
-                "`bounds` must be numbers or one for each column, with a "
-                f"finite range. Received: bounds={bounds!r}"
+            checks.refuse(
+                "bounds",
+                bounds,
+                "numbers or one for each column, with a finite range",
             )
         self.bounds = (low.tolist(), high.tolist())
         self.axis = checks.integer("axis", axis)

@@ -72,10 +72,7 @@ def efficientnet_lite0(input_shape, size=224, weights="imagenet"):
     """
     shape = tuple(input_shape)
     if len(shape) != 3 or shape[2] != 3:
-        raise ValueError(
-            "`input_shape` must be (height, width, 3). Received: "
-            f"input_shape={input_shape}"
-        )
+        checks.refuse("input_shape", input_shape, "(height, width, 3)")
     checks.integer("size", size, at_least=32)
     checks.one_of("weights", weights, ("imagenet", None))
     values = _published() if weights else None

@@ -227,9 +227,10 @@ def _scene_patches(input_shape, filters, scenes, patch_sizes=None):
         )
     different = isinstance(patch_sizes, list | tuple) and set(patch_sizes)
     if not different or len(different) < len(patch_sizes):
-        raise ValueError(
-            "`patch_sizes` must be a tuple of one or more different "
-            f"integers. Received: patch_sizes={patch_sizes!r}"
+        checks.refuse(
+            "patch_sizes",
+            patch_sizes,
+            "a tuple of one or more different integers",
         )
     drawn = _drawn(input_shape, scenes)
     image = keras.Input(input_shape)

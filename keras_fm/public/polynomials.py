@@ -234,7 +234,7 @@ def published(degree=7):
     """
     degree = checks.integer("degree", degree, at_least=1, at_most=MAX_DEGREE)
     if degree % 2 == 0:
-        raise ValueError(f"`degree` must be odd. Received: degree={degree}")
+        checks.refuse("degree", degree, "odd")
     half = degree // 2
     coefficients = np.zeros(degree + 1)
     terms = [
@@ -422,9 +422,10 @@ def _function(activation):
 
         return function, name
     if not (isinstance(activation, str) and activation in ACTIVATIONS):
-        raise ValueError(
-            f"`activation` must be one of {list(ACTIVATIONS)} or a "
-            f"function of an array. Received: activation={activation!r}"
+        checks.refuse(
+            "activation",
+            activation,
+            f"one of {list(ACTIVATIONS)} or a function of an array",
         )
     return ACTIVATIONS[activation], activation
 

@@ -128,10 +128,7 @@ def layer_wise(model, x, layer=None, target="prediction", epsilon=1e-6):
                 "is outside."
             )
     elif target != "prediction":
-        raise ValueError(
-            '`target` must be "prediction" or an array of outputs. '
-            f"Received: target={target!r}"
-        )
+        checks.refuse("target", target, '"prediction" or an array of outputs')
     stop = inputs if layer is None else layer_input(model, layer)
     parts = []
     for start in range(0, len(x), _BATCH):

@@ -15,6 +15,8 @@ from scipy import stats
 
 from keras_fm.baselines import ConditionalRBM, SocialRBM
 
+# Fits of a few steps, which take less time than tracing them.
+SHORT = pytest.mark.usefixtures("untraced")
 BACKEND = keras.backend.backend()
 COLUMNS = {
     "present": (0, 3),
@@ -314,6 +316,7 @@ def test_gradient_is_contrastive_divergence(visible, weighted):
         )
 
 
+@SHORT
 def test_hybrid_adds_the_weighted_generative_gradient():
     x, y = records(6)
     end = records(6, seed=5)
@@ -472,6 +475,7 @@ def test_friends_decide_for_the_social_model_only(influence):
 # As a Keras model -----------------------------------------------------------
 
 
+@SHORT
 @pytest.mark.parametrize("cls", (ConditionalRBM, SocialRBM))
 def test_saved_model_predicts_and_trains_on(cls, tmp_path):
     x, y = records(40)
@@ -520,6 +524,7 @@ def test_config_round_trip():
     assert SocialRBM.from_config(config).get_config() == config
 
 
+@SHORT
 def test_equal_seeds_give_equal_models():
     x, y = records(30)
 
@@ -544,6 +549,7 @@ def test_output_shape_and_empty_groups():
     assert tuple(model(keras.Input((6,))).shape) == (None, 4)
 
 
+@SHORT
 @pytest.mark.parametrize("policy", ("mixed_float16", "mixed_bfloat16"))
 def test_mixed_precision_keeps_energies_in_float32(policy):
     x, y = records(20)
@@ -560,6 +566,7 @@ def test_mixed_precision_keeps_energies_in_float32(policy):
     assert not np.array_equal(array(half(x)), array(full(x)))
 
 
+@SHORT
 def test_evaluate_logs_what_the_outputs_say():
     model = make()
     x, y = records(64)
@@ -641,6 +648,7 @@ def test_social_model_needs_its_group_and_a_known_influence():
         SocialRBM(4, 2, columns, influence="each")
 
 
+@SHORT
 def test_wrong_data_are_named():
     x, y = records(8)
 

@@ -102,6 +102,15 @@ def test_an_array_is_refused_without_its_numbers():
         assert str(caught.value) == "`x` must be finite."
 
 
+def test_a_shape_is_refused_by_the_names_of_its_axes():
+    checks.shape("Features", (5, 3), "records", 3)
+    for found in ((5, 2), (5,), (5, 3, 1), ()):
+        with pytest.raises(ValueError) as caught:
+            checks.shape("Features", found, "records", 3)
+        said = "Features must have shape (records, 3). Received: shape="
+        assert str(caught.value) == f"{said}{found}"
+
+
 def test_a_table_of_rules_for_settings():
     @dataclasses.dataclass(frozen=True)
     class Settings:

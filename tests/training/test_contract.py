@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from fit_checks import Unreadable
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
@@ -229,15 +230,6 @@ COUNTED = (
 READ_ONCE = [name for name, kind in KINDS.items() if not kind.stepwise]
 every_kind = pytest.mark.parametrize("name", KINDS)
 read_once = pytest.mark.parametrize("name", READ_ONCE)
-
-
-class Unreadable:
-    """Data that must not be touched."""
-
-    def __len__(self):
-        pytest.fail("private data was read")
-
-    __getitem__ = __iter__ = __array__ = __len__
 
 
 class Spy(keras.callbacks.Callback):

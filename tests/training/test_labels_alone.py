@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from fit_checks import Unreadable
 
 import keras_fm as fm
 from keras_fm.baselines import functional_regression as baselines
@@ -42,13 +43,6 @@ def test_features_may_whiten_themselves_in_a_frozen_layer():
     # White but for being brought to one length.
     found = private.release.quadratic[:6, :6] / len(X)
     np.testing.assert_allclose(found, np.eye(6) / 6, atol=0.12)
-
-
-class Unreadable:
-    def __len__(self):
-        pytest.fail("private data was read")
-
-    __getitem__ = __iter__ = __array__ = __len__
 
 
 def test_the_statement_says_that_features_are_public(tmp_path):

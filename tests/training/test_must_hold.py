@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from fit_checks import Unreadable
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
@@ -42,15 +43,6 @@ def private(data, epsilon=EPSILON, seed=None, **proven):
 
 def weights(m):
     return np.concatenate([w.ravel() for w in m.get_weights()])
-
-
-class Unreadable:
-    """Data that must not be touched."""
-
-    def __len__(self):
-        pytest.fail("private data was read")
-
-    __getitem__ = __iter__ = __array__ = __len__
 
 
 # After the release, no record moves a weight --------------------

@@ -8,6 +8,7 @@ import math
 import keras
 import numpy as np
 import pytest
+from fit_checks import Unreadable
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
@@ -104,15 +105,6 @@ def weights(m):
 
 def array(x):
     return keras.ops.convert_to_numpy(x)
-
-
-class Unreadable:
-    """Data that must not be touched."""
-
-    def __len__(self):
-        pytest.fail("private data was read")
-
-    __getitem__ = __iter__ = __array__ = __len__
 
 
 # What is spent --------------------------------------------------------------

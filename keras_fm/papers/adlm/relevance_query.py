@@ -118,11 +118,7 @@ class RelevanceQuery(SumQuery):
     def normalised(self, relevance):
         """Rows as they are summed: nonnegative, of norm 1 or 0, float64."""
         rows = np.abs(np.asarray(relevance, dtype=np.float64))
-        if rows.ndim != 2 or rows.shape[1] != self.num_features:
-            raise ValueError(
-                f"Relevance must have shape (records, {self.num_features}). "
-                f"Received: shape={np.shape(relevance)}"
-            )
+        checks.shape("Relevance", rows.shape, "records", self.num_features)
         largest = rows.max(axis=1, initial=0.0)
         if not np.all(np.isfinite(largest)):
             raise ValueError(

@@ -145,9 +145,8 @@ class PrivateEncoder(ReleasedEncoder):
         if visible is not None:
             visible = tuple(int(v) for v in visible)
             if len(visible) != 2 or not 0 <= visible[0] < visible[1]:
-                raise ValueError(
-                    "`visible` must be (start, stop) with 0 <= start < stop. "
-                    f"Received: visible={visible}"
+                checks.refuse(
+                    "visible", visible, "(start, stop) with 0 <= start < stop"
                 )
         if tied and not trainable:
             raise ValueError(
@@ -180,9 +179,8 @@ class PrivateEncoder(ReleasedEncoder):
                 f"visible={self.visible}"
             )
         if self.components is not None and self.components > inputs:
-            raise ValueError(
-                f"`components` must be at most the {inputs} inputs. Received: "
-                f"components={self.components}"
+            checks.refuse(
+                "components", self.components, f"at most the {inputs} inputs"
             )
         start = self._random_encoder() if self.source == "random" else None
         self.kernel = self._weight("kernel", (inputs, self.units), start)

@@ -8,6 +8,7 @@ from fractions import Fraction
 import keras
 import numpy as np
 import pytest
+from fit_checks import Unreadable
 from scipy import stats
 
 import keras_fm as fm
@@ -201,15 +202,6 @@ def hidden(layer):
 def noises(model):
     return [v for layer in model.layers if getattr(layer, "_hidden", None)
             for v in hidden(layer).values()]  # fmt: skip
-
-
-class Unreadable:
-    """Data that must not be touched."""
-
-    def __len__(self):
-        pytest.fail("private data was read")
-
-    __getitem__ = __iter__ = __array__ = __len__
 
 
 # Scales, to the last digit --------------------

@@ -6,6 +6,7 @@ import zipfile
 import keras
 import numpy as np
 import pytest
+from fit_checks import Reader, Unreadable, names
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
@@ -111,10 +112,6 @@ def fitted(epsilon=EPSILON, callback=None, **kwargs):
     return m, p
 
 
-def names(p):
-    return [e.name for e in p.ledger.entries]
-
-
 def weights_of(layers):
     return [w for layer in layers for w in layer.get_weights()]
 
@@ -131,30 +128,6 @@ def assert_equal(first, second):
     assert len(first) == len(second) > 0
     for a, b in zip(first, second):
         np.testing.assert_array_equal(a, b)
-
-
-class Unreadable:
-    """Data that must not be touched."""
-
-    def __len__(self):
-        pytest.fail("private data was read")
-
-    __getitem__ = __iter__ = __array__ = __call__ = __len__
-
-
-class Reader:
-    """Data that counts its passes and can fail in one of them."""
-
-    def __init__(self, data, fails=None):
-        self.data, self.fails, self.passes = data, fails, 0
-
-    def __call__(self):
-        self.passes += 1
-        x, y = self.data
-        yield x[:50], y[:50]
-        if self.passes == self.fails:
-            raise OSError("the disk is gone")
-        yield x[50:], y[50:]
 
 
 # Proven: order, budget and plan --------------------
