@@ -79,7 +79,7 @@ def test_sums_are_exact_where_they_are_longest():
     """Every record as long as it may be, in one coordinate."""
     # Odd, as are the features: one digit more would be lost.
     n, odd = coefficient_grid.EXACT_ROWS - 1, []
-    for bound, clip in ((1.0, 0.1), (1.99, 0.99), (1.0, 1.0 - 2**-53)):
+    for bound, clip in itertools.product((1.0, 1.99), (0.1, 0.2, 0.49, 0.99)):
         query = GradientQuery(
             num_features=1,
             num_outputs=1,
