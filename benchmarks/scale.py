@@ -13,16 +13,21 @@
 5. Reading on while batches are summed, against a plain loop: a reader that
    waits 10 ms for each batch of 1,024 x 800, one that decompresses it, and
    one that computes scattering features of 1,024 images.
+6. Features on disk (`FeatureCache`), 800 of each of 10^5 and 10^6 records: CPU
+   microseconds a record of making them, of one read and of each of several
+   reads, and the largest memory beside pages of files.
 
 Parts that are not measured again keep their results in the file.
 """
 
+import functools
 import json
 import multiprocessing
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 
@@ -40,6 +45,9 @@ _REPEATS = flags.DEFINE_integer("repeats", 5, "Repetitions per median.")
 _PARTS = flags.DEFINE_list("parts", None, "Only these parts of the results.")
 _STREAM = flags.DEFINE_integer(
     "stream", 0, "Only stream so many records and print what it took."
+)
+_CACHED = flags.DEFINE_integer(
+    "cached", 0, "Only read so many cached records and print what it took."
 )
 _BATCH = 1024
 
@@ -115,8 +123,12 @@ def stream(n, m=400):
 
 def _peak_mib():
     """Of this process alone; `getrusage` begins with its parent's."""
+    return _status("VmHWM")
+
+
+def _status(field):
     with open("/proc/self/status") as f:
-        (line,) = (line for line in f if line.startswith("VmHWM"))
+        (line,) = (line for line in f if line.startswith(field))
     return int(line.split()[1]) // 1024
 
 
@@ -141,6 +153,103 @@ def growth():
             "peak_mib": max(run["peak_mib"] for run in runs),
         }
     return found
+
+
+def cached(n, m=800, inputs=64, reads=3):
+    """CPU seconds and memory of features that are on disk, for n records."""
+    import keras
+
+    import keras_fm as fm
+    from keras_fm.kernel import mechanisms, release
+
+    keras.utils.set_random_seed(0)
+    body = keras.Sequential(
+        [
+            keras.Input((inputs,)),
+            keras.layers.Dense(m, activation="relu", use_bias=False),
+            keras.layers.UnitNormalization(),
+        ]
+    )
+    y, found = np.arange(n) % 10, {}
+    anonymous = 0
+
+    def timed(name, run):
+        start = time.process_time()
+        made = run()
+        seconds = time.process_time() - start
+        found[name] = round(1e6 * seconds / n, 2)
+        return made
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "records")
+        rng = np.random.default_rng(0)
+        with open(path, "wb") as f:
+            for start in range(0, n, _BATCH):
+                rows = min(_BATCH, n - start)
+                f.write(rng.normal(size=(rows, inputs)).astype("f").tobytes())
+        x = np.memmap(path, np.float32, "r", shape=(n, inputs))
+        cache = fm.feature_cache.FeatureCache(os.path.join(folder, "cache"))
+        h = timed("features", lambda: cache.extract(body, x))
+        where = h.filename, h.dtype, "r", h.offset, h.shape
+
+        def batches():
+            nonlocal anonymous
+            for start in range(0, n, _BATCH):
+                rows = slice(start, start + _BATCH)
+                # A new map for each: what was read is not kept.
+                yield np.array(np.memmap(*where)[rows]), y[rows]
+                anonymous = max(anonymous, _status("RssAnon"))
+
+        def one():
+            partial = PartialStatistics(
+                CrossEntropyQuery(num_features=m, num_outputs=10)
+            )
+            for batch in batches():
+                partial.add(*batch)
+            return partial.statistics()
+
+        def opened():
+            return release.GradientReads(
+                fm.queries.GradientQuery(
+                    num_features=m, num_outputs=10, clip=0.1
+                ),
+                batches,
+                mechanism=mechanisms.SampledGaussianMechanism(
+                    sensitivity=0.1,
+                    noise_multiplier=100.0,
+                    sampling_rate=1.0,
+                    steps=reads,
+                ),
+                ledger=fm.Ledger(
+                    fm.PrivacyBudget(9.0, 1e-5), neighbours="add_remove"
+                ),
+                name="output",
+                noise=mechanisms.NoiseSource(),
+            )
+
+        timed("one read", one)
+        many = timed("looking at all, before many reads", opened)
+        weights = np.zeros((m, 10))
+        for read in range(reads):
+            noisy = timed(
+                f"read {read + 1} of many", functools.partial(many, weights)
+            )
+            weights = weights - noisy / n
+    found["largest memory without files' pages, MiB"] = anonymous
+    return found
+
+
+def disk():
+    return {
+        f"{n} records": json.loads(
+            subprocess.run(
+                [sys.executable, __file__, f"--cached={n}"],
+                stdout=subprocess.PIPE,
+                check=True,
+            ).stdout
+        )
+        for n in (100_000, 1_000_000)
+    }
 
 
 def spills(m=800, batches=16):
@@ -252,12 +361,16 @@ _ALL = {
         processes,
     ),
     "overlap": ("plain loop / reading on meanwhile", overlap),
+    "disk": ("800 features on disk, CPU microseconds a record", disk),
 }
 
 
 def main(_):
     if _STREAM.value:
         print(json.dumps(stream(_STREAM.value)))
+        return
+    if _CACHED.value:
+        print(json.dumps(cached(_CACHED.value)))
         return
     path = os.path.join(_OUT.value, "scale.json")
     results = {}

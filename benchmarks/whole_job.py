@@ -94,8 +94,8 @@ def one_read(fm, x, y, epsilon):
     units = body.output_shape[-1]
 
     def read():
-        for start in range(0, len(x), 1024):
-            rows = slice(start, start + 1024)
+        for start in range(0, len(x), 4096):
+            rows = slice(start, start + 4096)
             yield fm.features.extract(body, x[rows]), y[rows]
 
     model = keras.Sequential(

@@ -20,6 +20,7 @@ from functools import partial
 
 import numpy as np
 
+from keras_fm.heads.coefficient_grid import EXACT_ROWS, CoefficientGrid
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.squared_error import bounds_in_words
 from keras_fm.kernel import checks, domain
@@ -39,8 +40,9 @@ _OF_CLASSES = "crammer_singer"
 BY_FIRST_READ = "by_first_read"
 # Of coefficients that are scaled back without losing digits.
 _LARGEST_NORM = 1e250
-# Records at once: their rows fit into a processor's cache.
-_BLOCK = 256
+# Numbers of records that stay in a processor's cache; multiplications of
+# products that are fast as they are, and the fewest records that they pay for.
+_CACHED, _FEW, _LEAST = 2**18, 10**6, 24
 LOSSES = (
     "cross_entropy",
     "squared_hinge",
@@ -227,9 +229,9 @@ class GradientQuery(SumQuery):
                 in one batch, next to each other.
 
         Returns:
-            tuple `(h, t)`: float64 `(n, m)`, and `targets`; if `grouped`
-            `(h, t, counts)`, the numbers of records of one owner after the
-            other.
+            tuple `(h, t)`: int16 `(n, m)`, features in steps of a grid, and
+            `targets`; if `grouped` `(h, t, counts)`, the numbers of records
+            of one owner after the other.
 
         Raises:
             ValueError: on NaN, wrong shapes, labels or numbers outside their
@@ -238,11 +240,16 @@ class GradientQuery(SumQuery):
         rows = domain.checked_features(
             h, self.num_features, self.feature_bound, clip
         )
+        rows = self._grid.narrow(rows)
         targets = self.targets(y, len(rows), clip)
         if not self.grouped:
             return rows, targets
         runs = owner_runs(owners, len(rows))
         return rows, targets, np.array([r.stop - r.start for r in runs], int)
+
+    @property
+    def _grid(self):
+        return CoefficientGrid(self.feature_bound, self.clip)
 
     def targets(self, y, n, clip=False):
         """`(n, M)` float64: one-hot labels, zeros and ones of labels of
@@ -258,8 +265,11 @@ class GradientQuery(SumQuery):
         return labels.targets(y, n) - labels.target_shift
 
     def residuals(self, h, targets, weights):
-        """delta = dl/dz of every record, `(n, M)`."""
-        return self._residuals(weights.T @ h.T, targets.T).T
+        """delta = dl/dz of every record that `check_records` returned,
+        `(n, M)`."""
+        whole, factors = self._grid.weights(weights)
+        z = whole @ np.asarray(h, np.float64).T
+        return self._residuals(z * factors, targets.T).T
 
     def _residuals(self, z, targets):
         """`residuals` with a column for each record: of logits and targets
@@ -279,15 +289,22 @@ class GradientQuery(SumQuery):
         p -= targets
         return p
 
+    def lengths(self, h):
+        """Norms of features that `check_records` returned, `(n,)`."""
+        return self._grid.lengths(h)
+
     def total(self, h, targets, weights, counts=None, lengths=None):
         """G(W) of a batch that `check_records` returned, `(m, M)`.
+
+        Without owners it is exact, for up to `coefficient_grid.EXACT_ROWS`
+        records: a function of the set of records.
 
         Args:
             h, targets: `(n, m)` and `(n, M)`.
             weights: `(m, M)`.
             counts: needed if `grouped`: how many of the rows each owner has,
                 in their order.
-            lengths: `(n,)`, `summation.lengths(h)` where that is known.
+            lengths: `(n,)`, `lengths(h)` where that is known.
 
         A record whose coefficient overflows counts for nothing: an error
         would tell of it.
@@ -295,57 +312,72 @@ class GradientQuery(SumQuery):
         if not len(h):
             return np.zeros(self.shapes[0])
         if lengths is None:
-            lengths = summation.lengths(h)
-        # `(M, m)` and `(M, n)`: of few outputs, products of these shapes take
-        # two thirds of the time that those of their transposes take.
-        weights = np.ascontiguousarray(weights.T)
+            lengths = self.lengths(h)
+        grid = self._grid
+        whole, factors = grid.weights(weights)
 
         if self.grouped:
             h = np.asarray(h, np.float64)
-            delta = self._scaled(h, targets, weights, lengths)
-            return self._total_of_owners(h, delta.T, counts)
+            delta = self._scaled(whole @ h.T, factors, targets, lengths)
+            return self._total_of_owners(h, delta.T, counts, grid.step)
 
         # New memory for every block costs as much as its products.
-        held = np.empty((min(len(h), _BLOCK), h.shape[1]))
+        few, size = _blocks(*self.shapes[0])
+        held = np.empty((min(len(h), size), h.shape[1]))
+        added = np.empty(self.shapes[0][::-1])
+        logits = np.empty((len(added), len(held)))
 
-        def coefficients(part):
-            # Still in the processor's cache for the second product.
-            rows = held[: len(targets[part])]
-            np.copyto(rows, h[part])
-            return (
-                self._scaled(rows, targets[part], weights, lengths[part]) @ rows
-            )
+        def exact(parts):
+            summed = np.zeros_like(added)
+            for part in parts:
+                # Still in the processor's cache for the second product.
+                rows = held[: len(targets[part])]
+                z = logits[:, : len(rows)]
+                for some in summation.chunks(len(rows), few):
+                    np.copyto(rows[some], h[part][some])
+                    np.matmul(whole, rows[some].T, out=z[:, some])
+                delta = self._scaled(z, factors, targets[part], lengths[part])
+                for some in summation.chunks(len(rows), few):
+                    np.matmul(delta[:, some], rows[some], out=added)
+                    np.add(summed, added, out=summed)
+            return summed
 
+        blocks = summation.chunks(len(h), size)
+        most = EXACT_ROWS // size
         (summed,) = summation.total(
-            (coefficients(part),) for part in summation.chunks(len(h), _BLOCK)
+            (exact(blocks[part]),)
+            for part in summation.chunks(len(blocks), most)
         )
-        return summed.T
+        return grid.step * summed.T
 
-    def _scaled(self, h, targets, weights, lengths):
+    def _scaled(self, z, factors, targets, lengths):
         """The residuals of records, `(M, n)`, scaled back so that their
-        coefficients are no longer than `clip`."""
+        coefficients are no longer than `clip`, and cut to whole steps; of
+        logits over `factors`, which are overwritten."""
         with np.errstate(over="ignore", invalid="ignore"):
-            delta = self._residuals(weights @ h.T, targets.T)
+            z *= factors
+            delta = self._residuals(z, targets.T)
             norms = summation.lengths(delta.T)
         # Squares below the smallest number must not pass for a norm of 0.
         norms *= np.maximum(lengths, 1e-145)
-        silent = ~(norms <= _LARGEST_NORM)
+        silent = ~(norms <= _LARGEST_NORM) | (lengths == 0)
         if silent.any():
             delta[:, silent], norms[silent] = 0.0, 0.0
         # Inside by more than the rounding of norms and products amounts to.
         bound = self.clip * (1 - 1e-13)
         delta *= bound / np.maximum(norms, bound)
-        return delta
+        return self._grid.cut(delta)
 
-    def _total_of_owners(self, h, delta, counts):
+    def _total_of_owners(self, h, delta, counts, step):
         """Each owner's sum is formed, so that its length is known to the
         last digits however much its records cancel."""
 
         def own_sum(own):
-            return summation.total(
+            (summed,) = summation.total(
                 (h[own][part].T @ delta[own][part],)
                 for part in summation.chunks(own.stop - own.start)
             )
+            return (step * summed,)
 
         def scaled(own):
             (length,) = summation.lengths(own[0].reshape(1, -1))
@@ -353,6 +385,17 @@ class GradientQuery(SumQuery):
 
         ids = np.repeat(np.arange(len(counts)), counts)
         return scaled_by_owner(ids, len(h), own_sum, scaled)[0]
+
+
+def _blocks(m, outputs):
+    """Records of a product, and of all that is done with them at once.
+
+    Libraries have kernels without a copy for products of few numbers.
+    """
+    size = min(max(_CACHED // m, 256), 4096)
+    few = _FEW // (m * outputs) // 8 * 8
+    few = min(few, size) if few >= _LEAST else size
+    return few, size // few * few
 
 
 def _crammer_singer(z, targets):

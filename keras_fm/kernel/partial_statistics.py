@@ -90,6 +90,13 @@ class PartialStatistics:
         """
         records = self.objective.num_records(*batch)
         summation.check_count(self._records + records)
+        if owners is None and 0 < self._most < records:
+            # Nothing of a batch is added if a later record is invalid.
+            whole = type(self)(self.objective, self.clip)
+            for part in summation.chunks(records, self._most):
+                whole.add(*(v if v is None else v[part] for v in batch))
+            self.merge(whole)
+            return
         if self._rows + records > self._most:
             self._flush()
         self._running = self.objective.accumulate(

@@ -260,18 +260,14 @@ class PaidReads:
 class _Kept:
     """Records that were looked at, for all reads, in few long blocks."""
 
-    def __init__(self, grouped):
-        self._grouped, self._blocks = grouped, []
+    def __init__(self, objective):
+        self._objective, self._blocks = objective, []
         self._parts, self._rows = [], 0
 
     def add(self, rows, targets, *counts):
         """Takes what `check_records` returned of a batch."""
-        lengths = summation.lengths(rows)
-        # Half the memory, where float32 holds the very same numbers.
-        narrow = rows.astype(np.float32)
-        if np.array_equal(narrow, rows):
-            rows = narrow
-        if self._grouped:
+        lengths = self._objective.lengths(rows)
+        if counts:
             self._blocks.append((rows, targets, *counts, lengths))
             return
         self._parts.append((rows, targets, lengths))
@@ -305,7 +301,7 @@ class GradientReads(PaidReads):
             or `(features, labels, owners)` of a `grouped` objective; consumed
             once for each read, or once for all with `keep`.
         keep: whether features that were looked at are kept in memory for all
-            reads, `(n, m)`, in float32 where that holds the same numbers.
+            reads, int16 `(n, m)`.
         mechanism: a `SampledGaussianMechanism`: its `steps` is R, at a
             `sampling_rate` below 1 each record joins each read by itself
             with that probability (a Poisson sample of any size).
@@ -347,7 +343,7 @@ class GradientReads(PaidReads):
                 summation.check_count(records)
                 yield objective.check_records(h, y, clip, *owners)
 
-        kept = _Kept(objective.grouped)
+        kept = _Kept(objective)
         for found in checked():
             if keep:
                 kept.add(*found)

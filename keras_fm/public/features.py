@@ -5,6 +5,7 @@ needs no privacy. The last step of every map is unit L2 norm.
 """
 
 import keras
+import numpy as np
 
 from keras_fm.datasets import drawn_scenes, pen_strokes
 from keras_fm.kernel import checks
@@ -286,4 +287,14 @@ def _drawn(input_shape, scenes, seed=0):
 
 def extract(map_, x):
     """Applies a feature map to an array in batches."""
-    return map_.predict(x, batch_size=_BATCH, verbose=0)
+    if not len(x):
+        return map_.predict(x, batch_size=_BATCH, verbose=0)
+    found = None
+    # `predict` would hold a copy of x, and of all features in the end.
+    for start in range(0, len(x), _BATCH):
+        rows = slice(start, start + _BATCH)
+        some = map_.predict_on_batch(x[rows])
+        if found is None:
+            found = np.empty((len(x), *some.shape[1:]), some.dtype)
+        found[rows] = some
+    return found

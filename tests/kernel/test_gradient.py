@@ -40,16 +40,22 @@ def make(m=4, outputs=3, **kwargs):
 
 
 def draw(m=4, outputs=3, n=50, bound=2.0, seed=0):
-    """Features inside their bound, labels and weights."""
+    """Features inside their bound and on the grid, labels and weights."""
     rng = np.random.default_rng([m, outputs, seed])
     h = rng.normal(size=(n, m))
     lengths = bound * rng.random((n, 1))
     h *= lengths / np.linalg.norm(h, axis=1, keepdims=True)
+    h = np.trunc(2**13 * h) / 2**13
     return h, rng.integers(0, max(outputs, 2), n), rng.normal(size=(m, outputs))
 
 
-def total(objective, h, y, weights):
-    return objective.total(*objective.check_records(h, y), weights)
+def total(objective, h, y, weights, clip=False):
+    return objective.total(*objective.check_records(h, y, clip), weights)
+
+
+def cut(objective, records=50):
+    """How far the grid of residuals may move an entry of a sum."""
+    return {"rtol": 1e-11, "atol": records * objective.clip / 2**24}
 
 
 def loss(name, z, y):
@@ -94,7 +100,7 @@ def test_the_sum_is_that_of_clipped_outer_products(name, outputs, clip):
         expected += one * min(1, clip / length) if length else 0
     assert (clipped == 0) == (clip == 1e3)
     np.testing.assert_allclose(
-        total(objective, h, y, weights), expected, rtol=1e-11, atol=1e-13
+        total(objective, h, y, weights), expected, **cut(objective)
     )
 
 
@@ -110,7 +116,7 @@ def test_order_and_batches_do_not_matter_and_nothing_is_changed():
     order = np.random.default_rng(0).permutation(200)
     parts = np.split(order, [0, 1, 60])
     mixed = sum(total(objective, h[p], y[p], weights) for p in parts)
-    np.testing.assert_allclose(mixed, whole, rtol=1e-11)
+    np.testing.assert_array_equal(mixed, whole)
     for array, before in zip((h, y, weights), kept):
         np.testing.assert_array_equal(array, before)
     assert not np.any(total(objective, h[:0], y[:0], weights))
@@ -197,8 +203,7 @@ def test_residuals_of_several_targets(query, y, one):
     np.testing.assert_allclose(
         total(query, h, y, weights),
         np.einsum("i,ijk->jk", shrink, summed),
-        rtol=1e-11,
-        atol=1e-12,
+        **cut(query),
     )
     assert GradientQuery(**json.loads(json.dumps(query.config()))) == query
 
@@ -240,9 +245,9 @@ def test_numbers_out_of_bounds_are_refused_or_clipped():
 
 def distance(objective, relation, first, second, weights):
     """Of two data sets that differ in one record `(h, y)`."""
-    move = total(objective, *first, weights)
+    move = total(objective, *first, weights, clip=True)
     if relation == "replace_one":
-        move = move - total(objective, *second, weights)
+        move = move - total(objective, *second, weights, clip=True)
     return np.linalg.norm(move)
 
 
@@ -275,7 +280,7 @@ def test_no_pair_exceeds_the_sensitivity(relation, data):
         label = rng.integers(0, max(outputs, 2), 1)
         if objective.independent or objective.target_bounds:
             label = rng.integers(0, 2, (1, outputs))
-        pair.append((objective.check_records(row, label, clip=True)[0], label))
+        pair.append((row, label))
     limit = objective.sensitivity("l2", neighbours=relation)
     found = distance(objective, relation, *pair, weights)
     assert found <= limit * (1 + 1e-12)
@@ -347,7 +352,7 @@ def test_the_norms_of_many_features_are_not_short():
         made = total(objective, rows, [0], rng.normal(size=(4096, 2)))
         square = exact_squared_norm(made)
         assert square <= Fraction(0.1) ** 2
-        assert float(square) >= 0.1**2 * (1 - 1e-11) or square < 0.0099
+        assert float(square) >= 0.1**2 * (1 - 1e-6) or square < 0.0099
 
 
 # Records --------------------------------------------------------------------
@@ -380,9 +385,10 @@ def test_records_outside_the_bound_are_scaled_back_if_asked():
     objective = make()
     h = np.array([[30.0, -40.0, 0.0, 0.0], [0.3, 0.0, 0.0, 0.1]])
     rows, _ = objective.check_records(h, [0, 1], clip=True)
-    np.testing.assert_allclose(rows[0], [1.2, -1.6, 0, 0], rtol=1e-14)
-    assert exact_squared_norm(rows[0]) <= 4
-    np.testing.assert_array_equal(rows[1], h[1])
+    wanted = np.trunc(2**13 * np.array([[1.2, -1.6, 0, 0], h[1]]))
+    assert rows.dtype == np.int16 and np.all(np.abs(rows - wanted) <= 1)
+    assert exact_squared_norm(rows[0]) <= 4 * 2**26
+    np.testing.assert_array_equal(rows[1], wanted[1])
     with pytest.raises(ValueError, match="finite"):
         objective.check_records(h * np.nan, [0, 1], clip=True)
 
