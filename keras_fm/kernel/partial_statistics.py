@@ -90,7 +90,8 @@ class PartialStatistics:
         """
         records = self.objective.num_records(*batch)
         summation.check_count(self._records + records)
-        if owners is None and 0 < self._most < records:
+        grouped = getattr(self.objective, "grouped", False)
+        if 0 < self._most < records and not grouped:
             # Nothing of a batch is added if a later record is invalid.
             whole = type(self)(self.objective, self.clip)
             for part in summation.chunks(records, self._most):

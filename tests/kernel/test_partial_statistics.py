@@ -241,6 +241,22 @@ def test_more_rows_than_are_exact_at_once(monkeypatch):
     assert bits(other) == bits(one)
 
 
+def test_a_batch_of_any_size_is_summed_without_rounding():
+    """And as a whole: of one with an invalid record nothing is added."""
+    objective = SecondMomentQuery(num_features=2)
+    rng = np.random.default_rng(3)
+    rows = rng.random((2 * summation.EXACT_ROWS + 5, 2)) / 2
+    one, other = PartialStatistics(objective), PartialStatistics(objective)
+    one.add(rows)
+    for part in summation.chunks(len(rows), 1000):
+        other.add(rows[part])
+    assert bits(other) == bits(one)
+    rows[-1] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        one.add(rows)
+    assert bits(other) == bits(one)
+
+
 @pytest.mark.parametrize("objective", QUADRATIC + OTHERS, ids=kind)
 def test_they_travel_as_bytes(objective):
     data = some(objective)
