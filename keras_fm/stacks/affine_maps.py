@@ -12,6 +12,7 @@ import math
 import keras
 from keras import ops
 
+from keras_fm.stacks.pull_backs import pull_back
 from keras_fm.stacks.windows import Windows
 
 SUPPORTED = (
@@ -128,18 +129,15 @@ class Conv2DMap:
         return outputs + weights[1] if len(weights) > 1 else outputs
 
     def backward(self, delta, weights):
-        """What `delta` is for the inputs: zeros between its entries, then a
-        correlation with the flipped kernel."""
-        # One axis at a time, for older versions of Keras.
-        kernel = ops.flip(ops.flip(weights[0], axis=0), axis=1)
-        kernel = ops.transpose(kernel, (0, 1, 3, 2))
-        spread = self._windows.spread(delta)
-        full = [(k - 1, k - 1) for k in self.kernel_size]
-        spread = ops.pad(spread, [(0, 0), *full, (0, 0)])
-        found = ops.conv(
-            spread, kernel, padding="valid", data_format="channels_last"
+        """What `delta` is for the inputs."""
+        covered = ops.conv_transpose(
+            delta,
+            weights[0],
+            strides=self.strides,
+            padding="valid",
+            data_format="channels_last",
         )
-        return self._windows.of_inputs(found)
+        return self._windows.of_inputs(covered)
 
     def _views(self, inputs):
         """`(n, positions, columns)` of the unfolded input, a few columns at a
@@ -210,21 +208,13 @@ class Conv2DMap:
 
     def sums(self, inputs, delta):
         """Coefficients summed over records, in the shapes of the weights."""
-        delta = ops.reshape(delta, (-1, self.filters))
-        blocks = [
-            ops.matmul(
-                ops.transpose(ops.reshape(view, (-1, view.shape[-1]))), delta
-            )
-            for view in self._views(inputs)
-        ]
-        rows = ops.reshape(
-            ops.concatenate(blocks), (-1, self.channels, self.filters)
+        shape = (*self.kernel_size, self.channels, self.filters)
+        _, back = pull_back(
+            lambda kernel: self.forward(inputs, [kernel]),
+            ops.zeros(shape, inputs.dtype),
         )
-        kernel = ops.reshape(
-            ops.take(rows, self._windows.places, axis=0),
-            (*self.kernel_size, self.channels, self.filters),
-        )
-        return [kernel, ops.sum(delta, axis=0)][: 1 + self.layer.use_bias]
+        bias = ops.sum(delta, axis=(0, 1, 2))
+        return [back(delta), bias][: 1 + self.layer.use_bias]
 
     def input_bound(self, norm):
         """Bound on the norm of all patches, each with its constant.

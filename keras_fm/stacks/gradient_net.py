@@ -36,8 +36,8 @@ class GradientNet(CoefficientModel):
         input_shape: shape of one record.
         layers: the layers that are trained, as a list or a
             `keras.Sequential`: `Dense` and `Conv2D`, between them
-            `MaxPooling2D`, `AveragePooling2D` (`padding="valid"`),
-            `GlobalAveragePooling2D`, `UnitNormalization`, `Activation`,
+            `MaxPooling2D`, `AveragePooling2D`, `GlobalAveragePooling2D`,
+            `UnitNormalization`, `Activation`,
             `ReLU`, `Flatten` and `Reshape`; the last a `Dense` that gives
             logits. Activations: "linear", "relu", "leaky_relu", "sigmoid",
             "tanh", "softplus", "elu", "silu", "gelu".
