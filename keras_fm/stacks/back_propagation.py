@@ -14,7 +14,17 @@ from keras_fm.stacks.stages import Meeting, Stack
 
 
 class BackPropagation(Stack):
-    """A network's gradients by its affine outputs, record by record."""
+    """A network's gradients by its affine outputs, record by record.
+
+    Args:
+        stages, loss: as of every `Stack`.
+        views: int, rows of a batch that are one record, whose loss is the
+            mean of theirs.
+    """
+
+    def __init__(self, stages, loss, views=1):
+        super().__init__(stages, loss)
+        self.views = views
 
     def meetings(self, features, y, weights, affine):
         """A `Meeting` for every layer.
@@ -25,7 +35,7 @@ class BackPropagation(Stack):
             weights: as `weights` gives them.
             affine: as `forward` gives them.
         """
-        delta = self.loss.slope(affine[-1], y)
+        delta = self.loss.slope(affine[-1], y) / self.views
         found = []
         for index in reversed(range(1, len(self.stages))):
             inputs, back = pull_back(self._between(index), affine[index - 1])
