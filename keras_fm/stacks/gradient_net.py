@@ -23,8 +23,8 @@ class GradientNet(CoefficientModel):
     product of what the layer reads and what comes back to it, so the norm of
     the whole gradient is known from two norms for each layer ("ghost
     clipping"; Gram matrices or blocks for a convolution), and the clipped sum
-    is one matrix product: no gradient of a single record is formed, and a
-    step of dense layers costs little more than one without privacy.
+    is one matrix product or one gradient by a kernel: no gradient of a record
+    is formed but for a convolution of few weights.
 
     `keras_fm.callbacks.PrivateModel` gives the noise, charges all steps
     before the first, and without it there is no step. `loss` in the logs of a
@@ -38,9 +38,8 @@ class GradientNet(CoefficientModel):
         layers: the layers that are trained, as a list or a
             `keras.Sequential`: `Dense` and `Conv2D`, between them
             `MaxPooling2D`, `AveragePooling2D`, `GlobalAveragePooling2D`,
-            `UnitNormalization`, `Activation`,
-            `ReLU`, `Flatten` and `Reshape`; the last a `Dense` that gives
-            logits. Activations: "linear", "relu", "leaky_relu", "sigmoid",
+            `UnitNormalization`, `Activation`, `ReLU`, `Flatten` and
+            `Reshape`; the last a `Dense` that gives logits. Activations: "linear", "relu", "leaky_relu", "sigmoid",
             "tanh", "softplus", "elu", "silu", "gelu".
         loss: `"categorical_crossentropy"` (softmax, on logits),
             `"binary_crossentropy"` (per class, on logits) or
