@@ -39,8 +39,9 @@ class GradientNet(CoefficientModel):
             `keras.Sequential`: `Dense` and `Conv2D`, between them
             `MaxPooling2D`, `AveragePooling2D`, `GlobalAveragePooling2D`,
             `UnitNormalization`, `Activation`, `ReLU`, `Flatten` and
-            `Reshape`; the last a `Dense` that gives logits. Activations: "linear", "relu", "leaky_relu", "sigmoid",
-            "tanh", "softplus", "elu", "silu", "gelu".
+            `Reshape`; the last a `Dense` that gives logits. Activations:
+            "linear", "relu", "leaky_relu", "sigmoid", "tanh", "softplus",
+            "elu", "silu", "gelu".
         loss: `"categorical_crossentropy"` (softmax, on logits),
             `"binary_crossentropy"` (per class, on logits) or
             `"squared_error"` (`1/2 ||output - y||^2`; without labels y is
