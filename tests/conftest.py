@@ -86,6 +86,7 @@ FULL = (
     "private_maps/test_private_normalization.py",
     "public/test_efficientnet_lite.py",
     "stacks/test_gradient_net.py",
+    "stacks/test_gradient_net_views.py",
     "stacks/test_network_recursions.py",
     "test_beam.py",
     "test_examples.py",

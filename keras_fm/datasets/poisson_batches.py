@@ -70,12 +70,19 @@ class PoissonBatches(keras.utils.PyDataset):
         rows_per_owner: int, public bound on the number of an owner's records,
             needed with `owners`: the rows of a batch are this many for each
             owner that fits. More records are an error.
+        augment: `None`, or a function of one record of x and a NumPy
+            generator to a record of the same shape: every record in a batch
+            is given as `views` rows one after the other, each made by a call
+            of its own from that record alone, as a model with `views` takes
+            them together (`GradientNet`).
+        views: int, rows of a record, with `augment`.
         **kwargs: `workers`, `use_multiprocessing` (not with a seed) and
             `max_queue_size` of `keras.utils.PyDataset`.
 
     Attributes:
         n, batch_size, capacity, sampling_rate, steps_per_epoch, sampling:
             public facts of the sampling.
+        views: int, rows of a record; of a batch `capacity` times as many.
         reproducible: bool, whether it is seeded, hence not private.
 
     Raises:
@@ -107,6 +114,8 @@ class PoissonBatches(keras.utils.PyDataset):
         seed=None,
         owners=None,
         rows_per_owner=None,
+        augment=None,
+        views=1,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -126,6 +135,18 @@ class PoissonBatches(keras.utils.PyDataset):
                 f"records. Received lengths: {lengths}"
             )
         self._owned = _owned(owners, rows_per_owner, lengths[0])
+        self.views = checks.count("views", views)
+        self._augment = augment
+        if (augment is None) != (self.views == 1):
+            raise ValueError(
+                "`augment` makes each of `views` rows of a record: give both, "
+                f"views > 1. Received: augment={augment}, views={views}"
+            )
+        if augment is not None and not isinstance(self._x, np.ndarray):
+            raise ValueError(
+                "`augment` is of records of one array. Received: x="
+                f"{type(self._x).__name__} of arrays"
+            )
         n = lengths[0] if self._owned is None else len(self._owned.counts)
         most = 1 if self._owned is None else self._owned.most
         batch_size = sampling_lib.expected_batch_size(n, sampling, batch_size)
@@ -213,36 +234,56 @@ class PoissonBatches(keras.utils.PyDataset):
         )
 
     def __getitem__(self, index):
+        # Without a seed, no state that processes could share.
+        if self.reproducible:
+            seed = self._draws.next()
+        else:
+            seed = np.random.SeedSequence(secrets.randbits(256))
+        rng = np.random.Generator(np.random.Philox(seed))
         if self.sampling == "full":
             joined = np.arange(self.n)
         else:
-            # Without a seed, no state that processes could share.
-            if self.reproducible:
-                seed = self._draws.next()
-            else:
-                seed = np.random.SeedSequence(secrets.randbits(256))
             joined = sampling_lib.poisson_sample(
-                self.n,
-                self.sampling_rate,
-                self._most_units,
-                np.random.Generator(np.random.Philox(seed)),
+                self.n, self.sampling_rate, self._most_units, rng
             )
         rows, weights = joined, 1.0
         if self._owned is not None:
             rows, weights = self._owned.records(joined)
+        views, size = self.views, self.capacity * self.views
 
-        def padded(array):
-            batch = np.zeros((self.capacity, *array.shape[1:]), array.dtype)
-            batch[: len(rows)] = array[rows]
+        def padded(array, augmented=False):
+            batch = np.zeros((size, *array.shape[1:]), array.dtype)
+            held = array[rows]
+            if not augmented:
+                batch[: len(rows) * views] = np.repeat(held, views, axis=0)
+                return batch
+            # One record a call: no view can hold anything of another.
+            for i, record in enumerate(held):
+                for k in range(views):
+                    batch[i * views + k] = self._view(record, rng)
             return batch
 
-        x = keras.tree.map_structure(padded, self._x)
+        if self._augment is None:
+            x = keras.tree.map_structure(padded, self._x)
+        else:
+            x = padded(self._x, augmented=True)
         y = x
         if self._y is not None:
             y = keras.tree.map_structure(padded, self._y)
-        mask = np.zeros(self.capacity, "float32")
-        mask[: len(rows)] = weights
+        mask = np.zeros(size, "float32")
+        mask[: len(rows) * views] = np.repeat(
+            np.broadcast_to(weights, len(rows)), views
+        )
         return x, y, mask
+
+    def _view(self, record, rng):
+        view = np.asarray(self._augment(record, rng))
+        if view.shape != record.shape:
+            raise ValueError(
+                "`augment` must return a record of the shape it was given. "
+                f"Received: {view.shape} for {record.shape}"
+            )
+        return view
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Products of such numbers, and sums of many, are whole numbers that float64
 holds: a matrix library may add them in any order, and to any other records,
 and the result has the same bits. The proof is in docs/proofs/gradient.md,
-proposition 9.
+proposition 10.
 """
 
 import dataclasses

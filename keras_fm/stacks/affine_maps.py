@@ -4,7 +4,11 @@ per-record coefficients that are clipped before any of them exists.
 The first-order coefficient of a record is the outer product of what comes
 back to the layer, d, and what it reads, u (with a constant 1 for the bias).
 Its Frobenius norm is ||d|| ||[u; 1]|| for a Dense layer; for a convolution it
-follows from sums over positions. No tensor of batch x weights is made.
+follows from sums over positions. No tensor of batch x weights is made, but for
+a convolution that has fewer weights than outputs.
+
+A record may be given as several rows of the batch, its views: its coefficient
+is the sum of theirs, and views are to it what positions are to a convolution.
 """
 
 import math
@@ -12,6 +16,7 @@ import math
 import keras
 from keras import ops
 
+from keras_fm.stacks.pull_backs import pull_back
 from keras_fm.stacks.windows import Windows
 
 SUPPORTED = (
@@ -28,22 +33,65 @@ _COLUMNS = 64
 _ROUNDING = 1e-6
 
 
+def chosen(values, kept):
+    """Values of records, and zeros for those that are not kept."""
+    # A product with 0 would keep what is no number.
+    shape = (-1,) + (1,) * (len(values.shape) - 1)
+    return ops.where(ops.reshape(kept, shape), values, ops.zeros_like(values))
+
+
+def scaled(values, scale, kept):
+    """Values of records times a number of each, likewise."""
+    shape = (-1,) + (1,) * (len(values.shape) - 1)
+    return chosen(values, kept) * ops.reshape(chosen(scale, kept), shape)
+
+
+def _of_rows(values, views):
+    """Of every row, what is of its record."""
+    return values if views == 1 else ops.repeat(values, views)
+
+
+def _products(values, views):
+    """`(n, views, views)` products between the rows of a record."""
+    values = ops.reshape(values, (-1, views, values.shape[-1]))
+    return ops.matmul(values, ops.transpose(values, (0, 2, 1)))
+
+
+def _joined(read, returned):
+    """Squared norms of coefficients from the products of what was read and of
+    what came back."""
+    return ops.sum(read * returned, axis=(1, 2))
+
+
+def _without_cancelling(read, returned, views):
+    """A small part of the squared bound on the norm, by the Cauchy-Schwarz
+    inequality, which no cancelling makes smaller: `read` and `returned` are
+    squared lengths of rows."""
+    if views > 1:
+        read, returned = (
+            ops.sum(ops.reshape(v, (-1, views)), axis=1)
+            for v in (read, returned)
+        )
+    return _ROUNDING * read * returned
+
+
 class DenseMap:
     """`inputs @ kernel + bias` of a `keras.layers.Dense`.
 
     Args:
         layer: the layer.
         input_shape: shape of what it reads, without the batch.
+        views: int, rows of the batch that are one record.
     """
 
-    def __init__(self, layer, input_shape):
+    def __init__(self, layer, input_shape, views=1):
         if len(input_shape) != 1:
             raise ValueError(
                 f"Layer '{layer.name}' (Dense) must read vectors: put "
                 "`keras.layers.Flatten()` before it. Received: "
                 f"input_shape={input_shape}"
             )
-        self.layer = layer
+        self.layer, self.views = layer, views
         self.input_shape = tuple(input_shape)
         self.output_shape = (layer.units,)
 
@@ -58,16 +106,26 @@ class DenseMap:
     def squared_norm(self, inputs, delta):
         """`(n,)` squared Frobenius norms of the coefficients."""
         returned = ops.sum(ops.square(delta), axis=1) + _UNDERFLOW
-        return self.squared_inputs(inputs) * returned
+        squared = self.squared_inputs(inputs)
+        if self.views == 1:
+            return squared * returned
+        total = _without_cancelling(squared, returned, self.views)
+        between = _products(inputs, self.views)
+        if self.layer.use_bias:
+            between = between + 1
+        return total + _joined(between, _products(delta, self.views))
 
     def squared_inputs(self, inputs):
         """`(n,)` squared norms of the inputs and the constant."""
         constant = 1.0 if self.layer.use_bias else 0.0
         return ops.sum(ops.square(inputs), axis=1) + (constant + _UNDERFLOW)
 
-    def sums(self, inputs, delta):
-        """Coefficients summed over records, in the shapes of the weights."""
-        kernel = ops.matmul(ops.transpose(inputs), delta)
+    def sums(self, inputs, delta, scale, kept):
+        """Coefficients times `scale`, summed over the records that are
+        `kept`, in the shapes of the weights."""
+        scale, kept = (_of_rows(v, self.views) for v in (scale, kept))
+        delta = scaled(delta, scale, kept)
+        kernel = ops.matmul(ops.transpose(chosen(inputs, kept)), delta)
         return [kernel, ops.sum(delta, axis=0)][: 1 + self.layer.use_bias]
 
     def augmented(self, inputs):
@@ -90,9 +148,10 @@ class Conv2DMap:
     Args:
         layer: the layer.
         input_shape: shape of what it reads, without the batch.
+        views: int, rows of the batch that are one record.
     """
 
-    def __init__(self, layer, input_shape):
+    def __init__(self, layer, input_shape, views=1):
         options = (
             ("data_format", layer.data_format, "channels_last"),
             ("groups", layer.groups, 1),
@@ -104,7 +163,7 @@ class Conv2DMap:
                     f"Layer '{layer.name}' (Conv2D) must have {name}="
                     f"{wanted!r}. Received: {name}={value!r}"
                 )
-        self.layer = layer
+        self.layer, self.views = layer, views
         self.input_shape = tuple(input_shape)
         self.padding = layer.padding
         self.strides = tuple(layer.strides)
@@ -116,6 +175,10 @@ class Conv2DMap:
         )
         self.output_shape = (*self._windows.outputs, self.filters)
         self.positions = math.prod(self._windows.outputs)
+        # Of a record, over all its views.
+        self._places = views * self.positions
+        work = self._places * (self.fan_in + self.filters)
+        self._by_blocks = work >= self.fan_in * self.filters
 
     def forward(self, inputs, weights):
         outputs = ops.conv(
@@ -128,29 +191,25 @@ class Conv2DMap:
         return outputs + weights[1] if len(weights) > 1 else outputs
 
     def backward(self, delta, weights):
-        """What `delta` is for the inputs: zeros between its entries, then a
-        correlation with the flipped kernel."""
-        # One axis at a time, for older versions of Keras.
-        kernel = ops.flip(ops.flip(weights[0], axis=0), axis=1)
-        kernel = ops.transpose(kernel, (0, 1, 3, 2))
-        spread = self._windows.spread(delta)
-        full = [(k - 1, k - 1) for k in self.kernel_size]
-        spread = ops.pad(spread, [(0, 0), *full, (0, 0)])
-        found = ops.conv(
-            spread, kernel, padding="valid", data_format="channels_last"
+        """What `delta` is for the inputs."""
+        covered = ops.conv_transpose(
+            delta,
+            weights[0],
+            strides=self.strides,
+            padding="valid",
+            data_format="channels_last",
         )
-        return self._windows.of_inputs(found)
+        return self._windows.of_inputs(covered)
 
     def _views(self, inputs):
-        """`(n, positions, columns)` of the unfolded input, a few columns at a
-        time: all of them would make whole coefficients of records."""
-        most = min(-(-self.fan_in // 2), _COLUMNS)
+        """`(n, places, columns)` of the unfolded input, a few columns at a
+        time."""
         found, width = [], 0
         for block in self._windows.blocks(inputs):
-            block = ops.reshape(block, (-1, self.positions, block.shape[-1]))
-            for start in range(0, block.shape[-1], most):
-                part = block[..., start : start + most]
-                if found and width + part.shape[-1] > most:
+            block = ops.reshape(block, (-1, self._places, block.shape[-1]))
+            for start in range(0, block.shape[-1], _COLUMNS):
+                part = block[..., start : start + _COLUMNS]
+                if found and width + part.shape[-1] > _COLUMNS:
                     yield ops.concatenate(found, axis=-1)
                     found, width = [], 0
                 found.append(part)
@@ -158,7 +217,7 @@ class Conv2DMap:
         yield ops.concatenate(found, axis=-1)
 
     def _by_position(self, delta):
-        return ops.reshape(delta, (-1, self.positions, self.filters))
+        return ops.reshape(delta, (-1, self._places, self.filters))
 
     def squared_norm(self, inputs, delta):
         """`(n,)` squared Frobenius norms of the coefficients.
@@ -167,24 +226,23 @@ class Conv2DMap:
         of the coefficients at a time, whichever is less work. What positions
         give may cancel where their rounding does not: that is added.
         """
+        total = self._without_cancelling(inputs, delta)
         delta = self._by_position(delta)
-        total = _ROUNDING * self._without_cancelling(inputs, delta)
         if self.layer.use_bias:
             bias = ops.sum(ops.square(ops.sum(delta, axis=1)), axis=1)
             total = total + bias
-        work = self.positions * (self.fan_in + self.filters)
-        if work < self.fan_in * self.filters:
-            return total + self._norm_by_products(inputs, delta)
-        return total + self._norm_by_blocks(inputs, delta)
+        if self._by_blocks:
+            return total + self._norm_by_blocks(inputs, delta)
+        return total + self._norm_by_products(inputs, delta)
 
     def _without_cancelling(self, inputs, delta):
-        """Squared bound on the norm, by the Cauchy-Schwarz inequality, which
-        no cancelling of positions makes smaller."""
         read = self._often() * ops.sum(ops.square(inputs), axis=(1, 2, 3))
         if self.layer.use_bias:
             read = read + self.positions
-        returned = ops.sum(ops.square(delta), axis=(1, 2)) + _UNDERFLOW
-        return (read + _UNDERFLOW) * returned
+        returned = ops.sum(ops.square(delta), axis=(1, 2, 3))
+        return _without_cancelling(
+            read + _UNDERFLOW, returned + _UNDERFLOW, self.views
+        )
 
     def _often(self):
         """Of how many patches an entry of the input is part at most."""
@@ -199,32 +257,63 @@ class Conv2DMap:
             for view in self._views(inputs)
         )
         returned = ops.matmul(delta, ops.transpose(delta, (0, 2, 1)))
-        return ops.sum(between * returned, axis=(1, 2))
+        return _joined(between, returned)
+
+    def _blocks(self, inputs, delta):
+        """`(n, filters, columns)` of the coefficients, a few columns at a
+        time."""
+        # This way round, which is the faster of the two.
+        returned = ops.transpose(delta, (0, 2, 1))
+        for view in self._views(inputs):
+            yield ops.matmul(returned, view)
 
     def _norm_by_blocks(self, inputs, delta):
-        total = 0.0
-        for view in self._views(inputs):
-            block = ops.matmul(ops.transpose(view, (0, 2, 1)), delta)
-            total = total + ops.sum(ops.square(block), axis=(1, 2))
-        return total
+        return sum(
+            ops.sum(ops.square(block), axis=(1, 2))
+            for block in self._blocks(inputs, delta)
+        )
 
-    def sums(self, inputs, delta):
-        """Coefficients summed over records, in the shapes of the weights."""
-        delta = ops.reshape(delta, (-1, self.filters))
-        blocks = [
-            ops.matmul(
-                ops.transpose(ops.reshape(view, (-1, view.shape[-1]))), delta
+    def sums(self, inputs, delta, scale, kept):
+        """Coefficients times `scale`, summed over the records that are
+        `kept`, in the shapes of the weights."""
+        if self._by_blocks and self.fan_in <= self._places:
+            found = self._sums_of_blocks(inputs, delta, scale, kept)
+        else:
+            scale, kept = (_of_rows(v, self.views) for v in (scale, kept))
+            found = self._sums_at_once(
+                chosen(inputs, kept), scaled(delta, scale, kept)
             )
-            for view in self._views(inputs)
-        ]
-        rows = ops.reshape(
-            ops.concatenate(blocks), (-1, self.channels, self.filters)
+        return found[: 1 + self.layer.use_bias]
+
+    def _sums_of_blocks(self, inputs, delta, scale, kept):
+        """From the blocks that the norm is of. A record's are smaller than
+        what comes back to it."""
+        delta = self._by_position(delta)
+        scale = ops.expand_dims(chosen(scale, kept), 0)
+
+        def total(values):
+            shape = values.shape[1:]
+            values = ops.reshape(chosen(values, kept), (-1, math.prod(shape)))
+            return ops.reshape(ops.matmul(scale, values), shape)
+
+        rows = ops.concatenate(
+            [
+                ops.transpose(total(block))
+                for block in self._blocks(inputs, delta)
+            ]
         )
-        kernel = ops.reshape(
-            ops.take(rows, self._windows.places, axis=0),
-            (*self.kernel_size, self.channels, self.filters),
+        rows = ops.reshape(rows, (-1, self.channels, self.filters))
+        kernel = ops.take(rows, self._windows.places, axis=0)
+        shape = (*self.kernel_size, self.channels, self.filters)
+        return [ops.reshape(kernel, shape), total(ops.sum(delta, axis=1))]
+
+    def _sums_at_once(self, inputs, delta):
+        shape = (*self.kernel_size, self.channels, self.filters)
+        _, back = pull_back(
+            lambda kernel: self.forward(inputs, [kernel]),
+            ops.zeros(shape, inputs.dtype),
         )
-        return [kernel, ops.sum(delta, axis=0)][: 1 + self.layer.use_bias]
+        return [back(delta), ops.sum(delta, axis=(0, 1, 2))]
 
     def input_bound(self, norm):
         """Bound on the norm of all patches, each with its constant.
@@ -236,17 +325,17 @@ class Conv2DMap:
         return math.sqrt(self._often() * norm**2 + constants)
 
 
-def of_layer(layer, input_shape):
-    """The map of a layer.
+def of_layer(layer, input_shape, views=1):
+    """The map of a layer; the arguments are those of the maps.
 
     Raises:
         ValueError: if it is not one of `SUPPORTED`, naming them.
     """
     # Subclasses may do anything in `call`.
     if type(layer) is keras.layers.Dense:
-        return DenseMap(layer, input_shape)
+        return DenseMap(layer, input_shape, views)
     if type(layer) is keras.layers.Conv2D:
-        return Conv2DMap(layer, input_shape)
+        return Conv2DMap(layer, input_shape, views)
     raise ValueError(
         f"Layer '{layer.name}' ({type(layer).__name__}) has no per-record "
         f"coefficients here: `layers` takes {SUPPORTED}. Public layers go "

@@ -46,6 +46,11 @@ class CoefficientModel(StepModel):
         together, and not one on each layer's."""
         return False
 
+    @property
+    def views(self):
+        """How many rows of a batch are one record."""
+        return 1
+
     # Thresholds ---------------------------------------------------------
 
     @property
@@ -142,10 +147,11 @@ class CoefficientModel(StepModel):
         weights = self._steps.weights()
         affine = self._steps.forward(features, weights)
         meetings = self._meet(features, y, weights, affine)
+        records = coefficient_sums.weights_of_records(rows, self.views)
         if private:
-            coefficients = self._released(meetings, rows)
+            coefficients = self._released(meetings, records)
         else:
-            coefficients = self._exact(meetings, rows)
+            coefficients = self._exact(meetings, records)
         surrogate = self._surrogate(coefficients)
         if private:
             sealed.expect_metrics()
@@ -245,15 +251,17 @@ class CoefficientModel(StepModel):
         noisy histogram, Algorithm 2 of the paper) or come from public data.
 
         Args:
-            x: records, `(n, *input_shape)`.
+            x: records, `(n, *input_shape)`, or their views one after the
+                other.
             y: as in `fit`.
 
         Returns:
             NumPy array `(n, P)` in the order of `partitions`.
         """
         found = []
-        for start in range(0, len(x), _BATCH):
-            part = slice(start, start + _BATCH)
+        size = self.views * max(_BATCH // self.views, 1)
+        for start in range(0, len(x), size):
+            part = slice(start, start + size)
             labels = None if y is None else y[part]
             meetings, _ = self._observe(x[part], labels)
             stages = self._steps.stages
@@ -291,6 +299,7 @@ class CoefficientModel(StepModel):
             sample_weight, features, clipped
         )
         found = []
+        rows = coefficient_sums.weights_of_records(rows, self.views)
         for first, second in self._sums(meetings, rows, clipped):
             found.append([ops.convert_to_numpy(v) for v in first])
             if second is not None:

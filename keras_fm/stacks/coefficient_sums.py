@@ -10,6 +10,8 @@ import math
 
 from keras import ops
 
+from keras_fm.stacks.affine_maps import chosen, scaled
+
 # Below the threshold by more than the rounding of a float32 norm.
 _MARGIN = 1 - 1e-4
 _TINY = 1e-30
@@ -29,13 +31,11 @@ def weights_of_rows(sample_weight, features, private):
     return ops.where(weights > 0, ops.minimum(weights, 1.0), 0.0)
 
 
-def _finite(inputs):
-    """Inputs with zeros for records whose length is no number, and `(n,)`
-    which are not such. What is then made of them is made once, for norms and
-    for sums."""
-    axes = tuple(range(1, len(inputs.shape)))
-    kept = ops.isfinite(ops.sum(ops.square(inputs), axis=axes))
-    return _chosen(inputs, kept), kept
+def weights_of_records(rows, views):
+    """`(n,)` weights of records from those of their rows: the least."""
+    if views == 1:
+        return rows
+    return ops.min(ops.reshape(rows, (-1, views)), axis=1)
 
 
 def first_norms(stage, meeting):
@@ -44,12 +44,11 @@ def first_norms(stage, meeting):
 
 
 def whole_norms(stages, meetings):
-    """`(n,)` norms of the first-order coefficients of all layers together."""
+    """`(n,)` norms of the first-order coefficients of all layers together.
+    Of a record whose inputs or derivatives are no numbers it is none."""
     total = 0.0
     for stage, meeting in zip(stages, meetings):
-        inputs, kept = _finite(meeting.inputs)
-        squared = stage.map.squared_norm(inputs, meeting.delta)
-        total = total + ops.where(kept, squared, math.inf)
+        total = total + stage.map.squared_norm(meeting.inputs, meeting.delta)
     return ops.sqrt(total)
 
 
@@ -74,17 +73,6 @@ def factors(norms, weights, threshold):
     return weights * ops.minimum(scale, 1.0), kept
 
 
-def _chosen(values, kept):
-    # A product with 0 would keep what is no number.
-    shape = (-1,) + (1,) * (len(values.shape) - 1)
-    return ops.where(ops.reshape(kept, shape), values, ops.zeros_like(values))
-
-
-def _scaled(values, scale, kept):
-    shape = (-1,) + (1,) * (len(values.shape) - 1)
-    return _chosen(values, kept) * ops.reshape(_chosen(scale, kept), shape)
-
-
 def first_order(stage, meeting, weights, threshold, norms=None):
     """Sum of `delta [inputs; 1]^T`, in the shapes of the layer's weights.
 
@@ -99,14 +87,10 @@ def first_order(stage, meeting, weights, threshold, norms=None):
     Returns:
         list of tensors.
     """
-    inputs = meeting.inputs
-    if threshold is not None:
-        inputs, _ = _finite(inputs)
-        norms = first_norms(stage, meeting) if norms is None else norms
+    if threshold is not None and norms is None:
+        norms = first_norms(stage, meeting)
     scale, kept = factors(norms, weights, threshold)
-    if threshold is None:
-        inputs = _chosen(inputs, kept)
-    return stage.map.sums(inputs, _scaled(meeting.delta, scale, kept))
+    return stage.map.sums(meeting.inputs, meeting.delta, scale, kept)
 
 
 def second_order(stage, meeting, weights, threshold):
@@ -117,8 +101,8 @@ def second_order(stage, meeting, weights, threshold):
     """
     norms = None if threshold is None else second_norms(stage, meeting)
     scale, kept = factors(norms, weights, threshold)
-    inputs = stage.map.augmented(_chosen(meeting.inputs, kept))
-    curved = _scaled(meeting.curvature, scale, kept)
+    inputs = stage.map.augmented(chosen(meeting.inputs, kept))
+    curved = scaled(meeting.curvature, scale, kept)
 
     # One unit at a time: batch x m is the largest there is.
     def of_unit(column):

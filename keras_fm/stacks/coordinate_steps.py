@@ -78,7 +78,9 @@ class CoordinateSteps(Stack):
                 a = self.affine(index, below, weights)
                 delta = self._delta(index, a, z, y)
                 back = stage.map.backward(delta, weights[index])
-                found[-1] = found[-1] + stage.back(below, back)
+                # Nothing but shapes changes between layers.
+                back = ops.reshape(back, ops.shape(below))
+                found[-1] = found[-1] + back
                 if index < len(z):
                     missed = z[index] - stage.activation.value(a)
                     found.append(self.penalty * missed)

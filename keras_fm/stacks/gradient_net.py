@@ -5,6 +5,7 @@ from keras_fm.kernel import checks
 from keras_fm.stacks import layer_stack, output_losses, passages
 from keras_fm.stacks.back_propagation import BackPropagation
 from keras_fm.stacks.coefficient_model import (
+    LEARNED,
     CoefficientModel,
     thresholds_of,
 )
@@ -22,8 +23,8 @@ class GradientNet(CoefficientModel):
     product of what the layer reads and what comes back to it, so the norm of
     the whole gradient is known from two norms for each layer ("ghost
     clipping"; Gram matrices or blocks for a convolution), and the clipped sum
-    is one matrix product: no gradient of a single record is formed, and a
-    step of dense layers costs little more than one without privacy.
+    is one matrix product or one gradient by a kernel: no gradient of a record
+    is formed but for a convolution of few weights.
 
     `keras_fm.callbacks.PrivateModel` gives the noise, charges all steps
     before the first, and without it there is no step. `loss` in the logs of a
@@ -36,11 +37,11 @@ class GradientNet(CoefficientModel):
         input_shape: shape of one record.
         layers: the layers that are trained, as a list or a
             `keras.Sequential`: `Dense` and `Conv2D`, between them
-            `MaxPooling2D`, `AveragePooling2D` (`padding="valid"`),
-            `GlobalAveragePooling2D`, `UnitNormalization`, `Activation`,
-            `ReLU`, `Flatten` and `Reshape`; the last a `Dense` that gives
-            logits. Activations: "linear", "relu", "leaky_relu", "sigmoid",
-            "tanh", "softplus", "elu", "silu", "gelu".
+            `MaxPooling2D`, `AveragePooling2D`, `GlobalAveragePooling2D`,
+            `UnitNormalization`, `Activation`, `ReLU`, `Flatten` and
+            `Reshape`; the last a `Dense` that gives logits. Activations:
+            "linear", "relu", "leaky_relu", "sigmoid", "tanh", "softplus",
+            "elu", "silu", "gelu".
         loss: `"categorical_crossentropy"` (softmax, on logits),
             `"binary_crossentropy"` (per class, on logits) or
             `"squared_error"` (`1/2 ||output - y||^2`; without labels y is
@@ -55,6 +56,10 @@ class GradientNet(CoefficientModel):
             are applied first.
         input_bound: `None`, or public L2 bound on what the first of `layers`
             reads; longer inputs are scaled back.
+        views: int K: each record is K rows of a batch, as
+            `PoissonBatches(..., augment=..., views=K)` gives them. Its
+            gradient is the mean of theirs and is clipped once, so views cost
+            no privacy.
         planned_steps: `None`, or how many steps are paid for at the first
             private fit, if that is not to be the last.
         noise_multiplier: `None` for the noise that spends the budget, or the
@@ -101,6 +106,7 @@ class GradientNet(CoefficientModel):
         clip_quantile=0.5,
         below=(),
         input_bound=None,
+        views=1,
         planned_steps=None,
         noise_multiplier=None,
         unprotected=False,
@@ -123,17 +129,23 @@ class GradientNet(CoefficientModel):
             "input_bound": checks.optional(
                 checks.norm_bound, "input_bound", input_bound
             ),
+            "views": checks.count("views", views),
             "planned_steps": None,
             "noise_multiplier": None,
             "unprotected": unprotected,
         }
+        if views > 1 and clip == LEARNED:
+            raise ValueError(
+                '`clip="histogram"` counts the norms of records as they are '
+                f"given. Give a number. Received: views={views}"
+            )
         trained = layer_stack.check_layers(layers, between=passages.KINDS)
         joint = np.ndim(clip) == 0
         thresholds = thresholds_of("clip", clip, len(trained), joint=joint)
 
         inputs = keras.Input(tuple(input_shape), name="records")
         features = layer_stack.apply_public(below, inputs, input_bound)
-        outputs, stages = layer_stack.connect(layers, trained, features)
+        outputs, stages = layer_stack.connect(layers, trained, features, views)
         noise = StepNoise(
             name="step_noise",
             dtype=trained[-1].dtype_policy,
@@ -146,7 +158,7 @@ class GradientNet(CoefficientModel):
             stages[-1].activation, outputs.shape[-1]
         )
         self.__dict__["_noise"] = noise
-        self.__dict__["_steps"] = BackPropagation(stages, head)
+        self.__dict__["_steps"] = BackPropagation(stages, head, views)
         self.__dict__["_thresholds"] = {1: thresholds}
         self.__dict__["_joint"] = joint
         self._keep(given, layers, below, inputs, features)
@@ -155,6 +167,11 @@ class GradientNet(CoefficientModel):
     @property
     def clips_jointly(self):
         return self._joint
+
+    @property
+    def views(self):
+        """How many rows of a batch are one record."""
+        return self._given["views"]
 
     def _meet(self, features, y, weights, affine):
         return self._steps.meetings(features, y, weights, affine)

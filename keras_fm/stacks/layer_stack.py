@@ -80,13 +80,14 @@ def check_layers(layers, dense_only=False, between=_RESHAPES):
     return [layer for layer in layers if type(layer) in trained]
 
 
-def connect(layers, trained, features):
+def connect(layers, trained, features, views=1):
     """Outputs of the layers on `features`, and their stages.
 
     Args:
         layers: list of layers.
         trained: those of them that `check_layers` gave.
         features: symbolic tensor.
+        views: int, rows of a batch that are one record.
 
     Raises:
         ValueError: if derivatives of a layer are not known.
@@ -97,7 +98,7 @@ def connect(layers, trained, features):
         if layer in trained:
             stages.append(
                 Stage(
-                    map=affine_maps.of_layer(layer, read),
+                    map=affine_maps.of_layer(layer, read, views),
                     activation=activation_of(layer),
                     passages=tuple(passed),
                 )

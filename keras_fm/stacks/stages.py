@@ -14,7 +14,8 @@ class Stage:
         map: its affine map.
         activation: the `Activation` after it.
         passages: what stands between the stage below and the map, see
-            `keras_fm.stacks.passages`; shapes may change as well.
+            `keras_fm.stacks.passages`, functions of a batch; shapes may
+            change as well.
     """
 
     map: object
@@ -28,17 +29,8 @@ class Stage:
     def read(self, z):
         """What the stage below gives, as the map reads it."""
         for passage in self.passages:
-            z = passage.forward(z)
+            z = passage(z)
         return ops.reshape(z, (-1, *self.map.input_shape))
-
-    def back(self, z, delta):
-        """What a derivative by the map's inputs is by `z`."""
-        inputs = [z]
-        for passage in self.passages[:-1]:
-            inputs.append(passage.forward(inputs[-1]))
-        for passage, read in zip(self.passages[::-1], inputs[::-1]):
-            delta = passage.backward(read, delta)
-        return ops.reshape(delta, (-1, *z.shape[1:]))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -155,8 +155,18 @@ def _check_owners(promised, sampled):
 
 
 def check_parts(model, batches):
-    """Refuses batches that the devices cannot share equally: Keras would
-    stop at the first, after all were paid for."""
+    """Refuses batches whose rows are not the records of the model, and those
+    that the devices cannot share equally: Keras would stop at the first, after
+    all were paid for."""
+    given = getattr(batches, "views", 1)
+    if given != model.views:
+        raise ValueError(
+            "A record that is several rows of a batch counts once only if the "
+            f"model takes them together: {type(model).__name__} takes "
+            f"{model.views}, and the batches give {given}. Build "
+            "`GradientNet(..., views=K)` and `PoissonBatches(..., augment=..., "
+            "views=K)`."
+        )
     parts = replicas.parts_of_batch(model)
     rows = getattr(batches, "capacity", 0)
     if rows % parts:
@@ -217,12 +227,15 @@ def _threshold_step(model, reading, name):
 def _entry(model, reading, entry):
     """The steps' entry as the guarantee and the samples have it."""
     seeded = getattr(reading.batches, "reproducible", False)
+    views = ()
+    if model.views > 1:
+        views = (f"of each record the mean over {model.views} views of it",)
     entry = dataclasses.replace(
         entry,
         private=entry.private and not seeded,
         # The model draws it while it trains.
         noise=FLOATING_POINT,
-        notes=(*entry.notes, "the expected batch size is public"),
+        notes=(*entry.notes, "the expected batch size is public", *views),
     )
     if not reading.published:
         return entry

@@ -89,50 +89,6 @@ class Windows:
                     part, (-1, *self.outputs, height * width * channels)
                 )
 
-    def views(self, inputs, padding=0.0):
-        """For every place in a window, `(place, view)`: what all windows hold
-        there, `(n, *outputs, channels)`."""
-        padded = ops.pad(
-            inputs, [(0, 0), *self._pads, (0, 0)], constant_values=padding
-        )
-        down, across = self.strides
-        rows, columns = self.outputs
-        for i in range(self.size[0]):
-            for j in range(self.size[1]):
-                view = padded[
-                    :,
-                    i : i + (rows - 1) * down + 1 : down,
-                    j : j + (columns - 1) * across + 1 : across,
-                ]
-                yield (i, j), view
-
-    def spread(self, values):
-        """`(n, *outputs, filters)` with zeros between, a stride apart."""
-        rows, columns = self.outputs
-        filters = values.shape[-1]
-        down, across = self.strides
-        if (down, across) == (1, 1):
-            return values
-        spread = ops.reshape(values, (-1, rows, 1, columns, filters))
-        spread = ops.pad(
-            spread, [(0, 0), (0, 0), (0, down - 1), (0, 0), (0, 0)]
-        )
-        spread = ops.reshape(spread, (-1, rows * down, columns, 1, filters))
-        spread = ops.pad(
-            spread, [(0, 0), (0, 0), (0, 0), (0, across - 1), (0, 0)]
-        )
-        spread = ops.reshape(
-            spread, (-1, rows * down, columns * across, filters)
-        )
-        return spread[:, : (rows - 1) * down + 1, : (columns - 1) * across + 1]
-
-    def placed(self, values, place):
-        """Values of windows at one place of theirs, zeros everywhere else:
-        all that the windows cover."""
-        spread = self.spread(values)
-        sides = [(at, size - 1 - at) for at, size in zip(place, self.size)]
-        return ops.pad(spread, [(0, 0), *sides, (0, 0)])
-
     def of_inputs(self, covered):
         """`(n, *input_shape)` of what the windows cover: without padding, and
         with the inputs at the end that no window sees."""

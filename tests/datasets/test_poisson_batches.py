@@ -342,3 +342,63 @@ def test_the_rows_of_owners_and_their_overflow():
 def test_owners_that_cannot_be_sampled(changes, match):
     with pytest.raises(ValueError, match=match):
         owned(**changes)
+
+
+def test_views_of_a_record_are_made_from_it_alone():
+    """Rows of a record stand together, each from a call of its own."""
+    x = np.arange(40.0).reshape(20, 2)
+    seen = []
+
+    def augment(record, rng):
+        seen.append(record.copy())
+        return record + rng.uniform(0, 0.5)
+
+    batches = PoissonBatches(
+        x, np.arange(20), batch_size=8, augment=augment, views=3
+    )
+    rows, y, mask = batches[0]
+    assert len(rows) == len(y) == len(mask) == 3 * batches.capacity
+    count = int(mask.sum())
+    assert count % 3 == 0 and len(seen) == count
+    np.testing.assert_array_equal(mask[:count], 1)
+    assert not rows[count:].any() and not mask[count:].any()
+    for i in range(0, count, 3):
+        assert len(set(y[i : i + 3])) == 1
+        added = rows[i : i + 3] - x[y[i]]
+        # New numbers for every view, and not for its entries.
+        assert np.all((0 <= added) & (added < 0.5))
+        np.testing.assert_allclose(added[:, 0], added[:, 1])
+        assert len(set(added[:, 0])) == 3
+    np.testing.assert_array_equal(x, np.arange(40.0).reshape(20, 2))
+    # Without targets they are the rows, of the same draws.
+    rows, same, _ = PoissonBatches(x, batch_size=8, augment=augment, views=2)[0]
+    assert rows is same
+
+
+@pytest.mark.parametrize(
+    "x, given, match",
+    [
+        (np.ones((9, 2)), {"views": 2}, "give both"),
+        (np.ones((9, 2)), {"augment": lambda x, rng: x}, "give both"),
+        (
+            (np.ones((9, 2)), np.ones(9)),
+            {"augment": lambda x, rng: x, "views": 2},
+            "one array",
+        ),
+        (np.ones((9, 2)), {"views": 0}, "views"),
+    ],
+)
+def test_views_that_cannot_be_made(x, given, match):
+    with pytest.raises(ValueError, match=match):
+        PoissonBatches(x, batch_size=3, **given)
+
+
+def test_a_view_of_another_shape_is_refused():
+    batches = PoissonBatches(
+        np.ones((9, 2)),
+        sampling="full",
+        augment=lambda record, rng: record[:1],
+        views=2,
+    )
+    with pytest.raises(ValueError, match="of the shape it was given"):
+        batches[0]

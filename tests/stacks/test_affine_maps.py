@@ -113,10 +113,29 @@ def test_norms_and_sums_equal_a_naive_loop(case):
         np.linalg.norm(wanted, axis=1),
         rtol=1e-4,
     )
-    sums = [array(v) for v in made.sums(inputs, delta)]
+    rows = keras.ops.ones(3), keras.ops.ones(3, "bool")
+    sums = [array(v) for v in made.sums(inputs, delta, *rows)]
     assert [v.shape for v in sums] == [w.shape for w in layer.get_weights()]
     flat = np.concatenate([v.ravel() for v in sums])
     np.testing.assert_allclose(flat, wanted.sum(axis=0), atol=1e-3)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_views_of_a_record_are_one_coefficient(case):
+    layer, _, inputs, delta = prepared(case, records=6)
+    made = affine_maps.of_layer(layer, tuple(inputs.shape[1:]), views=3)
+    wanted = naive(layer, inputs, delta).reshape(2, 3, -1).sum(axis=1)
+    np.testing.assert_allclose(
+        np.sqrt(array(made.squared_norm(inputs, delta))),
+        np.linalg.norm(wanted, axis=1),
+        rtol=1e-3,
+    )
+    ops = keras.ops
+    scale, kept = ops.array([0.5, np.nan], "float32"), ops.array([True, False])
+    sums = [array(v) for v in made.sums(inputs, delta, scale, kept)]
+    assert [v.shape for v in sums] == [w.shape for w in layer.get_weights()]
+    flat = np.concatenate([v.ravel() for v in sums])
+    np.testing.assert_allclose(flat, 0.5 * wanted[0], atol=1e-3)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if "dense" not in c])

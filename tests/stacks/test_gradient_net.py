@@ -5,123 +5,27 @@ import math
 import keras
 import numpy as np
 import pytest
+from gradient_nets import (
+    NETWORKS,
+    array,
+    by_layer,
+    gradient,
+    network,
+    opposite,
+    private,
+    searched,
+    sums,
+)
 from keras import layers as L
 from keras import ops
-from neighbours import Domain, check_sensitivity, distances
+from neighbours import check_sensitivity, distances
 
 import keras_fm as fm
 from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
 
-BACKEND = keras.backend.backend()
-# Shape of a record, and layers.
-NETWORKS = {
-    "dense": (
-        (7,),
-        lambda: [
-            L.Dense(4, activation="tanh"),
-            L.Dense(5, use_bias=False),
-            L.Activation("sigmoid"),
-            L.Dense(3),
-        ],
-    ),
-    "strides, same, no bias": (
-        (8, 8, 2),
-        lambda: [
-            L.Conv2D(3, 3, strides=2, padding="same", activation="relu"),
-            L.MaxPooling2D(2),
-            L.Conv2D(4, 2, use_bias=False),
-            L.ReLU(),
-            L.Flatten(),
-            L.Dense(3),
-        ],
-    ),
-    "pools that overlap": (
-        (11, 11, 1),
-        lambda: [
-            L.Conv2D(3, 3, activation="tanh"),
-            L.MaxPooling2D(3, strides=2, padding="same"),
-            L.Activation("gelu"),
-            L.Conv2D(5, 2),
-            L.AveragePooling2D((2, 3), strides=(1, 2)),
-            L.Reshape((-1,)),
-            L.UnitNormalization(),
-            L.Dense(3),
-        ],
-    ),
-    "pools around": (
-        (9, 8, 1),
-        lambda: [
-            L.MaxPooling2D((2, 3), strides=(3, 1)),
-            L.Conv2D(
-                3, 3, padding="same", strides=(1, 2), activation="softplus"
-            ),
-            L.GlobalAveragePooling2D(),
-            L.Dense(6, activation="elu"),
-            L.Dense(3),
-        ],
-    ),
-}
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(24, 7)).astype("float32")
 Y = np.arange(24) % 3
-
-
-def network(case="dense", **kwargs):
-    shape, layers = NETWORKS[case]
-    keras.utils.set_random_seed(3)
-    model = fm.models.GradientNet(shape, layers(), **kwargs)
-    rng = np.random.default_rng(1)
-    for weight in model.trainable_variables:
-        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
-    return model
-
-
-def array(value):
-    return ops.convert_to_numpy(ops.stop_gradient(value))
-
-
-def gradient(model, x, y):
-    """Of the loss of one record, by the backend's own differentiation of the
-    layers themselves: one vector."""
-    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
-    x, y = x[None], np.eye(3, dtype="float32")[[y]]
-    trained = model.trainable_variables
-    if BACKEND == "tensorflow":
-        import tensorflow as tf
-
-        with tf.GradientTape() as tape:
-            value = loss(y, model(x))
-        found = tape.gradient(value, [w.value for w in trained])
-    elif BACKEND == "torch":
-        model.zero_grad()
-        loss(y, model(x)).backward()
-        found = [w.value.grad for w in trained]
-    else:
-        import jax
-
-        rest = [w.value for w in model.non_trainable_variables]
-
-        def value(weights):
-            return loss(y, model.stateless_call(weights, rest, x)[0])
-
-        found = jax.grad(value)([w.value for w in trained])
-    return [array(part).ravel() for part in found]
-
-
-def by_layer(model, parts):
-    """The vectors of every layer's weights together."""
-    parts, found = list(parts), []
-    for layer in model.private_layers:
-        own = [parts.pop(0) for _ in layer.trainable_variables]
-        found.append(np.concatenate(own))
-    return found
-
-
-def sums(model, x, y, **kwargs):
-    return [
-        np.concatenate([part.ravel() for part in parts])
-        for parts in model.coefficient_sums(x, y, **kwargs)
-    ]
 
 
 @pytest.mark.parametrize("case", NETWORKS)
@@ -165,68 +69,18 @@ def test_gradients_are_those_of_the_backend(case):
 # Sensitivity --------------------------------------------------------------
 
 
-class OneStep:
-    """What one step sums, in units of its thresholds, as a query."""
-
-    def __init__(self, model):
-        self.model = model
-        thresholds = tuple(t for _, _, t in model.partitions)
-        self.units = np.broadcast_to(thresholds, len(model.private_layers))
-        self.query = LayerCoefficientsQuery(
-            thresholds=thresholds, joint=model.clips_jointly
-        )
-        self.known = {}
-
-    def sensitivity(self, norm, *, neighbours):
-        if norm == "l1":
-            return math.inf
-        return self.query.sensitivity(norm, neighbours=neighbours)
-
-    def zero(self):
-        return None
-
-    def accumulate(self, statistics, x, y):
-        key = x.tobytes(), int(y[0])
-        if key not in self.known:
-            # A pair is asked for by norms.
-            self.known = dict([*self.known.items()][-1:])
-            self.known[key] = sums(self.model, x, y)
-        return self.known[key]
-
-    def pack(self, parts, norm):
-        scaled = [part / t for part, t in zip(parts, self.units)]
-        return np.concatenate(scaled).astype("float64")
-
-
-def searched(model):
-    width = math.prod(model.input_shape[1:])
-
-    def arguments(numbers):
-        *x, size, label = numbers
-        x = np.reshape(x, (1, *model.input_shape[1:]))
-        # Of all lengths and classes.
-        x = x * np.exp(np.clip(4 * size, -20, 20))
-        label = int(np.clip((label + 1) / 2, 0, 0.99) * model.output_shape[1])
-        return x.astype("float32"), np.array([label])
-
-    return Domain(OneStep(model), width + 2, lambda numbers: numbers, arguments)
-
-
-def opposite(model):
-    """Two records of the same inputs and opposite gradients, where logits are
-    zero: the pair of docs/proofs/gradient.md."""
-    numbers = np.ones(math.prod(model.input_shape[1:]) + 2)
-    return numbers, np.append(numbers[:-1], -1)
-
-
-@pytest.mark.parametrize("clip", [0.1, [0.1, 0.3]])
-def test_no_pair_moves_a_step_by_more_than_is_stated(clip):
+@pytest.mark.parametrize(
+    "clip, views", [(0.1, 1), ([0.1, 0.3], 1), (0.1, 3), ([0.1, 0.3], 2)]
+)
+def test_no_pair_moves_a_step_by_more_than_is_stated(clip, views):
+    """A record of several views is all of them, each of its own."""
     layers = [L.Dense(2, activation="tanh"), L.Dense(2)]
-    model = fm.models.GradientNet((3,), layers, clip=clip)
+    model = fm.models.GradientNet((3,), layers, clip=clip, views=views)
     check_sensitivity(searched(model), [opposite(model)], tries=20)
 
 
-def test_the_stated_sensitivity_is_attained():
+@pytest.mark.parametrize("views", [1, 4])
+def test_the_stated_sensitivity_is_attained(views):
     keras.utils.set_random_seed(0)
     layers = [
         L.Conv2D(2, 3, activation="relu"),
@@ -234,7 +88,7 @@ def test_the_stated_sensitivity_is_attained():
         L.Flatten(),
         L.Dense(2, kernel_initializer="zeros"),
     ]
-    model = fm.models.GradientNet((6, 6, 1), layers, clip=0.1)
+    model = fm.models.GradientNet((6, 6, 1), layers, clip=0.1, views=views)
     domain = searched(model)
     found = distances(
         domain.query, *(domain.arguments(v) for v in opposite(model))
@@ -267,7 +121,9 @@ def test_positions_that_cancel_hide_no_length(filters):
         # What is summed of a record alone is no longer either.
         for k in range(8):
             one = [ops.array(v[k : k + 1]) for v in (u, delta)]
-            kernel = array(stage.map.sums(*one)[0]).astype("float64")
+            counted = ops.ones(1), ops.ones(1, "bool")
+            kernel = stage.map.sums(*one, *counted)[0]
+            kernel = array(kernel).astype("float64")
             assert np.linalg.norm(kernel) < np.sqrt(squared[k]) * (1 + 1e-4)
 
 
@@ -293,10 +149,6 @@ def test_the_twin_trains_like_the_network_itself():
     np.testing.assert_allclose(
         histories[0]["loss"], histories[1]["loss"], rtol=1e-4
     )
-
-
-def private(epsilon=8.0, **kwargs):
-    return fm.callbacks.PrivateModel(fm.PrivacyBudget(epsilon, 1e-5), **kwargs)
 
 
 def batches():
@@ -387,6 +239,7 @@ def test_a_sequential_is_its_layers_and_a_file_holds_all(tmp_path):
         clip_quantile=0.4,
         below=below,
         input_bound=3.0,
+        views=3,
         planned_steps=7,
         noise_multiplier=2.0,
         unprotected=True,
@@ -453,11 +306,6 @@ SHARED = L.Dense(7)
         (*image(L.SeparableConv2D(2, 2)), {}, "SeparableConv2D"),
         (*image(L.Conv2D(2, 2, dilation_rate=2)), {}, "dilation_rate"),
         (
-            *image(L.AveragePooling2D(2, padding="same")),
-            {},
-            r"AveragePooling2D\) must have padding='valid'",
-        ),
-        (
             *image(L.MaxPooling2D(2, data_format="channels_first")),
             {},
             "channels_last",
@@ -476,6 +324,8 @@ SHARED = L.Dense(7)
         ((7,), [L.Dense(3)], {"clip": 0.0}, "clip"),
         ((7,), [L.Dense(3)], {"clip": [1.0, 1.0]}, "1 trained layers"),
         ((7,), L.Dense(3), {}, "must be a list of layers"),
+        ((7,), [L.Dense(3)], {"views": 0}, "views"),
+        ((7,), [L.Dense(3)], {"views": 2, "clip": "histogram"}, "views=2"),
     ],
 )
 def test_refusals(shape, layers, kwargs, match):

@@ -1,0 +1,182 @@
+"""Networks whose gradients are clipped, and the gradients of one record."""
+
+import math
+
+import keras
+import numpy as np
+from keras import layers as L
+from keras import ops
+from neighbours import Domain
+
+import keras_fm as fm
+from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
+
+BACKEND = keras.backend.backend()
+# Shape of a record, and layers.
+NETWORKS = {
+    "dense": (
+        (7,),
+        lambda: [
+            L.Dense(4, activation="tanh"),
+            L.Dense(5, use_bias=False),
+            L.Activation("sigmoid"),
+            L.Dense(3),
+        ],
+    ),
+    "strides, same, no bias": (
+        (8, 8, 2),
+        lambda: [
+            L.Conv2D(3, 3, strides=2, padding="same", activation="relu"),
+            L.MaxPooling2D(2),
+            L.Conv2D(4, 2, use_bias=False),
+            L.ReLU(),
+            L.Flatten(),
+            L.Dense(3),
+        ],
+    ),
+    "pools that overlap": (
+        (11, 11, 1),
+        lambda: [
+            L.Conv2D(3, 3, activation="tanh"),
+            L.MaxPooling2D(3, strides=2, padding="same"),
+            L.Activation("gelu"),
+            L.Conv2D(5, 2),
+            L.AveragePooling2D((2, 3), strides=(1, 2)),
+            L.AveragePooling2D(2, padding="same", strides=1),
+            L.Reshape((-1,)),
+            L.UnitNormalization(),
+            L.Dense(3),
+        ],
+    ),
+    "pools around": (
+        (9, 8, 1),
+        lambda: [
+            L.MaxPooling2D((2, 3), strides=(3, 1)),
+            L.Conv2D(
+                3, 3, padding="same", strides=(1, 2), activation="softplus"
+            ),
+            L.GlobalAveragePooling2D(),
+            L.Dense(6, activation="elu"),
+            L.Dense(3),
+        ],
+    ),
+}
+
+
+def network(case="dense", **kwargs):
+    shape, layers = NETWORKS[case]
+    keras.utils.set_random_seed(3)
+    model = fm.models.GradientNet(shape, layers(), **kwargs)
+    rng = np.random.default_rng(1)
+    for weight in model.trainable_variables:
+        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
+    return model
+
+
+def array(value):
+    return ops.convert_to_numpy(ops.stop_gradient(value))
+
+
+def gradient(model, x, y):
+    """Of the loss of one record, by the backend's own differentiation of the
+    layers themselves: one vector."""
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+    x, y = x[None], np.eye(3, dtype="float32")[[y]]
+    trained = model.trainable_variables
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x))
+        found = tape.gradient(value, [w.value for w in trained])
+    elif BACKEND == "torch":
+        model.zero_grad()
+        loss(y, model(x)).backward()
+        found = [w.value.grad for w in trained]
+    else:
+        import jax
+
+        rest = [w.value for w in model.non_trainable_variables]
+
+        def value(weights):
+            return loss(y, model.stateless_call(weights, rest, x)[0])
+
+        found = jax.grad(value)([w.value for w in trained])
+    return [array(part).ravel() for part in found]
+
+
+def by_layer(model, parts):
+    """The vectors of every layer's weights together."""
+    parts, found = list(parts), []
+    for layer in model.private_layers:
+        own = [parts.pop(0) for _ in layer.trainable_variables]
+        found.append(np.concatenate(own))
+    return found
+
+
+def sums(model, x, y, **kwargs):
+    return [
+        np.concatenate([part.ravel() for part in parts])
+        for parts in model.coefficient_sums(x, y, **kwargs)
+    ]
+
+
+class OneStep:
+    """What one step sums, in units of its thresholds, as a query."""
+
+    def __init__(self, model):
+        self.model = model
+        thresholds = tuple(t for _, _, t in model.partitions)
+        self.units = np.broadcast_to(thresholds, len(model.private_layers))
+        self.query = LayerCoefficientsQuery(
+            thresholds=thresholds, joint=model.clips_jointly
+        )
+        self.known = {}
+
+    def sensitivity(self, norm, *, neighbours):
+        if norm == "l1":
+            return math.inf
+        return self.query.sensitivity(norm, neighbours=neighbours)
+
+    def zero(self):
+        return None
+
+    def accumulate(self, statistics, x, y):
+        x = np.reshape(x, (-1, *self.model.input_shape[1:]))
+        y = np.repeat(y, self.model.views)
+        key = x.tobytes(), int(y[0])
+        if key not in self.known:
+            # A pair is asked for by norms.
+            self.known = dict([*self.known.items()][-1:])
+            self.known[key] = sums(self.model, x, y)
+        return self.known[key]
+
+    def pack(self, parts, norm):
+        scaled = [part / t for part, t in zip(parts, self.units)]
+        return np.concatenate(scaled).astype("float64")
+
+
+def searched(model):
+    width = model.views * math.prod(model.input_shape[1:])
+
+    def arguments(numbers):
+        *x, size, label = numbers
+        x = np.reshape(x, (1, model.views, *model.input_shape[1:]))
+        # Of all lengths and classes.
+        x = x * np.exp(np.clip(4 * size, -20, 20))
+        label = int(np.clip((label + 1) / 2, 0, 0.99) * model.output_shape[1])
+        return x.astype("float32"), np.array([label])
+
+    return Domain(OneStep(model), width + 2, lambda numbers: numbers, arguments)
+
+
+def opposite(model):
+    """Two records of the same inputs and opposite gradients, where logits are
+    zero: the pair of docs/proofs/gradient.md."""
+    width = model.views * math.prod(model.input_shape[1:])
+    numbers = np.ones(width + 2)
+    return numbers, np.append(numbers[:-1], -1)
+
+
+def private(epsilon=8.0, **kwargs):
+    return fm.callbacks.PrivateModel(fm.PrivacyBudget(epsilon, 1e-5), **kwargs)
