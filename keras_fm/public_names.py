@@ -58,7 +58,6 @@ _EARLIER = {
         for name in (
             "budget",
             "discrete_noise",
-            "domain",
             "lattice_noise",
             "ledger",
             "ledger_entry",
@@ -67,6 +66,7 @@ _EARLIER = {
         )
     },
     "cli": "lab.cli",
+    "domain": "kernel.bounds",
     "rounds": "heads.rounds",
 }
 

@@ -15,7 +15,8 @@ from keras import ops
 
 import keras_fm as fm
 from keras_fm import experiments
-from keras_fm.kernel import budget, domain, sums
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import budget, sums
 from keras_fm.kernel.noisy_statistics import Release, released_as
 from keras_fm.parts.private_part import ReleasedLayer
 from keras_fm.parts.step import Step
@@ -62,9 +63,9 @@ class ClassMeansQuery:
         return len(h)
 
     def accumulate(self, statistics, h, y, clip=False):
-        rows = domain.project_to_ball(h, self.feature_bound, clip=clip)
+        rows = bounds_lib.project_to_ball(h, self.feature_bound, clip=clip)
         rows = np.pad(rows, ((0, 0), (0, 1)), constant_values=self.constant)
-        domain.check_labels(y, self.num_classes)
+        bounds_lib.check_labels(y, self.num_classes)
         (found,) = statistics
         np.add.at(found, np.asarray(y, int).reshape(-1), rows)
         return (found,)
@@ -99,7 +100,7 @@ class ClassMeansRelease(Release):
         """`(M, m)`, inside the ball that the records lie in."""
         found, query = self.statistics["sums"], self.objective
         count = np.maximum(found[:, -1:] / query.constant, 1.0)
-        return domain.project_to_ball(
+        return bounds_lib.project_to_ball(
             found[:, :-1] / count, query.feature_bound, clip=True
         )
 
@@ -148,7 +149,7 @@ class ClassMeans(ReleasedLayer):
         return [self.name]
 
     def check_labels(self, y, n):
-        domain.check_labels(y, self.units)
+        bounds_lib.check_labels(y, self.units)
 
     def augment(self, features):
         return features

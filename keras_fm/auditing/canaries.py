@@ -16,7 +16,8 @@ import numpy as np
 from scipy import special
 
 from keras_fm.auditing.bounds import check_trained
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 
 DESIGNS = {"swap": "replace_one", "include": "add_remove"}
 KINDS = ("labels", "noise", "unit")
@@ -83,7 +84,7 @@ class CanaryPlan:
                 verb = "needs" if wanted else "does not use"
                 raise ValueError(f'kind="{self.kind}" {verb} `{name}`.')
         if self.kind == "noise":
-            domain.check_bounds(self.low, self.high)
+            bounds_lib.check_bounds(self.low, self.high)
         if self.kind == "unit":
             checks.positive("bound", self.bound)
 
@@ -175,7 +176,7 @@ class CanaryPlan:
 
     def _records(self, count, shape, dtype, rng):
         if self.kind == "noise":
-            low, high = domain.check_bounds(self.low, self.high)
+            low, high = bounds_lib.check_bounds(self.low, self.high)
             try:
                 drawn = rng.uniform(low, high, (count, *shape))
             except ValueError as e:
@@ -263,7 +264,7 @@ def _class_labels(y, n, classes):
     classes = checks.integer(
         "classes", classes, at_least=2, wanted="at least 2"
     )
-    return domain.class_indices(y, n, classes)
+    return bounds_lib.class_indices(y, n, classes)
 
 
 def _random_labels(m, forms, classes, wrong, rng):

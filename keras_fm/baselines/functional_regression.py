@@ -21,7 +21,8 @@ from keras_fm.baselines.private_estimator import (
     PrivateEstimator,
     check_length,
 )
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.budget import Neighbours
 
@@ -197,7 +198,7 @@ class _FunctionalRegression(PrivateEstimator):
             # At its upper bound, so that the scaling below keeps x in the
             # unit ball.
             cube = np.hstack([cube, np.ones((len(cube), 1))])
-        x = domain.box_to_ball(cube, 0.0, 1.0)
+        x = bounds_lib.box_to_ball(cube, 0.0, 1.0)
         linear, quadratic = summation.total(
             (targets[part] @ x[part], x[part].T @ x[part])
             for part in summation.chunks(len(x))
@@ -272,7 +273,7 @@ class FunctionalLinearRegression(_FunctionalRegression):
 
     def __init__(self, epsilon, *, target_low, target_high, **arguments):
         super().__init__(epsilon, **arguments)
-        low, high = domain.check_bounds(target_low, target_high)
+        low, high = bounds_lib.check_bounds(target_low, target_high)
         if low.ndim or high.ndim:
             raise ValueError(
                 "`target_low` and `target_high` must be scalars. Received: "

@@ -9,7 +9,8 @@ import abc
 import numpy as np
 from scipy import special
 
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import Ledger
@@ -43,7 +44,7 @@ class PrivateEstimator(abc.ABC):
         neighbours="replace_one",
         reproducible_noise=None,
     ):
-        self.low, self.high = domain.check_bounds(low, high)
+        self.low, self.high = bounds_lib.check_bounds(low, high)
         shape = np.broadcast_shapes(self.low.shape, self.high.shape)
         if len(shape) > 1:
             raise ValueError(

@@ -15,7 +15,8 @@ import numpy as np
 from keras_fm.datasets import health_tables, network_arrays
 from keras_fm.datasets.behavior_windows import Windows
 from keras_fm.datasets.friendships import counted_friendships, symmetrised
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 
 __all__ = [
     "DEFAULT_INFLUENCE",
@@ -126,7 +127,7 @@ class HealthNetwork:
             )
         bounds = np.asarray(self.bounds, np.float64)
         checks.shape("`bounds`", bounds.shape, len(names), 2)
-        domain.check_bounds(bounds[:, 0], bounds[:, 1])
+        bounds_lib.check_bounds(bounds[:, 0], bounds[:, 1])
         if self.activity not in names:
             checks.refuse("activity", self.activity, "one of `attribute_names`")
         threshold = checks.number(

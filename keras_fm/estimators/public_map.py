@@ -3,7 +3,8 @@
 import keras
 import numpy as np
 
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.parts.private_part import PrivatePart
 from keras_fm.public.normalization_layer import NormalizationLayer
 
@@ -47,7 +48,7 @@ def _scaled(bounds, num_columns):
     if bounds is None:
         return []
     try:
-        low, high = domain.check_bounds(*bounds)
+        low, high = bounds_lib.check_bounds(*bounds)
         low, high = (np.broadcast_to(b, (num_columns,)) for b in (low, high))
     except (TypeError, ValueError) as e:
         raise ValueError(

@@ -9,7 +9,8 @@ import math
 
 import numpy as np
 
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 
 _MISSING = ("NAType", "NaTType")
 
@@ -113,7 +114,7 @@ def _checked(name, given):
     if isinstance(given, tuple) and len(given) >= 2:
         try:
             knots = np.array(given, np.float64)
-            domain.check_bounds(knots[:-1], knots[1:])
+            bounds_lib.check_bounds(knots[:-1], knots[1:])
             return knots
         except (TypeError, ValueError):
             pass

@@ -20,7 +20,8 @@ import math
 import numpy as np
 
 from keras_fm.heads.head_release import HeadRelease
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.kernel.noisy_statistics import released_as
 from keras_fm.kernel.query import QuadraticQuery
 
@@ -93,8 +94,8 @@ class CrossEntropyQuery(QuadraticQuery):
     def targets(self, y, n, clip=False):
         m, shift = self.num_outputs, self.target_shift
         if self.independent:
-            return domain.several_labels(y, n, m) + shift
-        found = domain.class_indices(y, n, max(m, 2), columns=m)
+            return bounds_lib.several_labels(y, n, m) + shift
+        found = bounds_lib.class_indices(y, n, max(m, 2), columns=m)
         if m == 1:
             return found[:, None] + shift
         return np.eye(m)[found]

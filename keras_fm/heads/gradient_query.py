@@ -23,7 +23,8 @@ import numpy as np
 from keras_fm.heads.coefficient_grid import EXACT_ROWS, CoefficientGrid
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.squared_error import bounds_in_words
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.at_weights import AtWeights
 from keras_fm.kernel.noisy_statistics import Release, released_as
@@ -133,7 +134,7 @@ class GradientQuery(SumQuery):
                 f"loss={self.loss!r}"
             )
         if numbers:
-            bounds = domain.target_bounds(
+            bounds = bounds_lib.target_bounds(
                 "target_bounds", self.target_bounds, self.num_outputs
             )
             object.__setattr__(self, "target_bounds", bounds)
@@ -237,7 +238,7 @@ class GradientQuery(SumQuery):
             ValueError: on NaN, wrong shapes, labels or numbers outside their
                 range, features outside their bound.
         """
-        rows = domain.checked_features(
+        rows = bounds_lib.checked_features(
             h, self.num_features, self.feature_bound, clip
         )
         rows = self._grid.narrow(rows)
@@ -255,7 +256,7 @@ class GradientQuery(SumQuery):
         """`(n, M)` float64: one-hot labels, zeros and ones of labels of
         their own, or numbers scaled to [-1, 1]."""
         if self.target_bounds is not None:
-            return domain.numbers(y, n, self.target_bounds, clip)
+            return bounds_lib.numbers(y, n, self.target_bounds, clip)
         labels = CrossEntropyQuery(
             num_features=self.num_features,
             num_outputs=self.num_outputs,

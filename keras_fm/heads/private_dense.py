@@ -11,7 +11,8 @@ from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.heads.head_losses import HEAD_LOSSES
 from keras_fm.heads.perturbed_dense import PerturbedDense
 from keras_fm.heads.rounds import Rounds
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.parts.guarantee import STARTS
 from keras_fm.parts.step import Claim, Step
 
@@ -110,7 +111,7 @@ class PrivateDense(PerturbedDense):
         self.quadratic_scale = checks.positive(
             "quadratic_scale", quadratic_scale
         )
-        self.feature_l1_bound = domain.l1_bound(
+        self.feature_l1_bound = bounds_lib.l1_bound(
             "feature_l1_bound", feature_l1_bound, self.feature_bound
         )
         if rounds is not None and (quadratic_scale != 1.0 or feature_l1_bound):
@@ -125,7 +126,7 @@ class PrivateDense(PerturbedDense):
         self.loss = checks.one_of("loss", loss, HEAD_LOSSES)
         numbers = loss == "squared_error"
         if numbers:
-            target_bounds = domain.target_bounds(
+            target_bounds = bounds_lib.target_bounds(
                 "target_bounds", target_bounds, self.units
             )
         elif target_bounds is not None:

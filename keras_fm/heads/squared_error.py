@@ -15,7 +15,8 @@ import dataclasses
 import math
 
 from keras_fm.heads.head_release import HeadRelease
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.kernel.noisy_statistics import released_as
 from keras_fm.kernel.query import QuadraticQuery
 
@@ -59,7 +60,7 @@ class SquaredErrorQuery(QuadraticQuery):
     def __post_init__(self):
         super().__post_init__()
         checks.fields(self, num_outputs=checks.count)
-        bounds = domain.target_bounds(
+        bounds = bounds_lib.target_bounds(
             "target_bounds", self.target_bounds, self.num_outputs
         )
         object.__setattr__(self, "target_bounds", bounds)
@@ -81,7 +82,7 @@ class SquaredErrorQuery(QuadraticQuery):
         )
 
     def targets(self, y, n, clip=False):
-        return domain.numbers(y, n, self.target_bounds, clip)
+        return bounds_lib.numbers(y, n, self.target_bounds, clip)
 
     def linear_coefficients(self, linear):
         """L = -S."""

@@ -18,7 +18,8 @@ from functools import partial
 
 import numpy as np
 
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.quadratic_sensitivity import QuadraticSensitivity
 from keras_fm.kernel.sum_query import scaled_by_owner
@@ -84,7 +85,7 @@ class QuadraticQuery(QuadraticSensitivity):
         checks.fields(
             self,
             feature_l1_bound=partial(
-                domain.l1_bound, feature_bound=self.feature_bound
+                bounds_lib.l1_bound, feature_bound=self.feature_bound
             ),
         )
         if not self.public_features:
@@ -231,7 +232,7 @@ class QuadraticQuery(QuadraticSensitivity):
         return tuple(summation.grid_step(bound) for bound in bounds)
 
     def _check_features(self, h, clip):
-        rows = domain.checked_features(
+        rows = bounds_lib.checked_features(
             h,
             self.num_features,
             self.feature_bound,

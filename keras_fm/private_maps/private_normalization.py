@@ -4,7 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.parts.step import Step
 from keras_fm.private_maps.column_histogram import ColumnHistogramQuery
 from keras_fm.private_maps.column_moments import ColumnMomentsQuery
@@ -81,7 +82,7 @@ class PrivateNormalization(ProvenMap):
             low, high = bounds
         except (TypeError, ValueError):
             checks.refuse("bounds", bounds, "(low, high), public constants")
-        low, high = domain.check_bounds(low, high)
+        low, high = bounds_lib.check_bounds(low, high)
         if low.ndim > 1 or high.ndim > 1 or not np.isfinite(high - low).all():
             checks.refuse(
                 "bounds",

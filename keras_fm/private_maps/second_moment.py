@@ -16,8 +16,8 @@ import numpy as np
 
 from keras_fm.kernel import checks
 from keras_fm.kernel.noisy_statistics import released_as
-from keras_fm.kernel.quadratic_release import SecondMoments
 from keras_fm.kernel.query import QuadraticQuery
+from keras_fm.parts.quadratic_release import SecondMoments
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 
 _MODES = ("unit", "ball", "box", "batch")
 _NORMS = ("l2", "l1", "linf")
@@ -72,7 +73,7 @@ class NormalizationLayer(keras.layers.Layer):
                 f"mode={mode!r}, bounds={bounds}"
             )
         if bounds is not None:
-            low, high = domain.check_bounds(*bounds)
+            low, high = bounds_lib.check_bounds(*bounds)
             bounds = (low.tolist(), high.tolist())
         self.bounds, self.norm, self.mode = bounds, norm, mode
         self.running = bool(running)

@@ -6,7 +6,8 @@ taken, and under what noise, is the ledger's.
 
 import keras
 
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.parts import fit_frame, replicas, sealed
 from keras_fm.stacks import step_release
 from keras_fm.stacks.stack_model import StackModel
@@ -127,7 +128,7 @@ class StepModel(StackModel):
     def check_labels(self, y, n):
         """Refuses labels that no output is for."""
         if y is not None and self.needs_labels:
-            domain.check_labels(y, self.output_shape[-1])
+            bounds_lib.check_labels(y, self.output_shape[-1])
 
     def _check_place(self):
         count, mirrored = replicas.of_strategy(self)

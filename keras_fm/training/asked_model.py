@@ -10,7 +10,8 @@ import keras
 import numpy as np
 
 from keras_fm.heads.private_dense import PrivateDense
-from keras_fm.kernel import checks, columns, domain, placed_records, records
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks, columns, placed_records, records
 from keras_fm.kernel.ledger_entry import check_line
 from keras_fm.parts.private_part import looked_at, parts_of
 from keras_fm.training import model_check, model_inputs, row_independence
@@ -298,7 +299,7 @@ def decided(outputs, classes, from_logits, confident=False):
                 "Calibration needs probabilities or logits. The model gives "
                 "classes."
             )
-        return domain.class_indices(outputs, len(outputs), classes), None
+        return bounds_lib.class_indices(outputs, len(outputs), classes), None
     binary = outputs.ndim == 1 and classes == 2
     if not binary and outputs.shape[1:] != (classes,):
         raise ValueError(

@@ -16,8 +16,9 @@ from keras_fm.asking.evaluation_query import (
     Evaluation,
     EvaluationQuery,
 )
+from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import checks, domain, records, sampling
+from keras_fm.kernel import checks, records, sampling
 from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.ledger import Ledger
@@ -376,7 +377,7 @@ def _compared(query, outputs, y, logits, clip):
         return shares, np.zeros((len(shares), 0), int)
     # True and False are classes, too.
     y = y.astype(int) if y.dtype.kind == "b" else y
-    truth = domain.class_indices(y, len(outputs), query.classes)
+    truth = bounds_lib.class_indices(y, len(outputs), query.classes)
     said, confidence = asked_model.decided(
         outputs, query.classes, logits, "calibration" in query.asked
     )

@@ -16,9 +16,9 @@ from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import Ledger
 from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
 from keras_fm.kernel.noisy_statistics import Release
-from keras_fm.kernel.quadratic_release import QuadraticRelease
 from keras_fm.kernel.release import calibrate
 from keras_fm.papers.dpa.reconstruction import ReconstructionRelease
+from keras_fm.parts.quadratic_release import QuadraticRelease
 from keras_fm.private_maps.second_moment import SecondMomentRelease
 
 DELTA = 1e-5

@@ -1,7 +1,8 @@
 import keras
 
 from keras_fm.heads.private_dense import PrivateDense
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
 from keras_fm.papers.adlm.perturbed_conv2d import PerturbedConv2D
 from keras_fm.papers.adlm.relevance_scaling import RelevanceScaling
@@ -138,7 +139,7 @@ class AdaptiveLaplace(keras.Model):
                 "of its perturbed layer. Received: hidden=0"
             )
         if bounds is not None:
-            low, high = domain.check_bounds(*bounds)
+            low, high = bounds_lib.check_bounds(*bounds)
             bounds = (low.tolist(), high.tolist())
         self._arguments = {
             "input_shape": tuple(input_shape),

@@ -3,7 +3,8 @@ import numpy as np
 from keras import ops
 
 from keras_fm.heads.private_dense import PrivateDense
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.papers.dpa.perturbed_reconstruction import (
     PerturbedReconstruction,
 )
@@ -100,7 +101,7 @@ class DeepPrivateAutoencoder(keras.Model):
         hidden = tuple(_hidden(entry) for entry in hidden)
         if not hidden:
             raise ValueError("`hidden` must hold at least one layer.")
-        low, high = domain.check_bounds(*bounds)
+        low, high = bounds_lib.check_bounds(*bounds)
         self._arguments = {
             "input_shape": tuple(input_shape),
             "hidden": hidden,

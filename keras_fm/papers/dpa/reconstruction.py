@@ -18,10 +18,11 @@ from functools import partial
 
 import numpy as np
 
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.kernel.noisy_statistics import released_as
-from keras_fm.kernel.quadratic_release import QuadraticRelease
 from keras_fm.kernel.query import QuadraticQuery
+from keras_fm.parts.quadratic_release import QuadraticRelease
 
 FORMS = ("cross_entropy", "squared_error")
 
@@ -108,7 +109,9 @@ class ReconstructionQuery(QuadraticQuery):
         if y.dtype.kind != "f":
             y = y.astype(np.float64)
         targets = y - np.asarray(self.centre, y.dtype)
-        return domain.project_to_ball(targets, self.visible_bound, clip=clip)
+        return bounds_lib.project_to_ball(
+            targets, self.visible_bound, clip=clip
+        )
 
     def linear_coefficients(self, linear):
         """L = -S in both forms."""

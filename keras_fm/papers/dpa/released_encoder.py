@@ -3,7 +3,7 @@ import math
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import domain
+from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
 from keras_fm.parts.step import Step
 from keras_fm.private_maps.pretrained_layer import PretrainedLayer
@@ -126,7 +126,7 @@ class ReleasedEncoder(PretrainedLayer):
         decoder's objective is taken of; NumPy `(n, b)` to `(n, b + 1)`."""
         slope, offset = self._code_map()
         code = np.asarray(code, np.float64) * slope + offset
-        code = domain.project_to_ball(code, 1.0, clip=True)
+        code = bounds_lib.project_to_ball(code, 1.0, clip=True)
         constant = np.full((len(code), 1), _CODE_CONSTANT)
         return np.concatenate([code, constant], axis=1)
 

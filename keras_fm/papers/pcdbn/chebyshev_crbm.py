@@ -6,7 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.papers.pcdbn import claims, filters
 from keras_fm.papers.pcdbn.convolutional_energy import ConvolutionalEnergy
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
@@ -174,7 +175,7 @@ class ChebyshevCRBM(ConvolutionalEnergy):
         self.sparsity = checks.number("sparsity", sparsity)
         self.conditions = checks.natural("conditions", conditions)
         low, high = (float(b) for b in bounds)
-        domain.check_bounds(low, high)
+        bounds_lib.check_bounds(low, high)
         self.bounds = (low, high)
         self.size = checks.odd("size", size)
         self.clip, self.standardize = bool(clip), bool(standardize)

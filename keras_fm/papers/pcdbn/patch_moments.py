@@ -20,7 +20,8 @@ import math
 
 import numpy as np
 
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.noisy_statistics import Release, released_as
 from keras_fm.kernel.sum_query import OwnedSumQuery, scaled_by_owner
@@ -195,7 +196,7 @@ class PatchMomentQuery(MomentEnergy, OwnedSumQuery):
 
     def _checked(self, patches, clip):
         """Patches `(count, p)` within their bound, float64, transposed."""
-        rounding = domain.ROUNDING.get(patches.dtype, 2e-2)
+        rounding = bounds_lib.ROUNDING.get(patches.dtype, 2e-2)
         last = patches[:, -1].astype(np.float64)
         if not np.all(np.abs(last - self.constant) <= rounding * self.constant):
             raise ValueError(
@@ -203,7 +204,7 @@ class PatchMomentQuery(MomentEnergy, OwnedSumQuery):
                 f"{self.constant:g}; at least one patch has another."
             )
         u = np.empty((self.num_features, len(patches)))
-        u[:-1] = domain.project_to_ball(
+        u[:-1] = bounds_lib.project_to_ball(
             patches[:, :-1], self.patch_bound, clip=clip
         ).T
         # Not scaled with v, and free of the rounding of its way here.

@@ -2,7 +2,8 @@ import keras
 import numpy as np
 
 from keras_fm.heads.private_dense import PrivateDense
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.papers.batch_standardization import BatchStandardization
 from keras_fm.papers.dpa.private_encoder import PrivateEncoder
 from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
@@ -139,7 +140,7 @@ class PrivateCDBN(keras.Model):
         if not maps:
             raise ValueError("`maps` must hold at least one layer.")
         dense = checks.natural("dense", dense)
-        low, high = domain.check_bounds(*bounds)
+        low, high = bounds_lib.check_bounds(*bounds)
         self._arguments = {
             "input_shape": tuple(input_shape),
             "units": units,

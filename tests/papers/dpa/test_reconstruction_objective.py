@@ -29,10 +29,10 @@ from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import Ledger
 from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
 from keras_fm.kernel.noisy_statistics import Release
-from keras_fm.kernel.quadratic_release import QuadraticRelease
 from keras_fm.kernel.release import calibrate, release
 from keras_fm.papers.dpa import claims
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
+from keras_fm.parts.quadratic_release import QuadraticRelease
 from keras_fm.public import polynomials
 
 FORMS = ("cross_entropy", "squared_error")

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from keras_fm.kernel import checks, domain
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 
 # The bound holds up to the rounding of a norm of so few entries.
 SLACK = 1 + 1e-14
@@ -49,7 +50,7 @@ def exact_squares(row):
     bound=st.sampled_from([1e-30, 0.1, 1.0, 3.0, 1e30]),
 )
 def test_clipped_rows_never_exceed_the_bound(rows, bound):
-    made = domain.project_to_ball(rows, bound, clip=True)
+    made = bounds_lib.project_to_ball(rows, bound, clip=True)
     assert made.dtype == np.float64 and made.shape == rows.shape
     limit = (Fraction(bound) * Fraction(SLACK)) ** 2
     for before, after in zip(rows, made):
@@ -62,7 +63,7 @@ def test_clipped_rows_never_exceed_the_bound(rows, bound):
 @REPEATABLE
 @given(rows=rows_of(np.float64, 100.0), l1_bound=st.sampled_from([0.5, 1.0]))
 def test_clipped_rows_obey_a_second_bound(rows, l1_bound):
-    made = domain.project_to_ball(rows, 1.0, clip=True, l1_bound=l1_bound)
+    made = bounds_lib.project_to_ball(rows, 1.0, clip=True, l1_bound=l1_bound)
     for row in made:
         assert exact_squares(row) <= Fraction(SLACK) ** 2
         total = sum(abs(Fraction(float(v))) for v in row)
@@ -71,13 +72,13 @@ def test_clipped_rows_obey_a_second_bound(rows, l1_bound):
 
 def test_clipping_keeps_the_direction():
     rows = np.array([[3.0, 4.0], [0.3, 0.4]])
-    made = domain.project_to_ball(rows, 1.0, clip=True)
+    made = bounds_lib.project_to_ball(rows, 1.0, clip=True)
     np.testing.assert_allclose(made, [[0.6, 0.8], [0.3, 0.4]], rtol=1e-14)
 
 
 def test_the_input_is_not_changed():
     rows = np.array([[3.0, 4.0]])
-    domain.project_to_ball(rows, 1.0, clip=True)
+    bounds_lib.project_to_ball(rows, 1.0, clip=True)
     np.testing.assert_array_equal(rows, [[3.0, 4.0]])
 
 
@@ -96,35 +97,35 @@ def test_rounding_is_scaled_back_and_more_is_refused(dtype, excess, refused):
     row = np.full((1, 4), 0.5 * (1 + excess), dtype)
     if refused:
         with pytest.raises(ValueError, match="outside the public L2 bound"):
-            domain.project_to_ball(row, 1.0)
+            bounds_lib.project_to_ball(row, 1.0)
     else:
-        made = domain.project_to_ball(row, 1.0)
+        made = bounds_lib.project_to_ball(row, 1.0)
         assert exact_squares(made[0]) <= Fraction(SLACK) ** 2
 
 
 def test_outside_the_l1_bound_is_refused():
     with pytest.raises(ValueError, match="L1 bound"):
-        domain.project_to_ball(np.full((1, 4), 0.5), 1.0, l1_bound=1.0)
+        bounds_lib.project_to_ball(np.full((1, 4), 0.5), 1.0, l1_bound=1.0)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200])
 @pytest.mark.parametrize("clip", [False, True])
 def test_not_finite_is_refused_even_when_clipping(bad, clip):
     with pytest.raises(ValueError, match="finite"):
-        domain.project_to_ball([[0.1, bad], [0.1, 0.2]], 1.0, clip=clip)
+        bounds_lib.project_to_ball([[0.1, bad], [0.1, 0.2]], 1.0, clip=clip)
 
 
 def test_no_message_shows_a_record():
     for row in ([0.7234511, 9.0], [0.7234511, math.nan]):
         with pytest.raises(ValueError) as caught:
-            domain.project_to_ball([row], 1.0)
+            bounds_lib.project_to_ball([row], 1.0)
         assert "7234511" not in str(caught.value)
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3, 4), ()])
 def test_rows_must_form_a_matrix(shape):
     with pytest.raises(ValueError, match="shape"):
-        domain.project_to_ball(np.zeros(shape), 1.0)
+        bounds_lib.project_to_ball(np.zeros(shape), 1.0)
 
 
 @REPEATABLE
@@ -133,7 +134,7 @@ def test_rows_must_form_a_matrix(shape):
     norm=st.sampled_from(["l1", "l2"]),
 )
 def test_the_box_maps_into_the_unit_ball(x, norm):
-    made = domain.box_to_ball(x, -2.0, 5.0, norm=norm)
+    made = bounds_lib.box_to_ball(x, -2.0, 5.0, norm=norm)
     order = {"l1": 1, "l2": 2}[norm]
     assert np.linalg.norm(made, order, axis=-1).max() <= SLACK
     assert made.min() >= 0
@@ -142,10 +143,11 @@ def test_the_box_maps_into_the_unit_ball(x, norm):
 @pytest.mark.parametrize("norm, order", [("l1", 1), ("l2", 2)])
 def test_the_farthest_corner_has_norm_one(norm, order):
     low, high = np.array([-1.0, 0.0, 2.0]), np.array([1.0, 0.5, 9.0])
-    made = domain.box_to_ball(high[None], low, high, norm=norm)
+    made = bounds_lib.box_to_ball(high[None], low, high, norm=norm)
     assert np.linalg.norm(made[0], order) == pytest.approx(1.0, abs=1e-15)
     np.testing.assert_array_equal(
-        domain.box_to_ball(low[None], low, high, norm=norm), np.zeros((1, 3))
+        bounds_lib.box_to_ball(low[None], low, high, norm=norm),
+        np.zeros((1, 3)),
     )
 
 
@@ -155,7 +157,7 @@ def test_the_farthest_corner_has_norm_one(norm, order):
 )
 def test_refuses_bounds_that_are_no_box(low, high):
     with pytest.raises(ValueError, match="[Bb]ound"):
-        domain.check_bounds(low, high)
+        bounds_lib.check_bounds(low, high)
 
 
 @pytest.mark.parametrize("bound", [0, -1, math.nan, math.inf, 1e-31, 1e31])
@@ -181,7 +183,7 @@ def test_refuses_a_norm_bound_outside_its_range(bound):
 )
 def test_labels_must_be_of_a_class(y, units, fits):
     if fits:
-        domain.check_labels(np.array(y), units)
+        bounds_lib.check_labels(np.array(y), units)
     else:
         with pytest.raises(ValueError, match="At least one is not"):
-            domain.check_labels(np.array(y), units)
+            bounds_lib.check_labels(np.array(y), units)
