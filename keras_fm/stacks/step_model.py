@@ -9,7 +9,7 @@ import keras
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.parts import fit_frame, replicas, sealed
-from keras_fm.stacks import step_release
+from keras_fm.stacks import step_precision, step_release
 from keras_fm.stacks.stack_model import StackModel
 
 
@@ -118,7 +118,9 @@ class StepModel(StackModel):
         return step_release.samples_of(self, reading)
 
     def check_batches(self, batches):
-        """See `step_release.check_parts`."""
+        """Refuses places and batches in which no step is right, before
+        anything is spent."""
+        self._check_place()
         step_release.check_parts(self, batches)
 
     def top_shares(self, left):
@@ -131,6 +133,7 @@ class StepModel(StackModel):
             bounds_lib.check_labels(y, self.output_shape[-1])
 
     def _check_place(self):
+        step_precision.check()
         count, mirrored = replicas.of_strategy(self)
         if count > 1 and not mirrored:
             raise ValueError(
