@@ -19,6 +19,8 @@ TENSORFLOW = (
     "keras_fm.baselines",
     "keras_fm.parts.concrete",
     "keras_fm.parts.replicas",
+    "keras_fm.stacks.pull_backs",
+    "keras_fm.stacks.step_precision",
     "keras_fm.training.relevance",
     "keras_fm.training.tensorboard_files",
 )

@@ -296,13 +296,12 @@ class ProvenPlan(Reading):
     def carry_out(self):
         """Reads the records and charges the ledger, once for each step."""
         try:
-            for step in self.steps:
-                self.carry_out_one(step)
+            with self.keeping_features():
+                for step in self.steps:
+                    self.carry_out_one(step)
         except BaseException:
             self.undo()
             raise
-        finally:
-            self.forget()
         for part in self.parts:
             # The ledger of a part says what all of them cost.
             if part.is_released:

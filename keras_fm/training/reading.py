@@ -1,5 +1,6 @@
 """What a plan hands to parts that release: records, features, facts."""
 
+import contextlib
 import functools
 import math
 
@@ -55,7 +56,8 @@ class Reading:
         self.published = guarantee.kind == "published"
         self.releases = {}
         self._undo = []
-        self._kept = KeptFeatures()
+        # While the plan is carried out: features for the parts above.
+        self._kept = None
 
     # Facts ---------------------------------------------------------------
 
@@ -262,19 +264,23 @@ class Reading:
             keep: whether parts above the tensor may go on from what is read
                 here. No weight below it may change then before they have.
         """
-        onwards = self._kept.map_to(tensor)
-        batches = self._kept.batches
-        if onwards is None:
+        kept = self._kept
+        onwards = kept and kept.map_to(tensor)
+        if onwards:
+            batches = kept.batches
+        else:
             onwards, batches = self.features(tensor), self.placed()
+        found = ((onwards(x), *more) for x, *more in batches)
         # Records are there already; arrays are in memory, so may be what is
         # made of them.
-        keep = (
+        if (
             keep
+            and kept
             and self.extractor(tensor) is not None
             and isinstance(self.data, (tuple, list, np.ndarray))
-        )
-        found = ((onwards(x), *more) for x, *more in batches)
-        yield from self._kept.keeping(tensor, found) if keep else found
+        ):
+            found = kept.keeping(tensor, found)
+        yield from found
 
     def unlabelled(self, part):
         """Batches `(inputs, rows[, owners])` of one shape, of a layer that
@@ -328,7 +334,8 @@ class Reading:
             clip=step.clip,
             **arguments,
         )
-        self.forget()
+        if self._kept:
+            self._kept.forget()
         weights = rounds.descend(
             reads,
             np.zeros(objective.shapes[0]),
@@ -364,9 +371,16 @@ class Reading:
         """Has `undo` called if a release fails midway."""
         self._undo.append(undo)
 
-    def forget(self):
-        """Forgets features that were kept for the parts above."""
-        self._kept.forget()
+    @contextlib.contextmanager
+    def keeping_features(self):
+        """What a part reads in here is kept for the parts above it."""
+        self._kept = KeptFeatures()
+        try:
+            yield
+        finally:
+            # An error's traceback may hold it for longer.
+            self._kept.forget()
+            self._kept = None
 
     def undo(self):
         """Undoes what failed midway."""
