@@ -1,6 +1,7 @@
 """What may import what (folders: `lint-imports`), and how long a file is."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,18 @@ def test_a_review_needs_numpy_only():
     )
     assert len(kernel) > 15
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_the_review_names_every_file_of_the_kernel_once():
+    page = (ROOT / "docs" / "library_design.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^   \| .* \| (`.*`) \| [\d,]+ \|$", page, re.M)
+    named = [name.strip("` ") for row in rows for name in row.split(",")]
+    kernel = sorted(
+        m.rpartition(".")[2]
+        for m in MODULES
+        if m.startswith("keras_fm.kernel.") and not m.endswith("__init__")
+    )
+    assert len(rows) == 3 and sorted(named) == kernel
 
 
 def test_keras_knows_saved_classes_whoever_comes_first():

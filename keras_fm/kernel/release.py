@@ -1,4 +1,4 @@
-"""The only code that reads private records: plan, check, read, charge, noise.
+"""How records become a release: plan, check, read, charge, noise.
 
 `release` makes one streaming pass, charges the ledger and returns a
 `Release`: statistics with their noise already added, safe to save, publish
