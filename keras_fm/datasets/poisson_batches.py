@@ -7,6 +7,7 @@ import threading
 import keras
 import numpy as np
 
+from keras_fm.datasets.record_views import RecordViews
 from keras_fm.kernel import checks
 from keras_fm.kernel import sampling as sampling_lib
 
@@ -72,9 +73,13 @@ class PoissonBatches(keras.utils.PyDataset):
             owner that fits. More records are an error.
         augment: `None`, or a function of one record of x and a NumPy
             generator to a record of the same shape: every record in a batch
-            is given as `views` rows one after the other, each made by a call
-            of its own from that record alone, as a model with `views` takes
-            them together (`GradientNet`).
+            is given as `views` rows one after the other, as a model with
+            `views` takes them together (`GradientNet`). Each is made by a
+            call of its own from that record, which it may not write to, and
+            from a generator of that record's own: it must hold nothing of
+            other records. A function that does not return the same for the
+            same two is refused; that one mixes in other records from where
+            it was written, nobody can see.
         views: int, rows of a record, with `augment`.
         **kwargs: `workers`, `use_multiprocessing` (not with a seed) and
             `max_queue_size` of `keras.utils.PyDataset`.
@@ -136,7 +141,6 @@ class PoissonBatches(keras.utils.PyDataset):
             )
         self._owned = _owned(owners, rows_per_owner, lengths[0])
         self.views = checks.count("views", views)
-        self._augment = augment
         if (augment is None) != (self.views == 1):
             raise ValueError(
                 "`augment` makes each of `views` rows of a record: give both, "
@@ -146,6 +150,11 @@ class PoissonBatches(keras.utils.PyDataset):
             raise ValueError(
                 "`augment` is of records of one array. Received: x="
                 f"{type(self._x).__name__} of arrays"
+            )
+        self._augmented = None
+        if augment is not None:
+            self._augmented = RecordViews(
+                augment, self.views, self._x.shape[1:], self._x.dtype
             )
         n = lengths[0] if self._owned is None else len(self._owned.counts)
         most = 1 if self._owned is None else self._owned.most
@@ -251,22 +260,17 @@ class PoissonBatches(keras.utils.PyDataset):
             rows, weights = self._owned.records(joined)
         views, size = self.views, self.capacity * self.views
 
-        def padded(array, augmented=False):
+        def padded(array):
             batch = np.zeros((size, *array.shape[1:]), array.dtype)
-            held = array[rows]
-            if not augmented:
-                batch[: len(rows) * views] = np.repeat(held, views, axis=0)
-                return batch
-            # One record a call: no view can hold anything of another.
-            for i, record in enumerate(held):
-                for k in range(views):
-                    batch[i * views + k] = self._view(record, rng)
+            batch[: len(rows) * views] = np.repeat(array[rows], views, axis=0)
             return batch
 
-        if self._augment is None:
-            x = keras.tree.map_structure(padded, self._x)
-        else:
-            x = padded(self._x, augmented=True)
+        x = keras.tree.map_structure(padded, self._x)
+        if self._augmented is not None:
+            key = int.from_bytes(rng.bytes(16), "little")
+            made = self._augmented.rows(self._x[rows], key)
+            for i, view in enumerate(made):
+                x[i] = view
         y = x
         if self._y is not None:
             y = keras.tree.map_structure(padded, self._y)
@@ -275,15 +279,6 @@ class PoissonBatches(keras.utils.PyDataset):
             np.broadcast_to(weights, len(rows)), views
         )
         return x, y, mask
-
-    def _view(self, record, rng):
-        view = np.asarray(self._augment(record, rng))
-        if view.shape != record.shape:
-            raise ValueError(
-                "`augment` must return a record of the shape it was given. "
-                f"Received: {view.shape} for {record.shape}"
-            )
-        return view
 
 
 @dataclasses.dataclass(frozen=True)
