@@ -81,6 +81,36 @@ def test_a_record_of_extreme_views_adds_no_more_than_the_clip():
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+def test_an_owner_of_several_records_of_views_counts_once():
+    keras.utils.set_random_seed(0)
+    layers = [L.Dense(9, activation="relu"), L.Dense(2)]
+    model = fm.models.GradientNet((5,), layers, clip=0.1, views=2)
+    x = np.random.default_rng(0).normal(size=(4, 5)).astype("float32")
+    owners = np.arange(4) // 3
+    batches = fm.datasets.PoissonBatches(
+        1e3 * x,
+        np.zeros(4),
+        sampling="full",
+        owners=owners,
+        rows_per_owner=3,
+        augment=lambda record, rng: record * rng.uniform(0.5, 2),
+        views=2,
+    )
+    rows, y, mask = batches[0]
+    np.testing.assert_allclose(mask[:8], [1 / 3] * 6 + [1] * 2, rtol=1e-6)
+    owned = mask.copy()
+    owned[6:] = 0
+    made = sums(model, rows, y, sample_weight=owned)
+    assert np.linalg.norm(np.concatenate(made).astype("float64")) <= 0.1
+    model.compile("sgd")
+    unit = fm.Unit(owners=owners)
+    callback = private(guarantee=fm.Proven(unit=unit))
+    model.fit(batches, epochs=1, callbacks=[callback], verbose=0)
+    (entry,) = callback.ledger.entries
+    notes = " ".join(entry.notes)
+    assert "owner" in notes and "mean over 2 views" in notes
+
+
 def test_views_are_told_and_taken_together():
     keras.utils.set_random_seed(3)
     layers = NETWORKS["dense"][1]()
