@@ -88,6 +88,7 @@ FULL = (
     "stacks/test_gradient_net.py",
     "stacks/test_gradient_net_views.py",
     "stacks/test_network_recursions.py",
+    "stacks/test_record_graph.py",
     "test_beam.py",
     "test_examples.py",
     "test_imports.py",

@@ -9,19 +9,21 @@ a convolution that has fewer weights than outputs.
 
 A record may be given as several rows of the batch, its views: its coefficient
 is the sum of theirs, and views are to it what positions are to a convolution.
+A `Dense` layer that reads a vector at every position is a convolution of
+windows of one position; sequences are images of one row.
 """
 
 import math
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_fm.stacks.pull_backs import pull_back
 from keras_fm.stacks.windows import Windows
 
 SUPPORTED = (
-    "Dense, Conv2D (channels_last, groups=1, dilation_rate=1), Flatten and "
-    "Reshape"
+    "Dense, Conv1D and Conv2D (channels_last, groups=1, dilation_rate=1)"
 )
 # More than all squares of a vector that float32 takes for 0: a factor of a
 # norm must not vanish where the other one is huge.
@@ -46,7 +48,7 @@ def scaled(values, scale, kept):
     return chosen(values, kept) * ops.reshape(chosen(scale, kept), shape)
 
 
-def _of_rows(values, views):
+def of_rows(values, views):
     """Of every row, what is of its record."""
     return values if views == 1 else ops.repeat(values, views)
 
@@ -63,7 +65,7 @@ def _joined(read, returned):
     return ops.sum(read * returned, axis=(1, 2))
 
 
-def _without_cancelling(read, returned, views):
+def without_cancelling(read, returned, views):
     """A small part of the squared bound on the norm, by the Cauchy-Schwarz
     inequality, which no cancelling makes smaller: `read` and `returned` are
     squared lengths of rows."""
@@ -85,12 +87,6 @@ class DenseMap:
     """
 
     def __init__(self, layer, input_shape, views=1):
-        if len(input_shape) != 1:
-            raise ValueError(
-                f"Layer '{layer.name}' (Dense) must read vectors: put "
-                "`keras.layers.Flatten()` before it. Received: "
-                f"input_shape={input_shape}"
-            )
         self.layer, self.views = layer, views
         self.input_shape = tuple(input_shape)
         self.output_shape = (layer.units,)
@@ -109,7 +105,7 @@ class DenseMap:
         squared = self.squared_inputs(inputs)
         if self.views == 1:
             return squared * returned
-        total = _without_cancelling(squared, returned, self.views)
+        total = without_cancelling(squared, returned, self.views)
         between = _products(inputs, self.views)
         if self.layer.use_bias:
             between = between + 1
@@ -123,7 +119,7 @@ class DenseMap:
     def sums(self, inputs, delta, scale, kept):
         """Coefficients times `scale`, summed over the records that are
         `kept`, in the shapes of the weights."""
-        scale, kept = (_of_rows(v, self.views) for v in (scale, kept))
+        scale, kept = (of_rows(v, self.views) for v in (scale, kept))
         delta = scaled(delta, scale, kept)
         kernel = ops.matmul(ops.transpose(chosen(inputs, kept)), delta)
         return [kernel, ops.sum(delta, axis=0)][: 1 + self.layer.use_bias]
@@ -139,67 +135,83 @@ class DenseMap:
         return math.hypot(norm, 1.0) if self.layer.use_bias else norm
 
 
-class Conv2DMap:
-    """The correlation of a `keras.layers.Conv2D`, unfolded.
+class ConvolutionMap:
+    """The correlation of a convolution, unfolded.
 
     What a kernel sees at every position are columns `(n, positions, fan_in)`,
     of which a few are made at a time.
 
     Args:
-        layer: the layer.
+        layer: the layer: `Conv2D`, `Conv1D`, or `Dense` of several positions.
         input_shape: shape of what it reads, without the batch.
         views: int, rows of the batch that are one record.
     """
 
     def __init__(self, layer, input_shape, views=1):
-        options = (
-            ("data_format", layer.data_format, "channels_last"),
-            ("groups", layer.groups, 1),
-            ("dilation_rate", tuple(layer.dilation_rate), (1, 1)),
-        )
-        for name, value, wanted in options:
-            if value != wanted:
-                raise ValueError(
-                    f"Layer '{layer.name}' (Conv2D) must have {name}="
-                    f"{wanted!r}. Received: {name}={value!r}"
-                )
         self.layer, self.views = layer, views
         self.input_shape = tuple(input_shape)
-        self.padding = layer.padding
-        self.strides = tuple(layer.strides)
-        self.kernel_size = tuple(layer.kernel_size)
-        self.channels, self.filters = input_shape[-1], layer.filters
-        self.fan_in = self.channels * math.prod(self.kernel_size)
-        self._windows = Windows(
-            input_shape, self.kernel_size, self.strides, layer.padding
-        )
-        self.output_shape = (*self._windows.outputs, self.filters)
-        self.positions = math.prod(self._windows.outputs)
+        self.channels = input_shape[-1]
+        if type(layer) is keras.layers.Dense:
+            self.filters, self.padding = layer.units, "valid"
+            size, strides = (1, 1), (1, 1)
+            image = (1, math.prod(input_shape[:-1]))
+        else:
+            self.filters, self.padding = layer.filters, layer.padding
+            _check_options(layer)
+            # A sequence is one row of an image.
+            ones = (1,) * (2 - layer.rank)
+            size = (*ones, *layer.kernel_size)
+            strides = (*ones, *layer.strides)
+            image = (*ones, *input_shape[:-1])
+        self.kernel_size, self.strides = size, strides
+        self._image_shape = (*image, self.channels)
+        self._kernel_shape = (*size, self.channels, self.filters)
+        self.fan_in = self.channels * math.prod(size)
+        self._windows = Windows(self._image_shape, size, strides, self.padding)
+        self._seen_shape = (*self._windows.outputs, self.filters)
+        outputs = self._windows.outputs
+        if type(layer) is keras.layers.Dense:
+            outputs = input_shape[:-1]
+        else:
+            outputs = outputs[2 - layer.rank :]
+        self.output_shape = (*outputs, self.filters)
+        self.positions = math.prod(outputs)
         # Of a record, over all its views.
         self._places = views * self.positions
         work = self._places * (self.fan_in + self.filters)
         self._by_blocks = work >= self.fan_in * self.filters
 
-    def forward(self, inputs, weights):
-        outputs = ops.conv(
-            inputs,
-            weights[0],
+    def _image(self, inputs):
+        return ops.reshape(inputs, (-1, *self._image_shape))
+
+    def _seen(self, delta):
+        return ops.reshape(delta, (-1, *self._seen_shape))
+
+    def _convolved(self, images, kernel):
+        return ops.conv(
+            images,
+            ops.reshape(kernel, self._kernel_shape),
             strides=self.strides,
             padding=self.padding,
             data_format="channels_last",
         )
+
+    def forward(self, inputs, weights):
+        outputs = self._convolved(self._image(inputs), weights[0])
+        outputs = ops.reshape(outputs, (-1, *self.output_shape))
         return outputs + weights[1] if len(weights) > 1 else outputs
 
     def backward(self, delta, weights):
         """What `delta` is for the inputs."""
         covered = ops.conv_transpose(
-            delta,
-            weights[0],
+            self._seen(delta),
+            ops.reshape(weights[0], self._kernel_shape),
             strides=self.strides,
             padding="valid",
             data_format="channels_last",
         )
-        return self._windows.of_inputs(covered)
+        inputs = self._windows.of_inputs(covered)
+        return ops.reshape(inputs, (-1, *self.input_shape))
 
     def _views(self, inputs):
         """`(n, places, columns)` of the unfolded input, a few columns at a
@@ -226,6 +238,7 @@ class Conv2DMap:
         of the coefficients at a time, whichever is less work. What positions
         give may cancel where their rounding does not: that is added.
         """
+        inputs, delta = self._image(inputs), self._seen(delta)
         total = self._without_cancelling(inputs, delta)
         delta = self._by_position(delta)
         if self.layer.use_bias:
@@ -240,7 +253,7 @@ class Conv2DMap:
         if self.layer.use_bias:
             read = read + self.positions
         returned = ops.sum(ops.square(delta), axis=(1, 2, 3))
-        return _without_cancelling(
+        return without_cancelling(
             read + _UNDERFLOW, returned + _UNDERFLOW, self.views
         )
 
@@ -276,13 +289,15 @@ class Conv2DMap:
     def sums(self, inputs, delta, scale, kept):
         """Coefficients times `scale`, summed over the records that are
         `kept`, in the shapes of the weights."""
+        inputs, delta = self._image(inputs), self._seen(delta)
         if self._by_blocks and self.fan_in <= self._places:
             found = self._sums_of_blocks(inputs, delta, scale, kept)
         else:
-            scale, kept = (_of_rows(v, self.views) for v in (scale, kept))
+            scale, kept = (of_rows(v, self.views) for v in (scale, kept))
             found = self._sums_at_once(
                 chosen(inputs, kept), scaled(delta, scale, kept)
             )
+        found[0] = ops.reshape(found[0], self.layer.kernel.shape)
         return found[: 1 + self.layer.use_bias]
 
     def _sums_of_blocks(self, inputs, delta, scale, kept):
@@ -304,14 +319,12 @@ class Conv2DMap:
         )
         rows = ops.reshape(rows, (-1, self.channels, self.filters))
         kernel = ops.take(rows, self._windows.places, axis=0)
-        shape = (*self.kernel_size, self.channels, self.filters)
-        return [ops.reshape(kernel, shape), total(ops.sum(delta, axis=1))]
+        return [kernel, total(ops.sum(delta, axis=1))]
 
     def _sums_at_once(self, inputs, delta):
-        shape = (*self.kernel_size, self.channels, self.filters)
         _, back = pull_back(
-            lambda kernel: self.forward(inputs, [kernel]),
-            ops.zeros(shape, inputs.dtype),
+            lambda kernel: (self._convolved(inputs, kernel), None),
+            ops.zeros(self._kernel_shape, inputs.dtype),
         )
         return [back(delta), ops.sum(delta, axis=(0, 1, 2))]
 
@@ -325,6 +338,25 @@ class Conv2DMap:
         return math.sqrt(self._often() * norm**2 + constants)
 
 
+def _check_options(layer):
+    for name, wanted in (
+        ("data_format", "channels_last"),
+        ("groups", 1),
+        ("dilation_rate", (1,) * layer.rank),
+    ):
+        value = getattr(layer, name)
+        if value != wanted and tuple(np.ravel(value)) != wanted:
+            raise ValueError(
+                f"Layer '{layer.name}' ({type(layer).__name__}) must have "
+                f"{name}={wanted!r}. Received: {name}={value!r}"
+            )
+    if layer.padding not in ("valid", "same"):
+        raise ValueError(
+            f"Layer '{layer.name}' ({type(layer).__name__}) must have padding "
+            f'"valid" or "same". Received: padding={layer.padding!r}'
+        )
+
+
 def of_layer(layer, input_shape, views=1):
     """The map of a layer; the arguments are those of the maps.
 
@@ -332,12 +364,13 @@ def of_layer(layer, input_shape, views=1):
         ValueError: if it is not one of `SUPPORTED`, naming them.
     """
     # Subclasses may do anything in `call`.
-    if type(layer) is keras.layers.Dense:
+    kind = type(layer)
+    if kind is keras.layers.Dense and len(input_shape) == 1:
         return DenseMap(layer, input_shape, views)
-    if type(layer) is keras.layers.Conv2D:
-        return Conv2DMap(layer, input_shape, views)
+    if kind in (keras.layers.Dense, keras.layers.Conv1D, keras.layers.Conv2D):
+        return ConvolutionMap(layer, input_shape, views)
     raise ValueError(
-        f"Layer '{layer.name}' ({type(layer).__name__}) has no per-record "
+        f"Layer '{layer.name}' ({kind.__name__}) has no per-record "
         f"coefficients here: `layers` takes {SUPPORTED}. Public layers go "
         "into `below`."
     )

@@ -12,8 +12,7 @@ from keras import ops
 from keras_fm.kernel import checks
 from keras_fm.parts import replicas, sealed
 from keras_fm.stacks import coefficient_sums, layer_stack
-from keras_fm.stacks.network_expansion import weights_of
-from keras_fm.stacks.stages import constant
+from keras_fm.stacks.stages import constant, weights_of
 from keras_fm.stacks.step_model import StepModel
 
 _BATCH = 1024
@@ -28,7 +27,7 @@ class CoefficientModel(StepModel):
     `_given` holds the arguments, `_thresholds` floats or `None` by order,
     `_steps` what finds the coefficients of records, and `_noise` the
     `StepNoise`. A subclass says in `_meet` what the records have to say to
-    each layer.
+    each layer, and what the last one makes of them before its activation.
     """
 
     @property
@@ -144,9 +143,7 @@ class CoefficientModel(StepModel):
             mean = layer_stack.mean(self._steps.loss.value(outputs, y), rows)
             return replicas.share(mean + penalties)
         self._noise.enter_training()
-        weights = self._steps.weights()
-        affine = self._steps.forward(features, weights)
-        meetings = self._meet(features, y, weights, affine)
+        meetings, affine = self._meet(features, y, self._steps.weights())
         records = coefficient_sums.weights_of_records(rows, self.views)
         if private:
             coefficients = self._released(meetings, records)
@@ -156,7 +153,7 @@ class CoefficientModel(StepModel):
         if private:
             sealed.expect_metrics()
             return replicas.share(surrogate + penalties)
-        last = self._steps.stages[-1].activation.value(affine[-1])
+        last = self._steps.stages[-1].activation.value(affine)
         mean = layer_stack.mean(self._steps.loss.value(last, y), rows)
         # The value of the one with the gradient of the other.
         surrogate = surrogate - ops.stop_gradient(surrogate)
@@ -312,9 +309,8 @@ class CoefficientModel(StepModel):
             y = np.asarray(y)
         features = self._features(x)
         y = self._targets(y, features)
-        weights = self._steps.weights()
-        affine = self._steps.forward(features, weights)
-        return self._meet(features, y, weights, affine), features
+        meetings, _ = self._meet(features, y, self._steps.weights())
+        return meetings, features
 
 
 def thresholds_of(name, value, count, elsewhere=(LEARNED,), joint=False):

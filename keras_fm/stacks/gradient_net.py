@@ -2,7 +2,7 @@ import keras
 import numpy as np
 
 from keras_fm.kernel import checks
-from keras_fm.stacks import layer_stack, output_losses, passages
+from keras_fm.stacks import layer_stack, output_losses, record_graph
 from keras_fm.stacks.back_propagation import BackPropagation
 from keras_fm.stacks.coefficient_model import (
     LEARNED,
@@ -35,13 +35,15 @@ class GradientNet(CoefficientModel):
 
     Args:
         input_shape: shape of one record.
-        layers: the layers that are trained, as a list or a
-            `keras.Sequential`: `Dense` and `Conv2D`, between them
-            `MaxPooling2D`, `AveragePooling2D`, `GlobalAveragePooling2D`,
-            `UnitNormalization`, `Activation`, `ReLU`, `Flatten` and
-            `Reshape`; the last a `Dense` that gives logits. Activations:
-            "linear", "relu", "leaky_relu", "sigmoid", "tanh", "softplus",
-            "elu", "silu", "gelu".
+        layers: the layers that are trained, as a list, a `keras.Sequential`
+            or a functional model of one input and one output, which may
+            branch and join: `Dense`, `Conv1D`, `Conv2D`,
+            `LayerNormalization` and `GroupNormalization` of the last axis,
+            `Embedding`; between them layers without weights that treat
+            records one by one (docs/gradient_net.md lists them); the last a
+            `Dense` that gives logits. Activations: "linear", "relu",
+            "leaky_relu", "sigmoid", "tanh", "softplus", "elu", "silu",
+            "gelu".
         loss: `"categorical_crossentropy"` (softmax, on logits),
             `"binary_crossentropy"` (per class, on logits) or
             `"squared_error"` (`1/2 ||output - y||^2`; without labels y is
@@ -112,7 +114,8 @@ class GradientNet(CoefficientModel):
         unprotected=False,
         **kwargs,
     ):
-        layers = layer_stack.as_list(layers=layers)
+        if not record_graph.is_network(layers):
+            layers = layer_stack.as_list(layers=layers)
         below = layer_stack.as_list(below=below)
         checks.one_of("loss", loss, output_losses.LOSSES)
         given = {
@@ -139,26 +142,25 @@ class GradientNet(CoefficientModel):
                 '`clip="histogram"` counts the norms of records as they are '
                 f"given. Give a number. Received: views={views}"
             )
-        trained = layer_stack.check_layers(layers, between=passages.KINDS)
-        joint = np.ndim(clip) == 0
-        thresholds = thresholds_of("clip", clip, len(trained), joint=joint)
-
         inputs = keras.Input(tuple(input_shape), name="records")
         features = layer_stack.apply_public(below, inputs, input_bound)
-        outputs, stages = layer_stack.connect(layers, trained, features, views)
+        graph = record_graph.RecordGraph(layers, features, views)
+        stages = graph.stages
+        joint = np.ndim(clip) == 0
+        thresholds = thresholds_of("clip", clip, len(stages), joint=joint)
         noise = StepNoise(
             name="step_noise",
-            dtype=trained[-1].dtype_policy,
+            dtype=stages[-1].layer.dtype_policy,
             unprotected=unprotected,
         )
-        outputs = noise(outputs)
+        outputs = noise(graph.outputs)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
         head = output_losses.LOSSES[loss](
             stages[-1].activation, outputs.shape[-1]
         )
         self.__dict__["_noise"] = noise
-        self.__dict__["_steps"] = BackPropagation(stages, head, views)
+        self.__dict__["_steps"] = BackPropagation(graph, head, views)
         self.__dict__["_thresholds"] = {1: thresholds}
         self.__dict__["_joint"] = joint
         self._keep(given, layers, below, inputs, features)
@@ -173,5 +175,5 @@ class GradientNet(CoefficientModel):
         """How many rows of a batch are one record."""
         return self._given["views"]
 
-    def _meet(self, features, y, weights, affine):
-        return self._steps.meetings(features, y, weights, affine)
+    def _meet(self, features, y, weights):
+        return self._steps.meetings(features, y, weights)

@@ -6,7 +6,7 @@ from keras import ops
 from keras_fm.parts import replicas
 from keras_fm.public import activations
 from keras_fm.public.normalization_layer import NormalizationLayer
-from keras_fm.stacks import affine_maps, output_losses, passages
+from keras_fm.stacks import affine_maps, output_losses
 from keras_fm.stacks.stages import Stage
 
 _RESHAPES = (keras.layers.Flatten, keras.layers.Reshape)
@@ -30,19 +30,18 @@ def as_list(**layers):
         ) from e
 
 
-def check_layers(layers, dense_only=False, between=_RESHAPES):
+def check_layers(layers, dense_only=False):
     """The trained ones among the layers.
 
     Args:
         layers: list of layers.
         dense_only: whether all but Dense layers are refused.
-        between: kinds that may stand between trained layers.
 
     Raises:
         ValueError: if coefficients of the stack are not known.
     """
     trained = (keras.layers.Dense, keras.layers.Conv2D)[: 2 - dense_only]
-    between = () if dense_only else between
+    between = () if dense_only else _RESHAPES
     supported = ", ".join(kind.__name__ for kind in (*trained, *between))
     for layer in layers:
         kind = f"'{getattr(layer, 'name', layer)}' ({type(layer).__name__})"
@@ -80,33 +79,28 @@ def check_layers(layers, dense_only=False, between=_RESHAPES):
     return [layer for layer in layers if type(layer) in trained]
 
 
-def connect(layers, trained, features, views=1):
+def connect(layers, trained, features):
     """Outputs of the layers on `features`, and their stages.
 
     Args:
         layers: list of layers.
         trained: those of them that `check_layers` gave.
         features: symbolic tensor.
-        views: int, rows of a batch that are one record.
 
     Raises:
         ValueError: if derivatives of a layer are not known.
     """
-    outputs, stages, passed = features, [], []
+    outputs, stages = features, []
     for layer in layers:
-        read = outputs.shape[1:]
         if layer in trained:
-            stages.append(
-                Stage(
-                    map=affine_maps.of_layer(layer, read, views),
-                    activation=activation_of(layer),
-                    passages=tuple(passed),
+            made = affine_maps.of_layer(layer, outputs.shape[1:])
+            if len(made.input_shape) > 1 and type(layer) is keras.layers.Dense:
+                raise ValueError(
+                    f"Layer '{layer.name}' (Dense) must read vectors: put "
+                    "`keras.layers.Flatten()` before it. Received: "
+                    f"input_shape={tuple(outputs.shape[1:])}"
                 )
-            )
-            passed = []
-        else:
-            passage = passages.of_layer(layer, read)
-            passed += [] if passage is None else [passage]
+            stages.append(Stage(map=made, activation=activation_of(layer)))
         outputs = layer(outputs)
     return outputs, stages
 

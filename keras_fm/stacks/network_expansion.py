@@ -22,7 +22,7 @@ preliminary analysis", SEBD 2018, equations 1 to 6.
 
 from keras import ops
 
-from keras_fm.stacks.stages import constant
+from keras_fm.stacks.stages import constant, weights_of
 
 
 class NetworkExpansion:
@@ -97,8 +97,3 @@ class NetworkExpansion:
         if self.curvature == "diagonal":
             curved = curved + f.curvature(a) * returned
         return slope * returned, curved
-
-
-def weights_of(layer):
-    """`[kernel]` or `[kernel, bias]`."""
-    return [layer.kernel] + ([layer.bias] if layer.use_bias else [])

@@ -1,91 +1,139 @@
-"""Layers without weights between those that are trained, as functions of a
-batch that treat records one by one."""
+"""Layers without weights between those that are trained, as functions that
+treat records one by one.
+
+A layer is taken if its kind is known to; it then runs as a twin of its own in
+float32, whatever the policy of the model is.
+"""
+
+import sys
 
 import keras
-from keras import ops
 
 from keras_fm.public import activations
 
-KINDS = (
-    keras.layers.Activation,
-    keras.layers.ReLU,
-    keras.layers.UnitNormalization,
+_IMAGES = (
     keras.layers.MaxPooling2D,
     keras.layers.AveragePooling2D,
+    keras.layers.GlobalMaxPooling2D,
     keras.layers.GlobalAveragePooling2D,
+    keras.layers.ZeroPadding2D,
+    keras.layers.Cropping2D,
+    keras.layers.UpSampling2D,
+)
+_SEQUENCES = (
+    keras.layers.MaxPooling1D,
+    keras.layers.AveragePooling1D,
+    keras.layers.GlobalMaxPooling1D,
+    keras.layers.GlobalAveragePooling1D,
+    keras.layers.ZeroPadding1D,
+    keras.layers.Cropping1D,
+    keras.layers.UpSampling1D,
+)
+_VALUES = (
+    keras.layers.Activation,
+    keras.layers.ReLU,
+    keras.layers.LeakyReLU,
+    keras.layers.ELU,
+)
+# Normalisations without weights of their own.
+_AXES = (
+    keras.layers.UnitNormalization,
+    keras.layers.LayerNormalization,
+    keras.layers.GroupNormalization,
+    keras.layers.Softmax,
+)
+_SHAPES = (
     keras.layers.Flatten,
     keras.layers.Reshape,
+    keras.layers.Permute,
 )
+_MERGES = (
+    keras.layers.Add,
+    keras.layers.Subtract,
+    keras.layers.Multiply,
+    keras.layers.Average,
+    keras.layers.Maximum,
+    keras.layers.Minimum,
+    keras.layers.Concatenate,
+)
+KINDS = (*_VALUES, *_AXES, *_SHAPES, *_IMAGES, *_SEQUENCES, *_MERGES)
 
 
-def _unit_normalization(z):
-    """Every record as a vector of length one; one of zeros stays."""
-    squared = ops.sum(ops.square(z), axis=1, keepdims=True)
-    # As in Keras.
-    return z / ops.sqrt(ops.maximum(squared, 1e-24))
+# Of `keras.ops`: what `a + b` and its like are in a graph.
+_OPERATORS = "Add Subtract Multiply TrueDivide Negative Maximum Minimum".split()
 
 
-def _pooling(pool, layer):
-    def function(z):
-        return pool(
-            z,
-            layer.pool_size,
-            strides=layer.strides,
-            padding=layer.padding,
-            data_format="channels_last",
-        )
-
-    return function
+def _is_operator(kind):
+    module = "keras.src.ops.numpy"
+    return (
+        kind.__module__ == module
+        and kind.__name__ in _OPERATORS
+        and vars(sys.modules[module]).get(kind.__name__) is kind
+    )
 
 
-def of_layer(layer, input_shape):
-    """The passage through a layer, or `None` if it changes shapes alone.
+def of_operation(operation, args, kwargs):
+    """The passage through an operation of a graph.
 
     Args:
-        layer: a Keras layer without weights.
-        input_shape: shape of what it reads, without the batch.
+        operation: a Keras layer without weights, or an operation between
+            tensors.
+        args, kwargs: what it is called with, symbolic.
 
     Returns:
-        a function of tensors whose records may have any shape of that size.
+        a function of `args` and `kwargs`.
 
     Raises:
         ValueError: if it is not known to treat records one by one, naming it.
     """
     # Subclasses may do anything in `call`.
-    kind = type(layer)
-    if getattr(layer, "data_format", None) == "channels_first":
-        raise _refusal(layer, "is of data_format='channels_first'")
-    if kind in (keras.layers.Flatten, keras.layers.Reshape):
-        return None
-    function = _function(kind, layer, input_shape)
-    return lambda z: function(ops.reshape(z, (-1, *input_shape)))
-
-
-def _function(kind, layer, input_shape):
+    kind = type(operation)
+    given = keras.tree.flatten([args, kwargs])
+    tensors = [v for v in given if isinstance(v, keras.KerasTensor)]
+    if len({len(tensor.shape) for tensor in tensors}) != 1:
+        raise _refusal(operation, "lines up tensors of different axes")
+    if _is_operator(kind):
+        _check_numbers(operation, given)
+        return operation
+    if kind not in KINDS:
+        raise _refusal(operation, "is not known here")
+    if getattr(operation, "data_format", None) == "channels_first":
+        raise _refusal(operation, "must be of data_format='channels_last'")
+    axes = getattr(operation, "axis", -1)
+    axes = axes if isinstance(axes, (list, tuple)) else [axes]
+    if any(axis in (0, -len(tensors[0].shape)) for axis in axes):
+        raise _refusal(operation, "works along the records")
     if kind is keras.layers.Activation:
-        known = activations.get(layer.activation)
-        if known is None:
+        if activations.get(operation.activation) is None:
+            names = activations.NAMES
             raise _refusal(
-                layer, f"must have one of the activations {activations.NAMES}"
+                operation, f"must have one of the activations {names}"
             )
-        return known.value
-    if kind is keras.layers.ReLU:
-        given = layer.max_value, layer.negative_slope, layer.threshold
-        if given != (None, 0.0, 0.0):
-            raise _refusal(layer, "must be a plain `ReLU()`")
-        return ops.relu
-    if kind is keras.layers.UnitNormalization:
-        vectors = len(input_shape) == 1 and layer.axis in (-1, 1, [1], [-1])
-        if not vectors:
-            raise _refusal(layer, "must read vectors")
-        return _unit_normalization
-    if kind is keras.layers.MaxPooling2D:
-        return _pooling(ops.max_pool, layer)
-    if kind is keras.layers.AveragePooling2D:
-        return _pooling(ops.average_pool, layer)
-    if kind is keras.layers.GlobalAveragePooling2D:
-        return lambda z: ops.mean(z, axis=(1, 2))
-    raise _refusal(layer, "is not known here")
+    return twin(operation, args, kwargs)
+
+
+def twin(layer, args, kwargs, **changes):
+    """A layer of the same settings but for `changes`, built: in float32, in
+    float64 if the layer itself is."""
+    dtype = "float64" if layer.compute_dtype == "float64" else "float32"
+
+    def symbolic(value):
+        if isinstance(value, keras.KerasTensor):
+            return keras.KerasTensor(value.shape, dtype)
+        return value
+
+    config = {**layer.get_config(), "dtype": dtype, **changes}
+    made = type(layer).from_config(config)
+    args, kwargs = keras.tree.map_structure(symbolic, [args, kwargs])
+    made(*args, **kwargs)
+    return made
+
+
+def _check_numbers(operation, given):
+    held = [*given, *vars(operation).values()]
+    for value in held:
+        if hasattr(value, "shape") and not isinstance(value, keras.KerasTensor):
+            raise _refusal(operation, "holds a constant array")
 
 
 def _refusal(layer, why):

@@ -14,11 +14,13 @@ def pull_back(function, at):
     In a compiled step, what is not used of the two is not computed.
 
     Args:
-        function: of one tensor, to one.
-        at: tensor.
+        function: of a tensor or a list of them, to a tensor and what else it
+            met, which nothing is differentiated through.
+        at: tensor, or a list of them.
 
     Returns:
-        a tensor, and a function of a tensor like it that may be called once.
+        the two, and a function of a tensor like the first that may be called
+        once.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -26,19 +28,26 @@ def pull_back(function, at):
 
         with tf.GradientTape() as tape:
             tape.watch(at)
-            value = function(at)
-        return value, lambda delta: tape.gradient(value, at, delta)
+            value, met = function(at)
+        return (value, met), lambda delta: tape.gradient(value, at, delta)
     if backend == "jax":
         import jax
 
-        value, back = jax.vjp(function, at)
-        return value, lambda delta: back(delta)[0]
+        value, back, met = jax.vjp(function, at, has_aux=True)
+        return (value, met), lambda delta: back(delta)[0]
     import torch
 
+    def watched(tensor):
+        return tensor.detach().requires_grad_()
+
     with torch.enable_grad():
-        at = at.detach().requires_grad_()
-        value = function(at)
-    return (
-        value.detach(),
-        lambda delta: torch.autograd.grad(value, at, delta.detach())[0],
-    )
+        at = keras.tree.map_structure(watched, at)
+        value, met = function(at)
+
+    def back(delta):
+        flat = keras.tree.flatten(at)
+        found = torch.autograd.grad(value, flat, delta.detach())
+        return keras.tree.pack_sequence_as(at, list(found))
+
+    met = keras.tree.map_structure(lambda tensor: tensor.detach(), met)
+    return (value.detach(), met), back

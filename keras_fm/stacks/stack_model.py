@@ -8,8 +8,7 @@ from keras import ops
 from keras_fm.kernel.ledger_entry import check_line
 from keras_fm.parts.private_part import PrivatePart
 from keras_fm.stacks import layer_stack
-from keras_fm.stacks.network_expansion import weights_of
-from keras_fm.stacks.stages import constant
+from keras_fm.stacks.stages import constant, weights_of
 
 
 class StackModel(PrivatePart, keras.Model):
@@ -163,7 +162,7 @@ class StackModel(PrivatePart, keras.Model):
         x = constant(self._feature_model(x, training=False))
         # By its name: in a symbolic step a weight has no value.
         kind = keras.backend.standardize_dtype(
-            self.private_layers[0].kernel.dtype
+            weights_of(self.private_layers[0])[0].dtype
         )
         x = ops.cast(x, "float64" if kind == "float64" else "float32")
         return ops.reshape(x, (-1, *self._feature_shape))
@@ -183,8 +182,8 @@ class StackModel(PrivatePart, keras.Model):
         layers, below = self._stack
         return {
             **self._given,
-            "layers": [keras.saving.serialize_keras_object(v) for v in layers],
-            "below": [keras.saving.serialize_keras_object(v) for v in below],
+            "layers": _serialized(layers),
+            "below": _serialized(below),
             "name": self.name,
         }
 
@@ -192,10 +191,20 @@ class StackModel(PrivatePart, keras.Model):
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
         for key in ("layers", "below"):
-            config[key] = [
+            held = config[key]
+            one = [held] if isinstance(held, dict) else held
+            made = [
                 keras.saving.deserialize_keras_object(
                     layer, custom_objects=custom_objects
                 )
-                for layer in config[key]
+                for layer in one
             ]
+            config[key] = made[0] if isinstance(held, dict) else made
         return cls(**config)
+
+
+def _serialized(layers):
+    """Of a list of layers, or of one model."""
+    if isinstance(layers, list):
+        return [keras.saving.serialize_keras_object(v) for v in layers]
+    return keras.saving.serialize_keras_object(layers)

@@ -13,14 +13,10 @@ class Stage:
     Attributes:
         map: its affine map.
         activation: the `Activation` after it.
-        passages: what stands between the stage below and the map, see
-            `keras_fm.stacks.passages`, functions of a batch; shapes may
-            change as well.
     """
 
     map: object
     activation: object
-    passages: tuple = ()
 
     @property
     def layer(self):
@@ -28,8 +24,6 @@ class Stage:
 
     def read(self, z):
         """What the stage below gives, as the map reads it."""
-        for passage in self.passages:
-            z = passage(z)
         return ops.reshape(z, (-1, *self.map.input_shape))
 
 
@@ -62,12 +56,10 @@ class Stack:
 
     def weights(self):
         """Current weights of every layer, as constants of full precision."""
-        found = []
-        for stage in self.stages:
-            layer = stage.layer
-            held = [layer.kernel] + ([layer.bias] if layer.use_bias else [])
-            found.append([constant(weight) for weight in held])
-        return found
+        return [
+            [constant(weight) for weight in weights_of(stage.layer)]
+            for stage in self.stages
+        ]
 
     def affine(self, index, z, weights):
         """Affine outputs of layer `index` on what the one below gives."""
@@ -90,3 +82,10 @@ def constant(value):
     if keras.backend.standardize_dtype(tensor.dtype) == "float64":
         return tensor
     return ops.cast(tensor, "float32")
+
+
+def weights_of(layer):
+    """The variables of a trained layer, in the order of its sums."""
+    names = ("kernel", "embeddings", "gamma", "bias", "beta")
+    held = [getattr(layer, name, None) for name in names]
+    return [weight for weight in held if weight is not None]

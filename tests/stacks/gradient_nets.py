@@ -12,6 +12,32 @@ import keras_fm as fm
 from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
 
 BACKEND = keras.backend.backend()
+
+
+def residual():
+    """Branches that join, with normalisations that have weights and not."""
+    x = keras.Input((8, 7, 2))
+    y = L.Conv2D(4, 3, padding="same", use_bias=False)(x)
+    y = L.GroupNormalization(2)(y)
+    z = L.Conv2D(4, 3, padding="same", activation="tanh")(L.ReLU(6.0)(y))
+    y = y + 0.5 * L.LayerNormalization(center=False)(z)
+    z = L.Conv2D(3, 1, strides=2)(L.ELU()(y))
+    y = L.Concatenate()([z, L.AveragePooling2D(2, padding="same")(y)])
+    y = L.GroupNormalization(1, scale=False, center=False)(y)
+    head = keras.Sequential([L.GlobalMaxPooling2D(), L.Dense(3)])
+    return keras.Model(x, head(y))
+
+
+def tokens(vocabulary=6):
+    x = keras.Input((9,))
+    h = L.Embedding(vocabulary, 5)(x)
+    y = L.Conv1D(4, 3, strides=2, padding="same", activation="gelu")(h)
+    y = L.LayerNormalization()(y)
+    y = L.Dense(4, activation="sigmoid")(y)
+    y = L.Multiply()([L.GlobalAveragePooling1D()(y), L.GlobalMaxPooling1D()(y)])
+    return keras.Model(x, L.Dense(3)(y))
+
+
 # Shape of a record, and layers.
 NETWORKS = {
     "dense": (
@@ -48,6 +74,8 @@ NETWORKS = {
             L.Dense(3),
         ],
     ),
+    "residual": ((8, 7, 2), residual),
+    "tokens": ((9,), tokens),
     "pools around": (
         (9, 8, 1),
         lambda: [
@@ -71,6 +99,14 @@ def network(case="dense", **kwargs):
     for weight in model.trainable_variables:
         weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
     return model
+
+
+def records(case, n, seed=2):
+    shape, _ = NETWORKS[case]
+    x = np.random.default_rng(seed).normal(size=(n, *shape))
+    if case == "tokens":
+        x = np.minimum(np.floor(3 * abs(x)), 5)
+    return x.astype("float32")
 
 
 def array(value):

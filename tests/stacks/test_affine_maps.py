@@ -183,7 +183,6 @@ def test_a_norm_does_not_vanish_with_one_of_its_factors():
 @pytest.mark.parametrize(
     "layer, shape, match",
     [
-        (LAYERS.Dense(2), (3, 4), "Flatten"),
         (LAYERS.Conv2D(2, 2, dilation_rate=2), (5, 5, 1), "dilation_rate"),
         (LAYERS.Conv2D(2, 2, groups=2), (5, 5, 2), "groups"),
         (
@@ -191,7 +190,8 @@ def test_a_norm_does_not_vanish_with_one_of_its_factors():
             (2, 5, 5),
             "data_format",
         ),
-        (LAYERS.Conv1D(2, 2), (5, 5), "Dense, Conv2D"),
+        (LAYERS.Conv1D(2, 2, padding="causal"), (5, 5), "padding"),
+        (LAYERS.Conv1DTranspose(2, 2), (5, 5), "Dense, Conv1D"),
     ],
 )
 def test_refusals(layer, shape, match):

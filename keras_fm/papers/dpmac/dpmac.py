@@ -311,11 +311,13 @@ class DPMAC(CoefficientModel):
             y = ops.clip(y, *self._steps.stages[-1].activation.bounds)
         return y
 
-    def _meet(self, features, y, weights, affine):
+    def _meet(self, features, y, weights):
+        affine = self._steps.forward(features, weights)
         z = self._steps.coordinates(features, y, weights, affine)
-        return self._steps.meetings(
+        meetings = self._steps.meetings(
             features, z, y, weights, affine, curvature=self.order == 2
         )
+        return meetings, affine[-1]
 
     # Saving --------------------------------------------------------------
 

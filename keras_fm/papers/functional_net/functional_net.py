@@ -12,9 +12,9 @@ from keras_fm.papers.functional_net.expansion_query import (
 from keras_fm.papers.functional_net.expansion_state import ExpansionState
 from keras_fm.parts import replicas, sealed
 from keras_fm.stacks import affine_maps, layer_stack, output_losses
-from keras_fm.stacks.network_expansion import NetworkExpansion, weights_of
+from keras_fm.stacks.network_expansion import NetworkExpansion
 from keras_fm.stacks.stack_model import StackModel
-from keras_fm.stacks.stages import Stage, constant
+from keras_fm.stacks.stages import Stage, constant, weights_of
 
 # Sums over outputs: what the recursions need.
 LOSSES = ("binary_crossentropy", "squared_error")

@@ -1,0 +1,221 @@
+"""A network of Keras layers as a function of records, in which every layer
+that is trained can be met.
+
+The graph may branch and join (residual networks, several towers). Every layer
+of it is either trained, with known coefficients of single records, or known to
+treat records one by one; all others are refused by name.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import keras
+
+from keras_fm.parts.model_graph import nodes
+from keras_fm.public import activations
+from keras_fm.stacks import (
+    affine_maps,
+    embedding_map,
+    layer_stack,
+    passages,
+    scale_map,
+)
+from keras_fm.stacks.stages import Stage
+
+_AFFINE = (keras.layers.Dense, keras.layers.Conv1D, keras.layers.Conv2D)
+TRAINED = (*_AFFINE, *scale_map.KINDS, embedding_map.KIND)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Call:
+    """One layer's call in the graph.
+
+    Attributes:
+        passage: a function of what the layer is called with, or `None`.
+        stage: the `Stage` that reads what the passage gives, or `None`.
+        args, kwargs: what the layer is called with, symbolic.
+        output: its symbolic output.
+    """
+
+    passage: Callable | None
+    stage: Stage | None
+    args: list
+    kwargs: dict
+    output: keras.KerasTensor
+
+
+class RecordGraph:
+    """What layers make of features, record by record.
+
+    Args:
+        layers: a list of layers, or a functional model of one input and one
+            output; models among them are their own layers.
+        features: symbolic tensor.
+        views: int, rows of a batch that are one record.
+
+    Attributes:
+        stages: list of `Stage`, the trained layers, the last one's last.
+        outputs: symbolic, of the layers themselves.
+
+    Raises:
+        ValueError: if a layer is not known to treat records one by one, or
+            its coefficients are not; it is named.
+    """
+
+    def __init__(self, layers, features, views=1):
+        self.stages, self._calls, self._views = [], [], views
+        self._features = features
+        self.outputs = self._apply(layers, features)
+        last = self._calls[-1] if self._calls else None
+        if (
+            last is None
+            or type(last.stage and last.stage.layer) is not keras.layers.Dense
+            or len(self.outputs.shape) != 2
+            or last.output is not self.outputs
+        ):
+            raise ValueError(
+                "`layers` must end with a `keras.layers.Dense`. Received: "
+                f"layers={layers}"
+            )
+
+    # Reading the graph -----------------------------------------------------
+
+    def _apply(self, layers, features):
+        if isinstance(layers, list):
+            for layer in layers:
+                features = self._call(layer, [features], {})
+            return features
+        given = [tuple(tensor.shape[1:]) for tensor in layers.inputs]
+        if given != [tuple(features.shape[1:])] or len(layers.outputs) != 1:
+            raise ValueError(
+                "`layers` must be of one output and of one input, of the "
+                f"shape {tuple(features.shape[1:])}. Received: {layers.name} "
+                f"of {len(layers.outputs)} outputs, inputs of {given}"
+            )
+        values = {id(layers.inputs[0]): features}
+        for node in nodes(layers):
+            if not node.is_input:
+                args, kwargs = node.arguments.fill_in(values)
+                values[id(node.outputs[0])] = self._call(
+                    node.operation, list(args), kwargs
+                )
+        return values[id(layers.outputs[0])]
+
+    def _call(self, layer, args, kwargs):
+        if type(layer) is keras.Sequential or is_network(layer):
+            inner = layer if is_network(layer) else list(layer.layers)
+            return self._apply(inner, keras.tree.flatten([args, kwargs])[0])
+        kind = f"'{getattr(layer, 'name', layer)}' ({type(layer).__name__})"
+        if getattr(layer, "activity_regularizer", None) is not None:
+            raise ValueError(
+                f"`activity_regularizer` of layer {kind} reads records "
+                "beside the coefficients. Remove it."
+            )
+        trained = type(layer) in TRAINED and not _has_no_weights(layer)
+        if trained and any(s.layer is layer for s in self.stages):
+            raise ValueError(
+                f"Layer {kind} is in `layers` twice: shared weights have no "
+                "coefficients of their own."
+            )
+        if getattr(layer, "lora_rank", None):
+            raise ValueError(
+                f"Layer {kind} has LoRA weights, whose coefficients are not "
+                "known here."
+            )
+        if not trained and isinstance(layer, keras.layers.Layer):
+            _check_kind(layer, kind)
+        stage = None
+        if not trained:
+            passage = passages.of_operation(layer, args, kwargs)
+        output = layer(*args, **kwargs)
+        if trained:
+            passage, stage = self._trained(layer, args, kwargs)
+            self.stages.append(stage)
+        self._calls.append(
+            _Call(
+                passage=passage,
+                stage=stage,
+                args=args,
+                kwargs=kwargs,
+                output=output,
+            )
+        )
+        return output
+
+    def _trained(self, layer, args, kwargs):
+        read = tuple(args[0].shape[1:])
+        if type(layer) in scale_map.KINDS:
+            made = scale_map.ScaleMap(layer, read, self._views)
+            passage = passages.twin(
+                layer, args, kwargs, scale=False, center=False
+            )
+            linear = activations.get("linear")
+            return passage, Stage(map=made, activation=linear)
+        if type(layer) is embedding_map.KIND:
+            made = embedding_map.EmbeddingMap(layer, read, self._views)
+            return None, Stage(map=made, activation=activations.get("linear"))
+        made = affine_maps.of_layer(layer, read, self._views)
+        return None, Stage(
+            map=made, activation=layer_stack.activation_of(layer)
+        )
+
+    # Running it ------------------------------------------------------------
+
+    def run(self, features, weights, taps):
+        """The last layer's affine outputs, and what every trained layer reads.
+
+        Args:
+            features: `(n, ...)`.
+            weights: of every stage, as `Stack.weights` gives them.
+            taps: of every stage but the last, what is added to its affine
+                outputs.
+
+        Returns:
+            a tensor, and a list of tensors.
+        """
+        values, read = {id(self._features): features}, []
+
+        def known(value):
+            if isinstance(value, keras.KerasTensor):
+                return values[id(value)]
+            return value
+
+        for call in self._calls:
+            args, kwargs = keras.tree.map_structure(
+                known, [call.args, call.kwargs]
+            )
+            z = args[0]
+            if call.passage is not None:
+                z = call.passage(*args, **kwargs)
+            if call.stage is not None:
+                index = len(read)
+                read.append(call.stage.read(z))
+                z = call.stage.map.forward(read[-1], weights[index])
+                if index == len(self.stages) - 1:
+                    return z, read
+                z = call.stage.activation.value(z + taps[index])
+            values[id(call.output)] = z
+        raise AssertionError("a graph ends with a trained layer")
+
+
+def is_network(layers):
+    """Whether this is a functional model, and not a list of layers."""
+    # Subclasses may do anything in `call`.
+    kind = type(layers)
+    return kind.__name__ == "Functional" and kind.__module__.startswith(
+        "keras."
+    )
+
+
+def _has_no_weights(layer):
+    return type(layer) in scale_map.KINDS and not (layer.scale or layer.center)
+
+
+def _check_kind(layer, kind):
+    if type(layer) not in passages.KINDS:
+        known = dict.fromkeys((*TRAINED, *passages.KINDS))
+        supported = ", ".join(v.__name__ for v in known)
+        raise ValueError(
+            f"Layer {kind} has no per-record coefficients here. `layers` takes "
+            f"{supported}; public or frozen layers go into `below`."
+        )

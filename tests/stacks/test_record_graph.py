@@ -1,0 +1,221 @@
+"""Networks that branch, normalise and look up, whose gradients are clipped."""
+
+import keras
+import numpy as np
+import pytest
+from gradient_nets import (
+    NETWORKS,
+    array,
+    network,
+    opposite,
+    private,
+    records,
+    searched,
+    sums,
+)
+from keras import layers as L
+from keras import ops
+from neighbours import check_sensitivity
+
+import keras_fm as fm
+from keras_fm.stacks.embedding_map import EmbeddingMap
+from keras_fm.stacks.scale_map import ScaleMap
+
+GRAPHS = ["residual", "tokens"]
+
+
+def branches():
+    x = keras.Input((2, 2))
+    y = L.LayerNormalization()(L.Dense(2, activation="tanh")(x))
+    z = L.Conv1D(2, 2, padding="same")(y)
+    return keras.Model(x, L.Dense(2)(L.Flatten()(L.Add()([y, z]))))
+
+
+def words():
+    x = keras.Input((3,))
+    y = L.GlobalAveragePooling1D()(L.Embedding(3, 2)(x))
+    return keras.Model(x, L.Dense(2)(y))
+
+
+# Sensitivity --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("made, shape", [(branches, (2, 2)), (words, (3,))])
+def test_no_pair_moves_a_step_by_more_than_is_stated(made, shape, views):
+    model = fm.models.GradientNet(shape, made(), clip=0.1, views=views)
+    check_sensitivity(searched(model), [opposite(model)], tries=10)
+
+
+@pytest.mark.parametrize("views", [1, 3])
+@pytest.mark.parametrize("case", GRAPHS)
+def test_no_record_adds_more_than_the_clip(case, views):
+    model = network(case, clip=0.1, views=views)
+    normal = records(case, views)
+    alike = np.broadcast_to(normal[:1], normal.shape)
+    longest = 0
+    for x in (normal, alike, abs(normal), 0 * normal):
+        for size in (1e-30, 1e-3, 1, 1e3, 1e15, 1e30):
+            made = sums(model, (size * x).astype("float32"), np.zeros(views))
+            whole = np.concatenate(made).astype("float64")
+            longest = max(longest, np.linalg.norm(whole))
+    assert 0.0999 < longest <= 0.1
+
+
+def cancelling(map_of, u, delta, formed):
+    """That what float32 loses where places cancel is in the norm."""
+    found = map_of.squared_norm(ops.array(u), ops.array(delta))
+    length = np.linalg.norm(formed.reshape(len(u), -1), axis=1)
+    assert np.all(np.sqrt(array(found)) > length * (1 - 1e-5))
+    for k in range(len(u)):
+        one = [ops.array(v[k : k + 1]) for v in (u, delta)]
+        made = map_of.sums(*one, ops.ones(1), ops.ones(1, "bool"))
+        alone = np.concatenate([array(v).ravel() for v in made])
+        alone = np.linalg.norm(alone.astype("float64"))
+        assert alone < np.sqrt(array(found)[k]) * (1 + 1e-4)
+
+
+def centred(rng, *shape):
+    delta = rng.normal(size=shape)
+    delta -= delta.mean(axis=1, keepdims=True)
+    return delta.astype("float32")
+
+
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e6])
+def test_places_that_cancel_hide_no_length(size):
+    rng = np.random.default_rng(0)
+    delta = centred(rng, 8, 400, 3)
+    layer = L.LayerNormalization()
+    layer.build((None, 400, 3))
+    u = size * np.ones((8, 400, 3)) + rng.normal(size=(8, 400, 3))
+    u = u.astype("float32")
+    both = [np.sum(u.astype("float64") * delta, 1), np.sum(delta, 1, "float64")]
+    cancelling(ScaleMap(layer, (400, 3)), u, delta, np.hstack(both))
+    layer = L.Embedding(5, 3)
+    layer.build((None, 400))
+    # One token everywhere: its row is what is left of all places.
+    delta = (size * delta).astype("float32")
+    left = np.sum(delta, 1, "float64")
+    cancelling(
+        EmbeddingMap(layer, (400,)), np.ones((8, 400), "float32"), delta, left
+    )
+
+
+# Training -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", GRAPHS)
+def test_the_twin_trains_like_the_network_itself(case):
+    model = network(case, unprotected=True)
+    plain = NETWORKS[case][1]()
+    held = {tuple(w.shape): [] for w in plain.trainable_variables}
+    for w in plain.trainable_variables:
+        held[tuple(w.shape)].append(w)
+    for w in model.trainable_variables:
+        held[tuple(w.shape)].pop(0).assign(w)
+    x, y = records(case, 24), np.arange(24) % 3
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    losses = []
+    for made, given in ((model, {}), (plain, {"loss": loss})):
+        made.compile(keras.optimizers.SGD(0.1), **given)
+        fit = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+        losses.append(made.fit(x, y, **fit).history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-3)
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0), plain.predict(x, verbose=0), atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("case", GRAPHS)
+def test_a_private_fit_is_charged_and_saved(case, tmp_path):
+    keras.utils.set_random_seed(0)
+    shape, layers = NETWORKS[case]
+    model = fm.models.GradientNet(shape, layers(), clip=0.5, name="net")
+    model.compile("sgd")
+    x, y = records(case, 24), np.arange(24) % 3
+    batches = fm.datasets.PoissonBatches(x, y, batch_size=8)
+    callback = private()
+    model.fit(batches, callbacks=[callback], verbose=0)
+    (entry,) = callback.ledger.entries
+    assert entry.mechanism["sensitivity"] == 1.0 and model.steps_taken == 3
+    model.save(tmp_path / "model.keras")
+    made = keras.saving.load_model(tmp_path / "model.keras")
+    assert made.is_released and len(made.private_layers) == len(
+        model.private_layers
+    )
+    np.testing.assert_array_equal(
+        made.predict(x, verbose=0), model.predict(x, verbose=0)
+    )
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("case", GRAPHS)
+def test_gradients_do_not_feel_the_policy(case, policy):
+    plain = network(case)
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = network(case, unprotected=True)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    x, y = records(case, 6), np.arange(6) % 3
+    for a, b in zip(
+        sums(model, x, y, clipped=False), sums(plain, x, y, clipped=False)
+    ):
+        assert a.dtype == "float32"
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+# Refusals -----------------------------------------------------------------
+
+
+def of(function, shape=(6,)):
+    x = keras.Input(shape)
+    return keras.Model(x, L.Dense(3)(function(x)))
+
+
+def shared(x):
+    layer = L.Dense(6)
+    return layer(layer(x))
+
+
+class Own(keras.Model):
+    def call(self, x):
+        return x - ops.mean(x, axis=0)
+
+
+@pytest.mark.parametrize(
+    "network, match",
+    [
+        (lambda: of(lambda x: x - ops.mean(x, axis=0)), "different axes|Mean"),
+        (lambda: of(lambda x: ops.flip(x, axis=0)), "Flip"),
+        (lambda: of(lambda x: x + np.ones((6,), "float32")), "constant array"),
+        (lambda: of(lambda x: ops.reshape(x, (-1, 6))), "Reshape"),
+        (lambda: of(shared), "twice"),
+        (lambda: of(L.BatchNormalization()), "BatchNormalization"),
+        (lambda: of(Own()), "Own"),
+        (lambda: of(L.Dense(4), (7,)), "shape"),
+        (lambda: of(L.Dense(4), (7, 6)), "shape"),
+        (
+            lambda: keras.Model(
+                [a := keras.Input((6,)), b := keras.Input((6,))],
+                L.Dense(3)(L.Add()([a, b])),
+            ),
+            "one input",
+        ),
+        (
+            lambda: keras.Model(
+                a := keras.Input((6,)), L.Activation("tanh")(L.Dense(3)(a))
+            ),
+            "must end with",
+        ),
+        (
+            lambda: keras.Model(
+                a := keras.Input((6,)), L.Add()([L.Dense(3)(a), L.Dense(3)(a)])
+            ),
+            "must end with",
+        ),
+    ],
+)
+def test_refusals(network, match):
+    with pytest.raises(ValueError, match=match):
+        fm.models.GradientNet((6,), network())
