@@ -49,5 +49,8 @@ def pull_back(function, at):
         found = torch.autograd.grad(value, flat, delta.detach())
         return keras.tree.pack_sequence_as(at, list(found))
 
-    met = keras.tree.map_structure(lambda tensor: tensor.detach(), met)
+    def detached(tensor):
+        return None if tensor is None else tensor.detach()
+
+    met = keras.tree.map_structure(detached, met)
     return (value.detach(), met), back

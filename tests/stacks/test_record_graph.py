@@ -112,7 +112,7 @@ def test_the_twin_trains_like_the_network_itself(case):
     for w in plain.trainable_variables:
         held[tuple(w.shape)].append(w)
     for w in model.trainable_variables:
-        held[tuple(w.shape)].pop(0).assign(w)
+        held[tuple(w.shape)].pop(0).assign(array(w))
     x, y = records(case, 24), np.arange(24) % 3
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     losses = []
