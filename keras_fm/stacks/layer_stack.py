@@ -56,27 +56,38 @@ def check_layers(layers, dense_only=False):
                 f"`layers` takes {supported}; public or frozen layers go into "
                 "`below`."
             )
-        elif getattr(layer, "lora_rank", None):
-            raise ValueError(
-                f"Layer {kind} has LoRA weights, whose coefficients are not "
-                "known here."
-            )
-        if getattr(layer, "activity_regularizer", None) is not None:
-            raise ValueError(
-                f"`activity_regularizer` of layer {kind} reads records "
-                "beside the coefficients. Remove it."
-            )
-        if layers.count(layer) > 1:
-            raise ValueError(
-                f"Layer {kind} is in `layers` twice: shared weights have no "
-                "coefficients of their own."
-            )
+        check_layer(layer, seen=layers.count(layer) > 1)
     if not layers or type(layers[-1]) is not keras.layers.Dense:
         raise ValueError(
             "`layers` must end with a `keras.layers.Dense`. Received: "
             f"layers={layers}"
         )
     return [layer for layer in layers if type(layer) in trained]
+
+
+def check_layer(layer, seen):
+    """Refuses what no layer of a stack may have.
+
+    Args:
+        layer: the layer.
+        seen: whether it is in the stack once more.
+    """
+    kind = f"'{layer.name}' ({type(layer).__name__})"
+    if getattr(layer, "lora_rank", None):
+        raise ValueError(
+            f"Layer {kind} has LoRA weights, whose coefficients are not "
+            "known here."
+        )
+    if getattr(layer, "activity_regularizer", None) is not None:
+        raise ValueError(
+            f"`activity_regularizer` of layer {kind} reads records "
+            "beside the coefficients. Remove it."
+        )
+    if seen:
+        raise ValueError(
+            f"Layer {kind} is in `layers` twice: shared weights have no "
+            "coefficients of their own."
+        )
 
 
 def connect(layers, trained, features):

@@ -90,13 +90,18 @@ def of_operation(operation, args, kwargs):
     kind = type(operation)
     given = keras.tree.flatten([args, kwargs])
     tensors = [v for v in given if isinstance(v, keras.KerasTensor)]
-    if len({len(tensor.shape) for tensor in tensors}) != 1:
+    if len({len(tensor.shape) for tensor in tensors}) > 1:
         raise _refusal(operation, "lines up tensors of different axes")
     if _is_operator(kind):
         _check_numbers(operation, given)
         return operation
     if kind not in KINDS:
-        raise _refusal(operation, "is not known here")
+        known = ", ".join(v.__name__ for v in KINDS)
+        raise _refusal(
+            operation,
+            "is neither a layer that can be trained here nor known to treat "
+            f"records one by one, as {known} are",
+        )
     if getattr(operation, "data_format", None) == "channels_first":
         raise _refusal(operation, "must be of data_format='channels_last'")
     axes = getattr(operation, "axis", -1)
@@ -137,7 +142,8 @@ def _check_numbers(operation, given):
 
 
 def _refusal(layer, why):
+    name = getattr(layer, "name", layer)
     return ValueError(
-        f"Layer '{layer.name}' ({type(layer).__name__}) {why}. Public or "
+        f"Layer '{name}' ({type(layer).__name__}) {why}. Public or "
         "frozen layers go into `below`."
     )

@@ -105,31 +105,13 @@ class RecordGraph:
         if type(layer) is keras.Sequential or is_network(layer):
             inner = layer if is_network(layer) else list(layer.layers)
             return self._apply(inner, keras.tree.flatten([args, kwargs])[0])
-        kind = f"'{getattr(layer, 'name', layer)}' ({type(layer).__name__})"
-        if getattr(layer, "activity_regularizer", None) is not None:
-            raise ValueError(
-                f"`activity_regularizer` of layer {kind} reads records "
-                "beside the coefficients. Remove it."
-            )
-        trained = type(layer) in TRAINED and not _has_no_weights(layer)
-        if trained and any(s.layer is layer for s in self.stages):
-            raise ValueError(
-                f"Layer {kind} is in `layers` twice: shared weights have no "
-                "coefficients of their own."
-            )
-        if getattr(layer, "lora_rank", None):
-            raise ValueError(
-                f"Layer {kind} has LoRA weights, whose coefficients are not "
-                "known here."
-            )
-        if not trained and isinstance(layer, keras.layers.Layer):
-            _check_kind(layer, kind)
-        stage = None
+        trained, stage = _is_trained(layer), None
         if not trained:
             passage = passages.of_operation(layer, args, kwargs)
+        layer_stack.check_layer(layer, trained and layer in self._trained)
         output = layer(*args, **kwargs)
         if trained:
-            passage, stage = self._trained(layer, args, kwargs)
+            passage, stage = self._stage(layer, args, kwargs)
             self.stages.append(stage)
         self._calls.append(
             _Call(
@@ -142,7 +124,11 @@ class RecordGraph:
         )
         return output
 
-    def _trained(self, layer, args, kwargs):
+    @property
+    def _trained(self):
+        return [stage.layer for stage in self.stages]
+
+    def _stage(self, layer, args, kwargs):
         read = tuple(args[0].shape[1:])
         if type(layer) in scale_map.KINDS:
             made = scale_map.ScaleMap(layer, read, self._views)
@@ -207,15 +193,7 @@ def is_network(layers):
     )
 
 
-def _has_no_weights(layer):
-    return type(layer) in scale_map.KINDS and not (layer.scale or layer.center)
-
-
-def _check_kind(layer, kind):
-    if type(layer) not in passages.KINDS:
-        known = dict.fromkeys((*TRAINED, *passages.KINDS))
-        supported = ", ".join(v.__name__ for v in known)
-        raise ValueError(
-            f"Layer {kind} has no per-record coefficients here. `layers` takes "
-            f"{supported}; public or frozen layers go into `below`."
-        )
+def _is_trained(layer):
+    if type(layer) in scale_map.KINDS:
+        return layer.scale or layer.center
+    return type(layer) in TRAINED
