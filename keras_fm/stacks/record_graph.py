@@ -130,6 +130,11 @@ class RecordGraph:
 
     def _stage(self, layer, args, kwargs):
         read = tuple(args[0].shape[1:])
+        if None in read:
+            raise ValueError(
+                f"Layer '{layer.name}' ({type(layer).__name__}) must read "
+                f"records of a known shape. Received: input_shape={read}"
+            )
         if type(layer) in scale_map.KINDS:
             made = scale_map.ScaleMap(layer, read, self._views)
             passage = passages.twin(

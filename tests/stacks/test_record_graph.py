@@ -219,3 +219,9 @@ class Own(keras.Model):
 def test_refusals(network, match):
     with pytest.raises(ValueError, match=match):
         fm.models.GradientNet((6,), network())
+
+
+def test_records_of_no_known_shape_are_refused():
+    layers = [L.Conv1D(2, 3), L.GlobalAveragePooling1D(), L.Dense(2)]
+    with pytest.raises(ValueError, match="of a known shape"):
+        fm.models.GradientNet((None, 4), layers)
