@@ -56,6 +56,14 @@ _MERGES = (
     keras.layers.Minimum,
     keras.layers.Concatenate,
 )
+_UNKNOWN = (
+    "has no gradients of single records here: docs/gradient_net.md lists what "
+    "`layers` takes"
+)
+_MIXING = {
+    keras.layers.BatchNormalization: "mixes the records of a batch: take "
+    "GroupNormalization or LayerNormalization",
+}
 KINDS = (*_VALUES, *_AXES, *_SHAPES, *_IMAGES, *_SEQUENCES, *_MERGES)
 
 
@@ -96,12 +104,7 @@ def of_operation(operation, args, kwargs):
         _check_numbers(operation, given)
         return operation
     if kind not in KINDS:
-        known = ", ".join(v.__name__ for v in KINDS)
-        raise _refusal(
-            operation,
-            "is neither a layer that can be trained here nor known to treat "
-            f"records one by one, as {known} are",
-        )
+        raise _refusal(operation, _MIXING.get(kind, _UNKNOWN))
     if getattr(operation, "data_format", None) == "channels_first":
         raise _refusal(operation, "must be of data_format='channels_last'")
     axes = getattr(operation, "axis", -1)
