@@ -12,6 +12,8 @@ Every test carries the markers of its place:
 """
 
 import collections
+import ctypes
+import gc
 import importlib.util
 import mmap
 import os
@@ -121,6 +123,8 @@ QUICK_COMPILING = {
     "xla_cpu_use_fusion_emitters": "false",
     "xla_cpu_parallel_codegen_split_count": "1",
 }
+# Bytes that one test may leave to the next.
+MUCH = 50 * 2**20
 # Of a test with more cases than this, as many are spread ones.
 SPREAD_CASES = 2
 
@@ -221,14 +225,45 @@ def _is_in(path, places):
     return any(place == p or place.startswith(f"{p}/") for p in places)
 
 
+def pytest_collection_finish():
+    """What was imported stays: later collections need not look at it."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def let_go():
     """What a module compiled, and the models it named, are forgotten."""
     yield
     if "keras" in sys.modules:
         sys.modules["keras"].utils.clear_session()
+    _give_back()
+
+
+@pytest.fixture(autouse=True)
+def let_go_of_much():
+    """The same of a test, if that was much."""
+    before = _resident()
+    yield
+    if _resident() - before > MUCH:
+        _give_back()
+
+
+def _give_back():
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
+    if sys.platform == "linux":
+        # What was freed between pieces that were not.
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _resident():
+    """Bytes of this process in memory, 0 where nobody says."""
+    try:
+        with open("/proc/self/statm") as f:
+            return int(f.read().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0
 
 
 @pytest.fixture
