@@ -4,7 +4,11 @@ Every test carries the markers of its place:
 
 * `numpy`: nothing that its module imports asks for Keras. One run is enough
   for all backends; `--without-keras` runs these alone, and makes sure.
-* `once`: it needs Keras, and says the same on every backend.
+* `once`: it needs Keras, and says the same on every backend. So does a test
+  that is marked so itself: of ledgers, plans, shares, owners and refusals,
+  which are Python and NumPy around what a backend computes (the contract has
+  each kind of part spend and refuse on all of them), or of what a method
+  learns, which is a matter of its releases (golden values hold those).
 * `full`: it takes long, or is one of many cases, and the fast tier leaves it
   out. That tier is what `pytest` runs if no path, marker or `--full` is given.
 * `case`: it is one of many cases, which say the same of every backend: CI runs
@@ -39,6 +43,7 @@ ONCE = (
     "test_imports.py",
     "test_pages.py",
     "test_types.py",
+    "trust/test_hostile_ledgers.py",
     "trust/test_million_inputs.py",
 )
 # What takes long: processes of their own, documents that run, and fits of one

@@ -153,6 +153,7 @@ def planned_and_fitted(kind, units, delta=DELTA):
         ("random twice", None, 0.0),
     ],
 )
+@pytest.mark.once
 def test_releases_compose_to_the_budget_and_are_what_the_plan_said(
     kind, units, delta
 ):
@@ -179,6 +180,7 @@ def test_releases_compose_to_the_budget_and_are_what_the_plan_said(
         assert encoder.ledger_json == p.ledger.to_json()
 
 
+@pytest.mark.once
 def test_shares():
     inverse = []
     for shares in (None, (0.1, 0.2, 0.7)):
@@ -198,6 +200,7 @@ def test_shares():
         p.plan(model(hidden=(4, 3)))
 
 
+@pytest.mark.once
 def test_rounds_share_what_their_encoder_gets():
     kwargs = {"hidden": (4, 3), "source": "random", "rounds": 2}
     m, p = fitted(callback={"delta": DELTA}, **kwargs)
@@ -208,6 +211,7 @@ def test_rounds_share_what_their_encoder_gets():
 
 
 @pytest.mark.parametrize("source", ["moments", "random"])
+@pytest.mark.once
 def test_sensitivities_by_hand(source):
     for neighbours, factor in (("add_remove", 1), ("replace_one", 2**0.5)):
         p = private(records(), delta=DELTA, neighbours=neighbours)
@@ -343,6 +347,7 @@ def test_visible_inputs_of_a_released_encoder():
 # Proven: later fits --------------------
 
 
+@pytest.mark.once
 def test_an_encoder_whose_ledger_is_unknown_is_refused(tmp_path):
     data = records()
     m = model()
@@ -375,6 +380,7 @@ def test_an_encoder_whose_ledger_is_unknown_is_refused(tmp_path):
         fit(loaded, data, rest)
 
 
+@pytest.mark.once
 def test_a_ledger_that_is_continued_keeps_its_relation_and_unit():
     _, p = fitted(units=None)
     for guarantee, match in (
@@ -390,6 +396,7 @@ def test_a_ledger_that_is_continued_keeps_its_relation_and_unit():
 
 
 @pytest.mark.parametrize("kind", ["two", "random twice"])
+@pytest.mark.once
 def test_a_crash_in_the_last_pass_keeps_what_was_spent(kind):
     data = records()
     encoders = KINDS[kind][1]
@@ -413,6 +420,7 @@ def test_a_crash_in_the_last_pass_keeps_what_was_spent(kind):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.once
 def test_a_crash_between_rounds_leaves_encoder_and_decoder_of_one_round():
     data = records()
     reader = Reader(data, fails=2)
@@ -440,6 +448,7 @@ def refused(match, m, data=None, fitted_on=None, **kwargs):
 
 
 @pytest.mark.parametrize("kind", ["two", "random"])
+@pytest.mark.once
 def test_bad_records_without_labels(kind):
     kwargs = KINDS[kind][0]
     x, _ = records()
@@ -449,6 +458,7 @@ def test_bad_records_without_labels(kind):
     refused("must have shape", model(units=None, **kwargs), x[:, :5])
 
 
+@pytest.mark.once
 def test_records_outside_the_public_bound():
     x, y = records()
     tight = fm.layers.PrivateEncoder(4, input_bound=0.5, name="encoder")
@@ -463,6 +473,7 @@ def test_records_outside_the_public_bound():
     assert trace == pytest.approx(N * clipped.moment_bound**2, rel=1e-3)
 
 
+@pytest.mark.once
 def test_forms_do_not_mix():
     trainable = fm.layers.PrivateEncoder(
         4, tied=True, trainable=True, name="encoder"
@@ -494,6 +505,7 @@ def test_forms_do_not_mix():
     assert not p.ledger.entries
 
 
+@pytest.mark.once
 def test_encoders_must_be_in_the_model_itself_and_called_once():
     encoder = fm.layers.PrivateEncoder(4, input_bound=1.5, name="encoder")
     nested = keras.Sequential([keras.Input((D,)), encoder], name="nested")
@@ -505,6 +517,7 @@ def test_encoders_must_be_in_the_model_itself_and_called_once():
     refused("'encoder' must be called once", compiled(m))
 
 
+@pytest.mark.once
 def test_relevance_scaling_and_encoders_exclude_each_other():
     refused(
         "PrivateEncoder, ChebyshevCRBM and DPPCA layers or a "
@@ -513,6 +526,7 @@ def test_relevance_scaling_and_encoders_exclude_each_other():
     )
 
 
+@pytest.mark.once
 def test_unsafe_layers_around_an_encoder():
     refused("trainable weights", by_hand(body=[keras.layers.Dense(4)]))
     refused("mixes records", by_hand(body=[
@@ -552,11 +566,13 @@ def test_every_form_of_unlabelled_data_gives_the_same_release():
         np.testing.assert_allclose(quadratic, found[0], atol=1e-3)
 
 
+@pytest.mark.once
 def test_one_label_less_is_not_enough_for_a_labelled_model():
     x, _ = records()
     refused("x, y", model(), x)
 
 
+@pytest.mark.once
 def test_padding_of_the_last_batch_is_not_counted():
     for n in (1, 1030):
         x, y = records(n)
@@ -653,6 +669,7 @@ def released(m, data, owners=None, epsilon=EPSILON, words=None, notes=()):
 
 
 @pytest.mark.parametrize("kind, units", [("one", None), ("random", 3)])
+@pytest.mark.once
 def test_an_owner_of_many_records_counts_as_one(kind, units):
     x, y = records()
     owners = np.arange(N)
@@ -687,6 +704,7 @@ def test_an_owner_of_many_records_counts_as_one(kind, units):
     assert distance(plain) > 10 * bound
 
 
+@pytest.mark.once
 def test_owners_and_units_are_named():
     x, y = records()
     owners = np.arange(N) // 5
@@ -712,6 +730,7 @@ def test_owners_and_units_are_named():
     np.testing.assert_allclose(np.divide(*found[::-1]), [2**0.5, 2])
 
 
+@pytest.mark.once
 def test_owners_in_any_order_give_the_same_release():
     x, _ = records()
     owners = np.arange(N) % 60
@@ -726,6 +745,7 @@ def test_owners_in_any_order_give_the_same_release():
         np.testing.assert_allclose(quadratic, found[0], atol=1e-4)
 
 
+@pytest.mark.once
 def test_owners_need_arrays_of_equal_length():
     x, y = records()
     all_but_one = fm.Unit(owners=np.arange(N - 1))
@@ -741,6 +761,7 @@ def test_owners_need_arrays_of_equal_length():
             fm.Unit(reach=reach)
 
 
+@pytest.mark.once
 def test_reach_raises_the_sensitivity_of_every_release():
     kwargs = KINDS["random twice"][0]
     found = []
@@ -785,6 +806,7 @@ def hidden_of(layer):
 @pytest.mark.parametrize(
     "noise_on, shares", [("coefficients", None), ("hidden", (0.2, 0.3, 0.5))]
 )
+@pytest.mark.once
 def test_claims_make_the_budget_and_nothing_is_proven(noise_on, shares):
     x, y = records()
     m = published_model(noise_on=noise_on)
@@ -817,6 +839,7 @@ def test_claims_make_the_budget_and_nothing_is_proven(noise_on, shares):
     assert report.count("docs/guarantees.md") == 4
 
 
+@pytest.mark.once
 def test_the_published_plan_reads_nothing():
     class Counted(Unreadable):
         def __len__(self):
@@ -861,6 +884,7 @@ def test_noise_has_the_claimed_scale_over_n():
     assert np.abs(hidden).mean() == pytest.approx(scale, rel=5 / 20)
 
 
+@pytest.mark.once
 def test_golden_scales():
     claim = functools.partial(
         claims.reconstruction_sensitivity, neighbours="replace_one"
@@ -879,6 +903,7 @@ def test_golden_scales():
     assert second.mechanism["laplace_scale"] == 20400.0  # 10200 / 0.5
 
 
+@pytest.mark.once
 def test_a_second_published_fit_draws_and_charges_nothing():
     x, y = records()
     m = published_model()
@@ -901,6 +926,7 @@ def test_a_second_published_fit_draws_and_charges_nothing():
     assert not other.ledger.entries
 
 
+@pytest.mark.once
 def test_wrong_published_shares_and_lots():
     x, y = records()
     m = published_model()
@@ -954,6 +980,7 @@ def test_published_noise_never_reaches_a_file(tmp_path):
     )
 
 
+@pytest.mark.once
 def test_records_and_owners_are_not_added_up_in_one_ledger():
     """A continued ledger once kept its unit whatever came next."""
     budget, data = fm.PrivacyBudget(1.0, 1e-5), (np.zeros((2, 3)), np.zeros(2))

@@ -195,6 +195,7 @@ def test_conditions_are_dynamic_biases_in_the_published_form(parts):
     assert moved(past) > 1e-3
 
 
+@pytest.mark.once
 def test_the_published_form_is_claimed(parts):
     train, _ = parts
     m = model(train, guarantee="published", fine_tune=True)
@@ -228,6 +229,7 @@ def test_reconstructions_that_it_learns_are_images_in_public_bounds(parts):
 # The proven form --------------------
 
 
+@pytest.mark.once
 def test_the_proven_form_learns_and_reports_what_it_read(parts):
     train, test = parts
     m = model(train)
@@ -265,6 +267,7 @@ def test_the_output_layer_reads_the_conditions_in_the_proven_form(parts):
     np.testing.assert_allclose(lengths, 1, atol=1e-5)
 
 
+@pytest.mark.once
 def test_the_user_as_unit(parts):
     train, _ = parts
     m = model(train)

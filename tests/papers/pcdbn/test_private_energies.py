@@ -168,6 +168,7 @@ def planned_and_fitted(kind, delta=0.0):
 @pytest.mark.parametrize(
     "kind, delta", [*((kind, 0.0) for kind in KINDS), ("labelled", DELTA)]
 )
+@pytest.mark.once
 def test_releases_compose_to_the_budget_and_are_what_the_plan_said(kind, delta):
     _, wanted, shares = KINDS[kind]
     m, p, text, plan = planned_and_fitted(kind, delta)
@@ -201,6 +202,7 @@ def test_releases_compose_to_the_budget_and_are_what_the_plan_said(kind, delta):
     assert p.data.passes == len(wanted)
 
 
+@pytest.mark.once
 def test_shares():
     p = private(Unreadable(), shares=(0.1, 0.2, 0.3, 0.4))
     p.plan(model())
@@ -220,6 +222,7 @@ def test_shares():
                 p.plan(m)
 
 
+@pytest.mark.once
 def test_pretraining_leaves_the_other_layers_their_shares():
     data = records()
     m, p = model(), private(data)
@@ -233,6 +236,7 @@ def test_pretraining_leaves_the_other_layers_their_shares():
     assert_equal(kept, weights_of(m.rbms))
 
 
+@pytest.mark.once
 def test_one_layer_after_the_other():
     """A view of the first RBM releases that one alone."""
     x, _ = records()
@@ -245,6 +249,7 @@ def test_one_layer_after_the_other():
         assert p.ledger.epsilon() == pytest.approx(EPSILON * depth / 2)
 
 
+@pytest.mark.once
 def test_sensitivities_by_hand():
     for order in (2, 4):
         for neighbours, factor in (("add_remove", 1), ("replace_one", 2**0.5)):
@@ -427,6 +432,7 @@ def test_neighbouring_data_move_a_release_by_its_sensitivity_at_most(
     )
 
 
+@pytest.mark.once
 def test_a_whole_release_of_neighbouring_data():
     """Equal noise cancels in the difference of two releases."""
     x, _ = records()
@@ -508,6 +514,7 @@ def test_little_budget_gives_finite_weights():
 # Proven: later fits --------------------
 
 
+@pytest.mark.once
 def test_an_rbm_whose_ledger_is_unknown_is_refused(tmp_path):
     data = records()
     m = model()
@@ -540,6 +547,7 @@ def test_an_rbm_whose_ledger_is_unknown_is_refused(tmp_path):
         fit(loaded, data, rest)
 
 
+@pytest.mark.once
 def test_a_second_model_continues_the_ledger():
     data = records()
     ledger = fm.Ledger(fm.PrivacyBudget(EPSILON), neighbours="add_remove")
@@ -559,6 +567,7 @@ def test_a_second_model_continues_the_ledger():
 
 
 @pytest.mark.parametrize("fails", [2, 3, 4])
+@pytest.mark.once
 def test_a_crash_keeps_what_was_spent(fails):
     data, wanted = records(), KINDS["labelled"][1]
     reader = Reader(data, fails=fails)
@@ -594,6 +603,7 @@ def refused(match, m, data=None, **kwargs):
         assert not getattr(layer, "is_released", False)
 
 
+@pytest.mark.once
 def test_bad_records_without_labels():
     x, _ = records()
     bad = x.copy()
@@ -602,6 +612,7 @@ def test_bad_records_without_labels():
     refused("must have shape", model(units=None), x[:, :5])
 
 
+@pytest.mark.once
 def test_rbms_that_no_release_can_teach():
     trainable = ChebyshevCRBM(4, 3, trainable=True, name="maps")
     refused("'maps'.*has trainable weights", by_hand(trainable))
@@ -623,6 +634,7 @@ def test_rbms_that_no_release_can_teach():
     refused("dynamic biases, whose weights only records could teach", m)
 
 
+@pytest.mark.once
 def test_forms_do_not_mix():
     data = records()
     x, y = data
@@ -650,6 +662,7 @@ def test_forms_do_not_mix():
             assert not any(r.is_perturbed for r in m.rbms)
 
 
+@pytest.mark.once
 def test_rbms_must_be_in_the_model_itself_and_called_once():
     rbm = ChebyshevCRBM(4, 3, name="maps")
     nested = keras.Sequential(
@@ -664,6 +677,7 @@ def test_rbms_must_be_in_the_model_itself_and_called_once():
     refused("'maps' must be called once", compiled(m))
 
 
+@pytest.mark.once
 def test_unsafe_layers_around_an_rbm():
     for body, match in (
         (fm.layers.RelevanceScaling(), "or a RelevanceScaling layer, not both"),
@@ -706,6 +720,7 @@ def test_every_form_of_unlabelled_data_gives_the_same_release():
         np.testing.assert_allclose(moments, found[0], atol=1e-4)
 
 
+@pytest.mark.once
 def test_padding_of_the_last_batch_is_not_counted():
     for n in (1, 79, 83):
         x, y = records(n)
@@ -834,6 +849,7 @@ def released(m, data, owners=None, words=None):
 
 
 @pytest.mark.parametrize("kind", ["unlabelled", "order 4"])
+@pytest.mark.once
 def test_an_owner_of_many_records_counts_as_one(kind):
     x, y = records()
     # More records than a batch has, so that the owner's is a long one.
@@ -865,6 +881,7 @@ def test_an_owner_of_many_records_counts_as_one(kind):
     assert distance(plain) > 5 * bound
 
 
+@pytest.mark.once
 def test_owners_and_reach_in_the_plan_and_the_report():
     x, y = records()
     owners = np.arange(N) // 5
@@ -900,6 +917,7 @@ def test_owners_and_reach_in_the_plan_and_the_report():
     np.testing.assert_allclose(both, alone + 2 * 2**0.5 * alone)
 
 
+@pytest.mark.once
 def test_owners_in_any_order_give_the_same_release():
     x, _ = records()
     owners = np.arange(N) % 30
@@ -966,6 +984,7 @@ def deltas_by_hand(m, form):
         ("code", None, 60),
     ],
 )
+@pytest.mark.once
 def test_claims_make_the_budget_and_nothing_is_proven(form, shares, lot):
     x, y = records()
     m = published_model(form=form)
@@ -995,6 +1014,7 @@ def test_claims_make_the_budget_and_nothing_is_proven(form, shares, lot):
     assert ("quadratic" in entries[2].reads) == (form == "paper")
 
 
+@pytest.mark.once
 def test_the_published_plan_reads_nothing():
     m = published_model()
     p = published(m, (Unreadable(), Unreadable()))
@@ -1071,6 +1091,7 @@ def test_fit_trains_the_dense_layers_and_leaves_the_rbms_alone():
         assert all(r.trainable == fine_tune for r in m.rbms)
 
 
+@pytest.mark.once
 def test_a_second_published_fit_draws_and_charges_nothing():
     data = records()
     m = published_model()
@@ -1091,6 +1112,7 @@ def test_a_second_published_fit_draws_and_charges_nothing():
     assert not other.ledger.entries
 
 
+@pytest.mark.once
 def test_wrong_published_shares_and_lots():
     data = records()
     m = published_model()
@@ -1110,6 +1132,7 @@ def test_wrong_published_shares_and_lots():
     assert all(r.trainable for r in m.rbms)
 
 
+@pytest.mark.once
 def test_a_published_fit_without_pretraining_is_refused():
     """It once trained RBMs on the records without their noise."""
     data = records()
@@ -1124,6 +1147,7 @@ def test_a_published_fit_without_pretraining_is_refused():
     assert_equal(before, m.get_weights())
 
 
+@pytest.mark.once
 def test_rbms_are_pretrained_without_noise_in_a_twin_alone():
     data = records()
     m = published_model()
