@@ -376,7 +376,7 @@ def test_golden_scales():
     assert claims.reconstruction_sensitivity(
         30, 200, neighbours="add_remove"
     ) == 153000.0  # fmt: skip
-    m = model((200,), 1, guarantee="published", visible=(0, 3))
+    m = model(1, hidden=(200,), guarantee="published", visible=(0, 3))
     p = published(m, records(), epsilon=1.0)
     p.plan(m)
     first, second = planned(p)
