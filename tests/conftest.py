@@ -56,6 +56,7 @@ FULL = (
     "baselines/test_conditional_rbm.py",
     "baselines/test_dp_sgd.py",
     "baselines/test_dp_sgd_autoencoder.py",
+    "baselines/test_dp_sgd_libraries.py",
     "baselines/test_histogram_regression.py",
     "baselines/test_whole_dp_sgd.py",
     "composition/test_composition.py",
@@ -118,6 +119,7 @@ FULL = (
 EVERY_CASE = (
     "auditing/test_jax_privacy_auditing.py",
     "baselines/test_dp_sgd_jax.py",
+    "baselines/test_dp_sgd_libraries.py",
     "baselines/test_whole_dp_sgd.py",
     "trust",
 )
