@@ -190,8 +190,13 @@ def _known_to_jax(flags):
 
 
 def pytest_ignore_collect(collection_path, config):
-    if config.option.without_keras and collection_path.suffix == ".py":
-        return not _numpy_only(collection_path) or None
+    if collection_path.suffix == ".py":
+        if config.option.without_keras:
+            return not _numpy_only(collection_path) or None
+        if "not numpy" in config.option.markexpr:
+            # None of its tests would run: it need not be imported.
+            return _numpy_only(collection_path) or None
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)
