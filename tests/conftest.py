@@ -130,6 +130,8 @@ QUICK_COMPILING = {
     "xla_cpu_use_fusion_emitters": "false",
     "xla_cpu_parallel_codegen_split_count": "1",
 }
+# Of TensorFlow: its own allocator for oneDNN gives nothing back.
+os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 # Bytes that one test may leave to the next.
 MUCH = 50 * 2**20
 # Of a test with more cases than this, as many are spread ones.

@@ -200,11 +200,11 @@ def test_the_published_form_is_claimed(parts):
     train, _ = parts
     m = model(train, guarantee="published", fine_tune=True)
     m.compile("adam", TaylorCrossEntropy())
-    p = private(m, train, lot=500)
+    p = private(m, train, lot=100)
     assert p.plan(m).count("(claimed)") == 3
-    x, y = train.x[:1000], train.y[:1000]
-    m.pretrain(x, p, epochs=1, batch_size=500)
-    m.fit(x, y, batch_size=500, callbacks=[p], verbose=0)
+    x, y = train.x[:200], train.y[:200]
+    m.pretrain(x, p, epochs=1, batch_size=100)
+    m.fit(x, y, batch_size=100, callbacks=[p], verbose=0)
     assert p.ledger.claimed_epsilon() == pytest.approx(8.0)
     assert p.ledger.epsilon() == np.inf
 
@@ -274,7 +274,7 @@ def test_the_user_as_unit(parts):
     m.compile("sgd", TaylorCrossEntropy())
     unit = fm.Unit(owners=train.users, words="one user with all windows")
     p = private(m, train, unit=unit)
-    m.fit(train.x, train.y, batch_size=4096, callbacks=[p], verbose=0)
+    m.fit(train.x, train.y, batch_size=512, callbacks=[p], verbose=0)
     report = p.report()
     assert "unit:       one user with all windows" in report
     assert report.count("scaled back to one record's norm") == 3
