@@ -132,8 +132,11 @@ QUICK_COMPILING = {
 }
 # Of TensorFlow: its own allocator for oneDNN gives nothing back.
 os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
-# Bytes that one test may leave to the next.
-MUCH = 50 * 2**20
+# Bytes by which tests of one module may grow a worker: giving them back costs
+# JAX what it compiled.
+MUCH = 300 * 2**20
+# What was left the last time.
+_KEPT = {"bytes": 0}
 # Of a test with more cases than this, as many are spread ones.
 SPREAD_CASES = 2
 
@@ -243,6 +246,7 @@ def pytest_collection_finish():
     """What was imported stays: later collections need not look at it."""
     gc.collect()
     gc.freeze()
+    _give_back()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -256,10 +260,9 @@ def let_go():
 
 @pytest.fixture(autouse=True)
 def let_go_of_much():
-    """The same of a test, if that was much."""
-    before = _resident()
+    """The same within a module, if it is much."""
     yield
-    if _resident() - before > MUCH:
+    if _resident() - _KEPT["bytes"] > MUCH:
         _give_back()
 
 
@@ -267,8 +270,9 @@ def _give_back():
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
     if sys.platform == "linux":
-        # What was freed between pieces that were not.
-        ctypes.CDLL(None).malloc_trim(0)
+        # What was freed between pieces that were not; of glibc.
+        getattr(ctypes.CDLL(None), "malloc_trim", id)(0)
+    _KEPT["bytes"] = _resident()
 
 
 def _resident():
