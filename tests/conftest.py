@@ -4,7 +4,11 @@ Every test carries the markers of its place:
 
 * `numpy`: nothing that its module imports asks for Keras. One run is enough
   for all backends; `--without-keras` runs these alone, and makes sure.
-* `once`: it needs Keras, and says the same on every backend.
+* `once`: it needs Keras, and says the same on every backend. So does a test
+  that is marked so itself: of ledgers, plans, shares, owners and refusals,
+  which are Python and NumPy around what a backend computes (the contract has
+  each kind of part spend and refuse on all of them), or of what a method
+  learns, which is a matter of its releases (golden values hold those).
 * `full`: it takes long, or is one of many cases, and the fast tier leaves it
   out. That tier is what `pytest` runs if no path, marker or `--full` is given.
 * `case`: it is one of many cases, which say the same of every backend: CI runs
@@ -12,6 +16,8 @@ Every test carries the markers of its place:
 """
 
 import collections
+import ctypes
+import gc
 import importlib.util
 import mmap
 import os
@@ -37,6 +43,7 @@ ONCE = (
     "test_imports.py",
     "test_pages.py",
     "test_types.py",
+    "trust/test_hostile_ledgers.py",
     "trust/test_million_inputs.py",
 )
 # What takes long: processes of their own, documents that run, and fits of one
@@ -49,6 +56,7 @@ FULL = (
     "baselines/test_conditional_rbm.py",
     "baselines/test_dp_sgd.py",
     "baselines/test_dp_sgd_autoencoder.py",
+    "baselines/test_dp_sgd_libraries.py",
     "baselines/test_histogram_regression.py",
     "baselines/test_whole_dp_sgd.py",
     "composition/test_composition.py",
@@ -112,6 +120,7 @@ FULL = (
 EVERY_CASE = (
     "auditing/test_jax_privacy_auditing.py",
     "baselines/test_dp_sgd_jax.py",
+    "baselines/test_dp_sgd_libraries.py",
     "baselines/test_whole_dp_sgd.py",
     "trust",
 )
@@ -122,6 +131,13 @@ QUICK_COMPILING = {
     "xla_cpu_use_fusion_emitters": "false",
     "xla_cpu_parallel_codegen_split_count": "1",
 }
+# Of TensorFlow: its own allocator for oneDNN gives nothing back.
+os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
+# Bytes by which tests of one module may grow a worker: giving them back costs
+# JAX what it compiled.
+MUCH = 300 * 2**20
+# What was left the last time.
+_KEPT = {"bytes": 0}
 # Of a test with more cases than this, as many are spread ones.
 SPREAD_CASES = 2
 
@@ -180,8 +196,13 @@ def _known_to_jax(flags):
 
 
 def pytest_ignore_collect(collection_path, config):
-    if config.option.without_keras and collection_path.suffix == ".py":
-        return not _numpy_only(collection_path) or None
+    if collection_path.suffix == ".py":
+        if config.option.without_keras:
+            return not _numpy_only(collection_path) or None
+        if "not numpy" in config.option.markexpr:
+            # None of its tests would run: it need not be imported.
+            return _numpy_only(collection_path) or None
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -222,14 +243,46 @@ def _is_in(path, places):
     return any(place == p or place.startswith(f"{p}/") for p in places)
 
 
+def pytest_collection_finish():
+    """What was imported stays: later collections need not look at it."""
+    gc.collect()
+    gc.freeze()
+    _give_back()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def let_go():
     """What a module compiled, and the models it named, are forgotten."""
     yield
     if "keras" in sys.modules:
         sys.modules["keras"].utils.clear_session()
+    _give_back()
+
+
+@pytest.fixture(autouse=True)
+def let_go_of_much():
+    """The same within a module, if it is much."""
+    yield
+    if _resident() - _KEPT["bytes"] > MUCH:
+        _give_back()
+
+
+def _give_back():
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
+    if sys.platform == "linux":
+        # What was freed between pieces that were not; of glibc.
+        getattr(ctypes.CDLL(None), "malloc_trim", id)(0)
+    _KEPT["bytes"] = _resident()
+
+
+def _resident():
+    """Bytes of this process in memory, 0 where nobody says."""
+    try:
+        with open("/proc/self/statm") as f:
+            return int(f.read().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0
 
 
 @pytest.fixture

@@ -381,6 +381,7 @@ def negative_log_likelihood(model, x, y):
     return np.mean(array(model.free_energy(x, y))) + log_partition
 
 
+@pytest.mark.once
 def test_contrastive_divergence_lowers_the_exact_likelihood_loss():
     x, y = bars_and_stripes()
     model = ConditionalRBM(
@@ -435,6 +436,7 @@ def accuracy(model, x, y):
 
 
 @pytest.mark.parametrize("objective", ("hybrid", "discriminative"))
+@pytest.mark.once
 def test_history_decides_where_the_present_alone_says_nothing(objective):
     x, y = moving_dots(1000, seed=0)
     test = moving_dots(1000, seed=1)
@@ -459,6 +461,7 @@ def test_generative_training_alone_classifies():
 
 
 @pytest.mark.parametrize("influence", ("per_unit", "shared"))
+@pytest.mark.once
 def test_friends_decide_for_the_social_model_only(influence):
     x, y = moving_dots(1000, seed=2)
     x[:, 12] = 0.25 + 0.5 * y
@@ -649,6 +652,7 @@ def test_social_model_needs_its_group_and_a_known_influence():
 
 
 @SHORT
+@pytest.mark.once
 def test_wrong_data_are_named():
     x, y = records(8)
 

@@ -1,4 +1,5 @@
-import dataclasses
+"""DP-SGD by tensorflow-privacy beside what test_dp_sgd_libraries.py has."""
+
 import math
 import sys
 
@@ -8,14 +9,11 @@ import numpy as np
 import pytest
 from clipped_sgd import (
     CLASSES,
-    GOLDEN,
     N,
-    by_hand,
     clipped_sum,
     config,
     convolutional_model,
     data,
-    golden_run,
     hidden_layer_model,
     linear_model,
 )
@@ -46,40 +44,6 @@ def fitted_weights(classifier):
 
 
 # Clipping and updates ------------------------------------------------------
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"l2_norm_clip": 1e6},
-        {},
-        {"sampling": "full"},
-        {"sampling": "full", "physical_batch_size": 17},
-        {"physical_batch_size": 8},
-        {"sampling": "shuffled", "steps": 5},
-        {"optimizer": "adam", "learning_rate": 0.01},
-    ],
-    ids=lambda v: "-".join(map(str, v)) or "poisson",
-)
-def test_without_noise_it_is_clipped_sgd_by_hand(tfp, form, changes):
-    cfg = config(form=form, **changes)
-    x, y = data()
-    model = hidden_layer_model()
-    starts = model.get_weights()
-    expected = by_hand(model, x, y, cfg, seed=5)
-    classifier = dp_sgd.DPSGDClassifier(model, cfg, math.inf, 1e-5, seed=5)
-    found = classifier.fit(x, y).to_keras().get_weights()
-    for a, b, start in zip(found, expected, starts, strict=True):
-        assert np.abs(b - start).max() > 1e-2
-        np.testing.assert_allclose(a, b, atol=3e-5)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_the_golden_run_of_the_other_library(tfp, form, optimizer):
-    found = golden_run(dp_sgd.DPSGDClassifier, optimizer, form=form)
-    np.testing.assert_allclose(found, GOLDEN[optimizer], atol=3e-5)
 
 
 def test_poisson_batches_are_divided_by_the_expected_size(tfp):
@@ -140,80 +104,6 @@ def test_the_twin_starts_from_and_returns_the_same_function(tfp, form):
     np.testing.assert_allclose(fit.predict(x), back, atol=1e-5)
 
 
-# Noise ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("sampling", ["poisson", "full"])
-def test_noise_has_the_calibrated_scale(tfp, form, sampling):
-    # With features of zero and no bias every gradient is zero: what moves
-    # the weights is the noise alone, a fresh draw in every step and chunk.
-    d, steps = 400, 4
-    x = np.zeros((N, d), "float32")
-    y = data()[1]
-    model = keras.Sequential(
-        [keras.layers.Input((d,)), keras.layers.Dense(10, use_bias=False)]
-    )
-    model.set_weights([np.zeros((d, 10))])
-    cfg = config(
-        form=form,
-        sampling=sampling,
-        steps=steps,
-        momentum=0.0,
-        physical_batch_size=16,
-    )
-    fit = dp_sgd.DPSGDClassifier(model, cfg, 2.0, 1e-5, seed=11).fit(x, y)
-    noise = fit.to_keras().get_weights()[0].ravel()
-    size = N if sampling == "full" else 20
-    z = fit.report()["noise_multiplier"]
-    scale = 0.5 * z * 0.3 * math.sqrt(steps) / size
-    # 4,000 normals: the empirical scale is within 5.3 of its standard
-    # deviations, 6%, but for one seed in 10^7.
-    assert 0.94 < noise.std() / scale < 1.06
-    assert not 0.94 < noise.std() / (scale * 2 / 3) < 1.06
-    assert not 0.94 < noise.std() / (scale * 3 / 2) < 1.06
-    assert abs(noise.mean()) < 5.3 * scale / math.sqrt(noise.size)
-
-
-@pytest.mark.parametrize(
-    "sampling, epsilon",
-    [("full", 1.0), ("poisson", math.inf)],
-    ids=["noise", "batches"],
-)
-def test_a_global_seed_decides_neither_noise_nor_batches(
-    tfp, sampling, epsilon
-):
-    # Full batches vary by their noise alone, noiseless ones by the draw.
-    import tensorflow as tf
-
-    results = []
-    for _ in range(2):
-        keras.utils.set_random_seed(7)
-        fit = dp_sgd.DPSGDClassifier(
-            linear_model(), config(sampling=sampling), epsilon, 1e-5
-        )
-        results.append(fitted_weights(fit.fit(*data())))
-        assert dp_sgd._global_seed(tf) == 7
-    assert np.abs(results[0] - results[1]).max() > 1e-3
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_seed_repeats_the_fit_and_voids_the_guarantee(tfp, form):
-    import tensorflow as tf
-
-    x, y = data()
-    results = []
-    for global_seed in (1, 2):
-        tf.random.set_seed(global_seed)
-        fit = dp_sgd.DPSGDClassifier(
-            linear_model(), config(form=form), 1.0, 1e-5, seed=3
-        ).fit(x, y)
-        results.append(fitted_weights(fit))
-    np.testing.assert_array_equal(*results)
-    assert fit.report()["private"] is False
-    assert fit.report()["epsilon_proven"] == math.inf
-
-
 # Accounting ----------------------------------------------------------------
 
 
@@ -268,7 +158,7 @@ def test_replace_one_refuses_amplification(sampling):
         config(sampling=sampling).plan(100, 1.0, 1e-5, "replace_one")
 
 
-def test_overflow_is_charged_and_stops_the_fit(tfp, monkeypatch):
+def test_overflow_is_charged(tfp):
     cfg = config()
     plan = cfg.plan(N, 1.0, 1e-5)
     # At most a thousandth of delta.
@@ -279,11 +169,6 @@ def test_overflow_is_charged_and_stops_the_fit(tfp, monkeypatch):
     charged = entry.build_mechanism().overflow_probability
     assert charged == plan.overflow_probability
     assert fit.report()["overflow_probability"] == charged
-    tight = dataclasses.replace(plan, capacity=1)
-    monkeypatch.setattr(dp_sgd.DPSGDConfig, "plan", lambda *_: tight)
-    fit = dp_sgd.DPSGDClassifier(None, config(), 1.0, 1e-5, seed=0)
-    with pytest.raises(RuntimeError, match="exceeded its capacity of 1"):
-        fit.fit(*data(), num_classes=CLASSES)
 
 
 def test_epochs_count_steps():
@@ -294,28 +179,6 @@ def test_epochs_count_steps():
 
 
 # Report and errors ---------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "sampling, proven",
-    [("poisson", 2.0), ("full", 2.0), ("shuffled", math.inf)],
-)
-def test_report_tells_proven_from_claimed(tfp, sampling, proven):
-    cfg = config(sampling=sampling, steps=2)
-    fit = dp_sgd.DPSGDClassifier(None, cfg, 2.0, 1e-5)
-    report = fit.fit(*data(), num_classes=CLASSES).report()
-    # Composed from the ledger: below the budget, and not far below.
-    assert 1.99 < report["epsilon_claimed"] <= 2.0
-    if proven == 2.0:
-        assert report["epsilon_proven"] == report["epsilon_claimed"]
-    else:
-        assert report["epsilon_proven"] == proven
-    assert report["delta"] == 1e-5
-    assert report["neighbours"] == "add_remove"
-    assert report["noise_multiplier"] == fit.plan.noise_multiplier
-    assert report["steps"] == 2
-    assert report["seconds"] > report["step_seconds"] > 0
-    assert report["form"] == "fast_clipping"
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -339,26 +202,6 @@ def test_a_traced_step_keeps_no_records(tfp, monkeypatch, form):
         if op.type == "Const"
     }
     assert shapes and not shapes & {x.shape, y.shape}
-
-
-def test_evaluate_and_softmax_regression_from_zero(tfp):
-    # Separable, noiseless: a linear model must get it right.
-    x, _ = data()
-    y = (x[:, 0] > 0).astype(int)
-    cfg = config(sampling="full", steps=60, learning_rate=2.0)
-    fit = dp_sgd.DPSGDClassifier(None, cfg, math.inf, 1e-5)
-    fit.fit(x, y, num_classes=2)
-    result = fit.evaluate(x, y)
-    assert result["accuracy"] > 0.95
-    assert result["loss"] < 0.4
-    assert fit.predict(x).shape == (N, 2)
-
-
-def test_a_second_fit_is_refused(tfp):
-    fit = dp_sgd.DPSGDClassifier(None, config(steps=1), 1.0, 1e-5)
-    fit.fit(*data(), num_classes=CLASSES)
-    with pytest.raises(RuntimeError, match="spends epsilon again"):
-        fit.fit(*data(), num_classes=CLASSES)
 
 
 def test_use_before_fit_is_refused():
@@ -437,25 +280,13 @@ class OwnDense(keras.layers.Dense):
 @pytest.mark.parametrize(
     "layers, message",
     [
-        (
-            [keras.layers.BatchNormalization(), keras.layers.Dense(2)],
-            "mixes the records of a batch",
-        ),
         ([OwnDense(2)], "does not support the layer .* of type OwnDense"),
-        (
-            [keras.layers.Dense(2, kernel_regularizer="l2")],
-            "does not support `kernel_regularizer`",
-        ),
         (
             [
                 keras.layers.Dense(2, activation="hard_sigmoid"),
                 keras.layers.Dense(2),
             ],
             "does not support the activation 'hard_sigmoid'",
-        ),
-        (
-            [keras.layers.Dense(2, activation="relu")],
-            "must end in logits or a softmax",
         ),
         (
             [

@@ -1,13 +1,11 @@
-"""Fits on one device and on two of one process; prints how far they differ.
+"""Fits on one device and on two of one process: how far they differ.
 
-python tests/devices/two_devices.py GUARANTEE
+Used by two_devices_steps.py, which has one process for all.
 """
 
 # ruff: noqa: E402  (devices are set before Keras is imported)
 
-import json
 import os
-import sys
 
 BACKEND = os.environ["KERAS_BACKEND"]
 if BACKEND == "jax":
@@ -19,8 +17,6 @@ else:
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * 2
     )
-
-import contextlib
 
 import keras
 import numpy as np
@@ -65,28 +61,20 @@ def fit(guarantee):
     return weights, history.history["loss"], len(private.ledger.entries)
 
 
-def main():
-    guarantee = sys.argv[1]
-    alone, losses, entries = fit(guarantee)
-    if BACKEND == "jax":
-        keras.distribution.set_distribution(keras.distribution.DataParallel())
-        devices, scope = len(keras.distribution.list_devices()), None
-    else:
-        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-        devices, scope = strategy.num_replicas_in_sync, strategy.scope()
-    with scope or contextlib.nullcontext():
-        together, other_losses, other_entries = fit(guarantee)
-    found = {
-        "devices": devices,
-        "moved": float(np.abs(alone[-2]).max()),
-        "difference": max(
-            float(np.abs(a - b).max()) for a, b in zip(alone, together)
-        ),
-        "losses": [losses, other_losses],
-        "entries": [entries, other_entries],
-    }
-    print(json.dumps(found))
+def both():
+    return [fit(guarantee) for guarantee in ("proven", "published")]
 
 
-if __name__ == "__main__":
-    main()
+def compared(alone, together):
+    """Of each guarantee."""
+    return [
+        {
+            "moved": float(np.abs(a[0][-2]).max()),
+            "difference": max(
+                float(np.abs(u - v).max()) for u, v in zip(a[0], b[0])
+            ),
+            "losses": [a[1], b[1]],
+            "entries": [a[2], b[2]],
+        }
+        for a, b in zip(alone, together)
+    ]

@@ -6,24 +6,18 @@ python tests/devices/two_devices_steps.py
 
 # ruff: noqa: E402  (devices are set before Keras is imported)
 
+import contextlib
 import json
-import os
 
-BACKEND = os.environ["KERAS_BACKEND"]
+import two_devices  # sets the devices
+
+BACKEND = two_devices.BACKEND
 UNEQUAL = ()
-if BACKEND == "jax":
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
-else:
+if BACKEND == "tensorflow":
     import tensorflow as tf
 
     # What Keras itself says of unequal parts, before any callback.
     UNEQUAL = (tf.errors.InvalidArgumentError,)
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * 2
-    )
-
-import contextlib
 
 import keras
 import numpy as np
@@ -185,7 +179,7 @@ def everything():
 
 
 def main():
-    alone = everything()
+    fits, alone = two_devices.both(), everything()
     if BACKEND == "jax":
         keras.distribution.set_distribution(keras.distribution.DataParallel())
         devices, scope = len(keras.distribution.list_devices()), None
@@ -195,6 +189,7 @@ def main():
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
         devices, scope = strategy.num_replicas_in_sync, strategy.scope()
     with scope or contextlib.nullcontext():
+        guarantees = two_devices.compared(fits, two_devices.both())
         both = everything()
         refused = refusals()
 
@@ -208,6 +203,7 @@ def main():
     ]
     found = {
         "devices": devices,
+        "guarantees": guarantees,
         "copies": same,
         "twin": [difference(a[0], b[0]) for a, b in zip(alone[0], both[0])],
         "losses": [[losses for _, losses in part[0]] for part in (alone, both)],

@@ -32,6 +32,7 @@ CHECKED = PrivateClassifier(
 
 @parametrize_with_checks([CHECKED])
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.once
 def test_scikit_learn_takes_it_for_one_of_its_own(estimator, check):
     check(estimator)
 
@@ -44,6 +45,7 @@ def made(epsilon=1e3, **kwargs):
 # What it costs ---------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_a_fit_costs_what_its_ledger_says():
     model = made(2.0).fit(X, Y)
     (entry,) = model.ledger_.entries
@@ -56,6 +58,7 @@ def test_a_fit_costs_what_its_ledger_says():
     assert len(model.ledger_.entries) == 1
 
 
+@pytest.mark.once
 def test_clones_and_copies_share_one_budget():
     """Cross-validation of an estimator with a budget for each clone would
     spend it once for every fold, and report one."""
@@ -75,6 +78,7 @@ def test_clones_and_copies_share_one_budget():
         cross_val_score(made(), X, Y, cv=2, error_score="raise")
 
 
+@pytest.mark.once
 def test_every_fold_is_charged():
     model = made(fits=4)
     scores = cross_val_score(model, X, Y, cv=3, error_score="raise")
@@ -87,6 +91,7 @@ def test_every_fold_is_charged():
 
 
 @pytest.mark.full
+@pytest.mark.once
 def test_a_search_is_charged_for_every_fit():
     ledger = fm.Ledger(fm.PrivacyBudget(1e3, DELTA), neighbours="add_remove")
     search = GridSearchCV(
@@ -101,6 +106,7 @@ def test_a_search_is_charged_for_every_fit():
     assert found is ledger and len(ledger.entries) == 5
 
 
+@pytest.mark.once
 def test_other_terms_than_those_of_the_ledger_are_refused(tmp_path):
     path = str(tmp_path / "privacy.json")
     made(2.0, ledger=path).fit(X, Y)
@@ -122,6 +128,7 @@ def test_other_terms_than_those_of_the_ledger_are_refused(tmp_path):
         made(None).fit(X, Y)
 
 
+@pytest.mark.once
 def test_another_process_needs_a_file(tmp_path, monkeypatch):
     """In memory, every worker would have the whole budget."""
     in_memory = made(fits=9)
@@ -146,6 +153,7 @@ def test_another_process_needs_a_file(tmp_path, monkeypatch):
     assert pickle.loads(pickle.dumps(model)).score(X, Y) > 0.8
 
 
+@pytest.mark.once
 def test_copies_of_a_shared_ledger_are_it():
     shared = SharedLedger()
     assert copy.deepcopy(shared) is copy.copy(shared) is shared
@@ -177,6 +185,7 @@ def test_copies_of_a_shared_ledger_are_it():
         ({"rounds": 0}, "`reads`"),
     ],
 )
+@pytest.mark.once
 def test_what_is_refused_costs_nothing(change, message):
     model = made(1.0).set_params(**change)
     with pytest.raises(ValueError, match=message) as caught:
@@ -275,6 +284,7 @@ def test_public_features_and_layers_with_a_release():
     assert len(names) == 2 and "second moment" in names[0]
 
 
+@pytest.mark.once
 def test_columns_with_gaps_in_their_own_units():
     gaps = np.where(RNG.random(X.shape) < 0.2, np.nan, 100 + 30 * X)
     columns = fm.layers.PrivateNormalization((0, 200), missing="mean")

@@ -23,6 +23,7 @@ CHECKED = PrivateRegressor(
 
 @parametrize_with_checks([CHECKED])
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.once
 def test_scikit_learn_takes_it_for_one_of_its_own(estimator, check):
     check(estimator)
 
@@ -42,6 +43,7 @@ def test_it_learns_numbers(rounds):
     assert model.ledger_.epsilon() <= 20
 
 
+@pytest.mark.once
 def test_every_fold_is_charged():
     model = made(fits=3)
     assert cross_val_score(model, X, Y, cv=3, error_score="raise").min() > 0.8
@@ -69,6 +71,7 @@ def test_bounds_of_the_target_are_needed(wrong):
     model.set_params(target_bounds=(0, 40)).fit(X, Y)
 
 
+@pytest.mark.once
 def test_what_is_no_number_is_refused_and_not_shown():
     y = Y.astype(object)
     y[5] = "a-secret"

@@ -92,6 +92,7 @@ def test_bounds_hold_for_every_record():
     assert found.l1_bound == 2.0
 
 
+@pytest.mark.once
 def test_a_pure_fit_says_that_records_are_sparse():
     model = made(delta=0.0).fit(X, Y)
     assert model.score(X, Y) > 0.85
@@ -155,6 +156,7 @@ def test_a_data_frame_has_its_columns_by_name():
         ({"bounds": (0, 1)}, "leave out `bounds`"),
     ],
 )
+@pytest.mark.once
 def test_what_is_refused_costs_nothing(change, match):
     model = made(1.0, **change)
     with pytest.raises(ValueError, match=match):

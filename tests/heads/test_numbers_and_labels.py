@@ -159,6 +159,7 @@ def test_a_person_with_many_rows():
 
 
 @pytest.mark.parametrize("rounds", [None, 5])
+@pytest.mark.once
 def test_owners_of_labels(rounds):
     unit = fm.Unit(owners=np.arange(N) // 3)
     layer = PrivateDense(3, loss="binary_cross_entropy", rounds=rounds)

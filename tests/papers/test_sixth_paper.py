@@ -98,6 +98,7 @@ def test_noise_to_zero_gives_the_means():
     np.testing.assert_allclose(found.means(), exact, atol=1e-3)
 
 
+@pytest.mark.once
 def test_it_is_compared_with_the_others(monkeypatch, tmp_path):
     method = sixth_paper.METHOD
     monkeypatch.setitem(fm.experiments.METHODS, method.name, method)

@@ -157,6 +157,7 @@ def test_statistics_are_those_of_the_records():
     assert "scaled, filled in or selected" in statement
 
 
+@pytest.mark.once
 def test_a_tenth_of_the_budget_and_no_more_than_it():
     model = model_of(PrivateNormalization(BOUNDS, name="columns"))
     private = PrivateModel(fm.PrivacyBudget(1.0, DELTA), data=(X, Y))
@@ -253,6 +254,7 @@ def test_missing_values_go_where_they_are_known_only():
     assert not private.ledger.entries
 
 
+@pytest.mark.once
 def test_an_owner_counts_as_one_record_may():
     """Hundreds of rows of one owner move the mean no more than one row."""
     crowd = np.vstack([X[:100], np.tile([10.0, 1.0, 300.0], (300, 1))])
@@ -329,6 +331,7 @@ def test_before_a_release_and_after_a_failure_the_bounds_are_public(
 
 
 @pytest.mark.parametrize("bad", [0.5, (0.9, 0.1), (-0.1, 0.5), (0.1, 1.2), "a"])
+@pytest.mark.once
 def test_quantiles_are_two_shares(bad):
     with pytest.raises(ValueError, match="`quantiles` must be None or"):
         PrivateNormalization((0, 1), quantiles=bad)

@@ -165,6 +165,7 @@ def batches():
         ([0.5, 0.2, 1], "clipped to the norms 0.5, 0.2, 1", 3**0.5),
     ],
 )
+@pytest.mark.once
 def test_what_is_charged(clip, told, sensitivity):
     model, callback = network(clip=clip), private()
     model.compile("sgd")
@@ -184,6 +185,7 @@ def test_what_is_charged(clip, told, sensitivity):
     assert set(logs.history) == {"loss"}
 
 
+@pytest.mark.once
 def test_shuffled_batches_are_claimed():
     keras.utils.set_random_seed(3)
     model = fm.models.GradientNet((7,), NETWORKS["dense"][1](), clip=0.5)

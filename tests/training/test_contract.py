@@ -1,5 +1,6 @@
 """What every private part holds to, whatever it releases."""
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -260,6 +261,51 @@ def same(a, b):
     return all(np.array_equal(u, v) for u, v in zip(a, b, strict=True))
 
 
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """A plan, the fit that it was made for, and what the fit called. Tests
+    that share it change nothing of it."""
+
+    model: keras.Model
+    callback: PrivateModel
+    plan: str
+    released: tuple
+
+
+@pytest.fixture(scope="module")
+def fits():
+    return {}
+
+
+@pytest.fixture
+def fitted(name, fits, monkeypatch):
+    if name not in fits:
+        fits[name] = _planned_and_fitted(name, monkeypatch)
+    return fits[name]
+
+
+def _planned_and_fitted(name, monkeypatch):
+    kind, seen = KINDS[name], []
+    model, callback = kind.compiled(), kind.private()
+    batches = kind.batches()[0] if kind.stepwise else None
+    if name not in COUNTED:
+        callback.data = Unreadable()
+    text = callback.plan(model, batches, EPOCHS)
+    callback.data = (kind.x, kind.y)
+    assert not callback.ledger.entries
+    assert not any(part.is_released for part in parts_of(model))
+    original = release_lib.release
+
+    def counted(objective, *args, **kwargs):
+        seen.append(kwargs["name"])
+        return original(objective, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(release_lib, "release", counted)
+        kind.fit(model, [callback])
+    return Fitted(model, callback, text, tuple(seen))
+
+
 # Without protection ------------------------------------------------------
 
 
@@ -314,23 +360,13 @@ def test_its_twin_trains_and_is_never_released(tmp_path, name):
 
 
 @every_kind
-def test_a_plan_says_what_a_fit_charges_and_spends_nothing(name):
-    kind = KINDS[name]
-    model, callback = kind.compiled(), kind.private()
-    batches = kind.batches()[0] if kind.stepwise else None
-    if name not in COUNTED:
-        callback.data = Unreadable()
-    text = callback.plan(model, batches, EPOCHS)
-    callback.data = (kind.x, kind.y)
-    assert not callback.ledger.entries
-    assert not any(part.is_released for part in parts_of(model))
+def test_a_plan_says_what_a_fit_charges_and_spends_nothing(name, fitted):
+    kind, ledger = KINDS[name], fitted.callback.ledger
     for release in kind.releases:
-        assert f"  {release} (proven)" in text
-    kind.fit(model, [callback])
-    entries = callback.ledger.entries
-    assert tuple(e.name for e in entries) == kind.releases
-    assert all(e.describe() in text for e in entries)
-    assert 0.98 * EPSILON < callback.ledger.epsilon() <= EPSILON * (1 + 1e-9)
+        assert f"  {release} (proven)" in fitted.plan
+    assert tuple(e.name for e in ledger.entries) == kind.releases
+    assert all(e.describe() in fitted.plan for e in ledger.entries)
+    assert 0.98 * EPSILON < ledger.epsilon() <= EPSILON * (1 + 1e-9)
 
 
 @every_kind
@@ -374,10 +410,8 @@ def test_what_a_fit_leaves_of_a_budget_is_for_a_question(name):
 
 
 @every_kind
-def test_a_spent_budget_refuses_and_reads_nothing(name):
-    kind = KINDS[name]
-    callback = kind.private()
-    kind.fit(kind.compiled(), [callback])
+def test_a_spent_budget_refuses_and_reads_nothing(name, fitted):
+    kind, callback = KINDS[name], fitted.callback
     spent = callback.ledger.entries
     other = kind.compiled()
     again = PrivateModel(
@@ -511,15 +545,10 @@ def test_a_secret_number_of_records_needs_a_number_of_steps(name):
 
 
 @every_kind
-@pytest.mark.parametrize("place", ["first", "last"])
-def test_no_metric_of_records_in_whatever_order(name, place):
+def test_no_metric_of_records_in_whatever_order(name):
     kind = KINDS[name]
     spies = [Spy(), Spy()]
-    callback = kind.private()
-    order = {
-        "first": [callback, *spies],
-        "last": [*spies, callback],
-    }[place]
+    order = [spies[0], kind.private(), spies[1]]
     held = np.random.default_rng(1).random(kind.x.shape).astype("float32")
     history = kind.fit(
         kind.compiled(),
@@ -533,20 +562,18 @@ def test_no_metric_of_records_in_whatever_order(name, place):
 
 
 @read_once
-@pytest.mark.parametrize("batch_size, fill", [(7, np.nan), (80, 0.0)])
-def test_later_fits_are_free_and_see_no_record(
-    name, batch_size, fill, tmp_path
-):
+def test_later_fits_are_free_and_see_no_record(name, tmp_path):
     kind = KINDS[name]
     # Not at the minimum, where training would stay.
     callback = kind.private(guarantee=fm.Proven(start="current"))
     model = kind.compiled()
-    first = kind.fit(model, [callback], batch_size=batch_size)
+    first = kind.fit(model, [callback], batch_size=7)
     spent = callback.ledger.entries
-    kind.fit(model, [callback])
+    kind.fit(model, [callback], batch_size=80)
     model.save(tmp_path / "m.keras")
     found = []
-    for x in (kind.x, np.full_like(kind.x, fill)):
+    others = [np.full_like(kind.x, fill) for fill in (np.nan, 0.0)]
+    for x in (kind.x, *others):
         loaded = keras.saving.load_model(tmp_path / "m.keras")
         before = weights(loaded)
         history = loaded.fit(
@@ -556,7 +583,8 @@ def test_later_fits_are_free_and_see_no_record(
         assert all(part.is_released for part in parts_of(loaded))
         assert not same(before, weights(loaded)), "training did not move"
         found.append((weights(loaded), history))
-    assert same(found[0][0], found[1][0]) and found[0][1] == found[1][1]
+    for moved, history in found[1:]:
+        assert same(found[0][0], moved) and found[0][1] == history
     assert callback.ledger.entries == spent
     # Another callback asks for nothing.
     again = PrivateModel(fm.PrivacyBudget(EPSILON, DELTA), Unreadable())
@@ -565,13 +593,11 @@ def test_later_fits_are_free_and_see_no_record(
 
 
 @read_once
-def test_other_data_on_a_later_fit_is_refused(name):
-    kind = KINDS[name]
-    model, callback = kind.compiled(), kind.private()
-    kind.fit(model, [callback])
+def test_other_data_on_a_later_fit_is_refused(name, fitted, monkeypatch):
+    kind, model, callback = KINDS[name], fitted.model, fitted.callback
     with pytest.raises(ValueError, match="data changed since the release"):
         model.fit(kind.x + 1, kind.y, callbacks=[callback], verbose=0)
-    callback.data = kind.x, kind.y[::-1].copy()
+    monkeypatch.setattr(callback, "data", (kind.x, kind.y[::-1].copy()))
     with pytest.raises(ValueError, match="data changed since the release"):
         kind.fit(model, [callback])
 
@@ -599,10 +625,8 @@ def test_a_new_draw_is_charged(name):
 
 
 @every_kind
-def test_files_hold_the_release_and_its_ledger(name, tmp_path):
-    kind = KINDS[name]
-    model, callback = kind.compiled(), kind.private()
-    kind.fit(model, [callback])
+def test_files_hold_the_release_and_its_ledger(name, fitted, tmp_path):
+    kind, model, callback = KINDS[name], fitted.model, fitted.callback
     model.save(tmp_path / "m.keras")
     model.save_weights(tmp_path / "m.weights.h5")
     other = kind.compiled()
@@ -620,24 +644,24 @@ def test_files_hold_the_release_and_its_ledger(name, tmp_path):
         )
 
 
-def by_clone(model, tmp_path):
+def by_clone(model):
     clone = keras.models.clone_model(model)
     clone.set_weights(model.get_weights())
     return clone
 
 
-def by_other_weights(model, tmp_path):
-    model.set_weights([w + 0.5 for w in model.get_weights()])
-    return model
+def by_other_weights(model):
+    copied = copy.deepcopy(model)
+    assert all(part.is_released for part in parts_of(copied))
+    copied.set_weights([w + 0.5 for w in copied.get_weights()])
+    return copied
 
 
 @every_kind
 @pytest.mark.parametrize("how", [by_clone, by_other_weights])
-def test_copies_and_other_weights_lose_it(name, how, tmp_path):
+def test_copies_and_other_weights_lose_it(name, how, fitted, tmp_path):
     kind = KINDS[name]
-    model, callback = kind.compiled(), kind.private()
-    kind.fit(model, [callback])
-    made = how(model, tmp_path)
+    made = how(fitted.model)
     made.compile("sgd", kind.loss)
     assert not any(part.is_released for part in parts_of(made))
     with pytest.raises(ValueError, match="unprotected"):
@@ -657,23 +681,12 @@ def test_copies_and_other_weights_lose_it(name, how, tmp_path):
 
 
 @every_kind
-def test_reads_go_through_the_one_function(name, monkeypatch):
+def test_reads_go_through_the_one_function(name, fitted):
     """Every proven read is charged where `release` charges, or by the reads
     and steps that are named as such."""
-    kind = KINDS[name]
-    seen = []
-    original = release_lib.release
-
-    def counted(objective, *args, **kwargs):
-        seen.append(kwargs["name"])
-        return original(objective, *args, **kwargs)
-
-    monkeypatch.setattr(release_lib, "release", counted)
-    callback = kind.private()
-    kind.fit(kind.compiled(), [callback])
     sampled = {
         e.name
-        for e in callback.ledger.entries
+        for e in fitted.callback.ledger.entries
         if "sampling_rate" in e.mechanism
     }
-    assert set(seen) | sampled == set(kind.releases)
+    assert set(fitted.released) | sampled == set(KINDS[name].releases)

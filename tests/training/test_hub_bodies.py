@@ -1,5 +1,7 @@
 """Backbones of KerasHub, whose layers are code of their own, as bodies."""
 
+import importlib.util
+
 import keras
 import numpy as np
 import pytest
@@ -10,7 +12,10 @@ import keras_fm as fm
 from keras_fm.training import proven_plan, reading, row_probe
 from keras_fm.training.row_independence import check_layers
 
-hub = pytest.importorskip("keras_hub", reason="needs KerasHub")
+# Imported by the worker that runs these: it holds 140 MB.
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("keras_hub") is None, reason="needs KerasHub"
+)
 ROWS, LENGTH = 8, 6
 RANDOM = np.random.default_rng(0)
 TEXT = {
@@ -21,6 +26,12 @@ TEXT = {
     "intermediate_dim": 16,
     "max_sequence_length": LENGTH,
 }
+
+
+def backbone_of(name, *args, **kwargs):
+    import keras_hub
+
+    return getattr(keras_hub.models, name)(*args, **kwargs)
 
 
 def of_tokens(backbone, pooled=False):
@@ -44,7 +55,8 @@ def of_images(backbone):
 
 
 def vit():
-    return hub.models.ViTBackbone(
+    return backbone_of(
+        "ViTBackbone",
         image_shape=(16, 16, 3),
         patch_size=(8, 8),
         num_layers=2,
@@ -55,8 +67,15 @@ def vit():
 
 
 def residual():
-    return hub.models.ResNetBackbone(
-        [64], [3], [64], [1], [1], "basic_block", image_shape=(16, 16, 3)
+    return backbone_of(
+        "ResNetBackbone",
+        [64],
+        [3],
+        [64],
+        [1],
+        [1],
+        "basic_block",
+        image_shape=(16, 16, 3),
     )
 
 
@@ -72,9 +91,9 @@ DECODER = {
 
 
 BODIES = {
-    "BERT": lambda: of_tokens(hub.models.BertBackbone(**TEXT), pooled=True),
-    "GPT-2": lambda: of_tokens(hub.models.GPT2Backbone(**TEXT)),
-    "Llama": lambda: of_tokens(hub.models.LlamaBackbone(**DECODER)),
+    "BERT": lambda: of_tokens(backbone_of("BertBackbone", **TEXT), pooled=True),
+    "GPT-2": lambda: of_tokens(backbone_of("GPT2Backbone", **TEXT)),
+    "Llama": lambda: of_tokens(backbone_of("LlamaBackbone", **DECODER)),
     "ViT": lambda: of_images(vit()),
     "ResNet": lambda: of_images(residual()),
 }
@@ -148,7 +167,7 @@ def test_it_is_exported(released, tmp_path, to):
 )
 def test_decoders_are_read(name, more):
     """Their einsum layers were built for no length in particular."""
-    body = of_tokens(getattr(hub.models, name)(**DECODER, **more))
+    body = of_tokens(backbone_of(name, **DECODER, **more))
     (note,) = check_layers(body, body.output)
     assert "keras_hub" in note
     row_probe.check_model(body, rows=ROWS, thorough=True)
@@ -156,7 +175,8 @@ def test_decoders_are_read(name, more):
 
 def test_windows_that_are_folded_into_records_are_refused():
     """It takes every window for a record, and back: declare it."""
-    swin = hub.models.SwinTransformerBackbone(
+    swin = backbone_of(
+        "SwinTransformerBackbone",
         image_shape=(16, 16, 3),
         patch_size=4,
         embed_dim=8,

@@ -45,6 +45,7 @@ def test_features_may_whiten_themselves_in_a_frozen_layer():
     np.testing.assert_allclose(found, np.eye(6) / 6, atol=0.12)
 
 
+@pytest.mark.once
 def test_the_statement_says_that_features_are_public(tmp_path):
     model = built()
     private = PrivateModel(BUDGET, (X, Y), ALONE)
@@ -215,6 +216,7 @@ def test_canaries_whose_label_alone_changes_audit_it():
             )  # fmt: skip
 
 
+@pytest.mark.once
 def test_the_baselines_take_a_replaced_label_for_a_replaced_record():
     for sensitivity in (
         baselines.linear_sensitivity,

@@ -113,6 +113,7 @@ def test_the_start_is_the_minimiser_and_training_stays_there():
 # What is charged --------------------
 
 
+@pytest.mark.once
 def test_a_new_release_needs_the_ledger_of_the_first():
     """The optimizer, for one, goes on from what the first release led to."""
     x, y = records()
@@ -699,6 +700,7 @@ def test_old_keywords_still_work_and_say_what_to_write(guarantee, name):
         PrivateModel(1.0, records(), given, **{name: value})
 
 
+@pytest.mark.once
 def test_old_keywords_of_a_model_reach_it():
     p, text = old_form(new_release=True)
     assert p.new_release and "new_release: `private.new_release = T" in text

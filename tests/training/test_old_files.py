@@ -55,6 +55,7 @@ def test_weights_over_it_take_the_release_away():
         model.fit(*golden("dense")[:1], np.zeros(120), verbose=0)
 
 
+@pytest.mark.once
 def test_steps_of_an_old_ledger_count_as_used(tmp_path):
     """It did not write down which of its paid steps were taken."""
     path = tmp_path / "ledger.json"

@@ -62,6 +62,7 @@ def fitted(budget, **kwargs):
     return model, private
 
 
+@pytest.mark.once
 def test_training_choice_and_number_within_one_budget():
     split = fm.PrivacyBudget(8.0, 1e-6).split(
         training=6, choice=1, evaluation=3
@@ -105,6 +106,7 @@ def test_training_choice_and_number_within_one_budget():
         private_evaluate(model, untouched, ledger=ledger, epsilon=0.1)
 
 
+@pytest.mark.once
 def test_what_a_ledger_does_not_know_is_refused():
     ledger = ledger_of()
     with pytest.raises(ValueError, match="has no private part"):

@@ -112,6 +112,7 @@ def array(x):
 
 @BOTH
 @pytest.mark.parametrize("pca", [None, {"units": 4, "whitening": 0.5}])
+@pytest.mark.once
 def test_it_ends_just_below_the_budget(rounds, pca):
     m, p = fitted(model(rounds, pca))
     entries = p.ledger.entries
@@ -130,6 +131,7 @@ def test_it_ends_just_below_the_budget(rounds, pca):
         assert "weights of layer 'pca': from its own release" in p.report()
 
 
+@pytest.mark.once
 def test_the_default_share_of_a_dp_pca_and_a_given_one():
     """The rest of the budget is for the reads, to a ten thousandth."""
     for shares, share in ((None, 0.1), ((0.36, 0.64), 0.36)):
@@ -172,6 +174,7 @@ def test_a_released_dp_pca_is_free_under_another_output_layer():
     assert not unknown.ledger.entries
 
 
+@pytest.mark.once
 def test_a_plan_names_the_reads_and_spends_nothing():
     p = private(records())
     plan = p.plan(model(POISSON, {"units": 4}))
@@ -469,6 +472,7 @@ def test_two_dp_pca_layers_learn_from_the_input_upwards():
 
 
 @BOTH
+@pytest.mark.once
 def test_owners_may_own_several_rows_under_rounds(rounds):
     """The unit is an owner: in the statement, in the count that rates and
     divisors come from, and in the samples."""
@@ -485,6 +489,7 @@ def test_owners_may_own_several_rows_under_rounds(rounds):
     assert p.ledger.epsilon() <= EPSILON * (1 + 1e-9)
 
 
+@pytest.mark.once
 def test_an_owner_of_many_records_counts_as_one():
     """Thrice the records of every owner, one owner each: without a clip that
     reaches them they count three times, with it once."""
@@ -505,6 +510,7 @@ def test_an_owner_of_many_records_counts_as_one():
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
 
+@pytest.mark.once
 def test_owners_of_streams_are_refused_before_the_charge():
     x, y = records()
 
@@ -517,6 +523,7 @@ def test_owners_of_streams_are_refused_before_the_charge():
     assert not p.ledger.entries
 
 
+@pytest.mark.once
 def test_owners_may_own_several_rows_under_one_read():
     owners = np.arange(N) // 3
     m, p = fitted(model(None, {"units": 4}), unit=fm.Unit(owners=owners))
@@ -593,6 +600,7 @@ def test_replace_one():
 
 
 @BOTH
+@pytest.mark.once
 def test_a_pure_budget_is_refused_before_reading(rounds):
     refused("needs delta > 0", model(rounds), data=Unreadable(), delta=0.0)
     pca = model(rounds, {"units": 4})

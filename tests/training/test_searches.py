@@ -42,6 +42,7 @@ def made(releases=1, **kwargs):
     )
 
 
+@pytest.mark.once
 def test_copies_charge_one_ledger_and_draw_noise_of_their_own():
     private = made(2, notes=("a fact",))
     copies = [copy.deepcopy([private])[0] for _ in range(3)]
@@ -62,6 +63,7 @@ def test_copies_charge_one_ledger_and_draw_noise_of_their_own():
 
 
 @pytest.mark.parametrize("silent", [True, False])
+@pytest.mark.once
 def test_a_refusal_is_a_warning_where_errors_are_silent(silent, monkeypatch):
     private = made()
     fit(private)

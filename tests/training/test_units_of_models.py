@@ -37,6 +37,7 @@ def private(x, y, owners, epsilon=2.0, **kwargs):
 
 
 @pytest.mark.parametrize("build", [functional, adaptive])
+@pytest.mark.once
 def test_the_statement_names_owners_and_spends_the_budget(build):
     model, callback = build(), private(X, Y, OWNERS)
     if build is functional:
@@ -50,6 +51,7 @@ def test_the_statement_names_owners_and_spends_the_budget(build):
 
 
 @pytest.mark.parametrize("build", [functional, adaptive])
+@pytest.mark.once
 def test_rows_that_an_owner_has_twice_count_once(build):
     """Every owner has one record and its copy: what is released is what the
     records alone give, since their sums are scaled back."""
@@ -80,6 +82,7 @@ def test_rows_that_an_owner_has_twice_count_once(build):
             assert np.abs(values - other).max() < 0.02 * scale, (name, key)
 
 
+@pytest.mark.once
 def test_streams_and_reach_are_refused():
     callback = private(X, Y, OWNERS)
     callback.data = lambda: iter([(X, Y)])

@@ -33,6 +33,8 @@ QUICK = (
 )
 
 
+# Whose steps are many: compiled, see `untraced`.
+TRACED = "dpmac"
 pytestmark = pytest.mark.usefixtures("untraced")
 
 
@@ -207,22 +209,18 @@ def test_all_methods_begin_with_the_same_weights(small):
         np.testing.assert_allclose(net.get_weights()[-1], -np.log(2))
 
 
-def test_methods_of_whole_networks(small):
+@pytest.mark.parametrize(
+    "methods",
+    [
+        ("rounds_proven", "pcdbn_published", "pcdbn_proven", "patches_proven"),
+        ("dpmac_published", "dpmac_proven"),
+    ],
+    ids=["few steps", TRACED],
+)
+def test_methods_of_whole_networks(small, methods):
     """Each is proven or claimed as its label says, within the budget."""
     outcomes = experiments.run(
-        spec(
-            small,
-            methods=(
-                "rounds_proven",
-                "pcdbn_published",
-                "pcdbn_proven",
-                "patches_proven",
-                "dpmac_published",
-                "dpmac_proven",
-            ),
-            epsilons=(50.0,),
-            seeds=1,
-        ),
+        spec(small, methods=methods, epsilons=(50.0,), seeds=1),
         progress=False,
     )
     for o in outcomes:

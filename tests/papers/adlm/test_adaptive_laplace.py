@@ -42,6 +42,7 @@ def accuracy(model, data):
 
 
 @pytest.mark.parametrize("delta", [1e-6, 0.0])
+@pytest.mark.once
 def test_three_releases_compose_to_the_budget(delta):
     data = records()
     p = proven(data, delta=delta)
@@ -62,6 +63,7 @@ def test_three_releases_compose_to_the_budget(delta):
     assert accuracy(model, data) > 0.6
 
 
+@pytest.mark.once
 def test_shares_decide_the_noise():
     data = records(600)
     p = proven(data, shares=(0.5, 0.25, 0.25), reproducible_noise=0)
@@ -89,6 +91,7 @@ def test_useful_features_are_scaled_up_and_others_down():
     np.testing.assert_allclose(scale, p.relevance, atol=0.2)
 
 
+@pytest.mark.once
 def test_shares_shrink_to_one_where_the_first_model_is_noise():
     data = records(60)
     scales = []
@@ -104,6 +107,7 @@ def test_shares_shrink_to_one_where_the_first_model_is_noise():
     assert np.abs(scales[0] - 1).max() < 0.5 * np.abs(scales[1] - 1).max()
 
 
+@pytest.mark.once
 def test_adaptation_gains_where_few_features_matter():
     """Five fixed noise seeds."""
     data, test = records(4000, 40), records(4000, 40, seed=1)
@@ -138,6 +142,7 @@ def test_training_is_the_same_with_the_records_replaced(tmp_path):
     assert len(p.ledger.entries) == 3
 
 
+@pytest.mark.once
 def test_a_second_fit_costs_nothing_and_a_new_release_all_three():
     data = records(600)
     p = proven(data, releases=2)
@@ -167,6 +172,7 @@ def test_current_start_keeps_the_weights():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.once
 def test_plan_reads_nothing():
     class Unreadable:
         def __iter__(self):
@@ -225,6 +231,7 @@ def refused(match, model, data, **kwargs):
     assert not model.get_layer("output").is_released
 
 
+@pytest.mark.once
 def test_what_a_proof_does_not_cover_is_refused():
     x, y = records(60)
     bad = x.copy()
@@ -292,6 +299,7 @@ def test_it_does_not_train_unprotected(kwargs, tmp_path):
             other.get_layer("output").mark_released("{}")
 
 
+@pytest.mark.once
 def test_a_crash_midway_keeps_what_was_spent():
     x, y = records(600)
     reads = []
@@ -335,6 +343,7 @@ def test_data_in_batches_gives_the_same_three_releases():
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.once
 def test_scaling_must_be_in_the_model_itself():
     nested = keras.Sequential(
         [keras.Input((12,)), fm.layers.RelevanceScaling()], name="nested"
@@ -400,6 +409,7 @@ def test_published_architectures_train_and_are_only_claimed(
         loaded.fit(x, y, batch_size=30, verbose=0)
 
 
+@pytest.mark.once
 def test_golden_scales_of_the_papers_sizes():
     """MNIST and CIFAR-10 at the paper's size, by hand from its formulas."""
     mnist = AdaptiveLaplace(
@@ -492,6 +502,7 @@ def test_bad_arguments(kwargs, match):
         AdaptiveLaplace((12,), 3, **kwargs)
 
 
+@pytest.mark.once
 def test_bad_shares():
     data = records(60)
     for shares in ((0.5, 0.6), (1.0, 0.0, 0.0), (float("nan"), 0.5, 0.5)):

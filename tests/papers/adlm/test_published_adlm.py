@@ -226,6 +226,7 @@ def check_scales(made, exact):
 
 
 @both_kinds
+@pytest.mark.once
 def test_every_feature_has_the_papers_scale(kind):
     model, p, _ = fitted(kind)
     d = KINDS[kind][2]
@@ -475,6 +476,7 @@ def test_any_model_with_the_same_inputs_will_do():
 
 @both_kinds
 @pytest.mark.parametrize("shares", [None, (0.2, 0.3, 0.5)])
+@pytest.mark.once
 def test_three_claims_make_the_budget_and_nothing_is_proven(kind, shares):
     model, p, _ = fitted(kind, shares=shares)
     _, _, d, sensitivity = KINDS[kind]
@@ -513,6 +515,7 @@ def test_every_reason_is_a_sentence_and_names_the_document():
         assert (root / "docs/guarantees.md").exists()
 
 
+@pytest.mark.once
 def test_the_report_says_claimed_and_proven_infinity():
     _, p, _ = fitted()
     text = p.report()
@@ -533,6 +536,7 @@ def test_a_secret_seed_is_not_labelled_reproducible():
     assert p.ledger.epsilon() == np.inf
 
 
+@pytest.mark.once
 def test_the_plan_reads_nothing():
     p = published(data=Unreadable())
     text = p.plan(following(dense_model(), Unreadable()))
@@ -541,6 +545,7 @@ def test_the_plan_reads_nothing():
     assert not p.ledger.entries
 
 
+@pytest.mark.once
 def test_second_fit_draws_and_charges_nothing():
     model, p, data = fitted(epochs=2)
     first, released = noises(model), p.relevance.copy()
@@ -552,6 +557,7 @@ def test_second_fit_draws_and_charges_nothing():
     assert len(p.ledger.entries) == 3 and len(first) == 4
 
 
+@pytest.mark.once
 def test_a_new_callback_on_a_perturbed_model_is_refused():
     # Its empty ledger would say that nothing was read.
     model, _, data = fitted()
@@ -564,6 +570,7 @@ def test_a_new_callback_on_a_perturbed_model_is_refused():
 
 
 @both_kinds
+@pytest.mark.once
 def test_identical_noise_keeps_equal_shares(kind):
     build, records, _, sensitivity = KINDS[kind]
     data, model = records(), build(adaptive=False)
@@ -579,6 +586,7 @@ def test_identical_noise_keeps_equal_shares(kind):
     assert p.ledger.epsilon() == np.inf
 
 
+@pytest.mark.once
 def test_adaptive_beside_identical_layers_share_equally():
     keras.utils.set_random_seed(0)
     model = compiled(
@@ -697,6 +705,7 @@ def test_without_its_noise_it_does_not_train():
     refused("built with `unprotected=True`", published(data=data), twin)
 
 
+@pytest.mark.once
 def test_missing_network_or_records():
     data = dense_records()
     match = r"Layer 'first' has `adaptive=True`.*relevance_of\(twin\)`"
@@ -750,6 +759,7 @@ def test_two_adaptive_layers():
     refused(r"Only one layer.*\['one', 'two'\]", p, model)
 
 
+@pytest.mark.once
 def test_wrong_number_of_shares():
     for shares in ((0.5, 0.5), (0.25,) * 4):
         p = published(data=Unreadable(), shares=shares)
@@ -759,6 +769,7 @@ def test_wrong_number_of_shares():
             dense_model(adaptive=False))  # fmt: skip
 
 
+@pytest.mark.once
 def test_a_spent_budget_reads_nothing():
     p = published(data=Unreadable())
     p.ledger.charge(
@@ -817,6 +828,7 @@ def test_bad_arguments_of_a_perturbed_layer(arguments, match):
         conv_model(**arguments)
 
 
+@pytest.mark.once
 def test_a_proven_model_refuses_perturbed_convolutions():
     x, y = image_records()
     model = conv_model(adaptive=False)

@@ -45,6 +45,7 @@ def accuracy(model, part):
     return np.mean((z > 0) == part.y)
 
 
+@pytest.mark.once
 def test_it_learns_and_reports_what_it_read(parts):
     train, test = parts
     keras.utils.set_random_seed(0)
@@ -75,6 +76,7 @@ def test_it_reconstructs_the_attributes_now(parts):
     assert np.mean((found - seen) ** 2) < 0.5 * spread
 
 
+@pytest.mark.once
 def test_the_user_as_unit(parts):
     train, _ = parts
     _, private = fitted(
@@ -91,6 +93,7 @@ def test_the_user_as_unit(parts):
     assert np.trace(encoder.quadratic) < 1.5 * users * bound**2
 
 
+@pytest.mark.once
 def test_friends_are_charged(friends):
     assert friends.reach == 2
 

@@ -347,6 +347,7 @@ def test_images_and_visible_inputs():
     assert np.mean((found - x[:, 2:5]) ** 2) < 0.1 * np.var(x[:, 2:5])
 
 
+@pytest.mark.once
 def test_mixtures_of_directions_tell_classes_apart():
     """And keep a reconstruction. Three noise seeds, fixed in advance."""
     x, y = records()
@@ -530,6 +531,7 @@ def test_little_noise_is_the_twin_and_much_noise_is_not(noise_on):
     assert np.abs(found[2] - found[0]).max() > 0.05
 
 
+@pytest.mark.once
 def test_pretraining_leaves_the_output_layer_its_share():
     """It once spent the whole budget on the encoders of a labelled model."""
     (x, y), _ = fm.datasets.load("digits")

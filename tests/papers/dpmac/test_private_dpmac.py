@@ -79,6 +79,7 @@ def fit(model, batches, private, epochs=2, **arguments):
 
 
 @pytest.mark.parametrize("label", [-1, CLASSES, 0.5, np.nan])
+@pytest.mark.once
 def test_the_published_form_refuses_other_labels_unspent(data, label):
     x, y = data
     y = y.astype("float32")
@@ -90,6 +91,7 @@ def test_the_published_form_refuses_other_labels_unspent(data, label):
     assert not private.ledger.entries and not model.is_perturbed
 
 
+@pytest.mark.once
 def test_a_plan_meets_its_budget_just_so(data):
     model, private = build(pca=True), private_model()
     batches = poisson(data)
@@ -149,6 +151,7 @@ def test_shuffled_batches_are_no_proof(data, form):
     assert not private.ledger.entries and not model.is_perturbed
 
 
+@pytest.mark.once
 def test_shuffled_batches_are_claimed(data):
     model = build(pca=True)
     private = private_model(guarantee=SHUFFLED, data=data)
@@ -172,6 +175,7 @@ def test_shuffled_batches_are_claimed(data):
         (fm.Proven(unit=fm.Unit(reach=1)), "`reach` is not supported"),
     ],
 )
+@pytest.mark.once
 def test_unsafe_use_is_refused_before_anything_is_spent(
     data, guarantee, message
 ):
@@ -183,6 +187,7 @@ def test_unsafe_use_is_refused_before_anything_is_spent(
     assert not private.ledger.entries and not model.is_perturbed
 
 
+@pytest.mark.once
 def test_a_budget_without_delta_is_refused(data):
     private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0))
     with pytest.raises(ValueError, match="needs delta > 0"):
@@ -190,6 +195,7 @@ def test_a_budget_without_delta_is_refused(data):
     assert not private.ledger.entries
 
 
+@pytest.mark.once
 def test_what_was_trained_without_noise_is_refused(data):
     twin = build(unprotected=True)
     twin.fit(*data, verbose=0)
@@ -222,6 +228,7 @@ def test_epsilon_from_sigma(data):
     assert private.ledger.epsilon() < 5.0
 
 
+@pytest.mark.once
 def test_too_little_noise_for_the_budget_is_refused(data):
     model, private = build(noise_multiplier=0.5), private_model(0.1)
     with pytest.raises(fm.BudgetExceededError):
@@ -229,6 +236,7 @@ def test_too_little_noise_for_the_budget_is_refused(data):
     assert not private.ledger.entries and not model.is_perturbed
 
 
+@pytest.mark.once
 def test_an_interrupted_fit_goes_on_under_the_same_ledger(data):
     model, private = build(), private_model()
     batches = poisson(data)
@@ -241,6 +249,7 @@ def test_an_interrupted_fit_goes_on_under_the_same_ledger(data):
     assert model.steps_taken == taken + 4 and model.steps_refused == 0
 
 
+@pytest.mark.once
 def test_a_crash_leaves_all_steps_charged(data):
     model, private = build(), private_model()
     with pytest.raises(RuntimeError, match="power"):
@@ -292,6 +301,7 @@ def test_a_saved_model_goes_on_with_its_ledger(data, tmp_path):
     assert model.steps_taken == 4
 
 
+@pytest.mark.once
 def test_more_steps_are_charged_where_the_budget_allows(data):
     model, private = build(noise_multiplier=2.0), private_model(20.0)
     batches = poisson(data)
@@ -303,6 +313,7 @@ def test_more_steps_are_charged_where_the_budget_allows(data):
     assert model.steps_taken == 8
 
 
+@pytest.mark.once
 def test_going_on_in_another_way_is_refused(data):
     model, private = build(planned_steps=20), private_model()
     fit(model, poisson(data), private, epochs=1)
@@ -315,6 +326,7 @@ def test_going_on_in_another_way_is_refused(data):
     assert model.steps_taken == 4
 
 
+@pytest.mark.once
 def test_going_on_with_another_guarantee_is_refused(data):
     """Steps that were paid for as proven were once taken on shuffled batches,
     with their metrics shown."""
@@ -335,6 +347,7 @@ def test_going_on_with_another_guarantee_is_refused(data):
     assert model.steps_taken == 4 and model.published
 
 
+@pytest.mark.once
 def test_a_fit_longer_than_planned_is_refused(data):
     model, private = build(planned_steps=3), private_model()
     with pytest.raises(ValueError, match="more steps than are planned"):
@@ -413,6 +426,7 @@ OWNERS = np.random.default_rng(3).permutation(np.arange(N) // 2)
 OWNED = {"owners": OWNERS, "rows_per_owner": 3}
 
 
+@pytest.mark.once
 def test_the_unit_may_be_an_owner(data):
     promise = fm.Proven(unit=fm.Unit(owners=OWNERS))
     model, private = build(), private_model(guarantee=promise)
@@ -427,6 +441,7 @@ def test_the_unit_may_be_an_owner(data):
     assert 1.9 < private.ledger.epsilon() <= 2.0 * (1 + 1e-9)
 
 
+@pytest.mark.once
 def test_owners_of_batches_and_promise_are_the_same(data):
     other = {"owners": OWNERS[::-1], "rows_per_owner": 3}
     unit = fm.Unit(owners=OWNERS)
@@ -447,6 +462,7 @@ def test_owners_of_batches_and_promise_are_the_same(data):
         fit(model, poisson(data, **other), private, epochs=1)
 
 
+@pytest.mark.once
 def test_a_histogram_counts_records_and_not_owners(data):
     promise = fm.Proven(unit=fm.Unit(owners=OWNERS))
     private = private_model(guarantee=promise)

@@ -68,6 +68,7 @@ def fit(model, data, private, epochs=1, **arguments):
 
 
 @pytest.mark.parametrize("delta", [DELTA, 0.0])
+@pytest.mark.once
 def test_rounds_share_the_budget_and_it_is_spent(data, delta):
     model, private = build(), private_model(data, delta=delta)
     plan = private.plan(model)
@@ -100,6 +101,7 @@ def test_it_learns(data):
     assert model.evaluate(*data, verbose=0)[1] > 0.9
 
 
+@pytest.mark.once
 def test_replace_one_doubles_the_sensitivity(data):
     model = build()
     private = private_model(data, neighbours="replace_one")
@@ -172,6 +174,7 @@ def test_layers_below_are_released_first(data):
     assert 3.9 < private.ledger.epsilon() <= 4.0
 
 
+@pytest.mark.once
 def test_a_crash_between_rounds_keeps_the_record(data):
     model, private = build(), private_model(data)
     factors = model.factors
@@ -190,6 +193,7 @@ def test_a_crash_between_rounds_keeps_the_record(data):
         fit(model, data, private)
 
 
+@pytest.mark.once
 def test_a_crash_leaves_the_weights_that_were_there(data):
     model, private = build(), private_model(data)
     start, factors = model.get_weights(), model.factors
@@ -207,6 +211,7 @@ def test_a_crash_leaves_the_weights_that_were_there(data):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
+@pytest.mark.once
 def test_a_new_release_needs_the_ledger_of_the_first(data):
     model = build()
     fit(model, data, private_model(data))
@@ -218,6 +223,7 @@ def test_a_new_release_needs_the_ledger_of_the_first(data):
 
 
 @pytest.mark.parametrize("published", [False, True])
+@pytest.mark.once
 def test_what_was_trained_on_records_is_refused(data, published):
     twin = build(unprotected=True)
     twin.fit(*data, verbose=0)
@@ -293,6 +299,7 @@ def test_a_loaded_release_enters_a_step_that_was_compiled_before(
         build(unprotected=True).load_weights(tmp_path / "net.weights.h5")
 
 
+@pytest.mark.once
 def test_a_released_net_below_is_in_the_same_ledger(data):
     lower = build(name="lower", units=())
     first = private_model(data, epsilon=1.0)
@@ -307,6 +314,7 @@ def test_a_released_net_below_is_in_the_same_ledger(data):
 
 
 @pytest.mark.parametrize("kind", ["labels", "empty"])
+@pytest.mark.once
 def test_bad_data_above_a_released_layer_is_refused_unspent(data, kind):
     x, y = data
     below = [fm.layers.NormalizationLayer(), fm.layers.DPPCA(4)]
@@ -324,6 +332,7 @@ def test_bad_data_above_a_released_layer_is_refused_unspent(data, kind):
     assert len(private.ledger.entries) == (1 if kind == "empty" else 0)
 
 
+@pytest.mark.once
 def test_a_fit_without_an_epoch_is_refused(data):
     private = private_model(data)
     with pytest.raises(ValueError, match="without an epoch"):
@@ -342,6 +351,7 @@ def test_records_alone_in_a_tuple(data):
 
 
 @pytest.mark.parametrize("label", [-1, CLASSES, 0.5, np.nan])
+@pytest.mark.once
 def test_the_published_form_refuses_other_labels_unspent(data, label):
     x, y = data
     y = y.astype("float32")
@@ -430,6 +440,7 @@ def test_no_noise_is_on_disk_or_in_words(tmp_path, data):
         assert np.float64(value).tobytes() not in blob
 
 
+@pytest.mark.once
 def test_a_layer_that_mixes_records_is_refused(data):
     normalization = keras.layers.BatchNormalization(center=False, scale=False)
     model = build(below=[normalization])
@@ -445,6 +456,7 @@ def test_a_layer_that_mixes_records_is_refused(data):
 # Published -----------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_the_published_form_is_claimed(data):
     model = build(curvature="diagonal", step_size=1.0, momentum=0.0)
     private = published_model(data)
@@ -524,6 +536,7 @@ def test_published_and_proven_do_not_mix(data):
         fit(other, data, published_model(data))
 
 
+@pytest.mark.once
 def test_a_second_published_callback_is_refused(data):
     model = build()
     fit(model, data, published_model(data))
@@ -549,6 +562,7 @@ def test_data_is_needed(data):
         fit(build(), data, private)
 
 
+@pytest.mark.once
 def test_entries_are_those_of_the_plan(data):
     model, private = build(), private_model(data)
     fit(model, data, private)

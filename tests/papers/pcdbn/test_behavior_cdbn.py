@@ -195,15 +195,16 @@ def test_conditions_are_dynamic_biases_in_the_published_form(parts):
     assert moved(past) > 1e-3
 
 
+@pytest.mark.once
 def test_the_published_form_is_claimed(parts):
     train, _ = parts
     m = model(train, guarantee="published", fine_tune=True)
     m.compile("adam", TaylorCrossEntropy())
-    p = private(m, train, lot=500)
+    p = private(m, train, lot=100)
     assert p.plan(m).count("(claimed)") == 3
-    x, y = train.x[:1000], train.y[:1000]
-    m.pretrain(x, p, epochs=1, batch_size=500)
-    m.fit(x, y, batch_size=500, callbacks=[p], verbose=0)
+    x, y = train.x[:200], train.y[:200]
+    m.pretrain(x, p, epochs=1, batch_size=100)
+    m.fit(x, y, batch_size=100, callbacks=[p], verbose=0)
     assert p.ledger.claimed_epsilon() == pytest.approx(8.0)
     assert p.ledger.epsilon() == np.inf
 
@@ -228,6 +229,7 @@ def test_reconstructions_that_it_learns_are_images_in_public_bounds(parts):
 # The proven form --------------------
 
 
+@pytest.mark.once
 def test_the_proven_form_learns_and_reports_what_it_read(parts):
     train, test = parts
     m = model(train)
@@ -265,13 +267,14 @@ def test_the_output_layer_reads_the_conditions_in_the_proven_form(parts):
     np.testing.assert_allclose(lengths, 1, atol=1e-5)
 
 
+@pytest.mark.once
 def test_the_user_as_unit(parts):
     train, _ = parts
     m = model(train)
     m.compile("sgd", TaylorCrossEntropy())
     unit = fm.Unit(owners=train.users, words="one user with all windows")
     p = private(m, train, unit=unit)
-    m.fit(train.x, train.y, batch_size=4096, callbacks=[p], verbose=0)
+    m.fit(train.x, train.y, batch_size=512, callbacks=[p], verbose=0)
     report = p.report()
     assert "unit:       one user with all windows" in report
     assert report.count("scaled back to one record's norm") == 3

@@ -438,6 +438,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.once
 def test_every_variant_can_learn_digits(name):
     """With little or no noise. Runs of other seeds reach 40 to 83 %, a guess
     10 +- 2 %: 25 % is asked."""

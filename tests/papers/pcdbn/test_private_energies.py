@@ -1,4 +1,5 @@
-"""What a fit with ChebyshevCRBM layers promises: proven and published."""
+"""What a fit with ChebyshevCRBM layers promises beside what it shares with
+others (test_pretrained_rooms.py): proven and published."""
 
 import functools
 import zipfile
@@ -6,7 +7,18 @@ import zipfile
 import keras
 import numpy as np
 import pytest
-from fit_checks import Reader, Unreadable, names
+from fit_checks import Unreadable, names
+from pretrained_rooms import (
+    DELTA,
+    EPSILON,
+    PCDBN,
+    array,
+    compiled,
+    hidden_of,
+    planned,
+    private,
+    stored,
+)
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
@@ -14,7 +26,13 @@ from keras_fm.layers import ChebyshevCRBM
 from keras_fm.papers.pcdbn import chebyshev_crbm, filters
 from keras_fm.training import proven_plan, reading
 
-EPSILON, DELTA, N, SIDE = 3.0, 1e-5, 120, 6
+N, SIDE = PCDBN.number, 6
+records, model, by_hand = PCDBN.records, PCDBN.model, PCDBN.by_hand
+fit, fitted, train = PCDBN.fit, PCDBN.fitted, PCDBN.train
+published_model, published = PCDBN.published_model, PCDBN.published_private
+FIRST, SECOND = "crbm_1 (patch moments)", "crbm_2 (patch moments)"
+ORDER_4 = {"maps": ((12, 3),), "moment_order": 4}
+ONE = PCDBN.one
 # Compiled in tests of this name alone; see `untraced`.
 TRACED = "traced"
 
@@ -29,101 +47,6 @@ def small_batches(monkeypatch):
         monkeypatch.setattr(module, "PLACES", 32)
 
 
-@functools.cache
-def _records(n, seed):
-    """Horizontal, vertical and diagonal bars on a noisy ground."""
-    rng = np.random.default_rng(seed)
-    y = np.arange(n) % 3
-    x = rng.uniform(0, 0.2, size=(n, SIDE, SIDE, 1)).astype("float32")
-    steps = np.arange(SIDE)
-    for image, label in zip(x, y):
-        at = rng.integers(SIDE)
-        if label == 0:
-            image[at] += 0.8
-        elif label == 1:
-            image[:, at] += 0.8
-        else:
-            image[steps, (steps + at) % SIDE] += 0.8
-    return x, y
-
-
-def records(n=N, seed=0):
-    x, y = _records(n, seed)
-    return x.copy(), y.copy()
-
-
-def array(x):
-    return keras.ops.convert_to_numpy(x)
-
-
-def model(units=3, optimizer="adam", **kwargs):
-    keras.utils.set_random_seed(1)
-    kwargs = {"maps": ((5, 3), (4, 2)), "dense": 6} | kwargs
-    m = fm.models.PrivateCDBN((SIDE, SIDE, 1), units, **kwargs)
-    return compiled(m, optimizer) if units else m
-
-
-def compiled(m, optimizer="adam"):
-    m.compile(optimizer, fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
-    return m
-
-
-def by_hand(rbm, body=(), units=3):
-    """An RBM and an output layer in an ordinary sequential model."""
-    keras.utils.set_random_seed(1)
-    return compiled(
-        keras.Sequential(
-            [
-                keras.Input((SIDE, SIDE, 1)),
-                rbm,
-                *body,
-                keras.layers.Flatten(),
-                fm.layers.NormalizationLayer(),
-                fm.layers.PrivateDense(units, name="output"),
-            ]
-        )
-    )
-
-
-def private(data, epsilon=EPSILON, delta=0.0, seed=None, **proven):
-    # Pure epsilons add up in no time; privacy losses take a while.
-    return PrivateModel(
-        fm.PrivacyBudget(epsilon, delta),
-        data,
-        fm.Proven(**proven),
-        reproducible_noise=seed,
-    )
-
-
-def fit(m, data, p, epochs=1, **kwargs):
-    """One fit: of the model, or of its RBMs if it has no labels."""
-    x, y = data
-    if getattr(m, "_arguments", {}).get("units", 3) is None:
-        return m.pretrain(x, p)
-    kwargs = {"batch_size": 60, "verbose": 0} | kwargs
-    return m.fit(x, y, epochs=epochs, callbacks=[p], **kwargs)
-
-
-def fitted(epsilon=EPSILON, callback=None, **kwargs):
-    data = records()
-    m = model(**kwargs)
-    p = private(data, epsilon, **(callback or {}))
-    fit(m, data, p)
-    return m, p
-
-
-def weights_of(layers):
-    return [w for layer in layers for w in layer.get_weights()]
-
-
-def pretrained(m):
-    return [
-        layer
-        for layer in m.layers
-        if isinstance(layer, (ChebyshevCRBM, fm.layers.PrivateEncoder))
-    ]
-
-
 def assert_equal(first, second):
     assert len(first) == len(second) > 0
     for a, b in zip(first, second):
@@ -132,83 +55,16 @@ def assert_equal(first, second):
 
 # Proven: order, budget and plan --------------------
 
-FIRST, SECOND = "crbm_1 (patch moments)", "crbm_2 (patch moments)"
-# Arguments, releases and their shares.
-KINDS = {
-    "labelled": (
-        {},
-        [FIRST, SECOND, "dense (moments)", "output"],
-        [0.05, 0.05, 0.3, 0.6],
-    ),
-    "no dense": ({"dense": 0}, [FIRST, SECOND, "output"], [0.05, 0.05, 0.9]),
-    "unlabelled": ({"units": None}, [FIRST, SECOND], [0.5, 0.5]),
-    "order 4": (
-        {"maps": ((12, 3),), "moment_order": 4},
-        [FIRST, "dense (moments)", "output"],
-        [0.05, 0.3, 0.65],
-    ),
-}
 
-
-@functools.cache
-def planned_and_fitted(kind, delta=0.0):
-    """A plan made without reading, and the fit it belongs to. What the
-    tests do afterwards costs nothing and changes no RBM."""
-    arguments, wanted, _ = KINDS[kind]
-    m = model(**arguments)
-    p = private(Unreadable(), delta=delta)
-    text = p.plan(m if "output" in wanted else m.energy_model())
-    plan = p._make_plan().entries()
-    assert not p.ledger.entries
-    p.data = Reader(records())
-    fit(m, records(), p)
-    return m, p, text, plan
-
-
-@pytest.mark.parametrize(
-    "kind, delta", [*((kind, 0.0) for kind in KINDS), ("labelled", DELTA)]
-)
-def test_releases_compose_to_the_budget_and_are_what_the_plan_said(kind, delta):
-    _, wanted, shares = KINDS[kind]
-    m, p, text, plan = planned_and_fitted(kind, delta)
-    assert names(p) == [e.name for e in plan] == wanted
-    for planned, charged in zip(plan, p.ledger.entries):
-        assert planned.mechanism == charged.mechanism
-        assert planned.reads == charged.reads and planned.reads in text
-        assert f"{planned.name} (proven)" in text
-        assert charged.guarantee == "proven" and charged.private
-        if delta == 0:
-            spent = charged.mechanism["epsilon"]
-            assert spent == pytest.approx(EPSILON * shares[names(p).index(
-                charged.name)])  # fmt: skip
-    found = np.array(
-        [e.mechanism.get("noise_multiplier", 1) ** -2.0 for e in plan]
-    )
-    if delta:
-        np.testing.assert_allclose(found / found.sum(), shares)
-    assert 0.99 * EPSILON < p.ledger.epsilon() <= EPSILON * (1 + 1e-9)
-    assert p.ledger.claimed_epsilon() == p.ledger.epsilon()
-    layers = pretrained(m)
-    assert set(p.releases) == {e.name for e in layers} | (
-        {"output"} & set(wanted)
-    )
-    assert (p.release is not None) == ("output" in wanted)
-    for layer in layers:
-        assert layer.is_released
-        # Every part says what all of them cost.
-        assert layer.ledger_json == p.ledger.to_json()
-    # One pass for each.
-    assert p.data.passes == len(wanted)
-
-
+@pytest.mark.once
 def test_shares():
     p = private(Unreadable(), shares=(0.1, 0.2, 0.3, 0.4))
     p.plan(model())
-    found = [e.mechanism["epsilon"] for e in p._make_plan().entries()]
+    found = [e.mechanism["epsilon"] for e in planned(p)]
     np.testing.assert_allclose(found, EPSILON * np.array([0.1, 0.2, 0.3, 0.4]))
     # A view has the shares that its layers have in the whole model.
     p.plan(model().energy_model(2))
-    found = [e.mechanism["epsilon"] for e in p._make_plan().entries()]
+    found = [e.mechanism["epsilon"] for e in planned(p)]
     np.testing.assert_allclose(found, EPSILON * np.array([0.1, 0.2]))
     for shares in ((0.5, 0.5), (0.2,) * 5):
         p = private(Unreadable(), shares=shares)
@@ -220,19 +76,21 @@ def test_shares():
                 p.plan(m)
 
 
+@pytest.mark.once
 def test_pretraining_leaves_the_other_layers_their_shares():
     data = records()
     m, p = model(), private(data)
     m.pretrain(data[0], p)
     assert names(p) == [FIRST, SECOND]
     assert p.ledger.epsilon() == pytest.approx(0.1 * EPSILON)
-    kept = weights_of(m.rbms)
+    kept = [w for r in m.rbms for w in r.get_weights()]
     fit(m, data, p)
-    assert names(p) == KINDS["labelled"][1]
+    assert names(p) == [FIRST, SECOND, "dense (moments)", "output"]
     assert p.ledger.epsilon() == pytest.approx(EPSILON)
-    assert_equal(kept, weights_of(m.rbms))
+    assert_equal(kept, [w for r in m.rbms for w in r.get_weights()])
 
 
+@pytest.mark.once
 def test_one_layer_after_the_other():
     """A view of the first RBM releases that one alone."""
     x, _ = records()
@@ -245,13 +103,14 @@ def test_one_layer_after_the_other():
         assert p.ledger.epsilon() == pytest.approx(EPSILON * depth / 2)
 
 
+@pytest.mark.once
 def test_sensitivities_by_hand():
     for order in (2, 4):
         for neighbours, factor in (("add_remove", 1), ("replace_one", 2**0.5)):
             p = private(records(), delta=DELTA, neighbours=neighbours)
             m = model(units=None, moment_order=order)
             p.plan(m.energy_model())
-            first, second = p._make_plan().entries()
+            first, second = planned(p)
             for entry, layer, power in zip((first, second), m.rbms, (order, 2)):
                 # No shorter than its constant: replaced records may be
                 # orthogonal.
@@ -263,41 +122,7 @@ def test_sensitivities_by_hand():
                 assert entry.neighbours == neighbours
 
 
-def test_an_ordinary_sequential_model():
-    data = records()
-    m, p = by_hand(ChebyshevCRBM(4, 3, gain=5.0, name="maps")), private(data)
-    fit(m, data, p)
-    assert names(p) == ["maps (patch moments)", "output"]
-    assert [e.mechanism["epsilon"] for e in p.ledger.entries] == pytest.approx(
-        [0.05 * EPSILON, 0.95 * EPSILON]
-    )
-    assert "weights of layer 'maps': from its own release" in p.report()
-
-
 # Proven: no record moves a weight --------------------
-
-
-@pytest.mark.parametrize("fill", [0.0, np.nan])
-def test_traced_training_is_the_same_with_the_records_replaced(tmp_path, fill):
-    x, y = records()
-    m = model()
-    p = private((x, y), start="current")
-    m.fit(x, y, shuffle=False, callbacks=[p], verbose=0)
-    m.save(tmp_path / "m.keras")
-    begin = [w.copy() for w in m.get_weights()]
-    m.fit(x, y, epochs=3, shuffle=False, callbacks=[p], verbose=0)
-    other = keras.saving.load_model(tmp_path / "m.keras")
-    other.fit(x * 0 + fill, y * 0, epochs=3, shuffle=False, verbose=0)
-    moved = [
-        w.path
-        for w, b in zip(m.weights, begin)
-        if np.abs(array(w) - b).max() > 1e-4
-    ]
-    # The output layer, and no variable of an RBM or encoder.
-    assert len(moved) == 2 and all("output" in path for path in moved)
-    assert len(m.variables) == len(other.variables) > len(begin)
-    for a, b in zip(m.variables, other.variables):
-        np.testing.assert_array_equal(array(a), array(b))
 
 
 def test_the_traced_first_fit_reads_the_records_through_the_callback_alone():
@@ -310,9 +135,9 @@ def test_the_traced_first_fit_reads_the_records_through_the_callback_alone():
     assert_equal(*found)
 
 
-@pytest.mark.parametrize("kind", ["labelled", "order 4"])
-def test_rbms_are_functions_of_their_releases_alone(tmp_path, kind):
-    m, p, _, _ = planned_and_fitted(kind)
+@pytest.mark.parametrize("arguments", [{}, ORDER_4])
+def test_rbms_are_functions_of_their_releases_alone(tmp_path, arguments):
+    m, p = fitted(**arguments, units=None)
     for layer in m.rbms:
         p.releases[layer.name].save(tmp_path / "release.npz")
         release = fm.Release.load(tmp_path / "release.npz")
@@ -427,13 +252,14 @@ def test_neighbouring_data_move_a_release_by_its_sensitivity_at_most(
     )
 
 
+@pytest.mark.once
 def test_a_whole_release_of_neighbouring_data():
     """Equal noise cancels in the difference of two releases."""
     x, _ = records()
     found = []
     for data in (x, x[:-1]):
         p = private(data, delta=DELTA, seed=5)
-        model(units=None).pretrain(data, p)
+        model(units=None, **ONE).pretrain(data, p)
         found.append(p.releases["crbm_1"])
     objective = found[0].objective
     a, b = (objective.pack([r.statistics["moments"]], "l2") for r in found)
@@ -489,10 +315,9 @@ def test_much_budget_gives_the_principal_components_of_the_bars():
 
 # Two layers of RBMs, or one; chance is 1/3, and so much budget leaves no
 # noise that matters.
-@pytest.mark.parametrize("kind, least", [("labelled", 0.8), ("order 4", 0.5)])
-def test_much_budget_tells_bars_apart(kind, least):
-    arguments = KINDS[kind][0] | {"dense": 24}
-    m, _ = fitted(1e6, **arguments)
+@pytest.mark.parametrize("arguments, least", [({}, 0.8), (ORDER_4, 0.5)])
+def test_much_budget_tells_bars_apart(arguments, least):
+    m, _ = fitted(1e6, **arguments, dense=24)
     x, y = records(seed=1)
     assert np.mean(m.predict(x, verbose=0).argmax(1) == y) > least
 
@@ -508,78 +333,20 @@ def test_little_budget_gives_finite_weights():
 # Proven: later fits --------------------
 
 
-def test_an_rbm_whose_ledger_is_unknown_is_refused(tmp_path):
-    data = records()
-    m = model()
-    with pytest.raises(OSError):
-        fit(m, data, private(Reader(data, fails=2)))
-    # The first RBM is released, nothing else is.
-    m.save(tmp_path / "m.keras")
-    loaded = compiled(keras.saving.load_model(tmp_path / "m.keras"))
-    assert [r.is_released for r in loaded.rbms] == [True, False]
-    p = private(Unreadable())
-    with pytest.raises(
-        ValueError, match="'crbm_1' was released by another PrivateModel"
-    ):
-        fit(loaded, data, p)
-    assert not p.ledger.entries
-    # Its ledger continued: the rest of the budget is for the others.
-    first = loaded.rbms[0]
-    kept = first.get_weights()
-    p = PrivateModel(fm.Ledger.from_json(first.ledger_json), data=data)
-    assert names(p) == [FIRST]
-    assert FIRST not in p.plan(loaded) and SECOND in p.plan(loaded)
-    fit(loaded, data, p)
-    assert names(p) == KINDS["labelled"][1]
-    assert 0.99 * EPSILON < p.ledger.epsilon() <= EPSILON * (1 + 1e-9)
-    assert_equal(kept, first.get_weights())
-    # Nothing is left for a further reading, by whatever callback.
-    rest = PrivateModel(fm.Ledger.from_json(p.ledger.to_json()), Unreadable())
-    rest.new_release = True
-    with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
-        fit(loaded, data, rest)
-
-
+@pytest.mark.once
 def test_a_second_model_continues_the_ledger():
     data = records()
     ledger = fm.Ledger(fm.PrivacyBudget(EPSILON), neighbours="add_remove")
     for _ in range(2):
         p = PrivateModel(ledger, data, fm.Proven(releases=2))
-        fit(model(), data, p)
-    assert p.ledger is ledger and len(ledger.entries) == 8
+        fit(model(**ONE), data, p)
+    assert p.ledger is ledger and len(ledger.entries) == 4
     assert ledger.epsilon() == pytest.approx(EPSILON)
     p = PrivateModel(ledger, Unreadable(), fm.Proven(releases=2))
-    m = model()
+    m = model(**ONE)
     with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
         fit(m, data, p)
     assert not any(r.is_released for r in m.rbms)
-
-
-# Proven: crashes --------------------
-
-
-@pytest.mark.parametrize("fails", [2, 3, 4])
-def test_a_crash_keeps_what_was_spent(fails):
-    data, wanted = records(), KINDS["labelled"][1]
-    reader = Reader(data, fails=fails)
-    m, p = model(), private(reader)
-    before = [layer.get_weights() for layer in pretrained(m)]
-    head = m.get_layer("output").get_weights()
-    with pytest.raises(OSError, match="disk"):
-        fit(m, data, p)
-    assert names(p) == wanted[: fails - 1]
-    assert 0 < p.ledger.epsilon() < EPSILON
-    done = [layer.is_released for layer in pretrained(m)]
-    assert done == [i < fails - 1 for i in range(3)]
-    for released, layer, old in zip(done, pretrained(m), before):
-        moved = np.abs(layer.get_weights()[0] - old[0]).max() > 1e-6
-        assert moved == released
-    assert_equal(head, m.get_layer("output").get_weights())
-    kept = weights_of([r for r in m.rbms if r.is_released])
-    fit(m, data, p)
-    assert names(p) == wanted and reader.passes == 5
-    assert 0.99 * EPSILON < p.ledger.epsilon() <= EPSILON * (1 + 1e-9)
-    assert_equal(kept, weights_of(m.rbms)[: len(kept)])
 
 
 # Proven: refusals before anything is charged --------------------
@@ -594,17 +361,8 @@ def refused(match, m, data=None, **kwargs):
         assert not getattr(layer, "is_released", False)
 
 
-def test_bad_records_without_labels():
-    x, _ = records()
-    bad = x.copy()
-    bad[100, 2, 2] = np.nan
-    refused("NaN or infinite", model(units=None), bad)
-    refused("must have shape", model(units=None), x[:, :5])
-
-
+@pytest.mark.once
 def test_rbms_that_no_release_can_teach():
-    trainable = ChebyshevCRBM(4, 3, trainable=True, name="maps")
-    refused("'maps'.*has trainable weights", by_hand(trainable))
     mixing = ChebyshevCRBM(4, 3, normalization="batch", name="maps")
     refused("largest response of a batch, which mixes", by_hand(mixing))
     many = ChebyshevCRBM(19, 3, name="maps")
@@ -623,99 +381,7 @@ def test_rbms_that_no_release_can_teach():
     refused("dynamic biases, whose weights only records could teach", m)
 
 
-def test_forms_do_not_mix():
-    data = records()
-    x, y = data
-    # A model of the published form in a proven fit, before and after.
-    for units in (3, None):
-        m = model(units, guarantee="published")
-        refused("'crbm_1'.*has trainable weights", m)
-    m = model(guarantee="published")
-    p = published(m, data)
-    m.pretrain(x, p, epochs=1, batch_size=60)
-    assert all(r.is_perturbed for r in m.rbms)
-    for trains in (True, False):
-        m.rbms[0].trainable = trains
-        refused("carries published noise", m)
-    # A model of the proven form, released or not, in a published fit.
-    wanted = "ChebyshevCRBM 'crbm_.' is of the proven form"
-    for units in (3, None):
-        for m in (model(units), fitted(units=units)[0]):
-            p = PrivateModel(2.0, data, fm.Published(lot="data"))
-            with pytest.raises(ValueError, match=wanted):
-                fit(m, data, p)
-            with pytest.raises(ValueError, match=wanted):
-                m.pretrain(x, p)
-            assert not p.ledger.entries
-            assert not any(r.is_perturbed for r in m.rbms)
-
-
-def test_rbms_must_be_in_the_model_itself_and_called_once():
-    rbm = ChebyshevCRBM(4, 3, name="maps")
-    nested = keras.Sequential(
-        [keras.Input((SIDE, SIDE, 1)), rbm], name="nested"
-    )
-    refused("ChebyshevCRBM 'maps' must be in the model itself", by_hand(nested))
-    twice = ChebyshevCRBM(1, 3, name="maps")
-    inputs = keras.Input((SIDE, SIDE, 1))
-    flat = keras.layers.Flatten()(twice(twice(inputs)))
-    features = fm.layers.NormalizationLayer()(flat)
-    m = keras.Model(inputs, fm.layers.PrivateDense(3)(features))
-    refused("'maps' must be called once", compiled(m))
-
-
-def test_unsafe_layers_around_an_rbm():
-    for body, match in (
-        (fm.layers.RelevanceScaling(), "or a RelevanceScaling layer, not both"),
-        (keras.layers.Conv2D(3, 3), "trainable weights"),
-        (fm.layers.NormalizationLayer(mode="batch"), "mixes records"),
-        (keras.layers.BatchNormalization(), "mixes records"),
-    ):
-        refused(match, by_hand(ChebyshevCRBM(4, 3), body=[body]))
-
-
-# Proven: without labels, in every form --------------------
-
-
-def test_every_form_of_unlabelled_data_gives_the_same_release():
-    x, _ = records()
-
-    class Py(keras.utils.PyDataset):
-        def __len__(self):
-            return 2
-
-        def __getitem__(self, i):
-            return (x[60 * i : 60 * i + 60],)
-
-    def generator():
-        yield x[:70]
-        yield x[70:], np.zeros(N - 70)
-
-    forms = [x, (x,), (x, x), Py(), generator]
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        forms.append(tf.data.Dataset.from_tensor_slices(x).batch(64))
-    found = []
-    for data in forms:
-        m, p = model(units=None), private(data, seed=0)
-        m.pretrain(x, p)
-        assert names(p) == [FIRST, SECOND]
-        found.append(p.releases["crbm_1"].statistics["moments"])
-    for moments in found[1:]:
-        np.testing.assert_allclose(moments, found[0], atol=1e-4)
-
-
-def test_padding_of_the_last_batch_is_not_counted():
-    for n in (1, 79, 83):
-        x, y = records(n)
-        p, m = private((x, y), 1e6), model()
-        with np.errstate(all="ignore"):
-            fit(m, (x, y), p)
-        for layer in m.rbms:
-            count = p.releases[layer.name].count()
-            # Noise is larger with a probability below 1e-18.
-            assert count == pytest.approx(n, abs=0.1)
+# Proven: memory and numbers --------------------
 
 
 def test_memory_of_patches_is_bounded_and_changes_nothing(monkeypatch):
@@ -726,7 +392,7 @@ def test_memory_of_patches_is_bounded_and_changes_nothing(monkeypatch):
         monkeypatch.setattr(chebyshev_crbm, "_CHUNK", chunk)
         for ids in (None, owners):
             p = private(x, delta=DELTA, seed=1, unit=fm.Unit(owners=ids))
-            m = model(units=None)
+            m = model(units=None, **ONE)
             m.pretrain(x, p)
             found.append(p.releases["crbm_1"].statistics["moments"])
     np.testing.assert_allclose(found[2], found[0], rtol=1e-6, atol=1e-9)
@@ -741,7 +407,7 @@ def test_half_precision():
         m, p = fitted(1e5)
     finally:
         keras.config.set_dtype_policy("float32")
-    full, q = fitted(1e5)
+    full, q = fitted(1e5, units=None, **ONE)
     np.testing.assert_allclose(
         p.releases["crbm_1"].moment(2), q.releases["crbm_1"].moment(2),
         rtol=5e-3, atol=0.05,
@@ -785,159 +451,28 @@ def test_releases_agree_between_backends():
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
 
 
-def stored_arrays(path, folder):
-    import h5py
-
-    with zipfile.ZipFile(path) as archive:
-        archive.extract("model.weights.h5", folder)
-    found = []
-    with h5py.File(folder / "model.weights.h5") as file:
-        file.visititems(
-            lambda _, v: (
-                found.append(np.ravel(v))
-                if isinstance(v, h5py.Dataset) and v.dtype.kind == "f"
-                else None
-            )
-        )
-    return np.concatenate(found).astype("float64")
-
-
 def test_a_saved_model_holds_no_raw_statistic(tmp_path):
     x, _ = records()
     m, p = fitted(units=None)
     m.save(tmp_path / "m.keras")
-    stored = stored_arrays(tmp_path / "m.keras", tmp_path)
+    with zipfile.ZipFile(tmp_path / "m.keras") as archive:
+        archive.extract("model.weights.h5", tmp_path)
+    kept = stored(tmp_path / "model.weights.h5")
     # Kernels and biases; the releases themselves are not kept.
-    assert stored.size == sum(w.size for w in m.get_weights()) == 61 - 11 + 90
+    assert kept.size == sum(w.size for w in m.get_weights()) == 61 - 11 + 90
     layer = m.rbms[0]
     u = np.concatenate(list(layer.patches(x)))
     raw = np.einsum("nki,nkj->ij", u, u)[np.triu_indices(u.shape[2])]
     raw /= u.shape[1]
-    stored = np.concatenate(
-        [stored, p.releases["crbm_1"].statistics["moments"]]
-    )
+    kept = np.concatenate([kept, p.releases["crbm_1"].statistics["moments"]])
     for scale in (1.0, N):
-        gaps = np.abs(stored[:, None] - raw / scale)
+        gaps = np.abs(kept[:, None] - raw / scale)
         # Chance brings 0.01 of them this near on average, more than 5 with
         # a probability below 1e-12; what is stored, all of them.
         assert np.sum(gaps < 3e-7 / scale) <= 5 < len(raw)
 
 
-# Owners --------------------
-
-
-def released(m, data, owners=None, words=None):
-    unit = fm.Unit(owners=owners, words=words)
-    p = private(data, delta=DELTA, seed=5, unit=unit)
-    fit(m, data if isinstance(data, tuple) else (data, data), p)
-    return p
-
-
-@pytest.mark.parametrize("kind", ["unlabelled", "order 4"])
-def test_an_owner_of_many_records_counts_as_one(kind):
-    x, y = records()
-    # More records than a batch has, so that the owner's is a long one.
-    copies = np.full(100, 7)
-    many = np.concatenate([np.arange(N), copies])
-    without = np.delete(np.arange(N), 7)
-
-    def run(rows, ids):
-        m = model(**KINDS[kind][0])
-        unlabelled = KINDS[kind][0].get("units", 3) is None
-        data = x[rows] if unlabelled else (x[rows], y[rows])
-        return released(m, data, ids)
-
-    base = run(without, without)
-    owned, plain = run(many, many), run(many, None)
-    # The first release: later ones see other filters. Equal noise cancels.
-    bound = owned.ledger.entries[0].mechanism["sensitivity"]
-    assert bound == plain.ledger.entries[0].mechanism["sensitivity"]
-
-    def distance(p):
-        a, b = p.releases["crbm_1"], base.releases["crbm_1"]
-        vectors = [
-            r.objective.pack([r.statistics["moments"]], "l2") for r in (a, b)
-        ]
-        return np.linalg.norm(vectors[0] - vectors[1])
-
-    # Rounding to the lattice moves the two apart by 2^-14 of it at most.
-    assert 0.3 * bound < distance(owned) <= bound * (1 + 2**-13)
-    assert distance(plain) > 5 * bound
-
-
-def test_owners_and_reach_in_the_plan_and_the_report():
-    x, y = records()
-    owners = np.arange(N) // 5
-    p = released(model(), (x, y), owners, "one pupil in all waves")
-    text = p.report()
-    assert "unit:       one pupil in all waves" in text
-    assert text.count("each owner's sum scaled back") == 4
-    found = []
-    for unit, neighbours in (
-        ({}, None),
-        ({"reach": 1}, None),
-        ({"reach": 3}, None),
-        ({}, "replace_one"),
-        ({"owners": owners}, None),
-        ({"owners": owners, "reach": 2}, None),
-    ):
-        p = private(
-            Unreadable(),
-            delta=DELTA,
-            unit=fm.Unit(**unit),
-            neighbours=neighbours,
-        )
-        text = p.plan(model(moment_order=4))
-        reach = unit.get("reach")
-        assert text.count(f"at most {reach} other units") == (4 if reach else 0)
-        found.append(
-            [e.mechanism["sensitivity"] for e in p._make_plan().entries()[:2]]
-        )
-    alone, one, three, replaced, owned, both = np.array(found)
-    np.testing.assert_allclose(one, alone + replaced)
-    np.testing.assert_allclose(three, alone + 3 * replaced)
-    np.testing.assert_allclose(owned, alone)
-    np.testing.assert_allclose(both, alone + 2 * 2**0.5 * alone)
-
-
-def test_owners_in_any_order_give_the_same_release():
-    x, _ = records()
-    owners = np.arange(N) % 30
-    order = np.random.default_rng(0).permutation(N)
-    found = [
-        released(model(units=None), x[rows], ids).releases["crbm_1"].moment(2)
-        for rows, ids in (
-            (slice(None), owners),
-            (slice(None), owners.astype(str)),
-            (order, owners[order]),
-        )
-    ]
-    for moments in found[1:]:
-        np.testing.assert_allclose(moments, found[0], atol=1e-4)
-
-
 # Published --------------------
-
-
-def published(m, data, epsilon=2.0, seed=3, lot=60, **fields):
-    return PrivateModel(
-        epsilon, data, m.guarantee(lot=lot, **fields), reproducible_noise=seed
-    )
-
-
-def published_model(**kwargs):
-    return model(**{"guarantee": "published"} | kwargs)
-
-
-def train(m, data, p, pretrain=True):
-    x, y = data
-    if pretrain:
-        m.pretrain(x, p, epochs=1, batch_size=60)
-    m.fit(x, y, batch_size=60, callbacks=[p], verbose=0)
-
-
-def hidden_of(layer):
-    return {k: array(v) for k, v in layer._hidden.variables.items()}
 
 
 def deltas_by_hand(m, form):
@@ -966,6 +501,7 @@ def deltas_by_hand(m, form):
         ("code", None, 60),
     ],
 )
+@pytest.mark.once
 def test_claims_make_the_budget_and_nothing_is_proven(form, shares, lot):
     x, y = records()
     m = published_model(form=form)
@@ -993,16 +529,6 @@ def test_claims_make_the_budget_and_nothing_is_proven(form, shares, lot):
     again = "drawn again at every step" in entries[0].reads
     assert again == (form == "code") and "contrastive" in entries[0].reads
     assert ("quadratic" in entries[2].reads) == (form == "paper")
-
-
-def test_the_published_plan_reads_nothing():
-    m = published_model()
-    p = published(m, (Unreadable(), Unreadable()))
-    text = p.plan(m)
-    assert text.count("(claimed)") == 3 and not p.ledger.entries
-    view = p.plan(m.energy_model(1))
-    assert view.count("(claimed)") == 1
-    assert view.splitlines()[1] == text.splitlines()[1]
 
 
 def test_noise_has_the_claimed_scale_over_the_lot():
@@ -1071,35 +597,10 @@ def test_fit_trains_the_dense_layers_and_leaves_the_rbms_alone():
         assert all(r.trainable == fine_tune for r in m.rbms)
 
 
-def test_a_second_published_fit_draws_and_charges_nothing():
+@pytest.mark.once
+def test_wrong_published_lots():
     data = records()
     m = published_model()
-    p = published(m, data)
-    found = []
-    for _ in range(2):
-        train(m, data, p)
-        found.append([v for e in m.layers if hasattr(e, "_hidden")
-                      for v in hidden_of(e).values()])  # fmt: skip
-    assert len(p.ledger.entries) == 3
-    assert_equal(*found)
-    assert len(found[0]) == 4
-    other = published(m, data)
-    with pytest.raises(ValueError, match="noise of another PrivateModel"):
-        train(m, data, other, pretrain=False)
-    with pytest.raises(ValueError, match="noise of another PrivateModel"):
-        m.pretrain(data[0], other, epochs=1, batch_size=60)
-    assert not other.ledger.entries
-
-
-def test_wrong_published_shares_and_lots():
-    data = records()
-    m = published_model()
-    p = published(m, data, shares=(0.5, 0.5))
-    for pretrain in (True, False):
-        with pytest.raises(
-            ValueError, match="each of the perturbations.*'crbm_2', 'output'"
-        ):
-            train(m, data, p, pretrain)
     p = published(m, data)
     with pytest.raises(ValueError, match="need the same `batch_size`"):
         m.pretrain(data[0], p, epochs=1, batch_size=30)
@@ -1110,6 +611,7 @@ def test_wrong_published_shares_and_lots():
     assert all(r.trainable for r in m.rbms)
 
 
+@pytest.mark.once
 def test_a_published_fit_without_pretraining_is_refused():
     """It once trained RBMs on the records without their noise."""
     data = records()
@@ -1124,6 +626,7 @@ def test_a_published_fit_without_pretraining_is_refused():
     assert_equal(before, m.get_weights())
 
 
+@pytest.mark.once
 def test_rbms_are_pretrained_without_noise_in_a_twin_alone():
     data = records()
     m = published_model()
@@ -1138,33 +641,6 @@ def test_rbms_are_pretrained_without_noise_in_a_twin_alone():
         with pytest.raises(ValueError, match="built with `unprotected=True`"):
             train(twin, data, p, pretrain)
     assert not p.ledger.entries
-
-
-@pytest.mark.parametrize("form", ["paper", "code"])
-def test_published_noise_never_reaches_a_file(tmp_path, form):
-    data = records()
-    m = published_model(form=form)
-    p = published(m, data, seed=None)
-    train(m, data, p)
-    m.save(tmp_path / "m.keras")
-    stored = stored_arrays(tmp_path / "m.keras", tmp_path)
-    layers = [*m.rbms, m.get_layer("output")]
-    secret = np.concatenate(
-        [v.ravel() for e in layers for v in hidden_of(e).values()]
-    )
-    secret = secret[secret != 0]
-    assert secret.size > 50 and not np.isin(secret, stored).any()
-    text = repr(m.variables) + str(m.get_config())
-    large = secret[(np.abs(secret) > 5) & (np.abs(secret) < 1e4)]
-    assert large.size > 1 and not any(f"{v:.4f}" in text for v in large)
-    loaded = keras.saving.load_model(tmp_path / "m.keras")
-    assert not any(r.is_perturbed for r in loaded.rbms)
-    # Pre-trained RBMs rest in the loaded model too.
-    assert not any(r.trainable for r in loaded.rbms)
-    x = data[0]
-    np.testing.assert_array_equal(
-        loaded.predict(x, verbose=0), m.predict(x, verbose=0)
-    )
 
 
 def test_little_noise_is_the_twin_and_much_noise_is_not():
