@@ -7,7 +7,7 @@ Every test carries the markers of its place:
 * `once`: it needs Keras, and says the same on every backend. So does a test
   that is marked so itself: of ledgers, plans, shares, owners and refusals,
   which are Python and NumPy around what a backend computes (the contract has
-  each kind of part spend and refuse on all of them), or of what a method
+  private parts spend and refuse on all of them), or of what a method
   learns, which is a matter of its releases (golden values hold those).
 * `full`: it takes long, or is one of many cases, and the fast tier leaves it
   out. That tier is what `pytest` runs if no path, marker or `--full` is given.
