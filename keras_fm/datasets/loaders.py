@@ -103,7 +103,9 @@ def _images(x):
             f"(n, features). Received: shape={x.shape}"
         )
     if x.dtype.kind in "ui":
-        x = x.astype(np.float32) / 255
+        x = x.astype(np.float32)
+        # No second copy of all images.
+        x /= 255
     elif x.dtype.kind == "f":
         x = x.astype(np.float32)
     else:
