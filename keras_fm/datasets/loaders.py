@@ -108,11 +108,11 @@ def _images(x):
         x /= 255
     elif x.dtype.kind == "f":
         x = x.astype(np.float32)
+        checks.finite("images", x)
     else:
         raise ValueError(
             f"Images must be integers or floats. Received: {x.dtype}"
         )
-    checks.finite("images", x)
     return x[..., None] if x.ndim == 3 else x
 
 
