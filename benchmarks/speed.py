@@ -18,7 +18,7 @@ products of the same sizes in float32, which does not compute what a read needs,
 and one step of tensorflow-privacy's fast clipping on the same features; CPU
 microseconds for each record, in turn.
 
-share: CPU seconds of public maps of images and of the statistics pass over
+share: CPU seconds of public scattering features and of the statistics pass over
 those of one float32 product of square matrices with as many multiplications,
 in turn with it. Those of a map are counted where it calls `matmul` and `conv`;
 of the pass those of one triangle. OPENBLAS_NUM_THREADS=1, or what another
@@ -315,21 +315,15 @@ def share(images=512, side=2048):
         }
 
     found = {}
-    for name, shape in (
-        ("scattering", (28, 28, 1)),
-        ("scattering", (32, 32, 3)),
-        ("patches", (28, 28, 1)),
-    ):
-        # Half of the scenes, which changes no time of what is measured.
-        drawn = {"scenes": 4500} if name == "patches" else {}
-        map_ = fm.features.build(name, shape, **drawn)
+    for shape in ((28, 28, 1), (32, 32, 3)):
+        map_ = fm.features.build("scattering", shape)
         x = rng.random((images, *shape), np.float32)
         row = over_product(
             lambda m=map_, x=x: fm.features.extract(m, x),
             images,
             flops(map_, x),
         )
-        found[f"{name}, {' x '.join(map(str, shape))}"] = row
+        found[f"scattering, {' x '.join(map(str, shape))}"] = row
     for m in (800, 1500):
         h = rng.normal(size=(4096, m)).astype("float32")
         h /= np.linalg.norm(h, axis=1, keepdims=True)
