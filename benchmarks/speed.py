@@ -18,12 +18,19 @@ products of the same sizes in float32, which does not compute what a read needs,
 and one step of tensorflow-privacy's fast clipping on the same features; CPU
 microseconds for each record, in turn.
 
-The statistics pass is in `scale.py`. Parts that are not measured again keep
-their results in the file.
+share: CPU seconds of public scattering features and of the statistics pass over
+those of one float32 product of square matrices with as many multiplications,
+in turn with it. Those of a map are counted where it calls `matmul` and `conv`;
+of the pass those of one triangle. OPENBLAS_NUM_THREADS=1, or what another
+thread waits is counted.
+
+The statistics pass is in `scale.py`, too. Parts that are not measured again
+keep their results in the file.
 """
 
 import functools
 import json
+import math
 import os
 import time
 
@@ -33,11 +40,11 @@ from absl import app, flags
 
 import keras_fm as fm
 from keras_fm.baselines import dp_sgd
-from keras_fm.kernel import mechanisms, release
+from keras_fm.kernel import mechanisms, partial_statistics, release
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _PARTS = flags.DEFINE_list(
-    "parts", None, "steps, epochs, reads; all by default."
+    "parts", None, "steps, epochs, reads, share; all by default."
 )
 _REPEATS = flags.DEFINE_integer("repeats", 7, "Repetitions per median.")
 
@@ -266,13 +273,74 @@ def reads(m, n=16_384, outputs=10, batch=4096):
     return {name: round(value, 3) for name, value in found.items()}
 
 
+def flops(map_, x):
+    """Of one record, in the products that a map calls."""
+    counted, originals = [], (keras.ops.matmul, keras.ops.conv)
+
+    def matmul(a, b):
+        found = originals[0](a, b)
+        counted.append(2 * math.prod(found.shape) * a.shape[-1])
+        return found
+
+    def conv(inputs, kernel, *args, **kwargs):
+        found = originals[1](inputs, kernel, *args, **kwargs)
+        counted.append(2 * math.prod(found.shape) * math.prod(kernel.shape[:3]))
+        return found
+
+    keras.ops.matmul, keras.ops.conv = matmul, conv
+    try:
+        map_(x[:8])
+    finally:
+        keras.ops.matmul, keras.ops.conv = originals
+    return sum(counted) / 8
+
+
+def share(images=512, side=2048):
+    """CPU seconds over those of a float32 product with as many flops."""
+    rng = np.random.default_rng(0)
+    square = rng.random((side, side), np.float32)
+
+    def over_product(run, records, count):
+        """Of a run over records with so many flops each."""
+        seconds = []
+        for _ in range(1 + _REPEATS.value):
+            seconds.append((timed(run)[1], timed(lambda: square @ square)[1]))
+        ours, product = np.median(seconds[1:], axis=0)
+        return {
+            "megaflop": round(count / 1e6, 1),
+            "microseconds": round(1e6 * ours / records, 1),
+            "over the product": round(
+                ours * 2 * side**3 / (product * records * count), 2
+            ),
+        }
+
+    found = {}
+    for shape in ((28, 28, 1), (32, 32, 3)):
+        map_ = fm.features.build("scattering", shape)
+        x = rng.random((images, *shape), np.float32)
+        row = over_product(
+            lambda m=map_, x=x: fm.features.extract(m, x),
+            images,
+            flops(map_, x),
+        )
+        found[f"scattering, {' x '.join(map(str, shape))}"] = row
+    for m in (800, 1500):
+        h = rng.normal(size=(4096, m)).astype("float32")
+        h /= np.linalg.norm(h, axis=1, keepdims=True)
+        query = fm.queries.SecondMomentQuery(num_features=m)
+        sums = partial_statistics.PartialStatistics(query, clip=True)
+        row = over_product(lambda s=sums, h=h: s.add(h), len(h), m * m)
+        found[f"statistics, {m} features"] = row
+    return found
+
+
 def main(_):
     path = os.path.join(_OUT.value, "speed.json")
     results = {}
     if _PARTS.value and os.path.exists(path):
         with open(path) as f:
             results = json.load(f)
-    parts = _PARTS.value or ["steps", "epochs", "reads"]
+    parts = _PARTS.value or ["steps", "epochs", "reads", "share"]
     if "steps" in parts:
         name = "published step / plain step"
         results[f"{name}, 784-300-25-10, batch 256"] = step_time(last=(25,))
@@ -283,6 +351,8 @@ def main(_):
     if "reads" in parts:
         for m in (800, 1500):
             results[f"CPU microseconds a record, {m} x 10"] = reads(m)
+    if "share" in parts:
+        results["over a float32 product of as many flops"] = share()
     text = json.dumps(results, indent=1)
     print(text)
     os.makedirs(_OUT.value, exist_ok=True)

@@ -103,14 +103,16 @@ def _images(x):
             f"(n, features). Received: shape={x.shape}"
         )
     if x.dtype.kind in "ui":
-        x = x.astype(np.float32) / 255
+        x = x.astype(np.float32)
+        # No second copy of all images.
+        x /= 255
     elif x.dtype.kind == "f":
         x = x.astype(np.float32)
+        checks.finite("images", x)
     else:
         raise ValueError(
             f"Images must be integers or floats. Received: {x.dtype}"
         )
-    checks.finite("images", x)
     return x[..., None] if x.ndim == 3 else x
 
 

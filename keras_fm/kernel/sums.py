@@ -57,22 +57,30 @@ class CompensatedSum:
         """Adds an array of the shape of the first one."""
         if self._high is None:
             # A copy, so that no caller holds the total.
-            self._high = np.array(terms, np.float64)
+            self._high = np.array(terms, np.float64, order="C")
             self._low = np.zeros_like(self._high)
             return
-        high = self._high + terms
-        # What `terms` and the old sum lost: exact, whichever is larger.
-        gained = high - self._high
-        lost = terms - gained
-        gained -= high
-        gained += self._high
-        lost += gained
-        self._low += lost
-        self._high = high
+        flat = np.ravel(terms)
+        high, low = self._high.reshape(-1), self._low.reshape(-1)
+        for part in chunks(flat.size, _PART):
+            _two_sum(high[part], low[part], flat[part])
 
     def value(self):
         """The sum, float64; 0 if nothing was added."""
         return 0.0 if self._high is None else self._high + self._low
+
+
+def _two_sum(high, low, terms):
+    """Adds terms to `high`, in place, and what that loses to `low`."""
+    total = high + terms
+    # Exact, whichever is larger.
+    gained = total - high
+    lost = terms - gained
+    gained -= total
+    gained += high
+    lost += gained
+    low += lost
+    high[...] = total
 
 
 class FixedPointSum:

@@ -279,7 +279,8 @@ class Reading:
             and self.extractor(tensor) is not None
             and isinstance(self.data, (tuple, list, np.ndarray))
         ):
-            found = kept.keeping(tensor, found)
+            x = self.data if isinstance(self.data, np.ndarray) else self.data[0]
+            found = kept.keeping(tensor, found, columns.count(x))
         yield from found
 
     def unlabelled(self, part):

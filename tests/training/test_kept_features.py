@@ -1,6 +1,7 @@
 """Several releases of one model read its features once."""
 
 import gc
+import weakref
 
 import keras
 import numpy as np
@@ -115,3 +116,29 @@ def test_nothing_is_kept_after_a_fit_that_ends_or_fails(monkeypatch):
     with pytest.raises(RuntimeError, match="on the way"):
         passes(monkeypatch, model_of(), (X, Y))
     assert all(kept.batches is None for kept in found())
+
+
+def test_of_too_many_records_none_is_kept_for_a_while(monkeypatch):
+    """Half a gigabyte was kept of the first ones, then dropped."""
+    monkeypatch.setattr(kept_features, "MOST", 5500)
+    kept, made = kept_features.KeptFeatures(), []
+
+    def batches():
+        for _ in range(3):
+            array = np.zeros((64, 10), "float32")
+            made.append(weakref.ref(array))
+            yield (array,)
+            del array
+
+    tensor = object()
+    for batch in kept.keeping(tensor, batches(), records=192):
+        del batch
+        gc.collect()
+        assert not any(array() is not None for array in made[:-1])
+    assert kept.batches is None
+    list(kept.keeping(tensor, batches(), records=120))
+    # 64 rows hold fewer records: what they take decides in the end.
+    assert kept.batches is None
+    monkeypatch.setattr(kept_features, "MOST", 8000)
+    list(kept.keeping(tensor, batches(), records=192))
+    assert len(kept.batches) == 3

@@ -20,8 +20,8 @@ VISIBLE = ("binary", "gaussian")
 SENSITIVITIES = ("paper", "code")
 # Numbers that a moment tensor may have; one more and it fits no memory.
 _MAX_MOMENTS = 50_000_000
-# Values of patches held at once.
-_CHUNK = 2**24
+# Values of patches held at once: arrays that memory is kept for.
+_CHUNK = 2**22
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -403,19 +403,26 @@ class ChebyshevCRBM(ConvolutionalEnergy):
         rows = max(1, _CHUNK // (positions * (self.patch_size + 1)))
         rows = rows if chunks else max(1, len(inputs))
         for first in range(0, len(inputs), rows):
-            v = inputs[first : first + rows].astype(np.float32) - self.centre
+            v = inputs[first : first + rows].astype(np.float32)
+            v -= self.centre
             v = np.pad(v, [(0, 0), *margins, (0, 0)])
             windows = np.lib.stride_tricks.sliding_window_view(
                 v, self.kernel_size, axis=(1, 2)
             )[:, :: strides[0], :: strides[1]]
             # (n, i, j, channels, kh, kw) to the kernel's order.
             windows = np.moveaxis(windows, 3, -1)
-            found = windows.reshape(len(v), -1, self.patch_size)
-            norms = np.linalg.norm(found, axis=-1, keepdims=True)
+            shape = len(v), positions, self.patch_size + 1
+            found = np.empty(shape, np.float32)
+            patch = found[..., :-1]
+            place = patch.view()
+            # Unlike `reshape` never a copy.
+            place.shape = windows.shape
+            place[...] = windows
+            norms = np.sqrt(np.einsum("npk,npk->np", patch, patch))
             shrink = self.input_bound / np.maximum(norms, self.input_bound)
-            found = found * (shrink * (1 - 1e-6))
-            constant = np.full((*found.shape[:2], 1), self.constant, np.float32)
-            yield np.concatenate([found, constant], axis=-1)
+            patch *= (shrink * (1 - 1e-6))[..., None]
+            found[..., -1] = self.constant
+            yield found
 
     def set_filters(self, kernel, bias):
         """Filters and biases from those of patches.

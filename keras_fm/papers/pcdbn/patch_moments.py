@@ -181,12 +181,7 @@ class PatchMomentQuery(MomentEnergy, OwnedSumQuery):
             for j in range(0, positions, steps[0]):
                 part = patches[i : i + steps[1], j : j + steps[0]]
                 u = self._checked(part.reshape(-1, p), clip)
-                left = symmetric_tensor.monomials(u, first)
-                # Of one array with itself, NumPy does half the work.
-                right = left
-                if first != second:
-                    right = symmetric_tensor.monomials(u, second)
-                product.add(left @ right.T)
+                product.add(_product(u, first, second))
         indices = symmetric_tensor.indices(p, m)
         entries = product.value()[
             symmetric_tensor.rank(indices[:, :first]),
@@ -195,7 +190,7 @@ class PatchMomentQuery(MomentEnergy, OwnedSumQuery):
         return entries / positions
 
     def _checked(self, patches, clip):
-        """Patches `(count, p)` within their bound, float64, transposed."""
+        """Patches `(count, p)` within their bound, float64."""
         rounding = bounds_lib.ROUNDING.get(patches.dtype, 2e-2)
         last = patches[:, -1].astype(np.float64)
         if not np.all(np.abs(last - self.constant) <= rounding * self.constant):
@@ -203,12 +198,12 @@ class PatchMomentQuery(MomentEnergy, OwnedSumQuery):
                 "The last entry of every patch must be the public constant "
                 f"{self.constant:g}; at least one patch has another."
             )
-        u = np.empty((self.num_features, len(patches)))
-        u[:-1] = bounds_lib.project_to_ball(
+        u = np.empty(patches.shape)
+        u[:, :-1] = bounds_lib.project_to_ball(
             patches[:, :-1], self.patch_bound, clip=clip
-        ).T
+        )
         # Not scaled with v, and free of the rounding of its way here.
-        u[-1] = self.constant
+        u[:, -1] = self.constant
         return u
 
     # Sensitivity ---------------------------------------------------------
@@ -347,6 +342,19 @@ class PatchMomentQuery(MomentEnergy, OwnedSumQuery):
             return variance * self.size
         # In L1 coordinates an error appears as often as its entry.
         return variance * float(self.num_features) ** self.order
+
+
+def _product(u, first, second):
+    """Monomials of one order by those of another, summed over rows."""
+    # Of one array with itself, NumPy does half the work.
+    if first == second == 1:
+        return u.T @ u
+    u = np.ascontiguousarray(u.T)
+    left = symmetric_tensor.monomials(u, first)
+    right = left
+    if first != second:
+        right = symmetric_tensor.monomials(u, second)
+    return left @ right.T
 
 
 @released_as(PatchMomentQuery)

@@ -209,7 +209,7 @@ class PrivateCDBN(keras.Model):
                 "sparsity": given["sparsity"],
                 "clip": True,
                 # Overlapping patches say little more.
-                "moment_strides": 2 if index == 0 else 3,
+                "moment_strides": 4 if index == 0 else 5,
             }
             if index:
                 form["centre"] = _RESTING
