@@ -10,6 +10,7 @@ from clipped_sgd import (
     CLASSES,
     GOLDEN,
     N,
+    augment,
     by_hand,
     clipped_sum,
     config,
@@ -18,6 +19,7 @@ from clipped_sgd import (
     golden_run,
     hidden_layer_model,
     linear_model,
+    there_and_back,
 )
 from dp_accounting import pld
 
@@ -59,6 +61,8 @@ def fitted_weights(classifier):
         {"physical_batch_size": 8},
         {"sampling": "shuffled", "steps": 5},
         {"optimizer": "adam", "learning_rate": 0.01},
+        {"decay": 0.1, "average": 0.6, "steps": 8},
+        {"optimizer": "adam", "learning_rate": 0.01, "decay": 0.1},
     ],
     ids=lambda v: "-".join(map(str, v)) or "poisson",
 )
@@ -73,6 +77,50 @@ def test_without_noise_it_is_clipped_sgd_by_hand(tfp, form, changes):
     for a, b, start in zip(found, expected, starts, strict=True):
         assert np.abs(b - start).max() > 1e-2
         np.testing.assert_allclose(a, b, atol=3e-5)
+
+
+def test_views_of_a_record_are_clipped_as_one(tfp):
+    x, y = data()
+    cfg = config(form="vectorized", views=2, physical_batch_size=8)
+    expected = by_hand(hidden_layer_model(), x, y, cfg, 5, there_and_back)
+    fit = dp_sgd.DPSGDClassifier(
+        hidden_layer_model(), cfg, math.inf, 1e-5, seed=5, augment=augment()
+    )
+    found = fit.fit(x, y).to_keras().get_weights()
+    plain = by_hand(hidden_layer_model(), x, y, cfg, 5)
+    for a, b, other in zip(found, expected, plain, strict=True):
+        assert np.abs(b - other).max() > 1e-2
+        np.testing.assert_allclose(a, b, atol=3e-5)
+
+
+@pytest.mark.parametrize(
+    "changes, given, message",
+    [
+        ({"views": 2}, {}, "give both"),
+        ({}, {"augment": np.flip}, "give both"),
+        ({"views": 2}, {"augment": np.flip}, "are clipped together by"),
+        ({"views": 0}, {}, "`views` must be"),
+        ({"decay": 0.0}, {}, "`decay` must be"),
+        ({"average": 1.0}, {}, "`average` must be"),
+    ],
+)
+def test_a_recipe_that_cannot_be_followed(changes, given, message):
+    with pytest.raises(ValueError, match=message):
+        dp_sgd.DPSGDClassifier(
+            linear_model(), config(**changes), 1.0, 1e-5, **given
+        )
+
+
+def test_a_view_of_another_shape_is_refused(tfp):
+    fit = dp_sgd.DPSGDClassifier(
+        linear_model(),
+        config(form="vectorized", views=2),
+        math.inf,
+        1e-5,
+        augment=lambda record, rng: record[:1],
+    )
+    with pytest.raises(ValueError, match="a record of the shape"):
+        fit.fit(*data())
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -11,6 +11,7 @@ from clipped_sgd import (
     CLASSES,
     GOLDEN,
     N,
+    augment,
     by_hand,
     config,
     convolutional_model,
@@ -18,6 +19,7 @@ from clipped_sgd import (
     golden_run,
     hidden_layer_model,
     linear_model,
+    there_and_back,
 )
 
 from keras_fm.baselines import JaxDPSGDClassifier, dp_sgd_jax
@@ -48,6 +50,8 @@ def build_and_fit(model, cfg, x, y, epsilon=math.inf, seed=5, **kwargs):
         {"physical_batch_size": 8},
         {"sampling": "shuffled", "steps": 5},
         {"optimizer": "adam", "learning_rate": 0.01},
+        {"decay": 0.1, "average": 0.6, "steps": 8},
+        {"optimizer": "adam", "learning_rate": 0.01, "decay": 0.1},
     ],
     ids=lambda v: "-".join(map(str, v)) or "poisson",
 )
@@ -60,6 +64,20 @@ def test_without_noise_it_is_clipped_sgd_by_hand(jax_privacy, changes):
     found = build_and_fit(model, cfg, x, y).to_keras().get_weights()
     for a, b, start in zip(found, expected, starts, strict=True):
         assert np.abs(b - start).max() > 1e-2
+        np.testing.assert_allclose(a, b, atol=2e-5)
+
+
+@pytest.mark.parametrize("rows", [None, 8])
+def test_views_of_a_record_are_clipped_as_one(jax_privacy, rows):
+    x, y = data()
+    cfg = config(views=2, physical_batch_size=rows)
+    expected = by_hand(hidden_layer_model(), x, y, cfg, 5, there_and_back)
+    plain = by_hand(hidden_layer_model(), x, y, cfg, 5)
+    fit = build_and_fit(
+        hidden_layer_model(), cfg, x, y, augment=augment()
+    ).to_keras()
+    for a, b, other in zip(fit.get_weights(), expected, plain, strict=True):
+        assert np.abs(b - other).max() > 1e-2
         np.testing.assert_allclose(a, b, atol=2e-5)
 
 
