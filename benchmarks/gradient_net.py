@@ -9,8 +9,7 @@ The same network from the same start, the same Poisson sampling, budget, steps,
 clip, rate and momentum, which were chosen for DP-SGD; every draw has noise,
 samples and a start of its own. `--way=average` ends with the average of the
 weights over the last steps, `--way=decay` lowers the rate linearly to a
-twentieth: Keras' own means for GradientNet, the same by this file for
-tensorflow-privacy. Milliseconds of a step are processor time, all cores
+twentieth, of both. Milliseconds of a step are processor time, all cores
 together: the slope between a short and a long training, tracing excluded, of a
 plain Keras step on as many rows too; all in one process, in turns.
 """
@@ -100,27 +99,6 @@ def ours(x, y, epsilon, rate, steps):
     return model
 
 
-def averaging(classifier):
-    """The class of a classifier with the average of its weights for them."""
-
-    class Averaged(classifier):
-        def _take(self, step, plan, batches):
-            held = []
-
-            def step_and_average(batch):
-                step(batch)
-                weights = step.twin.get_weights()
-                held[:] = [
-                    _AVERAGE * a + (1 - _AVERAGE) * w
-                    for a, w in zip(held or weights, weights)
-                ]
-
-            super()._take(step_and_average, plan, batches)
-            step.twin.set_weights(held)
-
-    return Averaged
-
-
 def theirs(x, y, epsilon, rate, steps):
     """Trains; the classifier."""
     from keras_fm.baselines import dp_sgd
@@ -131,19 +109,10 @@ def theirs(x, y, epsilon, rate, steps):
         batch_size=_BATCH[_DATA.value],
         steps=steps,
         momentum=_MOMENTUM,
+        decay=_LEFT if _WAY.value == "decay" else 1,
+        average=_AVERAGE if _WAY.value == "average" else 0,
     )
-    kind = dp_sgd.DPSGDClassifier
-    if _WAY.value == "average":
-        kind = averaging(kind)
-    made = kind(network(x.shape[1:]), config, epsilon, _DELTA)
-    if _WAY.value == "decay":
-        import tf_keras
-
-        # Checked as a number, and handed on to an optimizer that takes both.
-        decay = tf_keras.optimizers.schedules.PolynomialDecay
-        object.__setattr__(
-            config, "learning_rate", decay(rate, steps, _LEFT * rate)
-        )
+    made = dp_sgd.DPSGDClassifier(network(x.shape[1:]), config, epsilon, _DELTA)
     return made.fit(x, y)
 
 

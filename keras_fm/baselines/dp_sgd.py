@@ -84,6 +84,8 @@ class DPSGDClassifier(DPSGDTrainer):
         neighbours: `"add_remove"` or `"replace_one"` (full batches only; the
             sum of clipped gradients then moves by twice the clip, and the
             noise doubles).
+        augment: with `views` of the config, a function of one record and a
+            NumPy generator to a record of the same shape.
 
     Raises:
         ValueError: if an argument is outside its range or a layer is not
@@ -111,6 +113,12 @@ class DPSGDClassifier(DPSGDTrainer):
     def __init__(self, model, config, epsilon, delta, **kwargs):
         super().__init__(model, config, epsilon, delta, **kwargs)
         self._form = config.form or "fast_clipping"
+        if config.views > 1 and self._form != "vectorized":
+            raise ValueError(
+                "`views` of a record are clipped together by "
+                'form="vectorized" alone, or by jax-privacy. Received: '
+                f"views={config.views}, form={config.form!r}"
+            )
         self._twin = None
 
     def _import_library(self):
@@ -135,6 +143,7 @@ class DPSGDClassifier(DPSGDTrainer):
                 x,
                 y,
                 self._loss(tf_keras),
+                self._views,
             )
             self._twin, self._clipping = step.twin, step.clipping
             self._take(step, plan, batches)
@@ -178,7 +187,18 @@ class _Step:
     """One DP-SGD update: clip and noise chunk by chunk, then apply."""
 
     def __init__(
-        self, tf, tf_keras, privacy, model, form, config, plan, x, y, loss
+        self,
+        tf,
+        tf_keras,
+        privacy,
+        model,
+        form,
+        config,
+        plan,
+        x,
+        y,
+        loss,
+        views,
     ):
         rows = min(plan.capacity, _physical_rows(model, form, config))
         chunks = -(-plan.capacity // rows)
@@ -189,15 +209,27 @@ class _Step:
         noise = plan.noise_multiplier / math.sqrt(chunks)
         scale = rows / plan.expected_batch_size
         layers = tf_keras_twin.twin_layers(tf_keras, model)
+        rates = config.rates(tf_keras.optimizers.schedules, plan.steps)
+        self._views = views
+        count = views.count if views else 1
+        each = (count,) if views else ()
         if form == "vectorized":
             self.twin = tf_keras.Sequential(layers)
             self.clipping = "gradients"
             noisy_mean, apply = _vectorized(
-                tf, tf_keras, privacy, self.twin, config, noise, loss
+                tf,
+                tf_keras,
+                privacy,
+                self.twin,
+                config,
+                rates,
+                noise,
+                loss,
+                count,
             )
         else:
             self.twin, noisy_mean, apply = _fast_clipping(
-                tf, tf_keras, privacy, layers, config, noise, loss
+                tf, tf_keras, privacy, layers, config, rates, noise, loss
             )
             # Set by DPSequential when the layers and its graph allow it.
             fast = self.twin._enable_fast_peg_computation
@@ -208,11 +240,8 @@ class _Step:
             tf.Variable(tf.zeros_like(v), trainable=False) for v in variables
         ]
         # Not captured: TensorFlow keeps what a traced function holds.
-        self._x, self._y, self._gather = (
-            tf.constant(x),
-            tf.constant(y),
-            tf.gather,
-        )
+        self._x = x if views else tf.constant(x)
+        self._y, self._gather = tf.constant(y), tf.gather
 
         def accumulate(xs, ys, weights):
             for total, g in zip(sums, noisy_mean(xs, ys, weights), strict=True):
@@ -231,10 +260,8 @@ class _Step:
             self._accumulate = tf.function(
                 accumulate, autograph=False
             ).get_concrete_function(
-                *(
-                    tf.TensorSpec([rows, *of.shape[1:]], of.dtype)
-                    for of in (self._x, self._y)
-                ),
+                tf.TensorSpec([rows, *each, *x.shape[1:]], tf.float32),
+                tf.TensorSpec([rows], self._y.dtype),
                 tf.TensorSpec([rows], tf.float32),
             )
             self._update = tf.function(
@@ -252,22 +279,37 @@ class _Step:
         for start in range(0, size, self._rows):
             chunk = slice(start, start + self._rows)
             rows = self._constant(padded[chunk])
+            if self._views:
+                # A copy of record 0 in padding is as good as any.
+                records = self._constant(
+                    self._views(self._x[padded[chunk]], self._rows)
+                )
+            else:
+                records = self._gather(self._x, rows)
             self._accumulate(
-                self._gather(self._x, rows),
+                records,
                 self._gather(self._y, rows),
                 self._constant(weights[chunk]),
             )
         self._update()
 
+    def weights(self):
+        """The weights after the last step."""
+        return self.twin.get_weights()
 
-def _vectorized(tf, tf_keras, privacy, twin, config, noise, loss):
+    def assign(self, weights):
+        """Puts others in their place."""
+        self.twin.set_weights(weights)
+
+
+def _vectorized(tf, tf_keras, privacy, twin, config, rates, noise, loss, views):
     """Noisy mean and update of the vectorised optimizers."""
     bases = tf_keras.optimizers.legacy
     make = privacy.vectorized.make_vectorized_keras_optimizer_class
     arguments = {
         "l2_norm_clip": config.l2_norm_clip,
         "noise_multiplier": noise,
-        "learning_rate": config.learning_rate,
+        "learning_rate": rates,
     }
     if config.optimizer == "sgd":
         optimizer = make(bases.SGD)(momentum=config.momentum, **arguments)
@@ -279,7 +321,14 @@ def _vectorized(tf, tf_keras, privacy, twin, config, noise, loss):
 
     def noisy_mean(x, y, weights):
         with tf.GradientTape() as tape:
-            losses = per_record(y, twin(x, training=True)) * weights
+            if views > 1:
+                # The loss of a record is the mean over its views.
+                x = tf.reshape(x, [-1, *x.shape[2:]])
+                losses = per_record(tf.repeat(y, views), twin(x, training=True))
+                losses = tf.reduce_mean(tf.reshape(losses, [-1, views]), 1)
+                losses *= weights
+            else:
+                losses = per_record(y, twin(x, training=True)) * weights
         # The public `minimize` would apply them undivided.
         pairs = optimizer._compute_gradients(losses, variables, tape=tape)
         return [gradient for gradient, _ in pairs]
@@ -290,7 +339,7 @@ def _vectorized(tf, tf_keras, privacy, twin, config, noise, loss):
     return noisy_mean, apply
 
 
-def _fast_clipping(tf, tf_keras, privacy, layers, config, noise, loss):
+def _fast_clipping(tf, tf_keras, privacy, layers, config, rates, noise, loss):
     """Twin, noisy mean and update of `DPSequential` with a registry."""
     registry = privacy.layer_registry.LayerRegistry()
     registry.insert(
@@ -316,11 +365,9 @@ def _fast_clipping(tf, tf_keras, privacy, layers, config, noise, loss):
         loss=loss(reduction=tf_keras.losses.Reduction.SUM_OVER_BATCH_SIZE),
     )
     if config.optimizer == "sgd":
-        optimizer = tf_keras.optimizers.SGD(
-            config.learning_rate, momentum=config.momentum
-        )
+        optimizer = tf_keras.optimizers.SGD(rates, momentum=config.momentum)
     else:
-        optimizer = tf_keras.optimizers.Adam(config.learning_rate)
+        optimizer = tf_keras.optimizers.Adam(rates)
     variables = twin.trainable_variables
     optimizer.build(variables)
 

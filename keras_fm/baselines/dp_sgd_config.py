@@ -49,6 +49,15 @@ class DPSGDConfig:
         epochs: float, number of updates in units of `n / batch_size`.
         physical_batch_size: int, rows whose gradients are held at a time;
             `None` chooses. It changes time and memory, not the mechanism.
+        decay: float in (0, 1]: what is left of the learning rate at the last
+            step; it falls linearly.
+        average: float in [0, 1): the trained weights are the exponential
+            moving average of those after the steps, of which a step keeps
+            this share; 0 for the weights after the last one. A function of
+            what is released anyway.
+        views: int, changed copies of a record, made by the classifier's
+            `augment`, whose mean gradient is what is clipped (De et al.);
+            jax-privacy, and `"vectorized"`.
 
     Raises:
         ValueError: if a value is outside its range, NaN or infinite, or two
@@ -74,6 +83,9 @@ class DPSGDConfig:
     steps: int | None = None
     epochs: float | None = None
     physical_batch_size: int | None = None
+    decay: float = 1.0
+    average: float = 0.0
+    views: int = 1
 
     def __post_init__(self):
         positive = partial(checks.optional, checks.count)
@@ -88,6 +100,9 @@ class DPSGDConfig:
             batch_size=positive,
             steps=positive,
             physical_batch_size=positive,
+            decay=partial(checks.number, above=0, at_most=1),
+            average=partial(checks.number, at_least=0, below=1),
+            views=checks.count,
         )
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(
@@ -101,6 +116,14 @@ class DPSGDConfig:
                 "positive integer otherwise. Received: "
                 f"batch_size={self.batch_size}, sampling={self.sampling!r}"
             )
+
+    def rates(self, schedules, steps):
+        """The learning rate, or the `PolynomialDecay` of Keras' or tf-keras'
+        `schedules` over so many steps."""
+        if self.decay == 1:
+            return self.learning_rate
+        last = self.decay * self.learning_rate
+        return schedules.PolynomialDecay(self.learning_rate, steps, last)
 
     def plan(self, n, epsilon, delta, neighbours="add_remove"):
         """What a fit on `n` records does and costs, before anything is read.

@@ -75,6 +75,8 @@ class JaxDPSGDClassifier(DPSGDTrainer):
         neighbours: `"add_remove"` or `"replace_one"` (full batches only; the
             sum of clipped gradients then moves by twice the clip, and the
             noise doubles).
+        augment: with `views` of the config, a function of one record and a
+            NumPy generator to a record of the same shape.
 
     Raises:
         ValueError: if an argument is outside its range or a layer is not
@@ -127,7 +129,14 @@ class JaxDPSGDClassifier(DPSGDTrainer):
         _check_state(self._model)
         with _logits(self._model):
             step = _Step(
-                library, self._model, self.config, plan, x, y, self.seed
+                library,
+                self._model,
+                self.config,
+                plan,
+                x,
+                y,
+                self.seed,
+                self._views,
             )
             self._take(step, plan, batches)
         step.write_weights()
@@ -150,7 +159,7 @@ class JaxDPSGDClassifier(DPSGDTrainer):
 class _Step:
     """One DP-SGD update: clip and sum, add the noise, apply."""
 
-    def __init__(self, library, model, config, plan, x, y, seed):
+    def __init__(self, library, model, config, plan, x, y, seed, views):
         jax = library.jax
         rows = config.physical_batch_size or _microbatch_rows(jax, model)
         self._size = plan.capacity
@@ -160,11 +169,14 @@ class _Step:
         self._pad = library.batch_selection.split_and_pad_global_batch
         self._wait = jax.block_until_ready
         self._variables = model.trainable_variables
-        optimizer = _optimizer(config)
+        optimizer = _optimizer(config, plan.steps)
         optimizer.build(self._variables)
         frozen = [v.value for v in model.non_trainable_variables]
 
         def loss(weights, x, y):
+            if views:
+                # One record: its views are a batch, whose mean is its loss.
+                x, y = x[0], keras.ops.repeat(y, views.count)
             logits, _ = model.stateless_call(weights, frozen, x, training=True)
             losses = keras.ops.sparse_categorical_crossentropy(
                 y, keras.ops.cast(logits, "float32"), from_logits=True
@@ -185,11 +197,9 @@ class _Step:
             prng_key=_noise_key(jax, seed),
         )
 
-        def update(state, x, y, rows, padding):
+        def update(state, x, y, padding):
             weights, slots, noise_state = state
-            mean = clipped_mean(
-                weights, x[rows], y[rows], is_padding_example=padding
-            )
+            mean = clipped_mean(weights, x, y, is_padding_example=padding)
             mean, noise_state = privatizer.update(mean, noise_state)
             weights, slots = optimizer.stateless_apply(slots, mean, weights)
             return weights, slots, noise_state
@@ -197,20 +207,39 @@ class _Step:
         weights = [v.value for v in self._variables]
         slots = [v.value for v in optimizer.variables]
         self._state = (weights, slots, privatizer.init(weights))
-        self._update = jax.jit(update)
+        self._views = views
+        if views:
+            self._update, self._x, self._y = jax.jit(update), x, y
+            return
+        self._update = jax.jit(
+            lambda state, x, y, rows, padding: update(
+                state, x[rows], y[rows], padding
+            )
+        )
         self._x, self._y = jax.device_put(x), jax.device_put(y)
 
     def __call__(self, batch):
         (rows,) = self._pad(np.asarray(batch, "int32"), self._size, self._rows)
         # A padding row reads record 0, to no effect.
-        self._state = self._update(
-            self._state, self._x, self._y, np.maximum(rows, 0), rows < 0
-        )
+        held = np.maximum(rows, 0)
+        if self._views:
+            # Padding is wherever the library puts it.
+            x = np.zeros((len(rows), self._views.count, *self._x.shape[1:]))
+            real = self._x[rows[rows >= 0]]
+            x[rows >= 0] = self._views(real, len(real))
+            given = (x.astype("float32"), self._y[held])
+        else:
+            given = (self._x, self._y, held)
+        self._state = self._update(self._state, *given, rows < 0)
         self._wait(self._state[0])
 
     def weights(self):
         """The weights after the last step."""
         return self._state[0]
+
+    def assign(self, weights):
+        """Puts others in their place."""
+        self._state = (weights, *self._state[1:])
 
     def write_weights(self):
         """Puts the trained weights into the model."""
@@ -220,12 +249,11 @@ class _Step:
             variable.assign(value)
 
 
-def _optimizer(config):
+def _optimizer(config, steps):
+    rates = config.rates(keras.optimizers.schedules, steps)
     if config.optimizer == "sgd":
-        return keras.optimizers.SGD(
-            config.learning_rate, momentum=config.momentum
-        )
-    return keras.optimizers.Adam(config.learning_rate)
+        return keras.optimizers.SGD(rates, momentum=config.momentum)
+    return keras.optimizers.Adam(rates)
 
 
 def _noise_key(jax, seed):

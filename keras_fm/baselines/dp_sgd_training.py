@@ -19,6 +19,7 @@ from keras_fm.baselines.dp_sgd_config import (
     DPSGDConfig,
     check_budget,
 )
+from keras_fm.datasets.record_views import RecordViews
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.kernel.ledger import Ledger
@@ -50,9 +51,16 @@ class DPSGDTrainer:
         *,
         seed=None,
         neighbours="add_remove",
+        augment=None,
     ):
         checks.instance("config", config, DPSGDConfig, "a DPSGDConfig")
         check_budget(epsilon, delta)
+        if (augment is None) != (config.views == 1):
+            raise ValueError(
+                "`augment` makes each of the `views` of a record: give both, "
+                f"views > 1. Received: augment={augment}, views={config.views}"
+            )
+        self._augment = augment
         if model is not None and not isinstance(model, keras.Sequential):
             wanted = "a keras.Sequential, a list of Keras layers or None"
             checks.instance("model", model, (list, tuple), wanted)
@@ -106,6 +114,13 @@ class DPSGDTrainer:
         )
         entropy = secrets.randbits(256) if self.seed is None else self.seed
         batches = plan.batches(np.random.default_rng(entropy))
+        self._views = None
+        if self._augment is not None:
+            # Neither the stream of the batches nor that of the noise.
+            seed = np.random.SeedSequence(entropy).spawn(2)[1]
+            self._views = Views(
+                self._augment, self.config.views, x.shape[1:], seed
+            )
         self._train(library, x, y, plan, batches)
         self._seconds = time.perf_counter() - began
         return self
@@ -118,13 +133,23 @@ class DPSGDTrainer:
         raise NotImplementedError
 
     def _take(self, step, plan, batches):
-        """Takes all steps; `step` returns when one is done."""
+        """Takes all steps; `step` returns when one is done, and has and
+        takes weights."""
+        kept, average = self.config.average, None
         # From the first read on, the budget counts as spent.
         self.plan = plan
         for batch in batches:
             began = time.perf_counter()
             step(batch)
             self._step_seconds.append(time.perf_counter() - began)
+            if kept:
+                now = [np.asarray(w) for w in step.weights()]
+                average = [
+                    kept * a + (1 - kept) * w
+                    for a, w in zip(average or now, now, strict=True)
+                ]
+        if average:
+            step.assign(average)
 
     def predict(self, x):
         """Class probabilities.
@@ -329,6 +354,30 @@ class DPSGDTrainer:
                 f"`y` must hold class numbers from 0 to {shape[-1] - 1}."
             )
         return x, y.astype("int32")
+
+
+class Views:
+    """Changed copies of records, each made from one record alone.
+
+    Args:
+        augment: function of a record and a NumPy generator.
+        count: int, copies of a record.
+        shape: of a record.
+        seed: a `np.random.SeedSequence`.
+    """
+
+    def __init__(self, augment, count, shape, seed):
+        self._made = RecordViews(augment, count, shape, "float32")
+        self.count, self._shape = count, shape
+        self._rng = np.random.default_rng(seed)
+
+    def __call__(self, records, size):
+        """`(size, count, ...)`: the views of records, then zeros."""
+        found = np.zeros((size * self.count, *self._shape), "float32")
+        key = int.from_bytes(self._rng.bytes(16), "little")
+        for i, view in enumerate(self._made.rows(records, key)):
+            found[i] = view
+        return found.reshape(size, self.count, *self._shape)
 
 
 def small_cnn(input_shape, num_classes):

@@ -98,40 +98,65 @@ def record_gradient(weights, row, label):
     return gradients
 
 
-def clipped_sum(weights, x, y, clip):
-    """Sum over records of gradients clipped to an L2 norm over all weights."""
+def itself(row):
+    return [row]
+
+
+def there_and_back(row):
+    return [row, -row]
+
+
+def augment(record, rng):
+    """What makes `there_and_back` of a record, in turn."""
+    begins = rng.bit_generator.state["buffer_pos"] == 4
+    rng.random()
+    return record if begins else -record
+
+
+def clipped_sum(weights, x, y, clip, views=itself):
+    """Sum over records of gradients, the mean over views, clipped to an L2
+    norm over all weights."""
     total = [np.zeros_like(w) for w in weights]
     for row, label in zip(x.astype("float64"), y, strict=True):
-        gradients = record_gradient(weights, row, label)
+        each = [record_gradient(weights, v, label) for v in views(row)]
+        gradients = [sum(g) / len(each) for g in zip(*each, strict=True)]
         norm = math.sqrt(sum(float(np.sum(g**2)) for g in gradients))
         scale = min(1.0, clip / norm)
         total = [t + scale * g for t, g in zip(total, gradients, strict=True)]
     return total
 
 
-def by_hand(model, x, y, cfg, seed):
+def by_hand(model, x, y, cfg, seed, views=itself):
     """Weights of a dense model after the noiseless run."""
     weights = [w.astype("float64") for w in model.get_weights()]
+    average = None
     first = [np.zeros_like(w) for w in weights]
     second = [np.zeros_like(w) for w in weights]
     plan = cfg.plan(len(x), math.inf, 1e-5)
     batches = plan.batches(np.random.default_rng(seed))
     for t, rows in enumerate(batches, start=1):
-        sums = clipped_sum(weights, x[rows], y[rows], cfg.l2_norm_clip)
+        clip = cfg.l2_norm_clip
+        sums = clipped_sum(weights, x[rows], y[rows], clip, views)
+        falls = 1 - (1 - cfg.decay) * (t - 1) / plan.steps
         for i, total in enumerate(sums):
             g = total / plan.expected_batch_size
             if cfg.optimizer == "sgd":
-                first[i] = cfg.momentum * first[i] - cfg.learning_rate * g
+                first[i] = cfg.momentum * first[i]
+                first[i] = first[i] - falls * cfg.learning_rate * g
                 weights[i] = weights[i] + first[i]
             else:
                 first[i] = 0.9 * first[i] + 0.1 * g
                 second[i] = 0.999 * second[i] + 0.001 * g**2
-                rate = cfg.learning_rate
+                rate = falls * cfg.learning_rate
                 rate *= math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
                 weights[i] = weights[i] - rate * first[i] / (
                     np.sqrt(second[i]) + 1e-7
                 )
-    return weights
+        average = [
+            cfg.average * a + (1 - cfg.average) * w
+            for a, w in zip(average or weights, weights, strict=True)
+        ]
+    return average
 
 
 def golden_run(classifier, optimizer, **changes):

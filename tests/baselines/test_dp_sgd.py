@@ -10,12 +10,15 @@ import pytest
 from clipped_sgd import (
     CLASSES,
     N,
+    augment,
+    by_hand,
     clipped_sum,
     config,
     convolutional_model,
     data,
     hidden_layer_model,
     linear_model,
+    there_and_back,
 )
 from dp_accounting import pld
 
@@ -44,6 +47,50 @@ def fitted_weights(classifier):
 
 
 # Clipping and updates ------------------------------------------------------
+
+
+def test_views_of_a_record_are_clipped_as_one(tfp):
+    x, y = data()
+    cfg = config(form="vectorized", views=2, physical_batch_size=8)
+    expected = by_hand(hidden_layer_model(), x, y, cfg, 5, there_and_back)
+    fit = dp_sgd.DPSGDClassifier(
+        hidden_layer_model(), cfg, math.inf, 1e-5, seed=5, augment=augment
+    )
+    found = fit.fit(x, y).to_keras().get_weights()
+    plain = by_hand(hidden_layer_model(), x, y, cfg, 5)
+    for a, b, other in zip(found, expected, plain, strict=True):
+        assert np.abs(b - other).max() > 1e-2
+        np.testing.assert_allclose(a, b, atol=3e-5)
+
+
+@pytest.mark.parametrize(
+    "changes, given, message",
+    [
+        ({"views": 2}, {}, "give both"),
+        ({}, {"augment": np.flip}, "give both"),
+        ({"views": 2}, {"augment": np.flip}, "are clipped together by"),
+        ({"views": 0}, {}, "`views` must be"),
+        ({"decay": 0.0}, {}, "`decay` must be"),
+        ({"average": 1.0}, {}, "`average` must be"),
+    ],
+)
+def test_a_recipe_that_cannot_be_followed(changes, given, message):
+    with pytest.raises(ValueError, match=message):
+        dp_sgd.DPSGDClassifier(
+            linear_model(), config(**changes), 1.0, 1e-5, **given
+        )
+
+
+def test_a_view_of_another_shape_is_refused(tfp):
+    fit = dp_sgd.DPSGDClassifier(
+        linear_model(),
+        config(form="vectorized", views=2),
+        math.inf,
+        1e-5,
+        augment=lambda record, rng: record[:1],
+    )
+    with pytest.raises(ValueError, match="a record of the shape"):
+        fit.fit(*data())
 
 
 def test_poisson_batches_are_divided_by_the_expected_size(tfp):

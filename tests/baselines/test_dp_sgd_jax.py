@@ -9,11 +9,14 @@ import pytest
 from clipped_sgd import (
     CLASSES,
     N,
+    augment,
+    by_hand,
     config,
     convolutional_model,
     data,
     hidden_layer_model,
     linear_model,
+    there_and_back,
 )
 
 from keras_fm.baselines import JaxDPSGDClassifier, dp_sgd_jax
@@ -32,6 +35,20 @@ def build_and_fit(model, cfg, x, y, epsilon=math.inf, seed=5, **kwargs):
 
 
 # Clipping and updates ------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [None, 8])
+def test_views_of_a_record_are_clipped_as_one(jax_privacy, rows):
+    x, y = data()
+    cfg = config(views=2, physical_batch_size=rows)
+    expected = by_hand(hidden_layer_model(), x, y, cfg, 5, there_and_back)
+    plain = by_hand(hidden_layer_model(), x, y, cfg, 5)
+    fit = build_and_fit(
+        hidden_layer_model(), cfg, x, y, augment=augment
+    ).to_keras()
+    for a, b, other in zip(fit.get_weights(), expected, plain, strict=True):
+        assert np.abs(b - other).max() > 1e-2
+        np.testing.assert_allclose(a, b, atol=2e-5)
 
 
 def test_it_trains_the_model_itself_and_keeps_its_softmax(jax_privacy):

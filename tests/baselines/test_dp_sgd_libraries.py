@@ -91,6 +91,8 @@ def library(request):
         {"physical_batch_size": 8},
         {"sampling": "shuffled", "steps": 5},
         {"optimizer": "adam", "learning_rate": 0.01},
+        {"decay": 0.1, "average": 0.6, "steps": 8},
+        {"optimizer": "adam", "learning_rate": 0.01, "decay": 0.1},
     ],
     ids=lambda v: "-".join(map(str, v)) or "poisson",
 )
