@@ -261,7 +261,7 @@ class _Step:
                 accumulate, autograph=False
             ).get_concrete_function(
                 tf.TensorSpec([rows, *each, *x.shape[1:]], tf.float32),
-                tf.TensorSpec([rows], self._y.dtype),
+                tf.TensorSpec([rows, *y.shape[1:]], self._y.dtype),
                 tf.TensorSpec([rows], tf.float32),
             )
             self._update = tf.function(
