@@ -19,7 +19,7 @@ from keras_fm.baselines.dp_sgd_config import (
     DPSGDConfig,
     check_budget,
 )
-from keras_fm.datasets.record_views import RecordViews
+from keras_fm.datasets.record_views import RecordViews, told
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.kernel.ledger import Ledger
@@ -58,7 +58,8 @@ class DPSGDTrainer:
         if (augment is None) != (config.views == 1):
             raise ValueError(
                 "`augment` makes each of the `views` of a record: give both, "
-                f"views > 1. Received: augment={augment}, views={config.views}"
+                f"views > 1. Received: augment={told(augment)}, "
+                f"views={config.views}"
             )
         self._augment = augment
         if model is not None and not isinstance(model, keras.Sequential):

@@ -7,7 +7,7 @@ import threading
 import keras
 import numpy as np
 
-from keras_fm.datasets.record_views import RecordViews
+from keras_fm.datasets.record_views import RecordViews, told
 from keras_fm.kernel import checks
 from keras_fm.kernel import sampling as sampling_lib
 
@@ -144,7 +144,8 @@ class PoissonBatches(keras.utils.PyDataset):
         if (augment is None) != (self.views == 1):
             raise ValueError(
                 "`augment` makes each of `views` rows of a record: give both, "
-                f"views > 1. Received: augment={augment}, views={views}"
+                f"views > 1. Received: augment={told(augment)}, "
+                f"views={views}"
             )
         if augment is not None and not isinstance(self._x, np.ndarray):
             raise ValueError(

@@ -4,7 +4,7 @@ import secrets
 
 import numpy as np
 
-# Chance has no part in the records that a function is tried on.
+# Records that a function is tried on, made up.
 _TRIED = 3
 
 
@@ -71,10 +71,15 @@ class RecordViews:
                 raise ValueError(
                     "`augment` must return the same for the same record and "
                     "generator, whatever it was given before: a view depends "
-                    "on one record. Draw all chance from the generator. "
-                    f"Received: augment={self._function}"
+                    "on one record. Draw all chance from the generator."
                 )
 
 
 def _generator(key, place):
     return np.random.Generator(np.random.Philox(key=key, counter=place << 128))
+
+
+def told(function):
+    """A function as an error may show it: the `repr` of a
+    `functools.partial` holds its arguments, which may be records."""
+    return None if function is None else type(function).__name__

@@ -111,7 +111,9 @@ class RecordGraph:
         layer_stack.check_layer(layer, trained and layer in self._trained)
         output = layer(*args, **kwargs)
         if trained:
-            passage, stage = self._stage(layer, args, kwargs)
+            # Whatever name it was given by, and whether in training or not.
+            args, kwargs = _one_tensor(layer, args, kwargs), {}
+            passage, stage = self._stage(layer, args)
             self.stages.append(stage)
         self._calls.append(
             _Call(
@@ -128,7 +130,7 @@ class RecordGraph:
     def _trained(self):
         return [stage.layer for stage in self.stages]
 
-    def _stage(self, layer, args, kwargs):
+    def _stage(self, layer, args):
         read = tuple(args[0].shape[1:])
         if None in read:
             raise ValueError(
@@ -137,9 +139,7 @@ class RecordGraph:
             )
         if type(layer) in scale_map.KINDS:
             made = scale_map.ScaleMap(layer, read, self._views)
-            passage = passages.twin(
-                layer, args, kwargs, scale=False, center=False
-            )
+            passage = passages.twin(layer, args, {}, scale=False, center=False)
             linear = activations.get("linear")
             return passage, Stage(map=made, activation=linear)
         if type(layer) is embedding_map.KIND:
@@ -175,8 +175,9 @@ class RecordGraph:
             args, kwargs = keras.tree.map_structure(
                 known, [call.args, call.kwargs]
             )
-            z = args[0]
-            if call.passage is not None:
+            if call.passage is None:
+                (z,) = args
+            else:
                 z = call.passage(*args, **kwargs)
             if call.stage is not None:
                 index = len(read)
@@ -202,3 +203,14 @@ def _is_trained(layer):
     if type(layer) in scale_map.KINDS:
         return layer.scale or layer.center
     return type(layer) in TRAINED
+
+
+def _one_tensor(layer, args, kwargs):
+    given = keras.tree.flatten([args, kwargs])
+    found = [v for v in given if isinstance(v, keras.KerasTensor)]
+    if len(found) != 1:
+        raise ValueError(
+            f"Layer '{layer.name}' ({type(layer).__name__}) must be called "
+            f"with one tensor. Received: {len(found)}"
+        )
+    return found

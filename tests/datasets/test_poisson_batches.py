@@ -4,6 +4,7 @@ Statistical tests use fixed seeds; each states how often a fresh one fails.
 """
 
 import concurrent.futures
+import functools
 import math
 import pickle
 
@@ -457,3 +458,16 @@ def test_views_are_not_rounded():
             augment=lambda record, rng: record + rng.random(5),
             views=2,
         )
+
+
+def test_no_error_shows_what_a_function_holds():
+    def drawn_elsewhere(x, rng, other):
+        return x + np.random.rand()
+
+    held = functools.partial(drawn_elsewhere, other=np.full(3, 1234.5))
+    for views in (1, 2):
+        with pytest.raises(ValueError, match="augment") as e:
+            PoissonBatches(
+                np.ones((9, 5)), sampling="full", augment=held, views=views
+            )
+        assert "1234" not in str(e.value)

@@ -225,3 +225,12 @@ def test_records_of_no_known_shape_are_refused():
     layers = [L.Conv1D(2, 3), L.GlobalAveragePooling1D(), L.Dense(2)]
     with pytest.raises(ValueError, match="of a known shape"):
         fm.models.GradientNet((None, 4), layers)
+
+
+def test_tensors_that_are_given_by_name():
+    x = keras.Input((6,))
+    h = L.Dense(4)(inputs=x)
+    h = ops.add(x1=h, x2=L.Dense(4, activation="tanh")(x, training=True))
+    model = fm.models.GradientNet((6,), keras.Model(x, L.Dense(2)(h)), clip=0.1)
+    made = sums(model, np.ones((3, 6), "float32"), np.zeros(3))
+    assert np.linalg.norm(np.concatenate(made)) > 0.2
