@@ -1,27 +1,26 @@
 """The small CNN by DP-SGD, its settings chosen on held-out training records.
 
-    python benchmarks/side_by_side/cnn.py --data=usps --epsilons=0.5,2,8 \
+    python benchmarks/dp_sgd_cnn.py --data=usps --epsilons=0.5,2,8 \
         --rates=0.5,2,8 --steps=75,300 --activations=tanh,relu
-    python benchmarks/side_by_side/cnn.py --data=usps --epsilons=0.5 --test
+    python benchmarks/dp_sgd_cnn.py --data=usps --epsilons=0.5 --test
 
 Without `--test` it trains by GradientNet, which is DP-SGD and cheap, on the
 first four fifths of the training records for every combination of the
-settings, and puts the accuracy on the last fifth into `--out`. A best rate at
-an end of those tried for the same other settings is followed by the next one,
-a factor of 4 further, until the best is inside. With `--test` it takes the
-best row of `--out` for each epsilon, trains with its settings on all training
+settings, and puts the accuracy on the last fifth into `cnn.json`. A best rate
+at an end of those tried for the same other settings is followed by the next
+one, a factor of 4 further, until the best is inside. With `--test` it takes the
+best row there for each epsilon, trains with its settings on all training
 records and measures on the test records: by GradientNet, or by a rival with
 `--library`. `--plain` takes the best row without views, average and decay.
 What the choice costs in privacy is charged to nobody.
 """
 
 import itertools
-import json
-import os
 import statistics
 import time
 
 from absl import app, flags
+from results_file import ResultsFile
 
 _DATA = flags.DEFINE_string("data", "usps", "Images.")
 _EPSILONS = flags.DEFINE_list("epsilons", ["2"], "Budgets.")
@@ -47,7 +46,7 @@ _LIBRARY = flags.DEFINE_enum(
     "Who trains on all records.",
 )
 _OUT = flags.DEFINE_string(
-    "out", "docs/results/side_by_side/cnn.json", "Rows, added to."
+    "out", "docs/results/side_by_side", "Folder of `cnn.json`, added to."
 )
 _DELTA, _MOMENTUM, _FACTOR, _EXTENSIONS = 1e-5, 0.9, 4.0, 3
 _SETTINGS = (
@@ -60,6 +59,7 @@ _SETTINGS = (
     "decay",
     "clip",
 )
+_KEYS = ("data", "on", "library", "epsilon", "rate", *_SETTINGS)
 
 
 def network(kind, activation, shape):
@@ -115,7 +115,8 @@ def view(image, rng):
 
 
 def ours(x, y, epsilon, rate, told):
-    """Trains by GradientNet; a function from images to classes."""
+    """Trains by GradientNet; a function from images to classes, and the
+    ledger."""
     import keras
 
     import keras_fm as fm
@@ -147,12 +148,14 @@ def ours(x, y, epsilon, rate, told):
     )
     private = fm.callbacks.PrivateModel(fm.PrivacyBudget(epsilon, _DELTA))
     model.fit(batches, epochs=1, callbacks=[private], verbose=0)
-    assert private.ledger.epsilon() <= epsilon * (1 + 1e-9)
-    return lambda images: model.predict(images, verbose=0).argmax(axis=1)
+    return (
+        lambda images: model.predict(images, verbose=0).argmax(axis=1),
+        private.ledger,
+    )
 
 
 def theirs(x, y, epsilon, rate, told):
-    """Trains by a library; a function from images to classes."""
+    """Trains by a library; the same."""
     from keras_fm import baselines
 
     config = baselines.DPSGDConfig(
@@ -171,11 +174,11 @@ def theirs(x, y, epsilon, rate, told):
     augment = {"augment": view} if told["views"] > 1 else {}
     model = network(told["network"], told["activation"], x.shape[1:])
     made = kind(model, config, epsilon, _DELTA, **augment).fit(x, y)
-    return lambda images: made.predict(images).argmax(axis=1)
+    return lambda images: made.predict(images).argmax(axis=1), made.ledger
 
 
-def measured(epsilon, rate, told, train, test):
-    """A row."""
+def measured(rows, epsilon, rate, told, train, test):
+    """The accuracy, once it is a row."""
     import keras
     import numpy as np
 
@@ -183,37 +186,23 @@ def measured(epsilon, rate, told, train, test):
     found, seconds = [], time.process_time()
     for draw in range(_DRAWS.value):
         keras.utils.set_random_seed(draw)
-        classes = fit(*train, epsilon, rate, told)(test[0])
-        found.append(100 * float(np.mean(classes == test[1])))
+        predict, ledger = fit(*train, epsilon, rate, told)
+        found.append(100 * float(np.mean(predict(test[0]) == test[1])))
         keras.backend.clear_session()
-    row = {
-        "data": _DATA.value,
-        "on": "test" if _TEST.value else "held out",
-        "library": _LIBRARY.value,
-        "epsilon": epsilon,
-        "rate": rate,
-        **told,
-        "accuracy": round(statistics.mean(found), 2),
-        "deviation": round(statistics.pstdev(found), 2),
-        "draws": [round(v, 2) for v in found],
-        "cpu_seconds": round((time.process_time() - seconds) / _DRAWS.value),
-    }
-    print(row, flush=True)
-    rows = read()
-    with open(_OUT.value, "w") as f:
-        f.write(json.dumps([*rows, row], indent=1) + "\n")
-    return row["accuracy"]
+    on = "test" if _TEST.value else "held out"
+    key = (_DATA.value, on, _LIBRARY.value, epsilon, rate, *told.values())
+    rows.add(
+        key,
+        ledger,
+        accuracy=round(statistics.mean(found), 2),
+        deviation=round(statistics.pstdev(found), 2),
+        draws=[round(v, 2) for v in found],
+        cpu_seconds=round((time.process_time() - seconds) / _DRAWS.value),
+    )
+    return statistics.mean(found)
 
 
-def read():
-    """The rows so far."""
-    if not os.path.exists(_OUT.value):
-        return []
-    with open(_OUT.value) as f:
-        return json.load(f)
-
-
-def search(train, test):
+def search(rows, train, test):
     """Every combination; the rates of each until the best is inside."""
     most = 2048 if len(train[0]) > 8192 else len(train[0]) // 4
     for epsilon, *combination in itertools.product(
@@ -230,13 +219,13 @@ def search(train, test):
         same = {"data": _DATA.value, "on": "held out", "epsilon": epsilon}
         scores = {
             row["rate"]: row["accuracy"]
-            for row in read()
+            for row in rows.rows
             if {**told, **same}.items() <= row.items()
         }
 
         def score(rate, epsilon=epsilon, told=told, scores=scores):
             if rate not in scores:
-                scores[rate] = measured(epsilon, rate, told, train, test)
+                scores[rate] = measured(rows, epsilon, rate, told, train, test)
 
         for rate in map(float, _RATES.value):
             score(rate)
@@ -250,11 +239,11 @@ def search(train, test):
                 break
 
 
-def chosen(epsilon):
+def chosen(rows, epsilon):
     """Rate and settings of the best row of held-out records."""
-    rows = [
+    found = [
         row
-        for row in read()
+        for row in rows.rows
         if (row["data"], row["on"], row["epsilon"])
         == (_DATA.value, "held out", epsilon)
         and not (
@@ -262,23 +251,23 @@ def chosen(epsilon):
             and (row["views"] > 1 or row["average"] or row["decay"] < 1)
         )
     ]
-    best = max(rows, key=lambda row: row["accuracy"])
+    best = max(found, key=lambda row: row["accuracy"])
     return best["rate"], {k: best[k] for k in _SETTINGS}
 
 
 def main(_):
     import keras_fm as fm
 
+    rows = ResultsFile(_OUT.value, "cnn", _KEYS)
     train, test = fm.datasets.load(_DATA.value)
     train, test = ((x.astype("float32"), y) for x, y in (train, test))
     if _TEST.value:
         for epsilon in map(float, _EPSILONS.value):
-            measured(epsilon, *chosen(epsilon), train, test)
+            measured(rows, epsilon, *chosen(rows, epsilon), train, test)
         return
     cut = len(train[0]) * 4 // 5
-    search(
-        tuple(part[:cut] for part in train), tuple(part[cut:] for part in train)
-    )
+    parts = [[part[:cut] for part in train], [part[cut:] for part in train]]
+    search(rows, *parts)
 
 
 if __name__ == "__main__":
