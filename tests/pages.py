@@ -132,7 +132,9 @@ head().fit(x, y, callbacks=[private], verbose=0)
     ),
     "docs/bodies": Given(
         before={1: "x, y, _ = given((96, 96, 3), n=20)"},
-        smaller={"include_top=False,": "include_top=False, weights=None,"},
+        smaller={
+            "include_top=False,": "include_top=False, weights=None, alpha=0.35,"
+        },
     ),
     "docs/compare": Given(
         smaller={
