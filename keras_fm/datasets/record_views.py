@@ -37,15 +37,33 @@ class RecordViews:
         Args:
             records: `(n, ...)`.
             key: int of 128 bits, unknown to whoever sees what is released.
+
+        Raises:
+            ValueError: if one cannot be made, which shows nothing of it.
         """
+        for view in self._made(records, key):
+            # Not inside `except`: the function's own error may hold values.
+            if view is None:
+                raise ValueError(
+                    "`augment` failed on a record, or returned another shape "
+                    "or kind of numbers for it. Try it on records of your "
+                    "own: what it said may show the record."
+                )
+            yield view
+
+    def _made(self, records, key):
         for i, record in enumerate(records):
             rng = _generator(key, i)
-            record = record.view()
-            record.flags.writeable = False
             for _ in range(self._views):
-                yield self._view(record, rng)
+                try:
+                    view = self._view(record, rng)
+                except Exception:
+                    view = None
+                yield view
 
     def _view(self, record, rng):
+        record = record.view()
+        record.flags.writeable = False
         view = np.asarray(self._function(record, rng))
         if view.shape != record.shape:
             raise ValueError(
@@ -64,9 +82,9 @@ class RecordViews:
         made = np.random.default_rng(0).integers(0, 2, (_TRIED, *shape))
         made = made.astype(dtype)
         key = secrets.randbits(128)
-        apart = [next(self.rows(record[None], key)) for record in made]
+        apart = [self._view(record, _generator(key, 0)) for record in made]
         for record, view in zip(made[::-1], apart[::-1]):
-            again = next(self.rows(record[None], key))
+            again = self._view(record, _generator(key, 0))
             if not np.array_equal(view, again, equal_nan=True):
                 raise ValueError(
                     "`augment` must return the same for the same record and "

@@ -17,7 +17,7 @@ from keras_fm.parts import batch_statistics, fit_frame, replicas
 
 _running = threading.local()
 _SEAL = "_sealed"
-_OWN_STEPS = (
+OWN_STEPS = (
     "train_step",
     "compute_loss",
     "compute_metrics",
@@ -106,7 +106,7 @@ def seal_running(model, part):
         if part not in _parts(model):
             _parts(model).append(part)
         return
-    own = [name for name in _OWN_STEPS if _overrides(type(model), name)]
+    own = [name for name in OWN_STEPS if _overrides(type(model), name)]
     if own:
         raise ValueError(
             f"'{model.name}' ({type(model).__name__}) has a released layer "

@@ -26,13 +26,16 @@ SUPPORTED = (
     "Dense, Conv1D and Conv2D (channels_last, groups=1, dilation_rate=1)"
 )
 # More than all squares of a vector that float32 takes for 0: a factor of a
-# norm must not vanish where the other one is huge.
-_UNDERFLOW = 1e-30
+# norm must not vanish where the other one is huge, also of what is added where
+# rows cancel.
+_UNDERFLOW = 1e-24
 # Of an unfolded input that are multiplied at a time.
 _COLUMNS = 64
 # Of the square of what positions give before they cancel: more than the square
 # of what float32 may get wrong of it, and of what it may get wrong of a square.
 _ROUNDING = 1e-6
+# Of one float32 operation, and of the squares of it in a product of many.
+_UNIT = 1.1 * 2**-24
 
 
 def chosen(values, kept):
@@ -59,10 +62,21 @@ def _products(values, views):
     return ops.matmul(values, ops.transpose(values, (0, 2, 1)))
 
 
-def _joined(read, returned):
-    """Squared norms of coefficients from the products of what was read and of
-    what came back."""
-    return ops.sum(read * returned, axis=(1, 2))
+def joined(read, returned, entries):
+    """Squared norms of coefficients from the products between places of what
+    was read and of what came back, sums of `entries` numbers together; not
+    less, in whatever order float32 adds them up."""
+    places = read.shape[-1]
+    # No sum of all pairs at once: 2 x places roundings in the place of their
+    # product.
+    ones = ops.ones((places, 1), read.dtype)
+    total = ops.sum(ops.matmul(read * returned, ones), axis=(1, 2))
+    rounding = _UNIT * (entries + 2 * places + 3)
+    lengths = [
+        ops.sum(ops.diagonal(v, axis1=1, axis2=2), axis=1)
+        for v in (read, returned)
+    ]
+    return total + rounding * lengths[0] * lengths[1]
 
 
 def without_cancelling(read, returned, views):
@@ -109,7 +123,8 @@ class DenseMap:
         between = _products(inputs, self.views)
         if self.layer.use_bias:
             between = between + 1
-        return total + _joined(between, _products(delta, self.views))
+        entries = self.input_shape[0] + self.layer.units
+        return total + joined(between, _products(delta, self.views), entries)
 
     def squared_inputs(self, inputs):
         """`(n,)` squared norms of the inputs and the constant."""
@@ -270,7 +285,7 @@ class ConvolutionMap:
             for view in self._views(inputs)
         )
         returned = ops.matmul(delta, ops.transpose(delta, (0, 2, 1)))
-        return _joined(between, returned)
+        return joined(between, returned, self.fan_in + self.filters)
 
     def _blocks(self, inputs, delta):
         """`(n, filters, columns)` of the coefficients, a few columns at a

@@ -9,7 +9,12 @@ record is formed.
 import keras
 from keras import ops
 
-from keras_fm.stacks.affine_maps import of_rows, scaled, without_cancelling
+from keras_fm.stacks.affine_maps import (
+    joined,
+    of_rows,
+    scaled,
+    without_cancelling,
+)
 
 
 class EmbeddingMap:
@@ -60,7 +65,8 @@ class EmbeddingMap:
         delta = self._by_place(delta)
         alike = ops.expand_dims(tokens, 2) == ops.expand_dims(tokens, 1)
         between = ops.matmul(delta, ops.transpose(delta, (0, 2, 1)))
-        total = ops.sum(between * ops.cast(alike, delta.dtype), axis=(1, 2))
+        alike = ops.cast(alike, delta.dtype)
+        total = joined(alike, between, self.layer.output_dim)
         returned = ops.sum(ops.square(delta), axis=(1, 2))
         # Both are lengths of records already.
         return total + without_cancelling(self._places, returned, 1)

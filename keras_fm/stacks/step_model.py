@@ -5,6 +5,7 @@ taken, and under what noise, is the ledger's.
 """
 
 import keras
+from keras import ops
 
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
@@ -118,8 +119,9 @@ class StepModel(StackModel):
         return step_release.samples_of(self, reading)
 
     def check_batches(self, batches):
-        """Refuses places and batches in which no step is right, before
+        """Refuses steps, places and batches in which no step is right, before
         anything is spent."""
+        self._check_steps()
         self._check_place()
         step_release.check_parts(self, batches)
 
@@ -131,6 +133,22 @@ class StepModel(StackModel):
         """Refuses labels that no output is for."""
         if y is not None and self.needs_labels:
             bounds_lib.check_labels(y, self.output_shape[-1])
+
+    def _check_steps(self):
+        # Subclasses may do anything in a step.
+        own = [name for name in sealed.OWN_STEPS if name in vars(self)]
+        if own or not type(self).__module__.startswith("keras_fm."):
+            kind = next(
+                k.__name__
+                for k in type(self).__mro__
+                if k.__module__.startswith("keras_fm.")
+            )
+            what = f"has its own `{own[0]}`" if own else "is a class of its own"
+            raise ValueError(
+                f"'{self.name}' ({type(self).__name__}) {what}, whose steps "
+                "may use records unprotected. Train a "
+                f"`keras_fm.models.{kind}` itself."
+            )
 
     def _check_place(self):
         step_precision.check()
@@ -223,6 +241,13 @@ class StepModel(StackModel):
         return found is not None and callback in found.callbacks
 
     # Keras' training -----------------------------------------------------
+
+    def call(self, inputs, training=None, mask=None):
+        if training and self.is_perturbed:
+            # A noisy step takes its records in `compute_loss`, and none here:
+            # layers stop at some (tokens outside a table), and show them.
+            inputs = keras.tree.map_structure(ops.zeros_like, inputs)
+        return super().call(inputs, training=training, mask=mask)
 
     def make_train_function(self, force=False):
         self.__dict__["_about_to_train"] = True

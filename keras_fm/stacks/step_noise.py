@@ -29,8 +29,9 @@ class StepNoise(ReleasedLayer):
     carried through compiled steps with the layer's variables but is in no
     weight, file, config or repr. (PyTorch would reduce both words to one of
     32 bits, which can be searched through, so there the noise is NumPy's
-    Philox with a key of 128 bits.) Noise is single precision, as in every
-    form of DP-SGD: no statement covers its floating-point grid.
+    Philox with a key of 128 bits.) Noise has the precision of the sums,
+    single or double, as in every form of DP-SGD: no statement covers its
+    floating-point grid.
 
     The counts are saved, with the public facts of the noise and the ledger,
     but are no weights: `set_weights` (`EarlyStopping` with
@@ -265,24 +266,26 @@ class StepNoise(ReleasedLayer):
         stream.state.assign(np.asarray(words))
         self._hidden.seed = stream
 
-    def _normal(self, shape):
+    def _normal(self, shape, dtype):
         stream = self._hidden.seed
         if isinstance(stream, np.random.Generator):
-            drawn = stream.standard_normal(shape, dtype=np.float32)
+            drawn = stream.standard_normal(shape, dtype=dtype)
             return ops.convert_to_tensor(drawn)
-        return keras.random.normal(shape, dtype="float32", seed=stream)
+        return keras.random.normal(shape, dtype=dtype, seed=stream)
 
-    def draw(self, shape, symmetric=False):
+    def draw(self, shape, dtype="float32", symmetric=False):
         """Standard normal noise that is new at every step.
 
         Args:
             shape: static shape.
+            dtype: of what it is added to: beside numbers that are finer than
+                its own they would be seen.
             symmetric: whether the last two axes are those of a symmetric
                 matrix: independent entries of variance 1 on its diagonal
                 and 1/2 above, so that its density depends on the Frobenius
                 norm alone.
         """
-        noise = self._normal(tuple(shape))
+        noise = self._normal(tuple(shape), dtype)
         if not symmetric:
             return noise
         axes = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
@@ -308,7 +311,8 @@ class StepNoise(ReleasedLayer):
         allowed = ops.less(taken.value, self._get_hidden(_ARMED).value)
         noisy = []
         for value, sensitivity, mirrored in zip(sums, sensitivities, symmetric):
-            noise = ops.cast(self.draw(value.shape, mirrored), value.dtype)
+            dtype = keras.backend.standardize_dtype(value.dtype)
+            noise = self.draw(value.shape, dtype, mirrored)
             noise = self.noise_multiplier * sensitivity * noise
             noisy.append(value + replicas.of_first(noise))
         noisy = [

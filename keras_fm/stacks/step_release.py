@@ -113,13 +113,14 @@ def samples_of(model, reading):
         "delta": budget.delta,
         "epsilon": budget.epsilon,
     }
-    if isinstance(batches, PoissonBatches):
+    # Subclasses may hand out anything.
+    if type(batches) is PoissonBatches:
         return batches.plan(**shared)
     if not reading.published:
         raise ValueError(
             f"A proven {type(model).__name__} is trained on Poisson samples: "
             "`fit` it on `keras_fm.datasets.PoissonBatches(x, y, "
-            "batch_size=...)`. "
+            "batch_size=...)`, which is no class of your own. "
             "Batches of a fixed size from a shuffled data set have no "
             'such proof; `guarantee="published"` reports their epsilon '
             f"as claimed. Received: {type(batches).__name__}"

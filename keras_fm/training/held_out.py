@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from keras_fm.datasets.poisson_batches import PoissonBatches
 from keras_fm.kernel import columns
 from keras_fm.training import model_inputs
 
@@ -55,6 +56,8 @@ def check_held_out(validation_data, data, model=None):
     """
     if validation_data is None or data is None:
         return
+    if isinstance(validation_data, PoissonBatches):
+        validation_data = validation_data.data
     if validation_data is data:
         _refuse("it is `data`")
     (shown, labels), (private, others) = (

@@ -471,3 +471,24 @@ def test_no_error_shows_what_a_function_holds():
                 np.ones((9, 5)), sampling="full", augment=held, views=views
             )
         assert "1234" not in str(e.value)
+
+
+@pytest.mark.parametrize("views", [2, 3])
+@pytest.mark.parametrize(
+    "failing",
+    [
+        lambda record: record[int(record[0])],
+        lambda record: record[: int(record[0]) - 4320],
+    ],
+)
+def test_no_error_shows_a_record_that_no_view_is_made_of(failing, views):
+    def augment(record, rng):
+        return failing(record) if record[0] > 1 else record
+
+    x = np.ones((9, 5))
+    x[4] = 4321.0
+    batches = PoissonBatches(x, sampling="full", augment=augment, views=views)
+    with pytest.raises(ValueError, match="failed on a record") as e:
+        batches[0]
+    assert "4321" not in str(e.value)
+    assert e.value.__context__ is None and e.value.__cause__ is None

@@ -197,3 +197,53 @@ def test_a_norm_does_not_vanish_with_one_of_its_factors():
 def test_refusals(layer, shape, match):
     with pytest.raises(ValueError, match=match):
         affine_maps.of_layer(layer, shape)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", ["views", "positions"])
+def test_no_order_of_a_long_sum_hides_length(kind, bias):
+    """Two places, one a multiple of the other, whose gradients nearly cancel:
+    products of equal entries are rounded the same way each time, and the norm
+    once came out 14 times too small."""
+    rng, entries = np.random.default_rng(0), 4096
+    if kind == "views":
+        layer = LAYERS.Dense(4, use_bias=bias)
+        made = affine_maps.of_layer(layer, (entries,), views=2)
+    else:
+        layer = LAYERS.Conv1D(64, 1, use_bias=bias)
+        made = affine_maps.of_layer(layer, (2, entries))
+        assert not made._by_blocks
+    layer.build((None, *made.input_shape))
+    outputs, us, deltas = made.output_shape[-1], [], []
+    for _ in range(64):
+        u = np.full(entries, rng.uniform(0.1, 1), "float32")
+        share = np.float32(rng.uniform(0.3, 1))
+        d = rng.normal(size=outputs).astype("float32")
+        d /= np.linalg.norm(d)
+        for off in (0, 1e-3, -1e-3, 4e-3, -4e-3):
+            us.append([u, share * u])
+            deltas.append([share * d, -d * np.float32(1 + off)])
+    us, deltas = np.array(us, "float32"), np.array(deltas, "float32")
+    exact = np.einsum("npi,npj->nij", us.astype("float64"), deltas)
+    squared = np.sum(np.square(exact), axis=(1, 2))
+    if bias:
+        whole = np.sum(deltas, axis=1, dtype="float64")
+        squared = squared + np.sum(np.square(whole), axis=1)
+    shape = (-1, *made.input_shape), (-1, *made.output_shape)
+    given = [keras.ops.array(v.reshape(s)) for v, s in zip((us, deltas), shape)]
+    found = array(made.squared_norm(*given))
+    # A record whose square comes out negative counts for nothing.
+    assert np.all(squared < np.where(found >= 0, found, np.inf))
+    assert np.all(found >= 0)
+
+
+def test_squares_that_vanish_hide_no_length():
+    layer = LAYERS.Dense(2, use_bias=False)
+    layer.build((None, 784))
+    made = affine_maps.of_layer(layer, (784,), views=2)
+    for size in (1e-22, 3e-20, 1e-19, 1.05e-19, 3e-19):
+        u = np.full((2, 784), size, "float32")
+        delta = np.full((2, 2), 1e18, "float32")
+        exact = np.linalg.norm(u.astype("float64").T @ delta)
+        found = made.squared_norm(*map(keras.ops.array, (u, delta)))
+        assert exact < np.sqrt(array(found)[0])

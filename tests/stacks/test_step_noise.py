@@ -68,6 +68,21 @@ def test_steps_tensors_and_models_have_their_own_noise():
             assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.15
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="float64 in a process of its own"
+)
+def test_noise_is_as_fine_as_what_it_hides():
+    """float32 noise on float64 sums told which of two sums it was: what is
+    left without the right one has 24 bits."""
+    sums = [ops.full((40,), 0.1, dtype="float64")]
+    layer = fixed(3.0)
+    made = array(layer.release(sums, [0.7], [False])[0])
+    assert made.dtype == "float64"
+    noise = (made - 0.1) / (3.0 * 0.7)
+    off = abs(noise.astype("float32") - noise) / abs(noise)
+    assert np.median(off) > 1e-9
+
+
 def test_equal_seeds_give_equal_noise_and_a_pause_does_not_repeat_it():
     first, second = fixed(seed=3), fixed(seed=3)
     one = step(first)
