@@ -147,7 +147,8 @@ class GradientNet(CoefficientModel):
         graph = record_graph.RecordGraph(layers, features, views)
         stages = graph.stages
         joint = np.ndim(clip) == 0
-        thresholds = thresholds_of("clip", clip, len(stages), joint=joint)
+        count = len({id(stage.layer) for stage in stages})
+        thresholds = thresholds_of("clip", clip, count, joint=joint)
         noise = StepNoise(
             name="step_noise",
             dtype=stages[-1].layer.dtype_policy,

@@ -13,17 +13,8 @@ import keras
 
 from keras_fm.parts.model_graph import nodes
 from keras_fm.public import activations
-from keras_fm.stacks import (
-    affine_maps,
-    embedding_map,
-    layer_stack,
-    passages,
-    scale_map,
-)
+from keras_fm.stacks import layer_stack, passages, trained_layers
 from keras_fm.stacks.stages import Stage
-
-_AFFINE = (keras.layers.Dense, keras.layers.Conv1D, keras.layers.Conv2D)
-TRAINED = (*_AFFINE, *scale_map.KINDS, embedding_map.KIND)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,50 +96,58 @@ class RecordGraph:
         if type(layer) is keras.Sequential or is_network(layer):
             inner = layer if is_network(layer) else list(layer.layers)
             return self._apply(inner, keras.tree.flatten([args, kwargs])[0])
-        trained, stage = _is_trained(layer), None
+        trained = trained_layers.learns(layer)
         if not trained:
             passage = passages.of_operation(layer, args, kwargs)
         layer_stack.check_layer(layer, trained and layer in self._trained)
         output = layer(*args, **kwargs)
         if trained:
             # Whatever name it was given by, and whether in training or not.
-            args, kwargs = _one_tensor(layer, args, kwargs), {}
-            passage, stage = self._stage(layer, args)
-            self.stages.append(stage)
-        self._calls.append(
-            _Call(
-                passage=passage,
-                stage=stage,
-                args=args,
-                kwargs=kwargs,
-                output=output,
+            self._learn(layer, _one_tensor(layer, args, kwargs), output)
+        else:
+            self._calls.append(
+                _Call(
+                    passage=passage,
+                    stage=None,
+                    args=args,
+                    kwargs=kwargs,
+                    output=output,
+                )
             )
-        )
         return output
 
     @property
     def _trained(self):
         return [stage.layer for stage in self.stages]
 
-    def _stage(self, layer, args):
+    def _learn(self, layer, args, output):
+        """A stage for each map of a layer, one after the other."""
         read = tuple(args[0].shape[1:])
         if None in read:
             raise ValueError(
                 f"Layer '{layer.name}' ({type(layer).__name__}) must read "
                 f"records of a known shape. Received: input_shape={read}"
             )
-        if type(layer) in scale_map.KINDS:
-            made = scale_map.ScaleMap(layer, read, self._views)
-            passage = passages.twin(layer, args, {}, scale=False, center=False)
-            linear = activations.get("linear")
-            return passage, Stage(map=made, activation=linear)
-        if type(layer) is embedding_map.KIND:
-            made = embedding_map.EmbeddingMap(layer, read, self._views)
-            return None, Stage(map=made, activation=activations.get("linear"))
-        made = affine_maps.of_layer(layer, read, self._views)
-        return None, Stage(
-            map=made, activation=layer_stack.activation_of(layer)
-        )
+        maps = trained_layers.maps_of(layer, read, self._views)
+        for made in maps:
+            given, activation = output, activations.get("linear")
+            if made is not maps[-1]:
+                given = keras.KerasTensor((None, *made.output_shape))
+            elif hasattr(layer, "activation"):
+                activation = layer_stack.activation_of(layer)
+            stage = Stage(map=made, activation=activation)
+            self.stages.append(stage)
+            passage = getattr(made, "passage", None)
+            self._calls.append(
+                _Call(
+                    passage=passage and passage(args),
+                    stage=stage,
+                    args=args,
+                    kwargs={},
+                    output=given,
+                )
+            )
+            args = [given]
 
     # Running it ------------------------------------------------------------
 
@@ -197,12 +196,6 @@ def is_network(layers):
     return kind.__name__ == "Functional" and kind.__module__.startswith(
         "keras."
     )
-
-
-def _is_trained(layer):
-    if type(layer) in scale_map.KINDS:
-        return layer.scale or layer.center
-    return type(layer) in TRAINED
 
 
 def _one_tensor(layer, args, kwargs):
