@@ -143,7 +143,9 @@ class CoefficientModel(StepModel):
             mean = layer_stack.mean(self._steps.loss.value(outputs, y), rows)
             return replicas.share(mean + penalties)
         self._noise.enter_training()
-        meetings, affine = self._meet(features, y, self._steps.weights())
+        meetings, affine = self._meet(
+            features, y, self._steps.weights(), training=True
+        )
         records = coefficient_sums.weights_of_records(rows, self.views)
         if private:
             coefficients = self._released(meetings, records)

@@ -13,7 +13,7 @@ import keras
 
 from keras_fm.parts.model_graph import nodes
 from keras_fm.public import activations
-from keras_fm.stacks import layer_stack, passages, trained_layers
+from keras_fm.stacks import layer_stack, passages, row_masks, trained_layers
 from keras_fm.stacks.stages import Stage
 
 
@@ -24,15 +24,17 @@ class _Call:
     Attributes:
         passage: a function of what the layer is called with, or `None`.
         stage: the `Stage` that reads what the passage gives, or `None`.
+        mask: the `RowMask` of a layer that acts in a training step only.
         args, kwargs: what the layer is called with, symbolic.
         output: its symbolic output.
     """
 
-    passage: Callable | None
-    stage: Stage | None
     args: list
-    kwargs: dict
     output: keras.KerasTensor
+    kwargs: dict = dataclasses.field(default_factory=dict)
+    passage: Callable | None = None
+    stage: Stage | None = None
+    mask: row_masks.RowMask | None = None
 
 
 class RecordGraph:
@@ -97,23 +99,25 @@ class RecordGraph:
             inner = layer if is_network(layer) else list(layer.layers)
             return self._apply(inner, keras.tree.flatten([args, kwargs])[0])
         trained = trained_layers.learns(layer)
-        if not trained:
+        masked = type(layer) in row_masks.KINDS
+        if not trained and not masked:
             passage = passages.of_operation(layer, args, kwargs)
         layer_stack.check_layer(layer, trained and layer in self._trained)
         output = layer(*args, **kwargs)
         if trained:
             # Whatever name it was given by, and whether in training or not.
             self._learn(layer, _one_tensor(layer, args, kwargs), output)
+            return output
+        if masked:
+            off = kwargs.get("training") is False
+            args, kwargs = _one_tensor(layer, args, kwargs), {}
+            made = row_masks.RowMask(layer, args[0].shape[1:])
+            more = {"mask": None if off else made}
         else:
-            self._calls.append(
-                _Call(
-                    passage=passage,
-                    stage=None,
-                    args=args,
-                    kwargs=kwargs,
-                    output=output,
-                )
-            )
+            more = {"passage": passage}
+        self._calls.append(
+            _Call(args=args, kwargs=kwargs, output=output, **more)
+        )
         return output
 
     @property
@@ -143,7 +147,6 @@ class RecordGraph:
                     passage=passage and passage(args),
                     stage=stage,
                     args=args,
-                    kwargs={},
                     output=given,
                 )
             )
@@ -151,7 +154,17 @@ class RecordGraph:
 
     # Running it ------------------------------------------------------------
 
-    def run(self, features, weights, taps):
+    @property
+    def has_masks(self):
+        """Whether a training step draws random numbers for its rows."""
+        return any(call.mask is not None for call in self._calls)
+
+    def draw_masks(self, rows, noise=None):
+        """The numbers of one training step; see `RowMask.draw`."""
+        masks = [call.mask for call in self._calls if call.mask is not None]
+        return [mask.draw(rows, noise) for mask in masks]
+
+    def run(self, features, weights, taps, masks=None):
         """The last layer's affine outputs, and what every trained layer reads.
 
         Args:
@@ -159,11 +172,13 @@ class RecordGraph:
             weights: of every stage, as `Stack.weights` gives them.
             taps: of every stage but the last, what is added to its affine
                 outputs.
+            masks: as `draw_masks` gives them, or `None`: as in a prediction.
 
         Returns:
             a tensor, and a list of tensors.
         """
         values, read = {id(self._features): features}, []
+        masks = None if masks is None else iter(masks)
 
         def known(value):
             if isinstance(value, keras.KerasTensor):
@@ -185,6 +200,8 @@ class RecordGraph:
                 if index == len(self.stages) - 1:
                     return z, read
                 z = call.stage.activation.value(z + taps[index])
+            if call.mask is not None and masks is not None:
+                z = call.mask.apply(z, next(masks))
             values[id(call.output)] = z
         raise AssertionError("a graph ends with a trained layer")
 

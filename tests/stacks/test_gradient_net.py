@@ -309,7 +309,6 @@ SHARED = L.Dense(7)
 @pytest.mark.parametrize(
     "shape, layers, kwargs, match",
     [
-        (*image(L.Dropout(0.5)), {}, "Dropout"),
         (*image(L.BatchNormalization()), {}, "BatchNormalization"),
         (*image(L.LayerNormalization(axis=1)), {}, "axis=-1"),
         (*image(L.GroupNormalization(1, axis=1)), {}, "axis=-1"),
