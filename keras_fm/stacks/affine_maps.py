@@ -22,13 +22,17 @@ from keras import ops
 from keras_fm.stacks.pull_backs import pull_back
 from keras_fm.stacks.windows import Windows
 
-SUPPORTED = (
-    "Dense, Conv1D and Conv2D (channels_last, groups=1, dilation_rate=1)"
-)
+_KINDS = (keras.layers.Dense, keras.layers.Conv1D, keras.layers.Conv2D)
+# Of a convolution that is unfolded.
+PLAIN_OPTIONS = {
+    "data_format": "channels_last",
+    "groups": 1,
+    "dilation_rate": 1,
+}
 # More than all squares of a vector that float32 takes for 0: a factor of a
 # norm must not vanish where the other one is huge, also of what is added where
 # rows cancel.
-_UNDERFLOW = 1e-24
+UNDERFLOW = 1e-24
 # Of an unfolded input that are multiplied at a time.
 _COLUMNS = 64
 # Of the square of what positions give before they cancel: more than the square
@@ -100,6 +104,8 @@ class DenseMap:
         views: int, rows of the batch that are one record.
     """
 
+    names = ("kernel", "bias")
+
     def __init__(self, layer, input_shape, views=1):
         self.layer, self.views = layer, views
         self.input_shape = tuple(input_shape)
@@ -115,7 +121,7 @@ class DenseMap:
 
     def squared_norm(self, inputs, delta):
         """`(n,)` squared Frobenius norms of the coefficients."""
-        returned = ops.sum(ops.square(delta), axis=1) + _UNDERFLOW
+        returned = ops.sum(ops.square(delta), axis=1) + UNDERFLOW
         squared = self.squared_inputs(inputs)
         if self.views == 1:
             return squared * returned
@@ -129,7 +135,7 @@ class DenseMap:
     def squared_inputs(self, inputs):
         """`(n,)` squared norms of the inputs and the constant."""
         constant = 1.0 if self.layer.use_bias else 0.0
-        return ops.sum(ops.square(inputs), axis=1) + (constant + _UNDERFLOW)
+        return ops.sum(ops.square(inputs), axis=1) + (constant + UNDERFLOW)
 
     def sums(self, inputs, delta, scale, kept):
         """Coefficients times `scale`, summed over the records that are
@@ -160,19 +166,27 @@ class ConvolutionMap:
         layer: the layer: `Conv2D`, `Conv1D`, or `Dense` of several positions.
         input_shape: shape of what it reads, without the batch.
         views: int, rows of the batch that are one record.
+        pointwise: whether it is the second half of a separable convolution,
+            which reads positions one by one.
+
+    Raises:
+        ValueError: if the layer is of another kind or has other options than
+            are known, naming it.
     """
 
-    def __init__(self, layer, input_shape, views=1):
+    def __init__(self, layer, input_shape, views=1, pointwise=False):
         self.layer, self.views = layer, views
         self.input_shape = tuple(input_shape)
         self.channels = input_shape[-1]
-        if type(layer) is keras.layers.Dense:
-            self.filters, self.padding = layer.units, "valid"
-            size, strides = (1, 1), (1, 1)
+        alone = pointwise or type(layer) is keras.layers.Dense
+        self.names = ("pointwise_kernel" if pointwise else "kernel", "bias")
+        if alone:
+            self.filters = layer.filters if pointwise else layer.units
+            self.padding, size, strides = "valid", (1, 1), (1, 1)
             image = (1, math.prod(input_shape[:-1]))
         else:
-            self.filters, self.padding = layer.filters, layer.padding
             _check_options(layer)
+            self.filters, self.padding = layer.filters, layer.padding
             # A sequence is one row of an image.
             ones = (1,) * (2 - layer.rank)
             size = (*ones, *layer.kernel_size)
@@ -185,10 +199,7 @@ class ConvolutionMap:
         self._windows = Windows(self._image_shape, size, strides, self.padding)
         self._seen_shape = (*self._windows.outputs, self.filters)
         outputs = self._windows.outputs
-        if type(layer) is keras.layers.Dense:
-            outputs = input_shape[:-1]
-        else:
-            outputs = outputs[2 - layer.rank :]
+        outputs = input_shape[:-1] if alone else outputs[2 - layer.rank :]
         self.output_shape = (*outputs, self.filters)
         self.positions = math.prod(outputs)
         # Of a record, over all its views.
@@ -269,7 +280,7 @@ class ConvolutionMap:
             read = read + self.positions
         returned = ops.sum(ops.square(delta), axis=(1, 2, 3))
         return without_cancelling(
-            read + _UNDERFLOW, returned + _UNDERFLOW, self.views
+            read + UNDERFLOW, returned + UNDERFLOW, self.views
         )
 
     def _often(self):
@@ -312,7 +323,8 @@ class ConvolutionMap:
             found = self._sums_at_once(
                 chosen(inputs, kept), scaled(delta, scale, kept)
             )
-        found[0] = ops.reshape(found[0], self.layer.kernel.shape)
+        kernel = getattr(self.layer, self.names[0])
+        found[0] = ops.reshape(found[0], kernel.shape)
         return found[: 1 + self.layer.use_bias]
 
     def _sums_of_blocks(self, inputs, delta, scale, kept):
@@ -354,38 +366,40 @@ class ConvolutionMap:
 
 
 def _check_options(layer):
-    for name, wanted in (
-        ("data_format", "channels_last"),
-        ("groups", 1),
-        ("dilation_rate", (1,) * layer.rank),
-    ):
-        value = getattr(layer, name)
-        if value != wanted and tuple(np.ravel(value)) != wanted:
-            raise ValueError(
-                f"Layer '{layer.name}' ({type(layer).__name__}) must have "
-                f"{name}={wanted!r}. Received: {name}={value!r}"
-            )
-    if layer.padding not in ("valid", "same"):
+    if type(layer) not in _KINDS:
+        kinds = ", ".join(kind.__name__ for kind in _KINDS)
         raise ValueError(
-            f"Layer '{layer.name}' ({type(layer).__name__}) must have padding "
-            f'"valid" or "same". Received: padding={layer.padding!r}'
+            f"Layer '{layer.name}' ({type(layer).__name__}) has no per-record "
+            f"coefficients here: `layers` takes {kinds}. Public layers go "
+            "into `below`."
         )
+    for name, wanted in PLAIN_OPTIONS.items():
+        value = getattr(layer, name)
+        if any(v != wanted for v in np.ravel(value)):
+            refuse_option(layer, name, wanted)
+    if layer.padding not in ("valid", "same"):
+        refuse_option(layer, "padding", "valid or same")
+
+
+def refuse_option(layer, name, wanted):
+    raise ValueError(
+        f"Layer '{layer.name}' ({type(layer).__name__}) must have "
+        f"{name}={wanted!r}. Received: {name}={getattr(layer, name)!r}"
+    )
+
+
+def is_plain(layer):
+    """Whether a convolution has all that `ConvolutionMap` knows."""
+    return layer.padding != "causal" and all(
+        np.all(np.ravel(getattr(layer, name)) == wanted)
+        for name, wanted in PLAIN_OPTIONS.items()
+    )
 
 
 def of_layer(layer, input_shape, views=1):
-    """The map of a layer; the arguments are those of the maps.
-
-    Raises:
-        ValueError: if it is not one of `SUPPORTED`, naming them.
-    """
+    """The map of a layer, with a way back; the arguments are those of the
+    maps, which refuse other kinds than theirs."""
     # Subclasses may do anything in `call`.
-    kind = type(layer)
-    if kind is keras.layers.Dense and len(input_shape) == 1:
+    if type(layer) is keras.layers.Dense and len(input_shape) == 1:
         return DenseMap(layer, input_shape, views)
-    if kind in (keras.layers.Dense, keras.layers.Conv1D, keras.layers.Conv2D):
-        return ConvolutionMap(layer, input_shape, views)
-    raise ValueError(
-        f"Layer '{layer.name}' ({kind.__name__}) has no per-record "
-        f"coefficients here: `layers` takes {SUPPORTED}. Public layers go "
-        "into `below`."
-    )
+    return ConvolutionMap(layer, input_shape, views)

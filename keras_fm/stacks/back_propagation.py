@@ -29,13 +29,14 @@ class BackPropagation(Stack):
         super().__init__(graph.stages, loss)
         self.graph, self.views = graph, views
 
-    def meetings(self, features, y, weights):
+    def meetings(self, features, y, weights, masks=None):
         """A `Meeting` for every layer, and the last one's affine outputs.
 
         Args:
             features: `(n, ...)`, what the first layer reads.
             y: targets.
             weights: as `weights` gives them.
+            masks: of a training step, as the graph draws them, or `None`.
         """
         n = ops.shape(features)[0]
         taps = [
@@ -43,7 +44,7 @@ class BackPropagation(Stack):
             for stage in self.stages[:-1]
         ]
         (a, read), back = pull_back(
-            lambda taps: self.graph.run(features, weights, taps), taps
+            lambda taps: self.graph.run(features, weights, taps, masks), taps
         )
         last = self.loss.slope(a, y) / self.views
         deltas = [*back(last), last] if taps else [last]

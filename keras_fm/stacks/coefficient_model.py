@@ -143,7 +143,9 @@ class CoefficientModel(StepModel):
             mean = layer_stack.mean(self._steps.loss.value(outputs, y), rows)
             return replicas.share(mean + penalties)
         self._noise.enter_training()
-        meetings, affine = self._meet(features, y, self._steps.weights())
+        meetings, affine = self._meet(
+            features, y, self._steps.weights(), training=True
+        )
         records = coefficient_sums.weights_of_records(rows, self.views)
         if private:
             coefficients = self._released(meetings, records)
@@ -165,16 +167,18 @@ class CoefficientModel(StepModel):
         found, norms = [], None
         if clipped and self.clips_jointly:
             norms = coefficient_sums.whole_norms(self._steps.stages, meetings)
-        for index, (stage, meeting) in enumerate(
-            zip(self._steps.stages, meetings)
-        ):
+        for index, (stages, met) in enumerate(self._steps.by_layer(meetings)):
             thresholds = [
                 self._threshold(order, index) if clipped else None
                 for order in range(1, self.order + 1)
             ]
-            first = coefficient_sums.first_order(
-                stage, meeting, rows, thresholds[0], norms
-            )
+            if clipped and not self.clips_jointly:
+                norms = coefficient_sums.whole_norms(stages, met)
+            first = []
+            for stage, meeting in zip(stages, met):
+                first += coefficient_sums.first_order(
+                    stage, meeting, rows, thresholds[0], norms
+                )
             second = None
             if self.order == 2:
                 second = coefficient_sums.second_order(
@@ -261,18 +265,17 @@ class CoefficientModel(StepModel):
             part = slice(start, start + size)
             labels = None if y is None else y[part]
             meetings, _ = self._observe(x[part], labels)
-            stages = self._steps.stages
             if self.clips_jointly:
-                norms = coefficient_sums.whole_norms(stages, meetings)
+                norms = coefficient_sums.whole_norms(
+                    self._steps.stages, meetings
+                )
                 found.append(ops.convert_to_numpy(norms)[:, None])
                 continue
             columns = []
-            for stage, meeting in zip(stages, meetings):
-                columns.append(coefficient_sums.first_norms(stage, meeting))
+            for stages, met in self._steps.by_layer(meetings):
+                columns.append(coefficient_sums.whole_norms(stages, met))
                 if self.order == 2:
-                    columns.append(
-                        coefficient_sums.second_norms(stage, meeting)
-                    )
+                    columns.append(coefficient_sums.second_norms(*stages, *met))
             found.append(
                 np.stack([ops.convert_to_numpy(c) for c in columns], axis=1)
             )

@@ -38,11 +38,6 @@ def weights_of_records(rows, views):
     return ops.min(ops.reshape(rows, (-1, views)), axis=1)
 
 
-def first_norms(stage, meeting):
-    """`(n,)` norms of the first-order coefficients, before clipping."""
-    return whole_norms([stage], [meeting])
-
-
 def whole_norms(stages, meetings):
     """`(n,)` norms of the first-order coefficients of all layers together.
     Of a record whose inputs or derivatives are no numbers it is none."""
@@ -73,7 +68,7 @@ def factors(norms, weights, threshold):
     return weights * ops.minimum(scale, 1.0), kept
 
 
-def first_order(stage, meeting, weights, threshold, norms=None):
+def first_order(stage, meeting, weights, threshold, norms):
     """Sum of `delta [inputs; 1]^T`, in the shapes of the layer's weights.
 
     Args:
@@ -81,14 +76,11 @@ def first_order(stage, meeting, weights, threshold, norms=None):
         meeting: its `Meeting`.
         weights: `(n,)` weights of records.
         threshold: float, bound on the norm of a record, or `None`.
-        norms: `(n,)` that the threshold is on, `None` for those of this
-            layer alone.
+        norms: `(n,)` that the threshold is on, `None` without one.
 
     Returns:
         list of tensors.
     """
-    if threshold is not None and norms is None:
-        norms = first_norms(stage, meeting)
     scale, kept = factors(norms, weights, threshold)
     return stage.map.sums(meeting.inputs, meeting.delta, scale, kept)
 

@@ -6,7 +6,6 @@ of `<delta_p, delta_q>` over pairs of places of the same token; no table of a
 record is formed.
 """
 
-import keras
 from keras import ops
 
 from keras_fm.stacks.affine_maps import (
@@ -28,6 +27,8 @@ class EmbeddingMap:
         input_shape: `(tokens,)`.
         views: int, rows of the batch that are one record.
     """
+
+    names = ("embeddings",)
 
     def __init__(self, layer, input_shape, views=1):
         if len(input_shape) != 1:
@@ -86,6 +87,3 @@ class EmbeddingMap:
 
     def _by_place(self, delta):
         return ops.reshape(delta, (-1, self._places, self.layer.output_dim))
-
-
-KIND = keras.layers.Embedding

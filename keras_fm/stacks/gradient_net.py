@@ -1,5 +1,6 @@
 import keras
 import numpy as np
+from keras import ops
 
 from keras_fm.kernel import checks
 from keras_fm.stacks import layer_stack, output_losses, record_graph
@@ -147,7 +148,8 @@ class GradientNet(CoefficientModel):
         graph = record_graph.RecordGraph(layers, features, views)
         stages = graph.stages
         joint = np.ndim(clip) == 0
-        thresholds = thresholds_of("clip", clip, len(stages), joint=joint)
+        count = len({id(stage.layer) for stage in stages})
+        thresholds = thresholds_of("clip", clip, count, joint=joint)
         noise = StepNoise(
             name="step_noise",
             dtype=stages[-1].layer.dtype_policy,
@@ -175,5 +177,16 @@ class GradientNet(CoefficientModel):
         """How many rows of a batch are one record."""
         return self._given["views"]
 
-    def _meet(self, features, y, weights):
-        return self._steps.meetings(features, y, weights)
+    @property
+    def draws_masks(self):
+        return self._steps.graph.has_masks
+
+    def _meet(self, features, y, weights, training=False):
+        masks = None
+        if training:
+            # Before the records are looked at.
+            masks = self._steps.graph.draw_masks(
+                ops.shape(features)[0],
+                self._noise if self.is_perturbed else None,
+            )
+        return self._steps.meetings(features, y, weights, masks)

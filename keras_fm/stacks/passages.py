@@ -8,32 +8,29 @@ float32, whatever the policy of the model is.
 import sys
 
 import keras
+import numpy as np
 
 from keras_fm.public import activations
 
-_IMAGES = (
-    keras.layers.MaxPooling2D,
-    keras.layers.AveragePooling2D,
-    keras.layers.GlobalMaxPooling2D,
-    keras.layers.GlobalAveragePooling2D,
-    keras.layers.ZeroPadding2D,
-    keras.layers.Cropping2D,
-    keras.layers.UpSampling2D,
-)
-_SEQUENCES = (
-    keras.layers.MaxPooling1D,
-    keras.layers.AveragePooling1D,
-    keras.layers.GlobalMaxPooling1D,
-    keras.layers.GlobalAveragePooling1D,
-    keras.layers.ZeroPadding1D,
-    keras.layers.Cropping1D,
-    keras.layers.UpSampling1D,
-)
+_SIDES = [
+    getattr(keras.layers, f"{name}{rank}D")
+    for rank in (1, 2, 3)
+    for name in (
+        *("MaxPooling", "AveragePooling"),
+        *("GlobalMaxPooling", "GlobalAveragePooling"),
+        *("AdaptiveMaxPooling", "AdaptiveAveragePooling"),
+        *("ZeroPadding", "Cropping", "UpSampling"),
+    )
+    # Adaptive ones are new in Keras.
+    if hasattr(keras.layers, f"{name}{rank}D")
+]
 _VALUES = (
     keras.layers.Activation,
     keras.layers.ReLU,
     keras.layers.LeakyReLU,
     keras.layers.ELU,
+    keras.layers.Identity,
+    keras.layers.Rescaling,
 )
 # Normalisations without weights of their own.
 _AXES = (
@@ -46,6 +43,7 @@ _SHAPES = (
     keras.layers.Flatten,
     keras.layers.Reshape,
     keras.layers.Permute,
+    keras.layers.RepeatVector,
 )
 _MERGES = (
     keras.layers.Add,
@@ -64,7 +62,7 @@ _MIXING = {
     keras.layers.BatchNormalization: "mixes the records of a batch: take "
     "GroupNormalization or LayerNormalization",
 }
-KINDS = (*_VALUES, *_AXES, *_SHAPES, *_IMAGES, *_SEQUENCES, *_MERGES)
+KINDS = (*_VALUES, *_AXES, *_SHAPES, *_SIDES, *_MERGES)
 
 
 # Of `keras.ops`: what `a + b` and its like are in a graph.
@@ -111,6 +109,10 @@ def of_operation(operation, args, kwargs):
     axes = axes if isinstance(axes, (list, tuple)) else [axes]
     if any(axis in (0, -len(tensors[0].shape)) for axis in axes):
         raise _refusal(operation, "works along the records")
+    if kind is keras.layers.Rescaling:
+        numbers = (operation.scale, operation.offset)
+        if any(isinstance(v, (list, tuple)) or np.ndim(v) for v in numbers):
+            raise _refusal(operation, "must have one number for all entries")
     if kind is keras.layers.Activation:
         if activations.get(operation.activation) is None:
             names = activations.NAMES
@@ -118,6 +120,19 @@ def of_operation(operation, args, kwargs):
                 operation, f"must have one of the activations {names}"
             )
     return twin(operation, args, kwargs)
+
+
+def unscaled(layer, args):
+    """A normalisation as it is before it learns anything, without an effect
+    of its scale and offset."""
+    config = layer.get_config()
+    neutral = {"scale": False, "center": False}
+    if config.get("rms_scaling"):
+        # Has a scale whatever is said.
+        neutral = {"gamma_initializer": "ones"}
+    return twin(
+        layer, args, {}, **{k: v for k, v in neutral.items() if k in config}
+    )
 
 
 def twin(layer, args, kwargs, **changes):

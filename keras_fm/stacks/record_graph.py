@@ -13,17 +13,8 @@ import keras
 
 from keras_fm.parts.model_graph import nodes
 from keras_fm.public import activations
-from keras_fm.stacks import (
-    affine_maps,
-    embedding_map,
-    layer_stack,
-    passages,
-    scale_map,
-)
+from keras_fm.stacks import layer_stack, passages, row_masks, trained_layers
 from keras_fm.stacks.stages import Stage
-
-_AFFINE = (keras.layers.Dense, keras.layers.Conv1D, keras.layers.Conv2D)
-TRAINED = (*_AFFINE, *scale_map.KINDS, embedding_map.KIND)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,15 +24,17 @@ class _Call:
     Attributes:
         passage: a function of what the layer is called with, or `None`.
         stage: the `Stage` that reads what the passage gives, or `None`.
+        mask: the `RowMask` of a layer that acts in a training step only.
         args, kwargs: what the layer is called with, symbolic.
         output: its symbolic output.
     """
 
-    passage: Callable | None
-    stage: Stage | None
     args: list
-    kwargs: dict
     output: keras.KerasTensor
+    kwargs: dict = dataclasses.field(default_factory=dict)
+    passage: Callable | None = None
+    stage: Stage | None = None
+    mask: row_masks.RowMask | None = None
 
 
 class RecordGraph:
@@ -105,24 +98,25 @@ class RecordGraph:
         if type(layer) is keras.Sequential or is_network(layer):
             inner = layer if is_network(layer) else list(layer.layers)
             return self._apply(inner, keras.tree.flatten([args, kwargs])[0])
-        trained, stage = _is_trained(layer), None
-        if not trained:
+        trained = trained_layers.learns(layer)
+        masked = type(layer) in row_masks.KINDS
+        if not trained and not masked:
             passage = passages.of_operation(layer, args, kwargs)
         layer_stack.check_layer(layer, trained and layer in self._trained)
         output = layer(*args, **kwargs)
         if trained:
             # Whatever name it was given by, and whether in training or not.
+            self._learn(layer, _one_tensor(layer, args, kwargs), output)
+            return output
+        if masked:
+            off = kwargs.get("training") is False
             args, kwargs = _one_tensor(layer, args, kwargs), {}
-            passage, stage = self._stage(layer, args)
-            self.stages.append(stage)
+            made = row_masks.RowMask(layer, args[0].shape[1:])
+            more = {"mask": None if off else made}
+        else:
+            more = {"passage": passage}
         self._calls.append(
-            _Call(
-                passage=passage,
-                stage=stage,
-                args=args,
-                kwargs=kwargs,
-                output=output,
-            )
+            _Call(args=args, kwargs=kwargs, output=output, **more)
         )
         return output
 
@@ -130,29 +124,47 @@ class RecordGraph:
     def _trained(self):
         return [stage.layer for stage in self.stages]
 
-    def _stage(self, layer, args):
+    def _learn(self, layer, args, output):
+        """A stage for each map of a layer, one after the other."""
         read = tuple(args[0].shape[1:])
         if None in read:
             raise ValueError(
                 f"Layer '{layer.name}' ({type(layer).__name__}) must read "
                 f"records of a known shape. Received: input_shape={read}"
             )
-        if type(layer) in scale_map.KINDS:
-            made = scale_map.ScaleMap(layer, read, self._views)
-            passage = passages.twin(layer, args, {}, scale=False, center=False)
-            linear = activations.get("linear")
-            return passage, Stage(map=made, activation=linear)
-        if type(layer) is embedding_map.KIND:
-            made = embedding_map.EmbeddingMap(layer, read, self._views)
-            return None, Stage(map=made, activation=activations.get("linear"))
-        made = affine_maps.of_layer(layer, read, self._views)
-        return None, Stage(
-            map=made, activation=layer_stack.activation_of(layer)
-        )
+        maps = trained_layers.maps_of(layer, read, self._views)
+        for made in maps:
+            given, activation = output, activations.get("linear")
+            if made is not maps[-1]:
+                given = keras.KerasTensor((None, *made.output_shape))
+            elif hasattr(layer, "activation"):
+                activation = layer_stack.activation_of(layer)
+            stage = Stage(map=made, activation=activation)
+            self.stages.append(stage)
+            passage = getattr(made, "passage", None)
+            self._calls.append(
+                _Call(
+                    passage=passage and passage(args),
+                    stage=stage,
+                    args=args,
+                    output=given,
+                )
+            )
+            args = [given]
 
     # Running it ------------------------------------------------------------
 
-    def run(self, features, weights, taps):
+    @property
+    def has_masks(self):
+        """Whether a training step draws random numbers for its rows."""
+        return any(call.mask is not None for call in self._calls)
+
+    def draw_masks(self, rows, noise=None):
+        """The numbers of one training step; see `RowMask.draw`."""
+        masks = [call.mask for call in self._calls if call.mask is not None]
+        return [mask.draw(rows, noise) for mask in masks]
+
+    def run(self, features, weights, taps, masks=None):
         """The last layer's affine outputs, and what every trained layer reads.
 
         Args:
@@ -160,11 +172,13 @@ class RecordGraph:
             weights: of every stage, as `Stack.weights` gives them.
             taps: of every stage but the last, what is added to its affine
                 outputs.
+            masks: as `draw_masks` gives them, or `None`: as in a prediction.
 
         Returns:
             a tensor, and a list of tensors.
         """
         values, read = {id(self._features): features}, []
+        masks = None if masks is None else iter(masks)
 
         def known(value):
             if isinstance(value, keras.KerasTensor):
@@ -186,6 +200,8 @@ class RecordGraph:
                 if index == len(self.stages) - 1:
                     return z, read
                 z = call.stage.activation.value(z + taps[index])
+            if call.mask is not None and masks is not None:
+                z = call.mask.apply(z, next(masks))
             values[id(call.output)] = z
         raise AssertionError("a graph ends with a trained layer")
 
@@ -197,12 +213,6 @@ def is_network(layers):
     return kind.__name__ == "Functional" and kind.__module__.startswith(
         "keras."
     )
-
-
-def _is_trained(layer):
-    if type(layer) in scale_map.KINDS:
-        return layer.scale or layer.center
-    return type(layer) in TRAINED
 
 
 def _one_tensor(layer, args, kwargs):

@@ -1,9 +1,11 @@
-"""The trained scale and offset of a normalisation, as a map of every record.
+"""The trained vectors of a normalisation or a `PReLU`, as a map of every
+record.
 
-With u what is normalised, already without a scale, the layer gives
-`gamma * u + beta`, entry by entry along the last axis. A record's coefficients
-are the sums over its positions of `delta * u` and of `delta`: two vectors of as
-many entries as there are channels, which are formed.
+With u what is normalised, already without a scale, a normalisation gives
+`gamma * u + beta`, entry by entry along its axes; a `PReLU` gives
+`max(x, 0) + alpha * u` with `u = min(x, 0)`. A record's coefficients are the
+sums of `delta * u` and of `delta` over its positions: vectors of as many
+entries as are trained, which are formed.
 """
 
 import math
@@ -11,44 +13,61 @@ import math
 import keras
 from keras import ops
 
-from keras_fm.stacks.affine_maps import chosen, without_cancelling
-
-KINDS = (keras.layers.LayerNormalization, keras.layers.GroupNormalization)
+from keras_fm.stacks import passages
+from keras_fm.stacks.affine_maps import (
+    UNDERFLOW,
+    chosen,
+    without_cancelling,
+)
 
 
 class ScaleMap:
-    """`gamma * inputs + beta` of a layer of `KINDS`, or one of the two.
+    """`gamma * inputs + beta` of a normalisation, or one of the two.
 
     Args:
         layer: the layer, built.
         input_shape: shape of what it reads, without the batch.
         views: int, rows of the batch that are one record.
+
+    Raises:
+        ValueError: if its axes are not the last ones.
     """
 
+    names: tuple[str, ...] = ("gamma", "scale", "beta")
+
     def __init__(self, layer, input_shape, views=1):
-        axes = layer.axis if isinstance(layer.axis, list) else [layer.axis]
-        if len(axes) != 1 or axes[0] not in (-1, len(input_shape)):
-            raise ValueError(
-                f"Layer '{layer.name}' ({type(layer).__name__}) must be of "
-                f"axis=-1. Received: axis={layer.axis}"
-            )
-        if getattr(layer, "rms_scaling", False):
-            raise ValueError(
-                f"Layer '{layer.name}' (LayerNormalization) must be of "
-                "rms_scaling=False."
-            )
         self.layer, self.views = layer, views
         self.input_shape = self.output_shape = tuple(input_shape)
-        self._channels = input_shape[-1]
-        self._places = views * math.prod(input_shape[:-1])
+        axes = layer.axis if isinstance(layer.axis, list) else [layer.axis]
+        rank = len(input_shape) + 1
+        axes = [axis % rank for axis in axes]
+        last = list(range(rank - len(axes), rank))
+        if axes != last or 0 in axes:
+            raise ValueError(
+                f"Layer '{layer.name}' ({type(layer).__name__}) must be of "
+                f"axis=-1, or of several last axes. Received: axis={layer.axis}"
+            )
+        self._weight_shape = self.input_shape[-len(axes) :]
+        self._shape = (1,) * (rank - 1 - len(axes)) + self._weight_shape
+        held = [getattr(layer, name, None) for name in self.names]
+        *scales, self._has_offset = [
+            isinstance(weight, keras.Variable) for weight in held
+        ]
+        self._has_scale = any(scales)
+
+    def passage(self, args):
+        """What gives the inputs: the layer without its weights."""
+        return passages.unscaled(self.layer, args)
+
+    def factor(self, inputs):
+        """What the scale is multiplied by."""
+        return inputs
 
     def forward(self, inputs, weights):
-        weights = list(weights)
-        if self.layer.scale:
+        weights = [ops.reshape(weight, self._shape) for weight in weights]
+        if self._has_scale:
             inputs = inputs * weights.pop(0)
-        if self.layer.center:
-            inputs = inputs + weights.pop(0)
-        return inputs
+        return inputs + weights[0] if weights else inputs
 
     def squared_norm(self, inputs, delta):
         """`(n,)` squared norms of the coefficients."""
@@ -57,30 +76,64 @@ class ScaleMap:
             for part in self._coefficients(inputs, delta)
         )
         read, returned = (
-            ops.sum(ops.square(self._rows(v)), axis=(1, 2))
-            for v in (inputs, delta)
+            ops.sum(ops.square(self._record(v)), axis=1) + UNDERFLOW
+            for v in (self.factor(inputs), delta)
         )
+        places = self.views * math.prod(self.input_shape)
+        read = read + places // math.prod(self._shape)
         # Both are lengths of records already.
-        return total + without_cancelling(read + self._places, returned, 1)
+        return total + without_cancelling(read, returned, 1)
 
     def sums(self, inputs, delta, scale, kept):
         """Coefficients times `scale`, summed over the records that are
         `kept`, in the shapes of the weights."""
         scale = ops.expand_dims(chosen(scale, kept), 0)
         return [
-            ops.matmul(scale, chosen(part, kept))[0]
+            ops.reshape(
+                ops.matmul(scale, chosen(part, kept)), self._weight_shape
+            )
             for part in self._coefficients(inputs, delta)
         ]
 
     def _coefficients(self, inputs, delta):
-        inputs, delta = self._rows(inputs), self._rows(delta)
         found = []
-        if self.layer.scale:
-            found.append(ops.sum(inputs * delta, axis=1))
-        if self.layer.center:
-            found.append(ops.sum(delta, axis=1))
+        if self._has_scale:
+            found.append(self._over_places(self.factor(inputs) * delta))
+        if self._has_offset:
+            found.append(self._over_places(delta))
         return found
 
-    def _rows(self, values):
-        """`(n, places, channels)`: a record, over all its views."""
-        return ops.reshape(values, (-1, self._places, self._channels))
+    def _over_places(self, values):
+        """`(n, entries)` sums over all places that share an entry."""
+        shape = (-1, self.views, *self.input_shape)
+        shared = [k for k, size in enumerate(self._shape) if size == 1]
+        axes = (1, *(2 + k for k in shared))
+        return self._record(ops.sum(ops.reshape(values, shape), axis=axes), 1)
+
+    def _record(self, values, views=None):
+        """A row for each record, over all its views."""
+        views = self.views if views is None else views
+        size = views * math.prod(values.shape[1:])
+        return ops.reshape(values, (-1, size))
+
+
+class RectifierMap(ScaleMap):
+    """`max(inputs, 0) + alpha * min(inputs, 0)` of a `PReLU`; the arguments
+    are those of `ScaleMap`."""
+
+    names = ("alpha",)
+
+    def __init__(self, layer, input_shape, views=1):
+        self.layer, self.views = layer, views
+        self.input_shape = self.output_shape = tuple(input_shape)
+        self._shape = self._weight_shape = tuple(layer.alpha.shape)
+        self._has_scale, self._has_offset = True, False
+
+    def passage(self, args):
+        return None
+
+    def factor(self, inputs):
+        return ops.minimum(inputs, 0)
+
+    def forward(self, inputs, weights):
+        return ops.relu(inputs) + weights[0] * self.factor(inputs)

@@ -107,7 +107,7 @@ class StackModel(PrivatePart, keras.Model):
     @property
     def private_layers(self):
         """The layers that are trained, from the features upwards."""
-        return [stage.layer for stage in self._solver.stages]
+        return list(dict.fromkeys(s.layer for s in self._solver.stages))
 
     @property
     def feature_model(self):

@@ -22,6 +22,12 @@ class Stage:
     def layer(self):
         return self.map.layer
 
+    @property
+    def weights(self):
+        """The variables that the map is of, in the order of its sums: all of
+        the layer's, or a part of them."""
+        return weights_of(self.layer, self.map.names)
+
     def read(self, z):
         """What the stage below gives, as the map reads it."""
         return ops.reshape(z, (-1, *self.map.input_shape))
@@ -54,10 +60,20 @@ class Stack:
         self.stages = stages
         self.loss = loss
 
+    def by_layer(self, meetings):
+        """For each layer a list of its stages, and one of what `meetings`
+        has for them."""
+        found = {}
+        for stage, meeting in zip(self.stages, meetings):
+            stages, met = found.setdefault(stage.layer, ([], []))
+            stages.append(stage)
+            met.append(meeting)
+        return list(found.values())
+
     def weights(self):
-        """Current weights of every layer, as constants of full precision."""
+        """Current weights of every stage, as constants of full precision."""
         return [
-            [constant(weight) for weight in weights_of(stage.layer)]
+            [constant(weight) for weight in stage.weights]
             for stage in self.stages
         ]
 
@@ -84,8 +100,14 @@ def constant(value):
     return ops.cast(tensor, "float32")
 
 
-def weights_of(layer):
+_NAMES = (
+    *("depthwise_kernel", "pointwise_kernel", "kernel", "embeddings"),
+    *("gamma", "scale", "alpha", "bias", "beta"),
+)
+
+
+def weights_of(layer, names=_NAMES):
     """The variables of a trained layer, in the order of its sums."""
-    names = ("kernel", "embeddings", "gamma", "bias", "beta")
     held = [getattr(layer, name, None) for name in names]
-    return [weight for weight in held if weight is not None]
+    # `scale` of some layers is a flag.
+    return [weight for weight in held if isinstance(weight, keras.Variable)]

@@ -167,6 +167,12 @@ class StepModel(StackModel):
                 "Build and compile it under `strategy.scope()`. Received: "
                 f"{count} replicas"
             )
+        if count > 1 and self.draws_masks:
+            raise ValueError(
+                "Replicas would draw the same masks (Dropout and its kin), so "
+                "those of two records could be one. Train on one device, or "
+                f"without such layers. Received: {count} replicas"
+            )
         together = replicas.processes(self)
         if together > 1:
             raise ValueError(
@@ -178,6 +184,11 @@ class StepModel(StackModel):
                 "`jit_compile=True` on PyTorch would compile the noise of "
                 "one step into all of them. Compile with jit_compile=False."
             )
+
+    @property
+    def draws_masks(self):
+        """Whether a step draws random numbers for every row."""
+        return False
 
     @property
     def is_perturbed(self):

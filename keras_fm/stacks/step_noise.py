@@ -273,6 +273,17 @@ class StepNoise(ReleasedLayer):
             return ops.convert_to_tensor(drawn)
         return keras.random.normal(shape, dtype=dtype, seed=stream)
 
+    def numbers(self, shape, normal):
+        """Random numbers that no one knows, from the stream of the noise:
+        standard normal or uniform in [0, 1)."""
+        if normal:
+            return self._normal(shape, "float32")
+        stream = self._hidden.seed
+        if isinstance(stream, np.random.Generator):
+            drawn = stream.random(shape, dtype=np.float32)
+            return ops.convert_to_tensor(drawn)
+        return keras.random.uniform(shape, dtype="float32", seed=stream)
+
     def draw(self, shape, dtype="float32", symmetric=False):
         """Standard normal noise that is new at every step.
 

@@ -38,6 +38,32 @@ def tokens(vocabulary=6):
     return keras.Model(x, L.Dense(3)(y))
 
 
+def mobile():
+    """Depthwise, separable, apart, and trained vectors between them."""
+    x = keras.Input((8, 8, 4))
+    y = L.DepthwiseConv2D(3, strides=2, padding="same", depth_multiplier=2)(x)
+    y = L.PReLU(shared_axes=[1, 2])(y)
+    z = L.RMSNormalization()(L.Conv2D(8, 3, padding="same")(y))
+    y = L.Add()([y, L.Rescaling(-1.0)(z)])
+    y = L.SeparableConv2D(5, 3, padding="same", activation="softplus")(y)
+    y = L.LayerNormalization(axis=[-2, -1])(y)
+    y = L.Conv2D(3, 2, dilation_rate=2, activation="tanh")(y)
+    return keras.Model(x, L.Dense(3)(L.Flatten()(y)))
+
+
+def waves():
+    """Convolutions of sequences and of volumes."""
+    x = keras.Input((8, 3))
+    y = L.Conv1D(4, 3, padding="causal", dilation_rate=2)(x)
+    y = L.SeparableConv1D(5, 3, strides=2, activation="elu")(y)
+    y = L.Conv1DTranspose(4, 3, strides=2, activation="tanh")(y)
+    y = L.PReLU()(y)
+    y = L.DepthwiseConv1D(2, use_bias=False)(y)
+    y = L.Reshape((3, 2, 4, 1))(y)
+    y = L.Conv3D(3, 2, padding="same", activation="tanh")(y)
+    return keras.Model(x, L.Dense(3)(L.GlobalAveragePooling3D()(y)))
+
+
 # Shape of a record, and layers.
 NETWORKS = {
     "dense": (
@@ -76,6 +102,16 @@ NETWORKS = {
     ),
     "residual": ((8, 7, 2), residual),
     "tokens": ((9,), tokens),
+    "mobile": ((8, 8, 4), mobile),
+    "waves": ((8, 3), waves),
+    "groups": (
+        (6, 5, 4),
+        lambda: [
+            L.Conv2D(6, 3, groups=2, activation="tanh"),
+            L.Flatten(),
+            L.Dense(3),
+        ],
+    ),
     "pools around": (
         (9, 8, 1),
         lambda: [

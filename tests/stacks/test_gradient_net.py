@@ -295,6 +295,10 @@ class Own(L.Dense):
         return super().call(inputs - ops.mean(inputs, axis=0))
 
 
+class Apart(L.SeparableConv2D):
+    pass
+
+
 def image(*layers):
     return (6, 6, 1), [*layers, L.Flatten(), L.Dense(3)]
 
@@ -305,13 +309,20 @@ SHARED = L.Dense(7)
 @pytest.mark.parametrize(
     "shape, layers, kwargs, match",
     [
-        (*image(L.Dropout(0.5)), {}, "Dropout"),
         (*image(L.BatchNormalization()), {}, "BatchNormalization"),
         (*image(L.LayerNormalization(axis=1)), {}, "axis=-1"),
         (*image(L.GroupNormalization(1, axis=1)), {}, "axis=-1"),
         (*image(L.UnitNormalization(axis=0)), {}, "along the records"),
-        (*image(L.SeparableConv2D(2, 2)), {}, "SeparableConv2D"),
-        (*image(L.Conv2D(2, 2, dilation_rate=2)), {}, "dilation_rate"),
+        (*image(L.RMSNormalization(axis=[1, 3])), {}, "last axes"),
+        (*image(Apart(2, 2)), {}, r"\(Apart\)"),
+        (*image(L.SpectralNormalization(L.Conv2D(2, 2))), {}, "SpectralNorm"),
+        (
+            *image(L.SeparableConv2D(2, 1, data_format="channels_first")),
+            {},
+            "channels_last",
+        ),
+        (*image(L.Rescaling([1.0, 2.0])), {}, "one number"),
+        (*image(L.Rescaling(1.0, np.ones(1))), {}, "one number"),
         (
             *image(L.MaxPooling2D(2, data_format="channels_first")),
             {},

@@ -19,9 +19,9 @@ from neighbours import check_sensitivity
 
 import keras_fm as fm
 from keras_fm.stacks.embedding_map import EmbeddingMap
-from keras_fm.stacks.scale_map import ScaleMap
+from keras_fm.stacks.scale_map import RectifierMap, ScaleMap
 
-GRAPHS = ["residual", "tokens"]
+GRAPHS = ["residual", "tokens", "mobile", "waves"]
 
 
 def branches():
@@ -40,8 +40,23 @@ def words():
 # Sensitivity --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize("made, shape", [(branches, (2, 2)), (words, (3,))])
+def separable():
+    x = keras.Input((3, 2))
+    y = L.SeparableConv1D(2, 2, depth_multiplier=2)(L.PReLU()(x))
+    y = L.RMSNormalization()(y)
+    return keras.Model(x, L.Dense(2)(L.Flatten()(y)))
+
+
+@pytest.mark.parametrize(
+    "made, shape, views",
+    [
+        (branches, (2, 2), 1),
+        (branches, (2, 2), 2),
+        (words, (3,), 1),
+        (words, (3,), 2),
+        (separable, (3, 2), 2),
+    ],
+)
 def test_no_pair_moves_a_step_by_more_than_is_stated(made, shape, views):
     model = fm.models.GradientNet(shape, made(), clip=0.1, views=views)
     check_sensitivity(searched(model), [opposite(model)], tries=10)
@@ -91,6 +106,14 @@ def test_places_that_cancel_hide_no_length(size):
     u = u.astype("float32")
     both = [np.sum(u.astype("float64") * delta, 1), np.sum(delta, 1, "float64")]
     cancelling(ScaleMap(layer, (400, 3)), u, delta, np.hstack(both))
+    layer = L.PReLU(shared_axes=[1])
+    layer.build((None, 800, 3))
+    made = RectifierMap(layer, (800, 3))
+    # What is positive is not alpha's.
+    ups = np.concatenate([-abs(u), abs(u)], axis=1)
+    down = np.concatenate([delta, delta], axis=1)
+    left = np.sum(-abs(u).astype("float64") * delta, 1)
+    cancelling(made, ups, down, left)
     layer = L.Embedding(5, 3)
     layer.build((None, 400))
     # One token everywhere: its row is what is left of all places.

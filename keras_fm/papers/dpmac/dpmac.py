@@ -311,7 +311,7 @@ class DPMAC(CoefficientModel):
             y = ops.clip(y, *self._steps.stages[-1].activation.bounds)
         return y
 
-    def _meet(self, features, y, weights):
+    def _meet(self, features, y, weights, training=False):
         affine = self._steps.forward(features, weights)
         z = self._steps.coordinates(features, y, weights, affine)
         meetings = self._steps.meetings(
