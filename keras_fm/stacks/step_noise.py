@@ -281,17 +281,16 @@ class StepNoise(ReleasedLayer):
             return ops.convert_to_tensor(drawn)
         return keras.random.normal(shape, dtype=dtype, seed=stream)
 
-    def draw(self, shape, dtype="float32", symmetric=False):
+    def draw(self, shape, symmetric=False, dtype="float32"):
         """Standard normal noise that is new at every step.
 
         Args:
             shape: static shape.
-            dtype: of what it is added to: beside numbers that are finer than
-                its own they would be seen.
             symmetric: whether the last two axes are those of a symmetric
                 matrix: independent entries of variance 1 on its diagonal
                 and 1/2 above, so that its density depends on the Frobenius
                 norm alone.
+            dtype: of what it hides: finer numbers would show beside it.
         """
         noise = self._normal(tuple(shape), dtype)
         if not symmetric:
@@ -320,7 +319,7 @@ class StepNoise(ReleasedLayer):
         noisy = []
         for value, sensitivity, mirrored in zip(sums, sensitivities, symmetric):
             dtype = keras.backend.standardize_dtype(value.dtype)
-            noise = self.draw(value.shape, dtype, mirrored)
+            noise = self.draw(value.shape, mirrored, dtype)
             noise = self.noise_multiplier * sensitivity * noise
             noisy.append(value + replicas.of_first(noise))
         noisy = [
