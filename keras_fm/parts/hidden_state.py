@@ -1,5 +1,6 @@
 """State that takes part in training but is not one of a layer's weights."""
 
+import inspect
 import secrets
 
 import keras
@@ -13,6 +14,18 @@ class HiddenVariable(keras.Variable):
         return f"<HiddenVariable shape={tuple(self.shape)}>"
 
     __str__ = __repr__
+
+
+def _is_exported():
+    """Whether Keras asks for variables to write them to a file that other
+    programs run."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        module = frame.f_globals.get("__name__") or ""
+        if module.startswith("keras.") and ".export" in module:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class _Box:
@@ -38,7 +51,8 @@ class HiddenStateLayer(keras.layers.Layer):
     Hidden variables are part of `variables`, so compiled training steps of
     every backend carry them as state. They are no part of `weights`, so
     `get_weights`, saved files and TensorBoard histograms do not hold them
-    (a subclass may save what is safe in `save_own_variables`).
+    (a subclass may save what is safe in `save_own_variables`), and no export
+    does, which takes all variables.
     """
 
     def __init__(self, **kwargs):
@@ -47,7 +61,10 @@ class HiddenStateLayer(keras.layers.Layer):
 
     @property
     def variables(self):
-        return super().variables + list(self._hidden.variables.values())
+        found = super().variables
+        if _is_exported():
+            return found
+        return found + list(self._hidden.variables.values())
 
     def _set_hidden(self, name, value):
         """Creates or overwrites the hidden variable `name`.

@@ -27,11 +27,11 @@ class StepNoise(ReleasedLayer):
 
     The seed of the noise has two words from the operating system. It is
     carried through compiled steps with the layer's variables but is in no
-    weight, file, config or repr. (PyTorch would reduce both words to one of
-    32 bits, which can be searched through, so there the noise is NumPy's
-    Philox with a key of 128 bits.) Noise has the precision of the sums,
-    single or double, as in every form of DP-SGD: no statement covers its
-    floating-point grid.
+    weight, file, config or repr, and forgotten when a private fit ends.
+    (PyTorch would reduce both words to one of 32 bits, which can be searched
+    through, so there the noise is NumPy's Philox with a key of 128 bits.)
+    Noise has the precision of the sums, single or double, as in every form of
+    DP-SGD: no statement covers its floating-point grid.
 
     The counts are saved, with the public facts of the noise and the ledger,
     but are no weights: `set_weights` (`EarlyStopping` with
@@ -49,6 +49,8 @@ class StepNoise(ReleasedLayer):
         self.__dict__["_describes"] = []
         # The callback whose fit may take steps.
         self.__dict__["_armed_by"] = None
+        # Whether the seed was asked for, so that a pause does not change it.
+        self.__dict__["_known_seed"] = False
         # Changes whenever a compiled step is stale.
         self.generation = 0
         # Set when a training step with noise is traced.
@@ -164,7 +166,8 @@ class StepNoise(ReleasedLayer):
 
     @property
     def has_seed(self):
-        """Whether there is a stream of noise: not after loading."""
+        """Whether there is a stream of noise: not after loading, and of a
+        private fit not after its end."""
         return self._hidden.seed is not None
 
     @property
@@ -240,9 +243,13 @@ class StepNoise(ReleasedLayer):
         self._get_hidden(_ARMED).assign(self.steps_taken + more)
 
     def disarm(self):
-        """No step is taken until the next fit arms it."""
+        """No step is taken until the next fit arms it, under a new seed:
+        whoever has the old one has the noise of all steps."""
         self.__dict__["_armed_by"] = None
         self.allow(0)
+        if not self._known_seed:
+            self._get_hidden("seed").assign(np.zeros(2))
+            self._hidden.seed = None
 
     @property
     def armed_by(self):
@@ -250,6 +257,7 @@ class StepNoise(ReleasedLayer):
         return self._armed_by
 
     def _set_seed(self, seed, taken):
+        self.__dict__["_known_seed"] = seed is not None
         if seed is None:
             words = [secrets.randbelow(_WORD), secrets.randbelow(_WORD)]
             key = secrets.randbits(128)
@@ -284,17 +292,16 @@ class StepNoise(ReleasedLayer):
             return ops.convert_to_tensor(drawn)
         return keras.random.uniform(shape, dtype="float32", seed=stream)
 
-    def draw(self, shape, dtype="float32", symmetric=False):
+    def draw(self, shape, symmetric=False, dtype="float32"):
         """Standard normal noise that is new at every step.
 
         Args:
             shape: static shape.
-            dtype: of what it is added to: beside numbers that are finer than
-                its own they would be seen.
             symmetric: whether the last two axes are those of a symmetric
                 matrix: independent entries of variance 1 on its diagonal
                 and 1/2 above, so that its density depends on the Frobenius
                 norm alone.
+            dtype: of what it hides: finer numbers would show beside it.
         """
         noise = self._normal(tuple(shape), dtype)
         if not symmetric:
@@ -323,7 +330,7 @@ class StepNoise(ReleasedLayer):
         noisy = []
         for value, sensitivity, mirrored in zip(sums, sensitivities, symmetric):
             dtype = keras.backend.standardize_dtype(value.dtype)
-            noise = self.draw(value.shape, dtype, mirrored)
+            noise = self.draw(value.shape, mirrored, dtype)
             noise = self.noise_multiplier * sensitivity * noise
             noisy.append(value + replicas.of_first(noise))
         noisy = [

@@ -8,6 +8,7 @@ from keras import layers as L
 from keras import ops
 
 import keras_fm as fm
+from keras_fm.parts.hidden_state import HiddenVariable
 
 X = np.random.default_rng(0).normal(size=(60, 6)).astype("float32")
 Y = np.arange(60) % 3
@@ -88,3 +89,59 @@ def test_the_batches_themselves_are_no_validation_data():
     assert not callback.ledger.entries
     fit = {"validation_data": others, "callbacks": [callback], "verbose": 0}
     assert "val_accuracy" in model.fit(sampled, **fit).history
+
+
+class Exports(keras.callbacks.Callback):
+    """Writes the model while it trains, and remembers its seed."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path, self.seed = path, None
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seed = ops.convert_to_numpy(self.model._noise._get_hidden("seed"))
+        if not self.path.exists():
+            self.model.export(self.path, verbose=False)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="written by TensorFlow"
+)
+def test_no_export_holds_the_seed_and_no_model_after_its_fit(tmp_path):
+    """`Model.export` writes all variables, and the seed was one of them: the
+    noise of all steps could be taken off."""
+    model = fm.models.GradientNet((6,), [L.Dense(3)], clip=0.1)
+    model.compile("sgd")
+    callback, exports = private(), Exports(tmp_path / "early")
+    sampled = Batches(X, Y, batch_size=10)
+    fit = {"callbacks": [callback, exports], "verbose": 0}
+    model.fit(sampled, epochs=1, **fit)
+    model.export(tmp_path / "late", verbose=False)
+    assert np.all(exports.seed > 0)
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            raw = path.read_bytes()
+            for word in exports.seed:
+                assert word.astype("<i4").tobytes() not in raw
+                assert word.astype("<i8").tobytes() not in raw
+    held = [v for v in model.variables if isinstance(v, HiddenVariable)]
+    for value in held:
+        assert not np.isin(exports.seed, ops.convert_to_numpy(value)).any()
+
+
+def test_a_fit_that_goes_on_has_other_noise():
+    model = fm.models.GradientNet((6,), [L.Dense(3)], clip=0.1, planned_steps=4)
+    model.compile(keras.optimizers.SGD(1.0))
+    callback = private(0.5)
+    sampled = Batches(0 * X, 0 * Y, batch_size=10, steps_per_epoch=2)
+    moved = []
+    for _ in range(2):
+        before = model.get_weights()[0]
+        model.fit(sampled, callbacks=[callback], verbose=0)
+        assert not model._noise.has_seed
+        moved.append((model.get_weights()[0] - before).ravel())
+    assert model.steps_taken == 4
+    scale = model.noise_multiplier * 0.1 / 10 * 2**0.5
+    for found in moved:
+        assert 0.5 * scale < np.std(found) < 2 * scale
+    assert np.abs(moved[0] - moved[1]).max() > 0.1 * scale
