@@ -64,6 +64,18 @@ def waves():
     return keras.Model(x, L.Dense(3)(L.GlobalAveragePooling3D()(y)))
 
 
+def attention():
+    """Of a sequence to itself, and to what it was."""
+    x = keras.Input((5, 4))
+    y = L.MultiHeadAttention(2, 3, value_dim=2)(x, x, use_causal_mask=True)
+    y = L.LayerNormalization()(x + y)
+    z = L.MultiHeadAttention(2, 3, output_shape=6, use_bias=False)(
+        y, value=x, key=L.Dense(3)(x)
+    )
+    y = L.Concatenate()([y, z])
+    return keras.Model(x, L.Dense(3)(L.GlobalAveragePooling1D()(y)))
+
+
 # Shape of a record, and layers.
 NETWORKS = {
     "dense": (
@@ -104,6 +116,7 @@ NETWORKS = {
     "tokens": ((9,), tokens),
     "mobile": ((8, 8, 4), mobile),
     "waves": ((8, 3), waves),
+    "attention": ((5, 4), attention),
     "groups": (
         (6, 5, 4),
         lambda: [

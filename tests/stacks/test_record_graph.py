@@ -21,7 +21,7 @@ import keras_fm as fm
 from keras_fm.stacks.embedding_map import EmbeddingMap
 from keras_fm.stacks.scale_map import RectifierMap, ScaleMap
 
-GRAPHS = ["residual", "tokens", "mobile", "waves"]
+GRAPHS = ["residual", "tokens", "mobile", "waves", "attention"]
 
 
 def branches():
