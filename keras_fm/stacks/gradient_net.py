@@ -41,7 +41,8 @@ class GradientNet(CoefficientModel):
             or a functional model of one input and one output, which may
             branch and join: `Dense`, convolutions (depthwise, separable and
             transposed ones too), `LayerNormalization`, `RMSNormalization`
-            and `GroupNormalization` of the last axis, `PReLU`, `Embedding`;
+            and `GroupNormalization` of the last axis, `PReLU`,
+            `MultiHeadAttention`, `Embedding`;
             between them layers without weights that treat records one by
             one, and dropout (docs/gradient_net.md lists them); the last a
             `Dense` that gives logits. Activations: "linear", "relu",

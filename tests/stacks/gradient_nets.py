@@ -76,6 +76,31 @@ def attention():
     return keras.Model(x, L.Dense(3)(L.GlobalAveragePooling1D()(y)))
 
 
+def volumes():
+    """What stands between convolutions of volumes."""
+    adaptive = []
+    if hasattr(L, "AdaptiveAveragePooling2D"):
+        adaptive = [
+            L.AdaptiveAveragePooling2D((4, 2)),
+            L.AdaptiveMaxPooling2D((3, 2)),
+        ]
+    return [
+        L.Conv3D(2, 2, activation="tanh"),
+        L.ZeroPadding3D(1),
+        L.Cropping3D(((1, 0), (0, 1), (1, 0))),
+        L.MaxPooling3D(2, strides=1),
+        L.UpSampling3D((1, 1, 2)),
+        L.AveragePooling3D((1, 1, 2)),
+        L.Reshape((9, 3, 2)),
+        *adaptive,
+        L.Flatten(),
+        L.RepeatVector(2),
+        L.Identity(),
+        L.GlobalMaxPooling1D(),
+        L.Dense(3),
+    ]
+
+
 # Shape of a record, and layers.
 NETWORKS = {
     "dense": (
@@ -117,6 +142,7 @@ NETWORKS = {
     "mobile": ((8, 8, 4), mobile),
     "waves": ((8, 3), waves),
     "attention": ((5, 4), attention),
+    "volumes": ((4, 4, 4, 1), volumes),
     "groups": (
         (6, 5, 4),
         lambda: [
