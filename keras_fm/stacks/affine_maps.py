@@ -13,6 +13,7 @@ A `Dense` layer that reads a vector at every position is a convolution of
 windows of one position; sequences are images of one row.
 """
 
+import dataclasses
 import math
 
 import keras
@@ -20,6 +21,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.stacks.pull_backs import pull_back
+from keras_fm.stacks.stages import weights_of
 from keras_fm.stacks.windows import Windows
 
 _KINDS = (keras.layers.Dense, keras.layers.Conv1D, keras.layers.Conv2D)
@@ -156,6 +158,21 @@ class DenseMap:
         return math.hypot(norm, 1.0) if self.layer.use_bias else norm
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """Weights of a layer by which it reads every position by itself.
+
+    Attributes:
+        filters: what it makes of one.
+        use_bias: whether with a bias.
+        names: of kernel and bias in the layer.
+    """
+
+    filters: int
+    use_bias: bool
+    names: tuple = ("kernel", "bias")
+
+
 class ConvolutionMap:
     """The correlation of a convolution, unfolded.
 
@@ -166,27 +183,28 @@ class ConvolutionMap:
         layer: the layer: `Conv2D`, `Conv1D`, or `Dense` of several positions.
         input_shape: shape of what it reads, without the batch.
         views: int, rows of the batch that are one record.
-        pointwise: whether it is the second half of a separable convolution,
-            which reads positions one by one.
+        part: `None`, or a `Part` of another layer.
 
     Raises:
         ValueError: if the layer is of another kind or has other options than
             are known, naming it.
     """
 
-    def __init__(self, layer, input_shape, views=1, pointwise=False):
+    def __init__(self, layer, input_shape, views=1, part=None):
         self.layer, self.views = layer, views
         self.input_shape = tuple(input_shape)
         self.channels = input_shape[-1]
-        alone = pointwise or type(layer) is keras.layers.Dense
-        self.names = ("pointwise_kernel" if pointwise else "kernel", "bias")
-        if alone:
-            self.filters = layer.filters if pointwise else layer.units
+        if type(layer) is keras.layers.Dense:
+            part = Part(filters=layer.units, use_bias=layer.use_bias)
+        self.names = ("kernel", "bias") if part is None else part.names
+        if part is not None:
+            self.filters, self.use_bias = part.filters, part.use_bias
             self.padding, size, strides = "valid", (1, 1), (1, 1)
             image = (1, math.prod(input_shape[:-1]))
         else:
             _check_options(layer)
             self.filters, self.padding = layer.filters, layer.padding
+            self.use_bias = layer.use_bias
             # A sequence is one row of an image.
             ones = (1,) * (2 - layer.rank)
             size = (*ones, *layer.kernel_size)
@@ -199,7 +217,10 @@ class ConvolutionMap:
         self._windows = Windows(self._image_shape, size, strides, self.padding)
         self._seen_shape = (*self._windows.outputs, self.filters)
         outputs = self._windows.outputs
-        outputs = input_shape[:-1] if alone else outputs[2 - layer.rank :]
+        if part is not None:
+            outputs = input_shape[:-1]
+        else:
+            outputs = outputs[2 - layer.rank :]
         self.output_shape = (*outputs, self.filters)
         self.positions = math.prod(outputs)
         # Of a record, over all its views.
@@ -225,7 +246,9 @@ class ConvolutionMap:
     def forward(self, inputs, weights):
         outputs = self._convolved(self._image(inputs), weights[0])
         outputs = ops.reshape(outputs, (-1, *self.output_shape))
-        return outputs + weights[1] if len(weights) > 1 else outputs
+        if len(weights) > 1:
+            outputs = outputs + ops.reshape(weights[1], (-1,))
+        return outputs
 
     def backward(self, delta, weights):
         """What `delta` is for the inputs."""
@@ -267,7 +290,7 @@ class ConvolutionMap:
         inputs, delta = self._image(inputs), self._seen(delta)
         total = self._without_cancelling(inputs, delta)
         delta = self._by_position(delta)
-        if self.layer.use_bias:
+        if self.use_bias:
             bias = ops.sum(ops.square(ops.sum(delta, axis=1)), axis=1)
             total = total + bias
         if self._by_blocks:
@@ -276,7 +299,7 @@ class ConvolutionMap:
 
     def _without_cancelling(self, inputs, delta):
         read = self._often() * ops.sum(ops.square(inputs), axis=(1, 2, 3))
-        if self.layer.use_bias:
+        if self.use_bias:
             read = read + self.positions
         returned = ops.sum(ops.square(delta), axis=(1, 2, 3))
         return without_cancelling(
@@ -323,9 +346,8 @@ class ConvolutionMap:
             found = self._sums_at_once(
                 chosen(inputs, kept), scaled(delta, scale, kept)
             )
-        kernel = getattr(self.layer, self.names[0])
-        found[0] = ops.reshape(found[0], kernel.shape)
-        return found[: 1 + self.layer.use_bias]
+        shapes = [w.shape for w in weights_of(self.layer, self.names)]
+        return [ops.reshape(*pair) for pair in zip(found, shapes)]
 
     def _sums_of_blocks(self, inputs, delta, scale, kept):
         """From the blocks that the norm is of. A record's are smaller than
@@ -361,7 +383,7 @@ class ConvolutionMap:
         The norm of sum_p d_p [u_p; 1]^T is at most
         ||d|| times this, by the Cauchy-Schwarz inequality.
         """
-        constants = self.positions if self.layer.use_bias else 0
+        constants = self.positions if self.use_bias else 0
         return math.sqrt(self._often() * norm**2 + constants)
 
 

@@ -25,7 +25,8 @@ class GradientNet(CoefficientModel):
     the whole gradient is known from two norms for each layer ("ghost
     clipping"; Gram matrices or blocks for a convolution), and the clipped sum
     is one matrix product or one gradient by a kernel: no gradient of a record
-    is formed but for a convolution of few weights.
+    is formed but for a convolution of few weights, or of unusual kind, one
+    place of its kernel at a time.
 
     `keras_fm.callbacks.PrivateModel` gives the noise, charges all steps
     before the first, and without it there is no step. `loss` in the logs of a
@@ -38,10 +39,12 @@ class GradientNet(CoefficientModel):
         input_shape: shape of one record.
         layers: the layers that are trained, as a list, a `keras.Sequential`
             or a functional model of one input and one output, which may
-            branch and join: `Dense`, `Conv1D`, `Conv2D`,
-            `LayerNormalization` and `GroupNormalization` of the last axis,
-            `Embedding`; between them layers without weights that treat
-            records one by one (docs/gradient_net.md lists them); the last a
+            branch and join: `Dense`, convolutions (depthwise, separable and
+            transposed ones too), `LayerNormalization`, `RMSNormalization`
+            and `GroupNormalization` of the last axis, `PReLU`,
+            `MultiHeadAttention`, `Embedding`;
+            between them layers without weights that treat records one by
+            one, and dropout (docs/gradient_net.md lists them); the last a
             `Dense` that gives logits. Activations: "linear", "relu",
             "leaky_relu", "sigmoid", "tanh", "softplus", "elu", "silu",
             "gelu".

@@ -105,12 +105,11 @@ class RecordGraph:
         layer_stack.check_layer(layer, trained and layer in self._trained)
         output = layer(*args, **kwargs)
         if trained:
-            # Whatever name it was given by, and whether in training or not.
-            self._learn(layer, _one_tensor(layer, args, kwargs), output)
+            self._learn(layer, args, kwargs, output)
             return output
         if masked:
             off = kwargs.get("training") is False
-            args, kwargs = _one_tensor(layer, args, kwargs), {}
+            args, kwargs = keras.tree.flatten([args, kwargs])[:1], {}
             made = row_masks.RowMask(layer, args[0].shape[1:])
             more = {"mask": None if off else made}
         else:
@@ -124,15 +123,10 @@ class RecordGraph:
     def _trained(self):
         return [stage.layer for stage in self.stages]
 
-    def _learn(self, layer, args, output):
+    def _learn(self, layer, args, kwargs, output):
         """A stage for each map of a layer, one after the other."""
-        read = tuple(args[0].shape[1:])
-        if None in read:
-            raise ValueError(
-                f"Layer '{layer.name}' ({type(layer).__name__}) must read "
-                f"records of a known shape. Received: input_shape={read}"
-            )
-        maps = trained_layers.maps_of(layer, read, self._views)
+        # Whatever name it was given by, and whether in training or not.
+        known, maps = trained_layers.parts_of(layer, args, kwargs, self._views)
         for made in maps:
             given, activation = output, activations.get("linear")
             if made is not maps[-1]:
@@ -141,6 +135,7 @@ class RecordGraph:
                 activation = layer_stack.activation_of(layer)
             stage = Stage(map=made, activation=activation)
             self.stages.append(stage)
+            args = [known[k] for k in getattr(made, "reads", (-1,))]
             passage = getattr(made, "passage", None)
             self._calls.append(
                 _Call(
@@ -150,7 +145,7 @@ class RecordGraph:
                     output=given,
                 )
             )
-            args = [given]
+            known = [*known, given]
 
     # Running it ------------------------------------------------------------
 
@@ -213,14 +208,3 @@ def is_network(layers):
     return kind.__name__ == "Functional" and kind.__module__.startswith(
         "keras."
     )
-
-
-def _one_tensor(layer, args, kwargs):
-    given = keras.tree.flatten([args, kwargs])
-    found = [v for v in given if isinstance(v, keras.KerasTensor)]
-    if len(found) != 1:
-        raise ValueError(
-            f"Layer '{layer.name}' ({type(layer).__name__}) must be called "
-            f"with one tensor. Received: {len(found)}"
-        )
-    return found

@@ -103,11 +103,24 @@ def constant(value):
 _NAMES = (
     *("depthwise_kernel", "pointwise_kernel", "kernel", "embeddings"),
     *("gamma", "scale", "alpha", "bias", "beta"),
+    *("_query_dense", "_key_dense", "_value_dense", "_output_dense"),
 )
 
 
 def weights_of(layer, names=_NAMES):
-    """The variables of a trained layer, in the order of its sums."""
-    held = [getattr(layer, name, None) for name in names]
-    # `scale` of some layers is a flag.
-    return [weight for weight in held if isinstance(weight, keras.Variable)]
+    """The variables of a trained layer, in the order of its sums.
+
+    Args:
+        layer: the layer.
+        names: of variables, or of layers in it; of one in it `"layer.name"`.
+    """
+    found = []
+    for name in names:
+        holder, _, rest = name.partition(".")
+        held = getattr(layer, holder, None)
+        if isinstance(held, keras.Layer):
+            found += weights_of(held, (rest,) if rest else _NAMES)
+        elif isinstance(held, keras.Variable):
+            # `scale` of some layers is a flag.
+            found.append(held)
+    return found

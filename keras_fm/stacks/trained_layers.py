@@ -6,8 +6,8 @@ weights.
 
 import keras
 
-from keras_fm.stacks import affine_maps
-from keras_fm.stacks.affine_maps import ConvolutionMap
+from keras_fm.stacks import affine_maps, attention
+from keras_fm.stacks.affine_maps import ConvolutionMap, Part
 from keras_fm.stacks.embedding_map import EmbeddingMap
 from keras_fm.stacks.formed_convolution import FormedConvolution
 from keras_fm.stacks.scale_map import RectifierMap, ScaleMap
@@ -23,8 +23,12 @@ def _convolution(layer, read, views):
 
 def _separable(layer, read, views):
     first = FormedConvolution(layer, read, views)
-    second = ConvolutionMap(layer, first.output_shape, views, pointwise=True)
-    return [first, second]
+    part = Part(
+        filters=layer.filters,
+        use_bias=layer.use_bias,
+        names=("pointwise_kernel", "bias"),
+    )
+    return [first, ConvolutionMap(layer, first.output_shape, views, part)]
 
 
 def _one(made):
@@ -67,18 +71,36 @@ def learns(layer):
     if type(layer) in (_layers.LayerNormalization, _layers.GroupNormalization):
         rms = getattr(layer, "rms_scaling", False)
         return bool(layer.scale or layer.center or rms)
-    return type(layer) in _MAPS
+    return type(layer) in _MAPS or type(layer) is attention.KIND
 
 
-def maps_of(layer, input_shape, views):
-    """The maps of a layer that learns, one after the other.
+def parts_of(layer, args, kwargs, views):
+    """The tensors that a layer reads, and its maps: each reads the last of
+    them or of what the maps before give, if it has no `reads`.
 
     Args:
-        layer: the layer, built.
-        input_shape: shape of what it reads, without the batch.
+        layer: the layer, which learns, built.
+        args, kwargs: what it is called with, symbolic.
         views: int, rows of the batch that are one record.
 
     Raises:
         ValueError: if it has settings that no map is of, naming it.
     """
-    return _MAPS[type(layer)](layer, input_shape, views)
+    given = keras.tree.flatten([args, kwargs])
+    found = [v for v in given if isinstance(v, keras.KerasTensor)]
+    name = f"Layer '{layer.name}' ({type(layer).__name__})"
+    for tensor in found:
+        read = tuple(tensor.shape[1:])
+        if None in read:
+            raise ValueError(
+                f"{name} must read records of a known shape. Received: "
+                f"input_shape={read}"
+            )
+    if type(layer) is attention.KIND:
+        return attention.parts_of(layer, args, kwargs, views)
+    if len(found) != 1:
+        raise ValueError(
+            f"{name} must be called with one tensor. Received: {len(found)}"
+        )
+    read = tuple(found[0].shape[1:])
+    return found, _MAPS[type(layer)](layer, read, views)

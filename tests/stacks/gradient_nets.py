@@ -64,6 +64,43 @@ def waves():
     return keras.Model(x, L.Dense(3)(L.GlobalAveragePooling3D()(y)))
 
 
+def attention():
+    """Of a sequence to itself, and to what it was."""
+    x = keras.Input((5, 4))
+    y = L.MultiHeadAttention(2, 3, value_dim=2)(x, x, use_causal_mask=True)
+    y = L.LayerNormalization()(x + y)
+    z = L.MultiHeadAttention(2, 3, output_shape=6, use_bias=False)(
+        y, value=x, key=L.Dense(3)(x)
+    )
+    y = L.Concatenate()([y, z])
+    return keras.Model(x, L.Dense(3)(L.GlobalAveragePooling1D()(y)))
+
+
+def volumes():
+    """What stands between convolutions of volumes."""
+    adaptive = []
+    if hasattr(L, "AdaptiveAveragePooling2D"):
+        adaptive = [
+            L.AdaptiveAveragePooling2D((4, 2)),
+            L.AdaptiveMaxPooling2D((3, 2)),
+        ]
+    return [
+        L.Conv3D(2, 2, activation="tanh"),
+        L.ZeroPadding3D(1),
+        L.Cropping3D(((1, 0), (0, 1), (1, 0))),
+        L.MaxPooling3D(2, strides=1),
+        L.UpSampling3D((1, 1, 2)),
+        L.AveragePooling3D((1, 1, 2)),
+        L.Reshape((9, 3, 2)),
+        *adaptive,
+        L.Flatten(),
+        L.RepeatVector(2),
+        L.Identity(),
+        L.GlobalMaxPooling1D(),
+        L.Dense(3),
+    ]
+
+
 # Shape of a record, and layers.
 NETWORKS = {
     "dense": (
@@ -104,6 +141,8 @@ NETWORKS = {
     "tokens": ((9,), tokens),
     "mobile": ((8, 8, 4), mobile),
     "waves": ((8, 3), waves),
+    "attention": ((5, 4), attention),
+    "volumes": ((4, 4, 4, 1), volumes),
     "groups": (
         (6, 5, 4),
         lambda: [

@@ -21,7 +21,7 @@ import keras_fm as fm
 from keras_fm.stacks.embedding_map import EmbeddingMap
 from keras_fm.stacks.scale_map import RectifierMap, ScaleMap
 
-GRAPHS = ["residual", "tokens", "mobile", "waves"]
+GRAPHS = ["residual", "tokens", "mobile", "waves", "attention"]
 
 
 def branches():
@@ -47,6 +47,12 @@ def separable():
     return keras.Model(x, L.Dense(2)(L.Flatten()(y)))
 
 
+def attending():
+    x = keras.Input((2, 2))
+    y = L.MultiHeadAttention(1, 2)(x, x)
+    return keras.Model(x, L.Dense(2)(L.Flatten()(y)))
+
+
 @pytest.mark.parametrize(
     "made, shape, views",
     [
@@ -55,6 +61,7 @@ def separable():
         (words, (3,), 1),
         (words, (3,), 2),
         (separable, (3, 2), 2),
+        (attending, (2, 2), 2),
     ],
 )
 def test_no_pair_moves_a_step_by_more_than_is_stated(made, shape, views):
@@ -242,6 +249,44 @@ class Own(keras.Model):
 def test_refusals(network, match):
     with pytest.raises(ValueError, match=match):
         fm.models.GradientNet((6,), network())
+
+
+def attends(called=(), **kwargs):
+    x = keras.Input((4, 3))
+    y = L.MultiHeadAttention(2, 3, **kwargs)(x, x, **dict(called))
+    y = L.Flatten()(y[0] if isinstance(y, tuple) else y)
+    return keras.Model(x, L.Dense(3)(y))
+
+
+def lora():
+    network = attends()
+    network.layers[1]._query_dense.enable_lora(2)
+    return network
+
+
+@pytest.mark.parametrize(
+    "network, match",
+    [
+        (lambda: attends(dropout=0.1), "dropout=0"),
+        (lambda: attends(attention_axes=(1, 2)), "attention_axes"),
+        (lambda: attends(output_shape=(2, 3)), "one number"),
+        (lambda: attends(activity_regularizer="l2"), "activity_regularizer"),
+        (
+            lambda: attends(called={"return_attention_scores": True}),
+            "return_attention_scores|called without",
+        ),
+        (
+            lambda: attends(
+                called={"attention_mask": np.ones((1, 4, 4), "bool")}
+            ),
+            "attention_mask",
+        ),
+        (lora, "LoRA"),
+    ],
+)
+def test_attention_that_is_not_known_is_refused(network, match):
+    with pytest.raises(ValueError, match=match):
+        fm.models.GradientNet((4, 3), network())
 
 
 def test_records_of_no_known_shape_are_refused():
