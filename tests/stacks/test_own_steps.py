@@ -145,3 +145,10 @@ def test_a_fit_that_goes_on_has_other_noise():
     for found in moved:
         assert 0.5 * scale < np.std(found) < 2 * scale
     assert np.abs(moved[0] - moved[1]).max() > 0.1 * scale
+
+
+def test_batches_are_drawn_as_was_planned():
+    sampled = Batches(X, Y, batch_size=10)
+    for name in ("sampling_rate", "batch_size", "sampling", "_x", "capacity"):
+        with pytest.raises(AttributeError, match="fixed when they are built"):
+            setattr(sampled, name, getattr(sampled, name))
