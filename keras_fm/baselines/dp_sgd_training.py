@@ -271,6 +271,7 @@ class DPSGDTrainer:
                 )
             ]
         )
+        ledger.reserve("DP-SGD", plan.steps)
         return ledger
 
     def _notes(self):
