@@ -376,9 +376,10 @@ def _arrays(name, data):
             f"Received shapes: {[leaf.shape for leaf in leaves]}"
         )
     for leaf in leaves:
-        if leaf.dtype == object:
+        if leaf.dtype.kind not in "biufc":
             raise ValueError(
-                f"`{name}` must hold numbers. Received: dtype={leaf.dtype}"
+                f"`{name}` must hold numbers; look words up beforehand, "
+                f"labels too. Received: dtype={leaf.dtype}"
             )
         if leaf.dtype.kind in "fc":
             checks.finite(name, leaf, ". It holds NaN or inf.")

@@ -152,3 +152,27 @@ def test_batches_are_drawn_as_was_planned():
     for name in ("sampling_rate", "batch_size", "sampling", "_x", "capacity"):
         with pytest.raises(AttributeError, match="fixed when they are built"):
             setattr(sampled, name, getattr(sampled, name))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_weights_that_are_restored_before_the_end_is_noted(first):
+    model = fm.models.GradientNet((6,), [L.Dense(3)], clip=0.1)
+    model.compile(keras.optimizers.SGD(50.0), metrics=["accuracy"])
+    early = keras.callbacks.EarlyStopping(
+        "val_loss", patience=2, restore_best_weights=True
+    )
+    callbacks = [early, private()] if first else [private(), early]
+    sampled = Batches(X, Y, batch_size=10)
+    fit = {"validation_data": (X + 9, Y.copy()), "verbose": 0}
+    model.fit(sampled, epochs=9, callbacks=callbacks, **fit)
+    assert early.best_epoch < early.stopped_epoch
+    assert model.is_released is first
+
+
+def test_layers_and_records_that_are_none_are_named():
+    layers = [keras.Input((6,)), L.Dense(3)]
+    with pytest.raises(ValueError, match="without `keras.Input`"):
+        fm.models.GradientNet((6,), layers)
+    for x, y in ((X, Y.astype(str)), (X.astype(str), Y)):
+        with pytest.raises(ValueError, match="look words up beforehand"):
+            Batches(x, y, batch_size=10)
