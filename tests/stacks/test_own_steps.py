@@ -176,3 +176,29 @@ def test_layers_and_records_that_are_none_are_named():
     for x, y in ((X, Y.astype(str)), (X.astype(str), Y)):
         with pytest.raises(ValueError, match="look words up beforehand"):
             Batches(x, y, batch_size=10)
+
+
+def test_what_stops_a_step_stops_it_before_it_is_paid_for():
+    layers = [L.Dense(4, activation="tanh"), L.Dense(3, dtype="float64")]
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("adds numbers of two types")
+    model = fm.models.GradientNet((6,), layers, clip=0.1)
+    model.compile("sgd")
+    callback = private()
+    with pytest.raises(ValueError, match="on made-up records stops"):
+        model.fit(Batches(X, Y, batch_size=10), callbacks=[callback], verbose=0)
+    assert not callback.ledger.entries
+
+
+def test_a_record_without_a_norm_is_in_a_bin():
+    keras.utils.set_random_seed(0)
+    x = X.copy()
+    x[3], x[5] = 3e38, -3e38
+    layers = [L.Dense(4, activation="relu"), L.Dense(3)]
+    model = fm.models.GradientNet((6,), layers, clip="histogram")
+    assert not np.all(np.isfinite(model.coefficient_norms(x, Y)))
+    model.compile("sgd")
+    sampled = Batches(x, Y, batch_size=10)
+    model.fit(sampled, callbacks=[private()], verbose=0)
+    assert model.steps_taken == 6
+    assert all(np.all(np.isfinite(w)) for w in model.get_weights())
