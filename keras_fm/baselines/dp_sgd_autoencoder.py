@@ -1,8 +1,7 @@
 import numpy as np
 
 from keras_fm.baselines.dp_sgd import DPSGDClassifier
-from keras_fm.baselines.dp_sgd_config import NO_NORM
-from keras_fm.kernel import checks
+from keras_fm.baselines.dp_sgd_config import check_records
 
 
 class DPSGDAutoencoder(DPSGDClassifier):
@@ -62,7 +61,7 @@ class DPSGDAutoencoder(DPSGDClassifier):
             raise ValueError(
                 f"`x` must have shape (n, ...). Received: x.shape={x.shape}"
             )
-        checks.finite("x", x, NO_NORM)
+        check_records(x)
         if self._model is None:
             raise ValueError("A DPSGDAutoencoder needs a `model`.")
         if not self._model.built:

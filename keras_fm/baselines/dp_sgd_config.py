@@ -8,15 +8,15 @@ import dataclasses
 import math
 from functools import partial
 
+import numpy as np
+
 from keras_fm.kernel import checks
 from keras_fm.kernel import sampling as sampling_lib
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 
-# What follows "`x` must be finite" where gradients are clipped.
-NO_NORM = (
-    ": the gradient of a record with NaN or infinite entries has no norm to "
-    "clip."
-)
+# Of a number in a record, for whose gradient float32 is wide enough: one that
+# is NaN would be that of the whole batch.
+LARGEST = 1e6
 FORMS = ("fast_clipping", "vectorized")
 _OPTIMIZERS = ("sgd", "adam")
 
@@ -201,3 +201,22 @@ def check_budget(epsilon, delta):
             wanted="in (0, 100], or infinite for no noise",
         )
     checks.gaussian_delta(delta)
+
+
+def check_records(x):
+    """Refuses records whose gradients may have no norm to clip.
+
+    Raises:
+        ValueError: which holds none of their numbers.
+    """
+    more = (
+        ": the gradient of a record with NaN or infinite entries has no norm "
+        "to clip."
+    )
+    checks.finite("x", x, more)
+    if max(np.max(x), -np.min(x)) > LARGEST:
+        raise ValueError(
+            f"`x` must hold numbers of at most {LARGEST:g}, or -{LARGEST:g}: "
+            "gradients of larger ones may be beyond float32, and have no norm "
+            "to clip. Divide its columns by public constants."
+        )

@@ -15,9 +15,10 @@ import keras
 import numpy as np
 
 from keras_fm.baselines.dp_sgd_config import (
-    NO_NORM,
+    LARGEST,
     DPSGDConfig,
     check_budget,
+    check_records,
 )
 from keras_fm.datasets.record_views import RecordViews, told
 from keras_fm.kernel import checks
@@ -270,6 +271,7 @@ class DPSGDTrainer:
                 )
             ]
         )
+        ledger.reserve("DP-SGD", plan.steps)
         return ledger
 
     def _notes(self):
@@ -328,7 +330,7 @@ class DPSGDTrainer:
                 "`y` must hold integer class numbers. "
                 f"Received: y.dtype={y.dtype}"
             )
-        checks.finite("x", x, NO_NORM)
+        check_records(x)
         if self._model is None:
             wanted = "an integer greater than 1 with model=None"
             checks.integer(
@@ -377,7 +379,9 @@ class Views:
         found = np.zeros((size * self.count, *self._shape), "float32")
         key = int.from_bytes(self._rng.bytes(16), "little")
         for i, view in enumerate(self._made.rows(records, key)):
-            found[i] = view
+            # As `check_records` has it of what views are made of.
+            view = np.nan_to_num(view, posinf=LARGEST, neginf=-LARGEST)
+            found[i] = np.clip(view, -LARGEST, LARGEST)
         return found.reshape(size, self.count, *self._shape)
 
 

@@ -16,6 +16,11 @@ from keras_fm.kernel import sampling as sampling_lib
 _BATCHES = 10**6
 _OVERFLOW_PROBABILITY = 1e-12
 
+_FIXED = frozenset(
+    "n batch_size capacity sampling_rate steps_per_epoch sampling reproducible "
+    "views _x _y _owned _augmented _most_rows _most_units".split()
+)
+
 
 class PoissonBatches(keras.utils.PyDataset):
     """Batches that every record joins independently, padded to one shape.
@@ -152,11 +157,12 @@ class PoissonBatches(keras.utils.PyDataset):
                 "`augment` is of records of one array. Received: x="
                 f"{type(self._x).__name__} of arrays"
             )
-        self._augmented = None
+        made = None
         if augment is not None:
-            self._augmented = RecordViews(
+            made = RecordViews(
                 augment, self.views, self._x.shape[1:], self._x.dtype
             )
+        self._augmented = made
         n = lengths[0] if self._owned is None else len(self._owned.counts)
         most = 1 if self._owned is None else self._owned.most
         batch_size = sampling_lib.expected_batch_size(n, sampling, batch_size)
@@ -189,6 +195,15 @@ class PoissonBatches(keras.utils.PyDataset):
         self.sampling = sampling
         self.reproducible = seed is not None
         self._draws = _SeededDraws(seed) if self.reproducible else None
+
+    def __setattr__(self, name, value):
+        # A plan is made of them, and samples are drawn by them.
+        if name in _FIXED and name in self.__dict__:
+            raise AttributeError(
+                f"`{name}` of PoissonBatches is fixed when they are built. "
+                "Build others."
+            )
+        super().__setattr__(name, value)
 
     @property
     def data(self):
@@ -361,9 +376,10 @@ def _arrays(name, data):
             f"Received shapes: {[leaf.shape for leaf in leaves]}"
         )
     for leaf in leaves:
-        if leaf.dtype == object:
+        if leaf.dtype.kind not in "biufc":
             raise ValueError(
-                f"`{name}` must hold numbers. Received: dtype={leaf.dtype}"
+                f"`{name}` must hold numbers; look words up beforehand, "
+                f"labels too. Received: dtype={leaf.dtype}"
             )
         if leaf.dtype.kind in "fc":
             checks.finite(name, leaf, ". It holds NaN or inf.")

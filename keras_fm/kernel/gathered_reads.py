@@ -142,6 +142,9 @@ class GatheredReads(release_lib.PaidReads):
         try:
             if not self._charged:
                 self._ledger.charge(self._entries)
+                for entry in self._entries:
+                    if entry.steps:
+                        self._ledger.reserve(entry.name, entry.steps)
                 self._charged = True
             self._left -= 1
             noisy = self._mechanism.perturb(

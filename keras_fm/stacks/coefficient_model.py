@@ -161,6 +161,15 @@ class CoefficientModel(StepModel):
         surrogate = surrogate - ops.stop_gradient(surrogate)
         return replicas.share(mean + surrogate + penalties)
 
+    def _try_step(self):
+        """What a step takes of one record of zeros, whatever is below."""
+        weights = self._steps.weights()
+        kind = weights[0][0].dtype
+        features = ops.zeros((self.views, *self._feature_shape), kind)
+        y = ops.zeros((self.views, self._steps.loss.units), kind)
+        meetings, _ = self._meet(features, y, weights)
+        self._sums(meetings, ops.ones((1,), kind), self.has_thresholds)
+
     def _sums(self, meetings, rows, clipped):
         """Per layer: sums in the shapes of its weights, then those of
         second order if there are."""

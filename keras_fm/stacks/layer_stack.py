@@ -23,11 +23,17 @@ def as_list(**layers):
     if type(given) is keras.Sequential:
         given = given.layers
     try:
-        return list(given)
+        found = list(given)
     except TypeError as e:
         raise ValueError(
             f"`{name}` must be a list of layers. Received: {name}={given!r}"
         ) from e
+    if any(isinstance(layer, keras.KerasTensor) for layer in found):
+        raise ValueError(
+            f"`{name}` must be a list of layers without `keras.Input`: the "
+            "shape of a record is `input_shape`."
+        )
+    return found
 
 
 def check_layers(layers, dense_only=False):

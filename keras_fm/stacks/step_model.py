@@ -17,8 +17,9 @@ from keras_fm.stacks.stack_model import StackModel
 class StepModel(StackModel):
     """A stack that is trained by noisy steps.
 
-    A subclass has `_noise`, a `StepNoise`, and says in `partitions` what a
-    step releases (`CoefficientModel`).
+    A subclass has `_noise`, a `StepNoise`, says in `partitions` what a step
+    releases, and takes one of made-up records in `_try_step`
+    (`CoefficientModel`).
     """
 
     # Whether Keras is about to run a training step, and not a test.
@@ -123,6 +124,13 @@ class StepModel(StackModel):
         anything is spent."""
         self._check_steps()
         self._check_place()
+        try:
+            self._try_step()
+        except Exception as e:
+            raise ValueError(
+                f"A step of '{self.name}' on made-up records stops, and so "
+                f"would one that was paid for: {e}"
+            ) from e
         step_release.check_parts(self, batches)
 
     def top_shares(self, left):

@@ -213,6 +213,7 @@ def test_overflow_is_charged(tfp):
     fit = dp_sgd.DPSGDClassifier(None, cfg, 1.0, 1e-5)
     fit.fit(*data(), num_classes=CLASSES)
     (entry,) = fit.ledger.entries
+    assert fit.ledger.steps_left("DP-SGD") == 0
     charged = entry.build_mechanism().overflow_probability
     assert charged == plan.overflow_probability
     assert fit.report()["overflow_probability"] == charged
@@ -378,6 +379,20 @@ def test_argument_errors():
         )
 
 
+def test_no_view_is_beyond_what_has_a_gradient(tfp):
+    x, y = data()
+    fit = dp_sgd.DPSGDClassifier(
+        linear_model(),
+        config(form="vectorized", views=2),
+        1.0,
+        1e-5,
+        augment=lambda record, rng: record * np.float32(np.inf),
+    )
+    fit.fit(x, y, 4)
+    for weight in fit.to_keras().get_weights():
+        assert np.all(np.isfinite(weight))
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -385,6 +400,8 @@ def test_argument_errors():
         (lambda x, y: (x[:, 0], y, 4), "`x` must have shape"),
         (lambda x, y: (x, y * 1.0, 4), "integer class numbers"),
         (lambda x, y: (x * np.nan, y, 4), "`x` must be finite"),
+        # One such record once made all weights NaN.
+        (lambda x, y: (np.sign(x) * 3e38, y, 4), "numbers of at most 1e"),
         (lambda x, y: (x, y - 1, 4), "from 0 to 3"),
         (lambda x, y: (x, y + 1, 4), "from 0 to 3"),
         (lambda x, y: (x, y, 5), "must end in one output per class"),

@@ -145,3 +145,60 @@ def test_a_fit_that_goes_on_has_other_noise():
     for found in moved:
         assert 0.5 * scale < np.std(found) < 2 * scale
     assert np.abs(moved[0] - moved[1]).max() > 0.1 * scale
+
+
+def test_batches_are_drawn_as_was_planned():
+    sampled = Batches(X, Y, batch_size=10)
+    for name in ("sampling_rate", "batch_size", "sampling", "_x", "capacity"):
+        with pytest.raises(AttributeError, match="fixed when they are built"):
+            setattr(sampled, name, getattr(sampled, name))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_weights_that_are_restored_before_the_end_is_noted(first):
+    model = fm.models.GradientNet((6,), [L.Dense(3)], clip=0.1)
+    model.compile(keras.optimizers.SGD(50.0), metrics=["accuracy"])
+    early = keras.callbacks.EarlyStopping(
+        "val_loss", patience=2, restore_best_weights=True
+    )
+    callbacks = [early, private()] if first else [private(), early]
+    sampled = Batches(X, Y, batch_size=10)
+    fit = {"validation_data": (X + 9, Y.copy()), "verbose": 0}
+    model.fit(sampled, epochs=9, callbacks=callbacks, **fit)
+    assert early.best_epoch < early.stopped_epoch
+    assert model.is_released is first
+
+
+def test_layers_and_records_that_are_none_are_named():
+    layers = [keras.Input((6,)), L.Dense(3)]
+    with pytest.raises(ValueError, match="without `keras.Input`"):
+        fm.models.GradientNet((6,), layers)
+    for x, y in ((X, Y.astype(str)), (X.astype(str), Y)):
+        with pytest.raises(ValueError, match="look words up beforehand"):
+            Batches(x, y, batch_size=10)
+
+
+def test_what_stops_a_step_stops_it_before_it_is_paid_for():
+    layers = [L.Dense(4, activation="tanh"), L.Dense(3, dtype="float64")]
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("adds numbers of two types")
+    model = fm.models.GradientNet((6,), layers, clip=0.1)
+    model.compile("sgd")
+    callback = private()
+    with pytest.raises(ValueError, match="on made-up records stops"):
+        model.fit(Batches(X, Y, batch_size=10), callbacks=[callback], verbose=0)
+    assert not callback.ledger.entries
+
+
+def test_a_record_without_a_norm_is_in_a_bin():
+    keras.utils.set_random_seed(0)
+    x = X.copy()
+    x[3], x[5] = 3e38, -3e38
+    layers = [L.Dense(4, activation="relu"), L.Dense(3)]
+    model = fm.models.GradientNet((6,), layers, clip="histogram")
+    assert not np.all(np.isfinite(model.coefficient_norms(x, Y)))
+    model.compile("sgd")
+    sampled = Batches(x, Y, batch_size=10)
+    model.fit(sampled, callbacks=[private()], verbose=0)
+    assert model.steps_taken == 6
+    assert all(np.all(np.isfinite(w)) for w in model.get_weights())

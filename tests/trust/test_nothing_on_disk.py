@@ -69,6 +69,12 @@ def steps():
     )
 
 
+def layers():
+    return compiled(
+        fm.models.GradientNet((D,), [keras.layers.Dense(3)], clip=0.5)
+    )
+
+
 def deep(**arguments):
     return compiled(
         fm.models.AdaptiveLaplace(
@@ -135,6 +141,7 @@ FORMS = {
     "dPA": (autoencoder, {}),
     "FunctionalNet": (network, {}),
     "DPMAC": (steps, {}),
+    "GradientNet": (layers, {}),
     "DPPCA": (projected, {}),
     "pCDBN": (convolutional, {}),
     "patches": (patches, {}),
@@ -231,6 +238,18 @@ def seeds(monkeypatch):
     return found
 
 
+class Exports(keras.callbacks.Callback):
+    """Writes the model as programs without Keras read it."""
+
+    def __init__(self, path):
+        super().__init__()
+        self._path = str(path)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 0 and keras.backend.backend() == "tensorflow":
+            self.model.export(self._path, verbose=False)
+
+
 class Fails(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if epoch == 1:
@@ -258,7 +277,7 @@ def everything(form, folder):
     records = records_of(form)
     budget = arguments.pop("budget", fm.PrivacyBudget(4.0, 1e-5))
     model = make()
-    sampled = isinstance(model, fm.models.DPMAC)
+    sampled = isinstance(model, (fm.models.DPMAC, fm.models.GradientNet))
     data = (records, LABELS)
     if form == "AdLM published":
         # The network whose relevance is perturbed.
@@ -286,6 +305,7 @@ def everything(form, folder):
             str(folder / "{epoch}.weights.h5"), save_weights_only=True
         ),
         keras.callbacks.CSVLogger(str(folder / "log.csv")),
+        Exports(folder / "exported"),
     ]
     if TENSORFLOW:
         callbacks.append(
@@ -335,8 +355,9 @@ def test_no_secret_is_in_a_file(tmp_path, secrets, seeds, form):
     values, one is among 4,000 numbers of records in 2 % of all runs: records
     are a finding if another run, with other weights, has some as well."""
     private, model, whole, own = everything(form, tmp_path)
-    # A DPMAC draws its noise in the step, from a seed.
-    assert len(seeds if form == "DPMAC" else secrets) >= 2
+    # These draw their noise in the step, from a seed.
+    drawn = seeds if form in ("DPMAC", "GradientNet") else secrets
+    assert len(drawn) >= 2
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert len(files) >= 10
     watch, found = found_under(tmp_path, form, secrets)
