@@ -147,6 +147,7 @@ NETWORKS = {
         (6, 5, 4),
         lambda: [
             L.Conv2D(6, 3, groups=2, activation="tanh"),
+            L.LayerNormalization(rms_scaling=True),
             L.Flatten(),
             L.Dense(3),
         ],
