@@ -57,6 +57,14 @@ def scaled(values, scale, kept):
     return chosen(values, kept) * ops.reshape(chosen(scale, kept), shape)
 
 
+def total(values, scale, kept):
+    """The sum over records of such products."""
+    shape = values.shape[1:]
+    values = ops.reshape(chosen(values, kept), (-1, math.prod(shape)))
+    scale = ops.expand_dims(chosen(scale, kept), 0)
+    return ops.reshape(ops.matmul(scale, values), shape)
+
+
 def of_rows(values, views):
     """Of every row, what is of its record."""
     return values if views == 1 else ops.repeat(values, views)
@@ -353,22 +361,15 @@ class ConvolutionMap:
         """From the blocks that the norm is of. A record's are smaller than
         what comes back to it."""
         delta = self._by_position(delta)
-        scale = ops.expand_dims(chosen(scale, kept), 0)
-
-        def total(values):
-            shape = values.shape[1:]
-            values = ops.reshape(chosen(values, kept), (-1, math.prod(shape)))
-            return ops.reshape(ops.matmul(scale, values), shape)
-
         rows = ops.concatenate(
             [
-                ops.transpose(total(block))
+                ops.transpose(total(block, scale, kept))
                 for block in self._blocks(inputs, delta)
             ]
         )
         rows = ops.reshape(rows, (-1, self.channels, self.filters))
         kernel = ops.take(rows, self._windows.places, axis=0)
-        return [kernel, total(ops.sum(delta, axis=1))]
+        return [kernel, total(ops.sum(delta, axis=1), scale, kept)]
 
     def _sums_at_once(self, inputs, delta):
         _, back = pull_back(

@@ -18,6 +18,7 @@ from keras_fm.stacks.affine_maps import (
     of_rows,
     refuse_option,
     scaled,
+    total,
     without_cancelling,
 )
 from keras_fm.stacks.pull_backs import pull_back
@@ -153,24 +154,30 @@ class FormedConvolution:
         What positions give may cancel where their rounding does not: that is
         added.
         """
-        total = self._without_cancelling(inputs, delta)
+        found = self._without_cancelling(inputs, delta)
         if self._has_bias:
-            over = ops.reshape(
-                delta, (-1, self.views * self._of_outputs, delta.shape[-1])
-            )
-            total = total + _squares(ops.sum(over, axis=1))
+            found = found + _squares(self._over_outputs(delta))
+        for block in self._blocks(inputs, delta):
+            found = found + _squares(block)
+        return found
+
+    def _blocks(self, inputs, delta):
+        """What records say at one place of the kernel after the other."""
         slid, still = inputs, delta
         if self._transposed:
             slid, still = delta, inputs
         slid, still = self._cut(slid), self._rows(still)
         for at in self._slices:
             seen = self._rows(slid[tuple([slice(None), *at])])
-            total = total + _squares(self._formed(seen, still))
-        return total
+            yield self._formed(seen, still)
 
     @property
     def _of_outputs(self):
         return math.prod(self.output_shape[:-1])
+
+    def _over_outputs(self, delta):
+        shape = (-1, self.views * self._of_outputs, delta.shape[-1])
+        return ops.sum(ops.reshape(delta, shape), axis=1)
 
     def _rows(self, values):
         """`(n, places, groups, channels of one)` of a record, over all its
@@ -221,9 +228,18 @@ class FormedConvolution:
     def sums(self, inputs, delta, scale, kept):
         """Coefficients times `scale`, summed over the records that are
         `kept`, in the shapes of the weights."""
+        kernel = getattr(self.layer, self.names[0])
+        if self._by_channel:
+            found = [
+                total(block, scale, kept)
+                for block in self._blocks(inputs, delta)
+            ]
+            found = [ops.reshape(ops.stack(found), kernel.shape)]
+            if self._has_bias:
+                found.append(total(self._over_outputs(delta), scale, kept))
+            return found
         scale, kept = (of_rows(v, self.views) for v in (scale, kept))
         inputs, delta = chosen(inputs, kept), scaled(delta, scale, kept)
-        kernel = getattr(self.layer, self.names[0])
         _, back = pull_back(
             lambda kernel: (self._linear(inputs, kernel), None),
             ops.zeros(kernel.shape, inputs.dtype),

@@ -108,10 +108,9 @@ class RecordGraph:
             self._learn(layer, args, kwargs, output)
             return output
         if masked:
-            off = kwargs.get("training") is False
+            # Keras, too, asks nobody but `fit` whether it is in training.
             args, kwargs = keras.tree.flatten([args, kwargs])[:1], {}
-            made = row_masks.RowMask(layer, args[0].shape[1:])
-            more = {"mask": None if off else made}
+            more = {"mask": row_masks.RowMask(layer, args[0].shape[1:])}
         else:
             more = {"passage": passage}
         self._calls.append(

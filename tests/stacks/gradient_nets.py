@@ -67,7 +67,7 @@ def waves():
 def attention():
     """Of a sequence to itself, and to what it was."""
     x = keras.Input((5, 4))
-    y = L.MultiHeadAttention(2, 3, value_dim=2)(x, x, use_causal_mask=True)
+    y = L.MultiHeadAttention(2, 3)(x, x, use_causal_mask=True)
     y = L.LayerNormalization()(x + y)
     z = L.MultiHeadAttention(2, 3, output_shape=6, use_bias=False)(
         y, value=x, key=L.Dense(3)(x)
@@ -147,6 +147,7 @@ NETWORKS = {
         (6, 5, 4),
         lambda: [
             L.Conv2D(6, 3, groups=2, activation="tanh"),
+            L.LayerNormalization(rms_scaling=True),
             L.Flatten(),
             L.Dense(3),
         ],

@@ -168,3 +168,50 @@ def test_a_norm_does_not_vanish_with_one_of_its_factors(case):
 def test_refusals(layer, match):
     with pytest.raises(ValueError, match=match):
         FormedConvolution(layer(), (4, 4, 4, 4))
+
+
+def drawn(rng):
+    """A layer of any kind and geometry, and records that it takes."""
+    kind, rank = rng.choice(["", "Depthwise", "Transpose"]), rng.integers(1, 3)
+    sides = [int(v) for v in rng.integers(3, 9, rank)]
+    ones = (1,) * int(rank)
+    strides, apart = (int(v) for v in rng.integers(1, 4, 2))
+    steps = {"strides": strides} if rng.random() < 0.6 else {}
+    more = {"padding": str(rng.choice(["valid", "same"])), **steps}
+    if not steps:
+        more["dilation_rate"] = tuple(apart * v for v in ones)
+    size = tuple(int(v) for v in rng.integers(1, 4, rank))
+    if kind == "Depthwise":
+        layer = getattr(L, f"DepthwiseConv{rank}D")(size, **more)
+    elif kind:
+        layer = getattr(L, f"Conv{rank}DTranspose")(4, size, **more)
+    else:
+        groups = int(rng.choice([1, 2]))
+        layer = getattr(L, f"Conv{rank}D")(4, size, groups=groups, **more)
+    x = rng.normal(size=(3, *sides, 2)).astype("float32")
+    try:
+        y = layer(x)
+    except (ValueError, NotImplementedError):
+        return None
+    return (layer, x, y) if 0 not in y.shape else None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_geometry_hides_a_length(seed):
+    rng, tried = np.random.default_rng(seed), 0
+    while tried < 6:
+        found = drawn(rng)
+        if found is None:
+            continue
+        layer, x, y = found
+        made, tried = FormedConvolution(layer, x.shape[1:]), tried + 1
+        held = [ops.convert_to_tensor(w) for w in layer.get_weights()]
+        x = ops.array(x)
+        np.testing.assert_allclose(
+            array(made.forward(x, held)), array(y), atol=1e-4
+        )
+        delta = ops.array(rng.normal(size=y.shape).astype("float32"))
+        norms = np.sqrt(array(made.squared_norm(x, delta)))
+        each = [np.linalg.norm(alone(made, x, delta, k)) for k in range(3)]
+        assert np.all(norms > np.array(each) * (1 - 1e-4))
+        np.testing.assert_allclose(norms, each, rtol=1e-2, atol=1e-2)

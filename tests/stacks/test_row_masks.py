@@ -193,11 +193,16 @@ def test_a_private_fit_is_charged_and_saved(tmp_path):
     )
 
 
-def test_a_layer_that_is_never_to_train_does_nothing():
+def test_a_functional_model_has_all_its_masks():
+    """Keras notes `training=False` where nothing was said."""
     x = keras.Input((6,))
-    y = L.Dropout(0.5)(x, training=False)
-    model = fm.models.GradientNet((6,), keras.Model(x, L.Dense(2)(y)))
-    assert not model.draws_masks
+    inner = keras.Sequential([L.Dense(4), L.Dropout(0.5)])
+    y = L.GaussianNoise(0.3)(inner(inputs=x))
+    network = keras.Model(x, L.Dense(2)(y))
+    model = fm.models.GradientNet((6,), network, unprotected=True)
+    masks = model._steps.graph.draw_masks(3)
+    assert [tuple(v.shape) for v in masks] == [(3, 4)] * 2
+    assert model.draws_masks
 
 
 @pytest.mark.parametrize(
