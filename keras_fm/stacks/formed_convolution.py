@@ -30,7 +30,6 @@ TRANSPOSED = (
     keras.layers.Conv2DTranspose,
     keras.layers.Conv3DTranspose,
 )
-PLAIN = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
 
 
 class FormedConvolution:

@@ -9,7 +9,12 @@ import keras
 from keras_fm.stacks import affine_maps, attention
 from keras_fm.stacks.affine_maps import ConvolutionMap, Part
 from keras_fm.stacks.embedding_map import EmbeddingMap
-from keras_fm.stacks.formed_convolution import FormedConvolution
+from keras_fm.stacks.formed_convolution import (
+    DEPTHWISE,
+    SEPARABLE,
+    TRANSPOSED,
+    FormedConvolution,
+)
 from keras_fm.stacks.scale_map import RectifierMap, ScaleMap
 
 _layers = keras.layers
@@ -39,19 +44,9 @@ _MAPS = {
     _layers.Dense: _one(affine_maps.of_layer),
     **dict.fromkeys((_layers.Conv1D, _layers.Conv2D), _convolution),
     **dict.fromkeys(
-        (
-            _layers.Conv3D,
-            _layers.DepthwiseConv1D,
-            _layers.DepthwiseConv2D,
-            _layers.Conv1DTranspose,
-            _layers.Conv2DTranspose,
-            _layers.Conv3DTranspose,
-        ),
-        _one(FormedConvolution),
+        (_layers.Conv3D, *DEPTHWISE, *TRANSPOSED), _one(FormedConvolution)
     ),
-    **dict.fromkeys(
-        (_layers.SeparableConv1D, _layers.SeparableConv2D), _separable
-    ),
+    **dict.fromkeys(SEPARABLE, _separable),
     **dict.fromkeys(
         (
             _layers.LayerNormalization,
