@@ -85,7 +85,7 @@ class DPSGDTrainer:
         """Trains on the records `x`, `y`, once.
 
         Args:
-            x: array `(n, ...)` of finite numbers.
+            x: array `(n, ...)` of numbers, at most 1e6 in modulus.
             y: int array `(n,)` of class numbers.
             num_classes: int. Required with `model=None` (the number of
                 classes is public and never read from `y`); otherwise it must
