@@ -185,6 +185,16 @@ def pair(name, value):
     return tuple(positive_integer(name, v) for v in value)
 
 
+def sizes(name, value):
+    """`value`, sizes of one record or `None` where unknown, as a tuple."""
+    if not isinstance(value, (tuple, list)) or any(
+        size is not None and not (is_integer(size) and size > 0)
+        for size in value
+    ):
+        refuse(name, value, "the shape of one record, a tuple")
+    return tuple(value)
+
+
 def boolean(name, value):
     if not isinstance(value, bool):
         refuse(name, value, "True or False")

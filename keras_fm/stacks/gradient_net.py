@@ -123,7 +123,7 @@ class GradientNet(CoefficientModel):
         below = layer_stack.as_list(below=below)
         checks.one_of("loss", loss, output_losses.LOSSES)
         given = {
-            "input_shape": tuple(input_shape),
+            "input_shape": checks.sizes("input_shape", input_shape),
             "loss": loss,
             "clip": clip,
             "clip_quantile": checks.number(

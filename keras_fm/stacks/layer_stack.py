@@ -132,7 +132,8 @@ def activation_of(layer):
     if found is None:
         raise ValueError(
             f"The activation of layer '{layer.name}' must be one of "
-            f"{activations.NAMES}, whose derivatives are known. Received: "
+            f"{activations.NAMES}, whose derivatives are known; of classes the "
+            "last layer gives logits. Received: "
             f"activation={layer.activation}"
         )
     return found

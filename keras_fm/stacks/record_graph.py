@@ -67,8 +67,8 @@ class RecordGraph:
             or last.output is not self.outputs
         ):
             raise ValueError(
-                "`layers` must end with a `keras.layers.Dense`. Received: "
-                f"layers={layers}"
+                "`layers` must end with a `keras.layers.Dense` that gives "
+                f"logits. Received: layers={layers}"
             )
 
     # Reading the graph -----------------------------------------------------

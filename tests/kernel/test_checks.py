@@ -94,6 +94,13 @@ def test_integers_of_layers_are_refused_in_the_words_of_keras():
         checks.odd("size", 4)
 
 
+def test_sizes_of_a_record():
+    assert checks.sizes("shape", [2, None]) == (2, None)
+    for value in (12, "12", None, (0,), (2.0,), (True,)):
+        with pytest.raises(ValueError, match="`shape` must be the shape"):
+            checks.sizes("shape", value)
+
+
 def test_an_array_is_refused_without_its_numbers():
     checks.finite("x", np.ones(3))
     for value in (NAN, INF):

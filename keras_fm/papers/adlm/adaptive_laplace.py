@@ -142,7 +142,7 @@ class AdaptiveLaplace(keras.Model):
             low, high = bounds_lib.check_bounds(*bounds)
             bounds = (low.tolist(), high.tolist())
         self._arguments = {
-            "input_shape": tuple(input_shape),
+            "input_shape": checks.sizes("input_shape", input_shape),
             "units": units,
             "guarantee": guarantee,
             "adaptive": bool(adaptive),

@@ -103,7 +103,7 @@ class DeepPrivateAutoencoder(keras.Model):
             raise ValueError("`hidden` must hold at least one layer.")
         low, high = bounds_lib.check_bounds(*bounds)
         self._arguments = {
-            "input_shape": tuple(input_shape),
+            "input_shape": checks.sizes("input_shape", input_shape),
             "hidden": hidden,
             "units": units,
             "guarantee": guarantee,

@@ -139,7 +139,7 @@ class DPMAC(CoefficientModel):
         checks.either("order", order, (1, 2))
         checks.one_of("loss", loss, output_losses.LOSSES)
         given = {
-            "input_shape": tuple(input_shape),
+            "input_shape": checks.sizes("input_shape", input_shape),
             "loss": loss,
             "clip": clip,
             "clip_quantile": checks.number(

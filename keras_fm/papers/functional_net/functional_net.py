@@ -134,7 +134,7 @@ class FunctionalNet(StackModel):
             raise ValueError(_LEMMA_1)
         checks.either("sensitivity", sensitivity, ("theorem6",))
         given = {
-            "input_shape": tuple(input_shape),
+            "input_shape": checks.sizes("input_shape", input_shape),
             "loss": loss,
             "rounds": checks.count("rounds", rounds),
             "clip": checks.norm_bound("clip", clip),

@@ -142,7 +142,7 @@ class PrivateCDBN(keras.Model):
         dense = checks.natural("dense", dense)
         low, high = bounds_lib.check_bounds(*bounds)
         self._arguments = {
-            "input_shape": tuple(input_shape),
+            "input_shape": checks.sizes("input_shape", input_shape),
             "units": units,
             "maps": tuple(
                 (count, checks.pair("kernel_size", kernel))
