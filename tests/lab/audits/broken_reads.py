@@ -76,13 +76,11 @@ def _told(**change):
 
         with mock.patch.object(sampled_noise, "noise_multiplier", multiplier):
             # The ledger is told what the accountant was.
-            with (
-                mock.patch.object(
-                    whole_reads.Ledger, "check", lambda self, entries: None
-                ),
-                mock.patch.object(
-                    whole_reads.Ledger, "charge", lambda self, entries: None
-                ),
+            with mock.patch.multiple(
+                whole_reads.Ledger,
+                check=lambda self, entries: None,
+                charge=lambda self, entries: None,
+                reserve=lambda self, name, steps: None,
             ):
                 yield
 
