@@ -202,6 +202,7 @@ def main(_):
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(1)
 
+    os.makedirs(_OUT.value, exist_ok=True)
     data = "mnist" if _DATA.value.startswith("mnist") else "digits"
     (x, y), (x_test, y_test) = fm.datasets.load(data)
     if _DATA.value not in _IMAGES:
