@@ -78,8 +78,13 @@ def compose_epsilon(mechanisms, delta, scale=1.0):
     Returns:
         float, infinite if no epsilon is met at this delta.
     """
-    # A plan is checked, released and charged: composed once, not thrice.
-    return _compose_epsilon(tuple(mechanisms), delta, scale)
+    # A plan is calibrated, checked, released and charged: composed once. What
+    # a mechanism costs is in units of its sensitivity.
+    alone = (
+        m if m.sensitivity == 1.0 else dataclasses.replace(m, sensitivity=1.0)
+        for m in mechanisms
+    )
+    return _compose_epsilon(tuple(alone), delta, scale)
 
 
 @functools.lru_cache(maxsize=256)
@@ -200,7 +205,7 @@ def _merged(mechanisms):
         if isinstance(m, GaussianMechanism):
             precision.append(m.noise_multiplier**-2)
         elif not isinstance(m, SampledGaussianMechanism):
-            rest[dataclasses.replace(m, sensitivity=1.0)] += 1
+            rest[m] += 1
         elif m.sampling_rate == 1:
             precision.append(m.steps * m.noise_multiplier**-2)
         else:

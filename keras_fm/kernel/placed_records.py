@@ -8,6 +8,8 @@ its own numbers, in batches of one size, whoever else is there. Records that
 are equal share a row.
 """
 
+import functools
+
 import numpy as np
 
 from keras_fm.kernel import columns
@@ -93,18 +95,17 @@ class _Waiting:
         used = np.flatnonzero(self._used)
         row = (self._hash[used] >> np.uint64(20)) % np.uint64(self._size)
         row = row.astype(np.int64)
-        rows, first = np.unique(row, return_index=True)
-        chosen = used[first]
-        # The chosen one of every record's row; equal records go with it.
-        leader = np.empty(self._size, np.int64)
-        leader[rows] = chosen
-        with_it = leader[row]
-        alike = self._hash[used] == self._hash[with_it]
-        used, with_it, row = used[alike], with_it[alike], row[alike]
-        equal = np.ones(len(used), bool)
+        # Of every row the first that waits for it; equal records go with it.
+        leader = np.full(self._size, -1)
+        leader[row[::-1]] = used[::-1]
+        rows = np.flatnonzero(leader >= 0)
+        chosen, with_it = leader[rows], leader[row]
+        equal = self._hash[used] == self._hash[with_it]
+        others = np.flatnonzero(equal & (used != with_it))
         for array in self._arrays:
-            of_row = columns.row_bytes(array[used])
-            equal &= np.all(of_row == columns.row_bytes(array[with_it]), axis=1)
+            one, other = array[used[others]], array[with_it[others]]
+            of_row = columns.row_bytes(one) == columns.row_bytes(other)
+            equal[others] &= np.all(of_row, axis=1)
         taken, row = used[equal], row[equal]
         found = [self._placed(array, rows, chosen) for array in self._arrays]
         self._used[taken] = False
@@ -133,10 +134,15 @@ def hashes(arrays):
         `(n,)` uint64, each of its record alone.
     """
     raw = np.concatenate(list(map(columns.row_bytes, arrays)), axis=1)
-    raw = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8)))
+    if raw.shape[1] % 8:
+        raw = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8)))
     words = np.ascontiguousarray(raw).view(np.uint64)
-    factors = np.random.Philox(key=_KEY).random_raw(words.shape[1])
-    found = (words * (factors | np.uint64(1))).sum(axis=1, dtype=np.uint64)
+    found = np.einsum("ij,j->i", words, _factors(words.shape[1]))
     for _ in range(2):
         found = (found ^ (found >> np.uint64(32))) * _MIX
     return found
+
+
+@functools.lru_cache(maxsize=8)
+def _factors(count):
+    return np.random.Philox(key=_KEY).random_raw(count) | np.uint64(1)
