@@ -1,9 +1,12 @@
 """Whether validation data are what they should be: other records."""
 
+import itertools
+
+import keras
 import numpy as np
 
 from keras_fm.datasets.poisson_batches import PoissonBatches
-from keras_fm.kernel import columns
+from keras_fm.kernel import columns, records
 from keras_fm.training import model_inputs
 
 # Steps that NumPy may take to see whether two views overlap.
@@ -13,6 +16,8 @@ _ROWS = 4096
 # Of the private rows, how many must be different ones for a match to mean
 # that a record was taken and not that records look alike.
 _DISTINCT = 0.95
+# Batches of a data set that are looked at.
+_BATCHES = 16
 
 
 def check(arguments, plan):
@@ -32,8 +37,10 @@ def check_held_out(validation_data, data, model=None):
 
     What a fit shows of them would be a function of private records that no
     statement covers. Rows are compared where nearly all private ones are
-    different: a table of few different rows is no sign of anything. Records
-    that were changed are not recognised.
+    different: a table of few different rows is no sign of anything. Of a
+    `tf.data.Dataset`, `PyDataset` or `DataLoader` the first batches are
+    compared with private arrays. Records that were changed are not
+    recognised.
 
     Args:
         validation_data: as `fit` takes it: x, `(x, y)`, `(x, y, weights)`
@@ -60,6 +67,7 @@ def check_held_out(validation_data, data, model=None):
         validation_data = validation_data.data
     if validation_data is data:
         _refuse("it is `data`")
+    validation_data = _first_of(validation_data)
     (shown, labels), (private, others) = (
         _arrays(v, model) for v in (validation_data, data)
     )
@@ -68,6 +76,33 @@ def check_held_out(validation_data, data, model=None):
             _refuse("it shares memory with `data`")
     if shown and len(shown) == len(private):
         _check_rows(shown, private)
+
+
+def _first_of(data):
+    """The first records of a data set, in one pair of x and y; what is none,
+    or can be read only once, as it is."""
+    if hasattr(data, "as_numpy_iterator"):
+        found = data.take(_BATCHES).as_numpy_iterator()
+    elif isinstance(data, keras.utils.PyDataset):
+        count = data.num_batches
+        count = _BATCHES if count is None else min(count, _BATCHES)
+        found = (data[index] for index in range(count))
+    elif records.is_loader(data):
+        found = itertools.islice(data, _BATCHES)
+    else:
+        return data
+    found = [v if isinstance(v, (tuple, list)) else (v,) for v in found]
+    if not found:
+        return data
+    return tuple(map(_joined, zip(*(v[:2] for v in found))))
+
+
+def _joined(parts):
+    """One structure of what several batches hold."""
+    return keras.tree.map_structure(
+        lambda *arrays: np.concatenate(list(map(columns.one_array, arrays))),
+        *parts,
+    )
 
 
 def _refuse(reason):

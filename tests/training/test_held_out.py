@@ -115,9 +115,53 @@ def test_tensors():
     check_held_out((keras.ops.convert_to_tensor(OTHER), None), (X, Y))
 
 
+class Batches(keras.utils.PyDataset):
+    def __init__(self, *arrays):
+        super().__init__()
+        self.arrays = arrays
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        some = tuple(a[8 * index : 8 * index + 8] for a in self.arrays)
+        return some if len(some) > 1 else some[0]
+
+
 def test_data_sets():
     tf = pytest.importorskip("tensorflow")
     dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
     refused(dataset, dataset, "it is `data`")
-    check_held_out(dataset.take(1), dataset)
+    refused(dataset)
+    refused(dataset.shuffle(5).map(lambda x, y: (x, y, y)).repeat())
+    refused(dataset.map(lambda x, y: x), X)
+    other = tf.data.Dataset.from_tensor_slices((OTHER, Y[:12])).batch(8)
+    check_held_out(other, (X, Y))
+    check_held_out(dataset.take(0), (X, Y))
     check_held_out((OTHER, Y[:12]), dataset)
+
+
+def test_batches():
+    refused(Batches(X, Y))
+    refused(Batches(X), X)
+    refused(Batches(X, Y, np.ones(40)))
+    check_held_out(Batches(RANDOM.random((40, 3, 2), np.float32), Y), (X, Y))
+
+
+def test_data_sets_of_several_inputs():
+    tf = pytest.importorskip("tensorflow")
+    a, b = keras.Input((3, 2), name="a"), keras.Input((1,), name="b")
+    model = keras.Model({"a": a, "b": b}, keras.layers.Flatten()(a))
+    x = {"a": X, "b": np.arange(40.0)[:, None]}
+    dataset = tf.data.Dataset.from_tensor_slices((x, Y)).batch(8)
+    with pytest.raises(ValueError, match="holds private records"):
+        check_held_out(dataset, (x, Y), model)
+    check_held_out(dataset, ({**x, "a": X + 1}, Y), model)
+
+
+def test_loaders_of_torch():
+    torch = pytest.importorskip("torch")
+    pairs = list(zip(torch.tensor(X), torch.tensor(Y)))
+    refused(torch.utils.data.DataLoader(pairs, batch_size=8, shuffle=True))
+    pairs = list(zip(torch.tensor(OTHER), torch.tensor(Y)))
+    check_held_out(torch.utils.data.DataLoader(pairs, batch_size=8), (X, Y))
