@@ -203,7 +203,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         try:
             found = _validated(self, X, *y, **wanted)
         except ValueError as e:
-            words = _without_records(str(e))
+            words = _without_records(e)
             if words is None:
                 raise
         if words is not None:
@@ -229,9 +229,17 @@ _SHOWING = {
 }
 
 
-def _without_records(text):
-    """Other words for an error, or `None` if it shows no record."""
-    return next((w for sign, w in _SHOWING.items() if sign in text), None)
+def _without_records(error):
+    """Other words for an error, or `None` if neither it nor what it came of
+    shows a record."""
+    texts, inner = [str(error)], error
+    # pandas and scikit-learn chain their own words to NumPy's.
+    while inner := inner.__cause__ or inner.__context__:
+        texts.append(str(inner))
+    for sign, words in _SHOWING.items():
+        if any(sign in text for text in texts):
+            return words
+    return texts[0] if len(texts) > 1 else None
 
 
 def _validated(estimator, *arrays, **wanted):

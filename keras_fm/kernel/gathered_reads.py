@@ -128,7 +128,8 @@ class GatheredReads(release_lib.PaidReads):
             `Release`.
 
         Raises:
-            RuntimeError: after the last read that was paid for.
+            RuntimeError: after the last read that was paid for, or in
+                another process than the one that opened it.
             ValueError: see the class; nothing was released then.
         """
         self._check_left()
@@ -140,13 +141,8 @@ class GatheredReads(release_lib.PaidReads):
             whole.merge(part)
         exact = here.vector(whole.statistics())
         try:
-            if not self._charged:
-                self._ledger.charge(self._entries)
-                for entry in self._entries:
-                    if entry.steps:
-                        self._ledger.reserve(entry.name, entry.steps)
-                self._charged = True
-            self._left -= 1
+            self._pay()
+            self._take()
             noisy = self._mechanism.perturb(
                 exact,
                 self._noise,
@@ -164,6 +160,18 @@ class GatheredReads(release_lib.PaidReads):
             self._ledger,
             self._noise,
         )
+
+    def _pay(self):
+        """Charges all reads, once, whoever calls first."""
+        self._check_left()
+        with self._lock:
+            if self._charged:
+                return
+            self._ledger.charge(self._entries)
+            for entry in self._entries:
+                if entry.steps:
+                    self._ledger.reserve(entry.name, entry.steps)
+            self._charged = True
 
     def finish(self, weights):
         """The weights that the reads of a `GradientQuery` led to, as a

@@ -5,6 +5,9 @@
 and train on for ever.
 """
 
+import os
+import threading
+
 import numpy as np
 
 from keras_fm.kernel import budget_split, exact_draws, records
@@ -233,14 +236,35 @@ def checked_entry(objective, mechanism, ledger, name, noise, notes):
 
 
 class PaidReads:
-    """Reads that were paid for together, counted down."""
+    """Reads that were paid for together, counted down: once, whatever threads
+    call, and in the process that pays. There are no copies."""
 
     def __init__(self, objective, mechanism, ledger, noise, reads):
         self._objective, self._mechanism = objective, mechanism
         self._ledger, self._noise = ledger, noise
         self._reads = self._left = reads
+        self._lock, self._process = threading.RLock(), os.getpid()
+
+    def __reduce__(self):
+        raise TypeError(
+            "Reads that were paid for are not copied or pickled: a copy "
+            "would read again for one payment."
+        )
+
+    def _take(self):
+        """Uses up one read, before its noise is drawn."""
+        self._check_left()
+        with self._lock:
+            self._check_left()
+            self._left -= 1
 
     def _check_left(self):
+        # First: a lock that another thread held at a fork is never free.
+        if self._process != os.getpid():
+            raise RuntimeError(
+                "These reads were paid for by another process, which may "
+                "use them."
+            )
         if not self._left:
             raise RuntimeError(
                 f"All {self._reads} reads that were paid for are used up."
@@ -376,7 +400,7 @@ class GradientReads(PaidReads):
         # Of what is public: an error that depends on records tells of them.
         if not np.all(np.isfinite(weights)):
             raise ValueError("The weights overflowed; lower `learning_rate`.")
-        self._left -= 1
+        self._take()
         rate = self._mechanism.sampling_rate
         # As in `PartialStatistics`: the same bits in one process as in many.
         total = summation.FixedPointSum(

@@ -10,7 +10,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import keras_fm as fm
-from keras_fm.estimators import PrivateClassifier
+from keras_fm.estimators import PrivateClassifier, private_estimator
 from keras_fm.estimators.shared_ledger import SharedLedger
 
 RNG = np.random.default_rng(0)
@@ -345,3 +345,19 @@ def test_the_wrapper_of_keras_predicts_two_classes():
     model = OfLogits(build, fit_kwargs=fit).fit(X, Y)
     assert (model.predict(X) == Y).mean() > 0.8
     assert len(private.ledger.entries) == 1
+
+
+def test_an_error_of_pandas_shows_no_record_beneath_its_words(monkeypatch):
+    def validated(*_, **__):
+        # A categorical column beside a nullable one, without pandas.
+        try:
+            float("a private word")
+        except ValueError as e:
+            raise ValueError("Cannot cast object dtype to float32") from e
+
+    monkeypatch.setattr(private_estimator, "_validated", validated)
+    model = PrivateClassifier(1.0, bounds=(0, 1), classes=[0, 1])
+    with pytest.raises(ValueError, match="must hold numbers") as found:
+        model.fit(np.zeros((4, 2)), [0, 1, 0, 1])
+    assert found.value.__cause__ is None
+    assert found.value.__context__ is None
