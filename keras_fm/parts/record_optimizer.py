@@ -109,7 +109,7 @@ class RecordOptimizer:
         made.build(self._cells)
         return made
 
-    def minimize(self, gradients, values, steps):
+    def minimize(self, gradients, values, steps, first=None):
         """Moves tensors by `steps` steps along their gradients.
 
         Args:
@@ -117,18 +117,36 @@ class RecordOptimizer:
                 shapes.
             values: list of tensors `(rows, ...)`.
             steps: int >= 0.
+            first: `None`, or the gradients at `values`, where they are known;
+                `steps` is then at least 1.
 
         Returns:
             list of tensors.
         """
         count = len(values)
-        slots = [ops.full_like(values[i], start) for i, start in self._starts]
+        if first is None:
+            slots = [
+                ops.full_like(values[i], start) for i, start in self._starts
+            ]
+            carry = [*values, *slots]
+        else:
+            # Outside the loop, with numbers for slots: passes less.
+            slots = [
+                ops.convert_to_tensor(start, dtype=values[i].dtype)
+                for i, start in self._starts
+            ]
+            carry = self._step(0, first, [*values, *slots])
+            if steps == 1:
+                return carry[:count]
+            for at, (i, _) in enumerate(self._starts, count):
+                carry[at] = carry[at] + ops.zeros_like(values[i])
 
         def step(index, carry):
             found = gradients(carry[:count])
             return self._step(index, found, carry)
 
-        return ops.fori_loop(0, steps, step, [*values, *slots])[:count]
+        done = 0 if first is None else 1
+        return ops.fori_loop(done, steps, step, carry)[:count]
 
     def _step(self, index, gradients, carry):
         cells = [*self._cells, *self._slots]

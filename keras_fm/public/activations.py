@@ -73,10 +73,6 @@ def _gelu_curvature(a):
     return (2 - a * a) * _normal_density(a)
 
 
-def _step(a, negative):
-    return ops.where(a > 0, ops.ones_like(a), negative * ops.ones_like(a))
-
-
 def _elu_slope(a):
     # The exponential of what is not chosen must not overflow.
     return ops.where(a > 0, ops.ones_like(a), ops.exp(ops.minimum(a, 0)))
@@ -101,13 +97,13 @@ _KNOWN = (
     Activation(
         name="relu",
         value=ops.relu,
-        slope=lambda a: _step(a, 0.0),
+        slope=lambda a: ops.cast(a > 0, a.dtype),
         curvature=ops.zeros_like,
     ),
     Activation(
         name="leaky_relu",
         value=lambda a: ops.leaky_relu(a, negative_slope=0.2),
-        slope=lambda a: _step(a, 0.2),
+        slope=lambda a: ops.where(a > 0, ops.ones_like(a), 0.2),
         curvature=ops.zeros_like,
     ),
     Activation(

@@ -151,9 +151,17 @@ class DenseMap:
         """Coefficients times `scale`, summed over the records that are
         `kept`, in the shapes of the weights."""
         scale, kept = (of_rows(v, self.views) for v in (scale, kept))
-        delta = scaled(delta, scale, kept)
-        kernel = ops.matmul(ops.transpose(chosen(inputs, kept)), delta)
-        return [kernel, ops.sum(delta, axis=0)][: 1 + self.layer.use_bias]
+        inputs, delta = chosen(inputs, kept), chosen(delta, kept)
+        scale = ops.expand_dims(chosen(scale, kept), 1)
+        # The narrower one is scaled, and comes first in the product.
+        if self.input_shape[0] < self.layer.units:
+            kernel = ops.matmul(ops.transpose(inputs * scale), delta)
+            bias = ops.matmul(ops.transpose(scale), delta)[0]
+        else:
+            delta = delta * scale
+            kernel = ops.transpose(ops.matmul(ops.transpose(delta), inputs))
+            bias = ops.sum(delta, axis=0)
+        return [kernel, bias][: 1 + self.layer.use_bias]
 
     def augmented(self, inputs):
         """Inputs with the constant entry: `(n, m)`."""

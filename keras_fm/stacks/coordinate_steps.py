@@ -86,6 +86,14 @@ class CoordinateSteps(Stack):
                     found.append(self.penalty * missed)
         return found
 
+    def first_gradients(self, z, y, weights, affine):
+        """`gradients` at the coordinates of the forward pass, whose affine
+        outputs are given: only the last ones have any."""
+        delta = self.loss.slope(affine[-1], y)
+        back = self.stages[-1].map.backward(delta, weights[-1])
+        zeros = [ops.zeros_like(values) for values in z[:-1]]
+        return [*zeros, ops.reshape(back, ops.shape(z[-1]))]
+
     def _delta(self, index, a, z, y):
         if index == len(z):
             return self.loss.slope(a, y)
@@ -113,7 +121,8 @@ class CoordinateSteps(Stack):
         def gradients(z):
             return self.gradients(z, y, weights, first)
 
-        z = self.optimizer.minimize(gradients, z, self.steps)
+        start = self.first_gradients(z, y, weights, affine)
+        z = self.optimizer.minimize(gradients, z, self.steps, start)
         if self.project:
             z = [
                 ops.clip(values, *stage.activation.bounds)

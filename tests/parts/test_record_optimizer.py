@@ -80,6 +80,21 @@ def test_steps_equal_those_of_the_optimizer_on_weights(name):
     np.testing.assert_allclose(array(again[0]), array(made[0])[:4], atol=1e-6)
 
 
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_known_first_gradients_change_nothing(name, steps):
+    records = RecordOptimizer(make(name), 2)
+
+    def known(a, b):
+        first = gradients([a, b])
+        return records.minimize(gradients, [a, b], steps, first)
+
+    wanted = records.minimize(gradients, tensors(A, B), steps)
+    for found, other in zip(compiled(known)(*tensors(A, B)), wanted):
+        assert array(found).shape == array(other).shape
+        np.testing.assert_allclose(array(found), array(other), atol=1e-6)
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_record_moves_by_itself(name):
     records = RecordOptimizer(make(name), 2)

@@ -279,6 +279,21 @@ def test_the_first_coordinates_are_the_forward_pass():
     np.testing.assert_allclose(array(value), wanted, rtol=1e-4)
 
 
+@pytest.mark.parametrize("make", [dense, convolutional])
+def test_the_first_gradients_come_from_the_loss_alone(make):
+    model = make()
+    steps, weights = model._steps, model._steps.weights()
+    labels = tensor(targets(model, classes()))
+    affine = steps.forward(tensor(records(model.input_shape[1:])), weights)
+    z = steps.start(affine)
+    made = steps.first_gradients(z, labels, weights, affine)
+    wanted = steps.gradients(z, labels, weights, z[0])
+    for found, other in zip(made, wanted, strict=True):
+        assert array(found).shape == array(other).shape
+        np.testing.assert_allclose(array(found), array(other), atol=1e-6)
+    assert np.abs(array(made[-1])).max() > 1e-2
+
+
 @pytest.mark.parametrize(
     "optimizer",
     [keras.optimizers.SGD(0.05, momentum=0.5), keras.optimizers.Adam(0.02)],
