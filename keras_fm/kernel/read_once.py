@@ -1,5 +1,7 @@
 """Data sets that hand on every record once, without weights."""
 
+import re
+
 from keras_fm.kernel import columns
 
 
@@ -8,8 +10,9 @@ def check(data):
     weights, or is not dense; nothing is read.
 
     A release counts what it reads, so a record that comes twice counts
-    twice. What functions of `map` and data sets of your own do cannot be
-    seen.
+    twice. What functions of `map` and `filter` and data sets of your own do
+    cannot be seen; other parts of a `tf.data.Dataset` are of kinds that
+    are known.
 
     Args:
         data: see `records.batches`; other forms than a `tf.data.Dataset` or
@@ -47,26 +50,13 @@ def _check_dataset(data):
 
 
 def _check_once(dataset):
-    """Refuses a data set that takes another one twice.
+    """Refuses a data set that takes another one twice, or in which one record
+    decides which others come.
 
     Returns:
-        set of the ids of what it is made of.
+        dict from the ids of what it is made of to their kinds.
     """
     kind = type(dataset).__name__.strip("_")
-    parts = [_check_once(part) for part in dataset._inputs()]
-    if kind == "RepeatDataset" and int(dataset._count) != 1:
-        raise ValueError(
-            f"The dataset repeats its records {int(dataset._count)} times, "
-            "and a release would count each of them as often. Remove "
-            "`.repeat()`; `epochs` of `fit` repeats training."
-        )
-    if kind == "ConcatenateDataset" and set.intersection(*parts):
-        raise ValueError(
-            "The dataset is joined with itself (`.concatenate()`), and a "
-            "release would count its records twice. Remove "
-            "`.concatenate()`, or make the two parts of different arrays or "
-            "files."
-        )
     if kind == "DirectedInterleaveDataset":
         raise ValueError(
             "The dataset chooses among others (`sample_from_datasets`, "
@@ -74,16 +64,128 @@ def _check_once(dataset):
             "come any number of times. Pass a dataset that gives each record "
             "once."
         )
-    if kind in _MADE_BY_FUNCTIONS and not _makes_each_once(dataset):
+    parts = [_check_once(part) for part in dataset._inputs()]
+    found = {id(dataset): kind}
+    for part in parts:
+        found |= part
+    is_shared = len(found) < 1 + sum(map(len, parts))
+    if kind == "RepeatDataset" and int(dataset._count) != 1:
         raise ValueError(
-            "The dataset makes several elements of one (`.flat_map()` or "
-            "`.interleave()`), so it cannot be seen whether a record comes "
-            "more than once. Read files or a generator by it, or pass "
+            f"The dataset repeats its records {int(dataset._count)} times, "
+            "and a release would count each of them as often. Remove "
+            "`.repeat()`; `epochs` of `fit` repeats training."
+        )
+    if kind == "ConcatenateDataset" and is_shared:
+        raise ValueError(
+            "The dataset is joined with itself (`.concatenate()`), and a "
+            "release would count its records twice. Remove "
+            "`.concatenate()`, or make the two parts of different arrays or "
+            "files."
+        )
+    if (
+        kind == "ZipDataset"
+        and is_shared
+        and not _IN_ORDER >= {*found.values()}
+    ):
+        raise ValueError(
+            "The dataset is zipped with itself, and parts of it are shuffled, "
+            "skipped or chosen before, so a record may come in several pairs. "
+            "Zip first, or make the pairs by `.map()`."
+        )
+    if kind == "WindowDataset" and int(dataset._shift) < int(dataset._size):
+        raise ValueError(
+            "The dataset has windows that overlap, and a release would count "
+            "a record once for each. Set `shift` to at least `size`."
+        )
+    if any(
+        hasattr(dataset, name) and bool(getattr(dataset, name))
+        for name in ("_drop_remainder", "_drop_remainder_t")
+    ):
+        raise ValueError(
+            "The dataset leaves out what does not fill a batch, so that one "
+            "record more may bring in many others. Set "
+            "`drop_remainder=False`."
+        )
+    if kind in _MADE_BY_FUNCTIONS:
+        if not _makes_each_once(dataset):
+            raise ValueError(
+                "The dataset makes several elements of one (`.flat_map()` or "
+                "`.interleave()`), so it cannot be seen whether a record "
+                "comes more than once. Read files or a generator by it, or "
+                "pass arrays, or a function that returns an iterator over "
+                "(x, y) batches."
+            )
+    elif kind not in _ONCE:
+        raise ValueError(
+            f"The dataset has a part of a kind, {kind}, of which it is not "
+            "known that each record comes once, whoever else does. Pass "
             "arrays, or a function that returns an iterator over (x, y) "
             "batches."
         )
-    return {id(dataset)}.union(*parts)
+    return found
 
+
+# What hands on records as they are, in their order.
+_IN_ORDER = {
+    "BatchDataset",
+    "CacheDataset",
+    "MapDataset",
+    "OptionsDataset",
+    "ParallelBatchDataset",
+    "ParallelMapDataset",
+    "PrefetchDataset",
+    "RangeDataset",
+    "TensorDataset",
+    "TensorSliceDataset",
+    "ZipDataset",
+}
+# Of those that read once what they are made of. `take`, `skip` and `shard`
+# say which records are meant.
+_ONCE = _IN_ORDER | {
+    "AssertCardinalityDataset",
+    "ConcatenateDataset",
+    "CopyToDeviceDataset",
+    "CsvDatasetV2",
+    "DenseToRaggedDataset",
+    "FilterDataset",
+    "FixedLengthRecordDataset",
+    "FixedLengthRecordDatasetV2",
+    "GlobalShuffleDataset",
+    "LegacyRebatchDataset",
+    "ListDataset",
+    "LoadDataset",
+    "MapAndBatchDataset",
+    "MatchingFilesDataset",
+    "PaddedBatchDataset",
+    "ParseExampleDataset",
+    "RebatchDataset",
+    "RepeatDataset",
+    "RestructuredDataset",
+    "ShardDataset",
+    "ShuffleDataset",
+    "SkipDataset",
+    "SnapshotDataset",
+    "SqlDatasetV2",
+    "TFRecordDataset",
+    "TFRecordDatasetV2",
+    "TakeDataset",
+    "TextLineDataset",
+    "TextLineDatasetV2",
+    "UnbatchDataset",
+    "WindowDataset",
+}
+# In functions that make data sets, by their operations.
+_INSIDE = {kind.removesuffix("V2") for kind in _ONCE} - {
+    "RepeatDataset",
+    "WindowDataset",
+}
+_INSIDE |= {
+    "FlatMapDataset",
+    "GeneratorDataset",
+    "InterleaveDataset",
+    "ParallelInterleaveDataset",
+}
+_VERSION = re.compile(r"V\d+$")
 
 _MADE_BY_FUNCTIONS = {
     "FlatMapDataset": "_map_func",
@@ -93,8 +195,14 @@ _MADE_BY_FUNCTIONS = {
 }
 
 
+def _is_true(node):
+    value = node.attr["value"].tensor
+    return any(value.bool_val) or any(value.tensor_content)
+
+
 def _makes_each_once(dataset):
-    """Whether it reads files or a generator, or groups, and repeats none."""
+    """Whether it reads files or a generator, or groups, and repeats or leaves
+    out none."""
     kind = type(dataset).__name__.strip("_")
     function = getattr(dataset, _MADE_BY_FUNCTIONS[kind], None)
     if function is None:
@@ -103,8 +211,14 @@ def _makes_each_once(dataset):
     nodes = [*graph.node]
     for inner in graph.library.function:
         nodes += inner.node_def
-    if any(node.op == "RepeatDataset" for node in nodes):
-        return False
+    held = {node.name for node in nodes if _is_true(node)}
+    for node in nodes:
+        op = _VERSION.sub("", node.op)
+        if op.endswith("Dataset") and op not in _INSIDE:
+            return False
+        # Last of the inputs of a batch: whether the remainder is dropped.
+        if "Batch" in op and node.input[-1].split(":")[0] in held:
+            return False
     (source,) = dataset._inputs()
     spec = source.element_spec
     names = getattr(getattr(spec, "dtype", None), "name", None) == "string"

@@ -127,6 +127,64 @@ def test_tf_data_that_gives_records_more_than_once():
     assert_all_once(of.zip((xs, ys)).batch(3))
 
 
+def test_tf_data_in_which_a_record_decides_about_others():
+    """Only kinds that are known pass: batches that are dropped unless they
+    are full brought in 63 records for one, and `shuffle_and_repeat`, windows
+    that overlap, what `tf.compat.v1` makes and a data set zipped with itself
+    counted records twice."""
+    tf = pytest.importorskip("tensorflow")
+    of = tf.data.Dataset
+    dataset = of.from_tensor_slices((X, Y))
+
+    def stacked(a, b):
+        return tuple(tf.stack(pair) for pair in zip(a, b))
+
+    def opened(x, y):
+        return x.batch(2).get_single_element(), y.batch(2).get_single_element()
+
+    full = "leaves out what does not fill a batch"
+    tf_refused(dataset.batch(3, drop_remainder=True), full)
+    tf_refused(dataset.batch(3, True, num_parallel_calls=2), full)
+    tf_refused(dataset.padded_batch(3, drop_remainder=True), full)
+    tf_refused(dataset.batch(2).rebatch(3, drop_remainder=True), full)
+    tf_refused(
+        dataset.window(2, shift=1).map(opened), "windows that overlap.*shift"
+    )
+    tf_refused(
+        of.zip((dataset, dataset.skip(1))).map(stacked), "zipped with itself"
+    )
+    shuffled = dataset.shuffle(9)
+    tf_refused(
+        of.zip((shuffled.map(lambda x, y: x), shuffled.map(lambda x, y: y))),
+        "zipped with itself",
+    )
+    twice = tf.data.experimental.shuffle_and_repeat(9, 2)
+    old = tf.compat.v1.data.Dataset.from_tensor_slices((X, Y))
+    for other in (
+        dataset.apply(twice),
+        old.repeat(2),
+        dataset.take_while(lambda x, y: y < 5),
+        dataset.scan(np.int64(0), lambda s, e: (s + e[1], (e[0], s))),
+        dataset.ignore_errors(),
+    ):
+        tf_refused(other, "not known that each record comes once")
+    assert_all_once(dataset.batch(4).unbatch().batch(2).rebatch(3))
+    assert_all_once(
+        dataset.cache()
+        .filter(lambda x, y: True)
+        .batch(3, num_parallel_calls=2)
+        .map(lambda x, y: (x, y), num_parallel_calls=2)
+        .prefetch(2)
+        .with_options(tf.data.Options())
+    )
+    grouped = dataset.bucket_by_sequence_length(
+        lambda x, y: tf.cast(y, "int32"), [5], [3, 3]
+    )
+    assert sum(len(y) for _, y in records.batches(grouped)) == len(Y)
+    pairs = dataset.window(2, shift=2).map(opened)
+    assert sum(len(y) for _, y in records.batches(pairs)) == len(Y)
+
+
 def test_tf_data_of_generators_and_files(tmp_path):
     tf = pytest.importorskip("tensorflow")
     of = tf.data.Dataset
@@ -143,10 +201,21 @@ def test_tf_data_of_generators_and_files(tmp_path):
         row = tf.io.decode_csv(line, [0.0, 0.0, 0.0])
         return tf.cast(tf.stack(row[:2]), "float64"), tf.cast(row[2], "int64")
 
+    def one(window):
+        return window
+
     lines = files.interleave(tf.data.TextLineDataset)
     assert_all_once(lines.map(parse).batch(3))
-    twice = files.interleave(lambda f: tf.data.TextLineDataset(f).repeat(2))
-    tf_refused(twice.map(parse), "several elements of one")
+    batches = files.interleave(lambda f: tf.data.TextLineDataset(f).batch(3))
+    assert_all_once(batches.unbatch().map(parse).batch(3))
+    for twice in (
+        lambda f: tf.data.TextLineDataset(f).repeat(2),
+        lambda f: tf.data.TextLineDataset(f).take_while(lambda line: True),
+        lambda f: tf.data.TextLineDataset(f).batch(3, drop_remainder=True),
+        lambda f: tf.data.TextLineDataset(f).window(2, 1).flat_map(one),
+    ):
+        lines = files.interleave(twice)
+        tf_refused(lines.map(parse), "several elements of one")
 
 
 def test_weights_in_tf_data_are_refused_before_they_are_read():
