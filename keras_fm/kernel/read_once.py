@@ -217,13 +217,33 @@ def _makes_each_once(dataset):
         if op.endswith("Dataset") and op not in _INSIDE:
             return False
         # Last of the inputs of a batch: whether the remainder is dropped.
-        if "Batch" in op and node.input[-1].split(":")[0] in held:
+        if (
+            "Batch" in op
+            and node.input
+            and node.input[-1].split(":")[0] in held
+        ):
             return False
     (source,) = dataset._inputs()
     spec = source.element_spec
     names = getattr(getattr(spec, "dtype", None), "name", None) == "string"
     once = type(source).__name__.strip("_") == "TensorDataset"
+    if not once and not _are_of_arguments(graph.node):
+        return False
     return kind == "GroupByWindowDataset" or once or names
+
+
+def _are_of_arguments(nodes):
+    """Whether the records that a function makes depend on what it is called
+    with; else each call makes the same."""
+    reached = set()
+    # In the order in which they were made.
+    for node in nodes:
+        sources = {name.strip("^").split(":")[0] for name in node.input}
+        if node.name.startswith("args_") or sources & reached:
+            reached.add(node.name)
+        elif node.op in ("TensorDataset", "TensorSliceDataset"):
+            return False
+    return True
 
 
 # PyTorch -------------------------------------------------------------------

@@ -208,6 +208,16 @@ def test_tf_data_of_generators_and_files(tmp_path):
     assert_all_once(lines.map(parse).batch(3))
     batches = files.interleave(lambda f: tf.data.TextLineDataset(f).batch(3))
     assert_all_once(batches.unbatch().map(parse).batch(3))
+    named = files.flat_map(
+        lambda f: of.from_tensor_slices(
+            tf.strings.split(tf.strings.strip(tf.io.read_file(f)), "\n")
+        )
+    )
+    assert_all_once(named.map(parse).batch(3))
+    tf_refused(
+        files.flat_map(lambda f: of.from_tensor_slices((X, Y))),
+        "several elements of one",
+    )
     for twice in (
         lambda f: tf.data.TextLineDataset(f).repeat(2),
         lambda f: tf.data.TextLineDataset(f).take_while(lambda line: True),
