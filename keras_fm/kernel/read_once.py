@@ -305,7 +305,9 @@ def _check_parts_once(dataset):
     """
     found = [id(dataset)]
     if _is_of_torch(dataset, "Subset"):
-        rows = [int(i) for i in dataset.indices]
+        # From either end.
+        count = len(dataset.dataset)
+        rows = [int(i) % count for i in dataset.indices]
         if len(set(rows)) < len(rows):
             raise ValueError(
                 "The Subset names a record more than once, and a release "
@@ -318,6 +320,16 @@ def _check_parts_once(dataset):
             raise ValueError(
                 "The ConcatDataset joins a dataset with itself, and a release "
                 "would count its records twice. Pass each record once."
+            )
+        found += parts
+    elif _is_of_torch(dataset, "StackDataset"):
+        rows = dataset.datasets
+        rows = rows.values() if isinstance(rows, dict) else rows
+        parts = [i for d in rows for i in _check_parts_once(d)]
+        if len(set(parts)) < len(parts):
+            raise ValueError(
+                "The StackDataset pairs a dataset with itself, so a record "
+                "may come in several pairs. Pass each record once."
             )
         found += parts
     return found

@@ -79,6 +79,12 @@ WEIGHTED = data.WeightedRandomSampler(np.ones(10), 10)
         (Stream(), {"batch_size": 4}, "dataset=Stream"),
         (PAIRS, {"batch_size": 4, "drop_last": True}, "drop_last=False"),
         (data.Subset(PAIRS, [0, 1, 1]), {"batch_size": 4}, "more than once"),
+        (data.Subset(PAIRS, [0, 9, -1]), {"batch_size": 4}, "more than once"),
+        (
+            data.StackDataset(PAIRS, data.Subset(PAIRS, range(9, -1, -1))),
+            {"batch_size": 4},
+            "pairs a dataset with itself",
+        ),
         (data.ConcatDataset([PAIRS, PAIRS]), {"batch_size": 4}, "with itself"),
         (
             data.ConcatDataset([data.Subset(PAIRS, [0]), PAIRS]),
