@@ -193,6 +193,11 @@ def drawn(rng):
         y = layer(x)
     except (ValueError, NotImplementedError):
         return None
+    except Exception as e:
+        # Not all processors have all geometries in TensorFlow.
+        if type(e).__name__ != "InvalidArgumentError":
+            raise
+        return None
     return (layer, x, y) if 0 not in y.shape else None
 
 
