@@ -305,9 +305,10 @@ def _check_parts_once(dataset):
     """
     found = [id(dataset)]
     if _is_of_torch(dataset, "Subset"):
-        # From either end.
-        count = len(dataset.dataset)
-        rows = [int(i) % count for i in dataset.indices]
+        rows = [int(i) for i in dataset.indices]
+        if hasattr(dataset.dataset, "__len__"):
+            # From either end.
+            rows = [i % len(dataset.dataset) for i in rows]
         if len(set(rows)) < len(rows):
             raise ValueError(
                 "The Subset names a record more than once, and a release "

@@ -138,6 +138,7 @@ def test_data_sets():
     other = tf.data.Dataset.from_tensor_slices((OTHER, Y[:12])).batch(8)
     check_held_out(other, (X, Y))
     check_held_out(dataset.take(0), (X, Y))
+    check_held_out(dataset.take(1), dataset)
     check_held_out((OTHER, Y[:12]), dataset)
 
 
