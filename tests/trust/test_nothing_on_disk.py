@@ -2,6 +2,7 @@
 
 import faulthandler
 import importlib.util
+import re
 import secrets as secrets_module
 import traceback
 
@@ -339,43 +340,46 @@ def everything(form, folder):
     return private, model, whole, own
 
 
-def found_under(folder, form, secrets):
-    """What is watched for, and what of it is in files."""
+def found(form, folder, secrets, seeds):
+    """Dict from files, and texts of a crash, to what they hold of what is
+    watched for. `repr` of the callback, and a crash report with variables,
+    show the arguments of `fit`, the records among them."""
+    folder.mkdir()
+    _, _, whole, own = everything(form, folder)
+    # These draw their noise in the step, from a seed.
+    drawn = seeds if form in ("DPMAC", "GradientNet") else secrets
+    assert len(drawn) >= 2
+    files = [p for p in folder.rglob("*") if p.is_file()]
+    assert len(files) >= 10
     watch = secret_scan.Secrets(secrets, {"records": records_of(form)})
+    assert len(watch) > 100
     found = watch.found_under(folder)
-    # `repr` of the callback shows the records that its user gave it.
-    assert found.pop("repr.txt", {"records"}) == {"records"}
-    return watch, found
+    found["crash report"] = watch.found_in(whole)
+    found["own frames"] = watch.found_in(own)
+    for shown in ("repr.txt", "crash report"):
+        found[shown] = found.get(shown, set()) - {"records"}
+    texts = [("crash report", whole)]
+    for path in files:
+        texts += secret_scan.unpacked(path.name, path.read_bytes())
+    for name, raw in texts:
+        assert not any(seed in raw for seed in seeds), name
+    # Names of some files have the hour in them.
+    return {re.sub(r"\d+", "", name) for name, held in found.items() if held}
 
 
 @pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize("form", FORMS)
 def test_no_secret_is_in_a_file(tmp_path, secrets, seeds, form):
-    """Of 100 weights that a log holds in double precision, each one of 2^24
-    values, one is among 4,000 numbers of records in 2 % of all runs: records
-    are a finding if another run, with other weights, has some as well."""
-    private, model, whole, own = everything(form, tmp_path)
-    # These draw their noise in the step, from a seed.
-    drawn = seeds if form in ("DPMAC", "GradientNet") else secrets
-    assert len(drawn) >= 2
-    files = [p for p in tmp_path.rglob("*") if p.is_file()]
-    assert len(files) >= 10
-    watch, found = found_under(tmp_path, form, secrets)
-    assert len(watch) > 100
-    if set().union(*found.values()) == {"records"}:
-        again = tmp_path / "again"
-        again.mkdir()
-        everything(form, again)
-        _, found = found_under(again, form, secrets)
-    assert found == {}
-    for path in files:
-        for name, raw in secret_scan.unpacked(path.name, path.read_bytes()):
-            assert not any(seed in raw for seed in seeds), name
-    # A crash report with variables shows the arguments of `fit`, the records
-    # among them; never what was drawn or summed.
-    assert watch.found_in(whole) <= {"records"}
-    assert watch.found_in(own) == set()
-    assert not any(seed in whole for seed in seeds)
+    """Numbers meet by chance: of 500 that a crash report or a log shows, one
+    lies within 1e-8 of one of 4,000 records and sums in 4 % of all runs. What
+    a file holds it holds in every run, so a finding is what three runs have
+    at the same place: 6e-5 by chance."""
+    places = found(form, tmp_path / "0", secrets, seeds)
+    for run in (1, 2):
+        if places:
+            secrets.clear()
+            places &= found(form, tmp_path / str(run), secrets, seeds)
+    assert places == set()
 
 
 @pytest.mark.usefixtures("untraced")
