@@ -303,6 +303,11 @@ class CoefficientModel(StepModel):
             list with one list of NumPy arrays for each layer and order:
             kernel and bias, or `(units, m, m)` of second order.
         """
+        found = self._sums_of(x, y, sample_weight, clipped)
+        return [[ops.convert_to_numpy(v) for v in parts] for parts in found]
+
+    def _sums_of(self, x, y, sample_weight, clipped):
+        """The same as tensors."""
         meetings, features = self._observe(x, y)
         rows = coefficient_sums.weights_of_rows(
             sample_weight, features, clipped
@@ -310,9 +315,9 @@ class CoefficientModel(StepModel):
         found = []
         rows = coefficient_sums.weights_of_records(rows, self.views)
         for first, second in self._sums(meetings, rows, clipped):
-            found.append([ops.convert_to_numpy(v) for v in first])
+            found.append(first)
             if second is not None:
-                found.append([ops.convert_to_numpy(second)])
+                found.append([second])
         return found
 
     def _observe(self, x, y):

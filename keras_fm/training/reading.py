@@ -276,7 +276,7 @@ class Reading:
         if (
             keep
             and kept
-            and self.extractor(tensor) is not None
+            and _is_work(self.extractor(tensor))
             and isinstance(self.data, (tuple, list, np.ndarray))
         ):
             x = self.data if isinstance(self.data, np.ndarray) else self.data[0]
@@ -387,6 +387,19 @@ class Reading:
         """Undoes what failed midway."""
         for undo in self._undo:
             undo()
+
+
+def _is_work(extractor):
+    """Whether what is made of records takes longer than a copy of them: not
+    one layer that weighs nothing and gives as many numbers."""
+    if extractor is None:
+        return False
+    _, *layers = extractor.layers
+    return (
+        len(layers) > 1
+        or bool(extractor.weights)
+        or extractor.input_shape != extractor.output_shape
+    )
 
 
 def _together(batches):

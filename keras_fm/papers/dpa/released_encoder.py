@@ -14,6 +14,8 @@ _CODE_CONSTANT = 0.3
 # Made records for each unit that the decoder is fitted to.
 _FIT_RECORDS = 20
 _FIT_DRAWS = 4096
+# Draws at a time: several arrays of as many rows and all units.
+_FIT_BLOCK = 512
 
 
 class ReleasedEncoder(PretrainedLayer):
@@ -177,8 +179,8 @@ class ReleasedEncoder(PretrainedLayer):
         draws = max(_FIT_DRAWS, _FIT_RECORDS * self.units)
         squares = np.zeros((self.units + 1, self.units + 1))
         products = np.zeros((self.units + 1, keep))
-        for first in range(0, draws, _FIT_DRAWS):
-            count = min(_FIT_DRAWS, draws - first)
+        for first in range(0, draws, _FIT_BLOCK):
+            count = min(_FIT_BLOCK, draws - first)
             scores = rng.standard_normal((count, keep)) * np.sqrt(variances)
             code = scores @ mixing + offset
             if self.activation == "sigmoid":

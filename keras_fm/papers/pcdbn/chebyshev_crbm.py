@@ -21,7 +21,7 @@ SENSITIVITIES = ("paper", "code")
 # Numbers that a moment tensor may have; one more and it fits no memory.
 _MAX_MOMENTS = 50_000_000
 # Values of patches held at once: arrays that memory is kept for.
-_CHUNK = 2**22
+_CHUNK = 2**20
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
