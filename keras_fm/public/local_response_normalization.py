@@ -81,7 +81,7 @@ def local_response(h, size, q, a, beta):
     squares = ops.minimum(h * h, _LARGEST)
     energy = ops.matmul(squares, ops.convert_to_tensor(near, "float32"))
     floor = _power(q + a * energy, beta)
-    return ops.cast(h / ops.maximum(ops.abs(h), floor), dtype)
+    return ops.cast(ops.clip(h / floor, -1.0, 1.0), dtype)
 
 
 def _power(x, beta):

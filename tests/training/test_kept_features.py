@@ -92,6 +92,29 @@ def test_what_streams_is_not_kept(monkeypatch):
     assert passes(monkeypatch, model_of(), data)[1] == 4
 
 
+def test_no_second_copy_of_records_is_kept(monkeypatch):
+    """One layer without weights is sooner computed again than held."""
+    records = keras.Input((5,))
+    x = fm.layers.NormalizationLayer(name="box")(records)
+    x = fm.layers.PrivateNormalization((-1, 1))(x)
+    x = fm.layers.NormalizationLayer()(x)
+    x = fm.layers.DPPCA(4, whitening=0.5)(x)
+    x = fm.layers.NormalizationLayer()(x)
+    x = fm.layers.PrivateEncoder(4)(x)
+    model = keras.Model(records, fm.layers.PrivateDense(3, clip=True)(x))
+    model.compile("sgd", fm.losses.TaylorCrossEntropy())
+    kept, keeping = [], kept_features.KeptFeatures.keeping
+
+    def watched(self, tensor, batches, records):
+        kept.append(tensor)
+        return keeping(self, tensor, batches, records)
+
+    monkeypatch.setattr(kept_features.KeptFeatures, "keeping", watched)
+    # The columns begin at the records, and so do the directions.
+    assert passes(monkeypatch, model, (X, Y))[1] == 2
+    assert kept and all(t is not model.get_layer("box").output for t in kept)
+
+
 def test_nothing_is_kept_after_a_fit_that_ends_or_fails(monkeypatch):
     """What is kept is as secret as the records."""
 

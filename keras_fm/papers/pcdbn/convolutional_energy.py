@@ -194,7 +194,11 @@ class ConvolutionalEnergy(PretrainedLayer):
         elif self.polynomial == "piecewise":
             value = _piecewise(self._approximation, self.gain * z)
         else:
-            value = _horner(self._approximation.coefficients, self.gain * z)
+            scaled = [
+                c * self.gain**power
+                for power, c in enumerate(self._approximation.coefficients)
+            ]
+            value = _polynomial(scaled, z)
         if noise is not None:
             value = value + _horner(
                 [noise[power] for power in range(noise.shape[0])], z
@@ -314,13 +318,18 @@ class ConvolutionalEnergy(PretrainedLayer):
         return bound + ops.sum(away * away, axis=(1, 2, 3)) / 2
 
 
+def _polynomial(coefficients, z):
+    constant, *others = coefficients
+    # Beside its value at 0 an odd function: half of the passes.
+    if len(others) > 1 and not any(others[1::2]):
+        return _horner(others[::2], z * z) * z + constant
+    return _horner(coefficients, z)
+
+
 def _horner(coefficients, z):
     *others, value = coefficients
     for coefficient in reversed(others):
-        value = value * z
-        # Of a symmetric function every second one is 0.
-        if not (isinstance(coefficient, float) and coefficient == 0):
-            value = value + coefficient
+        value = value * z + coefficient
     return value if others else value + ops.zeros_like(z)
 
 
