@@ -341,9 +341,9 @@ def everything(form, folder):
 
 
 def found(form, folder, secrets, seeds):
-    """Dict from files, and texts of a crash, to what they hold of what is
-    watched for. `repr` of the callback, and a crash report with variables,
-    show the arguments of `fit`, the records among them."""
+    """Names of files, and of texts of a crash, that hold what is watched for.
+    `repr` of the callback, and a crash report with variables, show the
+    arguments of `fit`, the records among them."""
     folder.mkdir()
     _, _, whole, own = everything(form, folder)
     # These draw their noise in the step, from a seed.
