@@ -227,9 +227,14 @@ def by_layer(model, parts):
 
 
 def sums(model, x, y, **kwargs):
+    return joined(model.coefficient_sums(x, y, **kwargs))
+
+
+def joined(found):
+    """One vector of each layer's parts."""
     return [
-        np.concatenate([part.ravel() for part in parts])
-        for parts in model.coefficient_sums(x, y, **kwargs)
+        np.concatenate([array(part).ravel() for part in parts])
+        for parts in found
     ]
 
 
@@ -276,10 +281,7 @@ class OneStep:
         if key not in self.known:
             # A pair is asked for by norms.
             self.known = dict([*self.known.items()][-1:])
-            self.known[key] = [
-                np.concatenate([array(part).ravel() for part in parts])
-                for parts in self.sums(x, y)
-            ]
+            self.known[key] = joined(self.sums(x, y))
         return self.known[key]
 
     def pack(self, parts, norm):

@@ -8,8 +8,6 @@ import keras_fm as fm
 N, D, CLASSES = 60, 6, 3
 LABELS = np.arange(N) % CLASSES
 RECORDS = np.random.default_rng(7).random((N, D)).astype("float32")
-
-
 IMAGES = np.random.default_rng(9).random((N, 8, 8, 1)).astype("float32")
 
 

@@ -60,10 +60,13 @@ def releases(monkeypatch):
 
 
 def beside(old, new, neighbours):
-    """Rows with new ones among them, or in the place of the first ones."""
+    """Rows with new ones spread among them, or in the place of some."""
+    at = np.arange(len(new)) * (N // len(new))
     if neighbours == "add_remove":
-        return np.insert(old, N // 2, new, axis=0)
-    return np.concatenate([new, old[len(new) :]])
+        return np.insert(old, at, new, axis=0)
+    rows = old.copy()
+    rows[at] = new
+    return rows
 
 
 @pytest.mark.usefixtures("untraced")
@@ -72,7 +75,7 @@ def beside(old, new, neighbours):
 def test_no_unit_moves_a_release_by_more_than_its_sensitivity(
     releases, form, neighbours
 ):
-    """A record, and an owner of 30 records in several batches."""
+    """A record, and an owner of 30 records among the others."""
     x, longest = records_of(form), 0
     for owners, count in ((None, 1), (np.arange(N) % 13, 30)):
         mine, theirs = owners, owners

@@ -218,10 +218,7 @@ class ChebyshevCRBM(ConvolutionalEnergy):
                 'perturb with polynomial="exact": choose another.'
             )
         return claims.energy_sensitivity(
-            [
-                c * self.gain**power
-                for power, c in enumerate(self._largest_coefficients())
-            ],
+            self.scaled(self._largest_coefficients()),
             form=self.sensitivity,
             positions=math.prod(self.map_shape),
             patch=self.patch_size,
@@ -295,10 +292,7 @@ class ChebyshevCRBM(ConvolutionalEnergy):
         approximation = polynomials.chebyshev("sigmoid", degree, self.gain)
         return {
             "filters": self.filters,
-            "coefficients": [
-                c * self.gain**power
-                for power, c in enumerate(approximation.coefficients)
-            ],
+            "coefficients": self.scaled(approximation.coefficients),
             "scale": self.energy_scale,
             "standardize": self.standardize,
             "sparsity": self.sparsity,

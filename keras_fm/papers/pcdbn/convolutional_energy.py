@@ -175,6 +175,10 @@ class ConvolutionalEnergy(PretrainedLayer):
             return x / ops.maximum(largest, ops.cast(1e-6, x.dtype))
         return ops.clip(x / ops.cast(self.energy_scale, x.dtype), -1.0, 1.0)
 
+    def scaled(self, coefficients):
+        """Coefficients of a polynomial in X, of those in `gain * X`."""
+        return [c * self.gain**power for power, c in enumerate(coefficients)]
+
     def activation(self, normalised, training=False):
         """P(h = 1 | v) from X, with the fixed noise while training."""
         noise = None
@@ -194,11 +198,9 @@ class ConvolutionalEnergy(PretrainedLayer):
         elif self.polynomial == "piecewise":
             value = _piecewise(self._approximation, self.gain * z)
         else:
-            scaled = [
-                c * self.gain**power
-                for power, c in enumerate(self._approximation.coefficients)
-            ]
-            value = _polynomial(scaled, z)
+            value = _polynomial(
+                self.scaled(self._approximation.coefficients), z
+            )
         if noise is not None:
             value = value + _horner(
                 [noise[power] for power in range(noise.shape[0])], z
