@@ -120,6 +120,15 @@ class LedgerEntry:
             return 0
         return steps
 
+    @property
+    def kind(self):
+        """What one of its steps is, as one text: equal for entries whose
+        steps may be taken in the place of one another."""
+        spread = "steps", "overflow_probability", "claimed_epsilon"
+        of_one = {k: v for k, v in self.mechanism.items() if k not in spread}
+        facts = self.name, self.guarantee, self.private, self.noise, of_one
+        return json.dumps(facts, sort_keys=True, default=repr)
+
     def plain(self):
         """What it holds, as one text: equal for equal entries, whether they
         were read from JSON or not."""

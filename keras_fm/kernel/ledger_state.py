@@ -40,12 +40,12 @@ class State:
     def __init__(self, contents, file=None):
         self.contents = dataclasses.replace(contents, is_old=False)
         self.file = file
-        # By name: sizes of reservations that nobody confirmed yet.
+        # By kind of steps: sizes of reservations that nobody confirmed yet.
         self._reserved = {}
         # Outside a file: numbers of the entries that were charged here. Of
         # the others, all steps count as used.
         self._own = set()
-        # By name: steps that count as used and may not be.
+        # By kind: steps that count as used and may not be.
         self._unknown = {}
         _known[contents.id] = self
 
@@ -83,40 +83,40 @@ class State:
 
     # Steps ---------------------------------------------------------------
 
-    def steps(self, name):
-        """How many steps are paid for, and count as used, under a name."""
+    def steps(self, kind):
+        """How many steps of a kind are paid for, and count as used."""
         contents = self.contents
-        return contents.paid.get(name, 0), contents.used.get(name, 0)
+        return contents.paid.get(kind, 0), contents.used.get(kind, 0)
 
-    def shown_used(self, name):
+    def shown_used(self, kind):
         """How many of the steps are used, as the last text said."""
-        return self.steps(name)[1] - self._unknown.get(name, 0)
+        return self.steps(kind)[1] - self._unknown.get(kind, 0)
 
-    def reserve(self, name, steps):
+    def reserve(self, kind, steps):
         """Uses up steps, until they are given back."""
         used = self.contents.used
-        total = used.get(name, 0) + steps
+        total = used.get(kind, 0) + steps
         _spent[self.contents.id] = self
         self.write(
-            dataclasses.replace(self.contents, used={**used, name: total})
+            dataclasses.replace(self.contents, used={**used, kind: total})
         )
-        self._reserved.setdefault(name, []).append(steps)
+        self._reserved.setdefault(kind, []).append(steps)
 
-    def holds(self, name, steps):
+    def holds(self, kind, steps):
         """Whether this process holds a reservation of that size."""
-        return steps in self._reserved.get(name, ())
+        return steps in self._reserved.get(kind, ())
 
-    def give_back(self, name, steps, unused):
+    def give_back(self, kind, steps, unused):
         """Ends the latest reservation of `steps`, of which some are left."""
-        sizes = self._reserved[name]
+        sizes = self._reserved[kind]
         # First: what is given back twice would be used twice.
         del sizes[len(sizes) - 1 - sizes[::-1].index(steps)]
         if not unused:
             return
         contents = self.contents
         used, returned = dict(contents.used), dict(contents.returned)
-        used[name] -= unused
-        returned[name] = returned.get(name, 0) + unused
+        used[kind] -= unused
+        returned[kind] = returned.get(kind, 0) + unused
         self.write(dataclasses.replace(contents, used=used, returned=returned))
 
     def disown(self):
@@ -130,9 +130,9 @@ class State:
         """Counts all steps as used: others may use them."""
         self._own = set()
         paid, used = self.contents.paid, self.contents.used
-        for name, count in paid.items():
-            unused = count - used.get(name, 0)
-            self._unknown[name] = self._unknown.get(name, 0) + unused
+        for kind, count in paid.items():
+            unused = count - used.get(kind, 0)
+            self._unknown[kind] = self._unknown.get(kind, 0) + unused
         self.contents = dataclasses.replace(self.contents, used=dict(paid))
 
     # Other texts of it ---------------------------------------------------
@@ -158,10 +158,10 @@ class State:
             raise ValueError(_CHANGED)
         # Who charged the entries that are new here may use their steps.
         used, before = dict(mine.used), mine.paid
-        for name, count in found.paid.items():
-            more = count - before.get(name, 0)
+        for kind, count in found.paid.items():
+            more = count - before.get(kind, 0)
             if more:
-                used[name] = used.get(name, 0) + more
+                used[kind] = used.get(kind, 0) + more
         noted = [line for line in found.audits if line not in mine.audits]
         self.contents = dataclasses.replace(
             mine,
@@ -219,12 +219,12 @@ class State:
         elif not found.begins_with(mine.entries):
             raise ValueError(_lost(f"The ledger {file.path!r}"))
         used = {
-            name: self._used_in(found, name)
-            for name in dataclasses.replace(mine, entries=entries).paid
+            kind: self._used_in(found, kind)
+            for kind in dataclasses.replace(mine, entries=entries).paid
         }
         returned = {
-            name: max(found.returned.get(name, 0), mine.returned.get(name, 0))
-            for name in {**found.returned, **mine.returned}
+            kind: max(found.returned.get(kind, 0), mine.returned.get(kind, 0))
+            for kind in {**found.returned, **mine.returned}
         }
         noted = [line for line in mine.audits if line not in found.audits]
         self.contents = dataclasses.replace(
@@ -236,20 +236,20 @@ class State:
         )
         self.file, self._own, self._unknown = file, set(), {}
 
-    def _used_in(self, found, name):
+    def _used_in(self, found, kind):
         """Steps that are used, of those in a file and those charged here."""
         mine, length = self.contents, len(found.entries)
         elsewhere = sum(
             entry.steps
             for number, entry in enumerate(mine.entries)
-            if entry.name == name and number not in self._own
+            if mine.kinds[number] == kind and number not in self._own
         )
-        known = found.used.get(name, 0)
-        if any(mine.entries[n].name == name for n in self._own if n < length):
+        known = found.used.get(kind, 0)
+        if any(mine.kinds[n] == kind for n in self._own if n < length):
             # The file has an older count of what was used here, or a newer
             # one.
-            return max(known, mine.used.get(name, 0))
-        return known + max(0, mine.used.get(name, 0) - elsewhere)
+            return max(known, mine.used.get(kind, 0))
+        return known + max(0, mine.used.get(kind, 0) - elsewhere)
 
     # ---------------------------------------------------------------------
 
@@ -334,11 +334,11 @@ def parse_file(file, text):
 
 def _counts_fell(before, after):
     """Whether steps are used no more that nobody gave back."""
-    for name in {**before.used, **before.returned}:
-        given = after.returned.get(name, 0), before.returned.get(name, 0)
+    for kind in {**before.used, **before.returned}:
+        given = after.returned.get(kind, 0), before.returned.get(kind, 0)
         if given[0] < given[1] or (
-            after.used.get(name, 0) + given[0]
-            < before.used.get(name, 0) + given[1]
+            after.used.get(kind, 0) + given[0]
+            < before.used.get(kind, 0) + given[1]
         ):
             return True
     return False

@@ -1,7 +1,9 @@
 """Which steps of a ledger are left: paid for, reserved, taken.
 
 An entry may pay for many steps that run later, in several processes. What is
-not given back stays used.
+not given back stays used. Steps that were paid for with one noise and one
+sampling rate are not those that were paid for with another, whatever their
+name.
 """
 
 from keras_fm.kernel import checks
@@ -17,7 +19,7 @@ class StepLedger:
     """The steps that the entries of a ledger paid for; `_state` is its
     `ledger_state.State`."""
 
-    def steps_left(self, name):
+    def steps_left(self, name, like=None):
         """Steps that entries of this name paid for and that nobody used, as
         far as this process may use them.
 
@@ -28,6 +30,7 @@ class StepLedger:
 
         Args:
             name: str, of entries whose mechanism has `steps`.
+            like: `None`, or one of these entries: steps like its own only.
 
         Returns:
             int, 0 for other names.
@@ -36,8 +39,9 @@ class StepLedger:
             ValueError: see `reload`.
         """
         with self._state.locked():
-            paid, used = self._state.steps(name)
-        return paid - used
+            kinds = self._state.contents.kinds_of(name, like)
+            counts = [self._state.steps(kind) for kind in kinds]
+        return sum(paid - used for paid, used in counts)
 
     def steps_used(self, name):
         """Steps of this name that are used or reserved, as the statement
@@ -46,9 +50,19 @@ class StepLedger:
         Of a ledger that came from a text it is what the text says, although
         all of them count as used here.
         """
-        return self._state.shown_used(name)
+        kinds = self._state.contents.kinds_of(name)
+        return sum(map(self._state.shown_used, kinds))
 
-    def reserve(self, name, steps):
+    def _kind(self, name, like):
+        kinds = self._state.contents.kinds_of(name, like)
+        if len(kinds) > 1:
+            raise ValueError(
+                f"Steps of {name!r} were paid for with different noise or "
+                "samples: say which are meant, `like=` one of the entries."
+            )
+        return kinds[0] if kinds else None
+
+    def reserve(self, name, steps, like=None):
         """Takes steps that were paid for, before they run.
 
         As with `charge`, a ledger in a file has it on disk when this returns,
@@ -59,13 +73,16 @@ class StepLedger:
         Args:
             name: str, of entries whose mechanism has `steps`.
             steps: int >= 1.
+            like: `None`, or one of these entries, which has such steps. Needed
+                where steps of one name differ in noise or samples.
 
         Returns:
-            int, how many steps of this name were used or reserved before.
+            int, how many of these steps were used or reserved before.
 
         Raises:
             BudgetExceededError: if fewer steps are left; nothing changes.
-            ValueError: if `steps` is no positive integer, or see `reload`.
+            ValueError: if `steps` is no positive integer, it is not clear
+                which are meant, or see `reload`.
             OSError: if the file cannot be written. They may be reserved in
                 it, and then stay used.
 
@@ -79,7 +96,8 @@ class StepLedger:
         """
         checks.integer("steps", steps, at_least=1, wanted=_SOME)
         with self._state.locked():
-            paid, used = self._state.steps(name)
+            kind = self._kind(name, like)
+            paid, used = self._state.steps(kind)
             if steps > paid - used:
                 raise BudgetExceededError(
                     f"{steps} steps of {name!r} are asked for and "
@@ -90,10 +108,10 @@ class StepLedger:
                     "counted, and that are known from a text only "
                     "(`Ledger.open` the file that the ledger lives in)."
                 )
-            self._state.reserve(name, int(steps))
+            self._state.reserve(kind, int(steps))
         return used
 
-    def confirm(self, name, reserved, taken):
+    def confirm(self, name, reserved, taken, like=None):
         """Says how many steps of a reservation ran; the rest are given back.
 
         Args:
@@ -101,6 +119,7 @@ class StepLedger:
             reserved: int, what `reserve` of this process was asked for; of
                 several such reservations the latest is meant.
             taken: int from 0 to `reserved`.
+            like: see `reserve`.
 
         Raises:
             ValueError: if this process holds no such reservation, `taken` is
@@ -111,7 +130,8 @@ class StepLedger:
         checks.integer("taken", taken, at_least=0)
         # What an interrupted write left in the file is known before a refusal.
         with self._state.locked():
-            if not self._state.holds(name, reserved):
+            kind = self._kind(name, like)
+            if not self._state.holds(kind, reserved):
                 raise ValueError(
                     "`reserved` must be a reservation of this process that "
                     "was not confirmed before. Received: "
@@ -122,4 +142,17 @@ class StepLedger:
                     f"`taken` must be at most the {reserved} steps that were "
                     f"reserved. Received: taken={taken}"
                 )
-            self._state.give_back(name, int(reserved), reserved - taken)
+            self._state.give_back(kind, int(reserved), reserved - taken)
+
+    def used_of_entries(self):
+        """Of each entry how many of its steps are used or reserved: of those
+        with such steps the first are used first."""
+        contents = self._state.contents
+        left = {k: self._state.shown_used(k) for k in contents.paid}
+        found = []
+        for kind, entry in zip(contents.kinds, contents.entries):
+            own = min(entry.steps, left.get(kind, 0))
+            if own:
+                left[kind] -= own
+            found.append(own)
+        return found

@@ -12,7 +12,9 @@ from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import ledger_entry, settings_file
 from keras_fm.kernel.ledger_entry import LedgerEntry
 
-_FORMAT = 1
+# Of ledgers in which steps of one name differ the second: programs that know
+# the first alone would take one for another.
+_FORMATS = 1, 2
 _LARGEST_COUNT = 10**18
 ONE_RECORD = "one record (one row of the data given)"
 
@@ -28,9 +30,9 @@ class Contents:
         unit: the privacy unit in words.
         entries: tuple of `LedgerEntry`.
         audits: tuple of `(when, line)`; no part of what is composed.
-        used: dict from names of entries to how many of the steps that these
-            paid for are used or reserved.
-        returned: dict from names to how many were reserved and given back,
+        used: dict from kinds of steps (`kinds`) to how many of those that
+            were paid for are used or reserved.
+        returned: dict from kinds to how many were reserved and given back,
             ever. Only with it can `used` fall, so that an older text is told
             from a newer one.
         is_old: whether it was written before steps were counted.
@@ -47,13 +49,50 @@ class Contents:
     is_old: bool = False
 
     @functools.cached_property
-    def paid(self):
-        """Dict from names to the steps that entries of the name pay for."""
-        found = collections.Counter()
+    def kinds(self):
+        """Of each entry what its steps are counted under, or `None`: its
+        name; of steps that are not like the first of the name (other noise,
+        other samples) its name and a number, on two lines as no name is."""
+        known, found = {}, []
         for entry in self.entries:
-            if entry.steps:
-                found[entry.name] += entry.steps
+            if not entry.steps:
+                found.append(None)
+                continue
+            own = known.setdefault(entry.name, {})
+            number = own.setdefault(entry.kind, len(own) + 1)
+            found.append(_kind(entry.name, number))
+        return tuple(found)
+
+    def kinds_of(self, name, like=None):
+        """The kinds of steps of a name, in order.
+
+        Args:
+            name: str.
+            like: `None`, or a `LedgerEntry`: only the kind of its steps.
+        """
+        return list(
+            dict.fromkeys(
+                kind
+                for kind, entry in zip(self.kinds, self.entries)
+                if kind is not None
+                and entry.name == name
+                and (like is None or entry.kind == like.kind)
+            )
+        )
+
+    @functools.cached_property
+    def paid(self):
+        """Dict from kinds to the steps that entries pay for."""
+        found = collections.Counter()
+        for kind, entry in zip(self.kinds, self.entries):
+            if kind is not None:
+                found[kind] += entry.steps
         return dict(found)
+
+    @property
+    def _has_kinds(self):
+        """Whether steps of one name differ."""
+        return any("\n" in kind for kind in self.paid)
 
     def begins_with(self, entries):
         """Whether `entries` are the first of its own."""
@@ -73,7 +112,7 @@ class Contents:
 
         def larger(one, two):
             return {
-                n: max(one.get(n, 0), two.get(n, 0)) for n in {**one, **two}
+                k: max(one.get(k, 0), two.get(k, 0)) for k in {**one, **two}
             }
 
         return dataclasses.replace(
@@ -104,7 +143,7 @@ class Contents:
     def text(self):
         """As JSON (no noise, no statistic)."""
         data = {
-            "format": _FORMAT,
+            "format": _FORMATS[self._has_kinds],
             "id": self.id,
             "budget": dataclasses.asdict(self.budget),
             "neighbours": str(self.neighbours),
@@ -152,7 +191,7 @@ def parse(text):
 
 
 def _parse(data):
-    if data["format"] != _FORMAT:
+    if data["format"] not in _FORMATS:
         raise ValueError(f"unknown format {data['format']!r}")
     for name, value in data["budget"].items():
         if isinstance(value, str):
@@ -177,13 +216,22 @@ def _parse(data):
     ):
         raise ValueError(f"`id` must be 32 hexadecimal digits: {found.id!r}")
     used = _counts(data, "progress", paid)
+    returned = _counts(data, "given_back", paid)
+    if data["format"] == 1 and found._has_kinds:
+        # They were counted together, whatever their noise.
+        mixed = {kind.split("\n")[0] for kind in paid if "\n" in kind}
+        several = {k: v for k, v in paid.items() if k.split("\n")[0] in mixed}
+        used = {**used, **several}
     for name, count in used.items():
         if count > paid[name]:
             raise ValueError(
                 f"`progress` of {name!r} is {count} steps of {paid[name]}"
             )
-    returned = _counts(data, "given_back", paid)
     return dataclasses.replace(found, used=used, returned=returned)
+
+
+def _kind(name, number):
+    return name if number == 1 else f"{name}\n{number}"
 
 
 def _entries(data):

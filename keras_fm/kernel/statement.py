@@ -43,13 +43,13 @@ def text(ledger):
         )
     if not entries:
         lines.append("reads:      none; no private record was read")
-    used = {e.name: ledger.steps_used(e.name) for e in entries}
-    for number, e in enumerate(entries, start=1):
+    used = ledger.used_of_entries()
+    for number, (e, steps) in enumerate(zip(entries, used), start=1):
         lines += [
             f"[{number}] {e.when}  {e.name}: {e.guarantee}",
             f"    read:      {e.reads}",
             f"    mechanism: {e.describe()}",
-            *_steps(e, used),
+            *_steps(e, steps),
             f"    proof:     {e.proof}",
             *(f"    note:      {note}" for note in e.notes),
         ]
@@ -98,13 +98,10 @@ def sentence(epsilon, delta, neighbours, unit="record"):
 
 
 def _steps(entry, used):
-    """What was done with the steps that an entry paid for; of entries of one
-    name the first are used first."""
+    """What was done with the steps that an entry paid for."""
     if not entry.steps:
         return []
-    own = min(entry.steps, used[entry.name])
-    used[entry.name] -= own
-    return [f"    steps:     {entry.steps} paid, {own} used or reserved"]
+    return [f"    steps:     {entry.steps} paid, {used} used or reserved"]
 
 
 def _summary(ledger, entries):

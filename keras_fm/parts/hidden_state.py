@@ -6,6 +6,8 @@ import secrets
 import keras
 from keras import ops
 
+_STATE_TREE = ("get_state_tree", "set_state_tree")
+
 
 class HiddenVariable(keras.Variable):
     """A non-trainable variable whose values never show in a repr."""
@@ -16,13 +18,15 @@ class HiddenVariable(keras.Variable):
     __str__ = __repr__
 
 
-def _is_exported():
-    """Whether Keras asks for variables to write them to a file that other
-    programs run."""
+def _is_written():
+    """Whether Keras asks for variables to write them to a file: a program for
+    others, or the state tree that checkpoints hold."""
     frame = inspect.currentframe()
     while frame is not None:
         module = frame.f_globals.get("__name__") or ""
-        if module.startswith("keras.") and ".export" in module:
+        if module.startswith("keras.") and (
+            ".export" in module or frame.f_code.co_name in _STATE_TREE
+        ):
             return True
         frame = frame.f_back
     return False
@@ -51,8 +55,8 @@ class HiddenStateLayer(keras.layers.Layer):
     Hidden variables are part of `variables`, so compiled training steps of
     every backend carry them as state. They are no part of `weights`, so
     `get_weights`, saved files and TensorBoard histograms do not hold them
-    (a subclass may save what is safe in `save_own_variables`), and no export
-    does, which takes all variables.
+    (a subclass may save what is safe in `save_own_variables`), and neither
+    exports nor `get_state_tree`, which take all variables.
     """
 
     def __init__(self, **kwargs):
@@ -62,7 +66,7 @@ class HiddenStateLayer(keras.layers.Layer):
     @property
     def variables(self):
         found = super().variables
-        if _is_exported():
+        if _is_written():
             return found
         return found + list(self._hidden.variables.values())
 

@@ -97,12 +97,19 @@ class CoefficientModel(StepModel):
         """The share of records that learned thresholds leave unclipped."""
         return self._given["clip_quantile"]
 
-    def learn_thresholds(self, values):
+    @property
+    def thresholds_ledger(self):
+        """The ledger of the release that thresholds are from, or `None`."""
+        return self._given.get("thresholds_ledger")
+
+    def learn_thresholds(self, values, ledger_json=None):
         """Takes thresholds in the place of those it has.
 
         Args:
             values: floats > 0 in the order of `partitions`, public or
                 released.
+            ledger_json: `None`, or the ledger of their release as JSON. It
+                stays with them: no other ledger pays for noisy steps.
 
         Raises:
             ValueError: if noise was fixed for others.
@@ -123,6 +130,7 @@ class CoefficientModel(StepModel):
             order: values[order - 1 :: orders] for order in range(1, orders + 1)
         }
         self._given["thresholds"] = values
+        self._given["thresholds_ledger"] = ledger_json
         # A compiled step holds the old ones.
         self._noise.generation += 1
 

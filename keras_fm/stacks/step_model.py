@@ -111,9 +111,9 @@ class StepModel(StackModel):
         """Thresholds and all steps, see `step_release`."""
         return step_release.steps(self, reading)
 
-    def paid_mechanism(self, reading):
-        """See `step_release.paid_mechanism`."""
-        return step_release.paid_mechanism(self, reading)
+    def paid_entry(self, reading):
+        """See `step_release.paid_entry`."""
+        return step_release.paid_entry(self, reading)
 
     def samples_of(self, reading):
         """See `step_release.samples_of`."""
@@ -248,7 +248,7 @@ class StepModel(StackModel):
             if self.is_perturbed:
                 self._check_place()
             return
-        # A fit that ended by an error left it armed.
+        # Armed by a fit that another one runs in.
         if noise.armed_by is not None and not self._is_of(noise.armed_by):
             noise.disarm()
         if not noise.may_step:
@@ -260,6 +260,14 @@ class StepModel(StackModel):
         return found is not None and callback in found.callbacks
 
     # Keras' training -----------------------------------------------------
+
+    def fit(self, *args, **kwargs):
+        """As `keras.Model.fit`. However it ends, noisy steps end with it."""
+        try:
+            return super().fit(*args, **kwargs)
+        finally:
+            if not self.unprotected:
+                self._noise.disarm()
 
     def call(self, inputs, training=None, mask=None):
         if training and self.is_perturbed:
@@ -317,7 +325,8 @@ class StepModel(StackModel):
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
         thresholds = config.pop("thresholds", None)
+        ledger_json = config.pop("thresholds_ledger", None)
         model = super().from_config(config, custom_objects)
         if thresholds is not None:
-            model.learn_thresholds(thresholds)
+            model.learn_thresholds(thresholds, ledger_json)
         return model

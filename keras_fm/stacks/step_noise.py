@@ -1,3 +1,4 @@
+import os
 import secrets
 
 import keras
@@ -47,8 +48,9 @@ class StepNoise(ReleasedLayer):
         self._facts = None
         # Plain: the weights belong to the layers of the network.
         self.__dict__["_describes"] = []
-        # The callback whose fit may take steps.
-        self.__dict__["_armed_by"] = None
+        # The callback whose fit may take steps, and the process it runs in:
+        # one that was forked from it has the same noise.
+        self.__dict__["_armed_by"] = self.__dict__["_armed_in"] = None
         # Whether the seed was asked for, so that a pause does not change it.
         self.__dict__["_known_seed"] = False
         # Changes whenever a compiled step is stale.
@@ -82,7 +84,9 @@ class StepNoise(ReleasedLayer):
     def may_step(self):
         """Whether a training step may be taken now."""
         return self.unprotected or (
-            self._armed_by is not None and self.has_seed
+            self._armed_by is not None
+            and self._armed_in == os.getpid()
+            and self.has_seed
         )
 
     def refuse_step(self):
@@ -236,6 +240,7 @@ class StepNoise(ReleasedLayer):
     def arm(self, callback):
         """Lets the fit of a callback take the steps it reserves."""
         self.__dict__["_armed_by"] = callback
+        self.__dict__["_armed_in"] = os.getpid()
         self.allow(0)
 
     def allow(self, more):
@@ -246,7 +251,8 @@ class StepNoise(ReleasedLayer):
         """No step is taken until the next fit arms it, under a new seed:
         whoever has the old one has the noise of all steps."""
         self.__dict__["_armed_by"] = None
-        self.allow(0)
+        # Reads nothing: an interrupted step of JAX may have lost the counts.
+        self._get_hidden(_ARMED).assign(0)
         if not self._known_seed:
             self._get_hidden("seed").assign(np.zeros(2))
             self._hidden.seed = None

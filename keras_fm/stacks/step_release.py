@@ -50,7 +50,7 @@ def steps(model, reading):
     multiplier = model.planned_noise
     if model.is_perturbed:
         # The ledger's, not the file's.
-        multiplier = paid_mechanism(model, reading)["noise_multiplier"]
+        multiplier = paid_entry(model, reading).mechanism["noise_multiplier"]
     # Before they are learned, their number is what counts.
     thresholds = tuple(t or 1.0 for _, _, t in model.partitions)
     samples = samples_of(model, reading)
@@ -63,7 +63,7 @@ def steps(model, reading):
         model.fix_steps(
             noise_multiplier=mechanism.noise_multiplier,
             expected_batch_size=samples.expected_batch_size,
-            steps=model.steps_taken + ledger.steps_left(last),
+            steps=model.steps_taken + ledger.steps_left(last, like=entry),
             seed=seed,
             ledger_json=ledger.to_json(),
             published=reading.published,
@@ -87,21 +87,27 @@ def steps(model, reading):
     return found
 
 
-def paid_mechanism(model, reading):
-    """What the ledger says of the steps that were paid for last.
+def paid_entry(model, reading):
+    """The entry that pays for the steps of a model that has noise: of its
+    name and, if there is one, its noise, the last.
 
     Raises:
         ValueError: if it holds none.
     """
     name = model.release_names()[-1]
-    paid = [e for e in reading.ledger.entries if e.name == name]
+    paid = [e for e in reading.ledger.entries if e.name == name and e.steps]
     if not paid:
         raise ValueError(
             f"'{model.name}' was trained under noise that is not in this "
             "ledger. Go on with the callback it was trained with, or continue "
             "its ledger: `PrivateModel(Ledger.open(path))`."
         )
-    return paid[-1].mechanism
+    alike = [
+        entry
+        for entry in paid
+        if entry.mechanism.get("noise_multiplier") == model.noise_multiplier
+    ]
+    return (alike or paid)[-1]
 
 
 def samples_of(model, reading):
@@ -180,6 +186,8 @@ def check_parts(model, batches):
 
 
 def _check(model, reading):
+    if model.thresholds_ledger is not None:
+        reading.check_known(model.name, model.thresholds_ledger)
     reading.check_reach(f"a {type(model).__name__}")
     if reading.owners is not None and model.learns_thresholds:
         raise ValueError(
@@ -217,7 +225,10 @@ def _threshold_step(model, reading, name):
             yield (np.where(norms >= 0, norms, np.inf),)
 
     def learn(release):
-        model.learn_thresholds(release.quantiles(model.clip_quantile))
+        model.learn_thresholds(
+            release.quantiles(model.clip_quantile),
+            reading.ledger.to_json(),
+        )
 
     return Step(
         name=name,

@@ -314,10 +314,13 @@ class PrivateModel(keras.callbacks.Callback):
             part.objective_in_use = part.objective_in_use and not drawn
 
     def on_train_batch_begin(self, batch, logs=None):
-        if self._steps is not None and self._steps.epoch_is_open is False:
+        if self._steps is None:
+            return
+        if not self._steps.epoch_is_open:
             # This brings JAX' state back before it is changed.
             assert self.model is not None
             self._steps.begin_epoch()
+        self._steps.begin_batches()
 
     def on_epoch_end(self, epoch, logs=None):
         if self._steps is not None:
@@ -416,7 +419,7 @@ class PrivateModel(keras.callbacks.Callback):
                     "paid for. Go on with the same records, or build a new "
                     "model."
                 )
-            steps_of_fit.resume(plan, steps)
+            paid = steps_of_fit.resume(plan, steps)
         else:
             planned = model.planned_steps
             if planned is not None and steps > planned:
@@ -430,10 +433,11 @@ class PrivateModel(keras.callbacks.Callback):
             steps_of_fit.check(plan)
             self._warn_about_delta(plan)
             plan.carry_out()
+            paid = model.paid_entry(plan)
             self.releases = plan.releases
             self._fingerprint.take(plan.data, plan.model)
         self._steps = steps_of_fit.StepsOfFit(
-            self, model, self._ledger, self.params["steps"]
+            self, model, paid, self._ledger, self.params["steps"]
         )
         return True
 

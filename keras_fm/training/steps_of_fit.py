@@ -17,15 +17,15 @@ class StepsOfFit:
     Args:
         callback: the `PrivateModel` of the fit.
         model: a part that reads at every step.
+        paid: the entry of its ledger that such steps were paid for with.
         ledger: its ledger.
         epoch_steps: int, steps of an epoch.
     """
 
-    def __init__(self, callback, model, ledger, epoch_steps):
-        self._model, self._ledger = model, ledger
-        self._name = model.release_names()[-1]
+    def __init__(self, callback, model, paid, ledger, epoch_steps):
+        self._model, self._ledger, self._paid = model, ledger, paid
         self._epoch_steps = epoch_steps
-        self._reserved = self._before = 0
+        self._reserved = self._begun = 0
         model._carrier().arm(callback)
 
     @property
@@ -35,18 +35,26 @@ class StepsOfFit:
 
     def begin_epoch(self):
         """Reserves the steps of an epoch, and lets them be taken."""
-        self._ledger.reserve(self._name, self._epoch_steps)
-        self._reserved = self._epoch_steps
-        self._before = self._model.steps_taken
+        self._ledger.reserve(
+            self._paid.name, self._epoch_steps, like=self._paid
+        )
+        self._reserved, self._begun = self._epoch_steps, 0
         self._model._carrier().allow(self._reserved)
+
+    def begin_batches(self):
+        """Counts the steps that are run next. Here: what a model holds, any
+        callback may set."""
+        self._begun += int(self._model.steps_per_execution)
 
     def end_epoch(self):
         """Confirms what was taken of them."""
         if not self._reserved:
             return
-        taken = self._model.steps_taken - self._before
+        taken = min(self._begun, self._reserved)
         self._model._carrier().allow(0)
-        self._ledger.confirm(self._name, self._reserved, taken)
+        self._ledger.confirm(
+            self._paid.name, self._reserved, taken, like=self._paid
+        )
         self._reserved = 0
 
     def end(self):
@@ -71,11 +79,15 @@ def check_paid(plan):
     """Refuses to go on under another ledger, or with other samples than were
     paid for.
 
+    Returns:
+        the entry of the ledger that steps like these were paid for with.
+
     Raises:
         ValueError: saying what differs.
     """
     model = plan.top
-    paid = model.paid_mechanism(plan)
+    entry = model.paid_entry(plan)
+    paid = entry.mechanism
     if ("claimed_epsilon" in paid) != plan.published:
         kinds = ["proven", "published"]
         raise ValueError(
@@ -100,6 +112,21 @@ def check_paid(plan):
             f"{model.expected_batch_size:g}. Received: "
             f"{samples.sampling_rate:g}, {samples.expected_batch_size}"
         )
+    if entry.private and getattr(plan.batches, "reproducible", False):
+        raise ValueError(
+            "The steps of this model were paid for with samples that nobody "
+            "knows, and those of these batches follow from a seed. Go on "
+            "with `PoissonBatches` without `seed`."
+        )
+    overflow = samples.overflow_probability / samples.steps
+    if overflow * entry.steps > paid.get("overflow_probability", 0.0) * (
+        1 + 1e-9
+    ):
+        raise ValueError(
+            "The steps of this model were paid for with batches that samples "
+            "exceed less often. Go on with `PoissonBatches` of the same "
+            f"capacity. Received: capacity={plan.batches.capacity}"
+        )
     if not math.isclose(
         paid["noise_multiplier"], model.noise_multiplier
     ) or paid["sensitivity"] < model.sensitivity * (1 - 1e-9):
@@ -108,6 +135,7 @@ def check_paid(plan):
             f"multiplier of {model.noise_multiplier:g} in place of "
             f"{paid['noise_multiplier']:g}. Load the model that was saved."
         )
+    return entry
 
 
 def resume(plan, steps):
@@ -116,6 +144,9 @@ def resume(plan, steps):
     Steps that were paid for and not taken are used first; more of them are
     charged.
 
+    Returns:
+        the entry that steps like these were paid for with.
+
     Raises:
         BudgetExceededError: if the budget does not allow more steps.
         ValueError: if the model's ledger is unknown, or samples are drawn in
@@ -123,9 +154,8 @@ def resume(plan, steps):
     """
     model = plan.top
     model.check_batches(plan.batches)
-    check_paid(plan)
-    name = model.release_names()[-1]
-    left = plan.ledger.steps_left(name)
+    paid = check_paid(plan)
+    left = plan.ledger.steps_left(paid.name, like=paid)
     if steps > left:
         more = type(plan)(
             plan.whole,
@@ -138,7 +168,14 @@ def resume(plan, steps):
             planned_steps=steps - left,
         )
         try:
-            more.ledger.check(more.entries())
+            planned = more.entries()
+            if planned[-1].kind != paid.kind:
+                raise ValueError(
+                    f"Steps of '{model.name}' are not those that were paid "
+                    "for, and more are asked for than are left. Load the "
+                    "model that was saved, or build a new one."
+                )
+            more.ledger.check(planned)
             more.carry_out_one(more.steps[-1])
         except BudgetExceededError as error:
             raise BudgetExceededError(
@@ -147,7 +184,7 @@ def resume(plan, steps):
                 f"before the first fit: `{type(model).__name__}(..., "
                 "planned_steps=...)`."
             ) from None
-        return
+        return paid
     model.fix_steps(
         noise_multiplier=model.noise_multiplier,
         expected_batch_size=model.expected_batch_size,
@@ -155,3 +192,4 @@ def resume(plan, steps):
         ledger_json=plan.ledger.to_json(),
         published=plan.published,
     )
+    return paid

@@ -717,13 +717,15 @@ def test_progress_beyond_what_was_paid_is_refused():
 
 
 def test_the_statement_says_what_became_of_the_steps(make):
-    ledger = make(steps(10), once(), claimed(5), steps(7, "other"))
-    ledger.reserve("net", 12)
+    ledger = make(steps(10), once(), steps(5), claimed(4), steps(7, "other"))
+    ledger.reserve("net", 12, like=steps(1))
+    ledger.reserve("net", 1, like=claimed(1))
     lines = [line for line in ledger.statement().splitlines() if "paid" in line]
-    # Of entries of one name the first are used first.
+    # Of entries whose steps are the same the first are used first.
     assert lines == [
         "    steps:     10 paid, 10 used or reserved",
         "    steps:     5 paid, 2 used or reserved",
+        "    steps:     4 paid, 1 used or reserved",
         "    steps:     7 paid, 0 used or reserved",
     ]
 
@@ -738,3 +740,93 @@ def test_the_statement_of_a_copy_says_what_its_text_says(tmp_path):
         path,
     )
     assert "10 paid, 4 used or reserved" in text and left == 0
+
+
+# Of one name, with other noise or other samples --------------------------------
+
+
+def unlike(count, name="net", **changes):
+    mechanism = {**steps(count).mechanism, "noise_multiplier": 40.0, **changes}
+    return steps(count, name, mechanism=mechanism)
+
+
+OTHERS = {
+    "noise": unlike(3),
+    "rate": unlike(3, noise_multiplier=50.0, sampling_rate=0.001),
+    "sensitivity": unlike(3, noise_multiplier=50.0, sensitivity=0.5),
+    "samples that are known": steps(3, private=False),
+    "claimed": claimed(3),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_steps_are_not_taken_for_others_of_their_name(make, kind):
+    other = OTHERS[kind]
+    ledger = make(steps(100), other)
+    assert ledger.steps_left("net") == 103
+    assert ledger.steps_left("net", like=other) == 3
+    with pytest.raises(BudgetExceededError, match="3 are left"):
+        ledger.reserve("net", 4, like=other)
+    # Which are meant is not guessed.
+    with pytest.raises(ValueError, match="say which are meant"):
+        ledger.reserve("net", 1)
+    ledger.reserve("net", 3, like=other)
+    with pytest.raises(ValueError, match="say which are meant"):
+        ledger.confirm("net", 3, 1)
+    # What is given back is of its own kind.
+    ledger.reserve("net", 3, like=steps(1))
+    ledger.confirm("net", 3, 0, like=other)
+    assert ledger.steps_left("net", like=other) == 3
+    assert ledger.steps_left("net", like=steps(1)) == 97
+
+
+def test_steps_that_were_never_paid_for_are_not_left(make):
+    ledger = make(steps(100))
+    assert ledger.steps_left("net", like=unlike(1)) == 0
+    with pytest.raises(BudgetExceededError, match="0 are left"):
+        ledger.reserve("net", 1, like=unlike(1))
+    assert ledger.steps_left("net") == 100
+
+
+def test_a_bound_on_overflows_makes_no_other_steps(make):
+    """It grows with the number of steps, so entries hold different ones."""
+    spread = unlike(5, noise_multiplier=50.0, overflow_probability=1e-9)
+    ledger = make(steps(100), spread)
+    ledger.reserve("net", 105)
+    assert ledger.steps_left("net", like=spread) == 0
+
+
+def test_a_file_knows_which_steps_are_used(tmp_path):
+    path = tmp_path / "privacy.json"
+    ledger = begin(path, steps(100), unlike(10))
+    assert json.loads(path.read_text())["format"] == 2
+    ledger.reserve("net", 7, like=unlike(1))
+    left = core_process.run(
+        "from keras_fm.kernel.ledger_entry import LedgerEntry\n"
+        "ledger = Ledger.open(arguments[0])\n"
+        "say(*(ledger.steps_left('net', like=e) for e in ledger.entries))",
+        path,
+    )
+    assert left == [[100, 3]]
+
+
+def test_one_kind_of_steps_is_what_older_versions_read(tmp_path):
+    path = tmp_path / "privacy.json"
+    begin(path, steps(100), unlike(10, "other")).reserve("other", 2)
+    data = json.loads(path.read_text())
+    assert data["format"] == 1 and data["progress"] == {"other": 2}
+
+
+def test_of_an_older_file_steps_of_several_kinds_are_used(tmp_path):
+    """They were counted by name, whatever their noise."""
+    path = tmp_path / "privacy.json"
+    begin(path, steps(100), unlike(10), steps(4, "other"))
+    data = json.loads(path.read_text())
+    data |= {"format": 1, "progress": {"net": 105}, "given_back": {"net": 2}}
+    path.write_text(json.dumps(data))
+    left = core_process.run(
+        "ledger = Ledger.open(arguments[0])\n"
+        "say(*(ledger.steps_left(e.name, like=e) for e in ledger.entries))",
+        path,
+    )
+    assert left == [[0, 0, 4]]

@@ -168,7 +168,9 @@ class PrivateCDBN(keras.Model):
         outputs, conditions = self._visible(inputs, (low, high))
         tops = []
         for index, (count, kernel) in enumerate(self._arguments["maps"]):
-            layer = self._rbm(index, count, kernel, conditions)
+            layer = self._rbm(
+                index, count, kernel, outputs.shape[1:3], conditions
+            )
             given = outputs if layer.conditions == 0 else [outputs, conditions]
             outputs = layer(given)
             tops.append(outputs)
@@ -197,7 +199,7 @@ class PrivateCDBN(keras.Model):
         box = NormalizationLayer(bounds, "linf", name="box")
         return box(inputs), None
 
-    def _rbm(self, index, count, kernel, conditions):
+    def _rbm(self, index, count, kernel, sizes, conditions):
         given = self._arguments
         gain = given["gain"]
         if self._proven:
@@ -208,8 +210,10 @@ class PrivateCDBN(keras.Model):
                 "moment_order": given["moment_order"] if index == 0 else 2,
                 "sparsity": given["sparsity"],
                 "clip": True,
-                # Overlapping patches say little more.
-                "moment_strides": 4 if index == 0 else 5,
+                # More patches of a record say little more.
+                "moment_strides": 4
+                if index == 0
+                else [max(k, size // 2) for k, size in zip(kernel, sizes)],
             }
             if index:
                 form["centre"] = _RESTING
