@@ -152,19 +152,17 @@ class ConvolutionalEnergy(PretrainedLayer):
     def _shrink(self, padded):
         """What brings every patch to its bound, `(batch, h, w, 1)`."""
         # Half precision overflows in the squares.
-        squares = ops.square(ops.cast(padded, "float32"))
-        ones = ops.ones((*self.kernel_size, 1, 1), dtype="float32")
-        sums = ops.conv(
-            ops.sum(squares, axis=-1, keepdims=True),
-            ones,
-            strides=self.strides,
-            padding="valid",
-            data_format="channels_last",
+        squares = ops.sum(ops.square(ops.cast(padded, "float32")), axis=-1)
+        # Products: a convolution of one channel takes several times as long.
+        down, across = (
+            ops.convert_to_tensor(_windows(*axis))
+            for axis in zip(padded.shape[1:3], self.kernel_size, self.strides)
         )
+        sums = ops.matmul(ops.transpose(down), ops.matmul(squares, across))
         bound = self.input_bound
         # The root of no zero, whose slope is infinite.
         norms = ops.sqrt(ops.maximum(sums, bound * bound))
-        return ops.cast(bound / norms, padded.dtype)
+        return ops.expand_dims(ops.cast(bound / norms, padded.dtype), -1)
 
     def normalised(self, x):
         """X = x / Z, in [-1, 1]."""
@@ -318,6 +316,13 @@ class ConvolutionalEnergy(PretrainedLayer):
             return bound - ops.sum(v * bias, axis=(1, 2, 3))
         away = v - self.centre - bias
         return bound + ops.sum(away * away, axis=(1, 2, 3)) / 2
+
+
+def _windows(length, size, stride):
+    """Which points of a line are in which window, `(length, windows)`."""
+    starts = stride * np.arange((length - size) // stride + 1)
+    past = np.arange(length)[:, None] - starts
+    return ((past >= 0) & (past < size)).astype("float32")
 
 
 def _polynomial(coefficients, z):
