@@ -154,19 +154,15 @@ class PerturbedDense(ReleasedLayer):
             return outputs
         return ops.add(outputs, ops.cast(self.bias, outputs.dtype))
 
-    def call(self, inputs, training=False):
-        if training:
-            self.enter_training()
+    def call(self, inputs, training=None):
+        training = self.in_training(training)
         kernel, bias = self.kernel, self.bias
         released = self._released is not None
         if released:
             # No record may move the weights, in whatever loop.
-            kernel = ops.stop_gradient(ops.convert_to_tensor(kernel))
-            bias = (
-                bias
-                if bias is None
-                else ops.stop_gradient(ops.convert_to_tensor(bias))
-            )
+            kernel, bias = map(_still, (kernel, bias))
+        elif not training:
+            kernel, bias = map(self.untrained, (kernel, bias))
         outputs = ops.matmul(inputs, ops.cast(kernel, self.compute_dtype))
         if bias is not None:
             outputs = ops.add(outputs, ops.cast(bias, self.compute_dtype))
@@ -219,3 +215,11 @@ class PerturbedDense(ReleasedLayer):
                     f"{None if value is None else value.shape}"
                 )
         self._set_objective(**found)
+
+
+def _still(weight):
+    return (
+        None
+        if weight is None
+        else ops.stop_gradient(ops.convert_to_tensor(weight))
+    )

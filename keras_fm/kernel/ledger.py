@@ -382,8 +382,9 @@ class Ledger(StepLedger):
         disk. Charges go on where they went before: see `open`.
 
         Raises:
-            ValueError: if a ledger lives in that file (`open`) whose entries
-                this one does not hold: they would be forgotten.
+            ValueError: if a ledger lives in that file (`open`; its ".lock" is
+                beside it) whose entries this one does not hold: they would be
+                forgotten.
             OSError: if the file cannot be written.
         """
         file, state = locked_file.LockedFile(path), self._state

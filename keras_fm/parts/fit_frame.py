@@ -40,13 +40,26 @@ def callbacks(given):
     return list(found) if isinstance(found, (list, tuple)) else [found]
 
 
-def stateless_model():
-    """The model whose stateless call is on the stack, or `None`."""
+def _models_in(method):
+    """The models whose method of that name is on the stack, the innermost
+    first."""
     frame = inspect.currentframe()
     while frame is not None:
-        if frame.f_code.co_name == "stateless_call":
+        if frame.f_code.co_name == method:
             found = frame.f_locals.get("self")
             if isinstance(found, keras.Model):
-                return found
+                yield found
         frame = frame.f_back
-    return None
+
+
+def stateless_model():
+    """The outermost model whose stateless call is on the stack, or `None`."""
+    return next(reversed([*_models_in("stateless_call")]), None)
+
+
+def is_trained(layer):
+    """Whether a training step of a model that a layer is in is on the stack."""
+    return any(
+        any(held is layer for held in model._flatten_layers())
+        for model in _models_in("train_step")
+    )

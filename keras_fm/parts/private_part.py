@@ -144,8 +144,45 @@ class PrivatePart:
             f"twin is built with `{kind}(..., unprotected=True)`."
         )
 
+    def in_training(self, training):
+        """What a part's `call` begins with.
+
+        Args:
+            training: as it was given; `None` if nobody said. Then it is
+                `True` in a step of a Keras model that trains the part: the
+                model's own `call` may pass nothing on.
+
+        Returns:
+            bool, whether the call is one of training.
+
+        Raises:
+            ValueError: if it is and must not be, see `check_trains`.
+        """
+        if training is None:
+            training = self.trainable and fit_frame.is_trained(self)
+        if training:
+            self.enter_training()
+        return bool(training)
+
+    def untrained(self, value):
+        """What a call uses that is none of training: of a part that may not
+        train it has no gradient, as an own loop would take it."""
+        if value is None or self._released is not None:
+            return value
+        if self.unprotected or self.is_perturbed:
+            return value
+
+        @ops.custom_gradient
+        def found(value):
+            def gradient(*_, **__):
+                raise ValueError(self._refusal())
+
+            return value, gradient
+
+        return found(ops.convert_to_tensor(value))
+
     def enter_training(self):
-        """What a part's `call` does first with `training=True`."""
+        """What a part's `call` does first in training."""
         if self.is_looked_at:
             return
         carrier, model = self._carrier(), self._trainer()
@@ -175,13 +212,15 @@ class PrivatePart:
         """The Keras model whose step calls the part, or `None`."""
         if isinstance(self, keras.Model):
             return self
+        # A stateless step calls the layers of its model one by one, and the
+        # first to be entered may be a model inside it.
+        outermost = fit_frame.stateless_model()
+        if outermost is not None:
+            return outermost
         # Not by the layer: it would begin a call where there is none.
         context = global_state.get_global_attribute("current_call_ctx")
         entry = getattr(context, "entry_layer", None)
-        if isinstance(entry, keras.Model):
-            return entry
-        # A stateless step calls the layers of its model one by one.
-        return fit_frame.stateless_model()
+        return entry if isinstance(entry, keras.Model) else None
 
     # Whether its weights train on a released objective.
     trains_on_release = False

@@ -108,9 +108,8 @@ class DPPCA(ProvenMap):
                 trainable=False,
             )
 
-    def call(self, inputs, training=False):
-        if training:
-            self.enter_training()
+    def call(self, inputs, training=None):
+        self.in_training(training)
         outputs = ops.matmul(inputs, self.kernel)
         return outputs if self.bias is None else ops.add(outputs, self.bias)
 

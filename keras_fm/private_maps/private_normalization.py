@@ -161,9 +161,8 @@ class PrivateNormalization(ProvenMap):
             for bound in self._limits
         )
 
-    def call(self, inputs, training=False):
-        if training:
-            self.enter_training()
+    def call(self, inputs, training=None):
+        self.in_training(training)
         dtype = keras.backend.result_type(self.compute_dtype, "float32")
         x = ops.cast(inputs, dtype)
         mean, scale, low, high = (

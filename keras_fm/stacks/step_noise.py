@@ -71,10 +71,9 @@ class StepNoise(ReleasedLayer):
             name="seed",
         )
 
-    def call(self, inputs, training=False):
-        if training:
-            self.enter_training()
-        return inputs
+    def call(self, inputs, training=None):
+        training = self.in_training(training)
+        return inputs if training else self.untrained(inputs)
 
     def enter_training(self):
         if not self.is_looked_at and not self.may_step:

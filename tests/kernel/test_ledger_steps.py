@@ -742,7 +742,7 @@ def test_the_statement_of_a_copy_says_what_its_text_says(tmp_path):
     assert "10 paid, 4 used or reserved" in text and left == 0
 
 
-# Of one name, with other noise or other samples --------------------------------
+# Of one name, with other noise or samples ------------------------------------
 
 
 def unlike(count, name="net", **changes):

@@ -278,9 +278,8 @@ class PerturbedInputLayer(ReleasedLayer):
             return total, count
         return total / count, count
 
-    def call(self, inputs, training=False):
-        if training:
-            self.enter_training()
+    def call(self, inputs, training=None):
+        training = self.in_training(training)
         inputs, bias = self._perturb(inputs, self.bias, training)
         return self.activation(self.affine(inputs, bias))
 

@@ -255,9 +255,8 @@ class PrivateEncoder(ReleasedEncoder):
 
     # Encoding and decoding -----------------------------------------------
 
-    def call(self, inputs, training=False):
-        if training:
-            self.enter_training()
+    def call(self, inputs, training=None):
+        training = self.in_training(training)
         centred = inputs - ops.cast(self.centre, inputs.dtype)
         code = ops.add(ops.matmul(centred, self.kernel), self.bias)
         if self.activation == "sigmoid":

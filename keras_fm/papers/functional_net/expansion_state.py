@@ -30,12 +30,12 @@ class ExpansionState(ReleasedLayer):
         # Counts what a step that was compiled before does not know.
         self.generation = 0
 
-    def call(self, inputs, training=False):
-        if training:
-            self.enter_training()
-            if self._released is not None and not self.published:
-                return ops.zeros_like(inputs)
-        return inputs
+    def call(self, inputs, training=None):
+        training = self.in_training(training)
+        if self._released is None or self.published:
+            return inputs if training else self.untrained(inputs)
+        # No record may move the weights, in whatever loop.
+        return ops.zeros_like(inputs) if training else ops.stop_gradient(inputs)
 
     def compute_output_shape(self, input_shape):
         return input_shape

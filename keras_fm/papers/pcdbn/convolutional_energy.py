@@ -207,9 +207,8 @@ class ConvolutionalEnergy(PretrainedLayer):
             value = ops.clip(value, 0.0, 1.0)
         return ops.cast(value, normalised.dtype)
 
-    def call(self, inputs, training=False):
-        if training:
-            self.enter_training()
+    def call(self, inputs, training=None):
+        training = self.in_training(training)
         x = self.preactivation(inputs)
         return self.activation(self.normalised(x), training)
 

@@ -156,9 +156,8 @@ class PrivatePatches(PatchResponses, ProvenMap):
         directions = rng.standard_normal(self.directions.shape[::-1])
         self.directions.assign(unit_rows(directions).T)
 
-    def call(self, inputs, training=False):
-        if training:
-            self.enter_training()
+    def call(self, inputs, training=None):
+        self.in_training(training)
         return super().call(inputs)
 
     def _assign(self, mean, second, noise=0.0):
