@@ -277,7 +277,7 @@ def checked_features(h, num_features, bound, clip, l1_bound=None):
     return project_to_ball(h, bound, clip=clip, l1_bound=l1_bound)
 
 
-def project_to_ball(h, bound, clip=False, rounding=None, l1_bound=None):
+def project_to_ball(h, bound, clip=False, l1_bound=None):
     """Makes every row of `h` obey its norm bound, in float64.
 
     This runs last, in the precision that is summed, so no cast or rounding
@@ -287,9 +287,8 @@ def project_to_ball(h, bound, clip=False, rounding=None, l1_bound=None):
         h: array `(n, m)`.
         bound: L2 bound on a row.
         clip: whether rows outside are scaled back. If `False` they are an
-            error unless they exceed the bound by rounding only.
-        rounding: relative excess that counts as rounding; by default that
-            of `h.dtype`.
+            error unless they exceed the bound by the rounding of `h.dtype`
+            only.
         l1_bound: optional further bound on a row's L1 norm.
 
     Returns:
@@ -302,8 +301,7 @@ def project_to_ball(h, bound, clip=False, rounding=None, l1_bound=None):
             any record.
     """
     h = np.asarray(h)
-    if rounding is None:
-        rounding = ROUNDING.get(h.dtype, 2e-2)
+    rounding = ROUNDING.get(h.dtype, 2e-2)
     rows = np.array(h, dtype=np.float64, order="C")
     checks.shape("Features", h.shape, "records", "features")
     # Squares may overflow; the norm is then infinite, and refused.

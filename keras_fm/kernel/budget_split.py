@@ -1,7 +1,6 @@
 """One budget for training, for a choice and for a last number."""
 
 import dataclasses
-import functools
 
 from keras_fm.kernel import checks
 from keras_fm.kernel import mechanisms as mechanisms_lib
@@ -31,9 +30,7 @@ class BudgetSplit:
     evaluation: float
 
     def __post_init__(self):
-        checks.fields(
-            self, **dict.fromkeys(PARTS, functools.partial(checks.nonnegative))
-        )
+        checks.fields(self, **dict.fromkeys(PARTS, checks.nonnegative))
 
     def mechanisms(self):
         """The mechanisms of the parts by name, of sensitivity 1."""

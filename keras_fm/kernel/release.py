@@ -26,13 +26,11 @@ def planned_entry(
     name,
     noise,
     notes=(),
-    drawn=LATTICE,
 ):
     """The `LedgerEntry` a release of `objective` is charged with.
 
     Args:
         objective, mechanism, ledger, name, noise, notes: see `release`.
-        drawn: how the noise is drawn, see `LedgerEntry.noise`.
     """
     return LedgerEntry(
         name=name,
@@ -42,7 +40,7 @@ def planned_entry(
         reads=objective.reads,
         proof=objective.proof,
         private=not noise.reproducible,
-        noise=drawn,
+        noise=LATTICE,
         notes=tuple(notes),
     )
 

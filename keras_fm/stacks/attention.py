@@ -73,13 +73,13 @@ def parts_of(layer, args, kwargs, views):
     for name, wanted in _PLAIN.items():
         wanted = wanted if isinstance(wanted, tuple) else (wanted,)
         if config.get(name, wanted[0]) not in wanted:
-            raise _refusal(layer, f"must have {name}={wanted[0]}")
+            raise layer_stack.refusal(layer, f"must have {name}={wanted[0]}")
     for name in _NAMES:
         # LoRA, and what it passes on.
         layer_stack.check_layer(getattr(layer, name), seen=False)
     given = {**dict(zip(_CALLED_WITH, args)), **kwargs}
     if len(args) > len(_CALLED_WITH):
-        raise _refusal(layer, "must be called without masks")
+        raise layer_stack.refusal(layer, "must be called without masks")
     causal = given.pop("use_causal_mask", False)
     given.pop("training", None)
     given = {name: v for name, v in given.items() if v is not None}
@@ -87,11 +87,13 @@ def parts_of(layer, args, kwargs, views):
     if more - {"return_attention_scores"} or given.pop(
         "return_attention_scores", False
     ):
-        raise _refusal(layer, f"must be called without {sorted(more)}")
+        raise layer_stack.refusal(
+            layer, f"must be called without {sorted(more)}"
+        )
     query, value = given["query"], given["value"]
     tensors = [query, given.get("key", value), value]
     if any(len(tensor.shape) != 3 for tensor in tensors):
-        raise _refusal(layer, "must read `(positions, channels)`")
+        raise layer_stack.refusal(layer, "must read `(positions, channels)`")
     heads, sizes = config["num_heads"], [config["key_dim"]] * 2
     sizes.append(config["value_dim"] or config["key_dim"])
     maps = []
@@ -102,7 +104,9 @@ def parts_of(layer, args, kwargs, views):
         maps[-1].reads = (k,)
     kernel = getattr(layer, _NAMES[3]).kernel
     if len(kernel.shape) != 3:
-        raise _refusal(layer, "must have one number for `output_shape`")
+        raise layer_stack.refusal(
+            layer, "must have one number for `output_shape`"
+        )
     read = (query.shape[1], heads * sizes[2])
     part = _part(layer, 3, kernel.shape[-1])
     return tensors, [*maps, _Attended(layer, read, views, part, causal)]
@@ -117,7 +121,3 @@ def _part(layer, k, filters):
         use_bias=layer.get_config()["use_bias"],
         names=(f"{_NAMES[k]}.kernel", f"{_NAMES[k]}.bias"),
     )
-
-
-def _refusal(layer, why):
-    return ValueError(f"Layer '{layer.name}' (MultiHeadAttention) {why}.")

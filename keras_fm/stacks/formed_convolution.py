@@ -7,6 +7,7 @@ norm. A depthwise convolution has a group for each channel. In a transposed one
 it is `delta` that the kernel slides over.
 """
 
+import itertools
 import math
 
 import keras
@@ -67,7 +68,8 @@ class FormedConvolution:
         self.output_shape = (*outputs, filters)
         self._places = math.prod(positions)
         self._slices = [
-            self._at(place, positions) for place in _places(layer.kernel_size)
+            self._at(place, positions)
+            for place in itertools.product(*map(range, layer.kernel_size))
         ]
 
     def _at(self, place, positions):
@@ -248,14 +250,6 @@ class FormedConvolution:
             axes = tuple(range(len(delta.shape) - 1))
             found.append(ops.sum(delta, axis=axes))
         return found
-
-
-def _places(sizes):
-    """Of a kernel, row by row."""
-    found = [()]
-    for size in sizes:
-        found = [(*place, at) for place in found for at in range(size)]
-    return found
 
 
 def _squares(values):

@@ -22,10 +22,10 @@ preliminary analysis", SEBD 2018, equations 1 to 6.
 
 from keras import ops
 
-from keras_fm.stacks.stages import constant, weights_of
+from keras_fm.stacks.stages import Stack
 
 
-class NetworkExpansion:
+class NetworkExpansion(Stack):
     """The recursions of a stack of Dense layers.
 
     Args:
@@ -35,18 +35,12 @@ class NetworkExpansion:
     """
 
     def __init__(self, stages, loss, curvature):
-        self.stages, self.loss, self.curvature = stages, loss, curvature
-
-    def weights(self):
-        """Current weights of every layer, as constants of full precision."""
-        return [
-            [constant(weight) for weight in weights_of(stage.layer)]
-            for stage in self.stages
-        ]
+        super().__init__(stages, loss)
+        self.curvature = curvature
 
     def value(self, features, y, weights):
         """`(n,)` errors of the network."""
-        _, affine = self._forward(features, weights)
+        affine = self.forward(features, weights)
         return self.loss.value(self.stages[-1].activation.value(affine[-1]), y)
 
     def factors(self, features, y, weights):
@@ -61,7 +55,9 @@ class NetworkExpansion:
             list of `(z, delta, b)` for every layer: `(n, inputs)` with the
             constant 1 of a bias appended, `(n, units)`, `(n, units)`.
         """
-        inputs, affine = self._forward(features, weights)
+        affine = self.forward(features, weights)
+        below = zip(self.stages, affine[:-1])
+        inputs = [features, *(s.activation.value(a) for s, a in below)]
         delta = self.loss.slope(affine[-1], y)
         b = self.loss.curvature(affine[-1], y)
         if self.curvature == "majorized":
@@ -77,15 +73,6 @@ class NetworkExpansion:
                 a = affine[index - 1]
                 delta, b = self._back(index, kernel, a, delta, b)
         return found[::-1]
-
-    def _forward(self, features, weights):
-        inputs, affine, z = [], [], features
-        for stage, held in zip(self.stages, weights):
-            inputs.append(z)
-            a = stage.map.forward(z, held)
-            affine.append(a)
-            z = stage.activation.value(a)
-        return inputs, affine
 
     def _back(self, index, kernel, a, delta, b):
         """From the layer `index` to the affine outputs a below it."""

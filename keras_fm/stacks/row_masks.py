@@ -12,6 +12,8 @@ import math
 import keras
 from keras import ops
 
+from keras_fm.stacks.layer_stack import refusal
+
 _layers = keras.layers
 _SPATIAL = (
     _layers.SpatialDropout1D,
@@ -42,19 +44,19 @@ class RowMask:
         self.rate = getattr(layer, "rate", None)
         shape = tuple(input_shape)
         if None in shape:
-            raise _refusal(
+            raise refusal(
                 layer, f"must read records of a known shape, not {shape}"
             )
         if self.rate == 1:
-            raise _refusal(layer, "must have a rate below 1")
+            raise refusal(layer, "must have a rate below 1")
         if type(layer) in _SPATIAL:
             if getattr(layer, "data_format", None) == "channels_first":
-                raise _refusal(layer, "must be of data_format='channels_last'")
+                raise refusal(layer, "must be of data_format='channels_last'")
             shape = (1,) * (len(shape) - 1) + shape[-1:]
         shared = getattr(layer, "noise_shape", None)
         if shared is not None:
             if len(shared) != len(shape) + 1 or shared[0] is not None:
-                raise _refusal(
+                raise refusal(
                     layer,
                     "would share a mask between records: `noise_shape` must "
                     "begin with None",
@@ -97,7 +99,3 @@ class RowMask:
         low = _LOWEST * ops.ones_like(values)
         scale = ((1 - rate) * (1 + rate * _LOWEST**2)) ** -0.5
         return scale * (ops.where(kept, values, low) - _LOWEST * rate)
-
-
-def _refusal(layer, why):
-    return ValueError(f"Layer '{layer.name}' ({type(layer).__name__}) {why}.")

@@ -129,9 +129,6 @@ class StepNoise(ReleasedLayer):
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def get_config(self):
-        return super().get_config()
-
     # What is public ------------------------------------------------------
 
     def _count(self, name):

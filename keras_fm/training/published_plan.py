@@ -123,11 +123,6 @@ class PublishedPlan:
         """The part that tells whether the noise was fixed."""
         return self._own[-1]
 
-    @property
-    def in_training(self):
-        """Parts whose perturbed objective takes part in training."""
-        return [self.perturbed]
-
     def _open(self):
         """Claims of parts that carry no noise yet, with their parts."""
         return [

@@ -16,6 +16,7 @@ from keras import ops
 
 from keras_fm.kernel import checks
 from keras_fm.parts.model_graph import layer_input, layer_inputs, nodes
+from keras_fm.stacks.pull_backs import pull_back
 
 __all__ = ["image", "layer_input", "layer_inputs", "layer_wise", "plot"]
 
@@ -321,37 +322,13 @@ def _with_bias(z, op):
 def _pull_back(function, tensors, cotangent):
     """Gradients of <function(*tensors), c>, one for each tensor.
 
-    `cotangent` gives c, a constant, from the value. Keras has no operation
-    for this, so it is the one place that names backends.
+    `cotangent` gives c, a constant, from the value.
     """
-
-    def given(value):
-        return ops.cast(cotangent(value), value.dtype)
-
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        # Copies: one tensor may enter twice, and each entry has its part.
-        tensors = [tf.identity(t) for t in tensors]
-        with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            value = function(*tensors)
-        return tape.gradient(value, tensors, output_gradients=given(value))
-    if backend == "jax":
-        import jax
-
-        value, transpose = jax.vjp(function, *tensors)
-        return list(transpose(given(value)))
-    import torch
-
-    with torch.enable_grad():
-        leaves = [t.detach().requires_grad_() for t in tensors]
-        value = function(*leaves)
-        slopes = torch.autograd.grad(
-            value, leaves, grad_outputs=given(value).detach()
-        )
-    return list(slopes)
+    # Copies: one tensor may enter twice, and each entry has its part.
+    (value, _), back = pull_back(
+        lambda at: (function(*at), None), [ops.copy(t) for t in tensors]
+    )
+    return back(ops.cast(cotangent(value), value.dtype))
 
 
 def image(relevance):
