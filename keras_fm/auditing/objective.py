@@ -6,7 +6,11 @@ import itertools
 import numpy as np
 
 from keras_fm.auditing.bounds import CoinRunBound
-from keras_fm.auditing.white_box import record_difference, release_epsilon
+from keras_fm.auditing.white_box import (
+    bound_of_ratios,
+    record_difference,
+    release_epsilon,
+)
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import mechanisms as mechanisms_lib
 
@@ -31,6 +35,26 @@ class ObjectiveAudit:
     def share(self):
         """The lower bound over epsilon."""
         return self.bound.epsilon / self.epsilon
+
+    @classmethod
+    def of_ratios(cls, ledger, ratios, coins, *, reach):
+        """What fits with a coin for each canary show about all they release.
+
+        Args:
+            ledger: of one of the fits.
+            ratios, coins: lists of arrays, see
+                `keras_fm.auditing.white_box.bound_of_ratios`.
+            reach: float.
+        """
+        delta = ledger.budget.delta
+        return cls(
+            epsilon=composed(ledger),
+            delta=delta,
+            bound=bound_of_ratios(
+                np.concatenate(ratios), np.concatenate(coins), delta=delta
+            ),
+            reach=reach,
+        )
 
 
 def composed(ledger):

@@ -59,6 +59,8 @@ COMPARED = (
     "dp_sgd",
     "train_records",
 )
+# Of these the flags of the command.
+FLAGS = tuple(n for n in COMPARED if n not in ("learning_rate", "dp_sgd"))
 
 
 @functools.cache
@@ -116,22 +118,6 @@ def check_dataset(name):
         raise ValueError(f"Cannot load {name!r} as a data set: {e}") from e
 
 
-def check_compared(config):
-    """Refuses what is no table of a comparison's settings.
-
-    Raises:
-        ValueError: naming the settings that there are.
-    """
-    if not isinstance(config, dict):
-        raise ValueError("A comparison must be a table of settings.")
-    unknown = sorted(set(config) - set(COMPARED))
-    if unknown:
-        raise ValueError(
-            f"A comparison has no {', '.join(map(repr, unknown))}; it may "
-            f"have {', '.join(COMPARED)}."
-        )
-
-
 def check_comparison(config, names=None):
     """Refuses settings of a comparison.
 
@@ -141,13 +127,21 @@ def check_comparison(config, names=None):
             for those of the package.
 
     Raises:
-        ValueError: if a value is unknown, outside its range or given twice.
+        ValueError: if it is no table of such fields, or a value is unknown,
+            outside its range or given twice.
     """
     # NumPy, too, only where something is to be checked.
     from keras_fm.kernel import checks
     from keras_fm.kernel.budget import Neighbours
 
-    check_compared(config)
+    if not isinstance(config, dict):
+        raise ValueError("A comparison must be a table of settings.")
+    unknown = sorted(set(config) - set(COMPARED))
+    if unknown:
+        raise ValueError(
+            f"A comparison has no {', '.join(map(repr, unknown))}; it may "
+            f"have {', '.join(COMPARED)}."
+        )
     checks.text(
         "dataset",
         config.get("dataset", IMAGES[0]),

@@ -10,7 +10,7 @@ import keras
 from keras_fm.lab.audits import controls
 from keras_fm.lab.audits.pictures import halved, picture_shape
 from keras_fm.lab.recipes import adlm, dpa, dpmac, functional_net, pcdbn
-from keras_fm.models import BehaviorAutoencoder
+from keras_fm.models import BehaviorAutoencoder, PrivateCDBN
 from keras_fm.papers.adlm.adaptive_laplace import AdaptiveLaplace
 
 # AdLM ----------------------------------------------------------------------
@@ -144,7 +144,7 @@ def _pcdbn_network(subject, x, classes, **kwargs):
     else:
         maps = max(1, subject.hidden // 4)
         kwargs |= {"maps": ((maps, 3),), "dense": 0}
-    model = pcdbn.network(
+    model = PrivateCDBN(
         shape,
         classes,
         pooling=1,

@@ -29,6 +29,7 @@ from keras_fm.callbacks import PrivateModel
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.lab.audits import affine_networks, papers
 from keras_fm.lab.audits.pictures import halved
+from keras_fm.lab.audits.subject import Subject
 from keras_fm.lab.recipes import adlm
 from keras_fm.losses import TaylorCrossEntropy
 from keras_fm.parts.guarantee import Proven, Published
@@ -86,18 +87,8 @@ def alike(x, y):
 # Forms -----------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Ilm:
-    """What `affine_networks.build` asks of a subject."""
-
-    normalization: str
-    noise: str = "once"
-    model: str = "ilm"
-    hidden: int = _HIDDEN
-
-
 def _ilm(x, classes, **kwargs):
-    return affine_networks.build(Ilm(**kwargs), x.shape[1:], classes)
+    return affine_networks.build(Subject(**kwargs), x.shape[1:], classes)
 
 
 def _adlm(x, classes, **kwargs):

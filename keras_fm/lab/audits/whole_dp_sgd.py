@@ -12,8 +12,8 @@ import math
 import keras
 import numpy as np
 
-from keras_fm.auditing.objective import ObjectiveAudit, composed
-from keras_fm.auditing.white_box import bound_of_ratios, sampled_ratio
+from keras_fm.auditing.objective import ObjectiveAudit
+from keras_fm.auditing.white_box import sampled_ratio
 from keras_fm.baselines import DPSGDConfig
 
 CLIP = 0.1
@@ -32,7 +32,6 @@ def audit_dp_sgd(
     sampling_rate=None,
     lanes=1024,
     seed=None,
-    confidence=0.99,
 ):
     """Lower bound on the epsilon of all steps together, under add_remove.
 
@@ -46,7 +45,6 @@ def audit_dp_sgd(
             batches.
         lanes: int, canaries of one fit.
         seed: `None`, or an int for tests, of coins, samples and noise.
-        confidence: see `keras_fm.auditing.release_epsilon`.
 
     Returns:
         An `ObjectiveAudit`: `reach` is what a canary adds to the sum of a
@@ -91,15 +89,10 @@ def audit_dp_sgd(
         each = (found - CLIP / 2) * CLIP / stddev**2
         ratios.append(sampled_ratio(each, rate).sum(axis=0))
         coins.append(shown)
-    return ObjectiveAudit(
-        epsilon=composed(classifier.ledger),
-        delta=budget.delta,
-        bound=bound_of_ratios(
-            np.concatenate(ratios),
-            np.concatenate(coins),
-            delta=budget.delta,
-            confidence=confidence,
-        ),
+    return ObjectiveAudit.of_ratios(
+        classifier.ledger,
+        ratios,
+        coins,
         reach=float(np.mean(alone)) / (rate * CLIP),
     )
 

@@ -61,12 +61,12 @@ class Differences:
             )
         )
 
-    def audit(self, *, noise, runs=None, confidence=0.99):
+    def audit(self, *, noise, runs=None):
         """Lower bound on the epsilon of the whole, an `ObjectiveAudit`;
         `reach` is the least of `reaches`.
 
         Args:
-            noise, runs, confidence: see
+            noise, runs: see
                 `keras_fm.auditing.white_box.releases_epsilon`.
         """
         budget = self.ledger.budget
@@ -78,7 +78,6 @@ class Differences:
                 noise=noise,
                 delta=budget.delta,
                 runs=runs,
-                confidence=confidence,
             ),
             reach=min(self.reaches),
         )

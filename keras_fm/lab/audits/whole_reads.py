@@ -16,8 +16,8 @@ noise that is used twice has the attack `"repeated"`.
 
 import numpy as np
 
-from keras_fm.auditing.objective import ObjectiveAudit, composed
-from keras_fm.auditing.white_box import bound_of_ratios, sampled_ratio
+from keras_fm.auditing.objective import ObjectiveAudit
+from keras_fm.auditing.white_box import sampled_ratio
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.kernel import checks, sampled_noise
 from keras_fm.kernel.ledger import Ledger
@@ -40,7 +40,6 @@ def audit_reads(
     runs=2_000_000,
     lanes=_LANES,
     attack="likelihood",
-    confidence=0.99,
 ):
     """Lower bound on the epsilon of all reads together.
 
@@ -59,7 +58,6 @@ def audit_reads(
             `"repeated"`: which of the two data sets leaves less between one
             read and the next. It sees noise that is used twice where what a
             canary adds differs between reads: at a clip above its gradient.
-        confidence: see `keras_fm.auditing.release_epsilon`.
 
     Returns:
         An `ObjectiveAudit`: `epsilon` is what the ledger of a fit composes,
@@ -97,16 +95,8 @@ def audit_reads(
         ratios.append(game.scores[attack])
         coins.append(game.coins)
         reaches.append(game.reached / rounds.reads)
-    return ObjectiveAudit(
-        epsilon=composed(ledger),
-        delta=budget.delta,
-        bound=bound_of_ratios(
-            np.concatenate(ratios),
-            np.concatenate(coins),
-            delta=budget.delta,
-            confidence=confidence,
-        ),
-        reach=float(np.mean(reaches)),
+    return ObjectiveAudit.of_ratios(
+        ledger, ratios, coins, reach=float(np.mean(reaches))
     )
 
 

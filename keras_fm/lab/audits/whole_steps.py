@@ -12,8 +12,8 @@ import keras
 import numpy as np
 
 from keras_fm import callbacks, datasets, models
-from keras_fm.auditing.objective import ObjectiveAudit, composed
-from keras_fm.auditing.white_box import bound_of_ratios, sampled_ratio
+from keras_fm.auditing.objective import ObjectiveAudit
+from keras_fm.auditing.white_box import sampled_ratio
 
 _CLIP = 0.1
 
@@ -26,7 +26,6 @@ def audit_steps(
     runs,
     lanes=4096,
     seed=None,
-    confidence=0.99,
 ):
     """Lower bound on the epsilon of all steps together, under add_remove.
 
@@ -37,7 +36,6 @@ def audit_steps(
         runs: int, canaries in all fits together.
         lanes: int, canaries of one fit.
         seed: `None`, or an int for tests, of coins, samples and noise.
-        confidence: see `keras_fm.auditing.release_epsilon`.
 
     Returns:
         An `ObjectiveAudit`: `reach` is what a canary adds to the sum of a
@@ -52,16 +50,8 @@ def audit_steps(
         coins.append(shown)
         ratios.append(found[0])
         reaches.append(found[1])
-    return ObjectiveAudit(
-        epsilon=composed(found[2]),
-        delta=budget.delta,
-        bound=bound_of_ratios(
-            np.concatenate(ratios),
-            np.concatenate(coins),
-            delta=budget.delta,
-            confidence=confidence,
-        ),
-        reach=float(np.mean(reaches)),
+    return ObjectiveAudit.of_ratios(
+        found[2], ratios, coins, reach=float(np.mean(reaches))
     )
 
 

@@ -161,26 +161,11 @@ def define(values):
     )
 
 
-_SPEC_FLAGS = (
-    "dataset",
-    "features",
-    "hidden",
-    "methods",
-    "epsilons",
-    "delta",
-    "neighbours",
-    "seeds",
-    "epochs",
-    "batch_size",
-    "train_records",
-)
-
-
 def _config(values):
     """Settings that the flags, or a file and flags, give."""
     given = {
         name: values[name].value
-        for name in _SPEC_FLAGS
+        for name in known.FLAGS
         if values[name].present and values[name].value is not None
     }
     if "epsilons" in given:

@@ -16,6 +16,7 @@ from keras_fm.lab.engine.job import Series
 from keras_fm.lab.engine.watch import Watch
 from keras_fm.lab.recipes import adlm, dpa, dpmac, functional_net, pcdbn
 from keras_fm.lab.recipes.training import exact
+from keras_fm.models import PrivateCDBN
 from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
 from keras_fm.papers.pcdbn.private_patches import PrivatePatches
 from keras_fm.private_maps.dp_pca import DPPCA
@@ -187,10 +188,11 @@ def _pcdbn_network(task, **kwargs):
     """The paper's maps and dense units, or fewer for small images."""
     if min(task.images.shape[1:3]) < 16:
         kwargs |= {"maps": ((16, 3), (32, 3)), "dense": 128}
-    return pcdbn.network(task.images.shape[1:], task.classes, **kwargs)
+    return PrivateCDBN(task.images.shape[1:], task.classes, **kwargs)
 
 
 def _pcdbn_published(task, seed, training):
+    # Strides stand for pooling, as in the authors' code.
     model = _pcdbn_network(task, guarantee="published", strides=2, pooling=1)
     pretraining = training.but(pretraining_epochs=2, pretraining_rate=1e-3)
     return pcdbn.published(pretraining, model, (task.images, task.y))

@@ -5,11 +5,8 @@ fifth of the training records. What that choice costs in privacy is not
 charged to it.
 """
 
-import importlib.util
-
-import keras
-
 from keras_fm import baselines
+from keras_fm.lab import known
 
 # Large Poisson batches, a small clip and momentum are DP-SGD's best published
 # practice on features (Tramer and Boneh 2021).
@@ -24,11 +21,7 @@ _MOST_EXTENSIONS = 4
 
 def available():
     """Whether tensorflow-privacy can train here."""
-    if keras.backend.backend() != "tensorflow":
-        return False
-    return all(
-        map(importlib.util.find_spec, ("tensorflow_privacy", "tf_keras"))
-    )
+    return known.runs_here(("tensorflow_privacy", "tf_keras"), "tensorflow")
 
 
 def config(n, learning_rate, steps=100, optimizer="sgd", batch_size=None):

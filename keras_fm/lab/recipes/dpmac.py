@@ -133,14 +133,14 @@ def _set_exact_components(model, x):
 # A public start ------------------------------------------------------------
 
 
-def pen_strokes(shapes, variants, size):
+def pen_strokes(shapes, size):
     """Drawings of random pen strokes that fill `size` x `size` pixels.
 
     Public data: no record is read. `(n, size * size)` float32.
     """
     # In this many pixels the ink fills a square of `size`.
     side = round(size * 22 / 16)
-    drawn, _ = datasets.pen_strokes.load(shapes, variants, image_size=side)
+    drawn, _ = datasets.pen_strokes.load(shapes, 3, image_size=side)
     drawn = drawn[..., 0]
 
     def window(ink):
@@ -176,7 +176,7 @@ def public_start(inputs, shapes, steps):
         )
     layers = autoencoder_layers(inputs)
     plain = keras.Sequential([keras.Input((inputs,)), *layers])
-    drawn = pen_strokes(shapes, 3, size)
+    drawn = pen_strokes(shapes, size)
     rate = keras.optimizers.schedules.CosineDecay(_STROKE_RATE, steps)
     plain.compile(
         keras.optimizers.Adam(rate), "mse", steps_per_execution=_steps_at_once()

@@ -3,13 +3,6 @@
 import keras
 
 from keras_fm.lab.recipes.training import Curve, Fitted, accuracy, taylor
-from keras_fm.models import PrivateCDBN
-
-
-def network(inputs, classes, **architecture):
-    """`PrivateCDBN`; strides of 2 stand for pooling, as in the authors'
-    code."""
-    return PrivateCDBN(inputs, classes, **architecture)
 
 
 def begin(training, model, data):

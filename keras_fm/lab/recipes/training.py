@@ -185,14 +185,14 @@ class Curve(keras.callbacks.Callback):
 
     Args:
         x, y: the test part.
-        epochs: last epoch.
-        count: how many epochs are looked at, spread evenly on a log scale.
+        epochs: last epoch. 20 of them are looked at, spread evenly on a log
+            scale.
     """
 
-    def __init__(self, x, y, epochs, count=20):
+    def __init__(self, x, y, epochs):
         super().__init__()
         self._test, self.points = (x, y), []
-        spread = np.geomspace(1, epochs, min(count, epochs))
+        spread = np.geomspace(1, epochs, min(20, epochs))
         self._at = {int(round(e)) for e in spread} | {epochs}
 
     def on_epoch_end(self, epoch, logs=None):

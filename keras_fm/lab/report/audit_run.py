@@ -194,7 +194,6 @@ def _figure(report):
             ],
             [f"seed {int(r.seed)}" for r in report.runs],
             [(claim.epsilon, 4, "-"), (report.ceiling, 7, "--")],
-            y_label="lower bound on epsilon",
         ),
         legend=(
             Entry(label="audited training", standing=None, swatch=_BLOCKS[0]),

@@ -4,6 +4,7 @@ import os
 import shlex
 
 from keras_fm.kernel import statement as statements_lib
+from keras_fm.lab import known as known_lib
 from keras_fm.lab.engine import grid, plot
 from keras_fm.lab.report import checked, figures, parts, trainings
 from keras_fm.lab.report.content import NO_PROOF, Cell, Detail, Run, Standing
@@ -424,26 +425,11 @@ def _details(rows, summary):
     return tuple(made)
 
 
-_FLAGS = (
-    "dataset",
-    "features",
-    "hidden",
-    "methods",
-    "epsilons",
-    "delta",
-    "neighbours",
-    "seeds",
-    "epochs",
-    "batch_size",
-    "train_records",
-)
-
-
 def _command(spec):
     """The command line of a run that did not record its own."""
     known = dict(spec.words())
     words = ["keras-fm compare"]
-    for name in _FLAGS:
+    for name in known_lib.FLAGS:
         if name in spec and known[name] != "none":
             value = known[name]
             if name in ("methods", "epsilons"):

@@ -6,6 +6,7 @@ word of a file gets to Matplotlib: it draws places for labels, which are put
 there as text of XML.
 """
 
+import contextlib
 import dataclasses
 import io
 import re
@@ -168,14 +169,13 @@ def _plain(value, _):
     return f"{value:,.0f}" if 1 <= value < 1e6 else f"{value:g}"
 
 
-def draw_bars(groups, names, marks, *, y_label):
+def draw_bars(groups, names, marks):
     """Groups of two bars, and lines over all of them.
 
     Args:
         groups: list of pairs of heights.
         names: list of str, of this package, below the groups.
         marks: list of (height, index of colour, line style).
-        y_label: str, of this package.
 
     Returns:
         SVG as a string.
@@ -192,7 +192,7 @@ def draw_bars(groups, names, marks, *, y_label):
             axes.axhline(height, color=_SERIES[index], linestyle=style)
         axes.grid(visible=False, axis="x")
         axes.set_xticks(range(len(names)), names)
-        axes.set_ylabel(y_label)
+        axes.set_ylabel("lower bound on epsilon")
         return _svg(figure)
 
 
@@ -217,26 +217,18 @@ def rule(index, dashes=""):
 # Matplotlib's SVG, made part of a page ----------------------------------------
 
 
-class _drawing:
-    """A figure and its axes, inside this module's settings."""
+@contextlib.contextmanager
+def _drawing():
+    """A figure and its axes, in the style of a page."""
+    import matplotlib
+    from matplotlib.figure import Figure
 
-    def __init__(self, size=(5.2, 4.2)):
-        self._size = size
-
-    def __enter__(self):
-        import matplotlib
-        from matplotlib.figure import Figure
-
-        self._context = matplotlib.rc_context(_RC)
-        self._context.__enter__()
-        figure = Figure(figsize=self._size, layout="constrained")
+    with matplotlib.rc_context(_RC):
+        figure = Figure(figsize=(5.2, 4.2), layout="constrained")
         axes = figure.subplots()
         figure.patch.set_visible(False)
         axes.patch.set_visible(False)
-        return figure, axes
-
-    def __exit__(self, *error):
-        return self._context.__exit__(*error)
+        yield figure, axes
 
 
 def _svg(figure, places=()):

@@ -6,11 +6,11 @@ import functools
 import hashlib
 import itertools
 import os
-import tempfile
 
 import jinja2
 import markupsafe
 
+from keras_fm.kernel import locked_file
 from keras_fm.lab.report import figures
 from keras_fm.version import __version__
 
@@ -86,13 +86,6 @@ def write(runs, path):
     text = render(runs)
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".html")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as f:
-            f.write(text)
-        # Temporary files are for their owner only; a page is to be shown.
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    locked_file.write_text(path, text)
+    # Temporary files are for their owner only; a page is to be shown.
+    os.chmod(path, 0o644)

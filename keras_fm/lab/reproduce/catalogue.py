@@ -1,8 +1,5 @@
 """The named experiments of the five papers, and how they are found."""
 
-import importlib.resources
-import json
-
 from keras_fm.lab import known
 from keras_fm.lab.engine.job import Series
 from keras_fm.lab.reproduce import (
@@ -29,13 +26,6 @@ _MODULES = {
     "dpmac": dpmac,
 }
 _AXES = {"accuracy": ACCURACY, "epsilon": EPSILON}
-
-
-def _read():
-    """The declarations of `experiments.json`, in its order."""
-    text = importlib.resources.files(__package__).joinpath("experiments.json")
-    declared = json.loads(text.read_text(encoding="utf-8"))
-    return tuple(_experiment(name, d) for name, d in declared.items())
 
 
 def _experiment(name, declared):
@@ -76,7 +66,9 @@ def _settings(value):
     return value
 
 
-EXPERIMENTS = _read()
+EXPERIMENTS = tuple(
+    _experiment(name, d) for name, d in known.experiments().items()
+)
 
 
 def find(names):

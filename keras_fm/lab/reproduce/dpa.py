@@ -87,14 +87,14 @@ def _machine(job, context, train):
     return Fitted(model=model)
 
 
-def logistic_dp_sgd(job, context, train, test, delta=DELTA):
+def logistic_dp_sgd(job, context, train, test):
     """DP-SGD of a linear model on windows brought to unit length."""
 
     def part(windows):
         x = 2 * scaled(windows) - 1
         return x / np.linalg.norm(x, axis=1, keepdims=True), windows.y
 
-    return points.dp_sgd(job, context, None, part(train), part(test), delta)
+    return points.dp_sgd(job, context, None, part(train), part(test), DELTA)
 
 
 def _regression(job, train, test):

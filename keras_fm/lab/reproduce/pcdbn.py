@@ -7,7 +7,7 @@ from keras_fm.lab.engine.job import Measured
 from keras_fm.lab.recipes import pcdbn
 from keras_fm.lab.recipes.training import Training, accuracy
 from keras_fm.lab.reproduce import dpa, dpmac, facts, points
-from keras_fm.models import BehaviorAutoencoder, BehaviorCDBN
+from keras_fm.models import BehaviorAutoencoder, BehaviorCDBN, PrivateCDBN
 from keras_fm.public import polynomials
 
 _CLASSES = 10
@@ -36,7 +36,7 @@ def _published(job, context, model, train, test):
 def _digits(context, x, **kwargs):
     names = ("maps", "dense")
     given = {name: context[name] for name in names} | kwargs
-    return pcdbn.network(x.shape[1:], _CLASSES, **given)
+    return PrivateCDBN(x.shape[1:], _CLASSES, **given)
 
 
 def digits_curve(job, context):

@@ -27,10 +27,10 @@ def point(job, score, ledger=None, **notes):
     return Measured(curve=((place(job), score),), ledger=ledger, notes=notes)
 
 
-def scored(job, made, test, **notes):
+def scored(job, made, test):
     """The accuracy of a `Fitted` at the job's place."""
     score = accuracy(made.model, *test)
-    return point(job, score, made.ledger, **notes)
+    return point(job, score, made.ledger)
 
 
 def tuned(job, context, build, train, delta, most=None):
