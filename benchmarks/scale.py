@@ -33,6 +33,7 @@ import zlib
 
 import numpy as np
 from absl import app, flags
+from medians import medians
 
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.partial_statistics import PartialStatistics
@@ -69,19 +70,6 @@ def passed(h, y):
     return partial
 
 
-def medians(runs):
-    """Median seconds of functions, taken in turn."""
-    seconds = {name: [] for name in runs}
-    for run in runs.values():
-        run()
-    for _ in range(_REPEATS.value):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(s) for name, s in seconds.items()}
-
-
 def rates():
     found = {}
     for m, n in ((800, 16_384), (3969, 8_192)):
@@ -90,10 +78,11 @@ def rates():
         # A distinct operand: NumPy halves the work of `h.T @ h`.
         left = right.copy()
         took = medians(
+            _REPEATS.value,
             {
                 "pass": lambda h=h, y=y: passed(h, y).statistics(),
                 "product": lambda a=left, b=right: a.T @ b,
-            }
+            },
         )
         flop = 2 * n * m * m / 1e9
         found[f"{m} dims"] = {
@@ -273,7 +262,10 @@ def spills(m=800, batches=16):
             partial.add(h, y)
         partial.statistics()
 
-    took = medians({"plain": plain, "exact": exact, "compensated": compensated})
+    took = medians(
+        _REPEATS.value,
+        {"plain": plain, "exact": exact, "compensated": compensated},
+    )
     base = took["plain"]
     return {name: round(s / base, 3) for name, s in took.items()}
 
@@ -343,10 +335,11 @@ def overlap(m=800, batches=16):
     found = {}
     for reader in (waiting, unpacking, scattering):
         took = medians(
+            _REPEATS.value,
             {
                 "plain": lambda r=reader: run(plain, r),
                 "meanwhile": lambda r=reader: run(take_while_reading, r),
-            }
+            },
         )
         found[reader.__name__] = round(took["plain"] / took["meanwhile"], 2)
     return found

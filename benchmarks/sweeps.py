@@ -16,11 +16,10 @@ needed: nothing here depends on what was released.
 
 import itertools
 import os
-import statistics
-import time
 
 import numpy as np
 from absl import app, flags
+from medians import medians
 from results_file import ResultsFile
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
@@ -28,19 +27,6 @@ _REPEATS = flags.DEFINE_integer("repeats", 5, "Repetitions per median.")
 _STEPS = flags.DEFINE_integer("steps", 200, "Steps of every run.")
 STARTS, RATES, RIDGES = 2, (0.01, 0.03, 0.1), (0.25, 0.5, 1.0)
 OUTPUTS = 10
-
-
-def medians(runs):
-    """Median seconds of functions, taken in turn, after one call of each."""
-    seconds = {name: [] for name in runs}
-    for run in runs.values():
-        run()
-    for _ in range(_REPEATS.value):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(s) for name, s in seconds.items()}
 
 
 def released(features):
@@ -117,11 +103,12 @@ def fits(features):
     if not difference < 1e-3:
         raise RuntimeError(f"The runs differ: {difference:.2g}")
     seconds = medians(
+        _REPEATS.value,
         {
             "keras_fits": keras_fits,
             "one_by_one": one_by_one,
             "together": together,
-        }
+        },
     )
     return {
         "runs": len(grid),
@@ -177,7 +164,9 @@ def descents(entries, filters_count=16, restarts=8):
     def together():
         filters.descend(made, starts, mean, coefficients, 2.0)
 
-    seconds = medians({"one_by_one": one_by_one, "together": together})
+    seconds = medians(
+        _REPEATS.value, {"one_by_one": one_by_one, "together": together}
+    )
     return {
         "runs": restarts,
         **{f"seconds_{name}": s for name, s in seconds.items()},

@@ -305,3 +305,19 @@ def untraced(request):
     tf.config.run_functions_eagerly(True)
     yield
     tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture
+def fixed_seed(monkeypatch):
+    """A noisy layer takes its seed from the operating system."""
+    monkeypatch.setattr(
+        "keras_fm.parts.hidden_state.secrets.randbits", lambda bits: 20170
+    )
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    """Several batches for few records, with rows that are free."""
+    for module in ("reading", "proven_plan"):
+        for name, rows in (("READ_BATCH", 80), ("PLACES", 32)):
+            monkeypatch.setattr(f"keras_fm.training.{module}.{name}", rows)

@@ -176,6 +176,30 @@ def check_audit(query, records, relation):
     assert 0.5 < found.share <= 1
 
 
+def check_packing(query, columns):
+    """That `pack` keeps the norm of A / 0.4 and S, and `unpack` inverts it.
+
+    Args:
+        query: of a `quadratic_scale` of 0.4.
+        columns: int, of S.
+    """
+    m, rng = query.num_features, np.random.default_rng(2)
+    a, s = rng.normal(size=(m, m)), rng.normal(size=(m, columns))
+    a = a + a.T
+    for norm, order in NORMS.items():
+        vector = query.pack((a, s), norm)
+        assert vector.shape == (query.size,)
+        entries = np.triu(a) if norm == "l1" else a
+        parts = np.concatenate([entries.ravel() / 0.4, s.ravel()])
+        np.testing.assert_allclose(
+            np.linalg.norm(vector, order), np.linalg.norm(parts, order), 1e-6
+        )
+        made_a, made_s = query.unpack(vector, norm)
+        np.testing.assert_allclose(made_a, a, rtol=1e-14)
+        np.testing.assert_array_equal(made_a, made_a.T)
+        np.testing.assert_array_equal(made_s, s)
+
+
 def shares(domain, extremal):
     """How much of every bound these pairs reach."""
     found = [domain.distances(pair) for pair in extremal]
@@ -215,6 +239,39 @@ def sparse(m, bound, l1_bound):
     one[:k] = l1_bound / k + step
     one[k - 1] -= k * step
     return [(one, other) for other in (one, -one, np.roll(one, m // 2))]
+
+
+def extremal_of_outputs(query):
+    """Pairs of features at the norm bound of an output layer's query, each
+    with corners of the targets, or with all labels."""
+    m, c = query.num_features, query.feature_bound
+    ones = np.full(m, c / math.sqrt(m))
+    pairs = [(ones, ones), (ones, -ones), (ones, 0 * ones)]
+    if m > 1:
+        first = np.eye(m)[0] * c
+        second = np.roll(first, 1)
+        # Corners of the box inside the ball.
+        signs = np.where(np.arange(m) % 2, -1.0, 1.0)
+        pairs += [(first, -first), (first, second), (ones, ones * signs)]
+        for one, other in halves(m, c):
+            pairs += [(one, other), (one, np.abs(other))]
+        # The overlap at which the joint L2 distance of a pair is largest.
+        t2 = query.target_bound**2
+        share = min(query.quadratic_scale**2 * t2 / 2 / c**2, 1.0)
+        across = math.sqrt(max(0.0, 1 - share**2))
+        for sign in (1, -1):
+            pairs.append((first, sign * share * first + across * second))
+    if query.feature_l1_bound is not None:
+        pairs += sparse(m, c, query.feature_l1_bound)
+    # One label is a number whose sign it is.
+    several = getattr(query, "independent", True)
+    corner = np.ones(query.num_outputs if several else 1)
+    for pair in pairs:
+        if not query.nonnegative or min(v.min() for v in pair) >= 0:
+            for signs in itertools.product((-1, 1), repeat=2):
+                yield tuple(
+                    np.append(v, sign * corner) for v, sign in zip(pair, signs)
+                )
 
 
 def halves(m, bound, step=2.5):

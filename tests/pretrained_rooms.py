@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import keras
 import numpy as np
+import pytest
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
@@ -21,6 +22,12 @@ def array(x):
 def compiled(m, optimizer="adam"):
     m.compile(optimizer, fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
     return m
+
+
+def assert_equal(first, second):
+    assert len(first) == len(second) > 0
+    for a, b in zip(first, second):
+        np.testing.assert_array_equal(a, b)
 
 
 def private(data, epsilon=EPSILON, delta=0.0, seed=None, notes=(), **proven):
@@ -111,6 +118,15 @@ class Room:
             return m.pretrain(x, p)
         kwargs = {"batch_size": self.number // 2, "verbose": 0} | kwargs
         return m.fit(x, y, epochs=epochs, callbacks=[p], **kwargs)
+
+    def refused(self, match, m, data=None, fitted_on=None, **kwargs):
+        """A proven fit, before anything is charged."""
+        p = private(self.records() if data is None else data, **kwargs)
+        with pytest.raises(ValueError, match=match):
+            self.fit(m, fitted_on or self.records(), p)
+        assert not p.ledger.entries, "something was charged"
+        for layer in m._flatten_layers():
+            assert not getattr(layer, "is_released", False)
 
     def fitted(self, epsilon=EPSILON, callback=None, **kwargs):
         data = self.records()

@@ -16,10 +16,10 @@ from neighbours import (
     Domain,
     bounds,
     check_generated,
+    check_packing,
     check_sensitivity,
-    halves,
+    extremal_of_outputs,
     shares,
-    sparse,
     to_ball,
 )
 
@@ -54,36 +54,6 @@ def domain(m, outputs=3, **kwargs):
     return Domain(query, m + labels, inside, arguments)
 
 
-def extremal(query):
-    """Pairs of vectors at the norm bound, with all labels."""
-    m, c = query.num_features, query.feature_bound
-    ones = np.full(m, c / math.sqrt(m))
-    pairs = [(ones, ones), (ones, -ones), (ones, 0 * ones)]
-    if m > 1:
-        first = np.eye(m)[0] * c
-        second = np.roll(first, 1)
-        # Corners of the box inside the ball.
-        signs = np.where(np.arange(m) % 2, -1.0, 1.0)
-        pairs += [(first, -first), (first, second), (ones, ones * signs)]
-        for one, other in halves(m, c):
-            pairs += [(one, other), (one, np.abs(other))]
-        # The overlap at which the joint L2 distance of a pair is largest.
-        t2 = query.target_bound**2
-        share = min(query.quadratic_scale**2 * t2 / 2 / c**2, 1.0)
-        across = math.sqrt(max(0.0, 1 - share**2))
-        for sign in (1, -1):
-            pairs.append((first, sign * share * first + across * second))
-    if query.feature_l1_bound is not None:
-        pairs += sparse(m, c, query.feature_l1_bound)
-    for pair in pairs:
-        if not query.nonnegative or min(v.min() for v in pair) >= 0:
-            corner = np.ones(query.num_outputs if query.independent else 1)
-            for signs in itertools.product((-1, 1), repeat=2):
-                yield tuple(
-                    np.append(v, sign * corner) for v, sign in zip(pair, signs)
-                )
-
-
 @pytest.mark.parametrize("nonnegative", [False, True])
 @pytest.mark.parametrize("outputs, independent", [(1, 0), (3, 0), (3, 1)])
 @pytest.mark.parametrize("m, alpha", [(1, 1.0), (2, 0.3), (3, 3.0), (16, 1.0)])
@@ -98,7 +68,7 @@ def test_no_neighbouring_pair_exceeds_a_bound(
         nonnegative=nonnegative,
         independent=independent,
     )
-    check_sensitivity(found, extremal(found.query), [m, outputs])
+    check_sensitivity(found, extremal_of_outputs(found.query), [m, outputs])
 
 
 def test_no_generated_pair_exceeds_a_bound():
@@ -128,7 +98,7 @@ def test_a_pair_comes_within_five_percent_of_every_bound(
         quadratic_scale=alpha,
         independent=independent,
     )
-    for key, share in shares(found, extremal(found.query)).items():
+    for key, share in shares(found, extremal_of_outputs(found.query)).items():
         if key == ("joint", "l1", "replace_one") and (
             alpha > 0.1 or m == 6 or independent
         ):
@@ -142,7 +112,7 @@ def test_a_pair_comes_within_five_percent_of_every_bound(
 @pytest.mark.parametrize("m", [2, 6])
 def test_the_bounds_of_nonnegative_features_are_tight_too(m, outputs):
     found = domain(m, outputs, nonnegative=True)
-    for key, share in shares(found, extremal(found.query)).items():
+    for key, share in shares(found, extremal_of_outputs(found.query)).items():
         if key[1] == "l2" or key[2] == "add_remove" or key[0] == "linear":
             assert share >= 0.95, key
 
@@ -262,24 +232,9 @@ def test_the_constant_column_is_the_row_sum_of_s():
     )
 
 
-@pytest.mark.parametrize("norm, order", NORMS.items())
 @pytest.mark.parametrize("m, outputs", [(1, 1), (1, 3), (6, 1), (6, 3)])
-def test_pack_keeps_the_norm_and_unpack_inverts_it(m, outputs, norm, order):
-    objective = make(m, outputs, quadratic_scale=0.4)
-    rng = np.random.default_rng(2)
-    a, s = rng.normal(size=(m, m)), rng.normal(size=(m, outputs))
-    a = a + a.T
-    vector = objective.pack((a, s), norm)
-    assert vector.shape == (objective.size,)
-    entries = np.triu(a) if norm == "l1" else a
-    expected = np.linalg.norm(
-        np.concatenate([entries.ravel() / 0.4, s.ravel()]), order
-    )
-    assert np.linalg.norm(vector, order) == pytest.approx(expected)
-    made_a, made_s = objective.unpack(vector, norm)
-    np.testing.assert_allclose(made_a, a, rtol=1e-14)
-    np.testing.assert_array_equal(made_a, made_a.T)
-    np.testing.assert_array_equal(made_s, s)
+def test_pack_keeps_the_norm_and_unpack_inverts_it(m, outputs):
+    check_packing(make(m, outputs, quadratic_scale=0.4), outputs)
 
 
 @pytest.mark.parametrize("norm", NORMS)

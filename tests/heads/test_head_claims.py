@@ -3,14 +3,9 @@
 from fractions import Fraction
 
 import pytest
+from rationals import agrees
 
 from keras_fm.heads import claims
-
-
-def agrees(made, exact):
-    """Whether a float is an exact rational to 1e-15, relative."""
-    assert isinstance(made, float)
-    return abs(Fraction(made) - exact) <= exact * Fraction(1, 10**15)
 
 
 @pytest.mark.parametrize(

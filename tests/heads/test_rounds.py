@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 import pytest
+from linear_records import gradients, objective, records
 from scipy import stats
 
 from keras_fm.heads import rounds as rounds_lib
@@ -28,17 +29,6 @@ from keras_fm.kernel.release import GradientReads, release
 from keras_fm.queries import GradientQuery
 
 DELTA = 1e-5
-
-
-def records(n=60, m=4, outputs=3, seed=0):
-    rng = np.random.default_rng(seed)
-    h = rng.normal(size=(n, m))
-    h /= np.linalg.norm(h, axis=1, keepdims=True)
-    return h, rng.integers(0, max(outputs, 2), n)
-
-
-def objective(m=4, outputs=3, **kwargs):
-    return GradientQuery(num_features=m, num_outputs=outputs, **kwargs)
 
 
 def mechanism(steps=5, rate=1.0, multiplier=20.0, sensitivity=1.0):
@@ -474,18 +464,6 @@ def test_rounds_of_what_a_user_gives():
     for wrong in (0, False, "many", 2.5):
         with pytest.raises(ValueError, match="`reads`"):
             Rounds.of(wrong)
-
-
-def gradients(h, y, weights, clip):
-    """Sum of the records' clipped gradients of softmax regression."""
-    total = np.zeros_like(weights)
-    for row, label in zip(h, y):
-        p = np.exp(row @ weights)
-        p /= p.sum()
-        p[label] -= 1
-        one = np.outer(row, p)
-        total += one * min(1, clip / np.linalg.norm(one))
-    return total
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -6,37 +6,14 @@ import math
 import keras
 import numpy as np
 import pytest
+from linear_records import gradients, objective, records
 
 import keras_fm as fm
 from keras_fm.heads.rounds import Rounds
 from keras_fm.kernel import sampling
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.queries import GradientQuery
 
 DELTA = 1e-5
-
-
-def records(n=60, m=4, outputs=3, seed=0):
-    rng = np.random.default_rng(seed)
-    h = rng.normal(size=(n, m))
-    h /= np.linalg.norm(h, axis=1, keepdims=True)
-    return h, rng.integers(0, max(outputs, 2), n)
-
-
-def objective(m=4, outputs=3, **kwargs):
-    return GradientQuery(num_features=m, num_outputs=outputs, **kwargs)
-
-
-def gradients(h, y, weights, clip):
-    """Sum of the records' clipped gradients of softmax regression."""
-    total = np.zeros_like(weights)
-    for row, label in zip(h, y):
-        p = np.exp(row @ weights)
-        p /= p.sum()
-        p[label] -= 1
-        one = np.outer(row, p)
-        total += one * min(1, clip / np.linalg.norm(one))
-    return total
 
 
 def test_without_noise_it_is_keras_sgd_on_clipped_gradients():

@@ -4,9 +4,6 @@ Pairs come from the proof (attained bounds), from random search, from hill
 climbing and from hypothesis: see `neighbours`.
 """
 
-import itertools
-import math
-
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -14,9 +11,8 @@ from neighbours import (
     Domain,
     check_generated,
     check_sensitivity,
-    halves,
+    extremal_of_outputs,
     shares,
-    sparse,
     to_ball,
 )
 
@@ -60,35 +56,6 @@ def domain(m, outputs=1, **kwargs):
     return Domain(query, m + outputs, inside, arguments)
 
 
-def extremal(query):
-    """Pairs of vectors at the norm bound, with targets in corners."""
-    m, c, outputs = (
-        query.num_features,
-        query.feature_bound,
-        query.num_outputs,
-    )
-    ones = np.full(m, c / math.sqrt(m))
-    pairs = [(ones, ones), (ones, -ones), (ones, 0 * ones)]
-    if m > 1:
-        first = np.eye(m)[0] * c
-        second = np.roll(first, 1)
-        pairs += [(first, -first), (first, second), *halves(m, c)]
-        # The overlap at which the joint L2 distance of a pair is largest.
-        t2 = query.target_bound**2
-        share = min(query.quadratic_scale**2 * t2 / 2 / c**2, 1.0)
-        across = math.sqrt(max(0.0, 1 - share**2))
-        pairs.append((first, share * first + across * second))
-    if query.feature_l1_bound is not None:
-        pairs += sparse(m, c, query.feature_l1_bound)
-    corner = np.ones(outputs)
-    for pair in pairs:
-        if not query.nonnegative or min(v.min() for v in pair) >= 0:
-            for signs in itertools.product((-1, 1), repeat=2):
-                yield tuple(
-                    np.append(v, sign * corner) for v, sign in zip(pair, signs)
-                )
-
-
 @pytest.mark.parametrize("nonnegative", [False, True])
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("m, alpha", [(1, 1.0), (2, 0.3), (3, 3.0), (16, 1.0)])
@@ -100,7 +67,7 @@ def test_no_neighbouring_pair_exceeds_a_bound(m, alpha, outputs, nonnegative):
         quadratic_scale=alpha,
         nonnegative=nonnegative,
     )
-    check_sensitivity(found, extremal(found.query), [m, outputs])
+    check_sensitivity(found, extremal_of_outputs(found.query), [m, outputs])
 
 
 def test_no_generated_pair_exceeds_a_bound():
@@ -131,7 +98,7 @@ def test_a_pair_attains_every_bound(m, alpha, outputs, nonnegative):
         quadratic_scale=alpha,
         nonnegative=nonnegative,
     )
-    for key, share in shares(found, extremal(found.query)).items():
+    for key, share in shares(found, extremal_of_outputs(found.query)).items():
         statistic, norm, relation = key
         if norm == "l1" and relation == "replace_one":
             # Two parts with different extremes; of A alone, vectors with

@@ -5,6 +5,7 @@ Statistical tests state their false-alarm rates.
 
 import math
 
+import made_release
 import numpy as np
 import pytest
 from scipy import stats
@@ -44,14 +45,8 @@ def make_release(
     objective = queries.SecondMomentQuery(
         num_features=d + 1, feature_bound=BOUND, **objective_arguments
     )
-    budget = PrivacyBudget(epsilon, delta)
-    return release_lib.release(
-        objective,
-        batches,
-        mechanism=calibrate(objective, budget, neighbours="add_remove"),
-        ledger=Ledger(budget, neighbours="add_remove"),
-        name="moments",
-        noise=NoiseSource(1) if noise is None else noise,
+    return made_release.make_release(
+        objective, batches, epsilon, delta, noise=noise or NoiseSource(1)
     )
 
 

@@ -10,6 +10,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from made_release import make_release
 from scipy import stats
 
 from keras_fm import queries
@@ -44,29 +45,6 @@ def make_records(m=4, outputs=3, n=500, seed=0):
 def exact_statistics(objective, h, y):
     a, s = objective.accumulate(objective.zero(), h, y)
     return np.triu(a) + np.triu(a, 1).T, s
-
-
-def make_release(
-    objective,
-    data,
-    epsilon=1.0,
-    delta=DELTA,
-    neighbours="add_remove",
-    seed=1,
-    **kwargs,
-):
-    budget = PrivacyBudget(epsilon, delta)
-    return release_lib.release(
-        objective,
-        data,
-        **{
-            "mechanism": calibrate(objective, budget, neighbours=neighbours),
-            "ledger": Ledger(budget, neighbours=neighbours),
-            "name": "head",
-            "noise": NoiseSource(seed),
-            **kwargs,
-        },
-    )
 
 
 class SilentNoise(NoiseSource):
@@ -372,10 +350,13 @@ def test_memory_does_not_grow_with_the_records():
         return most
 
     peak(2)  # The first call also fills caches.
-    few, many = peak(10), peak(100)
-    assert many <= 1.1 * few
+    few, many = peak(10), peak(1000)
+    # At the peak one batch is summed. Another thread may have three more in
+    # its hands: a copy that waits, the next one, and its copy.
+    ahead = 3 * (h.nbytes + y.nbytes)
+    assert many <= few + ahead
     # And the meter would have seen the records.
-    assert 90 * h.nbytes > few
+    assert 990 * h.nbytes > few + ahead
 
 
 def test_clip_scales_records_back():

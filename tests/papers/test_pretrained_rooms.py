@@ -14,6 +14,7 @@ from pretrained_rooms import (
     PCDBN,
     ROOMS,
     array,
+    assert_equal,
     compiled,
     hidden_of,
     planned,
@@ -23,30 +24,15 @@ from pretrained_rooms import (
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
-from keras_fm.training import proven_plan, reading
 
 # Compiled in tests of this name alone; see `untraced`.
 TRACED = "traced"
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = pytest.mark.usefixtures("untraced", "small_batches")
 every_room = pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
-
-
-@pytest.fixture(autouse=True)
-def small_batches(monkeypatch):
-    """Several batches for these few records, with rows that are free."""
-    for module in (reading, proven_plan):
-        monkeypatch.setattr(module, "READ_BATCH", 80)
-        monkeypatch.setattr(module, "PLACES", 32)
 
 
 def weights_of(layers):
     return [w for layer in layers for w in layer.get_weights()]
-
-
-def assert_equal(first, second):
-    assert len(first) == len(second) > 0
-    for a, b in zip(first, second):
-        np.testing.assert_array_equal(a, b)
 
 
 def statistic(release):
@@ -276,15 +262,6 @@ def test_a_crash_keeps_what_was_spent(room, arguments, fails):
 # Proven: refusals before anything is charged --------------------
 
 
-def refused(room, match, m, data=None, **kwargs):
-    p = private(room.records() if data is None else data, **kwargs)
-    with pytest.raises(ValueError, match=match):
-        room.fit(m, room.records(), p)
-    assert not p.ledger.entries, "something was charged"
-    for layer in m._flatten_layers():
-        assert not getattr(layer, "is_released", False)
-
-
 @pytest.mark.once
 @pytest.mark.parametrize(
     "room, arguments",
@@ -295,8 +272,8 @@ def test_bad_records_without_labels(room, arguments):
     bad = x.copy()
     bad[100].flat[2] = np.nan
     m = room.model(units=None, **arguments)
-    refused(room, "NaN or infinite", m, bad)
-    refused(room, "must have shape", m, x[:, :5])
+    room.refused("NaN or infinite", m, bad)
+    room.refused("must have shape", m, x[:, :5])
 
 
 @pytest.mark.once
@@ -304,17 +281,17 @@ def test_bad_records_without_labels(room, arguments):
 def test_forms_do_not_mix(room):
     data, one = room.records(), room.one
     trainable = "has trainable weights"
-    refused(room, trainable, room.by_hand(room.part(trainable=True)))
+    room.refused(trainable, room.by_hand(room.part(trainable=True)))
     # A model of the published form in a proven fit, before and after.
     for units in (3, None):
         m = room.published_model(units=units)
-        refused(room, trainable, m)
+        room.refused(trainable, m)
     m = room.published_model()
     room.train(m, data, room.published_private(m, data), fit=False)
     assert all(part.is_perturbed for part in room.parts(m))
     for trains in (True, False):
         room.parts(m)[0].trainable = trains
-        refused(room, "carries published noise", m)
+        room.refused("carries published noise", m)
     # A model of the proven form, released or not, in a published fit.
     for units in (3, None):
         for m in (
@@ -337,13 +314,13 @@ def test_layers_must_be_in_the_model_itself_and_called_once(room):
     shape = room.records(1)[0].shape[1:]
     nested = keras.Sequential([keras.Input(shape), room.part()], name="nested")
     words = f"{room.kind} 'part' must be in the model itself"
-    refused(room, words, room.by_hand(nested))
+    room.refused(words, room.by_hand(nested))
     twice = room.part(shape[0] if room is DPA else 1)
     inputs = keras.Input(shape)
     flat = keras.layers.Flatten()(twice(twice(inputs)))
     features = fm.layers.NormalizationLayer()(flat)
     m = keras.Model(inputs, fm.layers.PrivateDense(3)(features))
-    refused(room, "'part' must be called once", compiled(m))
+    room.refused("'part' must be called once", compiled(m))
 
 
 @pytest.mark.once
@@ -359,7 +336,7 @@ def test_unsafe_layers_around(room):
         (fm.layers.NormalizationLayer(mode="batch"), "mixes records"),
         (keras.layers.BatchNormalization(), "mixes records"),
     ):
-        refused(room, match, room.by_hand(room.part(), body=[body]))
+        room.refused(match, room.by_hand(room.part(), body=[body]))
 
 
 # Proven: without labels, in every form --------------------

@@ -101,6 +101,19 @@ def volumes():
     ]
 
 
+def masks():
+    """Dropout and its kin, whose numbers are new in every step."""
+    return [
+        L.GaussianNoise(0.2),
+        L.Dense(6, activation="tanh"),
+        L.Dropout(0.5),
+        L.GaussianDropout(0.2),
+        L.Dense(4, activation="softplus"),
+        L.AlphaDropout(0.4),
+        L.Dense(3),
+    ]
+
+
 # Shape of a record, and layers.
 NETWORKS = {
     "dense": (
@@ -167,6 +180,10 @@ NETWORKS = {
 }
 
 
+# With those whose gradients are another's at every look.
+MADE = {**NETWORKS, "masks": ((6,), masks)}
+
+
 def network(case="dense", **kwargs):
     shape, layers = NETWORKS[case]
     keras.utils.set_random_seed(3)
@@ -178,7 +195,7 @@ def network(case="dense", **kwargs):
 
 
 def records(case, n, seed=2):
-    shape, _ = NETWORKS[case]
+    shape, _ = MADE[case]
     x = np.random.default_rng(seed).normal(size=(n, *shape))
     if case == "tokens":
         x = np.minimum(np.floor(3 * abs(x)), 5)
@@ -228,6 +245,18 @@ def by_layer(model, parts):
 
 def sums(model, x, y, **kwargs):
     return joined(model.coefficient_sums(x, y, **kwargs))
+
+
+def longest(model, *records):
+    """Norm of what the records add, at the size where it is largest: each of
+    as many views as it has rows."""
+    found = 0
+    for x in records:
+        for size in (1e-30, 1e-3, 1, 1e3, 1e15, 1e30):
+            made = sums(model, (size * x).astype("float32"), np.zeros(len(x)))
+            whole = np.concatenate(made).astype("float64")
+            found = max(found, np.linalg.norm(whole))
+    return found
 
 
 def joined(found):

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 from fit_checks import Unreadable
+from pretrained_rooms import compiled
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
@@ -62,11 +63,6 @@ def model(rounds=FULL, pca=None, units=3, optimizer="adam", **kwargs):
         ),
         optimizer,
     )
-
-
-def compiled(m, optimizer="adam"):
-    m.compile(optimizer, fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
-    return m
 
 
 def private(data, epsilon=EPSILON, delta=DELTA, seed=None, **proven):

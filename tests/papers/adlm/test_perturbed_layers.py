@@ -30,14 +30,6 @@ def built(layer, shape):
     return layer
 
 
-@pytest.fixture
-def fixed_seed(monkeypatch):
-    # The layer takes its seed from the operating system.
-    monkeypatch.setattr(
-        "keras_fm.parts.hidden_state.secrets.randbits", lambda bits: 20170
-    )
-
-
 @pytest.mark.parametrize(
     "make, inputs",
     [

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_release import make_release
 from neighbours import (
     RELATIONS,
     SLACK,
@@ -28,9 +29,7 @@ from scipy import stats
 
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.kernel import mechanisms
-from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.noisy_statistics import Release
 from keras_fm.kernel.release import calibrate
@@ -360,29 +359,6 @@ def test_no_positive_relevance_gives_equal_shares():
 
 
 # Releases --------------------------------------------------------------------
-
-
-def make_release(
-    objective,
-    batches,
-    epsilon=1.0,
-    delta=DELTA,
-    neighbours="add_remove",
-    seed=1,
-    **kwargs,
-):
-    budget = PrivacyBudget(epsilon, delta)
-    return release_lib.release(
-        objective,
-        batches,
-        **{
-            "mechanism": calibrate(objective, budget, neighbours=neighbours),
-            "ledger": Ledger(budget, neighbours=neighbours),
-            "name": "relevance",
-            "noise": NoiseSource(seed),
-            **kwargs,
-        },
-    )
 
 
 def make_records(d, n=100, seed=0):

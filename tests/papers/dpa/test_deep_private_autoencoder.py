@@ -5,6 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
+from pretrained_rooms import compiled
 
 import keras_fm as fm
 from keras_fm.models import Autoencoder, DeepPrivateAutoencoder
@@ -57,11 +58,6 @@ def twin(hidden, **kwargs):
     return DeepPrivateAutoencoder(
         (D,), hidden, guarantee="published", unprotected=True, **kwargs
     )
-
-
-def compiled(m, optimizer="adam"):
-    m.compile(optimizer, fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
-    return m
 
 
 def released(hidden=(4,), **kwargs):

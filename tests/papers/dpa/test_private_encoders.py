@@ -23,7 +23,7 @@ from keras_fm.papers.dpa import claims
 
 N, D = DPA.number, 6
 records, model, by_hand = DPA.records, DPA.model, DPA.by_hand
-fit, fitted = DPA.fit, DPA.fitted
+fit, fitted, refused = DPA.fit, DPA.fitted, DPA.refused
 published_model, published = DPA.published_model, DPA.published_private
 
 pytestmark = pytest.mark.usefixtures("untraced")
@@ -188,15 +188,6 @@ def test_a_crash_between_rounds_leaves_encoder_and_decoder_of_one_round():
 
 
 # Proven: refusals before anything is charged --------------------
-
-
-def refused(match, m, data=None, fitted_on=None, **kwargs):
-    p = private(records() if data is None else data, **kwargs)
-    with pytest.raises(ValueError, match=match):
-        fit(m, fitted_on or records(), p)
-    assert not p.ledger.entries, "something was charged"
-    for layer in m._flatten_layers():
-        assert not getattr(layer, "is_released", False)
 
 
 @pytest.mark.once

@@ -622,14 +622,6 @@ def test_per_step_noise_keeps_scales_and_the_other_a_draw():
     assert drawn == [(0.5, (8, 3))] and made.dtype == np.float32
 
 
-@pytest.fixture
-def fixed_seed(monkeypatch):
-    # The layer takes its seed from the operating system.
-    monkeypatch.setattr(
-        "keras_fm.parts.hidden_state.secrets.randbits", lambda bits: 20170
-    )
-
-
 def test_per_step_draws_have_the_given_scales(fixed_seed):
     # Fixed seed. False alarm 1e-3 for each of the two coefficients; 2/3 and
     # 3/2 of the scales are rejected.

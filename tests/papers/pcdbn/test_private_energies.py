@@ -13,6 +13,7 @@ from pretrained_rooms import (
     EPSILON,
     PCDBN,
     array,
+    assert_equal,
     compiled,
     hidden_of,
     planned,
@@ -24,11 +25,11 @@ import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
 from keras_fm.layers import ChebyshevCRBM
 from keras_fm.papers.pcdbn import chebyshev_crbm, filters
-from keras_fm.training import proven_plan, reading
 
 N, SIDE = PCDBN.number, 6
 records, model, by_hand = PCDBN.records, PCDBN.model, PCDBN.by_hand
 fit, fitted, train = PCDBN.fit, PCDBN.fitted, PCDBN.train
+refused = PCDBN.refused
 published_model, published = PCDBN.published_model, PCDBN.published_private
 FIRST, SECOND = "crbm_1 (patch moments)", "crbm_2 (patch moments)"
 ORDER_4 = {"maps": ((12, 3),), "moment_order": 4}
@@ -36,21 +37,7 @@ ONE = PCDBN.one
 # Compiled in tests of this name alone; see `untraced`.
 TRACED = "traced"
 
-pytestmark = pytest.mark.usefixtures("untraced")
-
-
-@pytest.fixture(autouse=True)
-def small_batches(monkeypatch):
-    """Several batches for these few records, with rows that are free."""
-    for module in (reading, proven_plan):
-        monkeypatch.setattr(module, "READ_BATCH", 80)
-        monkeypatch.setattr(module, "PLACES", 32)
-
-
-def assert_equal(first, second):
-    assert len(first) == len(second) > 0
-    for a, b in zip(first, second):
-        np.testing.assert_array_equal(a, b)
+pytestmark = pytest.mark.usefixtures("untraced", "small_batches")
 
 
 # Proven: order, budget and plan --------------------
@@ -350,15 +337,6 @@ def test_a_second_model_continues_the_ledger():
 
 
 # Proven: refusals before anything is charged --------------------
-
-
-def refused(match, m, data=None, **kwargs):
-    p = private(records() if data is None else data, **kwargs)
-    with pytest.raises(ValueError, match=match):
-        fit(m, records(), p)
-    assert not p.ledger.entries, "something was charged"
-    for layer in m._flatten_layers():
-        assert not getattr(layer, "is_released", False)
 
 
 @pytest.mark.once
