@@ -21,14 +21,32 @@ ROUNDING = {
 }
 
 
+def checked_pair(name, bounds):
+    """`check_bounds` of an argument `(low, high)`.
+
+    Raises:
+        ValueError: if it is no pair, or one that `check_bounds` refuses.
+    """
+    try:
+        low, high = bounds
+    except (TypeError, ValueError):
+        checks.refuse(
+            name,
+            bounds,
+            "two, `(low, high)`, each a number or an array of them; not a "
+            "pair for each column",
+        )
+    return check_bounds(low, high)
+
+
 def check_bounds(low, high):
     """Returns `low`, `high` as float64 arrays after checking them.
 
     Raises:
-        ValueError: if a bound is not finite or `low >= high` anywhere.
+        ValueError: if a bound is no number, not finite, or `low >= high`
+            anywhere.
     """
-    low = np.asarray(low, dtype=np.float64)
-    high = np.asarray(high, dtype=np.float64)
+    low, high = _numbers("low", low), _numbers("high", high)
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
         raise ValueError(
             "Bounds must be finite public constants. "
@@ -40,6 +58,20 @@ def check_bounds(low, high):
             f"Received: low={low}, high={high}"
         )
     return low, high
+
+
+def _numbers(name, value):
+    """float64; text and dates, which NumPy would turn into numbers, are
+    refused."""
+    try:
+        found = np.asarray(value)
+        if found.dtype.kind not in tuple("USTMm"):
+            return found.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(
+        f"Bounds must be finite public numbers. Received: {name}={value!r}"
+    )
 
 
 def l1_bound(name, value, feature_bound):
@@ -112,8 +144,8 @@ def target_bounds(name, bounds, outputs):
     found = None
     if isinstance(bounds, tuple | list | np.ndarray):
         try:
-            found = np.array(bounds, np.float64)
-        except (TypeError, ValueError):
+            found = _numbers(name, bounds)
+        except ValueError:
             pass
     if found is not None and found.shape == (2,):
         found = np.tile(found, (outputs, 1))

@@ -133,7 +133,7 @@ class PrivacyBudget:
 
 
 def _as_float(name, value):
-    if isinstance(value, bool):
+    if isinstance(value, bool | str | bytes):
         raise ValueError(f"`{name}` must be a number. Received: {value!r}")
     try:
         return float(value)

@@ -73,7 +73,7 @@ class NormalizationLayer(keras.layers.Layer):
                 f"mode={mode!r}, bounds={bounds}"
             )
         if bounds is not None:
-            low, high = bounds_lib.check_bounds(*bounds)
+            low, high = bounds_lib.checked_pair("bounds", bounds)
             bounds = (low.tolist(), high.tolist())
         self.bounds, self.norm, self.mode = bounds, norm, mode
         self.running = bool(running)

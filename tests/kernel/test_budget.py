@@ -17,7 +17,7 @@ def test_accepts_the_whole_range(epsilon, delta):
 
 
 @pytest.mark.parametrize(
-    "epsilon", [0, -1, 1.1e6, math.inf, math.nan, None, "much", True, [1]]
+    "epsilon", [0, -1, 1.1e6, math.inf, math.nan, None, "much", "1", True, [1]]
 )
 def test_refuses_an_epsilon_outside_its_range(epsilon):
     with pytest.raises(ValueError, match="epsilon"):
@@ -25,7 +25,8 @@ def test_refuses_an_epsilon_outside_its_range(epsilon):
 
 
 @pytest.mark.parametrize(
-    "delta", [-1e-9, 1, 2, math.inf, math.nan, None, "little", False, 10**400]
+    "delta",
+    [-1e-9, 1, 2, math.inf, math.nan, None, "little", "0", False, 10**400],
 )
 def test_refuses_a_delta_outside_its_range(delta):
     with pytest.raises(ValueError, match="delta"):

@@ -160,6 +160,32 @@ def test_refuses_bounds_that_are_no_box(low, high):
         bounds_lib.check_bounds(low, high)
 
 
+@pytest.mark.parametrize(
+    "low, high",
+    [
+        ("0", "1"),
+        ([0, 0], ["1", "1"]),
+        (np.datetime64("2020-01-01"), np.datetime64("2021-01-01")),
+        (0, 10**400),
+        (0, None),
+    ],
+)
+def test_refuses_bounds_that_are_no_numbers(low, high):
+    """NumPy makes numbers of text and of dates."""
+    with pytest.raises(ValueError, match="[Bb]ounds must be finite public"):
+        bounds_lib.check_bounds(low, high)
+    with pytest.raises(ValueError, match="`reach` must be public numbers"):
+        bounds_lib.target_bounds("reach", (low, high), 1)
+
+
+@pytest.mark.parametrize("pair", [3, None, (1,), [(0, 1)] * 3, {"a": (0, 1)}])
+def test_refuses_what_is_no_pair_of_bounds(pair):
+    with pytest.raises(ValueError, match="`box` must be two, `.low, high.`"):
+        bounds_lib.checked_pair("box", pair)
+    low, high = bounds_lib.checked_pair("box", (0, [1, 2]))
+    assert low == 0 and high.tolist() == [1, 2]
+
+
 @pytest.mark.parametrize("bound", [0, -1, math.nan, math.inf, 1e-31, 1e31])
 def test_refuses_a_norm_bound_outside_its_range(bound):
     with pytest.raises(ValueError, match="`radius`"):

@@ -139,7 +139,7 @@ class AdaptiveLaplace(keras.Model):
                 "of its perturbed layer. Received: hidden=0"
             )
         if bounds is not None:
-            low, high = bounds_lib.check_bounds(*bounds)
+            low, high = bounds_lib.checked_pair("bounds", bounds)
             bounds = (low.tolist(), high.tolist())
         self._arguments = {
             "input_shape": checks.sizes("input_shape", input_shape),

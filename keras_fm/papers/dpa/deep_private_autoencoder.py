@@ -101,7 +101,7 @@ class DeepPrivateAutoencoder(keras.Model):
         hidden = tuple(_hidden(entry) for entry in hidden)
         if not hidden:
             raise ValueError("`hidden` must hold at least one layer.")
-        low, high = bounds_lib.check_bounds(*bounds)
+        low, high = bounds_lib.checked_pair("bounds", bounds)
         self._arguments = {
             "input_shape": checks.sizes("input_shape", input_shape),
             "hidden": hidden,

@@ -140,7 +140,7 @@ class PrivateCDBN(keras.Model):
         if not maps:
             raise ValueError("`maps` must hold at least one layer.")
         dense = checks.natural("dense", dense)
-        low, high = bounds_lib.check_bounds(*bounds)
+        low, high = bounds_lib.checked_pair("bounds", bounds)
         self._arguments = {
             "input_shape": checks.sizes("input_shape", input_shape),
             "units": units,
