@@ -46,15 +46,24 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             0 is pure. `rounds` need more than 0.
         bounds: `(low, high)`, the public range of the columns: numbers, or
             one for each column. Values outside are clipped. Optional with
-            `features`.
+            `features`, and left out with `columns`.
         classes: the labels that there may be, a list of strings, integers or
             booleans; or `"observed"`, which takes those in y: you then
             declare that which labels occur is no secret, and the statement
             repeats it.
+        columns: `None`, or what is public of every column, in the place of
+            `bounds`: `{name: column}` for a data frame, of which no other
+            column is read, or a list of columns in their order. A tuple
+            `(low, high)` is a range of numbers, a longer one are knots
+            between which the model is linear; a list holds words: text,
+            truth values, or whole numbers. What is missing, or not in the
+            list, is zeros. A column of floats, and two numbers that others
+            may lie between, need a tuple. Dates are no numbers: pass days
+            since a public day.
         features: `None` (linear in the columns), or public Keras layers
-            between columns and output layer: a layer, a list, or a function
-            that returns them. Records that are longer than 1 after them are
-            scaled back to 1. Layers that learn from a release
+            between scaled columns and output layer: a layer, a list, or a
+            function that returns them. Records that are longer than 1 after
+            them are scaled back to 1. Layers that learn from a release
             (`PrivateNormalization`, `DPPCA`) are released in every fit, in
             the same budget.
         rounds: `None` for one read, or how many reads, or a
@@ -72,7 +81,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     Attributes:
         classes_: `(M,)` the labels, sorted.
-        model_: the Keras model, from columns to logits.
+        model_: the Keras model, from columns to logits. It takes them as
+            `bounds` scale them, to [-1, 1], or as `columns` encode them.
         ledger_: the `keras_fm.Ledger` that was charged.
 
     Raises:
@@ -121,24 +131,13 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     # Labels --------------------------------------------------------------
 
     def _learned(self, y, known):
-        check_classification_targets(y)
-        found = np.unique(y) if self._observes else self._given_classes()
-        if len(found) < 2:
-            raise ValueError(
-                "A classifier needs at least two classes, and there is one "
-                "class only."
-            )
-        if not np.isin(y, found).all():
-            raise ValueError(
-                "`y` must hold labels of `classes`. At least one is none of "
-                "them."
-            )
+        given = None if self._observes else self._given_classes()
+        found, targets = _numbered(y, given)
         units = 1 if len(found) == 2 else len(found)
         rounds = self.rounds
         if checks.is_integer(rounds):
             rounds = Rounds(reads=rounds, **_TABLES)
         head = PrivateDense(units, rounds=rounds, name="private_dense", **known)
-        targets = np.searchsorted(found, y)
         return targets, head, TaylorCrossEntropy(), {"classes_": found}
 
     @property
@@ -154,7 +153,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
                 "labels that occur in y are no secret. Received: "
                 f"classes={given!r}"
             )
-        found = np.unique(np.asarray(given))
+        try:
+            found = np.unique(np.asarray(given))
+        except TypeError:
+            checks.refuse("classes", given, "of one type, so that they sort")
         if len(found) != len(given):
             raise ValueError(
                 "`classes` must hold every label once. Received: "
@@ -191,3 +193,31 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         found = self.decision_function(X)
         chosen = found > 0 if found.ndim == 1 else found.argmax(axis=1)
         return self.classes_[np.asarray(chosen, int)]
+
+
+def _numbered(y, classes):
+    """Classes, those in y if `None`, and the place of every label in them.
+
+    Raises:
+        ValueError: if there is one class only, or a label that is none. The
+            message shows none.
+    """
+    found, inside = classes, False
+    try:
+        found = np.unique(y) if classes is None else classes
+        inside = np.isin(y, found).all()
+    except (TypeError, OverflowError):
+        pass
+    if found is not None and len(found) < 2:
+        raise ValueError(
+            "A classifier needs at least two classes, and there is one "
+            "class only."
+        )
+    if not inside:
+        wanted = "of `classes`. At least one is none of them"
+        if classes is None:
+            wanted = "of one type, none missing. At least one is of another"
+        raise ValueError(f"`y` must hold labels {wanted}.")
+    if classes is None:
+        check_classification_targets(np.array(list(y)))
+    return found, np.searchsorted(found, y)

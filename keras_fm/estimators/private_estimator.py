@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from keras_fm.estimators import public_map
+from keras_fm.estimators import given_table, public_map
 from keras_fm.estimators.shared_ledger import SharedLedger
 from keras_fm.estimators.table_columns import TableColumns
 from keras_fm.kernel import checks
@@ -91,7 +91,9 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         """Releases and trains a new model, and charges the ledger.
 
         Args:
-            X: array or data frame `(n, d)` of finite numbers.
+            X: array or data frame `(n, d)` of finite numbers. With `columns`
+                also text and gaps, and of a frame the named columns alone,
+                in any order.
             y: `(n,)`.
 
         Returns:
@@ -131,6 +133,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
                 f"`fits=k`, from the start. Received: fits={self.fits}"
             ) from e
         self.model_, self.ledger_ = model, ledger
+        self._public = self._table, self.bounds
         self.__dict__.update(facts)
         return self
 
@@ -185,7 +188,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     # Predicting ----------------------------------------------------------
 
     def _outputs(self, X):
-        check_is_fitted(self, "model_")
+        check_is_fitted(self, ["model_", "_public"])
         x = self._checked(X)
         # Batches of one shape: a record gets the same bits in any company.
         padded = np.pad(x, ((0, -len(x) % _READ), (0, 0)))
@@ -193,26 +196,24 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         return np.asarray(found[: len(x)], np.float64)
 
     def _checked(self, X, *y):
-        table = self._table
+        # Parameters may have been set since the fit.
+        table, bounds = (self._table, self.bounds) if y else self._public
         wanted: dict = {"dtype": np.float32, "reset": bool(y)}
         if table is not None:
+            X = table.select(X)
             wanted |= {"dtype": None, "ensure_all_finite": False}
+        elif bounds is not None:
+            wanted["dtype"] = np.float64
         elif self._takes_missing():
             wanted["ensure_all_finite"] = "allow-nan"
-        found = words = None
-        try:
-            found = _validated(self, X, *y, **wanted)
-        except ValueError as e:
-            words = _without_records(e)
-            if words is None:
-                raise
-        if words is not None:
-            # Outside of `except`, which would keep the first error as a cause.
-            raise ValueError(words)
-        if table is None:
-            return found
+        for name, given in zip("Xy", (X, *y)):
+            given_table.refuse_dates(name, given)
+        found = _without_records(_validated, self, X, *y, **wanted)
         x, *y = found if y else [found]
-        x = table.encode(x, getattr(self, "feature_names_in_", None))
+        if table is not None:
+            x = table.encode(x, given_table.dtypes(X))
+        elif bounds is not None:
+            x = public_map.scaled(x, bounds)
         return (x, *y) if y else x
 
 
@@ -226,10 +227,25 @@ _SHOWING = {
     "must hold real numbers.",
     "Reshape your data": "Expected 2D array: `X` must have shape (n, d). "
     "Reshape your data.",
+    "too large to convert": "`X` must hold numbers that floats hold. At least "
+    "one is too large.",
 }
 
 
-def _without_records(error):
+def _without_records(function, *args, **kwargs):
+    """What a function returns, or its error in words without a record."""
+    words = None
+    try:
+        return function(*args, **kwargs)
+    except (ValueError, OverflowError) as e:
+        words = _other_words(e)
+        if words is None:
+            raise
+    # Outside of `except`, which would keep the first error as a cause.
+    raise ValueError(words)
+
+
+def _other_words(error):
     """Other words for an error, or `None` if neither it nor what it came of
     shows a record."""
     texts, inner = [str(error)], error

@@ -85,13 +85,18 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """Numbers `(n,)`, within `target_bounds`."""
         found = self._outputs(X)[:, 0]
-        return np.clip(found, *self.target_bounds)
+        # Those of the fit, as the layer holds them.
+        ((low, high),) = self.model_.layers[-1].target_bounds
+        return np.clip(found, low, high)
 
 
 def _numbers(y):
     try:
         return np.asarray(y, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     # Outside of `except`: NumPy's words show a value of a record.
-    raise ValueError("`y` must hold numbers. At least one is none.")
+    raise ValueError(
+        "`y` must hold numbers. At least one is none, or beyond what floats "
+        "hold."
+    )

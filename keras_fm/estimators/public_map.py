@@ -1,4 +1,8 @@
-"""The public map of a table: from columns to features in the unit ball."""
+"""The public map of a table: from columns to features in the unit ball.
+
+Columns are scaled before a model sees them: its float32 would lose them where
+they are far from 0, as times are.
+"""
 
 import keras
 import numpy as np
@@ -10,7 +14,8 @@ from keras_fm.public.normalization_layer import NormalizationLayer
 
 
 def layers(features, bounds, num_columns):
-    """Layers from a record's columns to features of L2 norm at most 1.
+    """Layers from a record's columns, `scaled` where there are `bounds`, to
+    features of L2 norm at most 1.
 
     Args:
         features: `None`, a layer, several, or a function that makes them.
@@ -23,17 +28,16 @@ def layers(features, bounds, num_columns):
     Raises:
         ValueError: if neither is given, or one is not as above.
     """
-    found = _scaled(bounds, num_columns)
     if features is None:
-        if not found:
+        if bounds is None:
             raise ValueError(
                 "`bounds` must be (low, high), the public range of every "
                 "column (numbers, or one for each column). It is never read "
                 "from the records. Received: bounds=None"
             )
         # All of the box [-1, 1]^d, without a loss.
-        return [*found, keras.layers.Rescaling(num_columns**-0.5)]
-    return [*found, *_made(features), NormalizationLayer(mode="ball")]
+        return [keras.layers.Rescaling(num_columns**-0.5)]
+    return [*_made(features), NormalizationLayer(mode="ball")]
 
 
 def takes_missing(features, bounds):
@@ -43,22 +47,33 @@ def takes_missing(features, bounds):
     return getattr(_made(features)[0], "takes_missing", False)
 
 
-def _scaled(bounds, num_columns):
-    """To [-1, 1], values outside at its ends."""
-    if bounds is None:
-        return []
+def scaled(x, bounds):
+    """Columns in [-1, 1], float32; values outside count as the nearest.
+
+    Args:
+        x: float64 `(n, d)`, finite.
+        bounds: `(low, high)`, public.
+
+    Raises:
+        ValueError: if they are not as above.
+    """
+    num_columns = x.shape[1]
     try:
-        low, high = bounds_lib.check_bounds(*bounds)
+        low, high = bounds_lib.checked_pair("bounds", bounds)
         low, high = (np.broadcast_to(b, (num_columns,)) for b in (low, high))
-    except (TypeError, ValueError) as e:
+        # Halves first: a difference of large numbers would overflow.
+        half = high / 2 - low / 2
+        if not np.all(half > 0):
+            raise ValueError("further apart than rounding")
+    except ValueError:
         raise ValueError(
-            "`bounds` must be (low, high), finite numbers or one for each of "
-            f"the {num_columns} columns. Received: bounds={bounds!r} ({e})"
-        ) from e
-    return [
-        NormalizationLayer(bounds=(low, high), norm="linf"),
-        keras.layers.Rescaling(2.0, -1.0),
-    ]
+            "`bounds` must be (low, high), two finite numbers, the first the "
+            "smaller, or two arrays of one for each of the "
+            f"{num_columns} columns; not a pair for each. Received: "
+            f"bounds={bounds!r}"
+        ) from None
+    x = (np.clip(x, low, high) / 2 - low / 2) / half
+    return (2 * x - 1).astype(np.float32)
 
 
 def _made(features):

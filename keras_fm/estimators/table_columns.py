@@ -1,4 +1,4 @@
-"""A table's columns by what is publicly known of each: numbers and words.
+"""Columns by what is publicly known of each: numbers and words.
 
 Every column becomes numbers of which few are other than zero. That gives two
 bounds of a whole record that nobody has to state: with d columns its L2 norm is
@@ -6,13 +6,16 @@ at most sqrt(d), and its L1 norm at most d, however many words there are.
 """
 
 import math
+import numbers
 
 import numpy as np
 
+from keras_fm.estimators import given_table
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 
 _MISSING = ("NAType", "NaTType")
+_NUMBERS, _TEXT = "numbers", "text"
 
 
 class TableColumns:
@@ -24,7 +27,8 @@ class TableColumns:
             words, see `PrivateClassifier`.
 
     Raises:
-        ValueError: if a column is neither.
+        ValueError: if a column is neither, or a list of two numbers that
+            could be meant as a range.
     """
 
     def __init__(self, columns):
@@ -62,12 +66,23 @@ class TableColumns:
         """On a record's L1 norm after that."""
         return math.sqrt(len(self))
 
-    def encode(self, table, names):
+    def select(self, table):
+        """The columns of a table that these are of, in this order.
+
+        Raises:
+            ValueError: if they are named, and the table does not have each
+                of these names once.
+        """
+        if self.names is not None:
+            table = given_table.select(table, self.names)
+        return given_table.unnamed(table)
+
+    def encode(self, table, dtypes=None):
         """Records as numbers, each a function of its own row alone.
 
         Args:
-            table: `(n, d)` array.
-            names: of its columns, or `None`.
+            table: `(n, d)` array, of the columns in this order.
+            dtypes: of the columns; `None` is the array's for all.
 
         Returns:
             float32 `(n, width)`. A column of words is a place for each, 1 for
@@ -77,46 +92,37 @@ class TableColumns:
             word of the list, is zeros.
 
         Raises:
-            ValueError: if a column is not there, or a value no number. The
-                message shows no record.
+            ValueError: if there are other columns, a column cannot hold what
+                is declared, or a value is no number, or of another type than
+                every word. The message shows no record.
         """
-        places = self._places(table.shape[1], names)
+        if table.shape[1] != len(self):
+            raise ValueError(
+                f"`X` must have the {len(self)} columns of `columns`. "
+                f"Received: {table.shape[1]} columns"
+            )
+        names = self.names or list(range(len(self)))
+        dtypes = dtypes or [table.dtype] * len(self)
+        for name, column, dtype in zip(names, self._columns, dtypes):
+            _check_type(name, column, dtype)
         found = np.zeros((len(table), self.width), np.float32)
         start = 0
-        for column, place in zip(self._columns, places):
+        for name, column, values in zip(names, self._columns, table.T):
             stop = start + _width(column)
-            _encode(column, table[:, place], place, found[:, start:stop])
+            _encode(column, values, name, found[:, start:stop])
             start = stop
         return found
 
-    def _places(self, width, names):
-        if self.names is None:
-            if width != len(self):
-                raise ValueError(
-                    f"`X` must have the {len(self)} columns of `columns`. "
-                    f"Received: {width} columns"
-                )
-            return range(width)
-        names = None if names is None else [str(n) for n in names]
-        missing = [n for n in self.names if names is None or n not in names]
-        if names is None or missing:
-            raise ValueError(
-                "`X` must be a data frame with the columns of `columns`; for "
-                "an array `columns` is a list. "
-                + (f"Missing: {missing}" if names else "")
-            )
-        return [names.index(n) for n in self.names]
-
 
 def _checked(name, given):
-    if isinstance(given, list) and given and len(set(given)) == len(given):
+    if isinstance(given, list) and given and _are_different(given):
+        if len(given) == 2 and all(map(checks.is_number, given)):
+            _refuse_ranges(name, given)
         return given
     if isinstance(given, tuple) and len(given) >= 2:
         try:
-            knots = np.array(given, np.float64)
-            bounds_lib.check_bounds(knots[:-1], knots[1:])
-            return knots
-        except (TypeError, ValueError):
+            return _knots(given)
+        except (TypeError, ValueError, OverflowError):
             pass
     raise ValueError(
         f"Column {name!r} must be a tuple of increasing numbers, (low, high) "
@@ -125,54 +131,134 @@ def _checked(name, given):
     )
 
 
+def _are_different(words):
+    try:
+        return len(set(words)) == len(words)
+    except TypeError:
+        return False
+
+
+def _knots(given):
+    if not all(map(checks.is_number, given)):
+        raise ValueError("no numbers")
+    knots = np.array(given, np.float64)
+    bounds_lib.check_bounds(knots[:-1], knots[1:])
+    return knots
+
+
+def _refuse_ranges(name, pair):
+    """Two numbers that others may lie between: all of those would be zeros.
+    Two whole numbers side by side are the same column either way."""
+    low, high = sorted(pair)
+    if high - low == 1 and low % 1 == 0:
+        return
+    raise ValueError(
+        f"Column {name!r} must be a tuple for a range of numbers, and for "
+        f"two numbers alone: ({low}, {high}). A list is of words. Received: "
+        f"{pair!r}"
+    )
+
+
+def _check_type(name, column, dtype):
+    """Refuses words that no value of a column of this type can be."""
+    if not isinstance(column, list):
+        return
+    if getattr(dtype, "kind", None) == "f" and any(
+        map(checks.is_number, column)
+    ):
+        raise ValueError(
+            f"Column {name!r} must be a tuple, (low, high) or more knots: "
+            "its values are floats, and a list is of words. Numbers that are "
+            'words go as whole numbers (`.astype("Int64")`, in an array '
+            f"`.astype(object)`). Received: {column!r}"
+        )
+    held = _held(dtype)
+    if held and not {_kind(word) for word in column} <= {held}:
+        raise ValueError(
+            f"Column {name!r} must be a list of words that its values can "
+            f"be, and they are {held}. Received: {column!r}"
+        )
+
+
+def _held(dtype):
+    """`None` where a type does not say of what its values are."""
+    dtype = given_table.plain(dtype)
+    if getattr(dtype, "kind", None) in tuple("biuf"):
+        return _NUMBERS
+    kind = getattr(dtype, "type", None)
+    return _TEXT if isinstance(kind, type) and issubclass(kind, str) else None
+
+
+def _kind(value):
+    if isinstance(value, str):
+        return _TEXT
+    if isinstance(value, numbers.Number | np.bool_):
+        return _NUMBERS
+    return type(value)
+
+
+def _is_missing(value):
+    if value is None or type(value).__name__ in _MISSING:
+        return True
+    return isinstance(value, numbers.Real) and bool(value != value)
+
+
 def _width(column):
     if isinstance(column, list):
         return len(column)
     return 1 if len(column) == 2 else len(column)
 
 
-def _encode(column, values, place, found):
+def _encode(column, values, name, found):
     if isinstance(column, list):
-        index = {word: i for i, word in enumerate(column)}
-        try:
-            at = np.array([index.get(v, -1) for v in values], int)
-        except TypeError:
-            at = None
-        if at is None:
-            raise ValueError(
-                f"Column {place} must hold words. At least one is a container."
-            )
+        at = _places(column, values, name)
         known = np.flatnonzero(at >= 0)
         found[known, at[known]] = 1.0
         return
-    numbers = _numbers(values, place)
-    there = ~np.isnan(numbers)
-    numbers = np.clip(numbers, column[0], column[-1])
+    values = _numbers(values, name)
+    there = ~np.isnan(values)
+    values = np.clip(values, column[0], column[-1])
     if len(column) == 2:
         width = column[1] - column[0]
-        found[there, 0] = 2 * (numbers[there] - column[0]) / width - 1
+        found[there, 0] = 2 * (values[there] - column[0]) / width - 1
         return
     for i, hat in enumerate(np.eye(len(column))):
-        found[there, i] = np.interp(numbers[there], column, hat)
+        found[there, i] = np.interp(values[there], column, hat)
 
 
-def _numbers(values, place):
+def _places(words, values, name):
+    """Of each value its place among the words, or -1."""
+    index = {word: i for i, word in enumerate(words)}
+    try:
+        at = np.array([index.get(v, -1) for v in values], int)
+    except TypeError:
+        at = None
+    if at is None:
+        raise ValueError(
+            f"Column {name!r} must hold words. At least one is a container."
+        )
+    kinds = {_kind(word) for word in words}
+    for i in np.flatnonzero(at < 0):
+        if _kind(values[i]) not in kinds and not _is_missing(values[i]):
+            raise ValueError(
+                f"Column {name!r} must hold values of the type of its words "
+                "in `columns`. At least one is of another: text is no number."
+            )
+    return at
+
+
+def _numbers(values, name):
     try:
         return np.array(
-            [
-                np.nan
-                if v is None or type(v).__name__ in _MISSING
-                else float(v)
-                for v in values
-            ]
+            [np.nan if _is_missing(v) else float(v) for v in values]
             if values.dtype == object
             else values,
             np.float64,
         )
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     # Outside of `except`: Python's words show a value of a record.
     raise ValueError(
-        f"Column {place} must hold numbers. At least one value is none; words "
-        "are a list of them in `columns`."
+        f"Column {name!r} must hold numbers. At least one value is none, or "
+        "beyond what floats hold; words are a list of them in `columns`."
     )

@@ -10,7 +10,11 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import keras_fm as fm
-from keras_fm.estimators import PrivateClassifier, private_estimator
+from keras_fm.estimators import (
+    PrivateClassifier,
+    private_estimator,
+    public_map,
+)
 from keras_fm.estimators.shared_ledger import SharedLedger
 
 RNG = np.random.default_rng(0)
@@ -170,6 +174,13 @@ def test_copies_of_a_shared_ledger_are_it():
         ({"bounds": (1, 0)}, "`bounds` must be .low, high."),
         ({"bounds": ([0, 0], [1, 1])}, "each of the 3 columns"),
         ({"bounds": 3}, "`bounds` must be"),
+        ({"bounds": [(0, 1)] * 3}, "not a pair for each"),
+        ({"bounds": {"a": (0, 1)}}, "`bounds` must be"),
+        ({"bounds": ("0", "1")}, "`bounds` must be"),
+        ({"bounds": (0, 5e-324)}, "`bounds` must be"),
+        ({"classes": ["no", None]}, "`classes` must be of one type"),
+        ({"epsilon": "1"}, "`epsilon` must be a number"),
+        ({"delta": "0"}, "`delta` must be a number"),
         ({"classes": None}, "`classes` must hold all labels"),
         ({"classes": "yes"}, "`classes` must hold all labels"),
         ({"classes": ["no", "no", "yes"]}, "every label once"),
@@ -221,6 +232,25 @@ def test_what_is_refused_is_not_shown(spoil, match):
     assert not any("123454321" in text for text in shown(caught.value))
 
 
+@pytest.mark.parametrize("classes", ["observed", ["no", "yes"]])
+@pytest.mark.parametrize("bad", [None, 5, b"no", 10**400])
+def test_labels_of_several_types_are_refused(bad, classes):
+    y = Y.astype(object)
+    y[7] = bad
+    model = made(1.0, classes=classes)
+    with pytest.raises(ValueError, match="must hold labels of"):
+        model.fit(X, y)
+    model.fit(X, Y.astype(object))
+
+
+def test_a_number_beyond_floats_is_refused():
+    table = X.astype(object)
+    table[3, 0] = 10**400 + 123454321
+    with pytest.raises(ValueError, match="`X` must hold numbers") as caught:
+        made().fit(table, Y)
+    assert not any("123454321" in text for text in shown(caught.value))
+
+
 def test_observed_classes_are_said_to_be_public():
     report = made(classes="observed").fit(X, Y).report()
     assert "which labels there are, taken from the records" in report
@@ -252,6 +282,23 @@ def test_labels_of_any_kind(y, classes):
     np.testing.assert_allclose(p.sum(axis=1), 1)
     np.testing.assert_array_equal(predicted, model.classes_[p.argmax(axis=1)])
     assert model.score(X, y) > 0.65
+
+
+def test_columns_far_from_zero_keep_their_digits():
+    """In float32, times of one hour were four numbers."""
+    seconds = 1.6e9 + RNG.uniform(0, 100, (300, 1))
+    late = seconds[:, 0] > 1.6e9 + 50
+    model = made(1e3, bounds=(1.6e9, 1.6e9 + 100), classes=[False, True])
+    assert model.fit(seconds, late).score(seconds, late) > 0.95
+    # Bounds of the fit, whatever is set later.
+    model.set_params(bounds=(0, 1))
+    assert model.score(seconds, late) > 0.95
+
+
+@pytest.mark.parametrize("bounds", [(-1e308, 1e308), (0, 1e-300), (-3, 7)])
+def test_the_ends_of_any_bounds_are_one(bounds):
+    ends = np.array(bounds, float)[:, None]
+    np.testing.assert_array_equal(public_map.scaled(ends, bounds), [[-1], [1]])
 
 
 def test_values_outside_the_bounds_count_as_at_them():

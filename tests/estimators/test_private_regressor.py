@@ -63,7 +63,20 @@ def test_numbers_stay_within_their_public_bounds():
     assert noisy.min() >= 10 and noisy.max() <= 30
 
 
-@pytest.mark.parametrize("wrong", [None, 3, (1, 0), (0, np.inf), (0, "a")])
+@pytest.mark.parametrize("bounds", [[(0, 40)], [0, 40], np.array([[0, 40]])])
+def test_bounds_of_the_target_in_each_form_of_the_layer(bounds):
+    """A pair in a list spent the budget, and then nothing predicted."""
+    model = made(target_bounds=bounds).fit(X, Y)
+    assert model.score(X, Y) > 0.8
+    # Those of the fit, whatever is set later.
+    model.set_params(target_bounds=None)
+    assert model.predict(X).max() <= 40
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [None, 3, (1, 0), (0, np.inf), (0, "a"), ("0", "100"), (0, 10**400)],
+)
 def test_bounds_of_the_target_are_needed(wrong):
     model = made(target_bounds=wrong)
     with pytest.raises(ValueError, match="ounds|bound"):
@@ -73,11 +86,12 @@ def test_bounds_of_the_target_are_needed(wrong):
 
 @pytest.mark.once
 def test_what_is_no_number_is_refused_and_not_shown():
-    y = Y.astype(object)
-    y[5] = "a-secret"
-    with pytest.raises(ValueError, match="must hold numbers") as caught:
-        made().fit(X, y)
-    error = caught.value
-    while error is not None:
-        assert "a-secret" not in str(error)
-        error = error.__cause__ or error.__context__
+    for secret in ("a-secret", 10**400):
+        y = Y.astype(object)
+        y[5] = secret
+        with pytest.raises(ValueError, match="must hold numbers") as caught:
+            made().fit(X, y)
+        error = caught.value
+        while error is not None:
+            assert str(secret) not in str(error)
+            error = error.__cause__ or error.__context__
