@@ -81,8 +81,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     Attributes:
         classes_: `(M,)` the labels, sorted.
-        model_: the Keras model, from columns to logits. It takes them as
-            `bounds` scale them, to [-1, 1], or as `columns` encode them.
+        model_: the Keras model, from columns to logits.
         ledger_: the `keras_fm.Ledger` that was charged.
 
     Raises:

@@ -133,7 +133,6 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
                 f"`fits=k`, from the start. Received: fits={self.fits}"
             ) from e
         self.model_, self.ledger_ = model, ledger
-        self._public = self._table, self.bounds
         self.__dict__.update(facts)
         return self
 
@@ -188,7 +187,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     # Predicting ----------------------------------------------------------
 
     def _outputs(self, X):
-        check_is_fitted(self, ["model_", "_public"])
+        check_is_fitted(self, "model_")
         x = self._checked(X)
         # Batches of one shape: a record gets the same bits in any company.
         padded = np.pad(x, ((0, -len(x) % _READ), (0, 0)))
@@ -196,14 +195,11 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         return np.asarray(found[: len(x)], np.float64)
 
     def _checked(self, X, *y):
-        # Parameters may have been set since the fit.
-        table, bounds = (self._table, self.bounds) if y else self._public
+        table = self._table
         wanted: dict = {"dtype": np.float32, "reset": bool(y)}
         if table is not None:
             X = table.select(X)
             wanted |= {"dtype": None, "ensure_all_finite": False}
-        elif bounds is not None:
-            wanted["dtype"] = np.float64
         elif self._takes_missing():
             wanted["ensure_all_finite"] = "allow-nan"
         for name, given in zip("Xy", (X, *y)):
@@ -212,8 +208,6 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         x, *y = found if y else [found]
         if table is not None:
             x = table.encode(x, given_table.dtypes(X))
-        elif bounds is not None:
-            x = public_map.scaled(x, bounds)
         return (x, *y) if y else x
 
 

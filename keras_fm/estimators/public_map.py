@@ -1,8 +1,4 @@
-"""The public map of a table: from columns to features in the unit ball.
-
-Columns are scaled before a model sees them: its float32 would lose them where
-they are far from 0, as times are.
-"""
+"""The public map of a table: from columns to features in the unit ball."""
 
 import keras
 import numpy as np
@@ -14,8 +10,7 @@ from keras_fm.public.normalization_layer import NormalizationLayer
 
 
 def layers(features, bounds, num_columns):
-    """Layers from a record's columns, `scaled` where there are `bounds`, to
-    features of L2 norm at most 1.
+    """Layers from a record's columns to features of L2 norm at most 1.
 
     Args:
         features: `None`, a layer, several, or a function that makes them.
@@ -28,16 +23,17 @@ def layers(features, bounds, num_columns):
     Raises:
         ValueError: if neither is given, or one is not as above.
     """
+    found = _scaled(bounds, num_columns)
     if features is None:
-        if bounds is None:
+        if not found:
             raise ValueError(
                 "`bounds` must be (low, high), the public range of every "
                 "column (numbers, or one for each column). It is never read "
                 "from the records. Received: bounds=None"
             )
         # All of the box [-1, 1]^d, without a loss.
-        return [keras.layers.Rescaling(num_columns**-0.5)]
-    return [*_made(features), NormalizationLayer(mode="ball")]
+        return [*found, keras.layers.Rescaling(num_columns**-0.5)]
+    return [*found, *_made(features), NormalizationLayer(mode="ball")]
 
 
 def takes_missing(features, bounds):
@@ -47,24 +43,13 @@ def takes_missing(features, bounds):
     return getattr(_made(features)[0], "takes_missing", False)
 
 
-def scaled(x, bounds):
-    """Columns in [-1, 1], float32; values outside count as the nearest.
-
-    Args:
-        x: float64 `(n, d)`, finite.
-        bounds: `(low, high)`, public.
-
-    Raises:
-        ValueError: if they are not as above.
-    """
-    num_columns = x.shape[1]
+def _scaled(bounds, num_columns):
+    """To [-1, 1], values outside at its ends."""
+    if bounds is None:
+        return []
     try:
         low, high = bounds_lib.checked_pair("bounds", bounds)
         low, high = (np.broadcast_to(b, (num_columns,)) for b in (low, high))
-        # Halves first: a difference of large numbers would overflow.
-        half = high / 2 - low / 2
-        if not np.all(half > 0):
-            raise ValueError("further apart than rounding")
     except ValueError:
         raise ValueError(
             "`bounds` must be (low, high), two finite numbers, the first the "
@@ -72,8 +57,10 @@ def scaled(x, bounds):
             f"{num_columns} columns; not a pair for each. Received: "
             f"bounds={bounds!r}"
         ) from None
-    x = (np.clip(x, low, high) / 2 - low / 2) / half
-    return (2 * x - 1).astype(np.float32)
+    return [
+        NormalizationLayer(bounds=(low, high), norm="linf"),
+        keras.layers.Rescaling(2.0, -1.0),
+    ]
 
 
 def _made(features):

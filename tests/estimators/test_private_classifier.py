@@ -13,7 +13,6 @@ import keras_fm as fm
 from keras_fm.estimators import (
     PrivateClassifier,
     private_estimator,
-    public_map,
 )
 from keras_fm.estimators.shared_ledger import SharedLedger
 
@@ -282,23 +281,6 @@ def test_labels_of_any_kind(y, classes):
     np.testing.assert_allclose(p.sum(axis=1), 1)
     np.testing.assert_array_equal(predicted, model.classes_[p.argmax(axis=1)])
     assert model.score(X, y) > 0.65
-
-
-def test_columns_far_from_zero_keep_their_digits():
-    """In float32, times of one hour were four numbers."""
-    seconds = 1.6e9 + RNG.uniform(0, 100, (300, 1))
-    late = seconds[:, 0] > 1.6e9 + 50
-    model = made(1e3, bounds=(1.6e9, 1.6e9 + 100), classes=[False, True])
-    assert model.fit(seconds, late).score(seconds, late) > 0.95
-    # Bounds of the fit, whatever is set later.
-    model.set_params(bounds=(0, 1))
-    assert model.score(seconds, late) > 0.95
-
-
-@pytest.mark.parametrize("bounds", [(-1e308, 1e308), (0, 1e-300), (-3, 7)])
-def test_the_ends_of_any_bounds_are_one(bounds):
-    ends = np.array(bounds, float)[:, None]
-    np.testing.assert_array_equal(public_map.scaled(ends, bounds), [[-1], [1]])
 
 
 def test_values_outside_the_bounds_count_as_at_them():
