@@ -18,6 +18,8 @@ def batches(data, batch_size=4096, labelled=True):
     """Yields `(x, y)` NumPy batches from `data`, each record once.
 
     x is one array, or a structure of several: a list or dict, nested too.
+    A whole pass without a record is an error: what it released would be
+    noise alone.
 
     Args:
         data: a tuple `(x, y)` of arrays with equal first dimension, a
@@ -29,10 +31,81 @@ def batches(data, batch_size=4096, labelled=True):
             then `None`.
 
     Raises:
-        ValueError: if `data` has another form, is infinite, hands on records
-            more than once, holds sample weights, is sparse or ragged, or x
-            and y differ in length.
+        ValueError: if `data` has another form, is infinite or empty, hands on
+            records more than once, holds sample weights, is sparse or ragged,
+            or x and y differ in length.
     """
+    found = 0
+    for x, y in _batches(data, batch_size, labelled):
+        found += columns.count(x)
+        yield x, y
+    if not found:
+        raise ValueError(
+            "`data` holds no records. If it did before: it must begin anew at "
+            "every call and give the same records, as a generator function "
+            "does."
+        )
+
+
+class Passes:
+    """Whole passes over records: each must give as many as the first.
+
+    Args:
+        n: int, how many there are; `None` until the first pass has ended.
+        n_public: whether an error may say so.
+    """
+
+    def __init__(self, n=None, n_public=False):
+        self.n, self._public = n, n_public
+
+    def over(self, batches):
+        """Yields the batches, tuples `(x, ...)`, of one pass.
+
+        Raises:
+            ValueError: at its end, if it was another than the first.
+        """
+        n = 0
+        for x, *more in batches:
+            n += columns.count(x)
+            yield x, *more
+        if self.n is None:
+            self.n = n
+        elif n != self.n:
+            numbers = f" Received: {self.n} records, then {n}."
+            raise ValueError(
+                "`data` must begin anew at every call and give the same "
+                "records: a later pass over it had another number of them."
+                + numbers
+                * self._public
+            )
+
+
+def check_begins_anew(data):
+    """Refuses a function that returns one iterator at every call, where
+    records are read more than once; reads nothing."""
+    if not _is_function(data):
+        return
+    found = data()
+    if found is data() and iter(found) is found:
+        raise ValueError(
+            "`data` must begin anew at every call and give the same records: "
+            "they are read more than once. Return a new iterator, as a "
+            "generator function does. Received: a function that returns one "
+            f"and the same {type(found).__name__}"
+        )
+
+
+def _is_function(data):
+    """Whether `batches` calls it."""
+    others = ("as_numpy_iterator", "num_batches", "__len__", "__array__")
+    return (
+        callable(data)
+        and not is_loader(data)
+        and not any(hasattr(data, name) for name in others)
+    )
+
+
+def _batches(data, batch_size, labelled):
     check(data)
     _pair = _labelled_pair if labelled else _unlabelled_pair
     if not labelled:

@@ -358,11 +358,13 @@ class GradientReads(PaidReads):
 
         self._error = objective.rounding_error(mechanism.norm)
 
+        passes = records.Passes()
+
         def checked():
-            records = 0
-            for h, y, *owners in batches():
-                records += len(h)
-                summation.check_count(records)
+            count = 0
+            for h, y, *owners in passes.over(batches()):
+                count += len(h)
+                summation.check_count(count)
                 yield objective.check_records(h, y, clip, *owners)
 
         kept = _Kept(objective)

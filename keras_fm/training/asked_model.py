@@ -244,13 +244,13 @@ def _checked(found, rows):
 # What is read -----------------------------------------------------------------
 
 
-def placed(data):
+def placed(data, n=None):
     """Batches `(x, y, rows)` in which a record has its row by itself; x has
-    the structure of the data."""
-    form = []
+    the structure of the data, which must hold `n` records if that is known."""
+    form, passes = [], records.Passes(n, n_public=True)
 
     def arrays():
-        for x, y in records.batches(data, READ_BATCH):
+        for x, y in passes.over(records.batches(data, READ_BATCH)):
             form[:] = [x]
             yield [array for _, array in columns.flatten(x)], y
 

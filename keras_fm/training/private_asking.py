@@ -125,20 +125,21 @@ def private_evaluate(
     records.check(data)
     metrics = _metrics(metrics)
     shape = _shape(metrics, [asked], classes, bounds)
-    known = ledger.neighbours.replaces
-    if known:
+    n = None
+    if ledger.neighbours.replaces:
         facts.append("the number of records n is the same for all neighbours")
+        n = asked_model.count(data)
     query = EvaluationQuery(
         metrics=metrics,
         bins=bins,
-        records=asked_model.count(data) if known else 0,
+        records=n or 0,
         reach=reach,
         **shape,
     )
     logits = asked.gives_logits if from_logits is None else from_logits
 
     def read():
-        for x, y, rows in asked_model.placed(data):
+        for x, y, rows in asked_model.placed(data, n):
             outputs = asked.outputs(x, rows, numbers="low" in shape)
             yield _compared(query, outputs, y[rows], logits, clip)
 

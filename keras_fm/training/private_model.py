@@ -375,7 +375,7 @@ class PrivateModel(keras.callbacks.Callback):
 
     def _check_done(self, plan):
         if not plan.published:
-            plan.check_model(spends=False)
+            plan.check_model()
         elif not plan.top.published:
             raise ValueError(
                 f"'{self.model.name}' carries a proven release. Build a new "

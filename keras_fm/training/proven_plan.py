@@ -254,13 +254,9 @@ class ProvenPlan(Reading):
                 extractor=self.extractor(self._read),
             )
 
-    def check_model(self, spends=True):
-        """Refuses models no proof covers; reads and spends nothing.
-
-        Args:
-            spends: whether something will be charged: what was spent before,
-                in any layer, must then be in the same ledger.
-        """
+    def check_model(self):
+        """Refuses models no proof covers, and releases of another ledger;
+        reads and spends nothing."""
         model_check.check_parts(self.whole, (*self.parts, *self._tops))
         for part in (*self.parts, *self._tops) if self.public_features else ():
             part.check_labels_alone()
@@ -273,9 +269,10 @@ class ProvenPlan(Reading):
         head = self.top if self.top in self.model.layers else None
         if head is not None and not getattr(head, "clip", True):
             model_check.check_bounded_above_release(self.model, head)
-        for part in model_check.released_parts(self.whole) if spends else ():
-            # A part that is released again, too: it may begin with what its
-            # first release led to, as an optimizer does.
+        for part in model_check.released_parts(self.whole):
+            # Of a free fit, too: its statement would say that nothing was
+            # spent. And of a part that is released again: it may begin with
+            # what its first release led to, as an optimizer does.
             self.check_known(part.name, part.ledger_json)
 
     def check_known(self, name, ledger_json):
@@ -295,9 +292,13 @@ class ProvenPlan(Reading):
 
     def carry_out(self):
         """Reads the records and charges the ledger, once for each step."""
+        steps = self.steps
+        if len(steps) > 1:
+            # Before the first charge.
+            records.check_begins_anew(self.data)
         try:
             with self.keeping_features():
-                for step in self.steps:
+                for step in steps:
                     self.carry_out_one(step)
         except BaseException:
             self.undo()

@@ -103,10 +103,14 @@ class Reading:
     @functools.cached_property
     def n(self):
         """The number of records, public by declaration."""
-        found = records.batches(
-            self.data, READ_BATCH, labelled=self.labelled_data
-        )
-        return sum(columns.count(x) for x, _ in found)
+        for _ in self._passes.over(self._whole_pass()):
+            pass
+        return self._passes.n
+
+    @functools.cached_property
+    def _passes(self):
+        """What the passes over the records have in common."""
+        return records.Passes(n_public=self.n_public)
 
     @property
     def units(self):
@@ -245,15 +249,16 @@ class Reading:
 
     def checked(self):
         """Batches `(x, y[, owners])` as they are read."""
+        for x, y, *owners in self._passes.over(self._whole_pass()):
+            yield model_inputs.checked(self.model, x), y, *owners
+
+    def _whole_pass(self):
         labelled = self.labelled_data
         if self.owners is None:
-            found = records.batches(self.data, READ_BATCH, labelled=labelled)
-        else:
-            found = records.batches_by_owner(
-                self.data, self.owners, READ_BATCH, labelled=labelled
-            )
-        for x, y, *owners in found:
-            yield model_inputs.checked(self.model, x), y, *owners
+            return records.batches(self.data, READ_BATCH, labelled=labelled)
+        return records.batches_by_owner(
+            self.data, self.owners, READ_BATCH, labelled=labelled
+        )
 
     def read(self, tensor, keep=False):
         """Batches `(features, y, rows[, owners])` of one shape, of a tensor of
