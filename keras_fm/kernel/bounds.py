@@ -101,6 +101,15 @@ def check_noise(**noise):
         checks.finite(name, values, ". At least one is not.")
 
 
+def check_numbers(kind):
+    """Refuses a dtype of labels that holds no numbers in an order."""
+    if np.dtype(kind).kind in "cMmOSU":
+        raise ValueError(
+            "Labels must be numbers or truth values, not text, dates or "
+            f"complex numbers. Received: dtype={np.dtype(kind)}"
+        )
+
+
 def check_labels(y, units):
     """Refuses labels of a classifier that no class has.
 
@@ -113,6 +122,7 @@ def check_labels(y, units):
             target is outside `[0, 1]`.
     """
     y = np.asarray(y)
+    check_numbers(y.dtype)
     index = units > 1 and (y.ndim == 1 or y.shape[1:] == (1,))
     if index:
         fits = (y == np.floor(y)) & (y >= 0) & (y < units)
@@ -232,6 +242,7 @@ def several_labels(y, n, labels):
             no label.
     """
     y = np.asarray(y)
+    check_numbers(y.dtype)
     if y.ndim == 1 and labels == 1:
         y = y[:, None]
     _check_number("labels", y, n)
@@ -259,6 +270,7 @@ def class_indices(y, n, classes, columns=None):
             no label.
     """
     y, columns = np.asarray(y), columns or classes
+    check_numbers(y.dtype)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     _check_number("labels", y, n)

@@ -1,7 +1,7 @@
-"""Whether the compiled loss fits the targets and outputs of a private model.
+"""Whether what was compiled fits the targets and outputs of a private model.
 
-Training minimises the released objective; the compiled loss is what `evaluate`
-and `validation_data` show.
+Training minimises the released objective; the compiled loss and metrics are
+what `evaluate` and `validation_data` show.
 """
 
 import keras
@@ -53,21 +53,13 @@ def check(model, y):
         ValueError: saying what was compared, and what to write instead.
     """
     check_kind(model)
-    outputs = getattr(model, "outputs", None)
-    shape = getattr(y, "shape", None)
     compiled = getattr(model, "_compile_loss", None)
-    if not outputs or shape is None or compiled is None:
+    made_up = _made_up(model, y)
+    if made_up is None or compiled is None:
         return
-    if replicas.of_strategy(model)[0] > 1:
-        # Losses are scaled within a replica only.
-        return
-    # As many rows as no other axis has, so that nothing is broadcast.
-    rows = 2 + max([*shape[1:], *outputs[0].shape[1:]], default=0)
-    kind = keras.backend.standardize_dtype(y.dtype)
-    labels = np.zeros((rows, *shape[1:]), kind)
-    logits = np.zeros((rows, *outputs[0].shape[1:]), "float32")
+    shape, outputs = y.shape, model.outputs
     try:
-        compiled(ops.convert_to_tensor(labels), ops.convert_to_tensor(logits))
+        compiled(*made_up)
     # Every backend has errors of its own for shapes.
     except Exception as e:
         raise ValueError(
@@ -78,6 +70,88 @@ def check(model, y):
             f"{tuple(shape)}, output of shape "
             f"{tuple(outputs[0].shape)}"
         ) from e
+
+
+def _made_up(model, y):
+    """Labels of every class and outputs in the form of a model's, or `None`
+    where that is not known."""
+    outputs = getattr(model, "outputs", None)
+    shape = getattr(y, "shape", None)
+    if not outputs or shape is None or getattr(shape, "rank", 0) is None:
+        return None
+    axes = [*shape[1:], *outputs[0].shape[1:]]
+    if None in axes or replicas.of_strategy(model)[0] > 1:
+        # Losses are scaled within a replica only.
+        return None
+    # As many rows as no other axis has, so that nothing is broadcast.
+    rows, wide = 2 + max(axes, default=0), tuple(shape[1:])
+    units = max(2, axes[-1] if axes else 1)
+    # Every class comes: metrics may fail on one alone.
+    if wide in ((), (1,)):
+        labels = (np.arange(rows) % units).reshape(rows, *wide)
+    elif len(wide) == 1:
+        labels = np.arange(rows)[:, None] % wide[0] == np.arange(wide[0])
+    else:
+        labels = np.zeros((rows, *wide))
+    kind = keras.backend.standardize_dtype(y.dtype)
+    logits = np.zeros((rows, *outputs[0].shape[1:]), "float32")
+    return (
+        ops.convert_to_tensor(labels.astype(kind)),
+        ops.convert_to_tensor(logits),
+    )
+
+
+def check_metrics(model, y):
+    """Refuses compiled metrics that cannot compare labels with the output.
+
+    They are tried on made-up labels, and keep nothing of them.
+
+    Args:
+        model: a compiled model.
+        y: the labels they are given; only their shape and type are looked at.
+
+    Raises:
+        ValueError: naming the metrics.
+    """
+    compiled = getattr(model, "_compile_metrics", None)
+    made_up = _made_up(model, y)
+    if compiled is None or made_up is None:
+        return
+    given = compiled._user_metrics, compiled._user_weighted_metrics
+    if not compiled.built:
+        # Built on other labels than theirs, they would be other metrics.
+        try:
+            copies = keras.tree.map_structure(_copied, given)
+        except Exception:
+            # Of a class of one's own, which does not say how it is made.
+            return
+        compiled = type(compiled)(*copies, output_names=compiled.output_names)
+        compiled.build(*made_up)
+    try:
+        with keras.StatelessScope():
+            compiled.update_state(*made_up)
+    except Exception as e:
+        names = [_named(v) for v in keras.tree.flatten(given) if v is not None]
+        raise ValueError(
+            "The compiled metrics cannot compare these labels with the output "
+            'of the model. "accuracy" fits most labels. Received: '
+            f"metrics={names}, labels of shape {tuple(y.shape)}, output of "
+            f"shape {tuple(model.outputs[0].shape)}"
+        ) from e
+
+
+def _copied(metric):
+    if not isinstance(metric, keras.metrics.Metric):
+        return metric
+    return type(metric).from_config(metric.get_config())
+
+
+def _named(metric):
+    return (
+        metric
+        if isinstance(metric, str)
+        else (getattr(metric, "name", None) or getattr(metric, "__name__", "?"))
+    )
 
 
 def check_kind(model):

@@ -115,6 +115,75 @@ def checked(model, x, name="data"):
     return single(named)
 
 
+def check_forms(model, x):
+    """Refuses x of another shape or type than the model's inputs; no value is
+    looked at.
+
+    Args:
+        model: see `arranged`.
+        x: arrays, or what describes them in a data set. As Keras does, it
+            may lack a last axis of one number, or have one too many.
+
+    Raises:
+        ValueError: naming the input.
+    """
+    found = arranged(model, x, "x")
+    several = len(model.inputs) > 1
+    for tensor, array in zip(model.inputs, found if several else [found]):
+        of = f" of input '{tensor.name}'" * several
+        kind = numpy_type(array)
+        if kind is not None:
+            _check_type(tensor, kind, of)
+        if getattr(array.shape, "rank", 0) is None:
+            continue
+        expected, shape = tuple(tensor.shape[1:]), tuple(array.shape[1:])
+        if len(shape) == len(expected) + 1 and shape[-1] == 1:
+            shape = shape[:-1]
+        elif len(shape) == len(expected) - 1 and expected[-1] == 1:
+            shape = (*shape, 1)
+        if not len(array.shape) or not _fits(expected, shape):
+            raise ValueError(
+                f"Records{of} must have shape {expected}, in batches, as the "
+                f"model's input. Received: an array of shape "
+                f"{tuple(array.shape)}"
+            )
+
+
+def numpy_type(array):
+    """NumPy's dtype of an array, tensor or description; `None` of a table, or
+    of a type that NumPy does not know."""
+    found = getattr(array, "dtype", None)
+    try:
+        found = getattr(found, "as_numpy_dtype", found)
+        return None if found is None else np.dtype(found)
+    except TypeError:
+        return None
+
+
+def _fits(expected, shape):
+    return len(shape) == len(expected) and all(
+        None in (e, d) or e == d for e, d in zip(expected, shape)
+    )
+
+
+def _check_type(tensor, kind, of):
+    if kind.kind == "c":
+        raise ValueError(
+            f"Records{of} must hold real numbers, not complex numbers, whose "
+            "imaginary part the model would lose. Pass both parts: "
+            "`np.stack([x.real, x.imag], axis=-1)`. Received: dtype="
+            f"{kind}"
+        )
+    if kind.kind in "mM":
+        raise ValueError(
+            f"Records{of} must hold numbers, not dates or times. Pass them as "
+            f"numbers, as days since a public date. Received: dtype={kind}"
+        )
+    is_text = kind.kind in "OSU"
+    if is_text != (str(tensor.dtype) == "string"):
+        raise ValueError(_wrong_type(tensor, kind, of))
+
+
 def _checked(model, tensor, array, name):
     expected = tuple(tensor.shape[1:])
     if expected == (1,) and array.ndim == 1:
@@ -123,23 +192,20 @@ def _checked(model, tensor, array, name):
         array = array[:, 0]
     shape = array.shape[1:]
     of = f" of {name}" if name else ""
-    if len(shape) != len(expected) or any(
-        e is not None and e != d for e, d in zip(expected, shape)
-    ):
+    if not _fits(expected, shape):
         raise ValueError(
             f"Records{of} must have shape {expected}, as the model's input. "
             f"Received: {shape}"
         )
+    _check_type(tensor, array.dtype, of)
     is_text = array.dtype.kind == "O"
-    if is_text != (str(tensor.dtype) == "string"):
-        raise ValueError(_wrong_type(tensor, array, of))
     if is_text and not all(isinstance(v, (str, bytes)) for v in array.flat):
         raise ValueError(
             f"Records{of} must hold text in every entry; write what is "
             'missing as text: `column.fillna("").astype(str)`. Received '
             "others, too; nothing was spent."
         )
-    if array.dtype.kind in "fc" and not _are_values(model, tensor, array):
+    if array.dtype.kind == "f" and not _are_values(model, tensor, array):
         raise ValueError(
             f"`data` has NaN or infinite inputs{of}. Clean the records "
             "before the release (missing values: "
@@ -165,15 +231,15 @@ def _are_values(model, tensor, array):
     return bool(found.all())
 
 
-def _wrong_type(tensor, array, of):
-    if array.dtype.kind == "O":
+def _wrong_type(tensor, kind, of):
+    if kind.kind in "OSU":
         return (
             f"Records{of} must hold numbers ({tensor.dtype}). Received: "
-            f"dtype={array.dtype}. Of a table with columns of several types "
+            f"dtype={kind}. Of a table with columns of several types "
             "give each its own input, `dict(table)`; encode text by a public "
             "vocabulary, `keras.layers.StringLookup(vocabulary=[...])`."
         )
     return (
-        f"Records{of} must hold text. Received: dtype={array.dtype}. Convert "
+        f"Records{of} must hold text. Received: dtype={kind}. Convert "
         "them: `x.astype(str)`."
     )

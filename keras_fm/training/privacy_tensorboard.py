@@ -2,6 +2,7 @@ import io
 import math
 import os
 import textwrap
+import uuid
 
 import keras
 import numpy as np
@@ -62,7 +63,8 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
 
     Raises:
         ImportError: without TensorFlow, which writes the files.
-        ValueError: if `private` is no `PrivateModel`.
+        ValueError: if `private` is no `PrivateModel`; by `fit`, before it
+            begins, if the folder cannot be written.
 
     Example:
 
@@ -91,6 +93,26 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         self._writer, self._seen, self._epoch = None, {}, 0
 
     # Keras' hooks --------------------------------------------------------
+
+    def set_model(self, model):
+        super().set_model(model)
+        # Before any callback begins: `PrivateModel` would have charged.
+        self._check_folder()
+
+    def _check_folder(self):
+        """Refuses a folder that cannot be written."""
+        files = self._tf.io.gfile
+        name = files.join(self.log_dir, f".{uuid.uuid4().hex}")
+        try:
+            files.makedirs(self.log_dir)
+            with files.GFile(name, "w") as file:
+                file.write("")
+            files.remove(name)
+        except (self._tf.errors.OpError, OSError) as e:
+            raise ValueError(
+                "`log_dir` must be a folder that can be written. Received: "
+                f"log_dir={self.log_dir!r}"
+            ) from e
 
     def on_train_begin(self, logs=None):
         self._writer = self._tf.summary.create_file_writer(self.log_dir)

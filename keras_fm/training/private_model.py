@@ -17,12 +17,12 @@ from keras_fm.parts.private_part import PrivatePart, parts_of
 from keras_fm.training import (
     compiled_loss,
     fit_arguments,
-    held_out,
     ledger_of_callback,
     model_check,
     old_keywords,
     refusals,
     same_data,
+    shown_records,
     steps_of_fit,
 )
 from keras_fm.training.proven_plan import ProvenPlan
@@ -275,7 +275,7 @@ class PrivateModel(keras.callbacks.Callback):
         if top is not None and top.reads_every_step and top.is_perturbed:
             steps_of_fit.check_paid(plan)
             return
-        if plan.is_done and not self.new_release:
+        if plan.is_done and not plan.redo:
             self._check_done(plan)
             return
         plan.check_model()
@@ -291,8 +291,7 @@ class PrivateModel(keras.callbacks.Callback):
         self._steps = None
         plan = self._make_plan(arguments)
         fit_arguments.check(arguments, self)
-        held_out.check(arguments, plan)
-        compiled_loss.check(self.model, arguments.get("y"))
+        shown_records.check(arguments, self.model, plan)
         if self._first_epoch(arguments) >= self.params.get("epochs", 1):
             # A backup of a fit that was cut off after its last epoch.
             return
@@ -348,8 +347,10 @@ class PrivateModel(keras.callbacks.Callback):
 
     def _begin_proven(self, plan, arguments):
         """Releases if needed. Returns whether something was drawn."""
+        # The plan knows. After a refusal, later fits are free ones again.
+        self.new_release = False
         self._check_before(plan)
-        if plan.is_done and not self.new_release:
+        if plan.is_done and not plan.redo:
             self._fingerprint.check(self.data, arguments, plan.model)
             self._seal(plan)
             return False
@@ -358,7 +359,6 @@ class PrivateModel(keras.callbacks.Callback):
         plan.carry_out()
         self.releases, self.release = plan.releases, plan.release
         self._fingerprint.take(self.data, plan.model)
-        self.new_release = False
         plan.install(getattr(self.guarantee, "start", "minimiser"))
         self._seal(plan)
         return True
