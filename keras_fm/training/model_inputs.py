@@ -236,7 +236,8 @@ def _wrong_type(tensor, kind, of):
         return (
             f"Records{of} must hold numbers ({tensor.dtype}). Received: "
             f"dtype={kind}. Of a table with columns of several types "
-            "give each its own input, `dict(table)`; encode text by a public "
+            "give each its own input, `{k: table[k].to_numpy() for k in table}`"
+            "; encode text by a public "
             "vocabulary, `keras.layers.StringLookup(vocabulary=[...])`."
         )
     return (

@@ -313,13 +313,8 @@ class PrivateModel(keras.callbacks.Callback):
             part.objective_in_use = part.objective_in_use and not drawn
 
     def on_train_batch_begin(self, batch, logs=None):
-        if self._steps is None:
-            return
-        if not self._steps.epoch_is_open:
-            # This brings JAX' state back before it is changed.
-            assert self.model is not None
-            self._steps.begin_epoch()
-        self._steps.begin_batches()
+        if self._steps is not None:
+            self._steps.begin_batches()
 
     def on_epoch_end(self, epoch, logs=None):
         if self._steps is not None:

@@ -23,18 +23,16 @@ class StepsOfFit:
     """
 
     def __init__(self, callback, model, paid, ledger, epoch_steps):
-        self._model, self._ledger, self._paid = model, ledger, paid
+        self._callback, self._model = callback, model
+        self._ledger, self._paid = ledger, paid
         self._epoch_steps = epoch_steps
         self._reserved = self._begun = 0
         model._carrier().arm(callback)
 
-    @property
-    def epoch_is_open(self):
-        """Whether steps of the running epoch are reserved."""
-        return self._reserved > 0
-
-    def begin_epoch(self):
+    def _begin_epoch(self):
         """Reserves the steps of an epoch, and lets them be taken."""
+        # This brings JAX' state back before it is changed.
+        assert self._callback.model is not None
         self._ledger.reserve(
             self._paid.name, self._epoch_steps, like=self._paid
         )
@@ -44,6 +42,8 @@ class StepsOfFit:
     def begin_batches(self):
         """Counts the steps that are run next. Here: what a model holds, any
         callback may set."""
+        if not self._reserved:
+            self._begin_epoch()
         self._begun += int(self._model.steps_per_execution)
 
     def end_epoch(self):
