@@ -1,9 +1,11 @@
 """What a model must look like before private records may be read for it."""
 
 import collections
+import dataclasses
 
 import keras
 
+from keras_fm.kernel.ledger import Ledger
 from keras_fm.parts import batch_statistics, model_graph, replicas
 from keras_fm.parts.private_part import PrivatePart, parts_of
 from keras_fm.public.normalization_layer import NormalizationLayer
@@ -244,6 +246,27 @@ def check_not_perturbed(parts):
 def released_parts(model):
     """All parts of a model, however deep, whose weights are of a release."""
     return [part for part in parts_of(model) if part.is_released]
+
+
+def ledger_besides(ledger, ledger_json):
+    """The ledger of a release, or `None` if its entries are in `ledger`."""
+    known = [dataclasses.asdict(e) for e in ledger.entries]
+    other = Ledger.from_json(ledger_json)
+    if all(dataclasses.asdict(e) in known for e in other.entries):
+        return None
+    return other
+
+
+def ledgers_of(model, ledger):
+    """The ledgers that say what a model cost: that of its callback, if it was
+    charged or there is no other, and those of other releases in the model."""
+    others = {}
+    for part in released_parts(model) if model is not None else ():
+        other = ledger_besides(ledger, part.ledger_json)
+        if other is not None:
+            others[other.id] = other
+    own = [ledger] if ledger.entries or not others else []
+    return [*own, *others.values()]
 
 
 def layers_below(model, head):

@@ -167,8 +167,10 @@ class PrivateModel(keras.callbacks.Callback):
         return next((v for v in found if v is not None), None)
 
     def report(self):
-        """The privacy statement, composed from the ledger."""
-        return self._ledger.statement()
+        """The privacy statement, composed from the ledger, and that of others
+        which the model was released under."""
+        ledgers = model_check.ledgers_of(self.model, self._ledger)
+        return "\n\n".join(ledger.statement() for ledger in ledgers)
 
     def plan(self, model, batches=None, epochs=1):
         """A table of what a fit of `model` would release, before anything
@@ -370,7 +372,7 @@ class PrivateModel(keras.callbacks.Callback):
 
     def _check_done(self, plan):
         if not plan.published:
-            plan.check_model()
+            plan.check_model(spends=False)
         elif not plan.top.published:
             raise ValueError(
                 f"'{self.model.name}' carries a proven release. Build a new "
@@ -478,7 +480,6 @@ class PrivateModel(keras.callbacks.Callback):
             )
 
     def _summary(self):
-        delta = self._ledger.budget.delta
         if self.guarantee.kind == "published":
             return (
                 f"keras_fm: claimed epsilon "
@@ -493,7 +494,7 @@ class PrivateModel(keras.callbacks.Callback):
             )
         return (
             f"keras_fm: proven (epsilon = {self._ledger.epsilon():.4g}, "
-            f"delta = {delta:g}), {self._ledger.neighbours}"
+            f"delta = {self._ledger.budget.delta:g}), {self._ledger.neighbours}"
             + (", NOT PRIVATE (seed)" if self._noise.reproducible else "")
             + ". See report()."
         )

@@ -254,9 +254,13 @@ class ProvenPlan(Reading):
                 extractor=self.extractor(self._read),
             )
 
-    def check_model(self):
-        """Refuses models no proof covers, and releases of another ledger;
-        reads and spends nothing."""
+    def check_model(self, spends=True):
+        """Refuses models no proof covers; reads and spends nothing.
+
+        Args:
+            spends: whether something will be charged: what was spent before,
+                in any layer, must then be in the same ledger.
+        """
         model_check.check_parts(self.whole, (*self.parts, *self._tops))
         for part in (*self.parts, *self._tops) if self.public_features else ():
             part.check_labels_alone()
@@ -269,17 +273,14 @@ class ProvenPlan(Reading):
         head = self.top if self.top in self.model.layers else None
         if head is not None and not getattr(head, "clip", True):
             model_check.check_bounded_above_release(self.model, head)
-        for part in model_check.released_parts(self.whole):
-            # Of a free fit, too: its statement would say that nothing was
-            # spent. And of a part that is released again: it may begin with
-            # what its first release led to, as an optimizer does.
+        for part in model_check.released_parts(self.whole) if spends else ():
+            # A part that is released again, too: it may begin with what its
+            # first release led to, as an optimizer does.
             self.check_known(part.name, part.ledger_json)
 
     def check_known(self, name, ledger_json):
         """Refuses a ledger that is not part of this one."""
-        known = [dataclasses.asdict(e) for e in self.ledger.entries]
-        other = type(self.ledger).from_json(ledger_json)
-        if any(dataclasses.asdict(e) not in known for e in other.entries):
+        if model_check.ledger_besides(self.ledger, ledger_json) is not None:
             raise ValueError(
                 f"'{name}' was released by another PrivateModel, and what "
                 "that spent is not in this ledger. Go on with that callback, "
