@@ -32,18 +32,11 @@ def steps(model, reading):
 
     def read():
         before.setdefault("weights", model.augmented_weights())
-        count = 0
         for x, y, rows, *owners in reading.placed():
             model.check_labels(None if y is None else y[rows], len(rows))
-            count += len(rows)
             found = model.factors(x, y)
             found = [tuple(part[rows] for part in layer) for layer in found]
             yield found, *owners
-        if not count:
-            raise ValueError(
-                "`data` held no record in this round. A function must return "
-                "a new iterator at every call."
-            )
 
     def learn(release, last):
         # Where the last round leads, `install` decides.
