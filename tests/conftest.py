@@ -101,6 +101,7 @@ FULL = (
     "test_beam.py",
     "test_examples.py",
     "test_imports.py",
+    "training/test_before_the_charge.py",
     "training/test_dtypes.py",
     "training/test_hub_bodies.py",
     "training/test_labels_alone.py",
@@ -111,9 +112,11 @@ FULL = (
     "training/test_rounds_and_pca.py",
     "training/test_several_inputs.py",
     "training/test_units_of_models.py",
+    "trust/test_calls_without_training.py",
     "trust/test_faults.py",
     "trust/test_million_inputs.py",
     "trust/test_nothing_on_disk.py",
+    "trust/test_paid_steps.py",
     "trust/test_resume.py",
 )
 # Every case of these, on every backend: where promises are attacked, and what

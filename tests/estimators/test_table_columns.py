@@ -157,6 +157,7 @@ def test_numbers_are_learned_from_columns():
     assert model.score(X, y) > 0.9
 
 
+@pytest.mark.full
 def test_a_data_frame_has_its_columns_by_name():
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(
@@ -171,6 +172,7 @@ def test_a_data_frame_has_its_columns_by_name():
         made(columns={"income": (0, 9)}).fit(frame, Y)
 
 
+@pytest.mark.full
 def test_other_columns_of_a_data_frame_are_not_read():
     """A model that was fitted on a frame with the label in it would predict
     from no other."""
@@ -193,6 +195,7 @@ def test_other_columns_of_a_data_frame_are_not_read():
         model.predict(twice)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("names", [[0, 1], ["a", 1], [("a", "b"), ("a", "c")]])
 def test_names_of_columns_may_be_other_than_text(names):
     pd = pytest.importorskip("pandas")
@@ -205,6 +208,7 @@ def test_names_of_columns_may_be_other_than_text(names):
     np.testing.assert_array_equal(model.predict(frame), named.predict(other))
 
 
+@pytest.mark.full
 def test_types_of_data_frames_say_what_words_there_can_be():
     pd = pytest.importorskip("pandas")
     codes = pd.Series(RNG.integers(1, 4, N))
@@ -227,6 +231,7 @@ def test_types_of_data_frames_say_what_words_there_can_be():
         model.set_params(columns={"b": (20, 60)}).fit(given, Y)
 
 
+@pytest.mark.full
 @pytest.mark.once
 def test_dates_are_refused():
     """They were nanoseconds since 1970, a gap the smallest number."""
