@@ -161,8 +161,6 @@ class PerturbedDense(ReleasedLayer):
         if released:
             # No record may move the weights, in whatever loop.
             kernel, bias = map(_still, (kernel, bias))
-        elif not training:
-            kernel, bias = map(self.untrained, (kernel, bias))
         outputs = ops.matmul(inputs, ops.cast(kernel, self.compute_dtype))
         if bias is not None:
             outputs = ops.add(outputs, ops.cast(bias, self.compute_dtype))

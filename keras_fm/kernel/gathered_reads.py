@@ -170,7 +170,7 @@ class GatheredReads(release_lib.PaidReads):
             self._ledger.charge(self._entries)
             for entry in self._entries:
                 if entry.steps:
-                    self._ledger.reserve(entry.name, entry.steps, like=entry)
+                    self._ledger.reserve(entry, entry.steps)
             self._charged = True
 
     def finish(self, weights):

@@ -19,7 +19,7 @@ class StepLedger:
     """The steps that the entries of a ledger paid for; `_state` is its
     `ledger_state.State`."""
 
-    def steps_left(self, name, like=None):
+    def steps_left(self, name):
         """Steps that entries of this name paid for and that nobody used, as
         far as this process may use them.
 
@@ -29,8 +29,8 @@ class StepLedger:
         charged them may use the rest, and everybody `open`s a file.
 
         Args:
-            name: str, of entries whose mechanism has `steps`.
-            like: `None`, or one of these entries: steps like its own only.
+            name: str, of entries whose mechanism has `steps`, or one of
+                these entries: steps like its own only.
 
         Returns:
             int, 0 for other names.
@@ -39,7 +39,7 @@ class StepLedger:
             ValueError: see `reload`.
         """
         with self._state.locked():
-            kinds = self._state.contents.kinds_of(name, like)
+            kinds = self._state.contents.kinds_of(name)
             counts = [self._state.steps(kind) for kind in kinds]
         return sum(paid - used for paid, used in counts)
 
@@ -53,16 +53,17 @@ class StepLedger:
         kinds = self._state.contents.kinds_of(name)
         return sum(map(self._state.shown_used, kinds))
 
-    def _kind(self, name, like):
-        kinds = self._state.contents.kinds_of(name, like)
+    def _kind(self, name):
+        kinds = self._state.contents.kinds_of(name)
         if len(kinds) > 1:
             raise ValueError(
                 f"Steps of {name!r} were paid for with different noise or "
-                "samples: say which are meant, `like=` one of the entries."
+                "samples: say which are meant, by one of the entries in the "
+                "place of the name."
             )
         return kinds[0] if kinds else None
 
-    def reserve(self, name, steps, like=None):
+    def reserve(self, name, steps):
         """Takes steps that were paid for, before they run.
 
         As with `charge`, a ledger in a file has it on disk when this returns,
@@ -71,10 +72,9 @@ class StepLedger:
         stays used.
 
         Args:
-            name: str, of entries whose mechanism has `steps`.
+            name: str, of entries whose mechanism has `steps`; where these
+                differ in noise or samples, one of the entries.
             steps: int >= 1.
-            like: `None`, or one of these entries, which has such steps. Needed
-                where steps of one name differ in noise or samples.
 
         Returns:
             int, how many of these steps were used or reserved before.
@@ -96,11 +96,11 @@ class StepLedger:
         """
         checks.integer("steps", steps, at_least=1, wanted=_SOME)
         with self._state.locked():
-            kind = self._kind(name, like)
+            kind = self._kind(name)
             paid, used = self._state.steps(kind)
             if steps > paid - used:
                 raise BudgetExceededError(
-                    f"{steps} steps of {name!r} are asked for and "
+                    f"{steps} steps of {_named(name)} are asked for and "
                     f"{paid - used} are left: {paid} were paid for, and "
                     f"{used} are used or reserved. Counted as used are those "
                     "that ran, that were reserved and not given back (after "
@@ -111,15 +111,14 @@ class StepLedger:
             self._state.reserve(kind, int(steps))
         return used
 
-    def confirm(self, name, reserved, taken, like=None):
+    def confirm(self, name, reserved, taken):
         """Says how many steps of a reservation ran; the rest are given back.
 
         Args:
-            name: str.
+            name: see `reserve`.
             reserved: int, what `reserve` of this process was asked for; of
                 several such reservations the latest is meant.
             taken: int from 0 to `reserved`.
-            like: see `reserve`.
 
         Raises:
             ValueError: if this process holds no such reservation, `taken` is
@@ -130,12 +129,12 @@ class StepLedger:
         checks.integer("taken", taken, at_least=0)
         # What an interrupted write left in the file is known before a refusal.
         with self._state.locked():
-            kind = self._kind(name, like)
+            kind = self._kind(name)
             if not self._state.holds(kind, reserved):
                 raise ValueError(
                     "`reserved` must be a reservation of this process that "
                     "was not confirmed before. Received: "
-                    f"name={name!r}, reserved={reserved}"
+                    f"name={_named(name)}, reserved={reserved}"
                 )
             if taken > reserved:
                 raise ValueError(
@@ -156,3 +155,7 @@ class StepLedger:
                 left[kind] -= own
             found.append(own)
         return found
+
+
+def _named(name):
+    return repr(getattr(name, "name", name))

@@ -63,22 +63,17 @@ class Contents:
             found.append(_kind(entry.name, number))
         return tuple(found)
 
-    def kinds_of(self, name, like=None):
-        """The kinds of steps of a name, in order.
-
-        Args:
-            name: str.
-            like: `None`, or a `LedgerEntry`: only the kind of its steps.
-        """
-        return list(
-            dict.fromkeys(
-                kind
-                for kind, entry in zip(self.kinds, self.entries)
-                if kind is not None
-                and entry.name == name
-                and (like is None or entry.kind == like.kind)
-            )
-        )
+    def kinds_of(self, name):
+        """The kinds of steps of a name, in order; of a `LedgerEntry` in its
+        place that of its own."""
+        like = name if isinstance(name, LedgerEntry) else None
+        found = {
+            kind: None
+            for kind, entry in zip(self.kinds, self.entries)
+            if kind is not None
+            and (entry.kind == like.kind if like else entry.name == name)
+        }
+        return list(found)
 
     @functools.cached_property
     def paid(self):

@@ -373,7 +373,7 @@ class GradientReads(PaidReads):
                 kept.add(*found)
         ledger.charge([entry])
         # Taken here and now: nobody may go on with them.
-        ledger.reserve(entry.name, mechanism.steps, like=entry)
+        ledger.reserve(entry, mechanism.steps)
         super().__init__(objective, mechanism, ledger, noise, mechanism.steps)
         self._checked = kept.blocks if keep else checked
         self._summed = objective

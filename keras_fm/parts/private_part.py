@@ -164,23 +164,6 @@ class PrivatePart:
             self.enter_training()
         return bool(training)
 
-    def untrained(self, value):
-        """What a call uses that is none of training: of a part that may not
-        train it has no gradient, as an own loop would take it."""
-        if value is None or self._released is not None:
-            return value
-        if self.unprotected or self.is_perturbed:
-            return value
-
-        @ops.custom_gradient
-        def found(value):
-            def gradient(*_, **__):
-                raise ValueError(self._refusal())
-
-            return value, gradient
-
-        return found(ops.convert_to_tensor(value))
-
     def enter_training(self):
         """What a part's `call` does first in training."""
         if self.is_looked_at:

@@ -63,7 +63,7 @@ def steps(model, reading):
         model.fix_steps(
             noise_multiplier=mechanism.noise_multiplier,
             expected_batch_size=samples.expected_batch_size,
-            steps=model.steps_taken + ledger.steps_left(last, like=entry),
+            steps=model.steps_taken + ledger.steps_left(entry),
             seed=seed,
             ledger_json=ledger.to_json(),
             published=reading.published,

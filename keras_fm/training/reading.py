@@ -107,10 +107,14 @@ class Reading:
             pass
         return self._passes.n
 
-    @functools.cached_property
+    @property
     def _passes(self):
         """What the passes over the records have in common."""
-        return records.Passes(n_public=self.n_public)
+        data, passes = self.__dict__.get("_counted", (None, None))
+        if passes is None or data is not self.data:
+            passes = records.Passes(n_public=self.n_public)
+            self._counted = self.data, passes
+        return passes
 
     @property
     def units(self):

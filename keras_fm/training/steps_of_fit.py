@@ -33,9 +33,7 @@ class StepsOfFit:
         """Reserves the steps of an epoch, and lets them be taken."""
         # This brings JAX' state back before it is changed.
         assert self._callback.model is not None
-        self._ledger.reserve(
-            self._paid.name, self._epoch_steps, like=self._paid
-        )
+        self._ledger.reserve(self._paid, self._epoch_steps)
         self._reserved, self._begun = self._epoch_steps, 0
         self._model._carrier().allow(self._reserved)
 
@@ -52,9 +50,7 @@ class StepsOfFit:
             return
         taken = min(self._begun, self._reserved)
         self._model._carrier().allow(0)
-        self._ledger.confirm(
-            self._paid.name, self._reserved, taken, like=self._paid
-        )
+        self._ledger.confirm(self._paid, self._reserved, taken)
         self._reserved = 0
 
     def end(self):
@@ -155,7 +151,7 @@ def resume(plan, steps):
     model = plan.top
     model.check_batches(plan.batches)
     paid = check_paid(plan)
-    left = plan.ledger.steps_left(paid.name, like=paid)
+    left = plan.ledger.steps_left(paid)
     if steps > left:
         more = type(plan)(
             plan.whole,

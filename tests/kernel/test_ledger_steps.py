@@ -718,8 +718,8 @@ def test_progress_beyond_what_was_paid_is_refused():
 
 def test_the_statement_says_what_became_of_the_steps(make):
     ledger = make(steps(10), once(), steps(5), claimed(4), steps(7, "other"))
-    ledger.reserve("net", 12, like=steps(1))
-    ledger.reserve("net", 1, like=claimed(1))
+    ledger.reserve(steps(1), 12)
+    ledger.reserve(claimed(1), 1)
     lines = [line for line in ledger.statement().splitlines() if "paid" in line]
     # Of entries whose steps are the same the first are used first.
     assert lines == [
@@ -764,27 +764,27 @@ def test_steps_are_not_taken_for_others_of_their_name(make, kind):
     other = OTHERS[kind]
     ledger = make(steps(100), other)
     assert ledger.steps_left("net") == 103
-    assert ledger.steps_left("net", like=other) == 3
+    assert ledger.steps_left(other) == 3
     with pytest.raises(BudgetExceededError, match="3 are left"):
-        ledger.reserve("net", 4, like=other)
+        ledger.reserve(other, 4)
     # Which are meant is not guessed.
     with pytest.raises(ValueError, match="say which are meant"):
         ledger.reserve("net", 1)
-    ledger.reserve("net", 3, like=other)
+    ledger.reserve(other, 3)
     with pytest.raises(ValueError, match="say which are meant"):
         ledger.confirm("net", 3, 1)
     # What is given back is of its own kind.
-    ledger.reserve("net", 3, like=steps(1))
-    ledger.confirm("net", 3, 0, like=other)
-    assert ledger.steps_left("net", like=other) == 3
-    assert ledger.steps_left("net", like=steps(1)) == 97
+    ledger.reserve(steps(1), 3)
+    ledger.confirm(other, 3, 0)
+    assert ledger.steps_left(other) == 3
+    assert ledger.steps_left(steps(1)) == 97
 
 
 def test_steps_that_were_never_paid_for_are_not_left(make):
     ledger = make(steps(100))
-    assert ledger.steps_left("net", like=unlike(1)) == 0
+    assert ledger.steps_left(unlike(1)) == 0
     with pytest.raises(BudgetExceededError, match="0 are left"):
-        ledger.reserve("net", 1, like=unlike(1))
+        ledger.reserve(unlike(1), 1)
     assert ledger.steps_left("net") == 100
 
 
@@ -793,18 +793,18 @@ def test_a_bound_on_overflows_makes_no_other_steps(make):
     spread = unlike(5, noise_multiplier=50.0, overflow_probability=1e-9)
     ledger = make(steps(100), spread)
     ledger.reserve("net", 105)
-    assert ledger.steps_left("net", like=spread) == 0
+    assert ledger.steps_left(spread) == 0
 
 
 def test_a_file_knows_which_steps_are_used(tmp_path):
     path = tmp_path / "privacy.json"
     ledger = begin(path, steps(100), unlike(10))
     assert json.loads(path.read_text())["format"] == 2
-    ledger.reserve("net", 7, like=unlike(1))
+    ledger.reserve(unlike(1), 7)
     left = core_process.run(
         "from keras_fm.kernel.ledger_entry import LedgerEntry\n"
         "ledger = Ledger.open(arguments[0])\n"
-        "say(*(ledger.steps_left('net', like=e) for e in ledger.entries))",
+        "say(*(ledger.steps_left(e) for e in ledger.entries))",
         path,
     )
     assert left == [[100, 3]]
@@ -826,7 +826,7 @@ def test_of_an_older_file_steps_of_several_kinds_are_used(tmp_path):
     path.write_text(json.dumps(data))
     left = core_process.run(
         "ledger = Ledger.open(arguments[0])\n"
-        "say(*(ledger.steps_left(e.name, like=e) for e in ledger.entries))",
+        "say(*(ledger.steps_left(e) for e in ledger.entries))",
         path,
     )
     assert left == [[0, 0, 4]]

@@ -167,35 +167,6 @@ def own_losses(model):
     return model.losses
 
 
-def saliency(model):
-    """Gradients of the first output by the records."""
-    x = ops.convert_to_tensor(X)
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return jax.grad(lambda x: model(x)[:, 0].sum())(x)
-    x.requires_grad_(True)
-    model(x)[:, 0].sum().backward(inputs=[x])
-    return x.grad.cpu()
-
-
-@pytest.mark.parametrize("make", [head, network])
-def test_a_loop_without_training_is_refused(make):
-    """A part that has no release has no gradient, whatever the call says."""
-    part = make()
-    model = keras.Sequential([keras.Input((4,)), part], name="plain")
-
-    def loss(outputs, _):
-        return ops.mean(ops.square(outputs - ops.convert_to_tensor(TARGETS)))
-
-    with pytest.raises(ValueError, match="no release, so training it"):
-        gradients(model, loss)
-    # What explains an output asks for no weight; a tape of TensorFlow asks
-    # for all it has seen.
-    if make is head and keras.backend.backend() != "tensorflow":
-        assert np.shape(saliency(model)) == X.shape
-
-
 def test_a_plain_call_of_a_released_network_gives_no_gradient():
     """Beside the losses of a call that trains, which move the weights."""
 
