@@ -4,7 +4,6 @@ import importlib.util
 
 import numpy as np
 import pytest
-from tensorboard_events import events
 
 from keras_fm.auditing import AuditReport, Claim, SeedRun, one_run_best
 
@@ -48,6 +47,24 @@ def report():
         ceiling=bound(0, 0.975).epsilon,
         runs=runs,
     )
+
+
+def events(folder):
+    """Dict from tag to a list of (step, value)."""
+    from tensorboard.backend.event_processing import event_accumulator
+    from tensorboard.util import tensor_util
+
+    found = event_accumulator.EventAccumulator(
+        str(folder), size_guidance={event_accumulator.TENSORS: 0}
+    )
+    found.Reload()
+    return {
+        tag: [
+            (event.step, tensor_util.make_ndarray(event.tensor_proto))
+            for event in found.Tensors(tag)
+        ]
+        for tag in found.Tags()["tensors"]
+    }
 
 
 @needs_tensorflow

@@ -5,7 +5,6 @@ import importlib.util
 import keras
 import numpy as np
 import pytest
-from tensorboard_events import events
 
 import keras_fm as fm
 from keras_fm.kernel import mechanisms
@@ -59,6 +58,24 @@ def fit(model, data, private, folder, epochs=2, **arguments):
         verbose=0,
     )
     return events(folder)
+
+
+def events(folder):
+    """Dict from tag to a list of (step, value as array or bytes)."""
+    from tensorboard.backend.event_processing import event_accumulator
+    from tensorboard.util import tensor_util
+
+    found = event_accumulator.EventAccumulator(
+        str(folder), size_guidance={"tensors": 0}
+    )
+    found.Reload()
+    return {
+        tag: [
+            (e.step, tensor_util.make_ndarray(e.tensor_proto))
+            for e in found.Tensors(tag)
+        ]
+        for tag in found.Tags()["tensors"]
+    }
 
 
 def numbers(found, tag):
