@@ -123,9 +123,8 @@ class ClassMeans(ReleasedLayer):
             name="means", shape=(self.units, input_shape[-1])
         )
 
-    def call(self, inputs, training=False):
-        if training:
-            self.enter_training()
+    def call(self, inputs, training=None):
+        self.in_training(training)
         means = ops.cast(self.means, inputs.dtype)
         if self.is_released:
             # No record may move the weights, in whatever loop.
