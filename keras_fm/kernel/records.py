@@ -134,7 +134,7 @@ def _batches(data, batch_size, labelled):
             )
         for index in range(int(total)):
             yield _pair(data[index])
-    elif callable(data):
+    elif _is_function(data):
         yield from map(_pair, data())
     else:
         raise ValueError(

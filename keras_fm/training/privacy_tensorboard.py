@@ -12,7 +12,7 @@ from keras_fm.heads.cross_entropy import CrossEntropyRelease
 from keras_fm.heads.perturbed_dense import PerturbedDense
 from keras_fm.kernel import statement
 from keras_fm.kernel.ledger_text import ONE_RECORD
-from keras_fm.training import released_views
+from keras_fm.training import model_check, released_views
 from keras_fm.training import relevance as relevance_lib
 from keras_fm.training.tensorboard_files import tensorflow
 
@@ -136,7 +136,8 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         with self._writer.as_default(step=self._epoch):
-            self._tf.summary.text("privacy/budget", self._budget())
+            spent = "\n\n".join(map(_spent, self._ledgers()))
+            self._tf.summary.text("privacy/budget", spent)
             self._text("privacy/statement", self.private.report())
             self._views()
             for weight in self.model.weights:
@@ -261,25 +262,9 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
             ) or [""]
         self._tf.summary.text(tag, "\n".join(f"    {line}" for line in lines))
 
-    def _budget(self):
-        """Spent and left as Markdown, and what that promises."""
-        ledger = self.private.ledger
-        delta, spent = ledger.budget.delta, ledger.epsilon()
-        rows = [("budget", ledger.budget.epsilon), ("spent, proven", spent)]
-        promise = "No valid proof covers this fit: nothing is promised."
-        if math.isfinite(spent):
-            rows.append(("left", ledger.remaining()))
-            unit = "record"
-            if ledger.unit != ONE_RECORD:
-                unit = f"unit ({ledger.unit})"
-            promise = statement.sentence(spent, delta, ledger.neighbours, unit)
-        else:
-            rows.append(("claimed, no guarantee", ledger.claimed_epsilon()))
-        lines = [f"| | epsilon at delta = {delta:g} |", "|---|---|"]
-        for name, value in rows:
-            shown = f"{value:.4g}" if value >= 1e-3 else "less than 0.001"
-            lines.append(f"| {name} | {shown} |")
-        return "\n".join([*lines, "", promise])
+    def _ledgers(self):
+        """Those that say what the model cost."""
+        return model_check.ledgers_of(self.model, self.private.ledger)
 
     def _hparams(self):
         try:
@@ -287,7 +272,8 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         except ImportError:
             return
         ledger = self.private.ledger
-        spent = ledger.epsilon()
+        spent, *others = (each.epsilon() for each in self._ledgers())
+        shown = spent if math.isfinite(spent) else "no proof"
         optimizer = self.model.optimizer
         api.hparams(
             {
@@ -295,7 +281,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
                 "epsilon": ledger.budget.epsilon,
                 "delta": ledger.budget.delta,
                 "neighbours": str(ledger.neighbours),
-                "epsilon spent": spent if math.isfinite(spent) else "no proof",
+                "epsilon spent": "see the statement" if others else shown,
                 "optimizer": type(optimizer).__name__,
                 "epochs": self.params.get("epochs") or 0,
             },
@@ -389,3 +375,23 @@ def _mosaic(pictures, columns=None):
         left = index % columns * (width + 1)
         board[top : top + height, left : left + width] = picture
     return board
+
+
+def _spent(ledger):
+    """Spent and left as Markdown, and what that promises."""
+    delta, spent = ledger.budget.delta, ledger.epsilon()
+    rows = [("budget", ledger.budget.epsilon), ("spent, proven", spent)]
+    promise = "No valid proof covers this fit: nothing is promised."
+    if math.isfinite(spent):
+        rows.append(("left", ledger.remaining()))
+        unit = "record"
+        if ledger.unit != ONE_RECORD:
+            unit = f"unit ({ledger.unit})"
+        promise = statement.sentence(spent, delta, ledger.neighbours, unit)
+    else:
+        rows.append(("claimed, no guarantee", ledger.claimed_epsilon()))
+    lines = [f"| | epsilon at delta = {delta:g} |", "|---|---|"]
+    for name, value in rows:
+        shown = f"{value:.4g}" if value >= 1e-3 else "less than 0.001"
+        lines.append(f"| {name} | {shown} |")
+    return "\n".join([*lines, "", promise])

@@ -226,6 +226,18 @@ def test_neither_noise_nor_statistics_are_written(data, tmp_path, monkeypatch):
 
 
 @needs_tensorflow
+def test_a_free_fit_shows_what_the_release_cost(data, tmp_path):
+    """A new callback was charged nothing, and promised it of the model."""
+    model, first = dense_model(), private_model(data)
+    told = fit(model, data, first, tmp_path / "first")
+    again = fit(model, data, private_model(data), tmp_path / "again")
+    for tag in ("privacy/budget", "privacy/statement"):
+        assert told[tag][0][1] == again[tag][0][1]
+    budget = again["privacy/budget"][0][1].ravel()[0]
+    assert b"| spent, proven | 2 |" in budget
+
+
+@needs_tensorflow
 def test_a_release_is_written_once(data, tmp_path):
     private = private_model(data)
     found = fit(dense_model(), data, private, tmp_path, epochs=3)
