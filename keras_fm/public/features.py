@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 # Small enough that what a scattering holds meanwhile stays near the processor.
-_BATCH = 128
+_BATCH = 64
 # Variance below which a patch, or a group of channels, counts as empty. Chosen
 # on held-out training images; see docs/results/cifar10.md and mnist.md.
 _PATCH_VARIANCE = 0.01

@@ -151,9 +151,10 @@ class WaveletBank:
 
         self._analysis = to_rows
         self._synthesis = waved(height, np.arange(0, height, step))
-        # For each frequency down `(width, real and imaginary, angle, point)`.
+        # For each frequency down `(width, angle, point)`: the real part of
+        # the wavelet, then the imaginary one.
         self._tables = [
-            np.stack([table(waves.real, i, i), table(waves.imag, i, 1 - i)], 2)
+            (table(waves.real, i, i), table(waves.imag, i, 1 - i))
             for i in (0, 1)
         ]
 
@@ -174,7 +175,7 @@ class WaveletBank:
             of one image together.
         """
         height, _, width = x.shape
-        half, points = self._tables[0].shape[3:]
+        half, points = self._tables[0][0].shape[2:]
 
         def constant(array):
             return ops.convert_to_tensor(array, dtype=x.dtype)
@@ -188,18 +189,28 @@ class WaveletBank:
             y = constant(table.reshape(height, width, -1))
             y = ops.reshape(ops.matmul(rows, y), (height, -1))
             y = ops.matmul(constant(back), y)
-            return ops.reshape(y, (len(back), -1, 2, half * points))
+            return ops.reshape(y, (len(back), -1, half * points))
 
-        even, odd = map(responses, self._tables, self._synthesis)
+        # A product for each part: compilers fuse what follows, and those
+        # that do not would copy the halves of one array.
+        even, odd = (
+            [responses(table, back) for table in tables]
+            for tables, back in zip(self._tables, self._synthesis)
+        )
 
-        def modulus(y):
-            y = ops.sqrt(ops.sum(y * y, axis=2) + _TINY)
-            return ops.reshape(y, (y.shape[0], -1, half, points))
+        def modulus(real, imaginary):
+            return ops.sqrt(real * real + imaginary * imaginary + _TINY)
 
         # Angles up to a quarter of a turn, then their mirror images.
-        mirrored = modulus(even - odd)[:, :, 1 : self._angles - half + 1]
+        y = modulus(*(e + o for e, o in zip(even, odd)))
+        mirrored = modulus(*(e - o for e, o in zip(even, odd)))
         y = ops.concatenate(
-            [modulus(even + odd), ops.flip(mirrored, axis=2)], axis=2
+            [y]
+            + [
+                mirrored[:, :, angle * points : (angle + 1) * points]
+                for angle in range(self._angles - half, 0, -1)
+            ],
+            axis=2,
         )
         return ops.reshape(y, (y.shape[0], -1, points))
 
