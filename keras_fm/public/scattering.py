@@ -198,12 +198,9 @@ class WaveletBank:
             for tables, back in zip(self._tables, self._synthesis)
         )
 
-        def modulus(real, imaginary):
-            return ops.sqrt(real * real + imaginary * imaginary + _TINY)
-
         # Angles up to a quarter of a turn, then their mirror images.
-        y = modulus(*(e + o for e, o in zip(even, odd)))
-        mirrored = modulus(*(e - o for e, o in zip(even, odd)))
+        y = _modulus(*(e + o for e, o in zip(even, odd)))
+        mirrored = _modulus(*(e - o for e, o in zip(even, odd)))
         y = ops.concatenate(
             [y]
             + [
@@ -213,6 +210,10 @@ class WaveletBank:
             axis=2,
         )
         return ops.reshape(y, (y.shape[0], -1, points))
+
+
+def _modulus(real, imaginary):
+    return ops.sqrt(real * real + imaginary * imaginary + _TINY)
 
 
 def waved(length, points):
@@ -452,7 +453,7 @@ def convolved(kernels, stride, x):
         data_format="channels_last",
     )
     re, im = ops.split(y, 2, axis=-1)
-    y = ops.sqrt(re * re + im * im + _TINY)
+    y = _modulus(re, im)
     height, width = y.shape[1:3]
     y = ops.transpose(y, (1, 0, 3, 2))
     return ops.reshape(y, (height, -1, width))
