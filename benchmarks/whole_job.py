@@ -36,6 +36,9 @@ The two forms on the CNN are the same mechanism, so the vectorized one, which
 takes minutes, is measured for a few steps; its seconds are those of its start
 and of as many steps as the other form needed.
 
+Images stay as they are stored, uint8: features begin with a `Rescaling`, and
+pCDBN's `bounds` are 0 and 255. Those of the CNN are float32 in [0, 1].
+
 Every run is a process of its own: seconds of all its processors and peak
 memory, imports of libraries included, without these, and of the fit alone
 once features are there. OpenBLAS has one thread, since another one's waiting
@@ -96,12 +99,21 @@ def peak_mib():
     return int(line.split()[1]) / 1024
 
 
+def scattering(fm, shape):
+    """From pixels as they are stored to features."""
+    import keras
+
+    body = fm.features.build("scattering", shape)
+    rescaling = keras.layers.Rescaling(1 / 255)
+    return keras.Sequential([keras.Input(shape), rescaling, *body.layers])
+
+
 def one_read(fm, x, y, epsilon):
     """One pass: features of a batch are in memory, never all of them."""
     import keras
     import numpy as np
 
-    body = fm.features.build("scattering", x.shape[1:])
+    body = scattering(fm, x.shape[1:])
     units = body.output_shape[-1]
 
     def read():
@@ -126,7 +138,7 @@ def reads(fm, x, y, epsilon):
     """Features once, then a second moment and the reads."""
     import keras
 
-    body = fm.features.build("scattering", x.shape[1:])
+    body = scattering(fm, x.shape[1:])
     units = body.output_shape[-1]
     h = fm.features.extract(body, x)
     began = time.process_time()
@@ -162,7 +174,7 @@ def pcdbn(fm, x, y, epsilon):
         parts[step.name] = round(time.process_time() - began, 2)
 
     ProvenPlan.carry_out_one = clocked
-    model = fm.models.PrivateCDBN(x.shape[1:], 10)
+    model = fm.models.PrivateCDBN(x.shape[1:], 10, bounds=(0, 255))
     step = x[:1], y[:1]
     ledger = released(fm, model, epsilon, (x, y), step, fm.Proven())
     return model, ledger, {"releases_cpu_seconds": parts}
@@ -190,7 +202,7 @@ def rival(method, fm, x, y, held_out, epsilon, target):
     if method.endswith("cnn"):
         model = dp_sgd.small_cnn(x.shape[1:], 10)
     else:
-        body = fm.features.build("scattering", x.shape[1:])
+        body = scattering(fm, x.shape[1:])
         x = fm.features.extract(body, x)
         paused = time.process_time()
         held_out = fm.features.extract(body, held_out[0]), held_out[1]
@@ -257,7 +269,7 @@ def measure(method, epsilon, target):
 
         dp_sgd._import_tensorflow_privacy()
     libraries = time.process_time(), peak_mib()
-    train, held_out = fm.datasets.load("mnist")
+    train, held_out = fm.datasets.load("mnist", method.endswith("cnn"))
     if method != "pcdbn":
         x, y = train
         train = x[:-HELD_OUT], y[:-HELD_OUT]

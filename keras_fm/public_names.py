@@ -81,23 +81,27 @@ class Finder(importlib.abc.MetaPathFinder):
     """Finds modules by their public names, and sees Keras arrive.
 
     `keras_fm` does not wait for Keras; a model is loaded by name, so its
-    classes are registered as soon as there is a registry.
+    classes are registered as soon as there is a registry: after Keras, or
+    after the module of ours that imports it.
     """
 
     def find_spec(self, fullname, path=None, target=None):
-        if fullname == "keras":
-            return self._found_keras()
-        head, _, rest = fullname.removeprefix("keras_fm.").partition(".")
+        package, _, name = fullname.partition(".")
+        head, _, rest = name.partition(".")
         home = {**MODULES, **_EARLIER}.get(head, head)
-        if home == head or not fullname.startswith("keras_fm."):
-            return None
-        actual = f"keras_fm.{home}" + f".{rest}" * bool(rest)
-        return importlib.machinery.ModuleSpec(fullname, _Renamed(actual))
+        if package == "keras_fm" and home != head:
+            actual = f"keras_fm.{home}" + f".{rest}" * bool(rest)
+            return importlib.machinery.ModuleSpec(fullname, _Renamed(actual))
+        if "keras" not in sys.modules and (
+            package == "keras_fm" or fullname == "keras"
+        ):
+            return self._followed(fullname)
+        return None
 
-    def _found_keras(self):
+    def _followed(self, fullname):
         sys.meta_path.remove(self)
         try:
-            spec = importlib.util.find_spec("keras")
+            spec = importlib.util.find_spec(fullname)
         finally:
             sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
@@ -120,6 +124,10 @@ class _Renamed(importlib.abc.Loader):
 
 
 class _ThenRegister(importlib.abc.Loader):
+    # How many imports are under way: within one of ours, half of which is
+    # there, the layers could not be imported.
+    _under_way = 0
+
     def __init__(self, loader):
         self._loader = loader
 
@@ -128,5 +136,10 @@ class _ThenRegister(importlib.abc.Loader):
 
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        register_layers()
+        _ThenRegister._under_way += 1
+        try:
+            self._loader.exec_module(module)
+        finally:
+            _ThenRegister._under_way -= 1
+        if not _ThenRegister._under_way and "keras" in sys.modules:
+            register_layers()

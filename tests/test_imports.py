@@ -124,12 +124,22 @@ def test_the_review_names_every_file_of_the_kernel_once():
     assert len(rows) == 3 and sorted(named) == kernel
 
 
-def test_keras_knows_saved_classes_whoever_comes_first():
-    for order in ("keras, keras_fm", "keras_fm, keras"):
-        code = (
-            f"import {order}\n"
-            "find = keras.saving.get_registered_object\n"
-            "names = 'PrivateDense TaylorCrossEntropy DPMAC'.split()\n"
-            "assert all(find('keras_fm>' + name) for name in names)\n"
-        )
-        subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+@pytest.mark.parametrize(
+    "first",
+    [
+        "keras",
+        "keras_fm",
+        "keras_fm.layers",
+        "keras_fm.heads.private_dense",
+        "keras_fm.datasets",
+    ],
+)
+def test_keras_knows_saved_classes_whoever_comes_first(first):
+    code = (
+        f"import {first}\n"
+        "import keras, keras_fm\n"
+        "find = keras.saving.get_registered_object\n"
+        "names = 'PrivateDense TaylorCrossEntropy DPMAC'.split()\n"
+        "assert all(find('keras_fm>' + name) for name in names)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

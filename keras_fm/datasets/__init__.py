@@ -6,9 +6,6 @@
 `PoissonBatches` samples records as private training needs it.
 """
 
-# Before anything here: with Keras come the layers, which know this folder.
-import keras  # noqa: F401
-
 from keras_fm.datasets import (
     drawn_scenes,
     health_network,

@@ -66,7 +66,7 @@ class Fingerprint:
             for _, array in columns.flatten(part):
                 array = columns.one_array(array)
                 digest.update(f"{array.shape}{array.dtype}".encode())
-                digest.update(columns.row_bytes(array).tobytes())
+                digest.update(columns.row_bytes(array))
         return digest.digest()
 
 

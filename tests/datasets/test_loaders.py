@@ -38,6 +38,17 @@ def test_npz_pixels_are_scaled_and_channels_added(tmp_path):
     assert y.dtype == np.int64
 
 
+def test_pixels_stay_as_they_are_stored(tmp_path):
+    path = tmp_path / "set.npz"
+    content = arrays()
+    np.savez(path, **content)
+    (x, _), (x_test, _) = datasets.load(str(path), rescale=False)
+    assert x.dtype == x_test.dtype == np.uint8
+    np.testing.assert_array_equal(x[..., 0], content["x_train"])
+    # Not stored as integers 0..255.
+    assert datasets.load("digits", rescale=False)[0][0].max() == 1
+
+
 def test_the_data_folder_comes_first(tmp_path, monkeypatch):
     np.savez(tmp_path / "mnist.npz", **arrays())
     monkeypatch.setenv("KERAS_FM_DATA", str(tmp_path))
