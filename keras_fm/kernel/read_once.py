@@ -2,6 +2,8 @@
 
 import re
 
+import numpy as np
+
 from keras_fm.kernel import columns
 
 
@@ -46,7 +48,27 @@ def _check_dataset(data):
         )
     for name, part in columns.flatten(spec, "data"):
         columns.check_dense(part, name)
-    _check_once(data)
+    kinds = {*_check_once(data).values()}
+    if kinds & _PADDED and not _has_known_lengths(spec):
+        _refuse_padding()
+
+
+# What brings records of different lengths into one batch.
+_PADDED = {"DenseToRaggedDataset", "PaddedBatchDataset"}
+
+
+def _has_known_lengths(spec):
+    shapes = [part.shape for _, part in columns.flatten(spec, "data")]
+    return all(s.rank is not None and None not in s[1:] for s in shapes)
+
+
+def _refuse_padding():
+    raise ValueError(
+        "The dataset pads to the longest record of a batch, so that one "
+        "record more may change what all others are. Pad to a public length, "
+        "`padded_batch(size, padded_shapes=...)` or `x.to_tensor(shape=(None, "
+        "length))`, or give batches of one record."
+    )
 
 
 def _check_once(dataset):
@@ -186,6 +208,8 @@ _INSIDE |= {
     "ParallelInterleaveDataset",
 }
 _VERSION = re.compile(r"V\d+$")
+# TensorFlow's number of the type of lengths.
+_INT64 = 9
 
 _MADE_BY_FUNCTIONS = {
     "FlatMapDataset": "_map_func",
@@ -200,6 +224,15 @@ def _is_true(node):
     return any(value.bool_val) or any(value.tensor_content)
 
 
+def _is_longest(node):
+    """Whether it holds lengths of which one is that of the longest record."""
+    if node.op != "Const" or node.attr["dtype"].type != _INT64:
+        return False
+    value = node.attr["value"].tensor
+    words = np.frombuffer(value.tensor_content, np.int64)
+    return any(v < 0 for v in [*value.int64_val, *words])
+
+
 def _makes_each_once(dataset):
     """Whether it reads files or a generator, or groups, and repeats or leaves
     out none."""
@@ -212,10 +245,17 @@ def _makes_each_once(dataset):
     for inner in graph.library.function:
         nodes += inner.node_def
     held = {node.name for node in nodes if _is_true(node)}
+    longest = {node.name for node in nodes if _is_longest(node)}
     for node in nodes:
         op = _VERSION.sub("", node.op)
         if op.endswith("Dataset") and op not in _INSIDE:
             return False
+        # Records, size, lengths, as many fillings, remainder.
+        lengths = node.input[2 : 2 + (len(node.input) - 3) // 2]
+        if op == "PaddedBatchDataset" and longest & {
+            name.split(":")[0] for name in lengths
+        }:
+            _refuse_padding()
         # Last of the inputs of a batch: whether the remainder is dropped.
         if (
             "Batch" in op

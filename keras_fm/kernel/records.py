@@ -32,12 +32,24 @@ def batches(data, batch_size=4096, labelled=True):
 
     Raises:
         ValueError: if `data` has another form, is infinite or empty, hands on
-            records more than once, holds sample weights, is sparse or ragged,
-            or x and y differ in length.
+            records more than once, holds sample weights, is sparse, ragged or
+            padded to the longest record of a batch, or x and y differ in
+            length.
     """
-    found = 0
+    found, several, forms = 0, False, set()
     for x, y in _batches(data, batch_size, labelled):
-        found += columns.count(x)
+        count = columns.count(x)
+        found += count
+        several |= count > 1
+        if count:
+            forms.add(tuple(v.shape[1:] for _, v in columns.flatten(x)))
+        if several and len(forms) > 1:
+            raise ValueError(
+                "Records of several batches have different lengths: padded to "
+                "the longest of a batch, one record more changes what others "
+                "are. Pad all to one public length, or give batches of one "
+                "record."
+            )
         yield x, y
     if not found:
         raise ValueError(

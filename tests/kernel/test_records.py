@@ -185,6 +185,63 @@ def test_tf_data_in_which_a_record_decides_about_others():
     assert sum(len(y) for _, y in records.batches(pairs)) == len(Y)
 
 
+def test_records_that_are_padded_to_the_longest_of_a_batch():
+    """One long record lengthened all others of its batch: with means over
+    places, A of 100 records moved by 53 where one record may move it by 1."""
+    tf = pytest.importorskip("tensorflow")
+
+    def read():
+        yield from (([1] * n, n) for n in (1, 2, 3))
+
+    spec = (tf.TensorSpec((None,), "int64"), tf.TensorSpec((), "int64"))
+    dataset = tf.data.Dataset.from_generator(read, output_signature=spec)
+    padded = dataset.padded_batch(3)
+    longest = "pads to the longest record of a batch"
+    tf_refused(padded, longest)
+    tf_refused(padded.map(lambda x, y: (x, y)).prefetch(1), longest)
+    tf_refused(dataset.padded_batch(3, ([None], [])), longest)
+    tf_refused(
+        dataset.ragged_batch(3).map(lambda x, y: (x.to_tensor(), y)), longest
+    )
+
+    def grouped(bounds, to_bound):
+        return dataset.bucket_by_sequence_length(
+            lambda x, y: tf.size(x),
+            bounds,
+            [3] * (1 + len(bounds)),
+            pad_to_bucket_boundary=to_bound,
+            padding_values=(np.int64(-1), np.int64(-1)),
+        )
+
+    tf_refused(grouped([9], False), longest)
+    with pytest.raises(ValueError, match="have different lengths"):
+        list(records.batches(grouped([3, 9], True)))
+    of_one_length = (
+        grouped([9], True),
+        dataset.padded_batch(2, ([4], [])),
+        dataset.ragged_batch(2).map(
+            lambda x, y: (x.to_tensor(shape=(None, 4)), y)
+        ),
+        dataset.batch(1),
+    )
+    for known in of_one_length:
+        assert sum(len(y) for _, y in records.batches(known)) == 3
+
+
+def test_batches_of_records_of_different_lengths():
+    """Whoever pads, a function or a `collate_fn`: lengths that differ from
+    batch to batch are the longest of each."""
+
+    def batches(*shapes):
+        return lambda: ((np.ones(s), np.ones(s[0])) for s in shapes)
+
+    for several in (((1, 3), (2, 4)), ((2, 3), (1, 4)), ((2, 3), (2, 2))):
+        with pytest.raises(ValueError, match="have different lengths"):
+            list(records.batches(batches(*several)))
+    for alone in (((1, 3), (1, 4)), ((2, 3), (0, 4)), ((2, 3), (1, 3))):
+        assert list(records.batches(batches(*alone)))
+
+
 def test_tf_data_of_generators_and_files(tmp_path):
     tf = pytest.importorskip("tensorflow")
     of = tf.data.Dataset
