@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_fm.datasets.record_views import RecordViews, told
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, columns
 from keras_fm.kernel import sampling as sampling_lib
 
 # Without a given capacity, a run of this many batches overflows with at most
@@ -335,9 +335,8 @@ def _owned(owners, most, n):
             "an owner's records: the shape of a batch must not tell it."
         )
     most = checks.count("rows_per_owner", most)
-    ids = np.array(owners)
-    # A NaN equals no other id: its rows would be owners of their own.
-    if ids.shape != (n,) or bool(np.any(ids != ids)):
+    ids = np.array(columns.owner_ids(owners))
+    if ids.shape != (n,):
         raise ValueError(
             "`owners` must hold one id for each record. Received: "
             f"owners.shape={ids.shape}, {n} records"

@@ -5,6 +5,7 @@ of their sorted keys, as Keras takes them.
 """
 
 import hashlib
+import numbers
 
 import numpy as np
 
@@ -167,6 +168,64 @@ def one_array(value, name="x"):
             f"{type(value).__name__} of shape {array.shape}"
         )
     return array.astype(object) if array.dtype.kind in "SU" else array
+
+
+def owner_ids(owners):
+    """Ids of the records' owners, a NumPy array in which those are equal that
+    are of one owner, and no others.
+
+    Args:
+        owners: an array or list of whole numbers or of text.
+
+    Raises:
+        ValueError: if ids are missing, are of several types or of one without
+            an order, or are numbers that floats do not tell apart.
+
+    Example:
+
+    >>> owner_ids(["b", "a", "b"]).tolist()
+    ['b', 'a', 'b']
+    """
+    found = np.asarray(owners)
+    kind = found.dtype.kind
+    if kind == "O" or not hasattr(owners, "dtype"):
+        listed = owners if kind != "O" and np.ndim(owners) == 1 else found
+        kinds = {_id_kind(v) for v in np.ravel(np.array(listed, object))}
+        if not kinds <= _IDS or len(kinds) > 1:
+            _refuse_ids(f"types {sorted(map(str, kinds))}")
+        if kinds == {float}:
+            found = found.astype(np.float64)
+        elif kinds == {int} and found.dtype.kind == "f":
+            # NumPy's way with numbers on either side of an int64.
+            found = np.array(listed, object)
+    kind = found.dtype.kind
+    if kind == "f" and not np.all(
+        np.abs(found) < 1 / np.finfo(found.dtype).eps
+    ):
+        _refuse_ids(f"dtype={found.dtype}, with NaN or large numbers")
+    if kind not in "bfiuOSUMm" or (kind in "Mm" and np.isnat(found).any()):
+        _refuse_ids(f"dtype={found.dtype}")
+    return found
+
+
+_IDS = {str, bytes, int, float}
+
+
+def _id_kind(value):
+    for kind, of in ((int, numbers.Integral), (float, numbers.Real)):
+        if isinstance(value, of | np.bool_):
+            return kind
+    return next((k for k in (str, bytes) if isinstance(value, k)), type(value))
+
+
+def _refuse_ids(received):
+    raise ValueError(
+        "`owners` must hold one id for each record, all of them whole numbers "
+        "or all text, none missing: where two people have one id, or a person "
+        "has two, a person's influence is not bounded. Write "
+        "`[str(v) for v in owners]`, and give records without an owner ids of "
+        f"their own. Received: {received}"
+    )
 
 
 def row_bytes(array):

@@ -268,10 +268,8 @@ def batches_by_owner(data, owners, batch_size=4096, labelled=True):
     check(data)
     x, y = (columns.arrays(v, name) for v, name in zip(data, "xy"))
     n = columns.count(x)
-    owners = np.asarray(owners)
-    # A NaN equals no other id: its rows would be owners of their own.
-    missing = bool(np.any(owners != owners))
-    if owners.shape != (n,) or n != len(y) or not n or missing:
+    owners = columns.owner_ids(owners)
+    if owners.shape != (n,) or n != len(y) or not n:
         raise ValueError(
             "`owners` must hold one id for each record. Received: "
             f"owners.shape={owners.shape}, {n} records, y.shape={y.shape}"

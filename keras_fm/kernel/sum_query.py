@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, columns
 from keras_fm.kernel import sums as summation
 
 NORMS = ("l1", "l2")
@@ -243,9 +243,7 @@ def owner_runs(owners, n):
             f"Received: {np.shape(owners) if owners is not None else None} "
             f"ids, {n} records"
         )
-    owners = np.asarray(owners)
-    if np.any(owners != owners):
-        raise ValueError("An owner id is NaN, which equals no other id.")
+    owners = columns.owner_ids(owners)
     starts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]][:n])
     if len(starts) != len(np.unique(owners)):
         raise ValueError(

@@ -8,7 +8,7 @@ import typing
 import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, columns
 from keras_fm.kernel.ledger import ONE_RECORD
 
 ORDERS = ("linear", "quadratic")
@@ -21,9 +21,10 @@ class Unit:
     """The privacy unit: what is added, removed or replaced.
 
     Args:
-        owners: `None` (a row), or `(n,)` ids of the records' owners: the unit
-            then is an owner with all its records, whose sum is scaled back
-            to what one record may add. The data must be arrays.
+        owners: `None` (a row), or `(n,)` ids of the records' owners, whole
+            numbers or text: the unit then is an owner with all its records,
+            whose sum is scaled back to what one record may add. The data
+            must be arrays.
         reach: how many *other* units' records one unit's data may enter
             (friends' behaviour among the features), counted in units. The
             sensitivity grows with it; who may enter whose records is public.
@@ -44,7 +45,8 @@ class Unit:
 
     def __post_init__(self):
         if self.owners is not None:
-            object.__setattr__(self, "owners", np.array(self.owners))
+            ids = np.array(columns.owner_ids(self.owners))
+            object.__setattr__(self, "owners", ids)
         checks.fields(self, reach=checks.natural)
 
     def __repr__(self):

@@ -13,6 +13,7 @@ from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import ONE_RECORD, Ledger
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.release import calibrate, release
+from keras_fm.parts.guarantee import Unit
 from keras_fm.queries import SecondMomentQuery
 
 X = np.arange(20.0).reshape(10, 2)
@@ -219,6 +220,71 @@ def test_memory_holds_one_batch_not_the_data():
 def test_bad_owners_are_refused(data, owners, message):
     with pytest.raises(ValueError, match=message):
         list(records.batches_by_owner(data, owners))
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        # One float64.
+        [2**60, 2**60 + 1, 0.5],
+        np.array([2.0**53, 2.0**53, 0.0]),
+        # One text.
+        [1, "1", "2"],
+        ["a", math.nan, math.nan],
+        # Missing.
+        [None, None, "a"],
+        np.array(["a", None, "b"], object),
+        np.array(["2020-01-01", "NaT", "NaT"], "M8[D]"),
+        # Without an order: the first came back after the second.
+        [frozenset({1}), frozenset({2}), frozenset({1})],
+        [1j, 2j, 1j],
+    ],
+)
+def test_ids_by_which_two_owners_are_one_or_one_is_two(owners):
+    """Two people whose ids are one float counted as one owner, whose sum
+    moves by twice the bound without one of them; an owner whose ids sort
+    apart counted twice."""
+    message = "whole numbers or all text, none missing"
+    data = np.ones((3, 2)), np.zeros(3)
+    objective = SecondMomentQuery(num_features=2, grouped=True)
+    for call in (
+        lambda: Unit(owners=owners),
+        lambda: list(records.batches_by_owner(data, owners)),
+        lambda: objective.accumulate(
+            objective.zero(), data[0], owners=owners, clip=True
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        ["b", "a", "b"],
+        [2**63, -1, 2**63],
+        [2**70, -1, 2**70],
+        np.array(["b", "a", "b"], object),
+        np.array([7.0, 1.0, 7.0], "float32"),
+        np.array(["2020-01-02", "2020-01-01", "2020-01-02"], "M8[D]"),
+        (True, False, True),
+    ],
+)
+def test_ids_that_tell_owners_apart(owners):
+    data = np.arange(3.0)[:, None], np.zeros(3)
+    owners = Unit(owners=owners).owners
+    ((x, _, found),) = records.batches_by_owner(data, owners)
+    assert x.ravel().tolist() == [1, 0, 2]
+    assert found[1] == found[2] != found[0]
+
+
+def test_ids_on_either_side_of_an_int64():
+    ids = [2**63, -1, 2**63 + 1]
+    data = np.arange(3.0)[:, None], np.zeros(3)
+    owners = Unit(owners=ids).owners
+    ((x, _, found),) = records.batches_by_owner(data, owners)
+    assert x.ravel().tolist() == [1, 0, 2]
+    assert found.tolist() == sorted(ids)
 
 
 def test_a_data_set_cannot_be_brought_together():
