@@ -202,7 +202,8 @@ class AskedModel:
         if model is None:
             return _checked(columns.taken(x, rows), len(rows))
         if self._graph is not None:
-            found = self._graph.predict_on_batch(model_inputs.checked(model, x))
+            x = model_inputs.checked(model, x)
+            found = model_inputs.predicted(self._graph, x)
             return _checked(found[rows], len(rows))
         call = model
         if isinstance(model, keras.Model):

@@ -7,7 +7,8 @@ each part.
 """
 
 import keras
-import numpy as np
+
+from keras_fm.training import model_inputs
 
 # Bytes that are kept at the most; of more records every part begins at them.
 MOST = 2**29
@@ -45,7 +46,7 @@ class KeptFeatures:
             onwards = keras.Model(self._tensor, tensor)
         except ValueError:
             return None
-        return lambda x: np.asarray(onwards.predict_on_batch(x))
+        return lambda x: model_inputs.predicted(onwards, x)
 
     def keeping(self, tensor, batches, records):
         """Batches as they are read, kept if they are read to the end and are

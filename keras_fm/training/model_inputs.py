@@ -90,6 +90,26 @@ def single(tensors):
     return tensors[0] if len(tensors) == 1 else tensors
 
 
+def predicted(model, x):
+    """What a model makes of a batch of records, an array.
+
+    Raises:
+        ValueError: if it fails. A backend's own words may show a record (an
+            index that is out of range), so they are left out.
+    """
+    try:
+        return np.asarray(model.predict_on_batch(x))
+    except Exception as e:
+        failed = type(e).__name__
+    # Outside of `except`, which would keep the first error as its cause.
+    raise ValueError(
+        f"The layers fail on a record ({failed}), and not on made-up ones: a "
+        "number is perhaps no index of an `Embedding`. What the backend says "
+        "may show the record and is left out; try `model.predict` on records "
+        "of your own."
+    )
+
+
 def checked(model, x, name="data"):
     """Records as the model takes them.
 

@@ -193,7 +193,7 @@ class Reading:
             if tensor is given:
                 return lambda x: np.asarray(x[place] if several else x)
         extractor = self.extractor(tensor)
-        return lambda x: np.asarray(extractor.predict_on_batch(x))
+        return lambda x: model_inputs.predicted(extractor, x)
 
     def extractor(self, tensor):
         """The model from records to a tensor, or `None` for an input."""

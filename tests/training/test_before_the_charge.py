@@ -1,5 +1,7 @@
 """What would stop a fit after its release is refused before it is charged."""
 
+import traceback
+
 import keras
 import numpy as np
 import pytest
@@ -242,3 +244,32 @@ def test_a_refused_new_release_does_not_stick():
     assert not private.new_release
     m.fit(X, Y, callbacks=[private], verbose=0)
     assert len(private.ledger.entries) == 1
+
+
+def test_what_a_backend_says_of_a_record_is_not_shown():
+    """TensorFlow's error for an index that is out of range shows it, and so
+    did a fit and a question. (JAX takes the nearest, and no error.)"""
+    if keras.backend.backend() == "jax":
+        pytest.skip("no error")
+    x = RNG.integers(0, 5, (N, 1)).astype("int32")
+    x[3] = 471147
+    below = [
+        keras.Input((1,), dtype="int32"),
+        keras.layers.Embedding(5, 3, trainable=False),
+        keras.layers.Flatten(),
+        fm.layers.NormalizationLayer(),
+    ]
+    m = keras.Sequential([*below, fm.layers.PrivateDense(2)])
+    m.compile("sgd", fm.losses.TaylorCrossEntropy())
+    ledger = fm.Ledger(fm.PrivacyBudget(1.0, 1e-6), neighbours="add_remove")
+    other = keras.Sequential([*below, keras.layers.Dense(2)])
+    for ask in (
+        lambda: fit(m, x, Y, (x, Y)),
+        lambda: fm.evaluation.private_evaluate(
+            other, (x, Y), ledger=ledger, share=0.1, public="random"
+        ),
+    ):
+        with pytest.raises(ValueError, match="fail on a record") as error:
+            ask()
+        assert "471147" not in "".join(traceback.format_exception(error.value))
+    assert not ledger.entries
