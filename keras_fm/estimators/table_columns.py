@@ -116,6 +116,13 @@ class TableColumns:
 
 def _checked(name, given):
     if isinstance(given, list) and given and _are_different(given):
+        if any(map(_is_large, given)):
+            raise ValueError(
+                f"Column {name!r} must be a list of text where words are whole "
+                "numbers beyond 2^53, which one fraction in another column of "
+                "a table rounds for all records: "
+                f"`.astype(str)`. Received: {given!r}"
+            )
         if len(given) == 2 and all(map(checks.is_number, given)):
             _refuse_ranges(name, given)
         return given
@@ -129,6 +136,10 @@ def _checked(name, given):
         "or more of them, or a list of words, each once, all of them public. "
         f"Received: {given!r}"
     )
+
+
+def _is_large(word):
+    return isinstance(word, numbers.Real) and abs(word) > 2**53
 
 
 def _are_different(words):
