@@ -22,7 +22,7 @@ _KEY = 0x6B657261735F666D
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-def placed(batches, size):
+def placed(batches, size, by_labels=True):
     """Yields `(x, y, rows)`, batches of `size` rows with free ones among them.
 
     Memory is constant in the number of records.
@@ -31,6 +31,8 @@ def placed(batches, size):
         batches: iterable of `(x, y)`; x is an array or a list of arrays, y an
             array or `None`.
         size: int, rows of a batch.
+        by_labels: whether the hash is of y, too. It must not be where labels
+            alone are secret, and features are released as they are.
 
     Yields:
         x and y in the form that they were given, of `size` rows; zeros or
@@ -53,7 +55,8 @@ def placed(batches, size):
         if waiting is None or waiting.kinds != kinds:
             if waiting is not None:
                 yield from waiting.rest()
-            waiting = _Waiting(arrays, kinds, size, is_list, labelled)
+            hashed = len(arrays) - (labelled and not by_labels)
+            waiting = _Waiting(arrays, kinds, size, is_list, labelled, hashed)
         while len(arrays[0]):
             # What is given next does not depend on how records were read.
             first = waiting.room
@@ -68,8 +71,10 @@ def placed(batches, size):
 class _Waiting:
     """Records that have no batch yet, in a pool of fixed size."""
 
-    def __init__(self, arrays, kinds, size, is_list, labelled):
+    def __init__(self, arrays, kinds, size, is_list, labelled, hashed):
         room = _WAITING * size
+        # How many of the arrays decide about a row.
+        self._hashed = hashed
         self.kinds, self._form = kinds, (is_list, labelled)
         self._size = size
         self._arrays = [columns.filled(array, room) for array in arrays]
@@ -86,7 +91,7 @@ class _Waiting:
         free = np.flatnonzero(~self._used)[: len(arrays[0])]
         for held, array in zip(self._arrays, arrays):
             held[free] = array
-        self._hash[free] = hashes(arrays)
+        self._hash[free] = hashes(arrays[: self._hashed])
         self._used[free] = True
         self.count += len(free)
 

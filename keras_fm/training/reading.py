@@ -242,7 +242,9 @@ class Reading:
         which records are. The row of a record depends on that record alone,
         but with owners, whose records come together."""
         if self.owners is None:
-            yield from placed_records.placed(self.checked(), PLACES)
+            yield from placed_records.placed(
+                self.checked(), PLACES, by_labels=not self.public_features
+            )
             return
         for x, y, owners in self.checked():
             free = -len(owners) % READ_BATCH

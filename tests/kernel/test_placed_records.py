@@ -59,6 +59,20 @@ def test_a_record_more_moves_no_other(n, kinds, seed, data):
     assert record == new[0].tobytes() + y[order == n][0].tobytes()
 
 
+def test_labels_decide_about_no_row_where_they_alone_are_secret():
+    x, y = records(100, kinds=60)
+    found = []
+    for labels in (y, y[::-1], 0 * y):
+        given = []
+        for images, kept, rows in placed([(x, labels)], SIZE, by_labels=False):
+            assert len(images) == len(kept) == SIZE
+            given += [(images[r].tobytes(), kept[r], r) for r in rows]
+        own = zip(map(np.ndarray.tobytes, x), labels.tolist())
+        assert sorted(own) == sorted(pair[:2] for pair in given)
+        found.append(sorted((image, row) for image, _, row in given))
+    assert found[0] == found[1] == found[2]
+
+
 def test_batches_are_nearly_full_and_few_records_wait():
     x, y = records(6400, kinds=10**6)
     read, filled = 0, []
