@@ -373,6 +373,12 @@ def public_facts(model, head):
         f"{fact}; what they were trained on is yours to disclose"
         for fact in _facts_of_layers("moving statistics of", statistics)
     ]
+    facts += [
+        "public by declaration: the lengths to which records of input "
+        f"'{tensor.name}' are padded or cut"
+        for tensor in getattr(model, "inputs", None) or ()
+        if None in tensor.shape[1:]
+    ]
     return facts
 
 

@@ -273,3 +273,23 @@ def test_what_a_backend_says_of_a_record_is_not_shown():
             ask()
         assert "471147" not in "".join(traceback.format_exception(error.value))
     assert not ledger.entries
+
+
+def test_the_statement_declares_lengths_that_a_model_leaves_open():
+    """`pad_sequences` without `maxlen` pads to the longest record."""
+    for length in (None, 5):
+        m = keras.Sequential(
+            [
+                keras.Input((length,), dtype="int32", name="words"),
+                keras.layers.Embedding(9, 3, trainable=False),
+                keras.layers.GlobalAveragePooling1D(),
+                fm.layers.NormalizationLayer(),
+                fm.layers.PrivateDense(2),
+            ]
+        )
+        m.compile("sgd", fm.losses.TaylorCrossEntropy())
+        x = np.ones((N, 5), int)
+        private = PrivateModel(fm.PrivacyBudget(1.0, 1e-6), (x, Y))
+        m.fit(x, Y, verbose=0, callbacks=[private])
+        said = "public by declaration: the lengths" in private.report()
+        assert said == (length is None)
