@@ -5,6 +5,7 @@ How good a model is (`private_evaluate`), and which of several is best
 everything else goes through, and are entries of the same ledger.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -125,17 +126,26 @@ def private_evaluate(
     records.check(data)
     metrics = _metrics(metrics)
     shape = _shape(metrics, [asked], classes, bounds)
+    paid = {
+        "ledger": ledger,
+        "share": share,
+        "epsilon": epsilon,
+        "name": name,
+        "seed": reproducible_noise,
+    }
     n = None
+    query = EvaluationQuery(
+        metrics=metrics, bins=bins, records=0, reach=reach, **shape
+    )
     if ledger.neighbours.replaces:
         facts.append("the number of records n is the same for all neighbours")
+        # Of any number: nothing is counted that cannot be paid for.
+        query = dataclasses.replace(query, records=1)
+        release_lib.checked_entry(
+            query, notes=(), **_known(query, release_lib.calibrate, **paid)
+        )
         n = asked_model.count(data)
-    query = EvaluationQuery(
-        metrics=metrics,
-        bins=bins,
-        records=n or 0,
-        reach=reach,
-        **shape,
-    )
+        query = dataclasses.replace(query, records=n)
     logits = asked.gives_logits if from_logits is None else from_logits
 
     def read():
@@ -147,12 +157,8 @@ def private_evaluate(
         query,
         read,
         release_lib.calibrate,
-        ledger=ledger,
-        share=share,
-        epsilon=epsilon,
-        name=name,
         notes=(*facts, *_as_notes(notes)),
-        seed=reproducible_noise,
+        **paid,
     )
 
 
@@ -269,7 +275,17 @@ def private_choice(
 # Asking -----------------------------------------------------------------------
 
 
-def _ask(query, read, calibrate, *, ledger, share, epsilon, name, notes, seed):
+def _ask(query, read, calibrate, *, notes, **paid):
+    return release_lib.release(
+        query,
+        read(),
+        notes=notes,
+        **_known(query, calibrate, **paid),
+    )
+
+
+def _known(query, calibrate, *, ledger, share, epsilon, name, seed):
+    """What a release of a question must know beside the records."""
     if (share is None) == (epsilon is None):
         raise ValueError(
             "Pass either `share`, of the ledger's budget, or `epsilon`. "
@@ -286,15 +302,12 @@ def _ask(query, read, calibrate, *, ledger, share, epsilon, name, notes, seed):
         mechanism = calibrate(
             query, budget, neighbours=ledger.neighbours, share=share
         )
-    return release_lib.release(
-        query,
-        read(),
-        mechanism=mechanism,
-        ledger=ledger,
-        name=name,
-        noise=mechanisms_lib.NoiseSource(seed),
-        notes=notes,
-    )
+    return {
+        "mechanism": mechanism,
+        "ledger": ledger,
+        "name": name,
+        "noise": mechanisms_lib.NoiseSource(seed),
+    }
 
 
 def _rest(query, ledger):

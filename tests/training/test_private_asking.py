@@ -106,6 +106,18 @@ def test_training_choice_and_number_within_one_budget():
         private_evaluate(model, untouched, ledger=ledger, epsilon=0.1)
 
 
+def test_records_are_not_counted_for_a_question_that_cannot_be_paid_for():
+    """Of a function that gives batches their number is a pass, which was
+    before the ledger was asked."""
+    budget = fm.PrivacyBudget(1.0, 1e-6)
+    ledger = fm.Ledger(budget, neighbours="replace_one")
+    with pytest.raises(fm.BudgetExceededError):
+        private_evaluate(
+            linear(), untouched, ledger=ledger, epsilon=2, public="random"
+        )
+    assert not ledger.entries
+
+
 @pytest.mark.once
 def test_what_a_ledger_does_not_know_is_refused():
     ledger = ledger_of()
