@@ -365,11 +365,14 @@ class _SeededDraws:
 
 
 def _arrays(name, data):
+    def array(value):
+        return columns.one_array(value, name)
+
     if not isinstance(data, (tuple, dict)):
-        data = np.asarray(data)
-    data = keras.tree.map_structure(np.asarray, data)
+        data = array(data)
+    data = keras.tree.map_structure(array, data)
     leaves = keras.tree.flatten(data)
-    if not leaves or any(leaf.ndim == 0 or not len(leaf) for leaf in leaves):
+    if not leaves or not all(map(len, leaves)):
         raise ValueError(
             f"`{name}` must hold at least one record along the first axis. "
             f"Received shapes: {[leaf.shape for leaf in leaves]}"

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from keras_fm.estimators import given_table, public_map
 from keras_fm.estimators.shared_ledger import SharedLedger
 from keras_fm.estimators.table_columns import TableColumns
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, columns
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import BudgetExceededError, Ledger
 from keras_fm.parts.guarantee import Proven
@@ -203,6 +203,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         elif self._takes_missing():
             wanted["ensure_all_finite"] = "allow-nan"
         for name, given in zip("Xy", (X, *y)):
+            columns.check_unmasked(given, name)
             given_table.refuse_dates(name, given)
         found = _without_records(_validated, self, X, *y, **wanted)
         x, *y = found if y else [found]

@@ -125,6 +125,12 @@ def _checked(name, given):
             )
         if len(given) == 2 and all(map(checks.is_number, given)):
             _refuse_ranges(name, given)
+        if any(map(_is_missing, given)):
+            raise ValueError(
+                f"Column {name!r} must have words that are not missing values, "
+                'which are zeros. Give gaps a word, `column.fillna("none")`. '
+                f"Received: {given!r}"
+            )
         return given
     if isinstance(given, tuple) and len(given) >= 2:
         try:

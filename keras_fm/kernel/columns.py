@@ -113,11 +113,13 @@ def _is_sparse(x):
 
 
 def check_dense(x, name="x"):
-    """Refuses sparse and ragged data, also as a data set describes them.
+    """Refuses sparse, ragged and masked data, also as a data set describes
+    them.
 
     Raises:
         ValueError: saying what to write instead.
     """
+    check_unmasked(x, name)
     kind = type(x).__name__
     home = type(x).__module__.partition(".")[0]
     # Others, and data sets, may have any name.
@@ -144,11 +146,22 @@ def check_dense(x, name="x"):
         )
 
 
+def check_unmasked(x, name="x"):
+    """Refuses an array with a mask, under which numbers still stand."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise ValueError(
+            f"`{name}` is a masked array, and what its mask hides would be "
+            "read. Pass `x.filled(value)` with a public value (NaN where "
+            "missing values are allowed), or `x.data` to have all of it read."
+        )
+
+
 def one_array(value, name="x"):
-    """A NumPy array; text as objects, whose width no other text decides.
+    """A NumPy array in this machine's order of bytes; text as objects, whose
+    width no other text decides.
 
     Raises:
-        ValueError: if it is sparse, ragged or no array of rows.
+        ValueError: if it is sparse, ragged, masked or no array of rows.
     """
     check_dense(value, name)
     if hasattr(value, "detach"):
@@ -167,7 +180,10 @@ def one_array(value, name="x"):
             "`.batch()` on a tf.data.Dataset). Received: "
             f"{type(value).__name__} of shape {array.shape}"
         )
-    return array.astype(object) if array.dtype.kind in "SU" else array
+    if array.dtype.kind in "SU":
+        return array.astype(object)
+    # Of another order JAX and PyTorch have no numbers.
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def owner_ids(owners):

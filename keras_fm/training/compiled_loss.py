@@ -76,8 +76,9 @@ def _made_up(model, y):
     """Labels of every class and outputs in the form of a model's, or `None`
     where that is not known."""
     outputs = getattr(model, "outputs", None)
-    shape = getattr(y, "shape", None)
-    if not outputs or shape is None or getattr(shape, "rank", 0) is None:
+    shape, dtype = (getattr(y, name, None) for name in ("shape", "dtype"))
+    # A data frame has a type for each column.
+    if not outputs or dtype is None or getattr(shape, "rank", 0) is None:
         return None
     axes = [*shape[1:], *outputs[0].shape[1:]]
     if None in axes or replicas.of_strategy(model)[0] > 1:
@@ -93,7 +94,7 @@ def _made_up(model, y):
         labels = np.arange(rows)[:, None] % wide[0] == np.arange(wide[0])
     else:
         labels = np.zeros((rows, *wide))
-    kind = keras.backend.standardize_dtype(y.dtype)
+    kind = keras.backend.standardize_dtype(dtype)
     logits = np.zeros((rows, *outputs[0].shape[1:]), "float32")
     return (
         ops.convert_to_tensor(labels.astype(kind)),

@@ -1,8 +1,10 @@
 """What a `fit` may be called with, if its statement is to hold."""
 
+import string
+
 import keras
 
-from keras_fm.kernel import columns
+from keras_fm.kernel import checks, columns
 from keras_fm.parts import fit_frame
 
 
@@ -20,6 +22,7 @@ def check(arguments, private):
     for name, part in columns.flatten(getattr(x, "element_spec", x)):
         # Steps see zeros of the same form, which must be dense.
         columns.check_dense(part, name)
+    _check_numbers(arguments)
     epochs = private.params.get("epochs", 1)
     if epochs <= (arguments.get("initial_epoch") or 0):
         raise ValueError(
@@ -57,6 +60,7 @@ def check(arguments, private):
             "on the data: pass `steps_per_epoch` to fit."
         )
     for callback in given:
+        _check_file_name(callback, arguments)
         monitor = getattr(callback, "monitor", None)
         if isinstance(monitor, str) and not (
             monitor == "loss" or monitor.startswith("val_")
@@ -66,6 +70,52 @@ def check(arguments, private):
                 "metric of the private records, and would make training "
                 'depend on them again. Monitor "loss" (the released '
                 "objective) or a metric of `validation_data`."
+            )
+
+
+# What Keras counts with, some of it after the first epoch only.
+_COUNTS = (
+    "batch_size",
+    "epochs",
+    "initial_epoch",
+    "steps_per_epoch",
+    "validation_batch_size",
+    "validation_steps",
+)
+
+
+def _check_numbers(arguments):
+    for name in _COUNTS:
+        value = arguments.get(name)
+        if value is not None and not checks.is_integer(value):
+            checks.refuse(name, value, "a whole number")
+    if arguments.get("validation_data") is not None:
+        every = arguments.get("validation_freq", 1)
+        if not isinstance(every, list) and (
+            type(every) is not int or every < 1
+        ):
+            checks.refuse(
+                "validation_freq", every, "a positive integer or a list"
+            )
+
+
+def _check_file_name(callback, arguments):
+    """Refuses names of files that Keras could not make at the first epoch's
+    end."""
+    path = getattr(callback, "filepath", None)
+    if not isinstance(path, str):
+        return
+    shown = arguments.get("validation_data") is not None
+    for _, name, *_ in string.Formatter().parse(path):
+        if name and not (
+            name in ("epoch", "batch", "loss", "learning_rate")
+            or (shown and name.startswith("val_"))
+        ):
+            raise ValueError(
+                f"{type(callback).__name__} names its files by {name!r}, "
+                'which this fit does not log: there is "loss" (the released '
+                "objective), and metrics of `validation_data`. Received: "
+                f"filepath={path!r}"
             )
 
 

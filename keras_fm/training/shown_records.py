@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import inspect
 
 import keras
 
@@ -73,8 +74,36 @@ def _first(shown):
         batch = next(iter(shown), None)
         return None if batch is None else _unpacked(batch)
     if isinstance(shown, (tuple, list)) or columns.are_inputs(shown):
-        return _unpacked(shown)
-    return None
+        given = _unpacked(shown)
+        _check_arrays(part for part in given if part is not None)
+        return given
+    home = type(shown).__module__.partition(".")[0]
+    if inspect.isgenerator(shown) or home == "grain":
+        return None
+    raise ValueError(
+        "It must be arrays (x, y), a data set or a generator of batches. "
+        f"Received: {type(shown).__name__}"
+    )
+
+
+def _check_arrays(parts):
+    """Refuses lists, and types of numbers that no backend has."""
+    for _, part in columns.flatten([*parts]):
+        if not hasattr(part, "shape"):
+            raise ValueError(
+                "It must hold arrays: convert lists by `np.asarray`. "
+                f"Received: {type(part).__name__}"
+            )
+        kind = getattr(part, "dtype", None)
+        if kind is None or getattr(kind, "kind", None) in tuple("OSU"):
+            continue
+        try:
+            keras.backend.standardize_dtype(kind)
+        except ValueError:
+            raise ValueError(
+                "Keras takes no numbers of this type: convert them, "
+                f'`np.asarray(x, "float32")`. Received: dtype={kind}'
+            ) from None
 
 
 def _spec(dataset):
@@ -137,7 +166,13 @@ def _check_lengths(x, y, weights):
     n = columns.count(x)
     lengths = {"x": n, "y": len(y)}
     if weights is not None:
-        lengths["sample_weight"] = len(columns.one_array(weights))
+        weights = columns.one_array(weights)
+        lengths["sample_weight"] = len(weights)
+        if weights.dtype.kind not in "biuf" or weights.size != len(weights):
+            raise ValueError(
+                "Sample weights must be one number for each record. Received: "
+                f"shape={weights.shape}, dtype={weights.dtype}"
+            )
     if {*lengths.values()} != {n}:
         raise ValueError(
             "x and y must hold the same number of records. Received: "

@@ -277,11 +277,28 @@ def test_arrays_must_fit():
         PoissonBatches(x, y[:-1], batch_size=20)
     with pytest.raises(ValueError, match="same number of records"):
         PoissonBatches((x, x[:-1]), batch_size=20)
-    for empty in (np.zeros((0, 2)), np.float32(1), ()):
+    for empty in (np.zeros((0, 2)), ()):
         with pytest.raises(ValueError, match="at least one record"):
             PoissonBatches(empty, batch_size=20)
+    with pytest.raises(ValueError, match="`x` must hold records along"):
+        PoissonBatches(np.float32(1), batch_size=20)
+    with pytest.raises(ValueError, match="`y` is a masked array"):
+        PoissonBatches(x, np.ma.array(y), batch_size=20)
     with pytest.raises(ValueError, match="must hold numbers"):
         PoissonBatches([None, None], batch_size=1)
+
+
+def test_another_order_of_bytes():
+    x, y = data()
+    found = (
+        make(),
+        PoissonBatches(
+            x.astype(">f4"), y.astype(">i8"), batch_size=20, capacity=50, seed=0
+        ),
+    )
+    for a, b in zip(*(batches[0] for batches in found)):
+        assert a.dtype == b.dtype and b.dtype.isnative
+        np.testing.assert_array_equal(a, b)
 
 
 # Owners ----------------------------------------------------------------------

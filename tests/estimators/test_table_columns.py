@@ -298,6 +298,8 @@ def test_dates_are_refused():
         ({"columns": [(0, 10**400), WORDS]}, "Column 0 must be"),
         ({"columns": [(0, 1), [["x"], ["y"]]]}, "Column 1 must be"),
         ({"columns": [[20, 60], WORDS]}, "a tuple for a range"),
+        ({"columns": [(0, 1), ["x", None]]}, "Column 1 .*not missing"),
+        ({"columns": [(0, 1), ["x", math.nan]]}, "Column 1 .*not missing"),
         ({"bounds": (0, 1)}, "leave out `bounds`"),
     ],
 )

@@ -128,3 +128,20 @@ def test_bytes_of_rows():
     assert not np.array_equal(*zeros)
     assert columns.row_bytes(np.zeros((0, 3))).shape[0] == 0
     assert columns.row_bytes(np.zeros((2, 0), object)).shape[0] == 2
+
+
+def test_numbers_are_in_this_machines_order_of_bytes():
+    swapped = X.astype(">f4")
+    found = columns.one_array(swapped)
+    assert found.dtype.isnative
+    np.testing.assert_array_equal(found, swapped)
+    assert columns.one_array(X) is X
+
+
+def test_what_a_mask_hides_is_not_read():
+    for masked in (np.ma.array(X), np.ma.array(X, mask=X > 3)):
+        for x in (masked, [X, masked], {"a": masked}):
+            with pytest.raises(ValueError, match="is a masked array"):
+                next(records.batches((x, Y)))
+        with pytest.raises(ValueError, match="is a masked array"):
+            next(records.batches(lambda m=masked: iter([(m, Y)])))

@@ -94,6 +94,14 @@ def validating(shown, match, m=None):
         ((XV.astype(str), YV), "must hold numbers"),
         (Batches(XV[:, :2], YV), r"must have shape \(6,\)"),
         (Batches(XV, YV + 1), "whole numbers"),
+        ((XV.tolist(), YV.tolist()), "convert lists by `np.asarray`"),
+        ((XV, YV, [1.0] * 50), "convert lists"),
+        ((XV, YV, np.ones((50, 3))), "one number for each record"),
+        ((XV, YV, np.full(50, "a")), "one number for each record"),
+        ((XV.astype("longdouble"), YV), "no numbers of this type"),
+        ((np.ma.array(XV, mask=XV > 0.5), YV), "masked"),
+        (zip(XV, YV), "a data set or a generator"),
+        ("test.csv", "a data set or a generator"),
     ],
 )
 def test_validation_data_that_do_not_fit(shown, match):
@@ -122,6 +130,8 @@ def test_tables():
     fit(model(), pandas.DataFrame(X), validation_data=(table, labels))
     validating((table.iloc[:, :2], labels), r"must have shape \(6,\)")
     validating((table, labels.astype(str)), "not text")
+    validating((table, labels.astype("Int64")), "no numbers of this type")
+    fit(model(), validation_data=(table, labels.to_frame()))
     # Elsewhere Keras finds it first, in words of its own.
     if keras.backend.backend() == "tensorflow":
         with pytest.raises(ValueError, match=r"`x` of fit.*shape \(6,\)"):
@@ -214,6 +224,33 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     assert [v.name for v in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("epochs", 1.5),
+        ("validation_steps", 1.5),
+        ("validation_batch_size", "a"),
+        ("validation_freq", 0),
+        ("validation_freq", (1, 2)),
+    ],
+)
+def test_numbers_that_are_not_whole(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must be a"):
+        fit(model(), validation_data=(XV, YV), **{name: value})
+
+
+@pytest.mark.parametrize("name", ["{accuracy:.2f}", "{epoch}-{val_loss:.2f}"])
+def test_files_named_by_what_is_not_logged(name, tmp_path):
+    def checkpoint(private):
+        return keras.callbacks.ModelCheckpoint(f"{tmp_path}/{name}.keras")
+
+    with pytest.raises(ValueError, match="names its files by '(acc|val)"):
+        fit(model(), callbacks=[checkpoint])
+    if "val" in name:
+        fit(model(), callbacks=[checkpoint], validation_data=(XV, YV))
+        assert len(list(tmp_path.iterdir())) == 1
+
+
 # Records --------------------
 
 
@@ -224,11 +261,24 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         (np.full(X.shape, np.datetime64("2020-01-01")), Y, "not dates"),
         (X, Y + 0j, "not text, dates or complex"),
         (X, np.full(N, np.datetime64("2020-01-01")), "not text, dates"),
+        (np.ma.array(X, mask=X > 0.5), Y, "masked array"),
+        (X, np.ma.array(Y, mask=Y > 0), "masked array"),
     ],
 )
 def test_records_that_are_no_numbers(x, y, match):
     with pytest.raises(ValueError, match=match):
         fit(model(), data=(x, y))
+
+
+def test_records_in_another_order_of_bytes():
+    """PyTorch's error showed them, and JAX saw other numbers."""
+    found = []
+    for x in (X, X.astype(">f4")):
+        m = model()
+        seeded = PrivateModel(1.0, (x, Y), reproducible_noise=0)
+        m.fit(X, Y, callbacks=[seeded], verbose=0)
+        found.append(m.get_weights()[0])
+    np.testing.assert_array_equal(*found)
 
 
 # A refused release --------------------
