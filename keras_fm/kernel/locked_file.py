@@ -81,11 +81,16 @@ class LockedFile:
             return None
 
     def check_one_name(self):
-        """Refuses a file that hard links give several names.
+        """Refuses a folder, and a file that hard links give several names.
 
         Raises:
             ValueError: a write replaces one of the names only.
         """
+        if os.path.isdir(self.path):
+            raise ValueError(
+                f"{self.path!r} must be a file and is a folder. Name the "
+                'file of the ledger in it, such as "privacy.json".'
+            )
         try:
             names = os.stat(self.path).st_nlink
         except FileNotFoundError:

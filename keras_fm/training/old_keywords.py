@@ -72,15 +72,16 @@ def translated(guarantee, old):
                 f"`{next(iter(given))}` belongs into `guarantee`: "
                 f"{type(guarantee).__name__}(...). Received both."
             )
-    elif guarantee == "proven":
+    elif isinstance(guarantee, str) and guarantee == "proven":
         guarantee = _proven(given)
-    elif guarantee == "published":
+    elif isinstance(guarantee, str) and guarantee == "published":
         guarantee = _published(given)
     else:
+        # Not shown: labels stand here where `data=(x, y)` was meant.
         raise ValueError(
             '`guarantee` must be "proven", keras_fm.Proven(...) or '
-            "keras_fm.Published(...). Received: "
-            f"guarantee={guarantee!r}"
+            "keras_fm.Published(...), and records one argument, "
+            f"`data=(x, y)`. Received: guarantee of {type(guarantee).__name__}"
         )
     if old:
         _warn(old, guarantee)

@@ -551,6 +551,12 @@ def test_a_new_process_refuses_a_file_with_two_names(tmp_path):
     assert all("hard links" in text for (text,) in said) and len(said) == 2
 
 
+def test_a_folder_is_no_ledger(tmp_path):
+    (tmp_path / "inner").mkdir()
+    with pytest.raises(ValueError, match="is a folder"):
+        begin(tmp_path)
+
+
 def test_a_symbolic_link_is_the_file(tmp_path):
     path, link = tmp_path / "privacy.json", tmp_path / "link.json"
     ledger = begin(path)

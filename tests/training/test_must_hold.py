@@ -449,6 +449,7 @@ def test_a_proven_fit_needs_its_records():
     [
         (lambda: PrivateModel(1.0, guarantee="sure"), "`guarantee` must be"),
         (lambda: PrivateModel(1.0, guarantee=None), "`guarantee` must be"),
+        (lambda: PrivateModel(1.0, np.eye(2), np.ones(2)), "`data=.x, y.`"),
         (lambda: PrivateModel(1.0, guarantee="published"), "`batch_size`"),
         (lambda: PrivateModel(0.0), "`epsilon` must be"),
         (lambda: PrivateModel(float("nan")), "`epsilon` must be"),
