@@ -194,14 +194,15 @@ def owner_ids(owners):
         owners: an array or list of whole numbers or of text.
 
     Raises:
-        ValueError: if ids are missing, are of several types or of one without
-            an order, or are numbers that floats do not tell apart.
+        ValueError: if ids are missing or masked, are of several types or of one
+            without an order, or are numbers that floats do not tell apart.
 
     Example:
 
     >>> owner_ids(["b", "a", "b"]).tolist()
     ['b', 'a', 'b']
     """
+    check_unmasked(owners, "owners")
     found = np.asarray(owners)
     kind = found.dtype.kind
     if kind == "O" or not hasattr(owners, "dtype"):

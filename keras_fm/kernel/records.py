@@ -4,6 +4,7 @@ import copy
 import math
 import queue
 import threading
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -137,7 +138,7 @@ def _batches(data, batch_size, labelled):
         yield from map(_pair, data.as_numpy_iterator())
     elif is_loader(data):
         yield from map(_pair, data)
-    elif hasattr(data, "num_batches") or hasattr(data, "__len__"):
+    elif hasattr(data, "num_batches") or _is_sequence(data):
         # Keras: `num_batches` of a PyDataset without end is `None`.
         total = data.num_batches if hasattr(data, "num_batches") else len(data)
         if total is None or not math.isfinite(total):
@@ -155,6 +156,11 @@ def _batches(data, batch_size, labelled):
             "that returns an iterator over (x, y) batches. Received: "
             f"{type(data)}"
         )
+
+
+def _is_sequence(data):
+    # Archives of arrays and text have a length, too.
+    return hasattr(data, "__len__") and not isinstance(data, (str, Mapping))
 
 
 def inputs_of(data):
@@ -253,7 +259,8 @@ def batches_by_owner(data, owners, batch_size=4096, labelled=True):
         labelled: see `batches`.
 
     Raises:
-        ValueError: if `data` is not made of arrays, or lengths differ.
+        ValueError: if `data` is not made of arrays, lengths differ, or ids
+            are missing.
     """
     if not labelled:
         data = _without_tuple(data)

@@ -1,6 +1,7 @@
 """Every form of data is read once, in order, or refused clearly."""
 
 import itertools
+from types import MappingProxyType
 
 import keras
 import numpy as np
@@ -335,6 +336,8 @@ def test_a_dataset_without_end_is_refused(end):
         (X, "pair"),
         (None, "must be"),
         (5, "must be"),
+        ("data.npz", "must be a tuple"),
+        (MappingProxyType({"x": X, "y": Y}), "must be a tuple"),
         ((pair for pair in [(X, Y)]), "must be"),
     ],
 )

@@ -212,6 +212,10 @@ def test_memory_holds_one_batch_not_the_data():
         ((X, Y[:9]), Y, "one id for each record"),
         ((X[:0], Y[:0]), Y[:0], "one id for each record"),
         ((X, Y), np.r_[Y[:8], math.nan, math.nan], "one id for each record"),
+        ((X, Y), ["u"] * 9 + [math.nan], "none missing"),
+        ((X, Y), ["u"] * 9 + [None], "none missing"),
+        ((X, Y), [1] * 9 + ["1"], "none missing"),
+        ((X, Y), np.ma.array(Y), "`owners` is a masked array"),
         ((X, Y, Y), Y, r"arrays \(x, y\)"),
         (lambda: [(X, Y)], Y, r"arrays \(x, y\)"),
         (None, Y, r"arrays \(x, y\)"),
@@ -285,6 +289,12 @@ def test_ids_on_either_side_of_an_int64():
     ((x, _, found),) = records.batches_by_owner(data, owners)
     assert x.ravel().tolist() == [1, 0, 2]
     assert found.tolist() == sorted(ids)
+
+
+def test_what_a_mask_hides_is_no_id():
+    hidden = np.ma.masked_array(["a", "b", "b"], [False, True, False])
+    with pytest.raises(ValueError, match="masked array"):
+        Unit(owners=hidden)
 
 
 def test_a_data_set_cannot_be_brought_together():
