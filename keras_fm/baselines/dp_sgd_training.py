@@ -417,11 +417,17 @@ def small_cnn(input_shape, num_classes):
     return keras.Sequential(
         [
             layers.Input(tuple(input_shape)),
-            layers.Conv2D(16, sizes[0], **first),
-            layers.MaxPooling2D(2, strides=1),
-            layers.Conv2D(32, sizes[1], strides=stride, activation="tanh"),
-            layers.MaxPooling2D(2, strides=1),
-            layers.Flatten(),
+            layers.Conv2D(16, sizes[0], data_format="channels_last", **first),
+            layers.MaxPooling2D(2, strides=1, data_format="channels_last"),
+            layers.Conv2D(
+                32,
+                sizes[1],
+                strides=stride,
+                activation="tanh",
+                data_format="channels_last",
+            ),
+            layers.MaxPooling2D(2, strides=1, data_format="channels_last"),
+            layers.Flatten(data_format="channels_last"),
             layers.Dense(32, activation="tanh"),
             layers.Dense(num_classes),
         ]

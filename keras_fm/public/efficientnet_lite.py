@@ -92,7 +92,7 @@ def efficientnet_lite0(input_shape, size=224, weights="imagenet"):
             h = _convolved(h, 1, 1, channels, activation=False)
             x = keras.layers.Add()([x, h]) if i else h
     x = _convolved(x, 1, 1, 1280)
-    x = keras.layers.GlobalAveragePooling2D()(x)
+    x = keras.layers.GlobalAveragePooling2D(data_format="channels_last")(x)
     model = keras.Model(images, x, name="efficientnet_lite0")
     if values is not None:
         _assign(model, values)
@@ -105,11 +105,20 @@ def _convolved(x, kernel, stride, channels=None, activation=True):
     follows it in every place."""
     if channels is None:
         layer = keras.layers.DepthwiseConv2D(
-            kernel, stride, padding="same", use_bias=False
+            kernel,
+            stride,
+            padding="same",
+            use_bias=False,
+            data_format="channels_last",
         )
     else:
         layer = keras.layers.Conv2D(
-            channels, kernel, stride, padding="same", use_bias=False
+            channels,
+            kernel,
+            stride,
+            padding="same",
+            use_bias=False,
+            data_format="channels_last",
         )
     x = keras.layers.BatchNormalization(epsilon=1e-3)(layer(x))
     return keras.layers.ReLU(6.0)(x) if activation else x

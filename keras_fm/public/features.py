@@ -123,7 +123,7 @@ def build(
         return keras.Sequential(
             [
                 keras.Input(input_shape),
-                keras.layers.Flatten(),
+                keras.layers.Flatten(data_format="channels_last"),
                 NormalizationLayer(),
             ],
             name="pixels",
@@ -193,7 +193,7 @@ def scattering(input_shape, group_epsilon):
                 center=False,
                 name="group_norm",
             ),
-            keras.layers.Flatten(name="flatten"),
+            keras.layers.Flatten(data_format="channels_last", name="flatten"),
             NormalizationLayer(name="unit_features"),
         ]
     )
@@ -247,7 +247,14 @@ def _scene_patches(input_shape, filters, scenes, patch_sizes=None):
             name="patch_dictionary" + suffix,
         )
         layer.adapt(drawn, description=f"{scenes} drawn scenes")
-        found.append([layer, keras.layers.Flatten(name="flatten" + suffix)])
+        found.append(
+            [
+                layer,
+                keras.layers.Flatten(
+                    data_format="channels_last", name="flatten" + suffix
+                ),
+            ]
+        )
     if len(found) == 1:
         return keras.Sequential([image, *found[0]])
     together = [flatten(layer(image)) for layer, flatten in found]

@@ -202,7 +202,11 @@ class AdaptiveLaplace(keras.Model):
         if features is not None:
             layers.append(features)
         elif len(given["input_shape"]) > 1:
-            layers.append(keras.layers.Flatten(name="flatten"))
+            layers.append(
+                keras.layers.Flatten(
+                    data_format="channels_last", name="flatten"
+                )
+            )
         if given["adaptive"]:
             layers.append(RelevanceScaling(given["power"], name="scaling"))
         layers.append(NormalizationLayer(name="unit_norm"))
@@ -246,7 +250,11 @@ class AdaptiveLaplace(keras.Model):
         given = self._arguments
         layers = []
         if len(given["input_shape"]) > 1:
-            layers.append(keras.layers.Flatten(name="flatten"))
+            layers.append(
+                keras.layers.Flatten(
+                    data_format="channels_last", name="flatten"
+                )
+            )
         return [
             *layers,
             PerturbedAffine(given["hidden"], **self._perturbation()),
@@ -266,7 +274,11 @@ class AdaptiveLaplace(keras.Model):
         def convolution(count, size):
             return [
                 keras.layers.Conv2D(
-                    maps(count), size, padding="same", activation="relu"
+                    maps(count),
+                    size,
+                    padding="same",
+                    activation="relu",
+                    data_format="channels_last",
                 ),
                 *normalised(),
             ]
@@ -277,10 +289,14 @@ class AdaptiveLaplace(keras.Model):
             return [
                 self._perturbed_convolution(32, 5, 1, positions, maps),
                 *normalised(),
-                keras.layers.MaxPooling2D(2, padding="same"),
+                keras.layers.MaxPooling2D(
+                    2, padding="same", data_format="channels_last"
+                ),
                 *convolution(64, 5),
-                keras.layers.MaxPooling2D(2, padding="same"),
-                keras.layers.Flatten(),
+                keras.layers.MaxPooling2D(
+                    2, padding="same", data_format="channels_last"
+                ),
+                keras.layers.Flatten(data_format="channels_last"),
                 keras.layers.Dense(25),
                 *self._before_output(),
             ]
@@ -289,8 +305,8 @@ class AdaptiveLaplace(keras.Model):
             *normalised(),
             *convolution(128, 5),
             *convolution(256, 5),
-            keras.layers.AveragePooling2D(2),
-            keras.layers.Flatten(),
+            keras.layers.AveragePooling2D(2, data_format="channels_last"),
+            keras.layers.Flatten(data_format="channels_last"),
             keras.layers.Dense(30),
             *self._before_output(),
         ]

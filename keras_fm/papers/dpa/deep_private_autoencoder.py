@@ -118,7 +118,9 @@ class DeepPrivateAutoencoder(keras.Model):
         inputs = keras.Input(tuple(input_shape), name="records")
         outputs = NormalizationLayer((low, high), "linf", name="box")(inputs)
         if len(input_shape) > 1:
-            outputs = keras.layers.Flatten(name="flatten")(outputs)
+            outputs = keras.layers.Flatten(
+                data_format="channels_last", name="flatten"
+            )(outputs)
         codes = []
         build = (
             self._proven_layers

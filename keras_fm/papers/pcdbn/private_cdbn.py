@@ -179,7 +179,9 @@ class PrivateCDBN(keras.Model):
         if units is not None:
             if self._proven:
                 outputs = self._contrast(outputs)
-            outputs = keras.layers.Flatten(name="flatten")(outputs)
+            outputs = keras.layers.Flatten(
+                data_format="channels_last", name="flatten"
+            )(outputs)
             top = self._proven_top if self._proven else self._published_top
             for layer in top(outputs.shape[-1]):
                 outputs = layer(outputs)
@@ -245,9 +247,11 @@ class PrivateCDBN(keras.Model):
         if self._proven:
             # Averages keep a record's features apart from the noise.
             return keras.layers.AveragePooling2D(
-                size, padding="same", name=name
+                size, padding="same", data_format="channels_last", name=name
             )
-        return keras.layers.MaxPooling2D(size, padding="same", name=name)
+        return keras.layers.MaxPooling2D(
+            size, padding="same", data_format="channels_last", name=name
+        )
 
     def _published_top(self, size):
         given = self._arguments
