@@ -1,5 +1,6 @@
 """What a `fit` may be called with, if its statement is to hold."""
 
+import os
 import string
 
 import keras
@@ -60,7 +61,7 @@ def check(arguments, private):
             "on the data: pass `steps_per_epoch` to fit."
         )
     for callback in given:
-        _check_file_name(callback, arguments)
+        _check_files(callback, arguments)
         monitor = getattr(callback, "monitor", None)
         if isinstance(monitor, str) and not (
             monitor == "loss" or monitor.startswith("val_")
@@ -99,9 +100,16 @@ def _check_numbers(arguments):
             )
 
 
-def _check_file_name(callback, arguments):
-    """Refuses names of files that Keras could not make at the first epoch's
-    end."""
+# Where callbacks of Keras write.
+_PATHS = ("filepath", "filename", "backup_dir", "log_dir")
+
+
+def _check_files(callback, arguments):
+    """Refuses files that Keras could not write at the first epoch's end."""
+    for name in _PATHS:
+        path = getattr(callback, name, None)
+        if isinstance(path, str | os.PathLike):
+            _check_place(callback, name, os.fspath(path))
     path = getattr(callback, "filepath", None)
     if not isinstance(path, str):
         return
@@ -117,6 +125,24 @@ def _check_file_name(callback, arguments):
                 "objective), and metrics of `validation_data`. Received: "
                 f"filepath={path!r}"
             )
+
+
+def _check_place(callback, name, path):
+    """Refuses a path whose folder cannot be, or be written."""
+    # Stores of other machines have none to look at.
+    if not isinstance(path, str) or "://" in path:
+        return
+    folder = os.path.abspath(path)
+    if not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"{type(callback).__name__} must write where it may, and "
+            f"{folder!r} is no folder that can be written. Received: "
+            f"{name}={path!r}"
+        )
 
 
 def check_lot(arguments, wanted):

@@ -251,6 +251,18 @@ def test_files_named_by_what_is_not_logged(name, tmp_path):
         assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.parametrize("kind", ["ModelCheckpoint", "CSVLogger"])
+def test_files_where_no_folder_can_be(kind, tmp_path):
+    (tmp_path / "taken").write_text("a file")
+
+    def callback(private):
+        path = tmp_path / "taken" / "a" / "{epoch}.keras"
+        return getattr(keras.callbacks, kind)(str(path))
+
+    with pytest.raises(ValueError, match=f"{kind} must write where it may"):
+        fit(model(), callbacks=[callback])
+
+
 # Records --------------------
 
 
