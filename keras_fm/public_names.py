@@ -131,6 +131,12 @@ class _ThenRegister(importlib.abc.Loader):
     def __init__(self, loader):
         self._loader = loader
 
+    def __getattr__(self, name):
+        # Code, source, data: what `python -m` and pkgutil ask of a loader.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
     def create_module(self, spec):
         return self._loader.create_module(spec)
 
