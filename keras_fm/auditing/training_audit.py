@@ -176,40 +176,36 @@ def audit(
     # Whatever does not fit shows before anything is trained.
     plans[0].plant(x, y, classes)
 
-    bar = _Progress(2 * len(seeds)) if progress else None
     measured, ledgers = [], []
-    for seed, plan in zip(seeds, plans):
-        planted = plan.plant(x, y, classes)
-        found: list[Any] = [seed]
-        for which, function in (("private", fit), ("control", control)):
-            if bar:
+    with _Progress(2 * len(seeds), progress) as bar:
+        for seed, plan in zip(seeds, plans):
+            planted = plan.plant(x, y, classes)
+            found: list[Any] = [seed]
+            for which, function in (("private", fit), ("control", control)):
                 bar.show(f"seed {seed}, {which}")
-            begin = time.perf_counter()
-            model, ledger = _train(function, planted)
-            seconds = time.perf_counter() - begin
-            if which == "private":
-                ledgers.append(ledger)
-                if given is None:
-                    found_claim = claimed.ledger_claim(ledger)
-                    claimed.check_relation(
-                        found_claim, design_relation, y is not None
-                    )
-                    claimed.check_curve(found_claim, curve)
-            scores, diverged = canary_scores.score_canaries(
-                model, planted, score
-            )
-            opinion = second_opinion and opinions.ask(
-                second_opinion,
-                scores,
-                planted.coins,
-                canary_scores.rows(model, planted.canary_x[:, 0]),
-            )
-            found.append((scores, diverged, seconds, opinion or ()))
-            if bar:
+                begin = time.perf_counter()
+                model, ledger = _train(function, planted)
+                seconds = time.perf_counter() - begin
+                if which == "private":
+                    ledgers.append(ledger)
+                    if given is None:
+                        found_claim = claimed.ledger_claim(ledger)
+                        claimed.check_relation(
+                            found_claim, design_relation, y is not None
+                        )
+                        claimed.check_curve(found_claim, curve)
+                scores, diverged = canary_scores.score_canaries(
+                    model, planted, score
+                )
+                opinion = second_opinion and opinions.ask(
+                    second_opinion,
+                    scores,
+                    planted.coins,
+                    canary_scores.rows(model, planted.canary_x[:, 0]),
+                )
+                found.append((scores, diverged, seconds, opinion or ()))
                 bar.advance()
-        measured.append((found, planted.coins))
-    if bar:
-        bar.close()
+            measured.append((found, planted.coins))
     stated, notes = claimed.final_claim(given, ledgers, guarantee)
     return _report(
         stated,
@@ -407,22 +403,33 @@ def _added(design, kind, canaries):
 
 
 class _Progress:
-    """A bar of the trainings on standard error."""
+    """A bar of the trainings on standard error: one line that is replaced
+    on a terminal and ends however they end, elsewhere a line for each."""
 
-    def __init__(self, total):
-        self._total, self._done = total, 0
+    def __init__(self, total, is_shown):
+        self._total, self._done, self._is_shown = total, 0, is_shown
 
     def show(self, what):
+        if not self._is_shown:
+            return
         filled = 20 * self._done // self._total
         bar = "=" * filled + "." * (20 - filled)
-        sys.stderr.write(
-            f"\raudit [{bar}] {self._done}/{self._total} {what:<24}"
-        )
+        text = f"audit [{bar}] {self._done}/{self._total} {what}"
+        if sys.stderr.isatty():
+            text = f"\r\x1b[K{text}"
+        else:
+            text += "\n"
+        sys.stderr.write(text)
         sys.stderr.flush()
 
     def advance(self):
         self._done += 1
 
-    def close(self):
-        self.show("done")
-        sys.stderr.write("\n")
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if kind is None:
+            self.show("done")
+        if self._is_shown and sys.stderr.isatty():
+            sys.stderr.write("\n")

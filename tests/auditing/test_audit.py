@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -321,6 +322,16 @@ def test_progress_goes_to_standard_error(capsys):
     assert captured.out == "" and "4/4" in captured.err
     run(ignores)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_what_stops_an_audit_begins_a_line(capsys, monkeypatch, is_terminal):
+    """It stood behind the bar, in the middle of its line."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    with pytest.raises(ValueError, match="Received: None"):
+        run(lambda x, y: None, progress=True)
+    shown = capsys.readouterr().err
+    assert shown.endswith("\n") and ("\r" in shown) == is_terminal
 
 
 # Claims ------------------------------------------------------------------

@@ -178,6 +178,7 @@ def test_a_gradient_score_and_tensorboard(run, npz, tmp_path):
         ("--dataset=nowhere", "Unknown data set"),
         ("--dataset=health_network", "no data set of images"),
         ("stray", "unexpected argument"),
+        ("--tensorboard=/dev/null/x", "`tensorboard` must be a folder"),
     ],
 )
 def test_bad_flags_are_refused_in_words(run, npz, flag, message):

@@ -1,5 +1,6 @@
 """`keras-fm audit`: what a training really reveals."""
 
+import shlex
 import sys
 
 from absl import flags
@@ -268,7 +269,7 @@ def check(values, rest):
     if values.canaries is not None:
         checks.count("canaries", values.canaries)
     folder.check(values.out)
-    folder.check(values.tensorboard)
+    folder.check(values.tensorboard, "tensorboard")
     if values.second_opinion is not None:
         from keras_fm.auditing import second_opinion
 
@@ -386,7 +387,6 @@ def run(values, rest):
             f"\nWritten to {values.out}: audit.txt, audit.json, audit.png\n"
         )
     if values.tensorboard:
-        sys.stdout.write(
-            f"Shown by: tensorboard --logdir={values.tensorboard}\n"
-        )
+        board = shlex.quote(values.tensorboard)
+        sys.stdout.write(f"Shown by: tensorboard --logdir={board}\n")
     return 0

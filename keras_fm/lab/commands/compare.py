@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import shutil
 import sys
 
@@ -221,9 +222,11 @@ def run(values, rest):
     whole = values.out and os.path.join(values.out, "table.txt")
     sys.stdout.write("\n" + experiments.table(outcomes, whole) + "\n")
     if values.out:
+        quoted = shlex.quote(values.out)
+        board = shlex.quote(os.path.join(values.out, "tensorboard"))
         sys.stdout.write(
             f"\nWritten to {values.out}: table.txt, runs.csv, summary.json, "
-            f"accuracy.png; `tensorboard --logdir={values.out}/tensorboard`; "
-            f"`keras-fm report {values.out}` makes one page of it.\n"
+            f"accuracy.png; `tensorboard --logdir={board}`; "
+            f"`keras-fm report {quoted}` makes one page of it.\n"
         )
     return 0

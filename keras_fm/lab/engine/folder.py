@@ -39,13 +39,13 @@ def held(path):
                 "has finished, or name another folder with `out`."
             ) from None
         except OSError as e:
-            raise _unwritable(path, e) from e
+            raise _unwritable(path, e, "out") from e
         yield
 
 
-def check(path):
+def check(path, name="out"):
     """Refuses, as `held` would, what cannot be written now; leaves nothing
-    behind."""
+    behind. `name` is that of the argument."""
     if not path:
         return
     if _lock(path).has_lock():
@@ -59,11 +59,11 @@ def check(path):
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as e:
-        raise _unwritable(path, e) from e
+        raise _unwritable(path, e, name) from e
 
 
-def _unwritable(path, error):
+def _unwritable(path, error, name):
     return ValueError(
-        "`out` must be a folder in which files can be written. "
-        f"Received: out={str(path)!r} ({error.strerror})"
+        f"`{name}` must be a folder in which files can be written. "
+        f"Received: {name}={str(path)!r} ({error.strerror})"
     )
