@@ -140,9 +140,11 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
             self._tf.summary.text("privacy/budget", spent)
             self._text("privacy/statement", self.private.report())
             self._views()
+            # The next model of a process has another name.
+            model = f"{self.model.name}/"
             for weight in self.model.weights:
                 self._tf.summary.histogram(
-                    f"weights/{weight.path}",
+                    f"weights/{weight.path.removeprefix(model)}",
                     np.float32(ops.convert_to_numpy(weight)),
                 )
             self._kernels()

@@ -116,6 +116,9 @@ def test_a_proven_fit(data, tmp_path):
     # It rests at its minimum, and a flat line says nothing.
     assert not [tag for tag in found if tag.startswith("released/gap")]
     assert "_hparams_/session_start_info" in found
+    # Tags are those of the next model, too, whose layers have these names.
+    weights = {tag for tag in found if tag.startswith("weights/")}
+    assert weights and not [tag for tag in weights if model.name in tag]
     # Metrics of the records are not there.
     assert not [tag for tag in found if tag.startswith("private_records")]
     assert "released/loss" not in found

@@ -104,6 +104,12 @@ def _one_read(task, seed, training):
     return training.release(task.model(seed, trainable=False), task.data)
 
 
+def _many_reads_output(task):
+    return PrivateDense(
+        task.classes, use_bias=False, rounds=Rounds(reads=80), name="output"
+    )
+
+
 def _many_reads(task, seed, training):
     keras.utils.set_random_seed(seed)
     width = task.spec.hidden or task.x.shape[1]
@@ -111,9 +117,9 @@ def _many_reads(task, seed, training):
         [
             keras.Input(task.x.shape[1:]),
             *task.body(seed, trainable=False),
-            DPPCA(width, whitening=0.5),
+            DPPCA(width, whitening=0.5, name="whitening"),
             NormalizationLayer(),
-            PrivateDense(task.classes, use_bias=False, rounds=Rounds(reads=80)),
+            _many_reads_output(task),
         ]
     )
     return training.release(model, task.data)
@@ -228,9 +234,9 @@ def _patches(task, seed, training):
             NormalizationLayer(),
             PrivateNormalization((-bound, bound)),
             NormalizationLayer(),
-            DPPCA(units, whitening=0.5),
+            DPPCA(units, whitening=0.5, name="whitening"),
             NormalizationLayer(),
-            PrivateDense(task.classes, use_bias=False, rounds=Rounds(reads=80)),
+            _many_reads_output(task),
         ]
     )
     return training.release(model, (task.images, task.y))
