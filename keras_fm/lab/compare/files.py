@@ -68,12 +68,18 @@ def draw(spec, outcomes, path):
     runs = "one run each"
     if spec.seeds > 1:
         runs = f"mean and standard deviation of {spec.seeds} runs"
-    figure.suptitle(f"{os.path.basename(spec.dataset)}: {runs}")
+    figure.suptitle(
+        f"{os.path.basename(spec.dataset)}: {runs}", parse_math=False
+    )
     figure.savefig(path, dpi=110)
 
 
 def _accuracies(axes, spec, kind, lines, levels):
-    heights = [100 * y for line in lines for _, y, _ in line.points]
+    heights = [
+        (100 * y, 100 * spread)
+        for line in lines
+        for _, y, spread in line.points
+    ]
     level = [100 * line.points[0][1] for line in levels]
     low, high = plot.window(heights, level)
     near = [v for v, y in zip(levels, level) if low <= y <= high]

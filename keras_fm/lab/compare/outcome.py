@@ -6,7 +6,7 @@ import math
 import statistics
 
 from keras_fm.lab.compare.methods import METHODS
-from keras_fm.lab.engine import grid
+from keras_fm.lab.engine import grid, rival
 from keras_fm.lab.engine.files import text_table
 from keras_fm.lab.engine.means import mean
 
@@ -149,8 +149,17 @@ def _accuracies(found, by_method):
                 cells.append(_accuracy(row, (name, epsilon) in found.best))
             lines.append(cells)
     made = text_table(head, lines, left=(head[0],))
-    note = "* best proven of its column and relation; ranked by the mean."
-    return [*made, *([note] if found.best else [])]
+    runs = max(
+        row["seeds"] for rows in by_method.values() for row in rows.values()
+    )
+    note = "* best proven of its column and relation. " * bool(found.best)
+    note += (
+        f"Mean +- standard deviation, {runs} runs."
+        if runs > 1
+        else "One run each."
+    )
+    tuned = any(METHODS[name].tuned for name in by_method)
+    return [*made, note, *([rival.UNCHARGED] if tuned else [])]
 
 
 def _column(epsilon):

@@ -142,11 +142,14 @@ def window(proven, others=()):
     near it.
 
     Args:
-        proven, others: values.
+        proven: list of (value, half the length of its error bar).
+        others: values.
     """
-    low, high = min(proven), max(proven)
+    least, most = min(y for y, _ in proven), max(y for y, _ in proven)
+    near = [y for y in others if least <= y <= most + 0.5 * (most - least)]
+    low = min(y - error for y, error in proven)
+    high = max(y + error for y, error in proven)
     pad = max(0.06 * (high - low), 0.01 * abs(high), 1e-9)
-    near = [y for y in others if low <= y <= high + 0.5 * (high - low)]
     return low - pad, max([high, *near]) + pad
 
 
@@ -179,7 +182,11 @@ def plain_ticks(axis, values):
     values = [v for v in values if v > 0]
     if not values or max(values) > 1000 * min(values):
         return
-    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    locator = ticker.LogLocator(subs=(1, 2, 5))
+    if max(values) < 5 * min(values):
+        # Of those there could be one alone, by which nothing can be read.
+        locator = ticker.MaxNLocator(5)
+    axis.set_major_locator(locator)
     axis.set_major_formatter(ticker.FuncFormatter(lambda v, _: f"{v:g}"))
     axis.set_minor_formatter(ticker.NullFormatter())
 

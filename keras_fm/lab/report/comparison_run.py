@@ -22,12 +22,6 @@ _CAVEATS = (
     "Seconds and memory are of one training, without loading, features and "
     "tuning, on the machine that ran it.",
 )
-_TUNED = (
-    "Settings of DP-SGD were chosen for each epsilon on a validation split of "
-    "the training part. The privacy cost of that choice is not charged to it: "
-    "its proven epsilon covers the final training only."
-)
-_RIVALS = ("dp_sgd", "dp_adam", "jax_privacy")
 # Results beyond are no accuracies, and are shown in the long table only.
 _LARGEST = 1e6
 _ONE_SEED = "There is only one run of every method: no spread is known."
@@ -179,8 +173,8 @@ def _caveats(rows):
         found.insert(
             0, f"A proven epsilon of {row.proven:.3g} promises: {row.promise()}"
         )
-    if any(r.settings or r.name.startswith(_RIVALS) for r in rows):
-        found.append(_TUNED)
+    if trainings.have_rival(rows) or any(r.settings for r in rows):
+        found.append(trainings.TUNED)
     if rows and not any(row.is_repeated for row in rows):
         found.append(_ONE_SEED)
     return tuple(found)
@@ -236,7 +230,7 @@ def _figures(folder, rows, ranked):
         lines = figures.drawable(_lines(rows, ranked, standing))
         if not lines:
             continue
-        seen = [y for line in lines for _, y, _ in line.points]
+        seen = [point[1:] for line in lines for point in line.points]
         window = plot.window(seen, heights)
         made.append(
             parts.line_figure(
@@ -313,16 +307,18 @@ def _costs(folder, rows, ranked):
                 )
             )
     lines = figures.drawable(lines)
-    heights = {True: [], False: []}
-    for line in lines:
-        is_proven = line.standing is Standing.PROVEN
-        heights[is_proven].append(line.points[0][1])
-    if not heights[True]:
+    proven = [v for v in lines if v.standing is Standing.PROVEN]
+    if not proven:
         return None
+    low, high = plot.window(
+        [line.points[0][1:] for line in proven],
+        [line.points[0][1] for line in lines],
+    )
+    lines = [line for line in lines if low <= line.points[0][1] <= high]
     caption = (
         f"What accuracy costs: processor seconds of one training, features "
-        f"and tuning excluded, at epsilon {budget:g} and without privacy "
-        "(hollow). Up and to the left is better."
+        f"and tuning excluded, at epsilon {budget:g} and, where it is near, "
+        "without privacy (hollow). Up and to the left is better."
     )
     return parts.line_figure(
         folder,
@@ -333,7 +329,7 @@ def _costs(folder, rows, ranked):
         x_label="CPU seconds",
         y_label="test accuracy, %",
         decimal_x=True,
-        window=plot.window(heights[True], heights[False]),
+        window=(low, high),
     )
 
 

@@ -41,7 +41,7 @@ def read(folder):
     """
     summary = checked.read_json(folder, "summary.json")
     name = summary.text("experiment") or "unnamed experiment"
-    title = summary.text("title")
+    title, shown = summary.text("title"), summary.text("shows")
     series = summary.fields("series")
     facts = summary.list_of_fields("facts")
     axis = _axis(summary, facts)
@@ -56,7 +56,7 @@ def read(folder):
     return Run(
         kind="reproduce",
         title=f"{name}: {title}" if title else name,
-        lead=summary.text("shows") or "Ours beside the paper's numbers.",
+        lead=f"In the paper: {shown}" if shown else "Ours beside the paper's.",
         facts=parts.known(
             [
                 ("Paper", _citation(summary.fields("paper"))),
@@ -142,7 +142,10 @@ def _caveats(summary, points):
     if all(point.standing in calculated for point in points):
         found = [_CALCULATED]
     else:
-        found = [_CLAIMED, *_TRAINED]
+        claimed = [_CLAIMED] if summary.list_of_fields("facts") else []
+        found = [*claimed, *_TRAINED]
+    if trainings.have_rival(points):
+        found.append(trainings.TUNED)
     for name, words in (
         ("deviations", "Differs from the paper"),
         ("facts_dataset", "The paper's data"),

@@ -37,7 +37,9 @@ def draw(outcome, path):
     width = 3.6 * len(budgets) + 3.2
     rows = plot.legend(figure, panels, columns=2 if width < 9 else 3)
     figure.set_size_inches(width, 4.4 + 0.19 * rows)
-    figure.suptitle(_title(outcome, round(12.5 * width)), fontsize=10)
+    figure.suptitle(
+        _title(outcome, round(12.5 * width)), fontsize=10, parse_math=False
+    )
     figure.savefig(path, dpi=100)
 
 

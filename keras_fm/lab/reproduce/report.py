@@ -3,10 +3,11 @@
 import dataclasses
 import itertools
 import math
+import shlex
 import statistics
 
 from keras_fm.lab import provenance
-from keras_fm.lab.engine import files
+from keras_fm.lab.engine import files, rival
 from keras_fm.lab.engine.means import mean, most
 from keras_fm.lab.reproduce import facts as facts_lib
 
@@ -256,6 +257,10 @@ def _remarks(outcome):
         )
     if experiment.deviations:
         lines.append(f"Differs from the paper: {experiment.deviations}")
+    if any(point["runs"] > 1 for point in points(outcome)):
+        lines.append("+-: standard deviation over seeds.")
+    if any(experiment.find(r["series"]).needs_dp_sgd for r in outcome.rows):
+        lines.append(rival.UNCHARGED)
     for name, why in outcome.skipped.items():
         lines.append(f"Left out: {experiment.find(name).label}: {why}.")
     return lines
@@ -278,7 +283,7 @@ def command(outcome):
     """The command line that gives these points."""
     experiment, settings = outcome.experiment, outcome.settings
     form = experiment.full if outcome.form == "full" else experiment.small
-    words = ["keras-fm reproduce", experiment.name]
+    words = ["keras-fm", "reproduce", experiment.name]
     if outcome.form == "full":
         words.append("--full")
     if settings.get("epsilons") != form.get("epsilons"):
@@ -288,7 +293,7 @@ def command(outcome):
     for name in ("seeds", "data"):
         if settings.get(name) != form.get(name):
             words.append(f"--{name}={settings[name]}")
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def summary(outcome):

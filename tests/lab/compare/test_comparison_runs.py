@@ -13,7 +13,7 @@ import pytest
 
 from keras_fm.lab import cli, known
 from keras_fm.lab import compare as experiments
-from keras_fm.lab.compare import methods, task
+from keras_fm.lab.compare import files, methods, task
 from keras_fm.lab.engine import rival, store, workers
 from keras_fm.lab.engine.job import Job
 from keras_fm.layers import PerturbedAffine
@@ -168,6 +168,25 @@ def test_all_methods_fit_two_screens_of_a_terminal():
     assert len(experiments.table(outcomes).splitlines()) > len(lines) + 15
     few = made_outcomes(["non_private", "proven", "dp_sgd_fast"])
     assert experiments.table(few, "table.txt") == experiments.table(few)
+
+
+def test_the_table_says_what_its_numbers_are():
+    """A reader of table.txt alone knew neither what +- is nor of how many
+    runs, nor that DP-SGD was tuned on the records."""
+    outcomes = made_outcomes(["non_private", "proven", "dp_sgd_fast"])
+    text = experiments.table(outcomes)
+    assert "relation. Mean +- standard deviation, 2 runs.\n" in text
+    assert "chosen on a fifth of the training part, uncharged." in text
+    text = experiments.table([o for o in outcomes if o.seed == 0])
+    assert "relation. One run each.\n" in text and "+-" not in text
+    assert "uncharged" not in experiments.table(made_outcomes(["proven"]))
+
+
+def test_the_name_of_a_data_set_is_no_formula(tmp_path):
+    """All runs were done, and then the picture stopped the command."""
+    outcomes = made_outcomes(["proven"])
+    made = spec("in $\\frac{1$.npz", methods=("proven",))
+    files.draw(made, outcomes, str(tmp_path / "accuracy.png"))
 
 
 def test_of_many_methods_without_a_proof_the_first_are_unfolded():
@@ -469,7 +488,7 @@ def test_bad_specs(kwargs, message):
 
 
 def test_command_line(small, tmp_path, capsys):
-    out = str(tmp_path / "out")
+    out = str(tmp_path / "a folder")
     status = cli.main(
         ["compare", f"--dataset={small}", "--methods=truncated,proven",
          "--epsilons=10", "--seeds=1", "--epochs=1", "--hidden=0",
@@ -478,6 +497,8 @@ def test_command_line(small, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert status == 0
     assert "proven, one read" in printed and "add_remove" in printed
+    assert f"`tensorboard --logdir='{out}/tensorboard'`" in printed
+    assert f"`keras-fm report '{out}'`" in printed
     assert os.path.exists(os.path.join(out, "accuracy.png"))
 
 

@@ -163,6 +163,20 @@ def test_standing_follows_the_numbers_not_the_label(
     assert texts(run.tables_after[0], "ε proven") == [expected]
 
 
+@pytest.mark.parametrize("accuracy, is_near", [(0.92, True), (0.99, False)])
+def test_costs_have_what_is_near_alone(tmp_path, accuracy, is_near):
+    """The rest was drawn outside of the panel and took its width."""
+    rows = [
+        written_runs.row("non_private", None, accuracy, cpu_seconds=900.0),
+        written_runs.row("proven", 8.0, 0.8, 8.0, 7.9, cpu_seconds=1.0),
+        written_runs.row("rounds_proven", 8.0, 0.9, 8.0, 7.9, cpu_seconds=9.0),
+    ]
+    folder = written_runs.compare(tmp_path / "a", rows=rows)
+    costs = html_report.read(folder).figures[-1]
+    assert "where it is near, without privacy" in costs.caption
+    assert (">500<" in costs.svg) == is_near
+
+
 def test_the_picture_is_the_fallback_where_nothing_can_be_drawn(tmp_path):
     rows = [written_runs.row("proven", 1.0, None, 1.0, 0.9)]
     folder = written_runs.compare(tmp_path / "a", rows=rows)
@@ -217,10 +231,23 @@ def test_a_reproduction_stands_beside_the_paper(tmp_path):
     assert texts(paper, "standing") == ["the paper's number"]
     assert run.command == "keras-fm reproduce adlm:mnist"
     assert ("Paper", "A, B: T. V 2017") in run.facts
+    assert any("at an epsilon that the paper claims" in c for c in run.caveats)
     folder = written_runs.reproduce(
         tmp_path / "a", y={"label": "error", "scale": 2}
     )
     assert texts(html_report.read(folder).tables[0], "error")[0] == "1.5 ± 0.04"
+
+
+def test_what_a_reproduction_was_not_run_on_is_not_said_of_it(tmp_path):
+    """Its page began with the paper's budgets as if they were its own."""
+    points = [{"series": "dp_sgd", "guarantee": "proven", "y": 1, "runs": 1}]
+    folder = written_runs.reproduce(
+        tmp_path / "a", shows="Accuracy at 0.5.", facts=[], points=points
+    )
+    run = html_report.read(folder)
+    assert run.lead == "In the paper: Accuracy at 0.5."
+    assert not any("paper claims" in caveat for caveat in run.caveats)
+    assert any("is not charged to it" in caveat for caveat in run.caveats)
 
 
 def test_a_file_cannot_call_proven_what_has_no_proof(tmp_path):

@@ -8,7 +8,7 @@ from absl import flags
 from keras_fm import datasets
 from keras_fm.lab import reproduce as reproductions
 from keras_fm.lab.commands import reproduce
-from keras_fm.lab.reproduce import facts, report, sources
+from keras_fm.lab.reproduce import drawing, facts, report, sources
 from keras_fm.lab.reproduce.session import Outcome
 
 PAPERS = {"dpa", "pcdbn", "functional_net", "adlm", "dpmac"}
@@ -285,6 +285,26 @@ def test_the_command_names_what_was_chosen():
     assert report.command(made) == (
         "keras-fm reproduce adlm:mnist --epsilons=0.5 --seeds=2 --data=digits"
     )
+    made = outcome("adlm:mnist", [], data="my data.npz")
+    assert report.command(made).endswith(" '--data=my data.npz'")
+
+
+def test_the_table_says_what_its_numbers_are():
+    rows = [
+        {"series": name, "epsilon": 0.5, "curve": [[0.5, 0.9]]}
+        for name in ("adlm", "dp_sgd", "dp_sgd")
+    ]
+    text = report.table(outcome("adlm:mnist", rows))
+    assert "+-: standard deviation over seeds." in text
+    assert "chosen on a fifth of the training part, uncharged." in text
+    text = report.table(outcome("adlm:mnist", rows[:1]))
+    assert "+-" not in text and "uncharged" not in text
+
+
+def test_the_name_of_a_data_set_is_no_formula(tmp_path):
+    rows = [{"series": "adlm", "epsilon": 0.5, "curve": [[0.5, 0.9]]}]
+    made = outcome("adlm:mnist", rows, data="in $\\frac{1$.npz")
+    drawing.draw(made, str(tmp_path / "figure.png"))
 
 
 # The command ---------------------------------------------------------------
