@@ -222,11 +222,13 @@ def run(values, rest):
     whole = values.out and os.path.join(values.out, "table.txt")
     sys.stdout.write("\n" + experiments.table(outcomes, whole) + "\n")
     if values.out:
-        quoted = shlex.quote(values.out)
-        board = shlex.quote(os.path.join(values.out, "tensorboard"))
+        board = os.path.join(values.out, "tensorboard")
+        # Without TensorFlow there is none.
+        shown = f"`tensorboard --logdir={shlex.quote(board)}`; "
         sys.stdout.write(
             f"\nWritten to {values.out}: table.txt, runs.csv, summary.json, "
-            f"accuracy.png; `tensorboard --logdir={board}`; "
-            f"`keras-fm report {quoted}` makes one page of it.\n"
+            f"accuracy.png; {shown * os.path.isdir(board)}"
+            f"`keras-fm report {shlex.quote(values.out)}` makes one page of "
+            "it.\n"
         )
     return 0

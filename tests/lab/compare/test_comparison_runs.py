@@ -497,7 +497,9 @@ def test_command_line(small, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert status == 0
     assert "proven, one read" in printed and "add_remove" in printed
-    assert f"`tensorboard --logdir='{out}/tensorboard'`" in printed
+    # There is such a folder where TensorFlow could write it.
+    board = f"`tensorboard --logdir='{out}/tensorboard'`"
+    assert (board in printed) == files.can_write_logs()
     assert f"`keras-fm report '{out}'`" in printed
     assert os.path.exists(os.path.join(out, "accuracy.png"))
 
