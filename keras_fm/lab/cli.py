@@ -123,9 +123,11 @@ def main(argv=None):
         return 0
     if argv and argv[0] in COMMANDS:
         return _run(COMMANDS[argv[0]], argv[1:])
-    asked = not argv or argv[0] in ("--help", "-h", "help")
-    (sys.stdout if asked else sys.stderr).write(usage())
-    return 0 if asked else 2
+    if not argv or argv[0] in ("--help", "-h", "help"):
+        sys.stdout.write(usage())
+        return 0
+    sys.stderr.write(f"{usage()}\nkeras-fm: unknown command {argv[0]!r}\n")
+    return 2
 
 
 if __name__ == "__main__":

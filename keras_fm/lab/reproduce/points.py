@@ -44,7 +44,8 @@ def tuned(job, context, build, train, delta, most=None):
         delta: float.
         most: records of an expected batch, if fewer than a fourth.
     """
-    classes = int(train[1].max()) + 1
+    # A network may have more outputs than these data have classes.
+    classes = build().output_shape[-1] if build else int(train[1].max()) + 1
     fit = rival.fitting(build, job.epsilon, delta, classes=classes)
     choices = context.once(
         ("rival", job.epsilon, job.at),

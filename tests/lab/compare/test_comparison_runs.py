@@ -511,7 +511,11 @@ def test_command_line_teaches(capsys):
     text = capsys.readouterr().out
     assert "How to read the table" in text and "--dataset" in text
     assert cli.main(["--version"]) == 0
+    capsys.readouterr()
     assert cli.main(["compere"]) == 2
+    error = capsys.readouterr().err
+    assert "keras-fm compare" in error
+    assert error.splitlines()[-1] == "keras-fm: unknown command 'compere'"
 
 
 def test_command_line_errors(capsys):

@@ -6,8 +6,10 @@ import functools
 import json
 import math
 import os
+import types
 
 import keras
+import numpy as np
 import pytest
 
 from keras_fm import datasets
@@ -16,7 +18,7 @@ from keras_fm.kernel.ledger import Ledger
 from keras_fm.kernel.ledger_entry import LedgerEntry
 from keras_fm.lab import reproduce as reproductions
 from keras_fm.lab.engine import rival
-from keras_fm.lab.reproduce import report, session
+from keras_fm.lab.reproduce import points, report, session
 
 pytestmark = pytest.mark.usefixtures("untraced")
 
@@ -293,6 +295,29 @@ def test_what_a_series_says_must_be_in_the_ledger(kind, ledger):
 
     with pytest.raises(RuntimeError, match="ledger says"):
         session.run(toy(kind, measure))
+
+
+def test_a_rival_may_have_outputs_that_no_label_needs(monkeypatch):
+    """Data of three classes stopped where DP-SGD's turn came, after the
+    points before it."""
+    fitting, given = rival.fitting, []
+    monkeypatch.setattr(rival, "tune", lambda *args, **kwargs: [])
+
+    def remember(*args, classes):
+        given.append(classes)
+        return fitting(*args, classes=classes)
+
+    monkeypatch.setattr(rival, "fitting", remember)
+    context = types.SimpleNamespace(once=lambda key, make: make())
+    job = types.SimpleNamespace(epsilon=1.0, at=None)
+    train = np.zeros((30, 4), np.float32), np.arange(30) % 3
+
+    def build():
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(10)])
+
+    for make in (build, None):
+        points.tuned(job, context, make, train, 1e-5)
+    assert given == [10, 3]
 
 
 def test_seeds_are_set_before_every_job():
