@@ -88,7 +88,10 @@ def test_what_trains_nothing_needs_no_keras(tmp_path):
         ("audit --delta=-1", "`delta` must be in"),
         ("audit --dataset=mnits", "Unknown data set"),
         ("audit --out={file}", "`out` must be a folder in which"),
-        ("audit --tensorboard={file}", "`out` must be a folder in which"),
+        (
+            "audit --tensorboard={file}",
+            "`tensorboard` must be a folder in which",
+        ),
         ("audit --canaries=0", "`canaries` must be"),
         ("audit --train_records=-1", "`train_records` must be"),
         ("audit --batch_size=-1", "`batch_size` must be"),
