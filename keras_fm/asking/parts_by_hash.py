@@ -51,9 +51,7 @@ def part_by_hash(x, y, held_out=0.2):
             "x and y must hold the same number of records. Received: "
             f"x.shape={x.shape}, y.shape={y.shape}"
         )
-    # Which type an array of lists or of a table has, one record decides.
-    same = [np.asarray(v, np.float64) for v in (x, y)]
     # The upper 53 bits, which a float64 holds.
-    found = (placed_records.hashes(same) >> np.uint64(11)) * 2.0**-53
+    found = (placed_records.hashes([x, y]) >> np.uint64(11)) * 2.0**-53
     held = found < share
     return (x[~held], y[~held]), (x[held], y[held])

@@ -45,9 +45,9 @@ class GatheredReads(release_lib.PaidReads):
         objective: a `GradientQuery` or a `NetworkExpansionQuery`.
         gather: function from weights to an iterable of what every process
             summed up at them: `PartialStatistics(objective.at(weights))`, or
-            its `to_bytes()`. Every record must be in exactly one of them: a
-            share that is sent twice counts twice, which the sensitivity does
-            not cover.
+            its `to_bytes()`. Every record must be in exactly one of them: one
+            in two shares counts twice, which the sensitivity does not cover.
+            A share that is sent twice is refused.
         mechanism: of a `GradientQuery` a `SampledGaussianMechanism` of
             `sampling_rate` 1 whose `steps` is R (a sample would have to be
             drawn, secretly, by every process); else what one read is
@@ -59,7 +59,7 @@ class GatheredReads(release_lib.PaidReads):
     Raises:
         BudgetExceededError: before anything is read.
         ValueError: if the mechanism does not fit; by a call, if sums are of
-            other weights or another objective.
+            other weights or another objective, or come twice.
 
     Example:
 

@@ -23,6 +23,7 @@ Example:
 
 import io
 import json
+import secrets
 
 import numpy as np
 
@@ -73,6 +74,9 @@ class PartialStatistics:
             self._options["exact"] = True
         # Rows that are in the running sum, and all records.
         self._rows = self._records = 0
+        # Ids of itself and of what was merged, from the first record on: a
+        # process that is forked before has its own.
+        self._parts = frozenset()
 
     def add(self, *batch, owners=None):
         """Adds a batch of records.
@@ -96,7 +100,8 @@ class PartialStatistics:
             whole = type(self)(self.objective, self.clip)
             for part in summation.chunks(records, self._most):
                 whole.add(*(v if v is None else v[part] for v in batch))
-            self.merge(whole)
+            self._begin(records)
+            self._merge(whole)
             return
         if self._rows + records > self._most:
             self._flush()
@@ -106,20 +111,35 @@ class PartialStatistics:
             **self._options,
             **({} if owners is None else {"owners": owners}),
         )
+        self._begin(records)
         self._rows += records
         self._records += records
+
+    def _begin(self, records):
+        if records and not self._records:
+            self._parts = frozenset([secrets.token_hex(16)])
 
     def merge(self, other):
         """Adds what another one has read.
 
         Raises:
-            ValueError: if its objective is another.
+            ValueError: if its objective is another, or some of its records
+                are here already, as they are if it was merged before.
         """
         if other.objective != self.objective or other.clip != self.clip:
             raise ValueError(
                 "Only statistics of the same objective can be merged. "
                 f"Received: {self.objective} and {other.objective}"
             )
+        if self._parts & other._parts:
+            raise ValueError(
+                "Records of these statistics are among those that they are "
+                "merged with: they would count twice. Merge every share once."
+            )
+        self._merge(other)
+        self._parts |= other._parts
+
+    def _merge(self, other):
         summation.check_count(self._records + other._records)
         self._flush()
         other._flush()
@@ -152,6 +172,7 @@ class PartialStatistics:
             "objective": self.objective.config(),
             "clip": self.clip,
             "records": self._records,
+            "parts": sorted(self._parts),
         }
         stream = io.BytesIO()
         arrays = {
@@ -185,6 +206,9 @@ class PartialStatistics:
                     raise ValueError("they are of another objective")
                 made._records = int(public["records"])
                 summation.check_count(made._records)
+                made._parts = frozenset(map(_id, public["parts"]))
+                if bool(made._parts) != (made._records > 0):
+                    raise ValueError("it is not said whose sums they are")
                 made._sums = [
                     summation.FixedPointSum.of(
                         bound,
@@ -214,3 +238,9 @@ class PartialStatistics:
             "not pickled. Use `to_bytes` and `from_bytes` where they must "
             "reach another process."
         )
+
+
+def _id(value):
+    if not isinstance(value, str) or len(value) != 32:
+        raise ValueError("they have other ids")
+    return value

@@ -9,14 +9,17 @@ are equal share a row.
 """
 
 import functools
+import math
 
 import numpy as np
 
-from keras_fm.kernel import columns
+from keras_fm.kernel import columns, sums
 
 # Records that wait for a batch, for each of its rows: rows are queues, of which
 # one in fifty is then idle.
 _WAITING = 16
+# Numbers that are hashed at a time.
+_HASHED = 2**20
 # Of the hash: public, and the same everywhere.
 _KEY = 0x6B657261735F666D
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -132,16 +135,33 @@ class _Waiting:
 def hashes(arrays):
     """Of records, 64 bits: sums of words times public odd numbers, mixed.
 
+    Numbers are hashed for what they are, whatever their type: which one an
+    array of lists or of a table has, one record decides.
+
     Args:
         arrays: list of `(n, ...)` arrays.
 
     Returns:
         `(n,)` uint64, each of its record alone.
     """
-    raw = np.concatenate(list(map(columns.row_bytes, arrays)), axis=1)
+    size = 1 + sum(math.prod(array.shape[1:]) for array in arrays)
+    parts = sums.chunks(len(arrays[0]), max(_HASHED // size, 1))
+    found = [_hashes([array[part] for array in arrays]) for part in parts]
+    return np.concatenate(found)
+
+
+def _hashes(arrays):
+    same = [
+        array.astype(np.float64) if array.dtype.kind in "biuf" else array
+        for array in arrays
+    ]
+    raw = np.concatenate(list(map(columns.row_bytes, same)), axis=1)
     if raw.shape[1] % 8:
         raw = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8)))
     words = np.ascontiguousarray(raw).view(np.uint64)
+    # Of most whole numbers the lower bits are zeros, of which products keep
+    # as many.
+    words = words ^ (words >> np.uint64(32)) ^ (words >> np.uint64(52))
     found = np.einsum("ij,j->i", words, _factors(words.shape[1]))
     for _ in range(2):
         found = (found ^ (found >> np.uint64(32))) * _MIX

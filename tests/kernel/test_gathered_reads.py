@@ -355,3 +355,17 @@ def test_a_forked_process_does_not_read_for_its_parents_payment(kind):
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     assert reads(ZERO).shape == (4, 3)
+
+
+def test_a_share_that_is_sent_twice_charges_nothing():
+    def twice(weights):
+        found = [
+            v if isinstance(v, bytes) else v.to_bytes() for v in gather(weights)
+        ]
+        return [*found, found[0]]
+
+    given = arguments()
+    reads = GatheredReads(GRADIENT, twice, **given)
+    with pytest.raises(ValueError, match="would count twice"):
+        reads(ZERO)
+    assert not given["ledger"].entries

@@ -265,14 +265,61 @@ def test_they_travel_as_bytes(objective):
     text = sent.to_bytes()
     received = PartialStatistics.from_bytes(text, objective)
     assert bits(received) == bits(sent)
-    received.merge(sent)
-    assert bits(received) == bits(merged([sent, sent]))
+    again = PartialStatistics(objective)
+    again.add(*data)
+    received.merge(again)
+    assert bits(received) == bits(merged([sent, again]))
     with pytest.raises(ValueError, match="no partial statistics"):
         PartialStatistics.from_bytes(text, objective, clip=True)
     with pytest.raises(ValueError, match="no partial statistics"):
         PartialStatistics.from_bytes(text[:-30], objective)
     with pytest.raises(ValueError, match="of another objective"):
         PartialStatistics.from_bytes(text, SecondMomentQuery(num_features=9))
+
+
+def test_a_share_that_comes_twice_is_refused():
+    objective = SecondMomentQuery(num_features=6)
+    share, other = PartialStatistics(objective), PartialStatistics(objective)
+    share.add(*some(objective, n=9))
+    other.add(*some(objective, n=5, seed=1))
+    text = share.to_bytes()
+    whole = merged([share, other])
+    found = bits(whole)
+    # As it is, as bytes, in others' sums, in its own, and with records more.
+    share.add(*some(objective, n=2, seed=2))
+    again = [
+        share,
+        PartialStatistics.from_bytes(text, objective),
+        PartialStatistics.from_bytes(whole.to_bytes(), objective),
+        merged([other]),
+        whole,
+    ]
+    for part in again:
+        with pytest.raises(ValueError, match="would count twice"):
+            whole.merge(part)
+    assert bits(whole) == found
+    # Of no record nothing counts.
+    empty = PartialStatistics(objective)
+    merged([empty, empty, whole]).merge(empty)
+
+
+def test_processes_that_are_forked_before_the_first_record_have_own_shares():
+    objective = SecondMomentQuery(num_features=6)
+    forked = PartialStatistics(objective), PartialStatistics(objective)
+    vars(forked[1]).update(_parts=forked[0]._parts)
+    for part in forked:
+        part.add(*some(objective, n=3))
+    merged(forked)
+
+
+def test_bytes_say_whose_sums_they_are():
+    objective = SecondMomentQuery(num_features=2)
+    sent = PartialStatistics(objective)
+    sent.add(np.array([[0.6, 0.8]]))
+    for parts in ([], [7], ["x"]):
+        vars(sent)["_parts"] = parts
+        with pytest.raises(ValueError, match="no partial statistics"):
+            PartialStatistics.from_bytes(sent.to_bytes(), objective)
 
 
 def test_objectives_of_several_passes_have_none():
@@ -301,8 +348,10 @@ def test_records_are_counted_over_all_parts(monkeypatch):
     one.merge(other)
     with pytest.raises(ValueError, match="More than 5 records"):
         one.add(np.zeros((1, 2)))
+    more = PartialStatistics(objective)
+    more.add(np.zeros((1, 2)))
     with pytest.raises(ValueError, match="More than 5 records"):
-        one.merge(other)
+        one.merge(more)
 
 
 # release_statistics ---------------------------------------------------------

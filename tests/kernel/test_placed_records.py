@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_fm.kernel import placed_records
 from keras_fm.kernel.placed_records import _WAITING, placed
 
 SIZE = 8
@@ -59,6 +60,34 @@ def test_a_record_more_moves_no_other(n, kinds, seed, data):
     assert record == new[0].tobytes() + y[order == n][0].tobytes()
 
 
+@pytest.mark.parametrize("kind", ["bool", "int8", "int64", "float32"])
+def test_one_number_of_another_type_moves_no_other(kind):
+    """A list of whole numbers with one fraction is an array of floats."""
+    rng = np.random.default_rng(7)
+    x = rng.integers(0, 2, (90, 5)).astype(kind)
+    y = rng.integers(0, 2, 90)
+
+    def rows_of(x, y):
+        found = set()
+        for images, labels, rows in placed([(x, y)], 64):
+            found |= {
+                (*images[r].astype(float), float(labels[r]), r) for r in rows
+            }
+        return found
+
+    one = rows_of(x, y)
+    wider = np.concatenate([x.astype(np.float64), np.full((1, 5), 0.1)])
+    other = rows_of(wider, np.append(y, 0.0))
+    assert one < other and len(other) == len(one) + 1
+
+
+def test_rows_of_long_records_are_those_of_short_batches(monkeypatch):
+    x, y = records(50)
+    one = places([(x, y)])
+    monkeypatch.setattr(placed_records, "_HASHED", 8)
+    assert places([(x, y)]) == one
+
+
 def test_labels_decide_about_no_row_where_they_alone_are_secret():
     x, y = records(100, kinds=60)
     found = []
@@ -110,6 +139,7 @@ def test_rows_are_used_evenly():
         rng.normal(size=(6400, 5)).astype("float32"),
         np.arange(6400)[:, None],
         np.eye(6400, dtype="uint8")[:, :6400],
+        np.arange(6400)[:, None] / 4,
     ):
         rows = np.concatenate([r for *_, r in placed([(x, None)], 64)])
         counts = np.bincount(rows, minlength=64)
