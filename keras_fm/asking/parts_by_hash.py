@@ -6,7 +6,7 @@ ledgers, one for each part, do not add up: the larger epsilon holds for all.
 
 import numpy as np
 
-from keras_fm.kernel import checks, placed_records
+from keras_fm.kernel import checks, columns, placed_records
 
 _KINDS = "biuf"
 
@@ -40,13 +40,13 @@ def part_by_hash(x, y, held_out=0.2):
     Proof: docs/proofs/evaluation.md, proposition 5.
     """
     share = checks.number("held_out", held_out, above=0, below=1)
-    x, y = np.asarray(x), np.asarray(y)
+    x, y = columns.one_array(x, "x"), columns.one_array(y, "y")
     if x.dtype.kind not in _KINDS or y.dtype.kind not in _KINDS:
         raise ValueError(
             "x and y must be arrays of numbers. Received: "
             f"x.dtype={x.dtype}, y.dtype={y.dtype}"
         )
-    if not x.ndim or not y.ndim or len(x) != len(y) or not len(x):
+    if len(x) != len(y) or not len(x):
         raise ValueError(
             "x and y must hold the same number of records. Received: "
             f"x.shape={x.shape}, y.shape={y.shape}"

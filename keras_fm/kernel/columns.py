@@ -161,7 +161,8 @@ def one_array(value, name="x"):
     width no other text decides.
 
     Raises:
-        ValueError: if it is sparse, ragged, masked or no array of rows.
+        ValueError: if it is sparse, ragged, masked or no array of rows, or a
+            list or table of numbers that floats may not hold.
     """
     check_dense(value, name)
     if hasattr(value, "detach"):
@@ -182,8 +183,25 @@ def one_array(value, name="x"):
         )
     if array.dtype.kind in "SU":
         return array.astype(object)
+    if not hasattr(value, "dtype"):
+        _check_small(array, name)
     # Of another order JAX and PyTorch have no numbers.
     return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _check_small(array, name):
+    """Refuses numbers of a list or table that floats do not tell apart: one
+    fraction makes floats of all, and rounds those of other records."""
+    if array.dtype.kind in "iuf" and np.any(
+        np.abs(array.astype(np.float64)) >= 2**53
+    ):
+        raise ValueError(
+            f"`{name}` is a list or table with numbers of 2^53 or more, all "
+            "of which one record with a fraction would round. Pass an array "
+            'of a type, `np.array(x, "int64")`; of a table each column as an '
+            'input of its own, `{k: table[k].to_numpy("int64") for k in '
+            "table}`."
+        )
 
 
 def owner_ids(owners):

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from keras_fm.asking.parts_by_hash import part_by_hash
+from keras_fm.datasets import PoissonBatches
 from keras_fm.kernel import columns, records
 
 X = np.arange(12.0).reshape(6, 2)
@@ -145,3 +147,22 @@ def test_what_a_mask_hides_is_not_read():
                 next(records.batches((x, Y)))
         with pytest.raises(ValueError, match="is a masked array"):
             next(records.batches(lambda m=masked: iter([(m, Y)])))
+
+
+@pytest.mark.parametrize("large", [2**53 + 1, -(2**53) - 1, 2**63])
+def test_one_fraction_rounds_no_other_record(large):
+    """With it or without, lists and tables say that they cannot hold ids."""
+    pandas = pytest.importorskip("pandas")
+    ids = [[1, 2], [large, 3]]
+    for rows in (ids, [*ids, [0, 0.5]], pandas.DataFrame(ids)):
+        for read in (
+            lambda x: columns.one_array(x),
+            lambda x: next(records.batches((x, [0] * len(x)))),
+            lambda x: PoissonBatches(x, batch_size=1),
+            lambda x: part_by_hash(x, [0] * len(x)),
+        ):
+            with pytest.raises(ValueError, match="2\\^53 or more"):
+                read(rows)
+    kind = "uint64" if large > 2**60 else "int64"
+    assert columns.one_array(np.array(ids, kind))[1, 0] == large
+    assert columns.one_array([[2**53 - 1, np.nan]])[0, 0] == 2**53 - 1
