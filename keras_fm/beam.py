@@ -42,8 +42,8 @@ class SumStatistics(beam.PTransform):
     Elements are `(key, batch)`. The key says which batch it is: a batch that
     is there twice, since an upstream step was repeated, counts once. Two
     different batches under one key are an error. If the objective is
-    `grouped`, the key is the owner and the batch holds all records of this
-    owner.
+    `grouped`, the key is the owner, a whole number or text (1 and "1" are one
+    owner), and the batch holds all records of this owner.
 
     A batch is a tuple of arrays, as the objective accumulates them, such as
     `(features, labels)`. Elements should be batches of some hundred records.
@@ -68,12 +68,27 @@ class SumStatistics(beam.PTransform):
         self.objective, self.clip = objective, clip
 
     def expand(self, batches):
+        if getattr(self.objective, "grouped", False):
+            batches = batches | "By owner" >> beam.MapTuple(_of_owner)
         return (
             batches
             | "By key" >> beam.GroupByKey()
             | "Once" >> beam.MapTuple(_once)
             | "Sum" >> beam.CombineGlobally(_Sum(self.objective, self.clip))
         )
+
+
+def _of_owner(key, batch):
+    """A batch under the one key of its owner, whatever type the id has."""
+    kind = np.asarray(key).dtype.kind
+    if kind not in "biuU" or np.ndim(key):
+        raise ValueError(
+            "The key of a batch of a grouped objective is its owner, a whole "
+            "number or text, none missing: where two people have one, or a "
+            "person has two, a person's influence is not bounded. Received: "
+            f"{type(key).__name__}"
+        )
+    return key if kind == "U" else str(int(key)), batch
 
 
 def _once(key, batches):
@@ -105,7 +120,7 @@ class _Sum(beam.CombineFn):
         key, batch = element
         owners = None
         if getattr(self._objective, "grouped", False):
-            owners = np.full(self._objective.num_records(*batch), str(key))
+            owners = [key] * self._objective.num_records(*batch)
         partial.add(*batch, owners=owners)
         return partial
 

@@ -131,6 +131,24 @@ def test_an_owner_is_a_key(tmp_path):
     assert bits(made) == bits(expected)
 
 
+def test_an_owner_has_one_key_whatever_its_type(tmp_path):
+    """Two would be two owners; of what is missing two people were one."""
+    objective = SecondMomentQuery(num_features=5, grouped=True)
+    h, _ = records(10)
+    for keys in ((1, "1"), (True, 1), (np.int64(7), "7")):
+        elements = [(keys[0], (h[:5],)), (keys[1], (h[5:],))]
+        with pytest.raises(Exception, match="have the same key"):
+            summed(tmp_path, elements, objective)
+        elements = [(keys[0], (h[:5],)), (keys[1], (h[:5],))]
+        made = summed(tmp_path, elements, objective)
+        expected = PartialStatistics(objective)
+        expected.add(h[:5], owners=[0] * 5)
+        assert bits(made) == bits(expected)
+    for key in (None, float("nan"), 1.0, b"1", ("a", 1)):
+        with pytest.raises(Exception, match="a whole number or text"):
+            summed(tmp_path, [(key, (h,))], objective)
+
+
 def test_batches_of_patches(tmp_path):
     objective = PatchMomentQuery(
         num_features=3, order=2, feature_bound=1.0, constant=0.5
