@@ -12,7 +12,7 @@ from keras_fm.heads.head_losses import HEAD_LOSSES
 from keras_fm.heads.perturbed_dense import PerturbedDense
 from keras_fm.heads.rounds import Rounds
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, columns
 from keras_fm.parts.guarantee import STARTS
 from keras_fm.parts.step import Claim, Step
 
@@ -436,9 +436,7 @@ class PrivateDense(PerturbedDense):
         """Appends the constant entry: `(n, inputs)` to `(n, m)`, NumPy."""
         if not self.use_bias:
             return features
-        if features.dtype.kind in "biu":
-            # Integers have no room for the constant.
-            features = features.astype(np.float64)
+        features = columns.floats(features)
         constant = np.full(
             (len(features), 1), self.bias_feature, features.dtype
         )

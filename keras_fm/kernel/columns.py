@@ -189,6 +189,14 @@ def one_array(value, name="x"):
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
+def floats(array):
+    """Whole numbers and truth values as float64, which have room for a constant
+    beside them or taken off; floats as they are. Which of them an array of
+    lists or of a table holds, one record decides."""
+    array = np.asarray(array)
+    return array.astype(np.float64) if array.dtype.kind in "biu" else array
+
+
 def _check_small(array, name):
     """Refuses numbers of a list or table that floats do not tell apart: one
     fraction makes floats of all, and rounds those of other records."""

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, columns
 from keras_fm.parts.step import Step
 from keras_fm.private_maps.proven_map import ProvenMap
 from keras_fm.private_maps.second_moment import SecondMomentQuery
@@ -140,12 +140,9 @@ class DPPCA(ProvenMap):
 
     def augment(self, inputs):
         """`[v; c]` if `center`, else v; NumPy."""
-        inputs = np.asarray(inputs)
+        inputs = columns.floats(inputs)
         if not self.center:
             return inputs
-        if inputs.dtype.kind in "biu":
-            # Integers have no room for the constant.
-            inputs = inputs.astype(np.float64)
         constant = np.full((len(inputs), 1), self.constant, inputs.dtype)
         return np.concatenate([inputs, constant], axis=1)
 

@@ -191,7 +191,7 @@ class Reading:
         several = len(self.model.inputs) > 1
         for place, given in enumerate(self.model.inputs):
             if tensor is given:
-                return lambda x: np.asarray(x[place] if several else x)
+                return lambda x: columns.floats(x[place] if several else x)
         extractor = self.extractor(tensor)
         return lambda x: model_inputs.predicted(extractor, x)
 

@@ -123,3 +123,44 @@ def test_tensors_of_tensorflow_that_are_not_dense():
             with pytest.raises(ValueError, match=match):
                 model_of().fit(X, Y, verbose=0, callbacks=[private])
             assert not private.ledger.entries
+
+
+BODIES = {
+    "PrivateDense": lambda: [],
+    "moments": lambda: [fm.layers.PrivateEncoder(3, input_bound=2, centre=0.5)],
+    "random": lambda: [
+        fm.layers.PrivateEncoder(
+            3, input_bound=2, centre=0.5, source="random", rounds=2
+        )
+    ],
+    "DPPCA": lambda: [fm.layers.DPPCA(2, input_bound=2)],
+    "PrivateNormalization": lambda: [
+        fm.layers.PrivateNormalization(bounds=(-1, 2))
+    ],
+    "RelevanceScaling": lambda: [
+        fm.layers.RelevanceScaling(),
+        fm.layers.NormalizationLayer(),
+    ],
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_whole_numbers_are_read_as_floats_are(body):
+    """One fraction in a list makes floats of the numbers of all records."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 2, (40, 4))
+    y = rng.integers(0, 2, 40)
+    found = []
+    for data in (x.astype("float64"), x, x.astype("uint8"), x.tolist(), x > 0):
+        keras.utils.set_random_seed(0)
+        layers = [keras.Input((4,)), *BODIES[body]()]
+        top = fm.layers.PrivateDense(2, clip=True)
+        model = keras.Sequential([*layers, top])
+        model.compile("sgd", fm.losses.TaylorCrossEntropy())
+        private = private_of((data, y), seed=0)
+        shown = x.astype("float32")
+        model.fit(shown, y, verbose=0, callbacks=[private])
+        found.append(model.get_weights())
+    for weights in found[1:]:
+        for one, other in zip(found[0], weights):
+            np.testing.assert_array_equal(one, other)

@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, columns
 from keras_fm.kernel.noisy_statistics import released_as
 from keras_fm.kernel.query import QuadraticQuery
 from keras_fm.parts.quadratic_release import QuadraticRelease
@@ -100,14 +100,12 @@ class ReconstructionQuery(QuadraticQuery):
         )
 
     def targets(self, y, n, clip=False):
-        y = np.asarray(y)
+        y = columns.floats(y)
         if y.shape != (n, self.num_visible):
             raise ValueError(
                 "Visible units must have shape (records, "
                 f"{self.num_visible}). Received: shape={y.shape}, {n} records"
             )
-        if y.dtype.kind != "f":
-            y = y.astype(np.float64)
         targets = y - np.asarray(self.centre, y.dtype)
         return bounds_lib.project_to_ball(
             targets, self.visible_bound, clip=clip

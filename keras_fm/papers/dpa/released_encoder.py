@@ -4,6 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import columns
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
 from keras_fm.parts.step import Step
 from keras_fm.private_maps.pretrained_layer import PretrainedLayer
@@ -118,7 +119,7 @@ class ReleasedEncoder(PretrainedLayer):
 
     def augment(self, inputs):
         """`[v - centre; c]`, what the second moment is taken of; NumPy."""
-        inputs = np.asarray(inputs)
+        inputs = columns.floats(inputs)
         centred = inputs - np.asarray(self.centre, inputs.dtype)
         constant = np.full((len(inputs), 1), self.bias_feature, inputs.dtype)
         return np.concatenate([centred, constant], axis=1)
