@@ -16,9 +16,12 @@ from sklearn.linear_model import LogisticRegression
 
 from keras_fm.baselines.private_estimator import PrivateClassifier
 from keras_fm.kernel import checks
+from keras_fm.kernel import sums as summation
 
 PROJECTIONS = ("random", "leading")
 _MOST_BINS = 2**15
+# Of features and directions; sums over any number of features fit into 53 bits.
+_STEP = 2.0**-20
 
 
 def bandwidth(num_records, num_dimensions):
@@ -52,14 +55,16 @@ class PublicGrid:
     Without a projection the axes are the features, in [0, 1]. With one they
     are z = P (u - 1/2), u the features in the unit cube, clipped to
     [-1, 1]. A row of P drawn uniformly from the unit sphere gives every
-    point of the cube a z of standard deviation at most 1/2.
+    point of the cube a z of standard deviation at most 1/2. P and u - 1/2 are
+    cut to multiples of 2^-20, of which products and sums have no rounding:
+    the cell of a record near an edge depends on no other record.
 
     Args:
         bins: int, cells along each axis.
         num_features: int d.
         num_dimensions: int q, number of axes.
         projection: `None` (the first q features), or P `(q, d)` with rows
-            of unit length.
+            of unit length; cut to multiples of 2^-20.
     """
 
     bins: int
@@ -76,6 +81,8 @@ class PublicGrid:
             at_most=_MOST_BINS,
             wanted=f"from 2 to {_MOST_BINS}, along each axis",
         )
+        if self.projection is not None:
+            object.__setattr__(self, "projection", _exact(self.projection))
 
     @classmethod
     def of(
@@ -146,7 +153,7 @@ class PublicGrid:
         if self.projection is None:
             position = cube[:, : self.num_dimensions]
         else:
-            position = ((cube - 0.5) @ self.projection.T + 1) / 2
+            position = (_exact(cube - 0.5) @ self.projection.T + 1) / 2
         cells = np.floor(np.clip(position, 0.0, 1.0) * self.bins)
         cells = np.minimum(cells, self.bins - 1)
         return np.column_stack([cells, labels]).astype(np.uint16)
@@ -180,6 +187,11 @@ class PublicGrid:
             f"{self.bins} bins on each of {axes}{self.num_features} "
             "features, and the label"
         )
+
+
+def _exact(values):
+    """A copy in steps of which sums of products have no rounding."""
+    return summation.on_grid(np.array(values, np.float64), _STEP)
 
 
 def weighted_logistic(points, labels, weights, inverse_penalty):

@@ -207,6 +207,13 @@ def _numbered(y, classes):
         inside = np.isin(y, found).all()
     except (TypeError, OverflowError):
         pass
+    if found is not None and found.dtype.kind in "iuf":
+        if np.any(np.abs(found.astype(np.float64)) >= 2**53):
+            raise ValueError(
+                "Classes must be text where they are whole numbers of 2^53 or "
+                "more, which one label with a fraction rounds for all "
+                "records: `.astype(str)`."
+            )
     if found is not None and len(found) < 2:
         raise ValueError(
             "A classifier needs at least two classes, and there is one "

@@ -250,6 +250,19 @@ def test_a_number_beyond_floats_is_refused():
     assert not any("123454321" in text for text in shown(caught.value))
 
 
+@pytest.mark.parametrize("observed", [False, True])
+def test_one_fraction_among_labels_is_no_other_class(observed):
+    ids = [2**60, 2**60 + 1]
+    y = [ids[i % 2] for i in range(20)]
+    x = np.linspace(0, 1, 21)[:, None]
+    for labels in (y, [*y, 2.0**60]):
+        model = PrivateClassifier(
+            1.0, bounds=(0, 1), classes="observed" if observed else ids
+        )
+        with pytest.raises(ValueError, match="text where they are whole"):
+            model.fit(x[: len(labels)], labels)
+
+
 def test_observed_classes_are_said_to_be_public():
     report = made(classes="observed").fit(X, Y).report()
     assert "which labels there are, taken from the records" in report
