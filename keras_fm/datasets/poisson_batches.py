@@ -385,4 +385,14 @@ def _arrays(name, data):
             )
         if leaf.dtype.kind in "fc":
             checks.finite(name, leaf, ". It holds NaN or inf.")
+        elif leaf.dtype.itemsize == 8 and keras.backend.backend() == "jax":
+            _check_kept(name, leaf)
     return data
+
+
+def _check_kept(name, leaf):
+    if leaf.max(initial=0) >= 2**31 or leaf.min(initial=0) < -(2**31):
+        raise ValueError(
+            f"`{name}` holds whole numbers beyond 32 bits, which JAX wraps "
+            f'round. Give floats, `{name}.astype("float64")`.'
+        )

@@ -232,6 +232,18 @@ def _checked(model, tensor, array, name):
             '`keras_fm.layers.PrivateNormalization(missing="mean")`); '
             "nothing was spent."
         )
+    return array if is_text else _held(tensor, array)
+
+
+def _held(tensor, array):
+    """Numbers as the input holds them. JAX would wrap whole numbers of 64 bits
+    round to 32, and round floats on their way to whole numbers: one fraction
+    in a list would then change what all other records are."""
+    whole = "int" in str(tensor.dtype)
+    if whole and array.dtype.kind == "f":
+        return array.astype(np.int64)
+    if not whole and array.dtype.itemsize == 8:
+        return columns.floats(array)
     return array
 
 

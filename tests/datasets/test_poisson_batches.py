@@ -509,3 +509,13 @@ def test_no_error_shows_a_record_that_no_view_is_made_of(failing, views):
         batches[0]
     assert "4321" not in str(e.value)
     assert e.value.__context__ is None and e.value.__cause__ is None
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="of JAX alone")
+@pytest.mark.parametrize("large", [2**31, -(2**31) - 1])
+def test_whole_numbers_that_jax_wraps_round_are_refused(large):
+    x = [[1], [large], [3]]
+    with pytest.raises(ValueError, match="beyond 32 bits"):
+        PoissonBatches(x, batch_size=1)
+    PoissonBatches(np.array(x, "float64"), batch_size=1)
+    PoissonBatches([[1], [2**31 - 1], [-(2**31)]], batch_size=1)

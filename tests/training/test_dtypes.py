@@ -7,6 +7,7 @@ import pytest
 import keras_fm as fm
 from keras_fm.layers import DPPCA, NormalizationLayer, PrivateDense
 from keras_fm.losses import TaylorCrossEntropy
+from keras_fm.training import model_inputs
 
 N = 200
 RANDOM = np.random.default_rng(0)
@@ -164,3 +165,16 @@ def test_whole_numbers_are_read_as_floats_are(body):
     for weights in found[1:]:
         for one, other in zip(found[0], weights):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", ["float32", "int32"])
+def test_large_whole_numbers_are_those_of_floats(kind):
+    """On JAX, too, which has whole numbers and floats of 32 bits."""
+    inputs = keras.Input((1,), dtype=kind)
+    model = keras.Model(inputs, inputs * 1)
+    least = 2**24 + 1 if kind == "int32" else 2**40
+    x = np.array([[least], [3], [-least]])
+    for array in (x, x.astype("float64")):
+        given = model_inputs.checked(model, array)
+        found = model_inputs.predicted(model, given)
+        np.testing.assert_array_equal(found, x.astype(kind))
