@@ -35,8 +35,8 @@ __all__ = [
     "stroke_map",
 ]
 
-# Small enough that what a scattering holds meanwhile stays near the processor.
-_BATCH = 64
+# JAX takes a scattering of them in pieces.
+_BATCH = 256 if keras.backend.backend() == "jax" else 128
 # Variance below which a patch, or a group of channels, counts as empty. Chosen
 # on held-out training images; see docs/results/cifar10.md and mnist.md.
 _PATCH_VARIANCE = 0.01

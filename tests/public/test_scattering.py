@@ -325,3 +325,14 @@ def test_bad_image_shapes(shape):
 def test_needs_four_axes():
     with pytest.raises(ValueError, match="ndim"):
         Scattering2D()(np.zeros((2, 28, 28), "float32"))
+
+
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+def test_pieces_are_what_their_images_are(data_format):
+    """JAX takes large batches in pieces."""
+    x = images(2 * scattering._TOGETHER, 8, 8, 8)
+    layer = Scattering2D(scales=1, angles=4, data_format=data_format)
+    whole = run(layer, x)
+    assert whole.shape == layer.compute_output_shape(x.shape)
+    for rows in (slice(0, 32), slice(32, 64), slice(0, 31)):
+        np.testing.assert_allclose(whole[rows], run(layer, x[rows]), atol=1e-5)
