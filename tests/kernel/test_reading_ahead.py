@@ -1,5 +1,6 @@
 """Reading goes on while sums are made, and nobody can tell from the result."""
 
+import io
 import threading
 
 import numpy as np
@@ -126,6 +127,12 @@ def test_no_batch_is_no_thread(monkeypatch):
     records.take_while_reading([], lambda: None)
 
 
+def bits(partial):
+    """Of what was summed, without the ids of its parts."""
+    with np.load(io.BytesIO(partial.to_bytes())) as held:
+        return {k: held[k].tobytes() for k in held.files if k != "public"}
+
+
 def rows(n, m, seed):
     h = np.random.default_rng(seed).standard_normal((n, m))
     return h / np.linalg.norm(h, axis=1, keepdims=True)
@@ -148,7 +155,7 @@ def test_statistics_have_the_bits_of_a_plain_loop(grouped):
     for one, two, *three in batches():
         plain.add(one, two, *three)
     found = release._summed(objective, batches(), clip=False)
-    assert found.to_bytes() == plain.to_bytes()
+    assert bits(found) == bits(plain) != {}
 
 
 def test_sums_that_depend_on_batches_have_the_same_bits_too():
@@ -161,7 +168,7 @@ def test_sums_that_depend_on_batches_have_the_same_bits_too():
     )
     for i in range(9):
         plain.add(rows(40, 6, i))
-    assert found.to_bytes() == plain.to_bytes()
+    assert bits(found) == bits(plain) != {}
 
 
 def test_an_invalid_record_is_an_error_as_before():
