@@ -89,6 +89,8 @@ FULL = (
     "papers/pcdbn/test_private_cdbn.py",
     "papers/pcdbn/test_private_energies.py",
     "papers/pcdbn/test_private_patches.py",
+    "papers/test_image_data_format.py",
+    "papers/test_pretrained_rooms.py",
     "papers/test_sixth_paper.py",
     "private_maps/test_dp_pca.py",
     "private_maps/test_private_normalization.py",
