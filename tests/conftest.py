@@ -95,6 +95,7 @@ FULL = (
     "private_maps/test_dp_pca.py",
     "private_maps/test_private_normalization.py",
     "public/test_efficientnet_lite.py",
+    "public/test_features.py",
     "stacks/test_gradient_net.py",
     "stacks/test_gradient_net_views.py",
     "stacks/test_network_recursions.py",
