@@ -10,7 +10,7 @@ from keras_fm.estimators.private_estimator import PrivateEstimator
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.heads.rounds import Rounds
 from keras_fm.heads.taylor_cross_entropy import TaylorCrossEntropy
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, columns
 from keras_fm.kernel.ledger import Ledger
 
 OBSERVED = "observed"
@@ -207,13 +207,12 @@ def _numbered(y, classes):
         inside = np.isin(y, found).all()
     except (TypeError, OverflowError):
         pass
-    if found is not None and found.dtype.kind in "iuf":
-        if np.any(np.abs(found.astype(np.float64)) >= 2**53):
-            raise ValueError(
-                "Classes must be text where they are whole numbers of 2^53 or "
-                "more, which one label with a fraction rounds for all "
-                "records: `.astype(str)`."
-            )
+    if found is not None and columns.has_large(found):
+        raise ValueError(
+            "Classes must be text where they are whole numbers of 2^53 or "
+            "more, which one label with a fraction rounds for all "
+            "records: `.astype(str)`."
+        )
     if found is not None and len(found) < 2:
         raise ValueError(
             "A classifier needs at least two classes, and there is one "

@@ -119,9 +119,9 @@ def _checked(name, given):
         if any(map(_is_large, given)):
             raise ValueError(
                 f"Column {name!r} must be a list of text where words are whole "
-                "numbers beyond 2^53, which one fraction in another column of "
-                "a table rounds for all records: "
-                f"`.astype(str)`. Received: {given!r}"
+                "numbers of 2^53 or more, which one fraction in another column "
+                "of a table rounds for all records: `.astype(str)`. "
+                f"Received: {given!r}"
             )
         if len(given) == 2 and all(map(checks.is_number, given)):
             _refuse_ranges(name, given)
@@ -145,7 +145,7 @@ def _checked(name, given):
 
 
 def _is_large(word):
-    return isinstance(word, numbers.Real) and abs(word) > 2**53
+    return isinstance(word, numbers.Real) and abs(word) >= 2**53
 
 
 def _are_different(words):

@@ -197,12 +197,17 @@ def floats(array):
     return array.astype(np.float64) if array.dtype.kind in "biu" else array
 
 
+def has_large(array):
+    """Whether some are whole numbers that floats do not tell apart."""
+    return array.dtype.kind in "iuf" and bool(
+        np.any(np.abs(array.astype(np.float64)) >= 2**53)
+    )
+
+
 def _check_small(array, name):
     """Refuses numbers of a list or table that floats do not tell apart: one
     fraction makes floats of all, and rounds those of other records."""
-    if array.dtype.kind in "iuf" and np.any(
-        np.abs(array.astype(np.float64)) >= 2**53
-    ):
+    if has_large(array):
         raise ValueError(
             f"`{name}` is a list or table with numbers of 2^53 or more, all "
             "of which one record with a fraction would round. Pass an array "

@@ -356,7 +356,8 @@ class Scattering2D(keras.layers.Layer):
 
     def call(self, inputs):
         n = inputs.shape[0]
-        if not isinstance(n, int) or n % _TOGETHER or not _has_one_processor():
+        several = isinstance(n, int) and n > _TOGETHER and not n % _TOGETHER
+        if not several or not _has_one_processor():
             return self._scattered(inputs)
         pieces = ops.reshape(inputs, (-1, _TOGETHER, *inputs.shape[1:]))
         y = ops.map(self._scattered, pieces)

@@ -135,7 +135,8 @@ def _check_place(callback, name, path):
     folder = os.path.abspath(path)
     if not os.path.isdir(folder):
         folder = os.path.dirname(folder)
-    while not os.path.exists(folder):
+    # Above a drive that is not there is that drive.
+    while not os.path.exists(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
         raise ValueError(

@@ -47,10 +47,11 @@ def test_words_that_one_fraction_elsewhere_would_round_are_refused():
     """A table of whole numbers and one fraction is float64 throughout: all of
     these words were the first, in the records of everybody."""
     words = [2**60 + i for i in range(3)]
-    for given in (words, [-(2**53) - 1, 0], [2.0**54, 1]):
+    for given in (words, [2**53, 0, 1], [-(2**53) - 1, 0], [2.0**54, 1]):
         with pytest.raises(ValueError, match="Column 0 must.*text.*2\\^53"):
             TableColumns([given])
-    TableColumns([[2**53, -(2**53), True]])
+    # 2^53 + 1 would be 2^53.
+    TableColumns([[2**53 - 1, 1 - 2**53, True]])
     TableColumns([[str(word) for word in words]])
 
 
