@@ -35,8 +35,6 @@ __all__ = [
     "stroke_map",
 ]
 
-# JAX takes a scattering of them in pieces.
-_BATCH = 256 if keras.backend.backend() == "jax" else 128
 # Variance below which a patch, or a group of channels, counts as empty. Chosen
 # on held-out training images; see docs/results/cifar10.md and mnist.md.
 _PATCH_VARIANCE = 0.01
@@ -294,14 +292,24 @@ def _drawn(input_shape, scenes, seed=0):
 
 def extract(map_, x):
     """Applies a feature map to an array in batches."""
+    batch = _batch()
     if not len(x):
-        return map_.predict(x, batch_size=_BATCH, verbose=0)
+        return map_.predict(x, batch_size=batch, verbose=0)
     found = None
     # `predict` would hold a copy of x, and of all features in the end.
-    for start in range(0, len(x), _BATCH):
-        rows = slice(start, start + _BATCH)
+    for start in range(0, len(x), batch):
+        rows = slice(start, start + batch)
         some = map_.predict_on_batch(x[rows])
         if found is None:
             found = np.empty((len(x), *some.shape[1:]), some.dtype)
         found[rows] = some
     return found
+
+
+def _batch():
+    """Records at a time: where a device is fastest (docs/results/speed.md)."""
+    if keras.backend.backend() != "jax":
+        return 128
+    # A processor takes a scattering of them in pieces.
+    devices = keras.distribution.list_devices()
+    return 256 if all(d.startswith("cpu") for d in devices) else 1024
