@@ -196,7 +196,10 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
     def _checked(self, X, *y):
         table = self._table
-        wanted: dict = {"dtype": np.float32, "reset": bool(y)}
+        # float64 whatever else is in a table: whole numbers of 2^53 and more
+        # would be rounded once, and twice beside one fraction.
+        kinds = [np.float64, np.float32]
+        wanted: dict = {"dtype": kinds, "reset": bool(y)}
         if table is not None:
             X = table.select(X)
             wanted |= {"dtype": None, "ensure_all_finite": False}
@@ -209,7 +212,20 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         x, *y = found if y else [found]
         if table is not None:
             x = table.encode(x, given_table.dtypes(X))
+        else:
+            x = _as_float32(x)
         return (x, *y) if y else x
+
+
+def _as_float32(x):
+    with np.errstate(over="ignore"):
+        found = x.astype(np.float32)
+    if np.any(np.isinf(found)):
+        raise ValueError(
+            "Input X contains infinity or a value too large for "
+            "dtype('float32')."
+        )
+    return found
 
 
 # Errors of NumPy and scikit-learn that show records, and what is said instead.

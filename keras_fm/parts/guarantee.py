@@ -79,8 +79,8 @@ class Proven:
             releases have together; the rest is left to questions
             (`keras_fm.evaluation`), see `PrivacyBudget.split`.
         n_public: whether the number of records is public. If `False`, `fit`
-            must be given `steps_per_epoch`, since otherwise the number of
-            steps tells n.
+            must be given `steps_per_epoch` and an x that holds as many
+            batches, since otherwise the number of steps tells n.
         start: `"minimiser"` moves the output layer to the released optimum in
             closed form before the first step; `"current"` leaves the weights
             where they are, which must be those it was built with.

@@ -5,7 +5,7 @@ import string
 
 import keras
 
-from keras_fm.kernel import checks, columns
+from keras_fm.kernel import checks, columns, records
 from keras_fm.parts import fit_frame
 
 
@@ -55,11 +55,8 @@ def check(arguments, private):
             "has read already. Split first, give PrivateModel the "
             "training part as `data=`, and fit `validation_data=`."
         )
-    if not private.guarantee.n_public and not arguments.get("steps_per_epoch"):
-        raise ValueError(
-            "With `n_public=False` the number of steps must not depend "
-            "on the data: pass `steps_per_epoch` to fit."
-        )
+    if not private.guarantee.n_public:
+        _check_steps(arguments, private, epochs)
     for callback in given:
         _check_files(callback, arguments)
         monitor = getattr(callback, "monitor", None)
@@ -72,6 +69,40 @@ def check(arguments, private):
                 'depend on them again. Monitor "loss" (the released '
                 "objective) or a metric of `validation_data`."
             )
+
+
+def _check_steps(arguments, private, epochs):
+    """Refuses a fit whose number of steps may tell how many records there
+    are: Keras stops where x ends, whatever `steps_per_epoch` says."""
+    steps = arguments.get("steps_per_epoch")
+    if not steps:
+        raise ValueError(
+            "With `n_public=False` the number of steps must not depend "
+            "on the data: pass `steps_per_epoch` to fit."
+        )
+    x, size = arguments.get("x"), arguments.get("batch_size")
+    if hasattr(x, "cardinality"):
+        enough = int(x.cardinality()) == -1
+    elif isinstance(x, keras.utils.PyDataset):
+        enough = x.num_batches is None
+    elif columns.are_inputs(x) or isinstance(x, (list, tuple)):
+        n = records.number((x,)) or 1
+        found = -(-n // (size or -(-n // steps)))
+        at_once = private.model.steps_per_execution
+        taken = -(-steps // at_once) * at_once
+        # An epoch goes on where the last one stopped, or begins anew.
+        enough = found >= taken * epochs or found % taken == 0
+    else:
+        enough = False
+    if not enough:
+        raise ValueError(
+            "With `n_public=False` the number of steps must not depend on the "
+            "data, and a fit stops where x ends. Give fit a data set without "
+            "end (`dataset.repeat()`; steps see zeros in the place of its "
+            "records, which are read from `data`), or arrays of at least "
+            "`steps_per_epoch * epochs` batches. Received: x of type "
+            f"{type(x).__name__}"
+        )
 
 
 # What Keras counts with, some of it after the first epoch only.

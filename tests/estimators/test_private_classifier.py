@@ -250,6 +250,30 @@ def test_a_number_beyond_floats_is_refused():
     assert not any("123454321" in text for text in shown(caught.value))
 
 
+def test_one_fraction_in_a_table_rounds_no_other_record(monkeypatch):
+    """Times in nanoseconds went to float32 at once, and by float64 where
+    another column of a frame had a fraction: halfway between two float32
+    numbers all other records moved, here by an eighth of their bounds."""
+    pd, read = pytest.importorskip("pandas"), []
+
+    class Spy(private_estimator.PrivateModel):
+        def __init__(self, ledger, data, *args, **kwargs):
+            read.append(data[0])
+            super().__init__(ledger, data, *args, **kwargs)
+
+    monkeypatch.setattr(private_estimator, "PrivateModel", Spy)
+    bounds = ([2.0**60, 0], [2.0**60 + 2.0**40, 8])
+    y = Y[:22]
+    for last in (3, 3.5):
+        table = pd.DataFrame(
+            {"time": np.full(22, 2**60 + 2**36 + 1), "age": [3] * 21 + [last]}
+        )
+        made(bounds=bounds).fit(table, y)
+    assert np.array_equal(read[0][:-1], read[1][:-1])
+    with pytest.raises(ValueError, match="too large for"):
+        made().fit(np.full((200, 3), 1e300), Y)
+
+
 @pytest.mark.parametrize("observed", [False, True])
 def test_one_fraction_among_labels_is_no_other_class(observed):
     ids = [2**60, 2**60 + 1]

@@ -435,6 +435,55 @@ def test_secret_number_of_records():
     assert "n is not used" in p.report()
 
 
+class Batches(keras.utils.PyDataset):
+    def __init__(self, x, y, num_batches):
+        super().__init__()
+        self._pair, self._count = (x, y), num_batches
+
+    @property
+    def num_batches(self):
+        return self._count
+
+    def __getitem__(self, index):
+        return self._pair
+
+
+@pytest.mark.parametrize("n", [299, 300])
+def test_a_secret_number_of_records_does_not_end_a_fit(n):
+    """Keras ends a fit where its data end, whatever `steps_per_epoch` says:
+    one record more was a step more, in the weights, in the optimizer's count
+    and in every log, under a statement that n is not used."""
+    x, y = (v[:n] for v in records())
+    steps = {"steps_per_epoch": 20, "epochs": 2}
+    ends = "stops where x ends"
+    ending = [
+        {"args": (x, y), "batch_size": 13},
+        {"args": (x[:70], y[:70])},
+        {"args": (Batches(x, y, n),)},
+        {"args": ((pair for pair in [(x, y)] * 100),)},
+    ]
+    endless = [
+        ((x, y), {}),
+        ((x, y), {"batch_size": 3}),
+        ((Batches(x, y, None),), {}),
+    ]
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
+        ending.append({"args": (dataset,)})
+        endless.append(((dataset.repeat(),), {}))
+    for given in ending:
+        refused(ends, n_public=False, fit={**given, **steps})
+    for given, more in endless:
+        m, p = model(), private((x, y), n_public=False)
+        m.fit(*given, callbacks=[p], verbose=0, **steps, **more)
+        assert int(m.optimizer.iterations) == 40
+    m.compile("sgd", fm.losses.TaylorCrossEntropy(), steps_per_execution=3)
+    with pytest.raises(ValueError, match=ends):
+        m.fit(x, y, callbacks=[p], verbose=0, **steps)
+
+
 def test_a_proven_fit_needs_its_records():
     x, y = records()
     m = model()
