@@ -2,6 +2,7 @@ import numpy as np
 
 from keras_fm.baselines.dp_sgd import DPSGDClassifier
 from keras_fm.baselines.dp_sgd_config import check_records
+from keras_fm.kernel import columns
 
 
 class DPSGDAutoencoder(DPSGDClassifier):
@@ -56,7 +57,7 @@ class DPSGDAutoencoder(DPSGDClassifier):
         return tf_keras.losses.MeanSquaredError
 
     def _check_data(self, x, y, num_classes):
-        x = np.asarray(x, dtype="float32")
+        x = columns.as_numbers(x, dtype=np.float32)
         if x.ndim < 2 or len(x) == 0:
             raise ValueError(
                 f"`x` must have shape (n, ...). Received: x.shape={x.shape}"

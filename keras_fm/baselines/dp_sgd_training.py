@@ -21,7 +21,7 @@ from keras_fm.baselines.dp_sgd_config import (
     check_records,
 )
 from keras_fm.datasets.record_views import RecordViews, told
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, columns
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.kernel.ledger import Ledger
 from keras_fm.kernel.ledger_entry import LedgerEntry
@@ -318,7 +318,7 @@ class DPSGDTrainer:
         raise NotImplementedError
 
     def _check_data(self, x, y, num_classes):
-        x = np.asarray(x, dtype="float32")
+        x = columns.as_numbers(x, dtype=np.float32)
         y = np.asarray(y)
         if x.ndim < 2 or y.shape != x.shape[:1] or len(x) == 0:
             raise ValueError(

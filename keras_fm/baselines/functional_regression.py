@@ -22,7 +22,7 @@ from keras_fm.baselines.private_estimator import (
     check_length,
 )
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, columns
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.budget import Neighbours
 
@@ -311,7 +311,7 @@ class FunctionalLinearRegression(_FunctionalRegression):
 
 
 def _finite_targets(y, n):
-    y = np.asarray(check_length(y, n), dtype=np.float64)
+    y = columns.as_numbers(check_length(y, n), "y", np.float64)
     more = ": at least one target is NaN or infinite."
     return checks.finite("y", y, more)
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import special
 
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, columns
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import Ledger
@@ -140,7 +140,7 @@ class PrivateEstimator(abc.ABC):
     def _to_cube(self, x):
         """Clips to the bounds and maps them to [0, 1]^d, float64."""
         self._shape(x)
-        x = np.asarray(x, dtype=np.float64)
+        x = columns.as_numbers(x, dtype=np.float64)
         checks.finite(
             "x",
             x,

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, columns
 from keras_fm.kernel import sums as summation
 
 # Features arrive in the precision of the network; a norm that exceeds its
@@ -309,14 +309,14 @@ def box_to_ball(x, low, high, norm="l2"):
         is inside the box.
     """
     low, high = check_bounds(low, high)
-    x = np.asarray(x, dtype=np.float64)
+    x = columns.as_numbers(x, dtype=np.float64)
     d = x.shape[-1]
     return (x - low) / (high - low) / (math.sqrt(d) if norm == "l2" else d)
 
 
 def checked_features(h, num_features, bound, clip, l1_bound=None):
     """`project_to_ball` of features of a known number."""
-    h = np.asarray(h)
+    h = columns.as_numbers(h, "features")
     checks.shape("Features", h.shape, "records", num_features)
     return project_to_ball(h, bound, clip=clip, l1_bound=l1_bound)
 
@@ -344,7 +344,7 @@ def project_to_ball(h, bound, clip=False, l1_bound=None):
             bound and `clip` is `False`. The message carries no value of
             any record.
     """
-    h = np.asarray(h)
+    h = columns.as_numbers(h, "features")
     rounding = ROUNDING.get(h.dtype, 2e-2)
     rows = np.array(h, dtype=np.float64, order="C")
     checks.shape("Features", h.shape, "records", "features")

@@ -197,6 +197,31 @@ def floats(array):
     return array.astype(np.float64) if array.dtype.kind in "biu" else array
 
 
+def as_numbers(value, name="x", dtype=None):
+    """An array of numbers, of `dtype` or the type that it has.
+
+    Raises:
+        ValueError: if it is none; NumPy's own words would show what is in it.
+    """
+    found = None
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind == "O":
+            dtype = dtype or np.float64
+        if array.dtype.kind not in tuple("SUMmc"):
+            found = array.astype(dtype or array.dtype, copy=False)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    # Outside of `except`, which would keep the first error as a cause.
+    if found is None:
+        raise ValueError(
+            f"`{name}` must be an array of numbers. At least one value is "
+            "none, or beyond what floats hold, or rows differ in length. "
+            f"Received: {type(value).__name__}"
+        )
+    return found
+
+
 def has_large(array):
     """Whether some are whole numbers that floats do not tell apart."""
     return array.dtype.kind in "iuf" and bool(

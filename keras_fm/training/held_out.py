@@ -27,8 +27,9 @@ def check(arguments, plan):
         arguments: of `fit`.
         plan: what it releases.
     """
-    if plan.guarantee.kind == "proven":
-        shown = arguments.get("validation_data")
+    shown = arguments.get("validation_data")
+    if plan.guarantee.kind == "proven" and shown is not None:
+        records.check(plan.data)
         check_held_out(shown, plan.data, plan.model)
 
 
@@ -39,8 +40,8 @@ def check_held_out(validation_data, data, model=None):
     statement covers. Rows are compared where nearly all private ones are
     different: a table of few different rows is no sign of anything. Of a
     `tf.data.Dataset`, `PyDataset` or `DataLoader` the first batches are
-    compared with private arrays. Records that were changed are not
-    recognised.
+    compared, and where a `tf.data.Dataset` or `DataLoader` comes from. Records
+    that were changed, and those of functions, are not recognised.
 
     Args:
         validation_data: as `fit` takes it: x, `(x, y)`, `(x, y, weights)`
@@ -67,15 +68,55 @@ def check_held_out(validation_data, data, model=None):
         validation_data = validation_data.data
     if validation_data is data:
         _refuse("it is `data`")
-    validation_data = _first_of(validation_data)
+    if _sources(validation_data) & _whole_sources(data):
+        _refuse("it is made of what `data` is made of")
     (shown, labels), (private, others) = (
-        _arrays(v, model) for v in (validation_data, data)
+        _arrays(_first_of(v), model) for v in (validation_data, data)
     )
     for a in (*shown, *labels):
         if any(_overlap(a, b) for b in (*private, *others)):
             _refuse("it shares memory with `data`")
     if shown and len(shown) == len(private):
         _check_rows(shown, private)
+
+
+# Data sets of TensorFlow that hand on all records of others as they are.
+_WHOLE = {
+    "AssertCardinalityDataset",
+    "BatchDataset",
+    "CacheDataset",
+    "ConcatenateDataset",
+    "GlobalShuffleDataset",
+    "OptionsDataset",
+    "PaddedBatchDataset",
+    "ParallelBatchDataset",
+    "PrefetchDataset",
+    "RebatchDataset",
+    "ShuffleDataset",
+    "UnbatchDataset",
+}
+
+
+def _sources(data, only=None):
+    """Ids of a data set and of those it is made of.
+
+    Args:
+        data: any data; what is no data set is made of itself.
+        only: `None`, or the kinds that are looked into.
+    """
+    found = {id(data)}
+    kind = type(data).__name__.strip("_")
+    if records.is_loader(data):
+        found.add(id(data.dataset))
+    elif hasattr(data, "_inputs") and (only is None or kind in only):
+        for part in data._inputs():
+            found |= _sources(part, only)
+    return found
+
+
+def _whole_sources(data):
+    """Those of which all records are in `data`."""
+    return _sources(data, _WHOLE)
 
 
 def _first_of(data):
@@ -94,7 +135,15 @@ def _first_of(data):
     found = [v if isinstance(v, (tuple, list)) else (v,) for v in found]
     if not found:
         return data
+    if len({*map(_lengths, found)}) > 1:
+        found = found[:1]
     return tuple(map(_joined, zip(*(v[:2] for v in found))))
+
+
+def _lengths(batch):
+    """Shapes of the records of a batch."""
+    leaves = keras.tree.flatten(batch)
+    return tuple(tuple(getattr(v, "shape", ()))[1:] for v in leaves)
 
 
 def _joined(parts):
@@ -154,6 +203,9 @@ def _check_rows(shown, private):
         share = float(np.mean(np.isin(found, different)))
         if share > 0.5:
             _refuse(f"{share:.0%} of its records are in `data`")
+        share = float(np.mean(np.isin(different, found)))
+        if share > 0.5:
+            _refuse(f"{share:.0%} of the records of `data` are in it")
 
 
 def _hashes(arrays, kinds):

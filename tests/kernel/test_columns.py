@@ -1,5 +1,7 @@
 """Records that are several arrays, and what is no array."""
 
+import traceback
+
 import numpy as np
 import pytest
 
@@ -166,3 +168,53 @@ def test_one_fraction_rounds_no_other_record(large):
     kind = "uint64" if large > 2**60 else "int64"
     assert columns.one_array(np.array(ids, kind))[1, 0] == large
     assert columns.one_array([[2**53 - 1, np.nan]])[0, 0] == 2**53 - 1
+
+
+WORD = "word" * 3
+
+
+@pytest.mark.parametrize(
+    "word",
+    [WORD, WORD.encode(), 10**400, {WORD}, [1, 2]],
+    ids=["text", "bytes", "large", "set", "list"],
+)
+@pytest.mark.parametrize("as_array", [False, True])
+def test_what_is_no_number_is_not_shown(word, as_array):
+    """NumPy's error for a word among numbers has the word in it, and went on
+    to whoever trained a regression or took a sum."""
+    from keras_fm import baselines
+    from keras_fm.private_maps.second_moment import SecondMomentQuery
+
+    rows = [[0.5, 0.5, 0.5] for _ in range(6)]
+    rows[3][1] = word
+    spoiled = [0.5] * 3 + [word]
+    if as_array:
+        filled = np.empty((6, 3), object)
+        for i, row in enumerate(rows):
+            filled[i] = [None] * 3
+            for j, value in enumerate(row):
+                filled[i, j] = value
+        rows = filled
+    linear = {"low": 0, "high": 1, "target_low": 0, "target_high": 1}
+    config = baselines.DPSGDConfig(
+        steps=1, batch_size=2, learning_rate=1.0, l2_norm_clip=1.0
+    )
+    query = SecondMomentQuery(num_features=3)
+    for take in (
+        lambda: query.accumulate(query.zero(), rows),
+        lambda: baselines.FunctionalLinearRegression(1.0, **linear).fit(
+            rows, Y
+        ),
+        lambda: baselines.FunctionalLinearRegression(1.0, **linear).fit(
+            X[:4], spoiled
+        ),
+        lambda: baselines.DPME(1.0, low=0, high=1).fit(rows, Y),
+        lambda: baselines.FilterPriority(1.0, low=0, high=1).fit(rows, Y),
+        lambda: baselines.DPSGDClassifier(None, config, 1.0, 1e-5)._check_data(
+            rows, Y, 2
+        ),
+    ):
+        with pytest.raises(ValueError) as caught:
+            take()
+        shown = traceback.format_exception(caught.value)
+        assert not any(WORD in line for line in shown)

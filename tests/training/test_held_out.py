@@ -138,8 +138,37 @@ def test_data_sets():
     other = tf.data.Dataset.from_tensor_slices((OTHER, Y[:12])).batch(8)
     check_held_out(other, (X, Y))
     check_held_out(dataset.take(0), (X, Y))
-    check_held_out(dataset.take(1), dataset)
     check_held_out((OTHER, Y[:12]), dataset)
+
+
+def test_private_data_sets():
+    """Of private records in a data set nothing but the object itself was
+    compared: a piece of it, or the arrays it is made of, were shown."""
+    tf = pytest.importorskip("tensorflow")
+    source = tf.data.Dataset.from_tensor_slices((X, Y))
+    dataset = source.shuffle(40).batch(8)
+    made = "made of what `data` is made of"
+    refused(dataset.take(1), dataset, made)
+    refused(dataset.map(lambda x, y: (x / 2, y)), dataset, made)
+    refused(source.skip(9).batch(4), dataset, made)
+    refused(source.batch(4).cache(), dataset.prefetch(2), made)
+    # Splits of one source, and files or numbers that records are made by.
+    check_held_out(source.take(9).batch(4), source.skip(9).batch(4))
+    numbers = tf.data.Dataset.range(5)
+    check_held_out(
+        numbers.map(lambda i: (i + 90, i)).batch(5),
+        numbers.map(lambda i: (i, i)).batch(5),
+    )
+    many = np.concatenate([X, *[RANDOM.random(X.shape, np.float32)] * 3])
+    for data in (dataset, Batches(X, Y), (X, Y)):
+        refused((X.copy(), Y.copy()), data)
+        refused((many, None), data, "100% of the records of `data`")
+        check_held_out((OTHER, Y[:12].copy()), data)
+    longer = tf.data.Dataset.from_generator(
+        lambda: iter([X, np.concatenate([X, X], 1)]),
+        output_signature=tf.TensorSpec((None, None, 2)),
+    )
+    refused((X.copy(), None), longer)
 
 
 def test_batches():
@@ -163,6 +192,9 @@ def test_data_sets_of_several_inputs():
 def test_loaders_of_torch():
     torch = pytest.importorskip("torch")
     pairs = list(zip(torch.tensor(X), torch.tensor(Y)))
-    refused(torch.utils.data.DataLoader(pairs, batch_size=8, shuffle=True))
+    loader = torch.utils.data.DataLoader(pairs, batch_size=8, shuffle=True)
+    refused(loader)
+    refused(torch.utils.data.DataLoader(pairs, batch_size=9), loader)
+    refused((X, Y), loader)
     pairs = list(zip(torch.tensor(OTHER), torch.tensor(Y)))
     check_held_out(torch.utils.data.DataLoader(pairs, batch_size=8), (X, Y))
