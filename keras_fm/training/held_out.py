@@ -62,22 +62,42 @@ def check_held_out(validation_data, data, model=None):
     ...
     ValueError: `validation_data` holds private records: it shares memory ...
     """
-    if validation_data is None or data is None:
-        return
-    if isinstance(validation_data, PoissonBatches):
-        validation_data = validation_data.data
-    if validation_data is data:
-        _refuse("it is `data`")
-    if _sources(validation_data) & _whole_sources(data):
-        _refuse("it is made of what `data` is made of")
+    reason = private_because(validation_data, data, model)
+    if reason is not None:
+        raise ValueError(
+            f"`validation_data` holds private records: {reason}. Metrics on "
+            "them would be a function of private records that no statement "
+            "covers. Pass held-out or public records, or ask under the same "
+            "ledger after `fit`: "
+            "`keras_fm.evaluation.private_evaluate(model, data, "
+            "ledger=private.ledger, share=...)`."
+        )
+
+
+def private_because(shown, data, model=None):
+    """Why records that are to be shown are private ones, in words; `None` if
+    they are not known to be.
+
+    Args:
+        shown, data, model: see `check_held_out`.
+    """
+    if shown is None or data is None:
+        return None
+    if isinstance(shown, PoissonBatches):
+        shown = shown.data
+    if shown is data:
+        return "it is `data`"
+    if _sources(shown) & _whole_sources(data):
+        return "it is made of what `data` is made of"
     (shown, labels), (private, others) = (
-        _arrays(_first_of(v), model) for v in (validation_data, data)
+        _arrays(_first_of(v), model) for v in (shown, data)
     )
     for a in (*shown, *labels):
         if any(_overlap(a, b) for b in (*private, *others)):
-            _refuse("it shares memory with `data`")
+            return "it shares memory with `data`"
     if shown and len(shown) == len(private):
-        _check_rows(shown, private)
+        return _in_rows(shown, private)
+    return None
 
 
 # Data sets of TensorFlow that hand on all records of others as they are.
@@ -154,17 +174,6 @@ def _joined(parts):
     )
 
 
-def _refuse(reason):
-    raise ValueError(
-        f"`validation_data` holds private records: {reason}. Metrics on them "
-        "would be a function of private records that no statement covers. "
-        "Pass held-out or public records, or ask under the same ledger "
-        "after `fit`: "
-        "`keras_fm.evaluation.private_evaluate(model, data, "
-        "ledger=private.ledger, share=...)`."
-    )
-
-
 def _arrays(data, model):
     """Arrays of x, and of y; none of a data set, weights left out."""
     if not isinstance(data, (tuple, list)) and not columns.are_inputs(data):
@@ -184,28 +193,30 @@ def _overlap(a, b):
         return False
 
 
-def _check_rows(shown, private):
+def _in_rows(shown, private):
+    """`private_because` of arrays, by the hashes of their rows."""
     if not (len(shown[0]) and len(private[0])):
-        return
+        return None
     kinds = []
     for a, b in zip(shown, private):
         if a[:1].size != b[:1].size or not a[:1].size:
-            return
+            return None
         try:
             kinds.append(np.result_type(a, b))
         except TypeError:
-            return
+            return None
     found, known = _hashes(shown, kinds), _hashes(private, kinds)
     if len(found) == len(known) and np.array_equal(found, known):
-        _refuse("its records are those of `data`")
+        return "its records are those of `data`"
     different = np.unique(known)
     if len(different) >= _DISTINCT * len(known):
         share = float(np.mean(np.isin(found, different)))
         if share > 0.5:
-            _refuse(f"{share:.0%} of its records are in `data`")
+            return f"{share:.0%} of its records are in `data`"
         share = float(np.mean(np.isin(different, found)))
         if share > 0.5:
-            _refuse(f"{share:.0%} of the records of `data` are in it")
+            return f"{share:.0%} of the records of `data` are in it"
+    return None
 
 
 def _hashes(arrays, kinds):

@@ -8,11 +8,13 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.datasets.poisson_batches import PoissonBatches
 from keras_fm.heads.cross_entropy import CrossEntropyRelease
 from keras_fm.heads.perturbed_dense import PerturbedDense
 from keras_fm.kernel import statement
 from keras_fm.kernel.ledger_text import ONE_RECORD
-from keras_fm.training import model_check, released_views
+from keras_fm.parts import fit_frame
+from keras_fm.training import held_out, model_check, released_views
 from keras_fm.training import relevance as relevance_lib
 from keras_fm.training.tensorboard_files import tensorflow
 
@@ -98,6 +100,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         super().set_model(model)
         # Before any callback begins: `PrivateModel` would have charged.
         self._check_folder()
+        self._check_samples()
 
     def _check_folder(self):
         """Refuses a folder that cannot be written."""
@@ -113,6 +116,22 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
                 "`log_dir` must be a folder that can be written. Received: "
                 f"log_dir={self.log_dir!r}"
             ) from e
+
+    def _check_samples(self):
+        """Refuses samples that are private records: they would be drawn."""
+        if self.samples is None:
+            return
+        x = (fit_frame.arguments(self.model) or {}).get("x")
+        held = x.data if isinstance(x, PoissonBatches) else None
+        for data in (self.private.data, held):
+            reason = held_out.private_because(
+                (np.asarray(self.samples),), data, self.model
+            )
+            if reason is not None:
+                raise ValueError(
+                    f"`samples` holds private records: {reason}. Their "
+                    "pictures would lie in `log_dir`. Pass public records."
+                )
 
     def on_train_begin(self, logs=None):
         self._writer = self._tf.summary.create_file_writer(self.log_dir)

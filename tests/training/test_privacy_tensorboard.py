@@ -188,6 +188,14 @@ def test_kernels_and_reconstructions(data, tmp_path):
     board = fm.callbacks.PrivacyTensorBoard(
         other, tmp_path / "b", samples=np.linspace(0, 1, 32).reshape(2, 16)
     )
+    # Pictures of private records were drawn, as they are.
+    for shown in (flat[:2], flat[:1].tolist()):
+        drawn = fm.callbacks.PrivacyTensorBoard(
+            other, tmp_path / "c", samples=shown
+        )
+        with pytest.raises(ValueError, match="`samples` holds private records"):
+            net.fit(flat, flat, callbacks=[other, drawn], verbose=0)
+    assert not other.ledger.entries
     net.fit(flat, flat, callbacks=[other, board], verbose=0)
     tag = "pictures/samples and reconstructions"
     width, height, _ = events(tmp_path / "b")[tag][0][1]
