@@ -55,7 +55,10 @@ def check(arguments, private):
             "has read already. Split first, give PrivateModel the "
             "training part as `data=`, and fit `validation_data=`."
         )
-    if not private.guarantee.n_public:
+    # What reads the records at every step must know their number.
+    if not private.guarantee.n_public and not getattr(
+        private.model, "reads_every_step", False
+    ):
         _check_steps(arguments, private, epochs)
     for callback in given:
         _check_files(callback, arguments)
