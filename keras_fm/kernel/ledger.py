@@ -31,7 +31,8 @@ class Ledger(StepLedger):
     A copy is the same ledger: `copy.copy` and `copy.deepcopy` return it, and
     what `from_json`, `load`, `open` or a pickle makes of its text shares its
     entries, for as long as the process lives. In another process a text is a
-    budget of its own; only a file (`open`) is one budget for all.
+    budget of its own; only a file (`open`) is one budget for all. A forked
+    process does not charge a ledger that is in its parent's memory.
 
     Args:
         budget: a `PrivacyBudget`.
@@ -163,6 +164,7 @@ class Ledger(StepLedger):
         self._check(entries)
 
     def _check(self, entries):
+        self._state.check_own()
         for entry in entries:
             ledger_text.check_relation(entry, self.neighbours)
         after = [*self._entries, *entries]

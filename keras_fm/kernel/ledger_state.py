@@ -47,6 +47,8 @@ class State:
         self._own = set()
         # By kind: steps that count as used and may not be.
         self._unknown = {}
+        # Whether a fork copied it with the memory of another process.
+        self._forked = False
         _known[contents.id] = self
 
     @contextlib.contextmanager
@@ -80,6 +82,21 @@ class State:
         )
         if self.file is None:
             self._own.update(range(first, first + len(entries)))
+
+    def check_own(self):
+        """Refuses what a fork made a second one of.
+
+        Raises:
+            ValueError: saying what to write instead.
+        """
+        if self._forked and self.file is None:
+            raise ValueError(
+                "This ledger is in the memory of the process that this one "
+                "was forked from: here it would be a second budget for the "
+                "same records. Give it a file before the fork, "
+                "`Ledger.open(path, budget=..., neighbours=...)`, which all "
+                "processes share."
+            )
 
     # Steps ---------------------------------------------------------------
 
@@ -120,8 +137,8 @@ class State:
         self.write(dataclasses.replace(contents, used=used, returned=returned))
 
     def disown(self):
-        """Leaves what is reserved, and what is in memory only, to the process
-        that this one was forked from."""
+        """Leaves what is reserved, and steps that are in memory only, to
+        another process."""
         self._reserved = {}
         if self.file is None:
             self._close()
@@ -366,6 +383,7 @@ def _after_fork():
     LOCK = threading.RLock()
     for state in list(_known.values()):
         state.disown()
+        state._forked = True
 
 
 if hasattr(os, "register_at_fork"):

@@ -592,6 +592,36 @@ def test_processes_share_a_file(tmp_path):
     )
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_has_no_second_budget(tmp_path):
+    """Each worker of a pool had the whole of a ledger in memory, and the
+    process that began it knew of none of their charges."""
+    said = core_process.run(
+        "given = {'budget': PrivacyBudget(1.0), 'neighbours': 'add_remove'}\n"
+        "memory, file = Ledger(**given), Ledger.open(arguments[0], **given)\n"
+        "if not (child := os.fork()):\n"
+        "    copied = Ledger.from_json(memory.to_json())\n"
+        "    for ledger in (memory, copied):\n"
+        "        for spend in (ledger.check, ledger.charge):\n"
+        "            try:\n"
+        "                spend([entry()])\n"
+        "            except ValueError as e:\n"
+        "                say(str(e))\n"
+        "    file.charge([entry()])\n"
+        "    own = Ledger(**given)\n"
+        "    own.charge([entry()])\n"
+        "    os._exit(0)\n"
+        "say(os.waitpid(child, 0)[1])\n"
+        "memory.charge([entry()])\n"
+        "file.reload()\n"
+        "say(memory.epsilon(), file.epsilon())\n",
+        tmp_path / "privacy.json",
+    )
+    refusals = [text for (text,) in said[:4]]
+    assert all("forked from: here it would be a second" in t for t in refusals)
+    assert said[4:] == [[0], [0.25, 0.25]]
+
+
 def test_entries_are_equal_in_every_process(tmp_path):
     path = tmp_path / "privacy.json"
     ledger = begin(path)
