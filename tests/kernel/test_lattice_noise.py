@@ -27,6 +27,7 @@ from keras_fm.kernel.discrete_noise import (
     OSWords,
     SeededWords,
     exp_bounds,
+    exp_bounds_in_a_row,
 )
 from keras_fm.kernel.lattice_noise import (
     Lattice,
@@ -157,6 +158,35 @@ def test_exp_bounds_at_the_ends(fraction, precise):
 
 def test_exp_of_zero_is_exact():
     assert exp_bounds(0, 7, 90) == (2**90, 2**90)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.fractions(0, 10, max_denominator=10**30),
+    st.fractions(0, 10, max_denominator=10**30),
+    st.integers(1, 300),
+)
+def test_exponentials_in_a_row_enclose(first, second, bits):
+    found = exp_bounds_in_a_row(first, second, 60, bits)
+    with decimal.localcontext() as context:
+        context.prec = 250
+        for k, (low, high) in enumerate(found):
+            exponent = k * first + k * (k - 1) // 2 * second
+            argument = Decimal(exponent.numerator) / exponent.denominator
+            exact = (-min(argument, Decimal(400))).exp() * 2**bits
+            assert low <= exact <= high <= low + 2
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
+def test_a_long_row_is_that_of_single_ones(sampler):
+    """Of every block of a table, to the last bit."""
+    blocks, width = sampler._blocks + 1, sampler._width
+    steps = [Fraction(*sampler._energy(k * width)) for k in (1, 2)]
+    row = exp_bounds_in_a_row(steps[0], steps[1] - 2 * steps[0], blocks, 128)
+    alone = [
+        exp_bounds(*sampler._energy(k * width), 128) for k in range(blocks)
+    ]
+    assert row == alone
 
 
 # The table is exact ---------------------------------------------------------
