@@ -53,8 +53,8 @@ def with_fault(library, name):
     return Broken
 
 
-def bound(library, seed, runs=8192):
+def bound(library, seed, runs=8192, lanes=2048):
     """Lower bound of one audit; `BUDGET` is what is claimed."""
     return audit_dp_sgd(
-        library, BUDGET, steps=STEPS, runs=runs, lanes=2048, seed=seed
+        library, BUDGET, steps=STEPS, runs=runs, lanes=lanes, seed=seed
     )

@@ -9,7 +9,13 @@ import os
 
 BACKEND = os.environ["KERAS_BACKEND"]
 if BACKEND == "jax":
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+    # Beside those by which tests compile quickly.
+    os.environ["XLA_FLAGS"] = " ".join(
+        [
+            os.environ.get("XLA_FLAGS", ""),
+            "--xla_force_host_platform_device_count=2",
+        ]
+    )
 else:
     import tensorflow as tf
 

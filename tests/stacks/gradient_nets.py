@@ -206,32 +206,50 @@ def array(value):
     return ops.convert_to_numpy(value)
 
 
-def gradient(model, x, y):
-    """Of the loss of one record, by the backend's own differentiation of the
-    layers themselves: one vector."""
+def gradients(model, x, y):
+    """Of the loss of every record, by the backend's own differentiation of
+    the layers themselves: one vector for each weight."""
+    one = _gradient(model)
+    y = np.eye(3, dtype="float32")[y]
+    return [
+        [array(part).ravel() for part in one(x[k : k + 1], y[k : k + 1])]
+        for k in range(len(x))
+    ]
+
+
+def _gradient(model):
     loss = keras.losses.CategoricalCrossentropy(from_logits=True)
-    x, y = x[None], np.eye(3, dtype="float32")[[y]]
     trained = model.trainable_variables
     if BACKEND == "tensorflow":
         import tensorflow as tf
 
-        with tf.GradientTape() as tape:
-            value = loss(y, model(x))
-        found = tape.gradient(value, [w.value for w in trained])
+        def found(x, y):
+            with tf.GradientTape() as tape:
+                value = loss(y, model(x))
+            return tape.gradient(value, [w.value for w in trained])
+
     elif BACKEND == "torch":
-        model.zero_grad()
-        loss(y, model(x)).backward()
-        found = [w.value.grad for w in trained]
+
+        def found(x, y):
+            model.zero_grad()
+            loss(y, model(x)).backward()
+            return [w.value.grad for w in trained]
+
     else:
         import jax
 
         rest = [w.value for w in model.non_trainable_variables]
 
-        def value(weights):
+        def value(weights, x, y):
             return loss(y, model.stateless_call(weights, rest, x)[0])
 
-        found = jax.grad(value)([w.value for w in trained])
-    return [array(part).ravel() for part in found]
+        # Compiled once for all records.
+        compiled = jax.jit(jax.grad(value))
+
+        def found(x, y):
+            return compiled([w.value for w in trained], x, y)
+
+    return found
 
 
 def by_layer(model, parts):
@@ -250,11 +268,11 @@ def sums(model, x, y, **kwargs):
 def longest(model, *records):
     """Norm of what the records add, at the size where it is largest: each of
     as many views as it has rows."""
-    found = 0
+    found, step = 0, step_of(model)
     for x in records:
         for size in (1e-30, 1e-3, 1, 1e3, 1e15, 1e30):
-            made = sums(model, (size * x).astype("float32"), np.zeros(len(x)))
-            whole = np.concatenate(made).astype("float64")
+            made = step((size * x).astype("float32"), np.zeros(len(x)))
+            whole = np.concatenate(joined(made)).astype("float64")
             found = max(found, np.linalg.norm(whole))
     return found
 
@@ -280,6 +298,13 @@ def compiled(step):
     return tf.function(step)
 
 
+def step_of(model):
+    """What a step sums of its inputs and labels, compiled."""
+    return compiled(
+        lambda x, y: model._sums_of(x, y, sample_weight=None, clipped=True)
+    )
+
+
 class OneStep:
     """What one step sums, in units of its thresholds, as a query."""
 
@@ -291,9 +316,7 @@ class OneStep:
             thresholds=thresholds, joint=model.clips_jointly
         )
         self.known = {}
-        self.sums = compiled(
-            lambda x, y: model._sums_of(x, y, sample_weight=None, clipped=True)
-        )
+        self.sums = step_of(model)
 
     def sensitivity(self, norm, *, neighbours):
         if norm == "l1":

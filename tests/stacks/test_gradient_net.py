@@ -9,7 +9,7 @@ from gradient_nets import (
     NETWORKS,
     array,
     by_layer,
-    gradient,
+    gradients,
     network,
     opposite,
     private,
@@ -35,7 +35,7 @@ def test_gradients_are_those_of_the_backend(case):
     each = [0.1 * (k + 1) for k in range(len(model.private_layers))]
     other = network(case, clip=each)
     x, y = records(case, 6), np.arange(6) % 3
-    exact = [by_layer(model, gradient(model, *record)) for record in zip(x, y)]
+    exact = [by_layer(model, found) for found in gradients(model, x, y)]
     layers = np.array([[np.linalg.norm(v) for v in r] for r in exact])
     whole = np.linalg.norm(layers, axis=1)
     assert whole.min() < 0.95 * whole.max()

@@ -6,7 +6,7 @@ import pytest
 from gradient_nets import (
     NETWORKS,
     by_layer,
-    gradient,
+    gradients,
     network,
     private,
     sums,
@@ -25,7 +25,7 @@ def test_views_are_one_record_that_is_clipped_once(case):
     plain, model = network(case), network(case, clip=0.5, views=3)
     x = np.random.default_rng(2).normal(size=(12, *model.input_shape[1:]))
     x, y = x.astype("float32"), np.repeat(np.arange(4) % 3, 3)
-    each = [by_layer(plain, gradient(plain, *record)) for record in zip(x, y)]
+    each = [by_layer(plain, found) for found in gradients(plain, x, y)]
     exact = [
         np.mean(
             [each[3 * i + k][layer] for i in (record,) for k in range(3)], 0
