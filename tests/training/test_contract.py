@@ -97,11 +97,16 @@ class Kind:
             fm.PrivacyBudget(epsilon, DELTA), data, promise, **kwargs
         )
 
-    def fit(self, model, callbacks=(), data=None, epochs=EPOCHS, **kwargs):
+    def fit(self, model, callbacks=(), data=None, **kwargs):
+        """Two steps on a release, the second on fewer records; two epochs of
+        steps that are charged epoch by epoch."""
+        if self.stepwise:
+            kwargs.setdefault("epochs", EPOCHS)
+        else:
+            kwargs.setdefault("batch_size", 50)
         return model.fit(
-            *self.batches(data), epochs=epochs, verbose=0,
-            callbacks=list(callbacks), **kwargs,
-        ).history  # fmt: skip
+            *self.batches(data), verbose=0, callbacks=list(callbacks), **kwargs
+        ).history
 
 
 KINDS = {
@@ -567,7 +572,7 @@ def test_later_fits_are_free_and_see_no_record(name, tmp_path):
     # Not at the minimum, where training would stay.
     callback = kind.private(guarantee=fm.Proven(start="current"))
     model = kind.compiled()
-    first = kind.fit(model, [callback], batch_size=7)
+    first = kind.fit(model, [callback], batch_size=27)
     spent = callback.ledger.entries
     kind.fit(model, [callback], batch_size=80)
     model.save(tmp_path / "m.keras")
