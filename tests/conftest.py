@@ -138,6 +138,18 @@ QUICK_COMPILING = {
     "xla_cpu_use_fusion_emitters": "false",
     "xla_cpu_parallel_codegen_split_count": "1",
 }
+# Graphs of TensorFlow are optimised before they run once, which takes as long
+# as a short fit: with what feeds it there are several. That is left out where
+# steps are not compiled, and of tests of the full tier but for these, which
+# show what a reader has, are attacks, or clip in a step. The fast tier is as
+# users have it.
+OPTIMISED = (
+    "papers/dpmac/test_private_dpmac.py",
+    "stacks/test_gradient_net.py",
+    "test_examples.py",
+    "test_pages.py",
+    "trust",
+)
 # Of TensorFlow: its own allocator for oneDNN gives nothing back.
 os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 # Bytes by which tests of one module may grow a worker: giving them back costs
@@ -257,6 +269,19 @@ def pytest_collection_finish():
     _give_back()
 
 
+def pytest_runtest_setup(item):
+    full = item.get_closest_marker("full")
+    _optimise_graphs(not full or _is_in(item.path, OPTIMISED))
+
+
+def _optimise_graphs(wanted):
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None:
+        tensorflow.config.optimizer.set_experimental_options(
+            {"disable_meta_optimizer": not wanted}
+        )
+
+
 @pytest.fixture(scope="module", autouse=True)
 def let_go():
     """What a module compiled, and the models it named, are forgotten."""
@@ -308,6 +333,7 @@ def untraced(request):
         return
     import tensorflow as tf
 
+    _optimise_graphs(False)
     tf.config.run_functions_eagerly(True)
     yield
     tf.config.run_functions_eagerly(False)
