@@ -291,18 +291,22 @@ def _drawn(input_shape, scenes, seed=0):
 
 
 def extract(map_, x):
-    """Applies a feature map to an array in batches."""
+    """Applies a feature map to an array in batches of one shape: another one
+    would be compiled anew, and may round differently."""
     batch = _batch()
-    if not len(x):
+    if len(x) < batch:
         return map_.predict(x, batch_size=batch, verbose=0)
     found = None
     # `predict` would hold a copy of x, and of all features in the end.
     for start in range(0, len(x), batch):
-        rows = slice(start, start + batch)
-        some = map_.predict_on_batch(x[rows])
+        rows = np.asarray(x[start : start + batch])
+        short = batch - len(rows)
+        if short:
+            rows = np.pad(rows, [(0, short), *[(0, 0)] * (rows.ndim - 1)])
+        some = map_.predict_on_batch(rows)
         if found is None:
             found = np.empty((len(x), *some.shape[1:]), some.dtype)
-        found[rows] = some
+        found[start : start + batch] = some[: batch - short]
     return found
 
 

@@ -138,3 +138,24 @@ def test_errors():
         features.build("scattering_strokes", (8, 8, 3))
     with pytest.raises(ValueError, match="one or three channels"):
         features.build("patches", (8, 8, 2))
+
+
+def test_all_batches_have_one_shape():
+    """One that is short would be compiled anew, and its records' last bits
+    would follow the number of all others."""
+
+    class Doubling:
+        shapes = set()
+
+        def predict_on_batch(self, x):
+            self.shapes.add(x.shape)
+            return 2.0 * x[:, 0]
+
+        def predict(self, x, batch_size, verbose):
+            return self.predict_on_batch(x)
+
+    x = np.arange(6000).reshape(-1, 3, 2)
+    made = features.extract(Doubling(), x)
+    np.testing.assert_array_equal(made, 2.0 * x[:, 0])
+    assert len(Doubling.shapes) == 1
+    assert features.extract(Doubling(), x[:7]).shape == (7, 2)
