@@ -26,9 +26,10 @@ from keras_fm.baselines.functional_regression import FunctionalLinearRegression
 from keras_fm.heads.rounds import Rounds
 from keras_fm.kernel import sampling
 from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.gradient_reads import GradientReads
 from keras_fm.kernel.ledger import Ledger
 from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
-from keras_fm.kernel.release import GradientReads, calibrate, release
+from keras_fm.kernel.release import calibrate, release
 from keras_fm.queries import GradientQuery, SquaredErrorQuery
 
 _OUT = flags.DEFINE_string("out", "regression", "Folder of the results.")

@@ -149,7 +149,7 @@ def cached(n, m=800, inputs=64, reads=3):
     import keras
 
     import keras_fm as fm
-    from keras_fm.kernel import mechanisms, release
+    from keras_fm.kernel import gradient_reads, mechanisms
 
     keras.utils.set_random_seed(0)
     body = keras.Sequential(
@@ -198,7 +198,7 @@ def cached(n, m=800, inputs=64, reads=3):
             return partial.statistics()
 
         def opened():
-            return release.GradientReads(
+            return gradient_reads.GradientReads(
                 fm.queries.GradientQuery(
                     num_features=m, num_outputs=10, clip=0.1
                 ),

@@ -40,7 +40,7 @@ from absl import app, flags
 
 import keras_fm as fm
 from keras_fm.baselines import dp_sgd
-from keras_fm.kernel import mechanisms, partial_statistics, release
+from keras_fm.kernel import gradient_reads, mechanisms, partial_statistics
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _PARTS = flags.DEFINE_list(
@@ -216,7 +216,7 @@ def reads(m, n=16_384, outputs=10, batch=4096):
             sampling_rate=1.0,
             steps=1 + _REPEATS.value,
         )
-        return release.GradientReads(
+        return gradient_reads.GradientReads(
             fm.queries.GradientQuery(
                 num_features=m, num_outputs=outputs, clip=0.1, loss=loss
             ),

@@ -90,7 +90,7 @@ class ChoiceQuery(SumQuery):
         """
         shares = np.array(shares, np.float64)
         checks.shape("Shares", shares.shape, "records", self.candidates)
-        checks.finite("shares", shares, ". At least one is not.")
+        checks.all_finite(shares=shares)
         if not np.all((shares >= 0) & (shares <= 1)):
             raise ValueError("Shares must be in [0, 1]. At least one is not.")
         (points,) = statistics

@@ -162,8 +162,7 @@ class EvaluationQuery(SumQuery):
                 f"(records, {wanted[1][1]}). Received: {shares.shape}, "
                 f"{cells.shape}"
             )
-        for name, values in (("shares", shares), ("cells", cells)):
-            checks.finite(name, values, ". At least one is not.")
+        checks.all_finite(shares=shares, cells=cells)
         if not np.all((shares >= 0) & (shares <= 1)):
             raise ValueError("Shares must be in [0, 1]. At least one is not.")
         found = dict(zip(self.names, statistics))

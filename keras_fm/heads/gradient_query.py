@@ -28,13 +28,8 @@ from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.at_weights import AtWeights
 from keras_fm.kernel.noisy_statistics import Release, released_as
-from keras_fm.kernel.sum_query import (
-    SumQuery,
-    clipped_sensitivity,
-    inside,
-    owner_runs,
-    scaled_by_owner,
-)
+from keras_fm.kernel.sum_query import SumQuery, clipped_sensitivity
+from keras_fm.kernel.sums_by_owner import inside, owner_runs, scaled_by_owner
 
 _OF_CLASSES = "crammer_singer"
 # Cross-entropy, until `GradientReads.choose` says which.

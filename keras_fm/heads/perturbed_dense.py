@@ -2,7 +2,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.heads import coefficient_noise
-from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.parts.private_part import ReleasedLayer
 
 _RELEASE_ARRAYS = ("hessian", "minimiser", "offset")
@@ -106,7 +106,7 @@ class PerturbedDense(ReleasedLayer):
             raise ValueError(
                 f"The objective of layer '{self.name}' is perturbed already."
             )
-        bounds_lib.check_noise(
+        checks.all_finite(
             linear_noise=linear_noise, quadratic_noise=quadratic_noise
         )
         self._set_hidden("linear_noise", np.asarray(linear_noise))

@@ -99,7 +99,7 @@ def sweep(
             f"`starts` must have shape (starts, {release.linear.shape[0]}, "
             f"{release.linear.shape[1]}). Received: shape={starts.shape}"
         )
-    checks.finite("starts", starts, ". At least one is not.")
+    checks.all_finite(starts=starts)
     rates = _positive("learning_rates", learning_rates, zero=False)
     factors = _positive("ridge_factors", ridge_factors, zero=True)
     steps = checks.count("steps", steps)

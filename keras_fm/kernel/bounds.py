@@ -91,16 +91,6 @@ def l1_bound(name, value, feature_bound):
     return kept
 
 
-def check_noise(**noise):
-    """Refuses noise that is not finite; the error holds no value.
-
-    Raises:
-        ValueError: if a number of an array is NaN or infinite.
-    """
-    for name, values in noise.items():
-        checks.finite(name, values, ". At least one is not.")
-
-
 def check_numbers(kind):
     """Refuses a dtype of labels that holds no numbers in an order."""
     if np.dtype(kind).kind in "cMmOSU":
@@ -211,7 +201,7 @@ def numbers(y, n, bounds, clip=False):
         raise ValueError(f"Targets must be numbers. Received: dtype={y.dtype}")
     low, high = np.array(bounds, np.float64).T
     precise = y.astype(np.float64)
-    checks.finite("Targets", precise, ". At least one is not.")
+    checks.all_finite(Targets=precise)
     rounding = 2 * np.finfo(y.dtype).eps if y.dtype.kind == "f" else 1e-15
     slack = rounding * np.maximum(np.abs(low), np.abs(high))
     outside = (precise < low - slack) | (precise > high + slack)

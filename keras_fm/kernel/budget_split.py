@@ -3,7 +3,8 @@
 import dataclasses
 
 from keras_fm.kernel import checks
-from keras_fm.kernel import mechanisms as mechanisms_lib
+from keras_fm.kernel.calibration import calibrate, calibrate_choice
+from keras_fm.kernel.compose import compose_epsilon
 
 PARTS = ("training", "choice", "evaluation")
 
@@ -38,15 +39,17 @@ class BudgetSplit:
         for name in PARTS:
             share = getattr(self, name)
             if share:
-                make = _choice if name == "choice" else _noise
-                found[name] = make(self.budget, share)
+                make = calibrate_choice if name == "choice" else calibrate
+                found[name] = make(
+                    _One(), self.budget, neighbours=None, share=share
+                )
         return found
 
     def __str__(self):
         budget = self.budget
 
         def epsilon(mechanisms):
-            return mechanisms_lib.compose_epsilon(
+            return compose_epsilon(
                 mechanisms, budget.delta, scale=budget.epsilon
             )
 
@@ -64,49 +67,8 @@ class BudgetSplit:
         return "\n".join(lines)
 
 
-def gaussian_share(budget, share):
-    """The noise multiplier of a share of a budget with delta > 0."""
-    multiplier = mechanisms_lib.gaussian_multiplier(
-        budget.epsilon, budget.delta
-    )
-    return multiplier / share**0.5
+class _One:
+    """A query of sensitivity 1."""
 
-
-def choice_epsilon(budget, share):
-    """The pure epsilon of a choice that has a share of a budget.
-
-    With delta > 0, that of the largest epsilon-private mechanism that is a
-    function of a Gaussian with this share (docs/proofs/evaluation.md,
-    proposition 4).
-
-    Args:
-        budget: a `PrivacyBudget`.
-        share: float in (0, 1].
-
-    Returns:
-        float > 0.
-    """
-    if budget.delta == 0:
-        return budget.epsilon * share
-    from scipy import special
-
-    half = 1 / gaussian_share(budget, share) / 2
-    epsilon = special.log_ndtr(half) - special.log_ndtr(-half)
-    # What logarithms are wrong by, and more.
-    return float(epsilon) * (1 - 1e-9)
-
-
-def _choice(budget, share):
-    return mechanisms_lib.PermuteAndFlip(
-        sensitivity=1.0, epsilon=choice_epsilon(budget, share)
-    )
-
-
-def _noise(budget, share):
-    if budget.delta == 0:
-        return mechanisms_lib.LaplaceMechanism(
-            sensitivity=1.0, epsilon=budget.epsilon * share
-        )
-    return mechanisms_lib.GaussianMechanism(
-        sensitivity=1.0, noise_multiplier=gaussian_share(budget, share)
-    )
+    def sensitivity(self, norm, *, neighbours):
+        return 1.0

@@ -248,6 +248,12 @@ def finite(name, values, more="."):
     return values
 
 
+def all_finite(**arrays):
+    """`finite` of arrays by name."""
+    for name, values in arrays.items():
+        finite(name, values, ". At least one is not.")
+
+
 def shape(what, found, *axes):
     """Refuses an array by its shape.
 

@@ -24,12 +24,13 @@ send(partial.to_bytes())
 """
 
 from keras_fm.kernel import checks
-from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import release as release_lib
+from keras_fm.kernel.gradient_reads import PaidReads
+from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
 from keras_fm.kernel.partial_statistics import PartialStatistics
 
 
-class GatheredReads(release_lib.PaidReads):
+class GatheredReads(PaidReads):
     """R reads whose sums are formed elsewhere, paid for together.
 
     Opening it checks the ledger (a refusal reads nothing). The first call
@@ -38,8 +39,8 @@ class GatheredReads(release_lib.PaidReads):
     charged. Each call is one read.
 
     The result is, bit for bit before the noise, that of
-    `release.GradientReads` in one process on the same batches, if it does not
-    `keep` them.
+    `gradient_reads.GradientReads` in one process on the same batches, if it
+    does not `keep` them.
 
     Args:
         objective: a `GradientQuery` or a `NetworkExpansionQuery`.
@@ -83,7 +84,7 @@ class GatheredReads(release_lib.PaidReads):
         clip=False,
         notes=(),
     ):
-        several = isinstance(mechanism, mechanisms_lib.SampledGaussianMechanism)
+        several = isinstance(mechanism, SampledGaussianMechanism)
         if several != getattr(objective, "paid_for_together", False):
             raise ValueError(
                 "The reads of a GradientQuery are accounted as one "

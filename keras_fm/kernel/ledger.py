@@ -17,8 +17,8 @@ import warnings
 
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks, ledger_state, ledger_text, locked_file
-from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import statement as privacy_statement
+from keras_fm.kernel.compose import compose_epsilon
 from keras_fm.kernel.ledger_steps import BudgetExceededError, StepLedger
 from keras_fm.kernel.ledger_text import ONE_RECORD
 
@@ -142,7 +142,7 @@ class Ledger(StepLedger):
         return self._compose_mechanisms(e.build_mechanism() for e in entries)
 
     def _compose_mechanisms(self, mechanisms):
-        return mechanisms_lib.compose_epsilon(
+        return compose_epsilon(
             mechanisms, self.budget.delta, scale=self.budget.epsilon
         )
 

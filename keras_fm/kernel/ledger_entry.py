@@ -8,8 +8,7 @@ import dataclasses
 import json
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import checks, mechanism_limits
-from keras_fm.kernel import mechanisms as mechanisms_lib
+from keras_fm.kernel import checks, known_mechanisms, mechanism_limits
 
 FLOATING_POINT = "floating point"
 LATTICE = "lattice"
@@ -138,7 +137,7 @@ class LedgerEntry:
 
     def build_mechanism(self):
         """The `Mechanism` of a proven entry."""
-        return mechanisms_lib.from_config(self.mechanism)
+        return known_mechanisms.from_config(self.mechanism)
 
     def describe(self):
         """The mechanism in a line: its name and public parameters."""

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import mechanisms as mechanisms_lib
-from keras_fm.kernel import stored_arrays
+from keras_fm.kernel import known_mechanisms, stored_arrays
+from keras_fm.kernel.noise_mechanisms import Mechanism
 
 _LARGEST_PUBLIC = 1_000_000
 
@@ -63,7 +63,7 @@ class Release:
 
     statistics: dict
     objective: Any
-    mechanism: mechanisms_lib.Mechanism
+    mechanism: Mechanism
     neighbours: str
     private: bool
 
@@ -120,7 +120,7 @@ class Release:
                 if public.dtype != np.uint8 or public.size > _LARGEST_PUBLIC:
                     raise ValueError("it does not say what it holds")
                 public = json.loads(bytes(public))
-                mechanism = mechanisms_lib.from_config(public["mechanism"])
+                mechanism = known_mechanisms.from_config(public["mechanism"])
                 objective = query_of_kind(public["kind"])(**public["objective"])
                 # Shapes are compared before anything of their size is made.
                 arrays = [

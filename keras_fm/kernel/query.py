@@ -7,7 +7,8 @@ of this family is a function of
 
 so these two are all that is ever read. What t is, and how the objective is
 put together from A and S, is said by the subclass. How far a record moves them
-stands in `quadratic_sensitivity`.
+stands in `quadratic_sensitivity`, what is made of them in
+`quadratic_objective`.
 """
 
 import abc
@@ -21,12 +22,13 @@ import numpy as np
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
+from keras_fm.kernel.quadratic_objective import QuadraticObjective
 from keras_fm.kernel.quadratic_sensitivity import QuadraticSensitivity
-from keras_fm.kernel.sum_query import scaled_by_owner
+from keras_fm.kernel.sums_by_owner import scaled_by_owner
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QuadraticQuery(QuadraticSensitivity):
+class QuadraticQuery(QuadraticObjective, QuadraticSensitivity):
     """A and S of records, with their sensitivities.
 
     Args:
@@ -65,8 +67,6 @@ class QuadraticQuery(QuadraticSensitivity):
     proof_of_labels = "docs/proofs/labels.md"
     # Whether targets are labels, which features do not tell.
     targets_are_labels = True
-    # The objective is <L, W> + curvature * tr(W^T A W).
-    curvature = 1 / 8
     # Sums of that many records are exact if that is asked for.
     exact_rows = summation.EXACT_ROWS
 
@@ -112,10 +112,6 @@ class QuadraticQuery(QuadraticSensitivity):
     @abc.abstractmethod
     def targets(self, y, n, clip):
         """What a batch of `n` records gives as targets, `(n, M)` float64."""
-
-    @abc.abstractmethod
-    def linear_coefficients(self, linear):
-        """L, `(m, M)`, from S."""
 
     # Statistics ----------------------------------------------------------
 
@@ -300,58 +296,3 @@ class QuadraticQuery(QuadraticSensitivity):
             return {}
         upper = np.triu(statistics[0])
         return {"quadratic": upper + np.triu(upper, 1).T}
-
-    def noise_edge(self, mechanism):
-        """What a ridge is measured in: the spectral edge of the noise on A,
-        2 sqrt(m) times the standard deviation of an off-diagonal entry
-        (Wigner's semicircle).
-
-        Where A is public, half of what the noise multiplier of S would
-        mean for A: C^2 (sqrt(m) + sqrt(M)) / sqrt(2) times the standard
-        deviation over C D. A rule chosen on held-out images
-        (docs/results/labels.md).
-        """
-        m = self.num_features
-        if not self.public_features:
-            return 2 * math.sqrt(m) * self.off_diagonal_stddev(mechanism)
-        stddev = math.sqrt(mechanism.coordinate_variance(self.size))
-        stddev *= self.feature_bound / self.target_change
-        return stddev * (math.sqrt(m) + math.sqrt(self.num_targets)) / 2**0.5
-
-    def off_diagonal_stddev(self, mechanism):
-        """Standard deviation of the noise on an off-diagonal entry of A."""
-        if self.public_features:
-            return 0.0
-        stddev = math.sqrt(mechanism.coordinate_variance(self.size))
-        stddev *= self.quadratic_scale
-        return stddev / math.sqrt(2) if mechanism.norm == "l2" else stddev
-
-    def expected_squared_error(self, mechanism):
-        """Expected squared Frobenius error of (A, S) under `mechanism`."""
-        m, variance = (
-            self.num_features,
-            mechanism.coordinate_variance(self.size),
-        )
-        # In L1 coordinates an off-diagonal error appears twice in A.
-        entries = m * (m + 1) / 2 if mechanism.norm == "l2" else m * m
-        if self.public_features:
-            entries = 0
-        return variance * (
-            entries * self.quadratic_scale**2 + m * self.num_targets
-        )
-
-    # The objective -------------------------------------------------------
-
-    def value(self, weights, statistics):
-        """The objective without its constant, at `(m, M)` weights.
-
-        Args:
-            weights: `(m, M)` array.
-            statistics: `(A, S)` with A symmetric.
-        """
-        quadratic, linear = statistics
-        linear = self.linear_coefficients(linear)
-        return float(
-            np.vdot(linear, weights)
-            + self.curvature * np.vdot(weights, quadratic @ weights)
-        )

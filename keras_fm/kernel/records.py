@@ -60,55 +60,7 @@ def batches(data, batch_size=4096, labelled=True):
         )
 
 
-class Passes:
-    """Whole passes over records: each must give as many as the first.
-
-    Args:
-        n: int, how many there are; `None` until the first pass has ended.
-        n_public: whether an error may say so.
-    """
-
-    def __init__(self, n=None, n_public=False):
-        self.n, self._public = n, n_public
-
-    def over(self, batches):
-        """Yields the batches, tuples `(x, ...)`, of one pass.
-
-        Raises:
-            ValueError: at its end, if it was another than the first.
-        """
-        n = 0
-        for x, *more in batches:
-            n += columns.count(x)
-            yield x, *more
-        if self.n is None:
-            self.n = n
-        elif n != self.n:
-            numbers = f" Received: {self.n} records, then {n}."
-            raise ValueError(
-                "`data` must begin anew at every call and give the same "
-                "records: a later pass over it had another number of them."
-                + numbers
-                * self._public
-            )
-
-
-def check_begins_anew(data):
-    """Refuses a function that returns one iterator at every call, where
-    records are read more than once; reads nothing."""
-    if not _is_function(data):
-        return
-    found = data()
-    if found is data() and iter(found) is found:
-        raise ValueError(
-            "`data` must begin anew at every call and give the same records: "
-            "they are read more than once. Return a new iterator, as a "
-            "generator function does. Received: a function that returns one "
-            f"and the same {type(found).__name__}"
-        )
-
-
-def _is_function(data):
+def is_function(data):
     """Whether `batches` calls it."""
     others = ("as_numpy_iterator", "num_batches", "__len__", "__array__")
     return (
@@ -122,7 +74,7 @@ def _batches(data, batch_size, labelled):
     check(data)
     _pair = _labelled_pair if labelled else _unlabelled_pair
     if not labelled:
-        data = _without_tuple(data)
+        data = without_tuple(data)
     if columns.are_inputs(data):
         if labelled:
             raise ValueError(
@@ -147,7 +99,7 @@ def _batches(data, batch_size, labelled):
             )
         for index in range(int(total)):
             yield _pair(data[index])
-    elif _is_function(data):
+    elif is_function(data):
         yield from map(_pair, data())
     else:
         raise ValueError(
@@ -237,66 +189,16 @@ def _labelled_pair(batch):
     return _checked_pair(batch)
 
 
-def _without_tuple(data):
+def without_tuple(data):
     """x of `(x,)`, which Keras takes for x alone."""
     return data[0] if isinstance(data, tuple) and len(data) == 1 else data
 
 
 def _unlabelled_pair(batch):
-    batch = _without_tuple(batch)
+    batch = without_tuple(batch)
     if isinstance(batch, (tuple, list)):
         return _labelled_pair(batch)[0], None
     return columns.arrays(batch, "x"), None
-
-
-def batches_by_owner(data, owners, batch_size=4096, labelled=True):
-    """Yields `(x, y, owners)` batches, all records of an owner in one.
-
-    Args:
-        data: `(x, y)`, or x alone if not `labelled`; arrays.
-        owners: `(n,)` ids of the records' owners.
-        batch_size: int, rows per batch, more if an owner has more.
-        labelled: see `batches`.
-
-    Raises:
-        ValueError: if `data` is not made of arrays, lengths differ, or ids
-            are missing.
-    """
-    if not labelled:
-        data = _without_tuple(data)
-    if not labelled and columns.are_inputs(data):
-        x = columns.arrays(data, "data")
-        data = (x, np.zeros(columns.count(x)))
-    if not isinstance(data, (tuple, list)) or len(data) != 2:
-        raise ValueError(
-            "With `owners`, `data` must be arrays (x, y): the records of an "
-            f"owner are brought together. Received: {type(data)}"
-        )
-    check(data)
-    x, y = (columns.arrays(v, name) for v, name in zip(data, "xy"))
-    n = columns.count(x)
-    owners = columns.owner_ids(owners)
-    if owners.shape != (n,) or n != len(y) or not n:
-        raise ValueError(
-            "`owners` must hold one id for each record. Received: "
-            f"owners.shape={owners.shape}, {n} records, y.shape={y.shape}"
-        )
-    order = np.argsort(owners, kind="stable")
-    ordered = owners[order]
-    ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, n)
-    start = previous = 0
-    for end in ends:
-        if end - start > batch_size and previous > start:
-            part = order[start:previous]
-            yield (
-                columns.taken(x, part),
-                y[part] if labelled else None,
-                owners[part],
-            )
-            start = previous
-        previous = end
-    part = order[start:]
-    yield columns.taken(x, part), y[part] if labelled else None, owners[part]
 
 
 def take_while_reading(batches, take):

@@ -8,9 +8,10 @@ import math
 
 import numpy as np
 
-from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel.budget import Neighbours
-from keras_fm.kernel.mechanisms import (
+from keras_fm.kernel.calibration import gaussian_multiplier
+from keras_fm.kernel.compose import compose_epsilon, epsilon_with_overflow
+from keras_fm.kernel.noise_mechanisms import (
     GaussianMechanism,
     SampledGaussianMechanism,
 )
@@ -111,19 +112,17 @@ def _noise_multiplier(rate, steps, overflow, epsilon, delta, others):
             steps=steps,
             overflow_probability=overflow,
         )
-        return mechanisms_lib.compose_epsilon(
-            (reads, *others), delta, scale=scale
-        )
+        return compose_epsilon((reads, *others), delta, scale=scale)
 
     # What is left of the precision (inverse variance) of the one Gaussian
     # that spends the budget.
-    one = mechanisms_lib.gaussian_multiplier(epsilon, delta)
+    one = gaussian_multiplier(epsilon, delta)
     left = 1 - one**2 * math.fsum(
         m.noise_multiplier**-2
         for m in others
         if isinstance(m, GaussianMechanism)
     )
-    already = mechanisms_lib.compose_epsilon(others, delta, scale=epsilon)
+    already = compose_epsilon(others, delta, scale=epsilon)
     if left <= 0 or already >= epsilon:
         raise ValueError(
             f"The other reads spend epsilon = {already:.6g} of "
@@ -221,7 +220,7 @@ def rdp_epsilon(mechanisms, delta):
         return 0.0
     orders = np.asarray(_RDP_ORDERS, np.float64)
     total = sum(_divergences(mechanism, orders) for mechanism in mechanisms)
-    return mechanisms_lib.epsilon_with_overflow(
+    return epsilon_with_overflow(
         lambda delta: rdp.compute_epsilon(orders, total, delta)[0],
         lambda epsilon: rdp.compute_delta(orders, total, epsilon)[0],
         delta,

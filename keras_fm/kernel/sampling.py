@@ -11,9 +11,7 @@ import math
 import numpy as np
 
 from keras_fm.kernel import checks
-from keras_fm.kernel.mechanisms import (
-    SampledGaussianMechanism,
-)
+from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
 from keras_fm.kernel.sampled_noise import (
     check_neighbours,
     noise_multiplier,

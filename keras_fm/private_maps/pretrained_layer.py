@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
 from keras_fm.parts import concrete
 from keras_fm.parts.private_part import ReleasedLayer
 from keras_fm.parts.step import Claim
@@ -127,7 +127,7 @@ class PretrainedLayer(ReleasedLayer):
             raise ValueError(
                 f"Noise must have shapes {self.noise_shapes}. Received: {given}"
             )
-        bounds_lib.check_noise(**noise)
+        checks.all_finite(**noise)
         for name, value in noise.items():
             self._set_hidden(name, self._kept_noise(name, np.asarray(value)))
 

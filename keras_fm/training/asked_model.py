@@ -13,6 +13,7 @@ from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks, columns, placed_records, records
 from keras_fm.kernel.ledger_entry import check_line
+from keras_fm.kernel.passes import Passes
 from keras_fm.parts.private_part import looked_at, parts_of
 from keras_fm.training import model_check, model_inputs, row_independence
 from keras_fm.training.reading import PLACES, READ_BATCH
@@ -248,7 +249,7 @@ def _checked(found, rows):
 def placed(data, n=None):
     """Batches `(x, y, rows)` in which a record has its row by itself; x has
     the structure of the data, which must hold `n` records if that is known."""
-    form, passes = [], records.Passes(n, n_public=True)
+    form, passes = [], Passes(n, n_public=True)
 
     def arrays():
         for x, y in passes.over(records.batches(data, READ_BATCH)):

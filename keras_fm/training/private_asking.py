@@ -19,7 +19,7 @@ from keras_fm.asking.evaluation_query import (
 )
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import checks, records, sampling
+from keras_fm.kernel import calibration, checks, records, sampling
 from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.ledger import Ledger
@@ -142,7 +142,7 @@ def private_evaluate(
         # Of any number: nothing is counted that cannot be paid for.
         query = dataclasses.replace(query, records=1)
         release_lib.checked_entry(
-            query, notes=(), **_known(query, release_lib.calibrate, **paid)
+            query, notes=(), **_known(query, calibration.calibrate, **paid)
         )
         n = asked_model.count(data)
         query = dataclasses.replace(query, records=n)
@@ -156,7 +156,7 @@ def private_evaluate(
     return _ask(
         query,
         read,
-        release_lib.calibrate,
+        calibration.calibrate,
         notes=(*facts, *_as_notes(notes)),
         **paid,
     )
@@ -251,7 +251,7 @@ def private_choice(
 
     def calibrate(query, budget, *, neighbours, share=1.0):
         if epsilon is None:
-            return release_lib.calibrate_choice(
+            return calibration.calibrate_choice(
                 query, budget, neighbours=neighbours, share=share
             )
         return mechanisms_lib.PermuteAndFlip(
@@ -292,7 +292,7 @@ def _known(query, calibrate, *, ledger, share, epsilon, name, seed):
             f"Received: share={share}, epsilon={epsilon}"
         )
     budget = ledger.budget
-    if share == REST and calibrate is release_lib.calibrate:
+    if share == REST and calibrate is calibration.calibrate:
         mechanism = _rest(query, ledger)
     else:
         if share is None:
@@ -320,7 +320,7 @@ def _rest(query, ledger):
     if budget.delta == 0:
         # Below what the ledger allows, by what sums are rounded.
         given = budget_lib.PrivacyBudget(left * (1 - 1e-12))
-        return release_lib.calibrate(query, given, neighbours=ledger.neighbours)
+        return calibration.calibrate(query, given, neighbours=ledger.neighbours)
     return mechanisms_lib.GaussianMechanism(
         sensitivity=query.sensitivity("l2", neighbours=ledger.neighbours),
         noise_multiplier=sampling.noise_multiplier(

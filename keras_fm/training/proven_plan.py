@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 
-from keras_fm.kernel import budget_split, mechanisms, records, sampling
+from keras_fm.kernel import calibration, mechanisms, passes, records, sampling
 from keras_fm.kernel import release as release_lib
 from keras_fm.parts.private_part import looked_at
 from keras_fm.training import (
@@ -140,7 +140,7 @@ class ProvenPlan(Reading):
         if step.mechanism is not None:
             return step.mechanism
         if step.samples is None:
-            return release_lib.calibrate(
+            return calibration.calibrate(
                 step.objective,
                 self.ledger.budget,
                 neighbours=self.ledger.neighbours,
@@ -178,7 +178,7 @@ class ProvenPlan(Reading):
         """What others may spend, as one mechanism."""
         if self.spends == 1:
             return []
-        multiplier = budget_split.gaussian_share(
+        multiplier = calibration.gaussian_share(
             self.ledger.budget, 1 - self.spends
         )
         return [
@@ -296,7 +296,7 @@ class ProvenPlan(Reading):
         steps = self.steps
         if len(steps) > 1:
             # Before the first charge.
-            records.check_begins_anew(self.data)
+            passes.check_begins_anew(self.data)
         try:
             with self.keeping_features():
                 for step in steps:

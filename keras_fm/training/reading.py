@@ -8,9 +8,11 @@ import keras
 import numpy as np
 
 from keras_fm.kernel import columns, placed_records, records, sampling
-from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.budget import Neighbours
+from keras_fm.kernel.gradient_reads import GradientReads
 from keras_fm.kernel.noisy_statistics import RELEASES
+from keras_fm.kernel.passes import Passes
+from keras_fm.kernel.records_by_owner import batches_by_owner
 from keras_fm.parts import model_graph
 from keras_fm.training import model_check, model_inputs
 from keras_fm.training import relevance as relevance_lib
@@ -112,7 +114,7 @@ class Reading:
         """What the passes over the records have in common."""
         data, passes = self.__dict__.get("_counted", (None, None))
         if passes is None or data is not self.data:
-            passes = records.Passes(n_public=self.n_public)
+            passes = Passes(n_public=self.n_public)
             self._counted = self.data, passes
         return passes
 
@@ -262,7 +264,7 @@ class Reading:
         labelled = self.labelled_data
         if self.owners is None:
             return records.batches(self.data, READ_BATCH, labelled=labelled)
-        return records.batches_by_owner(
+        return batches_by_owner(
             self.data, self.owners, READ_BATCH, labelled=labelled
         )
 
@@ -338,7 +340,7 @@ class Reading:
         """The reads of an output layer with `rounds`, a `Release`."""
         objective, rounds = step.objective, part.rounds
         mechanism = arguments["mechanism"]
-        reads = release_lib.GradientReads(
+        reads = GradientReads(
             objective,
             step.read,
             # Arrays are in memory already, so their features may be.

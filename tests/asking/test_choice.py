@@ -12,8 +12,9 @@ from scipy import stats
 
 from keras_fm.asking.choice_query import Choice, ChoiceQuery
 from keras_fm.auditing import many_run_epsilon
-from keras_fm.kernel import noise_mechanisms
+from keras_fm.kernel import permute_and_flip
 from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.calibration import calibrate, calibrate_choice
 from keras_fm.kernel.ledger import BudgetExceededError, Ledger
 from keras_fm.kernel.mechanisms import (
     NoiseSource,
@@ -22,7 +23,7 @@ from keras_fm.kernel.mechanisms import (
     from_config,
 )
 from keras_fm.kernel.noisy_statistics import Release
-from keras_fm.kernel.release import calibrate, calibrate_choice, release
+from keras_fm.kernel.release import release
 
 RELATIONS = {"add_remove": 1.0, "replace_one": 2.0}
 
@@ -104,7 +105,7 @@ def test_scores_of_any_size_are_compared_exactly():
     assert stats.binomtest(int(found[0]), 400).pvalue > 1e-6
     p = 0
     for _ in range(50):
-        p += noise_mechanisms._falls_on_heads(Fraction(10**30), source)
+        p += permute_and_flip._falls_on_heads(Fraction(10**30), source)
     assert p == 0
     with pytest.raises(ValueError, match="without rounding"):
         far.perturb(np.zeros(2), source, error=1e-9)

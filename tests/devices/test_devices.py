@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from keras_fm.kernel.gathered_reads import GatheredReads
-from keras_fm.kernel.release import GradientReads
+from keras_fm.kernel.gradient_reads import GradientReads
 from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
 
 HERE = pathlib.Path(__file__).parent

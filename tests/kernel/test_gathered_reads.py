@@ -11,6 +11,7 @@ import pytest
 from keras_fm.heads.gradient_query import WeightsRelease
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.gathered_reads import GatheredReads
+from keras_fm.kernel.gradient_reads import GradientReads
 from keras_fm.kernel.ledger import BudgetExceededError, Ledger
 from keras_fm.kernel.mechanisms import (
     GaussianMechanism,
@@ -18,7 +19,7 @@ from keras_fm.kernel.mechanisms import (
     SampledGaussianMechanism,
 )
 from keras_fm.kernel.partial_statistics import PartialStatistics
-from keras_fm.kernel.release import GradientReads, calibrate, release_statistics
+from keras_fm.kernel.release import calibrate, release_statistics
 from keras_fm.papers.functional_net.expansion_query import (
     NetworkExpansionRelease,
 )

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from keras_fm.kernel import lattice_noise, mechanisms, quick_bounds
+from keras_fm.kernel import compose, lattice_noise, mechanisms, quick_bounds
 from keras_fm.kernel.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,
@@ -152,11 +152,11 @@ def test_a_lattice_that_integers_cannot_hold_is_refused():
 
 def test_what_is_paid_for_the_lattice_is_enough():
     """For a million releases of 2^40 numbers each, more than any machine."""
-    paid = mechanisms._lattice_cost([ADDITIVE[0]] * 3)
+    paid = compose._lattice_cost([ADDITIVE[0]] * 3)
     assert 2**20 * lattice_noise.log_ratio(2**40) < paid == 2**-50
-    assert mechanisms._lattice_cost([sampled(steps=2**20)]) == paid
-    assert mechanisms._lattice_cost([sampled(steps=2**21)]) == 2 * paid
-    assert mechanisms._lattice_cost([ADDITIVE[1]]) == 0
+    assert compose._lattice_cost([sampled(steps=2**20)]) == paid
+    assert compose._lattice_cost([sampled(steps=2**21)]) == 2 * paid
+    assert compose._lattice_cost([ADDITIVE[1]]) == 0
 
 
 @pytest.mark.parametrize("multiplier", [0.3, 4.0])

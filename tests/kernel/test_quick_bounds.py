@@ -6,8 +6,8 @@ import math
 import pytest
 from scipy import optimize, stats
 
-from keras_fm.kernel import mechanisms, quick_bounds
-from keras_fm.kernel.mechanisms import compose_epsilon
+from keras_fm.kernel import compose, mechanisms, quick_bounds
+from keras_fm.kernel.compose import compose_epsilon
 
 DELTA = 1e-5
 
@@ -125,10 +125,10 @@ def is_convolved(monkeypatch, *parts, delta=DELTA, scale=1.0):
         seen.append((parts, grid))
         raise ArithmeticError
 
-    monkeypatch.setattr(mechanisms, "_convolved", record)
-    mechanisms._compose_epsilon.cache_clear()
+    monkeypatch.setattr(compose, "_convolved", record)
+    compose._compose_epsilon.cache_clear()
     compose_epsilon(parts, delta, scale=scale)
-    mechanisms._compose_epsilon.cache_clear()
+    compose._compose_epsilon.cache_clear()
     return seen[0] if seen else (None, None)
 
 

@@ -12,6 +12,7 @@ from keras_fm.kernel import records
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import ONE_RECORD, Ledger
 from keras_fm.kernel.mechanisms import NoiseSource
+from keras_fm.kernel.records_by_owner import batches_by_owner
 from keras_fm.kernel.release import calibrate, release
 from keras_fm.parts.guarantee import Unit
 from keras_fm.queries import SecondMomentQuery
@@ -114,7 +115,7 @@ def test_x_alone_is_refused_where_labels_are_needed():
         with pytest.raises(ValueError, match="pair"):
             list(records.batches(data))
     with pytest.raises(ValueError, match=r"arrays \(x, y\)"):
-        list(records.batches_by_owner(X, Y))
+        list(batches_by_owner(X, Y))
 
 
 # By owner -----------------------------------------------------------------
@@ -124,7 +125,7 @@ def by_owner(owners, batch_size, labelled=True, data=None):
     if data is None:
         n = len(owners)
         data = (np.arange(2.0 * n).reshape(n, 2), np.arange(n))
-    found = list(records.batches_by_owner(data, owners, batch_size, labelled))
+    found = list(batches_by_owner(data, owners, batch_size, labelled))
     return data, found
 
 
@@ -195,7 +196,7 @@ def test_memory_holds_one_batch_not_the_data():
     x, n = np.zeros((40_000, 64)), 40_000
     owners = np.random.default_rng(2).integers(0, 4000, size=n)
     tracemalloc.start()
-    for rows, _, _ in records.batches_by_owner((x, owners), owners, 500):
+    for rows, _, _ in batches_by_owner((x, owners), owners, 500):
         assert len(rows) <= 500
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -223,7 +224,7 @@ def test_memory_holds_one_batch_not_the_data():
 )
 def test_bad_owners_are_refused(data, owners, message):
     with pytest.raises(ValueError, match=message):
-        list(records.batches_by_owner(data, owners))
+        list(batches_by_owner(data, owners))
 
 
 @pytest.mark.parametrize(
@@ -253,7 +254,7 @@ def test_ids_by_which_two_owners_are_one_or_one_is_two(owners):
     objective = SecondMomentQuery(num_features=2, grouped=True)
     for call in (
         lambda: Unit(owners=owners),
-        lambda: list(records.batches_by_owner(data, owners)),
+        lambda: list(batches_by_owner(data, owners)),
         lambda: objective.accumulate(
             objective.zero(), data[0], owners=owners, clip=True
         ),
@@ -277,7 +278,7 @@ def test_ids_by_which_two_owners_are_one_or_one_is_two(owners):
 def test_ids_that_tell_owners_apart(owners):
     data = np.arange(3.0)[:, None], np.zeros(3)
     owners = Unit(owners=owners).owners
-    ((x, _, found),) = records.batches_by_owner(data, owners)
+    ((x, _, found),) = batches_by_owner(data, owners)
     assert x.ravel().tolist() == [1, 0, 2]
     assert found[1] == found[2] != found[0]
 
@@ -286,7 +287,7 @@ def test_ids_on_either_side_of_an_int64():
     ids = [2**63, -1, 2**63 + 1]
     data = np.arange(3.0)[:, None], np.zeros(3)
     owners = Unit(owners=ids).owners
-    ((x, _, found),) = records.batches_by_owner(data, owners)
+    ((x, _, found),) = batches_by_owner(data, owners)
     assert x.ravel().tolist() == [1, 0, 2]
     assert found.tolist() == sorted(ids)
 
@@ -299,7 +300,7 @@ def test_what_a_mask_hides_is_no_id():
 
 def test_a_data_set_cannot_be_brought_together():
     with pytest.raises(ValueError, match=r"arrays \(x, y\)"):
-        list(records.batches_by_owner(Batches(True), Y))
+        list(batches_by_owner(Batches(True), Y))
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 1000])
@@ -311,7 +312,7 @@ def test_the_statistics_of_owners_do_not_depend_on_the_batches(batch_size):
 
     def statistics(size):
         made = objective.zero()
-        for batch in records.batches_by_owner(x, owners, size, labelled=False):
+        for batch in batches_by_owner(x, owners, size, labelled=False):
             made = objective.accumulate(made, *batch, clip=True)
         return made[0]
 

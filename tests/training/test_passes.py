@@ -11,6 +11,7 @@ import pytest
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
 from keras_fm.evaluation import private_choice, private_evaluate
+from keras_fm.kernel import passes as passes_lib
 from keras_fm.kernel import records
 
 N, D = 300, 6
@@ -132,7 +133,7 @@ def test_a_pass_without_records(data):
 
 
 def test_passes_that_end_early_do_not_count():
-    passes = records.Passes()
+    passes = passes_lib.Passes()
     next(passes.over(iter(batches())))
     assert passes.n is None
     assert len(list(passes.over(batches()))) == 5 and passes.n == N

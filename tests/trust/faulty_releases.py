@@ -27,7 +27,7 @@ FILES = (
     "ledger_text.py",
     "locked_file.py",
     "release.py",
-    "mechanisms.py",
+    "compose.py",
     "noise_mechanisms.py",
 )
 NOBODY = 65534

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import keras_fm as fm
-from keras_fm.kernel import mechanisms, quick_bounds
+from keras_fm.kernel import compose, mechanisms, quick_bounds
 
 NUMBERS = [
     *(0, -1, 1, 2, 1.5, 7.0, 1000, 10**6, 2**21 + 1, 10**9, 10**12, 10**13),
@@ -48,7 +48,7 @@ def coarse(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
-    mechanisms._compose_epsilon.cache_clear()
+    compose._compose_epsilon.cache_clear()
 
 
 def ledger(*configs, epsilon=1.0, delta=1e-5, **more):

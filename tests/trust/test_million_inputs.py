@@ -20,7 +20,7 @@ import pytest
 
 from keras_fm import composition
 from keras_fm.heads.rounds import Rounds
-from keras_fm.kernel import ledger, ledger_text, noise_mechanisms, settings_file
+from keras_fm.kernel import ledger, ledger_text, mechanisms, settings_file
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.noisy_statistics import query_of_kind
 from keras_fm.queries import CrossEntropyQuery, GradientQuery, PatchMomentQuery
@@ -100,7 +100,7 @@ def spoiled_config(value, rng):
 def mechanism_of(value):
     if not isinstance(value, dict):
         raise ValueError("not a table")
-    return noise_mechanisms.from_config(value)
+    return mechanisms.from_config(value)
 
 
 def query_of(value):

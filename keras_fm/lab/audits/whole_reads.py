@@ -44,7 +44,7 @@ def audit_reads(
     """Lower bound on the epsilon of all reads together.
 
     Args:
-        open_reads: `keras_fm.kernel.release.GradientReads`, what is audited.
+        open_reads: `keras_fm.kernel.gradient_reads.GradientReads`, audited.
         rounds: a `Rounds` of a loss of one output, such as
             `loss="cross_entropy"`. `batch_size` is out of `lanes` records.
         budget: the `PrivacyBudget` that they spend, with delta > 0.

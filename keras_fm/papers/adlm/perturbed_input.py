@@ -6,7 +6,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.papers.adlm import claims
 from keras_fm.parts.private_part import ReleasedLayer
@@ -136,7 +135,7 @@ class PerturbedInputLayer(ReleasedLayer):
             raise ValueError(
                 f"The noise of layer '{self.name}' is fixed already."
             )
-        bounds_lib.check_noise(input_noise=input_noise, bias_noise=bias_noise)
+        checks.all_finite(input_noise=input_noise, bias_noise=bias_noise)
         self._set_hidden("input_noise", np.asarray(input_noise))
         self._set_hidden("bias_noise", np.asarray(bias_noise))
         if self.noise == "per_step":

@@ -13,8 +13,8 @@ from keras_fm.heads import gradient_query
 from keras_fm.heads.rounds import Rounds
 from keras_fm.kernel import noise_mechanisms, sampled_noise
 from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.gradient_reads import GradientReads
 from keras_fm.kernel.mechanisms import NoiseSource
-from keras_fm.kernel.release import GradientReads
 from keras_fm.lab.audits import whole_reads
 
 LANES = 512
