@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-import math
 
 _LARGEST_EPSILON = 1e6
 
@@ -76,8 +75,8 @@ class PrivacyBudget:
     delta: float = 0.0
 
     def __post_init__(self):
-        epsilon = _as_float("epsilon", self.epsilon)
-        delta = _as_float("delta", self.delta)
+        epsilon = as_float("epsilon", self.epsilon)
+        delta = as_float("delta", self.delta)
         if not 0 < epsilon <= _LARGEST_EPSILON:
             raise ValueError(
                 "`epsilon` must be greater than 0 and at most "
@@ -120,19 +119,12 @@ class PrivacyBudget:
         """
         from keras_fm.kernel import budget_split
 
-        weights = {
-            "training": training,
-            "choice": choice,
-            "evaluation": evaluation,
-        }
-        asked = {name: weight for name, weight in weights.items() if weight}
-        found = dict(zip(asked, shares(asked.values())))
-        return budget_split.BudgetSplit(
-            budget=self, **{name: found.get(name, 0.0) for name in weights}
+        return budget_split.of_weights(
+            self, training=training, choice=choice, evaluation=evaluation
         )
 
 
-def _as_float(name, value):
+def as_float(name, value):
     if isinstance(value, bool | str | bytes):
         raise ValueError(f"`{name}` must be a number. Received: {value!r}")
     try:
@@ -141,27 +133,3 @@ def _as_float(name, value):
         raise ValueError(
             f"`{name}` must be a number. Received: {value!r}"
         ) from None
-
-
-def shares(weights):
-    """Normalises positive `weights` of a plan so that they sum to one.
-
-    A share is a share of what composes: of epsilon for pure mechanisms, of
-    the inverse squared noise multiplier for Gaussian ones.
-
-    Raises:
-        ValueError: if a weight is not finite and positive, or none is given.
-
-    Example:
-
-    >>> shares([1, 3])
-    [0.25, 0.75]
-    """
-    weights = [_as_float("share", w) for w in weights]
-    if not weights or not all(math.isfinite(w) and w > 0 for w in weights):
-        raise ValueError(
-            "Every share of a privacy plan must be a finite number greater "
-            f"than 0. Received: shares={weights}"
-        )
-    total = math.fsum(weights)
-    return [w / total for w in weights]

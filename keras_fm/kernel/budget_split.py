@@ -1,8 +1,10 @@
 """One budget for training, for a choice and for a last number."""
 
 import dataclasses
+import math
 
 from keras_fm.kernel import checks
+from keras_fm.kernel.budget import as_float
 from keras_fm.kernel.calibration import calibrate, calibrate_choice
 from keras_fm.kernel.compose import compose_epsilon
 
@@ -65,6 +67,39 @@ class BudgetSplit:
             )
         lines.append(f"  together   epsilon {epsilon(found.values()):.4g}")
         return "\n".join(lines)
+
+
+def of_weights(budget, **weights):
+    """The `BudgetSplit` of `PrivacyBudget.split`."""
+    asked = {name: weight for name, weight in weights.items() if weight}
+    found = dict(zip(asked, shares(asked.values())))
+    return BudgetSplit(
+        budget=budget, **{name: found.get(name, 0.0) for name in weights}
+    )
+
+
+def shares(weights):
+    """Normalises positive `weights` of a plan so that they sum to one.
+
+    A share is a share of what composes: of epsilon for pure mechanisms, of
+    the inverse squared noise multiplier for Gaussian ones.
+
+    Raises:
+        ValueError: if a weight is not finite and positive, or none is given.
+
+    Example:
+
+    >>> shares([1, 3])
+    [0.25, 0.75]
+    """
+    weights = [as_float("share", w) for w in weights]
+    if not weights or not all(math.isfinite(w) and w > 0 for w in weights):
+        raise ValueError(
+            "Every share of a privacy plan must be a finite number greater "
+            f"than 0. Received: shares={weights}"
+        )
+    total = math.fsum(weights)
+    return [w / total for w in weights]
 
 
 class _One:

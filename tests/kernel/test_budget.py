@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from keras_fm.kernel import budget
+from keras_fm.kernel import budget, budget_split
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1, 0.5, 1e6])
@@ -62,7 +62,7 @@ def test_refuses_an_unknown_relation(value):
 
 
 def test_shares_sum_to_one():
-    parts = budget.shares([1, 3, 0.5])
+    parts = budget_split.shares([1, 3, 0.5])
     assert math.fsum(parts) == pytest.approx(1.0, abs=1e-15)
     assert parts[1] == pytest.approx(3 * parts[0])
 
@@ -72,4 +72,4 @@ def test_shares_sum_to_one():
 )
 def test_refuses_weights_that_are_no_shares(weights):
     with pytest.raises(ValueError, match="share"):
-        budget.shares(weights)
+        budget_split.shares(weights)
