@@ -179,11 +179,10 @@ class State:
             more = count - before.get(kind, 0)
             if more:
                 used[kind] = used.get(kind, 0) + more
-        noted = [line for line in found.audits if line not in mine.audits]
         self.contents = dataclasses.replace(
             mine,
             entries=found.entries,
-            audits=(*mine.audits, *noted),
+            audits=_joined(mine.audits, found.audits),
             used=used,
         )
 
@@ -239,17 +238,12 @@ class State:
             kind: self._used_in(found, kind)
             for kind in dataclasses.replace(mine, entries=entries).paid
         }
-        returned = {
-            kind: max(found.returned.get(kind, 0), mine.returned.get(kind, 0))
-            for kind in {**found.returned, **mine.returned}
-        }
-        noted = [line for line in mine.audits if line not in found.audits]
         self.contents = dataclasses.replace(
             mine,
             entries=entries,
-            audits=(*found.audits, *noted),
+            audits=_joined(found.audits, mine.audits),
             used=used,
-            returned=returned,
+            returned=found.with_counts_of(mine).returned,
         )
         self.file, self._own, self._unknown = file, set(), {}
 
@@ -347,6 +341,11 @@ def parse_file(file, text):
             f"{file.path!r} cannot be continued: {e}. If it was damaged, put "
             "its newest copy back; do not begin a new one over it."
         ) from e
+
+
+def _joined(lines, more):
+    """Lines of audits, each once."""
+    return (*lines, *(line for line in more if line not in lines))
 
 
 def _counts_fell(before, after):

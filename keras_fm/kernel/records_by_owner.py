@@ -42,16 +42,12 @@ def batches_by_owner(data, owners, batch_size=4096, labelled=True):
     order = np.argsort(owners, kind="stable")
     ordered = owners[order]
     ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, n)
-    start = previous = 0
+    cuts, previous = [0], 0
     for end in ends:
-        if end - start > batch_size and previous > start:
-            part = order[start:previous]
-            yield (
-                columns.taken(x, part),
-                y[part] if labelled else None,
-                owners[part],
-            )
-            start = previous
+        if end - cuts[-1] > batch_size and previous > cuts[-1]:
+            cuts.append(previous)
         previous = end
-    part = order[start:]
-    yield columns.taken(x, part), y[part] if labelled else None, owners[part]
+    for start, stop in zip(cuts, [*cuts[1:], n]):
+        rows = order[start:stop]
+        labels = y[rows] if labelled else None
+        yield columns.taken(x, rows), labels, owners[rows]
