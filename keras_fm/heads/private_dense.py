@@ -13,6 +13,7 @@ from keras_fm.heads.perturbed_dense import PerturbedDense
 from keras_fm.heads.rounds import Rounds
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks, columns
+from keras_fm.parts import layer_arguments
 from keras_fm.parts.guarantee import STARTS
 from keras_fm.parts.step import Claim, Step
 
@@ -105,7 +106,7 @@ class PrivateDense(PerturbedDense):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.units = checks.positive_integer("units", units)
+        self.units = layer_arguments.positive_integer("units", units)
         self.use_bias = use_bias
         self.feature_bound = checks.positive("feature_bound", feature_bound)
         self.quadratic_scale = checks.positive(

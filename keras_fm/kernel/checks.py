@@ -156,45 +156,6 @@ def natural(name, value):
     return integer(name, value, at_least=0, wanted="a positive integer or 0")
 
 
-def positive_integer(name, value):
-    """`count` in the words of Keras' own layers."""
-    if not is_integer(value) or value <= 0:
-        raise ValueError(
-            f"Received an invalid value for `{name}`, expected a positive "
-            f"integer. Received: {name}={value}"
-        )
-    return int(value)
-
-
-def odd(name, value):
-    """A positive odd integer."""
-    if count(name, value) % 2 == 0:
-        refuse(name, value, "a positive odd integer")
-    return int(value)
-
-
-def pair(name, value):
-    """A positive integer, or two of them, as two."""
-    if not isinstance(value, (tuple, list)):
-        value = (value, value)
-    if len(value) != 2:
-        raise ValueError(
-            f"`{name}` must be an integer or a pair of them. Received: "
-            f"{name}={value}"
-        )
-    return tuple(positive_integer(name, v) for v in value)
-
-
-def sizes(name, value):
-    """`value`, sizes of one record or `None` where unknown, as a tuple."""
-    if not isinstance(value, (tuple, list)) or any(
-        size is not None and not (is_integer(size) and size > 0)
-        for size in value
-    ):
-        refuse(name, value, "the shape of one record, a tuple")
-    return tuple(value)
-
-
 def boolean(name, value):
     if not isinstance(value, bool):
         refuse(name, value, "True or False")
@@ -289,22 +250,6 @@ def fields(settings, **rules):
     for name, rule in rules.items():
         kept = rule(name, getattr(settings, name))
         object.__setattr__(settings, name, kept)
-
-
-def belongs(guarantee, owner, **settings):
-    """Refuses settings of the other guarantee.
-
-    Args:
-        guarantee: the one that was asked for.
-        owner: the only one that the settings belong to.
-        settings: `name=(value, default)`; a default is no setting.
-    """
-    for name, (value, default) in settings.items():
-        if guarantee != owner and value != default:
-            raise ValueError(
-                f'`{name}` belongs to guarantee="{owner}". Received: '
-                f"{name}={value!r}, guarantee={guarantee!r}"
-            )
 
 
 def _as_float(value):

@@ -9,7 +9,7 @@ import re
 import secrets
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import ledger_entry, settings_file
+from keras_fm.kernel import ledger_entry, strict_json
 from keras_fm.kernel.ledger_entry import LedgerEntry
 
 # Of ledgers in which steps of one name differ the second: programs that know
@@ -173,7 +173,7 @@ def parse(text):
         ValueError: if the text is not a ledger of a known format.
     """
     try:
-        return _parse(settings_file.parse_json(text))
+        return _parse(strict_json.parse(text))
     except (
         AttributeError,
         KeyError,

@@ -1,21 +1,8 @@
 """JSON and TOML that people write: of limited size, and strictly read."""
 
-import json
+from keras_fm.kernel import strict_json
 
 _LARGEST = 1_000_000
-
-
-def parse_json(text):
-    """JSON without NaN, infinities, or a name that is given twice.
-
-    Raises:
-        ValueError: if the text is something else.
-    """
-    return json.loads(
-        text,
-        parse_constant=_refuse_constant,
-        object_pairs_hook=_without_repeats,
-    )
 
 
 def load(path):
@@ -34,7 +21,7 @@ def load(path):
         if name.endswith(".toml"):
             return _parse_toml(text)
         if name.endswith(".json"):
-            return parse_json(text)
+            return strict_json.parse(text)
     except RecursionError as e:
         raise ValueError(f"it is nested too deeply: {e}") from e
     raise ValueError("its name must end in .json or .toml.")
@@ -48,14 +35,3 @@ def _parse_toml(text):
             "TOML needs Python 3.11 or newer; write it as JSON."
         ) from None
     return tomllib.loads(text)
-
-
-def _refuse_constant(name):
-    raise ValueError(f"{name} is not a number of JSON")
-
-
-def _without_repeats(pairs):
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name is given twice")
-    return found

@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
+from keras_fm.parts import layer_arguments
 
 # Of a square: sums of them are still finite in single precision.
 _LARGEST = 1e34
@@ -47,7 +48,7 @@ class LocalResponseNormalization(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.size = checks.odd("size", size)
+        self.size = layer_arguments.odd("size", size)
         self.q = checks.positive("q", q)
         self.a = checks.positive("a", a)
         self.beta = checks.positive("beta", beta)

@@ -3,6 +3,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
+from keras_fm.parts import layer_arguments
 from keras_fm.stacks import layer_stack, output_losses, record_graph
 from keras_fm.stacks.back_propagation import BackPropagation
 from keras_fm.stacks.coefficient_model import (
@@ -123,7 +124,7 @@ class GradientNet(CoefficientModel):
         below = layer_stack.as_list(below=below)
         checks.one_of("loss", loss, output_losses.LOSSES)
         given = {
-            "input_shape": checks.sizes("input_shape", input_shape),
+            "input_shape": layer_arguments.sizes("input_shape", input_shape),
             "loss": loss,
             "clip": clip,
             "clip_quantile": checks.number(

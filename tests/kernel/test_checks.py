@@ -84,23 +84,6 @@ def test_one_and_true_are_no_choice_of_the_other_kind():
             checks.one_of("x", value, (1, 2))
 
 
-def test_integers_of_layers_are_refused_in_the_words_of_keras():
-    assert checks.pair("size", 3) == (3, 3) == checks.pair("size", [3, 3])
-    for value in (0, 1.5, True, (1, 0), (1, 2, 3)):
-        with pytest.raises(ValueError, match="`size`.* Received: size="):
-            checks.pair("size", value)
-    assert checks.odd("size", 5) == 5
-    with pytest.raises(ValueError, match="a positive odd integer"):
-        checks.odd("size", 4)
-
-
-def test_sizes_of_a_record():
-    assert checks.sizes("shape", [2, None]) == (2, None)
-    for value in (12, "12", None, (0,), (2.0,), (True,)):
-        with pytest.raises(ValueError, match="`shape` must be the shape"):
-            checks.sizes("shape", value)
-
-
 def test_an_array_is_refused_without_its_numbers():
     checks.finite("x", np.ones(3))
     for value in (NAN, INF):
@@ -133,10 +116,3 @@ def test_a_table_of_rules_for_settings():
     for bad in ({"bins": 0}, {"bins": 1, "rate": 0}):
         with pytest.raises(ValueError, match="`(bins|rate)` must be"):
             Settings(**bad)
-
-
-def test_settings_of_the_other_guarantee():
-    checks.belongs("proven", "published", lot=(0, 0))
-    checks.belongs("published", "published", lot=(5, 0))
-    with pytest.raises(ValueError, match='`lot` belongs to guarantee="publ'):
-        checks.belongs("proven", "published", lot=(5, 0))

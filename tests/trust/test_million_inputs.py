@@ -20,7 +20,7 @@ import pytest
 
 from keras_fm import composition
 from keras_fm.heads.rounds import Rounds
-from keras_fm.kernel import ledger, ledger_text, mechanisms, settings_file
+from keras_fm.kernel import ledger, ledger_text, mechanisms, strict_json
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.noisy_statistics import query_of_kind
 from keras_fm.queries import CrossEntropyQuery, GradientQuery, PatchMomentQuery
@@ -135,7 +135,7 @@ def ledger_of_bytes(raw):
 
 def plan_of_bytes(raw):
     try:
-        value = settings_file.parse_json(raw.decode("utf-8"))
+        value = strict_json.parse(raw.decode("utf-8"))
     except RecursionError as e:
         # As `settings_file.load` has it.
         raise ValueError(f"nested too deeply: {e}") from e

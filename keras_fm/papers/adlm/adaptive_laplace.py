@@ -7,7 +7,7 @@ from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
 from keras_fm.papers.adlm.perturbed_conv2d import PerturbedConv2D
 from keras_fm.papers.adlm.relevance_scaling import RelevanceScaling
 from keras_fm.papers.batch_standardization import BatchStandardization
-from keras_fm.parts import dtype_scope
+from keras_fm.parts import dtype_scope, layer_arguments
 from keras_fm.parts.guarantee import Proven, Published
 from keras_fm.parts.step import NOISE
 from keras_fm.public import features as features_lib
@@ -116,7 +116,7 @@ class AdaptiveLaplace(keras.Model):
         checks.one_of("architecture", architecture, ARCHITECTURES)
         checks.one_of("form", form, FORMS)
         checks.one_of("noise", noise, (None, *NOISE))
-        checks.belongs(
+        layer_arguments.belongs(
             guarantee,
             "proven",
             features=(features, None),
@@ -124,7 +124,7 @@ class AdaptiveLaplace(keras.Model):
             bounds=(bounds, None),
             power=(power, 1.0),
         )
-        checks.belongs(
+        layer_arguments.belongs(
             guarantee,
             "published",
             architecture=(architecture, "dense"),
@@ -142,7 +142,7 @@ class AdaptiveLaplace(keras.Model):
             low, high = bounds_lib.checked_pair("bounds", bounds)
             bounds = (low.tolist(), high.tolist())
         self._arguments = {
-            "input_shape": checks.sizes("input_shape", input_shape),
+            "input_shape": layer_arguments.sizes("input_shape", input_shape),
             "units": units,
             "guarantee": guarantee,
             "adaptive": bool(adaptive),

@@ -3,9 +3,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_fm.kernel import checks
 from keras_fm.papers.adlm import claims
 from keras_fm.papers.adlm.perturbed_input import PerturbedInputLayer
+from keras_fm.parts import layer_arguments
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -54,7 +54,7 @@ class PerturbedAffine(PerturbedInputLayer):
         self, units: int, activation: Any = None, **kwargs: Any
     ) -> None:
         super().__init__(activation=activation, **kwargs)
-        self.units = checks.positive_integer("units", units)
+        self.units = layer_arguments.positive_integer("units", units)
 
     def build(self, input_shape):
         self.inputs_dim = input_shape[-1]

@@ -8,6 +8,7 @@ from keras import ops
 from keras_fm.kernel import checks
 from keras_fm.papers.adlm import claims
 from keras_fm.papers.adlm.perturbed_input import PerturbedInputLayer
+from keras_fm.parts import layer_arguments
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -64,11 +65,11 @@ class PerturbedConv2D(PerturbedInputLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(activation=activation, **kwargs)
-        self.filters = checks.positive_integer("filters", filters)
-        self.kernel_size = checks.pair("kernel_size", kernel_size)
-        self.strides = checks.pair("strides", strides)
+        self.filters = layer_arguments.positive_integer("filters", filters)
+        self.kernel_size = layer_arguments.pair("kernel_size", kernel_size)
+        self.strides = layer_arguments.pair("strides", strides)
         self.feature_map = checks.optional(
-            checks.pair, "feature_map", feature_map
+            layer_arguments.pair, "feature_map", feature_map
         )
         self.padding = checks.either("padding", padding, ("same", "valid"))
         self.sensitivity = checks.one_of(

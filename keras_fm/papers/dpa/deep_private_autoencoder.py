@@ -9,7 +9,7 @@ from keras_fm.papers.dpa.perturbed_reconstruction import (
     PerturbedReconstruction,
 )
 from keras_fm.papers.dpa.private_encoder import PrivateEncoder
-from keras_fm.parts import dtype_scope, model_graph, sealed
+from keras_fm.parts import dtype_scope, layer_arguments, model_graph, sealed
 from keras_fm.parts.guarantee import Proven, Published
 from keras_fm.private_maps import pretraining
 from keras_fm.public.normalization_layer import NormalizationLayer
@@ -88,14 +88,14 @@ class DeepPrivateAutoencoder(keras.Model):
         **kwargs,
     ):
         checks.either("guarantee", guarantee, ("proven", "published"))
-        checks.belongs(
+        layer_arguments.belongs(
             guarantee,
             "proven",
             input_bound=(input_bound, None),
             source=(source, "moments"),
             rounds=(rounds, 1),
         )
-        checks.belongs(
+        layer_arguments.belongs(
             guarantee, "published", noise_on=(noise_on, "coefficients")
         )
         hidden = tuple(_hidden(entry) for entry in hidden)
@@ -103,7 +103,7 @@ class DeepPrivateAutoencoder(keras.Model):
             raise ValueError("`hidden` must hold at least one layer.")
         low, high = bounds_lib.checked_pair("bounds", bounds)
         self._arguments = {
-            "input_shape": checks.sizes("input_shape", input_shape),
+            "input_shape": layer_arguments.sizes("input_shape", input_shape),
             "hidden": hidden,
             "units": units,
             "guarantee": guarantee,

@@ -5,6 +5,7 @@ import keras
 from keras import ops
 
 from keras_fm.kernel import checks
+from keras_fm.parts import layer_arguments
 from keras_fm.parts.record_optimizer import RecordOptimizer
 from keras_fm.stacks import affine_maps, layer_stack, output_losses
 from keras_fm.stacks.coefficient_model import (
@@ -139,7 +140,7 @@ class DPMAC(CoefficientModel):
         checks.either("order", order, (1, 2))
         checks.one_of("loss", loss, output_losses.LOSSES)
         given = {
-            "input_shape": checks.sizes("input_shape", input_shape),
+            "input_shape": layer_arguments.sizes("input_shape", input_shape),
             "loss": loss,
             "clip": clip,
             "clip_quantile": checks.number(

@@ -10,7 +10,7 @@ from keras_fm.papers.functional_net.expansion_query import (
     NetworkExpansionQuery,
 )
 from keras_fm.papers.functional_net.expansion_state import ExpansionState
-from keras_fm.parts import replicas, sealed
+from keras_fm.parts import layer_arguments, replicas, sealed
 from keras_fm.stacks import affine_maps, layer_stack, output_losses
 from keras_fm.stacks.network_expansion import NetworkExpansion
 from keras_fm.stacks.stack_model import StackModel
@@ -134,7 +134,7 @@ class FunctionalNet(StackModel):
             raise ValueError(_LEMMA_1)
         checks.either("sensitivity", sensitivity, ("theorem6",))
         given = {
-            "input_shape": checks.sizes("input_shape", input_shape),
+            "input_shape": layer_arguments.sizes("input_shape", input_shape),
             "loss": loss,
             "rounds": checks.count("rounds", rounds),
             "clip": checks.norm_bound("clip", clip),

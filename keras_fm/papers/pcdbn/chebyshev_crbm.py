@@ -11,6 +11,7 @@ from keras_fm.kernel import checks
 from keras_fm.papers.pcdbn import claims, filters
 from keras_fm.papers.pcdbn.convolutional_energy import ConvolutionalEnergy
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
+from keras_fm.parts import layer_arguments
 from keras_fm.parts.step import NOISE, Step
 from keras_fm.public import polynomials
 
@@ -142,8 +143,8 @@ class ChebyshevCRBM(ConvolutionalEnergy):
     ) -> None:
         super().__init__(trainable=trainable, **kwargs)
         self.filters = checks.count("filters", filters)
-        self.kernel_size = checks.pair("kernel_size", kernel_size)
-        self.strides = checks.pair("strides", strides)
+        self.kernel_size = layer_arguments.pair("kernel_size", kernel_size)
+        self.strides = layer_arguments.pair("strides", strides)
         self.degree = checks.count("degree", degree)
         moment_order = checks.count("moment_order", moment_order)
         self.moment_order = checks.one_of("moment_order", moment_order, (2, 4))
@@ -177,10 +178,10 @@ class ChebyshevCRBM(ConvolutionalEnergy):
         low, high = (float(b) for b in bounds)
         bounds_lib.check_bounds(low, high)
         self.bounds = (low, high)
-        self.size = checks.odd("size", size)
+        self.size = layer_arguments.odd("size", size)
         self.clip, self.standardize = bool(clip), bool(standardize)
         self.moment_strides = checks.optional(
-            checks.pair, "moment_strides", moment_strides
+            layer_arguments.pair, "moment_strides", moment_strides
         )
         self._approximation = self._make_approximation()
 

@@ -8,7 +8,7 @@ from keras_fm.papers.batch_standardization import BatchStandardization
 from keras_fm.papers.dpa.private_encoder import PrivateEncoder
 from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
 from keras_fm.papers.pcdbn.energy_model import EnergyModel
-from keras_fm.parts import dtype_scope
+from keras_fm.parts import dtype_scope, layer_arguments
 from keras_fm.parts.guarantee import Proven, Published
 from keras_fm.private_maps import pretraining
 from keras_fm.public.normalization_layer import NormalizationLayer
@@ -123,13 +123,13 @@ class PrivateCDBN(keras.Model):
     ):
         checks.one_of("guarantee", guarantee, ("proven", "published"))
         checks.one_of("form", form, FORMS)
-        checks.belongs(
+        layer_arguments.belongs(
             guarantee,
             "proven",
             moment_order=(moment_order, 2),
             sparsity=(sparsity, 1.5),
         )
-        checks.belongs(
+        layer_arguments.belongs(
             guarantee,
             "published",
             form=(form, "paper"),
@@ -142,10 +142,10 @@ class PrivateCDBN(keras.Model):
         dense = checks.natural("dense", dense)
         low, high = bounds_lib.checked_pair("bounds", bounds)
         self._arguments = {
-            "input_shape": checks.sizes("input_shape", input_shape),
+            "input_shape": layer_arguments.sizes("input_shape", input_shape),
             "units": units,
             "maps": tuple(
-                (count, checks.pair("kernel_size", kernel))
+                (count, layer_arguments.pair("kernel_size", kernel))
                 for count, kernel in maps
             ),
             "pooling": checks.count("pooling", pooling),

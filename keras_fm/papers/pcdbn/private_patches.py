@@ -12,6 +12,7 @@ from keras import ops
 from keras_fm.kernel import checks
 from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
+from keras_fm.parts import layer_arguments
 from keras_fm.parts.step import Step
 from keras_fm.private_maps.proven_map import ProvenMap
 from keras_fm.public.patch_dictionary import unit_rows
@@ -128,7 +129,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
         )
         self.rounds = checks.natural("rounds", rounds)
         self.moment_strides = checks.optional(
-            checks.pair, "moment_strides", moment_strides
+            layer_arguments.pair, "moment_strides", moment_strides
         )
 
     # Its release decides how long responses are.

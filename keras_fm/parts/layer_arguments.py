@@ -1,0 +1,58 @@
+"""Arguments of layers and models, checked as `checks` does."""
+
+from keras_fm.kernel import checks
+
+
+def positive_integer(name, value):
+    """`checks.count` in the words of Keras' own layers."""
+    if not checks.is_integer(value) or value <= 0:
+        raise ValueError(
+            f"Received an invalid value for `{name}`, expected a positive "
+            f"integer. Received: {name}={value}"
+        )
+    return int(value)
+
+
+def odd(name, value):
+    """A positive odd integer."""
+    if checks.count(name, value) % 2 == 0:
+        checks.refuse(name, value, "a positive odd integer")
+    return int(value)
+
+
+def pair(name, value):
+    """A positive integer, or two of them, as two."""
+    if not isinstance(value, (tuple, list)):
+        value = (value, value)
+    if len(value) != 2:
+        raise ValueError(
+            f"`{name}` must be an integer or a pair of them. Received: "
+            f"{name}={value}"
+        )
+    return tuple(positive_integer(name, v) for v in value)
+
+
+def sizes(name, value):
+    """`value`, sizes of one record or `None` where unknown, as a tuple."""
+    if not isinstance(value, (tuple, list)) or any(
+        size is not None and not (checks.is_integer(size) and size > 0)
+        for size in value
+    ):
+        checks.refuse(name, value, "the shape of one record, a tuple")
+    return tuple(value)
+
+
+def belongs(guarantee, owner, **settings):
+    """Refuses settings of the other guarantee.
+
+    Args:
+        guarantee: the one that was asked for.
+        owner: the only one that the settings belong to.
+        settings: `name=(value, default)`; a default is no setting.
+    """
+    for name, (value, default) in settings.items():
+        if guarantee != owner and value != default:
+            raise ValueError(
+                f'`{name}` belongs to guarantee="{owner}". Received: '
+                f"{name}={value!r}, guarantee={guarantee!r}"
+            )
