@@ -28,6 +28,7 @@ FILES = (
     "locked_file.py",
     "release.py",
     "compose.py",
+    "known_mechanisms.py",
     "noise_mechanisms.py",
 )
 NOBODY = 65534
