@@ -143,12 +143,13 @@ def _array_batches(data, batch_size):
             "weighs and are not supported by a release. Received a tuple "
             f"of length {len(data)}"
         )
-    x, y = _checked_pair(data)
+    x, y = checked_pair(data)
     for rows in _slices(columns.count(x), batch_size):
         yield columns.taken(x, rows), y[rows]
 
 
-def _checked_pair(pair):
+def checked_pair(pair):
+    """x and labels as arrays of as many records."""
     x, y = (columns.arrays(v, name) for v, name in zip(pair, "xy"))
     if columns.are_several(y):
         raise ValueError(
@@ -186,7 +187,7 @@ def _labelled_pair(batch):
             "Every batch must be a pair (x, y), without sample weights: "
             "they change what a record weighs."
         )
-    return _checked_pair(batch)
+    return checked_pair(batch)
 
 
 def without_tuple(data):

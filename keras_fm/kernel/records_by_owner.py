@@ -4,7 +4,7 @@ import numpy as np
 
 from keras_fm.kernel import columns
 from keras_fm.kernel.read_once import check
-from keras_fm.kernel.records import without_tuple
+from keras_fm.kernel.records import checked_pair, without_tuple
 
 
 def batches_by_owner(data, owners, batch_size=4096, labelled=True):
@@ -31,13 +31,13 @@ def batches_by_owner(data, owners, batch_size=4096, labelled=True):
             f"owner are brought together. Received: {type(data)}"
         )
     check(data)
-    x, y = (columns.arrays(v, name) for v, name in zip(data, "xy"))
+    x, y = checked_pair(data)
     n = columns.count(x)
     owners = columns.owner_ids(owners)
-    if owners.shape != (n,) or n != len(y) or not n:
+    if owners.shape != (n,) or not n:
         raise ValueError(
             "`owners` must hold one id for each record. Received: "
-            f"owners.shape={owners.shape}, {n} records, y.shape={y.shape}"
+            f"owners.shape={owners.shape}, {n} records"
         )
     order = np.argsort(owners, kind="stable")
     ordered = owners[order]

@@ -184,6 +184,11 @@ def test_batches_are_filled():
     assert [len(x) for x, _, _ in found] == [9] * 33 + [3]
 
 
+def test_labels_that_a_table_holds_as_objects_are_numbers():
+    [(_, y, _)] = batches_by_owner((X, Y.astype(object)), Y)
+    assert y.dtype.kind == "i"
+
+
 def test_an_owners_records_keep_their_order():
     owners = np.random.default_rng(1).integers(0, 5, size=60)
     _, found = by_owner(owners, 20)
@@ -210,7 +215,8 @@ def test_memory_holds_one_batch_not_the_data():
         ((X, Y), Y[:9], "one id for each record"),
         ((X, Y), Y[:, None], "one id for each record"),
         ((X, Y), 3, "one id for each record"),
-        ((X, Y[:9]), Y, "one id for each record"),
+        ((X, Y[:9]), Y, "the same number of records"),
+        ((X, {"a": Y, "b": Y}), Y, "one array of labels"),
         ((X[:0], Y[:0]), Y[:0], "one id for each record"),
         ((X, Y), np.r_[Y[:8], math.nan, math.nan], "one id for each record"),
         ((X, Y), ["u"] * 9 + [math.nan], "none missing"),
