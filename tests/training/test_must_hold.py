@@ -479,9 +479,11 @@ def test_a_secret_number_of_records_does_not_end_a_fit(n):
         m, p = model(), private((x, y), n_public=False)
         m.fit(*given, callbacks=[p], verbose=0, **steps, **more)
         assert int(m.optimizer.iterations) == 40
-    m.compile("sgd", fm.losses.TaylorCrossEntropy(), steps_per_execution=3)
-    with pytest.raises(ValueError, match=ends):
-        m.fit(x, y, callbacks=[p], verbose=0, **steps)
+    if keras.backend.backend() != "torch":
+        # Which takes one step at a time, and Keras says so.
+        m.compile("sgd", fm.losses.TaylorCrossEntropy(), steps_per_execution=3)
+        with pytest.raises(ValueError, match=ends):
+            m.fit(x, y, callbacks=[p], verbose=0, **steps)
 
 
 def test_a_proven_fit_needs_its_records():
