@@ -6,6 +6,7 @@ import math
 
 from keras_fm.auditing import second_opinion
 from keras_fm.auditing.one_run import OneRunBound
+from keras_fm.kernel import strict_json
 
 _FORMAT = 1
 CONFIDENCE = 0.95
@@ -301,14 +302,7 @@ class AuditReport:
             report = cls(**fields)
             if not report.runs:
                 raise ValueError("it holds no run")
-        except (
-            AttributeError,
-            KeyError,
-            OverflowError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ) as e:
+        except strict_json.MALFORMED as e:
             raise ValueError(f"This is not a keras_fm audit: {e}") from e
         return report
 

@@ -174,14 +174,7 @@ def parse(text):
     """
     try:
         return _parse(strict_json.parse(text))
-    except (
-        AttributeError,
-        KeyError,
-        OverflowError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as e:
+    except strict_json.MALFORMED as e:
         raise ValueError(f"This is not a keras_fm ledger: {e}") from e
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import known_mechanisms, stored_arrays
+from keras_fm.kernel import known_mechanisms, stored_arrays, strict_json
 from keras_fm.kernel.noise_mechanisms import Mechanism
 
 _LARGEST_PUBLIC = 1_000_000
@@ -140,12 +140,5 @@ class Release:
                     ),
                     private=public["private"],
                 )
-        except (
-            ArithmeticError,
-            AttributeError,
-            KeyError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ) as e:
+        except strict_json.MALFORMED as e:
             raise ValueError(f"This is not a keras_fm release: {e}") from e

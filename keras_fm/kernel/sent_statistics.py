@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from keras_fm.kernel import stored_arrays
+from keras_fm.kernel import stored_arrays, strict_json
 from keras_fm.kernel import sums as summation
 
 
@@ -67,13 +67,7 @@ class SentStatistics:
                         zip(objective.entry_bounds, made._running)
                     )
                 ]
-        except (
-            AttributeError,
-            KeyError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ) as e:
+        except strict_json.MALFORMED as e:
             raise ValueError(f"These are no partial statistics: {e}") from e
         return made
 

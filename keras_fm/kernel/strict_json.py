@@ -2,6 +2,16 @@
 
 import json
 
+# What reading a text or arrays may end in that somebody else wrote.
+MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    KeyError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
 
 def parse(text):
     """JSON without NaN, infinities, or a name that is given twice.
