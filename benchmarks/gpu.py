@@ -81,37 +81,29 @@ def jobs(x, y):
     """Raw images to weights: seconds of every job, and of its features."""
     held = len(x) // 6
     train, held_out = (x[:-held], y[:-held]), (x[-held:], y[-held:])
-    found, features = {}, []
+    found = {}
     for job in (whole_job.one_read, whole_job.reads):
-        runs = []
-        for _ in range(1 + _REPEATS.value):
-            start = time.perf_counter()
-            model, ledger, _ = job(fm, *train, EPSILON)
-            runs.append(time.perf_counter() - start)
+        runs, (model, ledger, _) = repeated(job, fm, *train, EPSILON)
         p = model.predict(held_out[0], batch_size=1024, verbose=0)
         found[job.__name__] = {
-            **_seconds(runs),
+            **medians(runs),
             "held-out accuracy": float(
                 (p.argmax(axis=1) == held_out[1]).mean()
             ),
             "epsilon spent": ledger.epsilon(),
         }
     body = whole_job.scattering(fm, x.shape[1:])
-    for _ in range(1 + _REPEATS.value):
-        start = time.perf_counter()
-        h = fm.features.extract(body, train[0])
-        features.append(time.perf_counter() - start)
-    found["features alone"] = _seconds(features)
+    features, h = repeated(fm.features.extract, body, train[0])
+    found["features alone"] = medians(features)
     h_held = fm.features.extract(body, held_out[0])
     for method, ours in (
         ("fast_clipping", "one_read"),
         ("fast_clipping_long", "reads"),
     ):
-        settings = whole_job.SETTINGS[method]
         try:
             found[f"DP-SGD on the same features, as accurate as {ours}"] = (
                 rival(
-                    settings,
+                    whole_job.SETTINGS[method],
                     (h, train[1]),
                     (h_held, held_out[1]),
                     found[ours]["held-out accuracy"],
@@ -123,7 +115,17 @@ def jobs(x, y):
     return found
 
 
-def _seconds(runs):
+def repeated(run, *arguments):
+    """Seconds of a run that compiles and of all others; what the last made."""
+    runs = []
+    for _ in range(1 + _REPEATS.value):
+        start = time.perf_counter()
+        made = run(*arguments)
+        runs.append(time.perf_counter() - start)
+    return runs, made
+
+
+def medians(runs):
     first, *others = runs
     return {
         "first run, compiling": round(first, 2),
@@ -142,7 +144,8 @@ def rival(settings, train, held_out, target, features):
             def watched(batch):
                 step(batch)
                 self.steps += 1
-                if self.steps % whole_job.LOOK_EVERY:
+                is_last = self.steps == self.config.steps
+                if self.steps % whole_job.LOOK_EVERY and not is_last:
                     return
                 began = time.perf_counter()
                 kernel, bias = (np.asarray(v) for v in step.weights())
@@ -169,7 +172,7 @@ def rival(settings, train, held_out, target, features):
         runs.append(features + time.perf_counter() - start - watched.paused)
         made.append(watched)
     return {
-        **_seconds(runs),
+        **medians(runs),
         "of that features": round(features, 3),
         "held-out accuracy": [v.looks[-1] for v in made],
         "steps": [v.steps for v in made],

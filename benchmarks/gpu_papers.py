@@ -18,7 +18,6 @@ Of CIFAR-10 let XLA choose convolutions without trying them
 import json
 import os
 import time
-import types
 
 import keras
 import numpy as np
@@ -26,28 +25,27 @@ from absl import app, flags
 
 import keras_fm as fm
 from keras_fm.lab import reproduce
+from keras_fm.lab.engine.job import Job
 from keras_fm.lab.recipes import adlm, pcdbn
 from keras_fm.lab.recipes.training import Curve, taylor
 from keras_fm.lab.reproduce import pcdbn as pcdbn_reproduction
+from keras_fm.lab.reproduce.experiment import Context
 
-_LOTS = {"mnist": 1800, "cifar10": 7200}
-_EPOCHS = {"mnist": 500, "cifar10": 1700}
+_EXPERIMENTS = {"mnist": "adlm:mnist-epochs", "cifar10": "adlm:cifar10"}
 _EPSILONS = {"mnist": 0.5, "cifar10": 8.0}
-_TWIN_EPOCHS = {"mnist": 2, "cifar10": 4}
 _TWIN_LOT = 600
-_RATE = 3e-4
 
 _TRAINING = flags.DEFINE_enum(
     "training",
     None,
-    [f"{a}:{b}" for a in ("adlm", "ilm", "twin") for b in _LOTS]
+    [f"{a}:{b}" for a in ("adlm", "ilm", "twin") for b in _EPSILONS]
     + [f"pcdbn_{a}:mnist" for a in ("code", "printed", "cdbn")],
     "Which.",
     required=True,
 )
 _EPSILON = flags.DEFINE_float("epsilon", None, "Claimed; the paper's here.")
 _WIDTH = flags.DEFINE_float("width", 1.0, "Of AdLM's maps; 1: the paper's.")
-_EPOCHS_TO_RUN = flags.DEFINE_integer("epochs", None, "The paper's here.")
+_EPOCHS = flags.DEFINE_integer("epochs", None, "The paper's here.")
 _SECONDS = flags.DEFINE_float("seconds", 1e9, "Ends after these.")
 _RECORDS = flags.DEFINE_integer("records", 60_000, "Fewer for a trial.")
 _POLICY = flags.DEFINE_enum(
@@ -97,8 +95,17 @@ def batches(x, y, lot):
             yield take(x, y, order[start : start + lot])
 
 
-def fit(model, train, test, lot, epochs, callbacks=()):
-    model.compile(keras.optimizers.Adam(_RATE), taylor())
+def full_settings(name):
+    """Those of the paper's size, and as many epochs as were asked for."""
+    (experiment,) = reproduce.find([name])
+    settings = experiment.settings(full=True)
+    if _EPOCHS.value:
+        settings["epochs"] = _EPOCHS.value
+    return settings
+
+
+def fit(model, train, test, lot, epochs, rate, callbacks=()):
+    model.compile(keras.optimizers.Adam(rate), taylor())
     model.fit(
         batches(*train, lot),
         steps_per_epoch=len(train[0]) // lot,
@@ -110,27 +117,25 @@ def fit(model, train, test, lot, epochs, callbacks=()):
 
 def train_adlm(kind, dataset, epsilon):
     keras.mixed_precision.set_global_policy(_POLICY.value)
+    settings = full_settings(_EXPERIMENTS[dataset])
     train, test = (
         tuple(part[: _RECORDS.value] for part in parts)
         for parts in fm.datasets.load(dataset)
     )
-    lot = min(_LOTS[dataset], len(train[0]) // 4)
-    epochs = _EPOCHS_TO_RUN.value or _EPOCHS[dataset]
-    given = {
-        "architecture": dataset,
-        "form": "code",
-        "width": _WIDTH.value,
-    }
+    rate = settings["learning_rate"]
+    lot = min(settings["lot"], len(train[0]) // 4)
+    given = {"architecture": dataset, "form": "code", "width": _WIDTH.value}
     twin = None
     if kind != "ilm":
         keras.utils.set_random_seed(0)
         twin = adlm.network(train, 10, unprotected=True, **given)
         if kind == "twin":
-            fit(twin, train, test, lot, epochs)
+            fit(twin, train, test, lot, settings["epochs"], rate)
             return
-        twin_lot = min(_TWIN_LOT, lot)
         write(what="the network whose relevance is taken")
-        fit(twin, train, test, twin_lot, _TWIN_EPOCHS[dataset])
+        lot_of_twin = min(_TWIN_LOT, lot)
+        epochs = settings["pretraining_epochs"]
+        fit(twin, train, test, lot_of_twin, epochs, rate)
         write(what=kind)
     keras.utils.set_random_seed(0)
     model = adlm.network(train, 10, adaptive=kind == "adlm", **given)
@@ -139,27 +144,16 @@ def train_adlm(kind, dataset, epsilon):
     private = fm.callbacks.PrivateModel(
         epsilon, data=train, guarantee=model.guarantee(lot=lot)
     )
-    fit(model, train, test, lot, epochs, [private])
-
-
-class Settings(dict):
-    """What a reproduction's function asks its run for."""
-
-    @property
-    def settings(self):
-        return self
+    fit(model, train, test, lot, settings["epochs"], rate, [private])
 
 
 def train_pcdbn(series, epsilon):
     pcdbn.Curve = Written
-    (experiment,) = reproduce.find(["pcdbn:mnist-epochs"])
-    context = Settings(experiment.settings(full=True))
-    if _EPOCHS_TO_RUN.value:
-        context["epochs"] = _EPOCHS_TO_RUN.value
-    context["records"] = min(context["records"], _RECORDS.value)
-    context.data = fm.datasets.load("mnist")
+    settings = full_settings("pcdbn:mnist-epochs")
+    settings["records"] = min(settings["records"], _RECORDS.value)
+    context = Context(settings, lambda: fm.datasets.load("mnist"))
     keras.utils.set_random_seed(0)
-    job = types.SimpleNamespace(series=series, epsilon=epsilon, at=None, seed=0)
+    job = Job(series=series, epsilon=epsilon)
     pcdbn_reproduction.digits_curve(job, context)
 
 
