@@ -112,7 +112,7 @@ class WaveletBank:
     wavelet makes of a product of two cosines is known, so correlation and
     sampling together are three matrix products: down the image to
     frequencies; for each of them across the image, straight to the sampled
-    points; and back down. For two octaves of 28 x 28 pixels that is a sixth
+    points; and back down. For two octaves of 28 x 28 pixels that is a seventh
     of what a convolution multiplies.
 
     The real part of a wavelet is even and the imaginary part odd. The
@@ -154,18 +154,26 @@ class WaveletBank:
 
         self._analysis = to_rows
         self._synthesis = waved(height, np.arange(0, height, step))
-        # For each frequency down `(width, angle, point)`: the real part of
-        # the wavelet, then the imaginary one.
+        # For each frequency down `(width, angle, point)`. A wavelet along the
+        # rows has no sines down; of one along the columns the real part has
+        # none either, and the imaginary part no cosines.
+        inner = self._inner = (angles - 1) // 2
         self._tables = [
-            (table(waves.real, i, i), table(waves.imag, i, 1 - i))
-            for i in (0, 1)
+            (
+                table(waves.real, 0, 0),
+                table(waves.imag[..., : 1 + inner], 0, 1),
+            ),
+            (
+                table(waves.real[..., 1 : 1 + inner], 1, 1),
+                table(waves.imag[..., 1:], 1, 0),
+            ),
         ]
 
     @staticmethod
     def numbers(scale, angles, resolution, height, width):
         """How many the tables hold."""
         points = -(-width // 2 ** (scale - resolution))
-        return 4 * (angles // 2 + 1) * height * width * points
+        return 2 * angles * height * width * points
 
     def modulus(self, x):
         """`|x * psi|` for all angles.
@@ -178,7 +186,7 @@ class WaveletBank:
             of one image together.
         """
         height, _, width = x.shape
-        half, points = self._tables[0][0].shape[2:]
+        points = self._tables[0][0].shape[3]
 
         def constant(array):
             return ops.convert_to_tensor(array, dtype=x.dtype)
@@ -189,29 +197,37 @@ class WaveletBank:
         rows = ops.reshape(rows, (height, -1, width))
 
         def responses(table, back):
-            y = constant(table.reshape(height, width, -1))
+            across = table.shape[2] * points
+            y = constant(table.reshape(height, width, across))
             y = ops.reshape(ops.matmul(rows, y), (height, -1))
             y = ops.matmul(constant(back), y)
-            return ops.reshape(y, (len(back), -1, half * points))
+            return ops.reshape(y, (len(back), -1, across))
 
         # A product for each part: compilers fuse what follows, and those
         # that do not would copy the halves of one array.
-        even, odd = (
-            [responses(table, back) for table in tables]
+        real, imaginary, real_odd, imaginary_odd = (
+            responses(table, back) if table.size else None
             for tables, back in zip(self._tables, self._synthesis)
+            for table in tables
         )
 
         # Angles up to a quarter of a turn, then their mirror images.
-        y = _modulus(*(e + o for e, o in zip(even, odd)))
-        mirrored = _modulus(*(e - o for e, o in zip(even, odd)))
-        y = ops.concatenate(
-            [y]
-            + [
-                mirrored[:, :, angle * points : (angle + 1) * points]
-                for angle in range(self._angles - half, 0, -1)
-            ],
-            axis=2,
-        )
+        end = self._inner * points
+        y = [_modulus(real[:, :, :points], imaginary[:, :, :points])]
+        mirrored = []
+        if self._inner:
+            even = real[:, :, points : points + end], imaginary[:, :, points:]
+            odd = real_odd, imaginary_odd[:, :, :end]
+            y.append(_modulus(*(e + o for e, o in zip(even, odd))))
+            images = _modulus(*(e - o for e, o in zip(even, odd)))
+            mirrored = [
+                images[:, :, angle * points : (angle + 1) * points]
+                for angle in reversed(range(self._inner))
+            ]
+        if self._angles % 2 == 0:
+            upright = real[:, :, points + end :], imaginary_odd[:, :, end:]
+            y.append(_modulus(*upright))
+        y = ops.concatenate(y + mirrored, axis=2)
         return ops.reshape(y, (y.shape[0], -1, points))
 
 
