@@ -31,8 +31,9 @@ class Ledger(StepLedger):
     A copy is the same ledger: `copy.copy` and `copy.deepcopy` return it, and
     what `from_json`, `load`, `open` or a pickle makes of its text shares its
     entries, for as long as the process lives. In another process a text is a
-    budget of its own; only a file (`open`) is one budget for all. A forked
-    process does not charge a ledger that is in its parent's memory.
+    budget of its own; only a file (`open`) is one budget for all. A process
+    that is forked, or gets a pickle, does not charge a ledger that is in the
+    memory of the other.
 
     Args:
         budget: a `PrivacyBudget`.
@@ -77,7 +78,7 @@ class Ledger(StepLedger):
     def __reduce__(self):
         if self.path is not None:
             return type(self).open, (self.path,)
-        return type(self).from_json, (self.to_json(),)
+        return _unpickled, (self.to_json(), ledger_state.PROCESS)
 
     @property
     def id(self):
@@ -434,6 +435,11 @@ class Ledger(StepLedger):
             f"{self.epsilon():.6g} at delta {self.budget.delta:g}, "
             f"{self.neighbours}>"
         )
+
+
+def _unpickled(text, process):
+    state = ledger_state.of_pickle(ledger_text.parse(text), process)
+    return Ledger._of(state)
 
 
 def _now():

@@ -9,6 +9,7 @@ remembered until the process ends: to forget it would be to forget a spend.
 import contextlib
 import dataclasses
 import os
+import secrets
 import threading
 import weakref
 
@@ -17,6 +18,8 @@ from keras_fm.kernel import ledger_text
 # One change at a time in this process: to check and to charge are one step.
 # Taken before the lock of a file.
 LOCK = threading.RLock()
+# Which process this is, told to those that get a pickle.
+PROCESS = secrets.token_hex(16)
 # By id. What nothing was spent from here may go with its last object.
 _known: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 _spent: dict = {}
@@ -47,8 +50,9 @@ class State:
         self._own = set()
         # By kind: steps that count as used and may not be.
         self._unknown = {}
-        # Whether a fork copied it with the memory of another process.
-        self._forked = False
+        # Whether it came with a fork or a pickle out of another process'
+        # memory.
+        self._elsewhere = False
         _known[contents.id] = self
 
     @contextlib.contextmanager
@@ -84,18 +88,19 @@ class State:
             self._own.update(range(first, first + len(entries)))
 
     def check_own(self):
-        """Refuses what a fork made a second one of.
+        """Refuses what a fork or a pickle made a second one of.
 
         Raises:
             ValueError: saying what to write instead.
         """
-        if self._forked and self.file is None:
+        if self._elsewhere and self.file is None:
             raise ValueError(
-                "This ledger is in the memory of the process that this one "
-                "was forked from: here it would be a second budget for the "
-                "same records. Give it a file before the fork, "
+                "This ledger was in the memory of another process (this one "
+                "was forked from it, or got a pickle): here it would be a "
+                "second budget for the same records. Give it a file there, "
                 "`Ledger.open(path, budget=..., neighbours=...)`, which all "
-                "processes share."
+                "processes share; if that process has ended, `save` it to a "
+                "file and `Ledger.open` that."
             )
 
     # Steps ---------------------------------------------------------------
@@ -293,6 +298,16 @@ def of_text(found):
         return state
 
 
+def of_pickle(found, process):
+    """The state of a ledger that a process had in its memory."""
+    with LOCK:
+        is_known = found.id in _known
+        state = of_text(found)
+        if not is_known and process != PROCESS:
+            state._elsewhere = True
+        return state
+
+
 def of_file(found, file):
     """The state of a ledger that lives in `file`, which the caller locked.
 
@@ -378,11 +393,11 @@ def _not_in(file):
 
 def _after_fork():
     """In a forked process: what its parent may use is not to be used twice."""
-    global LOCK
-    LOCK = threading.RLock()
+    global LOCK, PROCESS
+    LOCK, PROCESS = threading.RLock(), secrets.token_hex(16)
     for state in list(_known.values()):
         state.disown()
-        state._forked = True
+        state._elsewhere = True
 
 
 if hasattr(os, "register_at_fork"):

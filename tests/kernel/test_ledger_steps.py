@@ -248,7 +248,6 @@ def test_an_older_text_gives_no_steps_back():
 WAYS = {
     "from_json": "Ledger.from_json(open(arguments[0]).read())",
     "load": "Ledger.load(arguments[0])",
-    "pickle": "pickle.loads(bytes.fromhex(arguments[1]))",
 }
 
 
@@ -273,7 +272,6 @@ def test_a_text_in_another_process_has_no_steps(tmp_path, way):
         "say(ledger.steps_left('net'), ledger.steps_used('net'))\n"
         "say(json.loads(ledger.to_json())['progress'])",
         path,
-        pickle.dumps(ledger).hex(),
     )
     assert said[0] == [0, 4]
     assert "known from a text only" in said[1][0]

@@ -480,15 +480,36 @@ def test_a_pickle_of_a_ledger_in_a_file_opens_the_file(tmp_path):
         pickle.loads(bytes.fromhex(pickled))
 
 
-def test_a_pickle_of_a_ledger_in_memory_carries_it():
+def test_a_pickle_of_a_ledger_in_memory_is_no_second_budget(tmp_path):
+    """As a fork is none: workers that start anew get pickles."""
     ledger = new()
     ledger.charge([entry(0.5)])
     said = core_process.run(
         "ledger = pickle.loads(bytes.fromhex(arguments[0]))\n"
-        "say(ledger.path, ledger.epsilon(), ledger.id)",
+        "say(ledger.path, ledger.epsilon(), ledger.id)\n"
+        "again = pickle.loads(pickle.dumps(ledger))\n"
+        "for spend in (ledger.check, ledger.charge, again.charge):\n"
+        "    try:\n"
+        "        spend([entry()])\n"
+        "    except ValueError as e:\n"
+        "        say(str(e))\n"
+        "ledger.save(arguments[1])\n"
+        "Ledger.open(arguments[1]).charge([entry()])\n"
+        "say(ledger.epsilon())",
         pickle.dumps(ledger).hex(),
+        tmp_path / "privacy.json",
     )
-    assert said == [[None, 0.5, ledger.id]]
+    assert said[0] == [None, 0.5, ledger.id]
+    assert all("here it would be a second" in text for (text,) in said[1:4])
+    assert said[4:] == [[0.75]]
+
+
+def test_a_pickle_that_comes_back_to_its_process_is_charged():
+    pickled = pickle.dumps(new())
+    gc.collect()
+    ledger = pickle.loads(pickled)
+    ledger.charge([entry(0.5)])
+    assert pickle.loads(pickled).epsilon() == 0.5
 
 
 def test_a_copy_is_saved_over_no_other_ledger(tmp_path):
@@ -618,7 +639,7 @@ def test_a_forked_process_has_no_second_budget(tmp_path):
         tmp_path / "privacy.json",
     )
     refusals = [text for (text,) in said[:4]]
-    assert all("forked from: here it would be a second" in t for t in refusals)
+    assert all("here it would be a second" in t for t in refusals)
     assert said[4:] == [[0], [0.25, 0.25]]
 
 
