@@ -127,23 +127,23 @@ def main(argv):
                     seconds=round(seconds, 1),
                     **of,
                 )
-    lines = [
-        "| records asked | epsilon | ridge | private accuracy, these records | "
-        "true | population | test images | best ridge's | proven |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in results.rows:
+
+    def cells(row):
         r, p = (
             "{:.2f} [{:.2f}, {:.2f}]".format(*(100 * v for v in row[of]))
             for of in ("records", "population")
         )
-        lines.append(
-            f"| {row['way']} | {row['epsilon']:g} | {row['chosen']:g} | {r} | "
-            f"{100 * row['true']:.2f} | {p} | "
-            f"{100 * row['test'][row['index']]:.2f} | "
-            f"{100 * max(row['test']):.2f} | {float(row['proven']):.4g} |"
-        )
-    results.finish("\n".join(lines) + "\n")
+        yield from (row["way"], row["epsilon"], row["chosen"], r)
+        yield from (f"{100 * row['true']:.2f}", p)
+        yield f"{100 * row['test'][row['index']]:.2f}"
+        yield f"{100 * max(row['test']):.2f}"
+        yield f"{float(row['proven']):.4g}"
+
+    results.finish_table(
+        "records asked | epsilon | ridge | private accuracy, these records | "
+        "true | population | test images | best ridge's | proven",
+        cells,
+    )
 
 
 if __name__ == "__main__":

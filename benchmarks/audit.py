@@ -3,7 +3,7 @@
     KERAS_FM_DATA=... python benchmarks/audit.py
     python benchmarks/audit.py --part=releases
     python benchmarks/audit.py --part=shuffled
-    python benchmarks/audit.py --part=scores
+    python benchmarks/audit.py --part=weights,rates,trained
     python benchmarks/audit.py --part=scripts
     KERAS_FM_DATA=... python benchmarks/audit.py --part=trainings \\
         --data=mnist --epsilons=0.3 \\
@@ -24,48 +24,71 @@ a few records: lower bound over epsilon, 99% confidence.
 beside what its accountant says (Poisson samples); no training, see
 `keras_fm/auditing/shuffled_batches.py`.
 
-`scores`: loss, margin and gradient (white-box) on the same trained models, at
-claimed 0.3.
-
 `scripts`: a training of a user's script (examples/audit_a_script.py), as it is
 and with a fault each (tests/lab/audits/broken_scripts.py), at claimed
 (2, 1e-5): in how many of 20 audits of 2,000 canaries the bound was above the
 claim.
 
+`weights`: moves of the first layer's weights that noise which all records
+share cannot make (docs/proofs/audit.md, proposition 7): probability 0 without
+a record. With it: how often in eight short fits at claimed 0.3, and Clopper and
+Pearson's lower bound on that, 95%. Control: a `GradientNet`, proven at 0.3,
+by the same move.
+
+`rates`: what the last weights of a `DPMAC` reveal after an epoch of shuffled
+batches by plain descent whose rates fall (proposition 8); exact. Control: the
+same event if the samples are Poisson's.
+
+`trained`: the trainings of docs/results/audit.md, by Adam: ILM with 200
+canaries that have a column of their own (three seeds, Bonferroni), and AdLM,
+the authors' code, on records that are alike or of which one differs (20
+trainings with a coin each). Takes ten minutes.
+
 Results are written after every row; a second call goes on where one stopped.
 A row with fewer seeds than are asked for is measured again.
 """
 
+import functools
 import hashlib
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
-import shuffled_noise
 from absl import app, flags, logging
 from results_file import ResultsFile
+from scipy import special
 
 from keras_fm import queries
 from keras_fm.auditing import (
     audit,
     audit_objective,
+    coin_run_bound,
+    last_weights_epsilon,
+    many_run_epsilon,
+    one_run_best,
     shuffled_batches_epsilon,
     worst_pair,
 )
+from keras_fm.auditing.bounds import lower_rate
 from keras_fm.auditing.report import VIOLATED
+from keras_fm.kernel import sampling
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.release import calibrate
 from keras_fm.lab import audits as audit_subjects
+from keras_fm.lab.audits import still_weights, whole_trainings
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _NAME = flags.DEFINE_string("name", "audit", "Name of the files.")
 _PARTS = flags.DEFINE_list(
-    "part", ["trainings", "releases", "shuffled", "scores", "scripts"], ""
+    "part",
+    ["trainings", "releases", "shuffled", "scripts", "weights", "rates"],
+    "And `trained`, which takes ten minutes.",
 )
 _DATA = flags.DEFINE_string("data", "digits", "digits or mnist.")
 _FORMS = flags.DEFINE_list("forms", [], "Some of the forms; default all.")
+_RUNS = flags.DEFINE_integer("runs", 8, "Of `weights`, with the record.")
 _EPSILONS = flags.DEFINE_list("epsilons", ["0.3", "0.5", "1", "2"], "")
 _SEEDS = flags.DEFINE_integer("seeds", 3, "")
 _CANARIES = flags.DEFINE_integer("canaries", None, "Default: see `DATA`.")
@@ -119,6 +142,41 @@ ATTACKS = {
 # Batches of an epoch, and epochs. The first are the paper's: 60,000 images of
 # MNIST in batches of 1,000.
 SHUFFLED = ((60, 1), (60, 10), (60, 30), (100, 1), (1000, 1))
+CONFIDENCE = 0.95
+CLAIMED = 0.3
+# Batches of an epoch, and epochs that the noise is for.
+LAST_WEIGHTS = ((60, 1), (60, 10), (100, 1), (1000, 1))
+COLUMNS = 200
+COINS = 20
+# Median move of the weights: alike records gave 0.015 and 0.016 in two
+# trainings that are not counted, the others 0.063 and 0.083.
+MOVED = 0.03
+
+
+def _cells(names, rows):
+    """A function from a row to its key and these fields."""
+
+    def cells(row):
+        yield from (row[k] for k in rows.keys)
+        for value in (row[k] for k in names.split()):
+            yield f"{value:.3g}" if isinstance(value, float) else value
+
+    return cells
+
+
+def _multiplier(batches, epochs, epsilon):
+    """Of the noise of a published `DPMAC` on shuffled batches of 1,000, for
+    its claim."""
+    reads = sampling.plan(
+        1000 * batches,
+        sampling="shuffled",
+        batch_size=1000,
+        steps=batches * epochs,
+        delta=DELTA,
+    )
+    return sampling.noise_multiplier(
+        reads, PrivacyBudget(epsilon, DELTA), neighbours="add_remove"
+    )
 
 
 def trainings():
@@ -140,7 +198,25 @@ def trainings():
                 epsilon=epsilon, delta=DELTA, **given
             )
             _measure(rows, key, subject, (x, y), classes, seeds, controls)
-    rows.finish(training_table(rows.rows))
+
+    def cells(row):
+        name = row["data"], row["form"], row["epsilon"]
+        single = " / ".join(
+            f"{r['bound']:.2f}"
+            for r in rows.rows
+            if (r["data"], r["form"], r["epsilon"]) == name
+            and r["seed"] != "all"
+        )
+        yield from (*name, row["neighbours"], single)
+        yield from (f"{row[k]:.2f}" for k in ("bound", "control", "ceiling"))
+        yield row["verdict"]
+
+    rows.finish_table(
+        "data | form | epsilon | relation | lower bound, seeds | all, 95% | "
+        "control | ceiling | verdict",
+        cells,
+        [row for row in rows.rows if row["seed"] == "all"],
+    )
 
 
 def _is_measured(rows, key, seeds):
@@ -221,76 +297,6 @@ def _once(train, kept):
         return kept[name]
 
     return trained
-
-
-def scores():
-    """The built-in scores on the same trained models."""
-    rows = ResultsFile(_OUT.value, f"{_NAME.value}_scores", ("form", "score"))
-    x, y, classes = audit_subjects.load("digits")
-    for form in ("head (published)", "ilm (minmax)"):
-        subject = audit_subjects.Subject(
-            **{"epsilon": 0.3, "control_epochs": 1080, **FORMS[form]}
-        )
-        fit, control = (_once(f, {}) for f in subject.functions(classes))
-        for score in ("loss", "margin", "gradient"):
-            if rows.has(form, score):
-                continue
-            report = audit(
-                fit,
-                (x, y),
-                control=control,
-                classes=classes,
-                canaries=DATA["digits"][1],
-                seeds=tuple(range(_SEEDS.value)),
-                score=score,
-                progress=False,
-            )
-            rows.add(
-                (form, score),
-                None,
-                epsilon=subject.epsilon,
-                bounds=[run.bound.epsilon for run in report.runs],
-                controls=[run.control.epsilon for run in report.runs],
-                bound=report.bound,
-                control=report.control_bound,
-                verdict=report.verdict,
-            )
-    lines = [
-        "| form | score | lower bound, seeds | all, 95% | control |",
-        "|---|---|---|---|---|",
-    ]
-    for row in rows.rows:
-        single = " / ".join(f"{bound:.2f}" for bound in row["bounds"])
-        lines.append(
-            f"| {row['form']} | {row['score']} | {single} | "
-            f"{row['bound']:.2f} | {row['control']:.2f} |"
-        )
-    rows.finish("\n".join(lines) + "\n")
-
-
-def training_table(rows):
-    lines = [
-        "| data | form | epsilon | relation | lower bound, seeds | all, 95% | "
-        "control | ceiling | verdict |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        if row["seed"] != "all":
-            continue
-        name = (row["data"], row["form"], row["epsilon"])
-        single = " / ".join(
-            f"{r['bound']:.2f}"
-            for r in rows
-            if (r["data"], r["form"], r["epsilon"]) == name
-            and r["seed"] != "all"
-        )
-        lines.append(
-            f"| {row['data']} | {row['form']} | {row['epsilon']:g} | "
-            f"{row['neighbours']} | {single} | {row['bound']:.2f} | "
-            f"{row['control']:.2f} | {row['ceiling']:.2f} | "
-            f"{row['verdict']} |"
-        )
-    return "\n".join(lines) + "\n"
 
 
 def vectors(bound=1.0):
@@ -389,18 +395,14 @@ def releases():
                     runs=found.bound.runs,
                     seconds=time.perf_counter() - begin,
                 )
-    lines = [
-        "| objective | relation | epsilon | lower bound | over epsilon | "
-        "distance over sensitivity |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows.rows:
-        lines.append(
-            f"| {row['objective']} | {row['neighbours_of']} | "
-            f"{row['epsilon']:g} | {row['bound']:.3f} | {row['share']:.2f} | "
-            f"{row['reach']:.3f} |"
-        )
-    rows.finish("\n".join(lines) + "\n")
+    rows.finish_table(
+        "objective | relation | epsilon | lower bound | over epsilon | "
+        "distance over sensitivity",
+        lambda row: (
+            *(row[k] for k in ("objective", "neighbours_of", "epsilon")),
+            *(f"{row[k]:.3f}" for k in ("bound", "share", "reach")),
+        ),
+    )
 
 
 def shuffled():
@@ -414,9 +416,7 @@ def shuffled():
         for epsilon in map(float, _EPSILONS.value):
             if rows.has(batches, epochs, epsilon):
                 continue
-            multiplier = shuffled_noise.multiplier(
-                batches, epochs, epsilon, DELTA
-            )
+            multiplier = _multiplier(batches, epochs, epsilon)
             found = shuffled_batches_epsilon(
                 batches, multiplier, DELTA, epochs=epochs
             )
@@ -428,18 +428,11 @@ def shuffled():
                 probability=found.probability,
                 without=found.without,
             )
-    lines = [
-        "| batches | epochs | claimed | noise multiplier | probability with | "
-        "without | lower bound |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in rows.rows:
-        lines.append(
-            f"| {row['batches']} | {row['epochs']} | {row['epsilon']:g} | "
-            f"{row['noise_multiplier']:.3f} | {row['probability']:.1e} | "
-            f"{row['without']:.1e} | {row['bound']:.2f} |"
-        )
-    rows.finish("\n".join(lines) + "\n")
+    rows.finish_table(
+        "batches | epochs | claimed | noise multiplier | probability with | "
+        "without | lower bound",
+        _cells("noise_multiplier probability without bound", rows),
+    )
 
 
 def scripts():
@@ -462,26 +455,193 @@ def scripts():
             most=max(bounds),
             control=float(np.median([r.control_bound for r in found])),
         )
-    lines = [
-        "| fault | caught of 20 | least bound | median | largest | control |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows.rows:
-        numbers = (row[k] for k in ("least", "median", "most", "control"))
-        cells = " | ".join(f"{number:.2f}" for number in numbers)
-        lines.append(f"| {row['fault']} | {row['caught']} | {cells} |")
-    rows.finish("\n".join(lines) + "\n")
+    rows.finish_table(
+        "fault | caught of 20 | least bound | median | largest | control",
+        _cells("caught least median most control", rows),
+    )
+
+
+def weights():
+    rows = ResultsFile(_OUT.value, f"{_NAME.value}_claims_weights", ("form",))
+    x, y, classes = audit_subjects.load("digits")
+    few = max(3, _RUNS.value // 3)
+
+    def scores(score, name, there, runs):
+        return [
+            score(name, CLAIMED, (x, y), classes, there=there)
+            for _ in range(runs)
+        ]
+
+    controls = {}
+    for name, form in still_weights.FORMS.items():
+        if rows.has(name):
+            continue
+        without = scores(still_weights.score, name, False, few)
+        found = np.array(scores(still_weights.score, name, True, _RUNS.value))
+        seen = int((found > form.over).sum())
+        if form.seen not in controls:
+            both = [
+                scores(still_weights.control_score, name, there, _RUNS.value)
+                for there in (True, False)
+            ]
+            controls[form.seen] = many_run_epsilon(
+                *both,
+                delta=DELTA,
+                confidence=CONFIDENCE,
+                threshold=form.over,
+            ).epsilon
+        rows.add(
+            (name,),
+            None,
+            move=form.seen.__name__,
+            claimed_epsilon=CLAIMED,
+            without=max(without),
+            least=float(found.min()),
+            over=form.over,
+            seen=seen,
+            runs=len(found),
+            probability=float(lower_rate(seen, len(found), 1 - CONFIDENCE)[0]),
+            control=controls[form.seen],
+        )
+    rows.finish_table(
+        "form | move | without, largest | with, least | seen | of | "
+        "probability at least | control",
+        _cells("move without least seen runs probability control", rows),
+    )
+
+
+def schedules(batches):
+    """Rates of an epoch's steps."""
+    return {
+        "first step alone": np.eye(1, batches)[0],
+        "halved at every step": 0.5 ** np.arange(batches),
+        "0.9 at every step": 0.9 ** np.arange(batches),
+        "equal": np.ones(batches),
+    }
+
+
+def rates():
+    """The noise is that of a published `DPMAC` for its claimed epsilon."""
+    rows = ResultsFile(
+        _OUT.value,
+        f"{_NAME.value}_claims_rates",
+        ("batches", "epochs", "epsilon", "rates"),
+    )
+    for batches, epochs in LAST_WEIGHTS:
+        for epsilon in map(float, _EPSILONS.value):
+            if rows.has(batches, epochs, epsilon, "equal"):
+                continue
+            multiplier = _multiplier(batches, epochs, epsilon)
+            for name, given in schedules(batches).items():
+                found = last_weights_epsilon(given, multiplier, DELTA)
+                rows.add(
+                    (batches, epochs, epsilon, name),
+                    None,
+                    noise_multiplier=multiplier,
+                    bound=found.epsilon,
+                    probability=found.probability,
+                    without=found.without,
+                    control=poisson_epsilon(batches, multiplier),
+                )
+    rows.finish_table(
+        "batches | epochs | claimed | rates | probability with | without | "
+        "lower bound | control",
+        _cells("probability without bound control", rows),
+    )
+
+
+def poisson_epsilon(batches, noise):
+    """One sum, seen alone, that a record joins with probability 1/T."""
+    c = np.linspace(0.0, 14.0, 4000)
+    q = special.ndtr(-c)
+    p = q + (special.ndtr(1 / noise - c) - q) / batches
+    told = np.maximum(p - DELTA, 1e-300) / np.maximum(q, 1e-12)
+    return max(0.0, float(np.log(told.max())))
+
+
+def trained():
+    rows = ResultsFile(
+        _OUT.value, f"{_NAME.value}_claims_trained", ("form", "epsilon")
+    )
+    x, y, classes = audit_subjects.load("digits")
+    level = 1 - (1 - CONFIDENCE) / _SEEDS.value
+
+    def bounds(one):
+        """Over seeds and each by itself, and right guesses."""
+        pairs = [one(seed=seed) for seed in range(_SEEDS.value)]
+        together = max(
+            one_run_best(*pair, delta=0.0, confidence=level).epsilon
+            for pair in pairs
+        )
+        alone = [
+            one_run_best(*pair, delta=0.0, confidence=CONFIDENCE)
+            for pair in pairs
+        ]
+        return {
+            "bound": together,
+            "bounds": [bound.epsilon for bound in alone],
+            "right": [f"{b.correct} of {b.guesses}" for b in alone],
+        }
+
+    given = {"records": (x, y), "classes": classes, "columns": COLUMNS}
+    attacks = {
+        f"ilm ({name})": functools.partial(
+            whole_trainings.lit_columns, name, **given
+        )
+        for name in ("none", "minmax")
+    }
+    attacks["GradientNet (proven)"] = functools.partial(
+        whole_trainings.control_columns, **given
+    )
+    for epsilon in map(float, _EPSILONS.value):
+        for name, attack in attacks.items():
+            if not rows.has(name, epsilon):
+                found = bounds(functools.partial(attack, epsilon=epsilon))
+                rows.add((name, epsilon), None, **found)
+    if not rows.has("adlm (code), one unlike", CLAIMED):
+        coins = np.random.default_rng(0).integers(0, 2, COINS)
+        moves = np.array(
+            [
+                whole_trainings.alike(
+                    CLAIMED, (x, y), classes, there=bool(coin)
+                )
+                for coin in coins
+            ]
+        )
+        found = coin_run_bound(
+            np.log(moves / MOVED), coins, threshold=0.0, delta=0.0
+        )
+        rows.add(
+            ("adlm (code), one unlike", CLAIMED),
+            None,
+            bound=found.epsilon,
+            right=f"{found.correct} of {found.guesses}",
+            moves=moves.tolist(),
+            coins=coins.tolist(),
+        )
+    rows.finish_table(
+        "form | claimed | right guesses | lower bound",
+        _cells("right bound", rows),
+    )
+
+
+PARTS = {
+    part.__name__: part
+    for part in (
+        trainings,
+        releases,
+        shuffled,
+        scripts,
+        weights,
+        rates,
+        trained,
+    )
+}
 
 
 def main(_):
     for part in _PARTS.value:
-        {
-            "trainings": trainings,
-            "releases": releases,
-            "shuffled": shuffled,
-            "scores": scores,
-            "scripts": scripts,
-        }[part]()
+        PARTS[part]()
 
 
 if __name__ == "__main__":

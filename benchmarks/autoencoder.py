@@ -20,14 +20,14 @@ rows, the paper's replace_one for the claimed ones.
 Written after every run; a second call goes on where one stopped.
 """
 
-import json
-import os
+import itertools
 import statistics
 import time
 
 import keras
 import numpy as np
 from absl import app, flags, logging
+from results_file import ResultsFile
 
 import keras_fm as fm
 
@@ -188,39 +188,6 @@ def table(rows):
             "|---" * (len(epsilons) + 2) + "|",
         ]
         for method, (label, private, _) in METHODS.items():
-            cells, seconds = [], []
-            for epsilon in epsilons if private else [None]:
-                group = [
-                    r
-                    for r in rows
-                    if (r["dataset"], r["method"], r["epsilon"])
-                    == (dataset, method, epsilon)
-                ]
-                values = [r["mse"] for r in group]
-                seconds += [r["seconds"] for r in group]
-                cells.append(
-                    f"{statistics.fmean(values):.4f}" if values else "-"
-                )
-            if seconds:
-                cells += [""] * (len(epsilons) - len(cells))
-                lines.append(
-                    f"| {label} | "
-                    + " | ".join(cells)
-                    + f" | {statistics.median(seconds):.1f} |"
-                )
-        lines.append("")
-    return "\n".join(lines)
-
-
-def plot(rows, path):
-    from matplotlib.figure import Figure
-
-    datasets = sorted({r["dataset"] for r in rows})
-    figure = Figure(figsize=(6 * len(datasets) + 4, 5), layout="constrained")
-    for ax, dataset in zip(
-        np.atleast_1d(figure.subplots(1, len(datasets))), datasets
-    ):
-        for index, (method, (label, private, _)) in enumerate(METHODS.items()):
             found = [
                 r
                 for r in rows
@@ -228,116 +195,44 @@ def plot(rows, path):
             ]
             if not found:
                 continue
-            color = f"C{index % 10}"
-            if not private:
-                ax.axhline(
-                    found[0]["mse"], color=color, linestyle="--", label=label
-                )
-                continue
-            epsilons = sorted({r["epsilon"] for r in found})
-            means = [
-                statistics.fmean(r["mse"] for r in found if r["epsilon"] == e)
-                for e in epsilons
-            ]
-            claimed = found[0]["proven"] == "inf"
-            ax.plot(
-                epsilons,
-                means,
-                color=color,
-                marker="x" if claimed else "o",
-                linestyle=":" if claimed else "-",
-                label=label,
-            )
-        ax.set_xscale("log", base=2)
-        ax.set_yscale("log")
-        ax.set_xlabel(f"epsilon (delta = {DELTA:g})")
-        ax.set_ylabel("test mean squared error per pixel")
-        ax.set_title(f"{dataset}; dotted = claimed, not proven")
-        ax.grid(alpha=0.3, which="both")
-        ticks = sorted({r["epsilon"] for r in rows if r["epsilon"]})
-        ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
-    handles, labels = ax.get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, loc="outside right upper")
-    figure.savefig(path, dpi=130)
-
-
-def picture(x, shown, path):
-    """A grid of test images and their reconstructions, one row a method."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(
-        figsize=(1 * len(x) + 3, 1.05 * (len(shown) + 1)), layout="constrained"
-    )
-    grid = figure.subplots(len(shown) + 1, len(x))
-    for axes, (label, images) in zip(grid, [("test image", x), *shown]):
-        for ax, image in zip(axes, images):
-            ax.imshow(np.squeeze(image), cmap="gray", vmin=0, vmax=1)
-            ax.set_xticks([])
-            ax.set_yticks([])
-        axes[0].set_ylabel(
-            label, rotation=0, ha="right", va="center", fontsize=8
-        )
-    figure.savefig(path, dpi=110)
+            cells = []
+            for epsilon in epsilons if private else [None]:
+                mse = [r["mse"] for r in found if r["epsilon"] == epsilon]
+                cells.append(f"{statistics.fmean(mse):.4f}" if mse else "-")
+            cells += [""] * (len(epsilons) - len(cells))
+            seconds = statistics.median(r["seconds"] for r in found)
+            lines.append(f"| {label} | {' | '.join(cells)} | {seconds:.1f} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def main(_):
     logging.set_verbosity(logging.ERROR)
-    os.makedirs(_OUT.value, exist_ok=True)
-    base = os.path.join(_OUT.value, _NAME.value)
-    rows = []
-    if os.path.exists(f"{base}.json"):
-        with open(f"{base}.json") as f:
-            rows = json.load(f)
-    done = {(r["dataset"], r["method"], r["epsilon"], r["draw"]) for r in rows}
-    for dataset in _DATASETS.value:
+    results = ResultsFile(
+        _OUT.value, _NAME.value, ("dataset", "method", "epsilon", "draw")
+    )
+    for dataset, method in itertools.product(
+        _DATASETS.value, _METHODS.value or METHODS
+    ):
         (x, _), (x_test, _) = fm.datasets.load(dataset)
-        shown = []
-        for method in _METHODS.value or METHODS:
-            label, private, several = METHODS[method]
-            for epsilon in map(float, _EPSILONS.value) if private else (None,):
-                for draw in range(_DRAWS.value if several else 1):
-                    wanted = epsilon in (None, 1.0) and draw == 0
-                    if (dataset, method, epsilon, draw) in done and not wanted:
-                        continue
-                    keras.utils.clear_session()
-                    keras.utils.set_random_seed(draw)
-                    begin = time.perf_counter()
-                    reconstruct, ledger = train(method, x, epsilon)
-                    seconds = time.perf_counter() - begin
-                    if wanted:
-                        word = "" if epsilon is None else ", epsilon 1"
-                        shown.append((label + word, reconstruct(x_test[:12])))
-                    if (dataset, method, epsilon, draw) in done:
-                        continue
-                    # Pixels are in [0, 1] by public knowledge, for all.
-                    found = np.clip(reconstruct(x_test), 0.0, 1.0)
-                    error = np.square(found - x_test)
-                    rows.append(
-                        {
-                            "dataset": dataset,
-                            "method": method,
-                            "epsilon": epsilon,
-                            "draw": draw,
-                            "mse": float(np.mean(error, dtype="float64")),
-                            "seconds": seconds,
-                            "proven": str(ledger.epsilon()) if ledger else None,
-                            "claimed": (
-                                ledger.claimed_epsilon() if ledger else None
-                            ),
-                            "delta": ledger.budget.delta if ledger else None,
-                            "neighbours": (
-                                str(ledger.neighbours) if ledger else None
-                            ),
-                        }
-                    )
-                    print(json.dumps(rows[-1]), flush=True)
-                    with open(f"{base}.json", "w") as f:
-                        json.dump(rows, f, indent=1)
-        picture(x_test[:12], shown, f"{base}_{dataset}.png")
-    with open(f"{base}_table.md", "w") as f:
-        f.write(table(rows))
-    plot(rows, f"{base}.png")
-    print(table(rows))
+        _, private, several = METHODS[method]
+        for epsilon, draw in itertools.product(
+            map(float, _EPSILONS.value) if private else (None,),
+            range(_DRAWS.value if several else 1),
+        ):
+            key = dataset, method, epsilon, draw
+            if results.has(*key):
+                continue
+            keras.utils.clear_session()
+            keras.utils.set_random_seed(draw)
+            begin = time.perf_counter()
+            reconstruct, ledger = train(method, x, epsilon)
+            seconds = time.perf_counter() - begin
+            # Pixels are in [0, 1] by public knowledge, for all.
+            error = np.square(np.clip(reconstruct(x_test), 0.0, 1.0) - x_test)
+            mse = float(np.mean(error, dtype="float64"))
+            results.add(key, ledger, mse=mse, seconds=seconds)
+    results.finish(table(results.rows))
 
 
 if __name__ == "__main__":

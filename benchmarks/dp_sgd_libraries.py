@@ -1,4 +1,4 @@
-"""Time and memory of one step: plain Keras, tensorflow-privacy, jax-privacy.
+"""Time and memory of a noisy step: both DP-SGD libraries and our models.
 
     python benchmarks/dp_sgd_libraries.py [--batches=256,1024,4096]
     KERAS_BACKEND=jax python benchmarks/dp_sgd_libraries.py
@@ -7,11 +7,11 @@ The two libraries live in different environments: the command is run in each,
 and both write into one file; rows that are there are not measured again.
 Every row is a process of its own, which takes plain steps before and after
 those it measures: a ratio is one of the same minute. Plain: `train_on_batch`
-of Keras on the same backend; DP-SGD: Poisson batches of the same expected
-size, padding included. Medians of at least five, without
-the first, of seconds on the clock and of seconds of all processors, which
-other work on the machine disturbs less. Memory: what the process needed at
-most beyond libraries and data.
+of Keras on the same backend; DP-SGD, `GradientNet` and `DPMAC` (of dense
+layers, one Z-step): Poisson batches of the same expected size, padding
+included. Medians of at least five, without the first, of seconds on the clock
+and of seconds of all processors, which other work on the machine disturbs
+less. Memory: what the process needed at most beyond libraries and data.
 """
 
 import importlib.metadata
@@ -37,8 +37,14 @@ _METHODS = {
         "plain (TensorFlow)": None,
         "tensorflow-privacy, fast clipping": "fast_clipping",
         "tensorflow-privacy, vectorized": "vectorized",
+        "GradientNet": None,
+        "DPMAC": None,
     },
-    "jax": {"plain (JAX)": None, "jax-privacy": None},
+    "jax": {
+        "plain (JAX)": None,
+        "jax-privacy": None,
+        "GradientNet (JAX)": None,
+    },
 }
 _PACKAGES = ("keras", "tensorflow", "tensorflow-privacy", "jax", "jax-privacy")
 _RATE = 1 / 4  # of Poisson batches
@@ -103,6 +109,29 @@ def private_seconds(classifier, model, config, x, y):
     return steps[1:], rival.report()["clipping"]
 
 
+def noisy_seconds(method, model, x, y, batch, repeats):
+    """The same of our models, which take a step for each batch."""
+    import keras
+
+    import keras_fm as fm
+
+    given = {"clip": 0.1, "unprotected": True}
+    if method == "DPMAC":
+        noisy = fm.models.DPMAC(x.shape[1:], model.layers, **given)
+    else:
+        noisy = fm.models.GradientNet(x.shape[1:], model, **given)
+    noisy.compile(keras.optimizers.SGD(0.1, momentum=0.9))
+    noisy.perturb(1.0, batch, steps=10**6)
+    steps = []
+    batches = fm.datasets.PoissonBatches(x, y, batch_size=batch)
+    for i in range(repeats + 2):
+        taken = batches[i]
+        began = now()
+        noisy.train_on_batch(*taken)
+        steps.append(since(began))
+    return steps[2:]
+
+
 def measure(method, name, batch, repeats):
     """One row, in this process."""
     import keras
@@ -128,7 +157,9 @@ def measure(method, name, batch, repeats):
     before = peak()
     base = plain_seconds(plain, x, y, batch, repeats)
     memory, clipping, taken = peak() - before, None, base
-    if not method.startswith("plain"):
+    if method.startswith(("GradientNet", "DPMAC")):
+        taken = noisy_seconds(method, model, x, y, batch, repeats)
+    elif not method.startswith("plain"):
         config = baselines.DPSGDConfig(
             form=form,
             learning_rate=0.1,
@@ -142,6 +173,7 @@ def measure(method, name, batch, repeats):
             else baselines.DPSGDClassifier
         )
         taken, clipping = private_seconds(classifier, model, config, x, y)
+    if taken is not base:
         memory = peak() - before
         base = base + plain_seconds(plain, x, y, batch, repeats)
     seconds, processors = medians(taken)
@@ -202,7 +234,7 @@ def main(_):
         for batch in map(int, _BATCHES.value):
             for method in _METHODS[keras.backend.backend()]:
                 key = (method, name, batch)
-                if results.has(*key):
+                if results.has(*key) or (method, name) == ("DPMAC", "cnn"):
                     continue
                 child = subprocess.run(
                     [

@@ -3,22 +3,19 @@
     KERAS_BACKEND=tensorflow python benchmarks/labels.py [--out=DIR]
 
 MNIST through the public scattering map (400 dimensions, random projection),
-three draws of each (of the exact loss two, at the first epsilon):
+three draws of each:
 
 * `record`: one read under replace_one, by the default ridge;
 * `label`: one read under replace_label, by the default ridge;
 * `label, whitened`: the same on features that are whitened by their own exact
   mean and covariance and brought to length 1, as public features may be;
-* `label, exact loss`: the softmax cross-entropy on features and the same
-  noisy S, instead of its Taylor polynomial (post-processing);
 * `randomised response`: every label is kept with probability
   e^epsilon / (e^epsilon + 9) or replaced by one of the other nine, and a
   linear layer is fitted to them (the Taylor objective): pure epsilon, so a
   delta buys it nothing.
 
-The ridges of the last two are chosen among `RIDGES` on the last 10,000
-training images; that choice is not charged to the exact loss, and free for
-randomised response, whose labels are public.
+Its ridge is chosen among `RIDGES` on the last 10,000 training images, which is
+free: its labels are public.
 """
 
 import math
@@ -26,14 +23,13 @@ import math
 import numpy as np
 from absl import app, flags
 from results_file import ResultsFile
-from scipy import optimize
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 EPSILONS, DELTAS = (0.5, 1.0, 2.0), (1e-5, 0.0)
 DRAWS, UNITS, CLASSES, HELD_OUT = 3, 400, 10, 10_000
-# Of the exact loss and of randomised response, in records.
 # What whitening adds to every variance (features have length 1).
 FLOOR = 1e-5
+# Of randomised response, in records.
 RIDGES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
@@ -97,35 +93,13 @@ def ridge_fit(h, s, ridge):
     return np.linalg.solve(hessian, s - s.mean(axis=1, keepdims=True))
 
 
-def exact_fit(h, s, ridge):
-    """The minimum of the cross-entropy with a given sum of labels."""
-    rows = h.astype(np.float32)
-
-    def loss(flat):
-        w = flat.reshape(s.shape)
-        z = rows @ w.astype(np.float32)
-        top = z.max(axis=1, keepdims=True)
-        p = np.exp(z - top)
-        total = p.sum(axis=1, keepdims=True)
-        value = float(np.sum(np.log(total) + top, dtype=np.float64))
-        value += ridge / 2 * np.vdot(w, w) - np.vdot(s, w)
-        slope = (rows.T @ (p / total)).astype(float) - s + ridge * w
-        return value / len(h), slope.ravel() / len(h)
-
-    options = {"maxiter": 60}
-    found = optimize.minimize(
-        loss, np.zeros(s.size), jac=True, method="L-BFGS-B", options=options
-    )
-    return found.x.reshape(s.shape)
-
-
 def accuracy(h, y, weights):
     return 100 * float(np.mean((h @ weights).argmax(axis=1) == y))
 
 
-def chosen(fit, h, s, held, labels):
+def chosen(h, s, held, labels):
     """The ridge that is best on held-out records."""
-    found = [accuracy(held, labels, fit(h, s, ridge)) for ridge in RIDGES]
+    found = [accuracy(held, labels, ridge_fit(h, s, r)) for r in RIDGES]
     return RIDGES[int(np.argmax(found))]
 
 
@@ -156,34 +130,21 @@ def main(_):
             if not results.has(*key):
                 labels = responses(y, epsilon, rng)
                 s = h[:cut].T @ one_hot[labels[:cut]]
-                ridge = chosen(ridge_fit, h[:cut], s, h[cut:], labels[cut:])
+                ridge = chosen(h[:cut], s, h[cut:], labels[cut:])
                 s = h.T @ one_hot[labels]
                 add(*key, ridge_fit(h, s, ridge), ridge=ridge)
             for delta in DELTAS:
-                key = "record", epsilon, delta, draw
-                if not results.has(*key):
-                    found, ledger = released(h, y, *key[1:3], "replace_one")
-                    add(*key, found.minimise()[1], ledger)
-                key = "label", epsilon, delta, draw
-                if not results.has(*key):
-                    found, ledger = released(h, y, *key[1:3], "replace_label")
-                    add(*key, found.minimise()[1], ledger)
-                key = "label, whitened", epsilon, delta, draw
-                if not results.has(*key):
-                    found, ledger = released(
-                        white, y, *key[1:3], "replace_label"
-                    )
-                    add(*key, found.minimise()[1], ledger)
-        # Minutes each: at the first epsilon, two draws.
-        key = "label, exact loss", epsilon, DELTAS[0], 0
-        if epsilon == EPSILONS[0] and not results.has(*key):
-            # The choice has a draw of its own.
-            part = released(h[:cut], y[:cut], *key[1:3], "replace_label")[0]
-            ridge = chosen(exact_fit, h[:cut], part.linear, h[cut:], y[cut:])
-            for draw in range(2):
-                found, ledger = released(h, y, *key[1:3], "replace_label")
-                weights = exact_fit(h, found.linear, ridge)
-                add(*key[:3], draw, weights, ledger, ridge=ridge)
+                for method, rows, neighbours in (
+                    ("record", h, "replace_one"),
+                    ("label", h, "replace_label"),
+                    ("label, whitened", white, "replace_label"),
+                ):
+                    key = method, epsilon, delta, draw
+                    if not results.has(*key):
+                        found, ledger = released(
+                            rows, y, epsilon, delta, neighbours
+                        )
+                        add(*key, found.minimise()[1], ledger)
     results.finish(table(results.rows))
 
 

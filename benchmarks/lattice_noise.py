@@ -5,10 +5,7 @@
 For both samplers at several scales: the median over repeats of the samples
 per second of processor time (one thread, so a second of one core, whatever
 else runs on it), and how many times longer they take than NumPy's continuous
-`normal` and `laplace`, measured in turns with them. The words are those of
-the operating system; the same with a seeded statistical generator shows what
-they cost. Nothing here depends on values, so a second run gives numbers that
-differ by the machine's noise only.
+`normal` and `laplace`, measured in turns with them.
 
 The second table is the path of a release, from an exact vector to a noisy one:
 `Mechanism.perturb` (rounding, integer noise, back to floats) against NumPy's
@@ -51,37 +48,29 @@ def seconds(draw, *arguments):
 
 
 def main(_):
-    size = _SAMPLES.value
-    generator = np.random.default_rng(0)
-    sources = discrete_noise.OSWords(), discrete_noise.SeededWords(0)
+    size, generator = _SAMPLES.value, np.random.default_rng(0)
+    source = discrete_noise.OSWords()
     print(
-        "| law | scale, steps | table, ms | million a second | seeded | NumPy "
-        "| times NumPy's time |\n|---|---|---|---|---|---|---|"
+        "| law | scale, steps | million a second | times NumPy's time |\n"
+        "|---|---|---|---|"
     )
     for law, (make, continuous) in LAWS.items():
         for scale in SCALES:
-            build = np.median([seconds(make, scale) for _ in range(5)])
             sampler = make(scale)
-            rounds = []
-            for _ in range(_REPEATS.value):
-                times = [
-                    seconds(sampler.sample, size, source) for source in sources
-                ]
-                times.append(seconds(continuous, generator, size))
-                rounds.append(times)
-            secure, seeded, numpy = np.median(rounds, axis=0)
-            ratio = np.median([r[0] / r[2] for r in rounds])
+            rounds = [
+                (
+                    seconds(sampler.sample, size, source),
+                    seconds(continuous, generator, size),
+                )
+                for _ in range(_REPEATS.value)
+            ]
+            secure = np.median([ours for ours, _ in rounds])
+            ratio = np.median([ours / numpy for ours, numpy in rounds])
             print(
-                f"| {law} | {scale} | {build * 1e3:.0f} "
-                f"| {size / secure / 1e6:.1f} | {size / seeded / 1e6:.1f} "
-                f"| {size / numpy / 1e6:.1f} | {ratio:.1f} |",
+                f"| {law} | {scale} | {size / secure / 1e6:.1f} "
+                f"| {ratio:.1f} |",
                 flush=True,
             )
-    taken = np.median([seconds(sources[0].words, size) for _ in range(9)])
-    print(
-        f"\nWords of the operating system alone: {size / taken / 1e6:.0f} "
-        "million a second.\n"
-    )
     releases(generator)
 
 
@@ -92,7 +81,7 @@ def add_noise(exact, draw):
 def releases(generator):
     """Prints the table of releases."""
     print(
-        "| law | size | secure, ms | NumPy, ms | times NumPy's time |\n"
+        "\n| law | size | secure, ms | NumPy, ms | times NumPy's time |\n"
         "|---|---|---|---|---|"
     )
     for mechanism, draw in (

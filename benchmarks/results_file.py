@@ -45,3 +45,16 @@ class ResultsFile:
         with open(f"{self.base}_table.md", "w") as f:
             f.write(text)
         print(text)
+
+    def finish_table(self, head, cells, rows=None):
+        """The same of a table.
+
+        Args:
+            head: names of the columns, by ` | `.
+            cells: a function from a row to its cells.
+            rows: those that are shown; all by default.
+        """
+        lines = [f"| {head} |", "|---" * (head.count("|") + 1) + "|"]
+        for row in self.rows if rows is None else rows:
+            lines.append(f"| {' | '.join(map(str, cells(row)))} |")
+        self.finish("\n".join(lines) + "\n")

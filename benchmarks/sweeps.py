@@ -7,11 +7,10 @@ Seconds of a sweep over starts, learning rates and ridges
 * as Keras fits of one compiled model, whose weights, rate and ridge change
   between fits (nothing is traced twice, one row a step: what is least work),
 * as `keras_fm.sweeps.sweep` run by run,
-* as one `sweep`,
+* as one `sweep`.
 
-and of conjugate gradients on a released energy from several starts, one after
-the other and side by side. In turn, medians. No records but random ones are
-needed: nothing here depends on what was released.
+In turn, medians. No records but random ones are needed: nothing here depends
+on what was released.
 """
 
 import itertools
@@ -120,60 +119,6 @@ def fits(features):
     }
 
 
-def descents(entries, filters_count=16, restarts=8):
-    """Released moments of order 4 of random patches with a constant."""
-    from keras_fm.kernel import mechanisms
-    from keras_fm.papers.pcdbn import filters
-    from keras_fm.papers.pcdbn.patch_moments import PatchMomentRelease
-    from keras_fm.public import polynomials
-    from keras_fm.queries import PatchMomentQuery
-
-    objective = PatchMomentQuery(
-        num_features=entries + 1, order=4, feature_bound=2.0, constant=1.0
-    )
-    rng = np.random.default_rng(0)
-    v = rng.normal(size=(200, 40, entries)) * np.linspace(1, 0.2, entries)
-    v *= objective.patch_bound / np.linalg.norm(v, axis=2, keepdims=True)
-    u = np.concatenate([v, np.ones((200, 40, 1))], axis=2)
-    mechanism = mechanisms.GaussianMechanism(
-        sensitivity=objective.sensitivity("l2", neighbours="add_remove"),
-        noise_multiplier=0.5,
-    )
-    vector = objective.pack(objective.accumulate(objective.zero(), u), "l2")
-    noisy = mechanism.perturb(vector, mechanisms.NoiseSource(0))
-    made = PatchMomentRelease(
-        statistics={"moments": objective.unpack(noisy, "l2")[0]},
-        objective=objective,
-        mechanism=mechanism,
-        neighbours="add_remove",
-        private=False,
-    )
-    coefficients = [
-        a * 5.0**power
-        for power, a in enumerate(
-            polynomials.chebyshev("sigmoid", 3, 5.0).coefficients
-        )
-    ]
-    mean, _ = filters.centred_moments(made)
-    starts = filters.random_starts(entries, filters_count, restarts, seed=0)
-
-    def one_by_one():
-        for start in starts:
-            filters.descend(made, start, mean, coefficients, 2.0)
-
-    def together():
-        filters.descend(made, starts, mean, coefficients, 2.0)
-
-    seconds = medians(
-        _REPEATS.value, {"one_by_one": one_by_one, "together": together}
-    )
-    return {
-        "runs": restarts,
-        **{f"seconds_{name}": s for name, s in seconds.items()},
-        "one_by_one_over_together": seconds["one_by_one"] / seconds["together"],
-    }
-
-
 def main(_):
     results = ResultsFile(_OUT.value, "sweeps", ["what", "size"])
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
@@ -181,9 +126,6 @@ def main(_):
         key = (f"fits ({backend})", features)
         if not results.has(*key):
             results.add(key, None, **fits(features))
-    key = ("descents of filters", 25)
-    if not results.has(*key):
-        results.add(key, None, **descents(25))
 
 
 if __name__ == "__main__":

