@@ -11,8 +11,7 @@ at an end of those tried for the same other settings is followed by the next
 one, a factor of 4 further, until the best is inside. With `--test` it takes the
 best row there for each epsilon, trains with its settings on all training
 records and measures on the test records: by GradientNet, or by a rival with
-`--library`. `--plain` takes the best row without views, average and decay.
-What the choice costs in privacy is charged to nobody.
+`--library`. What the choice costs in privacy is charged to nobody.
 """
 
 import itertools
@@ -29,16 +28,13 @@ _STEPS = flags.DEFINE_list("steps", ["300"], "Numbers of steps.")
 _BATCHES = flags.DEFINE_list("batches", ["0"], "Records; 0: a fourth, or 2048.")
 _CLIP = flags.DEFINE_float("clip", 0.1, "Of a record's gradient.")
 _ACTIVATIONS = flags.DEFINE_list("activations", ["tanh"], "Of the network.")
-_NETWORKS = flags.DEFINE_list(
-    "networks", ["small"], "small, fine (3 x 3), or wide (for photographs)."
-)
+_NETWORKS = flags.DEFINE_list("networks", ["small"], "small, or fine (3 x 3).")
 _VIEWS = flags.DEFINE_list("views", ["1"], "Shifted, flipped copies.")
 _AVERAGES = flags.DEFINE_list("averages", ["0"], "Of the weights; 0: none.")
 _DECAYS = flags.DEFINE_list("decays", ["1"], "What is left of the rate.")
 _DRAWS = flags.DEFINE_integer("draws", 1, "Trainings of each setting.")
 _EXTEND = flags.DEFINE_bool("extend", True, "Rates past an end.")
 _TEST = flags.DEFINE_bool("test", False, "The best row, on test records.")
-_PLAIN = flags.DEFINE_bool("plain", False, "Of rows without the recipe.")
 _LIBRARY = flags.DEFINE_enum(
     "library",
     "GradientNet",
@@ -79,24 +75,14 @@ def network(kind, activation, shape):
             made = keras.Sequential.from_config(told)
         return made
     convolution = {"padding": "same", "activation": activation}
-    if kind == "fine":
-        body = [
-            layers.Conv2D(16, 3, **convolution),
-            layers.AveragePooling2D(2),
-            layers.Conv2D(32, 3, **convolution),
-            layers.AveragePooling2D(2),
-            layers.Flatten(),
-            layers.Dense(32, activation=activation),
-        ]
-    else:
-        body = [
-            layers.Conv2D(32, 5, strides=2, **convolution),
-            layers.AveragePooling2D(2),
-            layers.Conv2D(64, 3, **convolution),
-            layers.AveragePooling2D(2),
-            layers.Flatten(),
-            layers.Dense(64, activation=activation),
-        ]
+    body = [
+        layers.Conv2D(16, 3, **convolution),
+        layers.AveragePooling2D(2),
+        layers.Conv2D(32, 3, **convolution),
+        layers.AveragePooling2D(2),
+        layers.Flatten(),
+        layers.Dense(32, activation=activation),
+    ]
     return keras.Sequential([keras.Input(shape), *body, layers.Dense(10)])
 
 
@@ -246,10 +232,6 @@ def chosen(rows, epsilon):
         for row in rows.rows
         if (row["data"], row["on"], row["epsilon"])
         == (_DATA.value, "held out", epsilon)
-        and not (
-            _PLAIN.value
-            and (row["views"] > 1 or row["average"] or row["decay"] < 1)
-        )
     ]
     best = max(found, key=lambda row: row["accuracy"])
     return best["rate"], {k: best[k] for k in _SETTINGS}

@@ -6,8 +6,7 @@
    the same size, alternating, medians. Rates count the full product
    2 n m^2, of which one triangle is computed.
 2. Seconds and peak memory for 10^4 to 10^6 records of a synthetic stream.
-3. The sums of batches kept in integers against adding them in float64 with
-   compensation, and against not keeping digits at all.
+3. The sums of batches kept in integers against plain sums in float64.
 4. Two processes with half of the records each, merged, against one (both with
    one BLAS thread).
 5. Reading on while batches are summed, against a plain loop: a reader that
@@ -33,9 +32,7 @@ import zlib
 
 import numpy as np
 from absl import app, flags
-from medians import medians
 
-from keras_fm.kernel import sums as summation
 from keras_fm.kernel.partial_statistics import PartialStatistics
 from keras_fm.kernel.records import take_while_reading
 from keras_fm.public import features
@@ -51,6 +48,19 @@ _CACHED = flags.DEFINE_integer(
     "cached", 0, "Only read so many cached records and print what it took."
 )
 _BATCH = 1024
+
+
+def medians(repeats, runs):
+    """Median seconds of functions, taken in turn, after one call of each."""
+    seconds = {name: [] for name in runs}
+    for run in runs.values():
+        run()
+    for _ in range(repeats):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(s) for name, s in seconds.items()}
 
 
 def records(n, m, seed=0):
@@ -246,11 +256,6 @@ def spills(m=800, batches=16):
     h, y = records(_BATCH, m)
     objective = CrossEntropyQuery(num_features=m, num_outputs=10)
 
-    def compensated():
-        summation.total(
-            objective.accumulate(objective.zero(), h, y) for _ in range(batches)
-        )
-
     def plain():
         sums = objective.zero()
         for _ in range(batches):
@@ -262,10 +267,7 @@ def spills(m=800, batches=16):
             partial.add(h, y)
         partial.statistics()
 
-    took = medians(
-        _REPEATS.value,
-        {"plain": plain, "exact": exact, "compensated": compensated},
-    )
+    took = medians(_REPEATS.value, {"plain": plain, "exact": exact})
     base = took["plain"]
     return {name: round(s / base, 3) for name, s in took.items()}
 

@@ -53,37 +53,6 @@ _REPEATS = flags.DEFINE_integer("repeats", 7, "Repetitions per median.")
 EPOCHS = 4
 
 
-def build(affine, head, last=()):
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential(
-        [
-            keras.Input((784,)),
-            affine(300, activation="relu"),
-            *(keras.layers.Dense(units, activation="relu") for units in last),
-            keras.layers.UnitNormalization(),
-            head(10),
-        ]
-    )
-    model.compile("adam", fm.losses.TaylorCrossEntropy())
-    return model
-
-
-def step_time(last=(), n=32_768, batch=256):
-    """Median epoch time, alternating between the models."""
-    x = np.random.default_rng(0).random((n, 784), np.float32)
-    y = np.arange(n) % 10
-    plain = build(keras.layers.Dense, keras.layers.Dense, last)
-    published = build(fm.layers.PerturbedAffine, fm.layers.PrivateDense, last)
-    private = fm.callbacks.PrivateModel(1.0, guarantee=fm.Published(lot=batch))
-    fits = {
-        "plain": lambda: plain.fit(x, y, batch_size=batch, verbose=0),
-        "published": lambda: published.fit(
-            x, y, batch_size=batch, verbose=0, callbacks=[private]
-        ),
-    }
-    return ratios(fits, _REPEATS.value, steps=n // batch)
-
-
 def now():
     """Seconds on the clock and of all processors."""
     return np.array([time.perf_counter(), time.process_time()])
@@ -118,8 +87,8 @@ def result(step, base):
     }
 
 
-def dp_sgd_steps(form, layers, x, y, batch, plain_step):
-    """Medians of DP-SGD's steps, each followed by a plain one."""
+def dp_sgd_steps(form, layers, x, y, batch, plain_step=lambda: None):
+    """Medians of DP-SGD's steps, and of a plain one after each."""
     private, plain = [], []
 
     class Clocked(dp_sgd.DPSGDClassifier):
@@ -139,19 +108,21 @@ def dp_sgd_steps(form, layers, x, y, batch, plain_step):
         steps=1 + _REPEATS.value,
     )
     Clocked(keras.Sequential(layers), config, 1.0, 1e-5).fit(x, y)
-    return result(*(np.median(v[1:], axis=0) for v in (private, plain)))
+    return [np.median(v[1:], axis=0) for v in (private, plain)]
 
 
-def epochs(hidden, n=16_384, batch=1024):
+def epochs(hidden, n=16_384, batch=1024, times=EPOCHS, rivals=True):
     """One architecture: its plain form, ours, and DP-SGD's two."""
     x = np.random.default_rng(0).random((n, 784), np.float32)
     y = np.arange(n) % 10
+    dense, head = keras.layers.Dense, fm.layers.PrivateDense
 
     def layers(affine, head):
-        below = [affine(300, activation="relu")] if hidden else []
+        first, *last = hidden or (None,)
         return [
             keras.Input((784,)),
-            *below,
+            *([affine(first, activation="relu")] if hidden else []),
+            *(dense(units, activation="relu") for units in last),
             keras.layers.UnitNormalization(),
             head(10),
         ]
@@ -166,13 +137,12 @@ def epochs(hidden, n=16_384, batch=1024):
         return lambda: of.fit(
             x,
             y,
-            epochs=EPOCHS,
+            epochs=times,
             batch_size=batch,
             verbose=0,
             callbacks=list(callbacks),
         )
 
-    dense, head = keras.layers.Dense, fm.layers.PrivateDense
     plain = model(dense, dense)
     published = fm.callbacks.PrivateModel(
         1.0, guarantee=fm.Published(lot=batch)
@@ -187,15 +157,17 @@ def epochs(hidden, n=16_384, batch=1024):
         )
         # The read is in the call that traces.
         fits["proven, on a release"] = fit(model(dense, head), proven)
-    found = ratios(fits, _REPEATS.value, steps=EPOCHS * (n // batch))
-    for form in ("fast_clipping", "vectorized"):
-        found[f"DP-SGD, {form}"] = dp_sgd_steps(
-            form,
-            layers(dense, dense),
-            x,
-            y,
-            batch,
-            lambda: plain.train_on_batch(x[:batch], y[:batch]),
+    found = ratios(fits, _REPEATS.value, steps=times * (n // batch))
+    for form in ("fast_clipping", "vectorized") if rivals else ():
+        found[f"DP-SGD, {form}"] = result(
+            *dp_sgd_steps(
+                form,
+                layers(dense, dense),
+                x,
+                y,
+                batch,
+                lambda: plain.train_on_batch(x[:batch], y[:batch]),
+            )
         )
     return found
 
@@ -249,27 +221,10 @@ def reads(m, n=16_384, outputs=10, batch=4096):
     for _ in range(1 + _REPEATS.value):
         for name, run in runs.items():
             seconds[name].append(timed(run)[1])
-    steps = []
-
-    class Clocked(dp_sgd.DPSGDClassifier):
-        def _take(self, step, plan, batches):
-            super()._take(
-                lambda rows: steps.append(timed(lambda: step(rows))[1]),
-                plan,
-                batches,
-            )
-
-    config = dp_sgd.DPSGDConfig(
-        form="fast_clipping",
-        learning_rate=1.0,
-        l2_norm_clip=0.1,
-        batch_size=batch,
-        steps=1 + _REPEATS.value,
-    )
     model = [keras.Input((m,)), keras.layers.Dense(outputs)]
-    Clocked(keras.Sequential(model), config, 1.0, 1e-5).fit(h, y)
+    step, _ = dp_sgd_steps("fast_clipping", model, h, y, batch)
     found = {k: 1e6 * np.median(v[1:]) / n for k, v in seconds.items()}
-    found["step, fast clipping"] = 1e6 * np.median(steps[1:]) / batch
+    found["step, fast clipping"] = 1e6 * step[1] / batch
     return {name: round(value, 3) for name, value in found.items()}
 
 
@@ -342,11 +297,13 @@ def main(_):
             results = json.load(f)
     parts = _PARTS.value or ["steps", "epochs", "reads", "share"]
     if "steps" in parts:
-        name = "published step / plain step"
-        results[f"{name}, 784-300-25-10, batch 256"] = step_time(last=(25,))
-        results[f"{name}, 784-300-10, batch 256"] = step_time()
+        for hidden in ((300, 25), (300,)):
+            size = "-".join(map(str, (784, *hidden, 10)))
+            results[f"published step / plain step, {size}, batch 256"] = epochs(
+                hidden, n=32_768, batch=256, times=1, rivals=False
+            )
     if "epochs" in parts:
-        for hidden, name in ((True, "784-300-10"), (False, "784-10")):
+        for hidden, name in (((300,), "784-300-10"), ((), "784-10")):
             results[f"epoch, {name}, batch 1024"] = epochs(hidden)
     if "reads" in parts:
         for m in (800, 1500):

@@ -24,8 +24,7 @@ without one, at claimed (1, 0.01): in how many of 20 audits of 8,192 canaries
 the bound was above the claim.
 
 `dp_sgd`: all steps of DP-SGD by the library that goes with the backend
-(keras_fm/lab/audits/whole_dp_sgd.py), and at claimed (1, 0.01) with a fault
-each (tests/baselines/broken_dp_sgd.py), ten audits of 8,192 canaries.
+(keras_fm/lab/audits/whole_dp_sgd.py).
 
 Lower bounds with 99% confidence over the epsilon of the fit's ledger. Results
 are written after every row; a second call goes on where one stopped.
@@ -138,9 +137,6 @@ def fits():
 
 
 def dp_sgd():
-    sys.path.insert(0, str(TESTS / "baselines"))
-    import broken_dp_sgd
-
     library = {
         "tensorflow": fm.baselines.DPSGDClassifier,
         "jax": fm.baselines.JaxDPSGDClassifier,
@@ -161,20 +157,6 @@ def dp_sgd():
         )
         key = (name, count, rate or 1)
         _add(rows, key, found, begin, reach=found.reach)
-    rows = ResultsFile(
-        _OUT.value, "white_box_dp_sgd_faults", ("library", "fault")
-    )
-    for fault in ("none", *broken_dp_sgd.FAULTS):
-        if rows.has(name, fault):
-            continue
-        broken = library
-        if fault != "none":
-            broken = broken_dp_sgd.with_fault(library, fault)
-        found = [
-            broken_dp_sgd.bound(broken, seed).bound.epsilon
-            for seed in range(10)
-        ]
-        _add_caught(rows, (name, fault), found, broken_dp_sgd.BUDGET)
 
 
 def faults():

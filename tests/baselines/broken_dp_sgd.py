@@ -1,6 +1,6 @@
 """DP-SGD of a library with a fault each: what a white-box audit must catch.
 
-Used by test_whole_dp_sgd.py and benchmarks/white_box.py.
+Used by test_whole_dp_sgd.py.
 """
 
 import dataclasses
