@@ -34,6 +34,7 @@ import keras
 import numpy as np
 import whole_job
 from absl import app, flags
+from fit_steps import Architecture
 
 import keras_fm as fm
 
@@ -212,71 +213,17 @@ def scattering(x):
     return found
 
 
-def network(affine, head):
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential(
-        [
-            keras.Input((784,)),
-            affine(300, activation="relu"),
-            keras.layers.Dense(25, activation="relu"),
-            keras.layers.UnitNormalization(),
-            head(10),
-        ]
-    )
-    model.compile("adam", fm.losses.TaylorCrossEntropy())
-    return model
-
-
 def steps(batch):
     """Ratios of epochs; the proven model is a head on fixed features."""
-    n = min(32_768, _IMAGES.value // batch * batch)
-    x = np.random.default_rng(0).random((n, 784), np.float32)
-    y = np.arange(n) % 10
-    layers = keras.layers
-    plain = network(layers.Dense, layers.Dense)
-    published = network(fm.layers.PerturbedAffine, fm.layers.PrivateDense)
-    perturbed = fm.callbacks.PrivateModel(
-        1.0, guarantee=fm.Published(lot=batch)
-    )
-
-    def head(layer):
-        model = keras.Sequential(
-            [keras.Input((784,)), layers.UnitNormalization(), layer(10)]
-        )
-        model.compile("adam", fm.losses.TaylorCrossEntropy())
-        return model
-
-    linear, released = head(layers.Dense), head(fm.layers.PrivateDense)
-    proven = fm.callbacks.PrivateModel(fm.PrivacyBudget(1.0, 1e-5), data=(x, y))
-
-    def fit(model, *callbacks):
-        return lambda: model.fit(
-            x, y, batch_size=batch, verbose=0, callbacks=list(callbacks)
-        )
-
-    fits = {
-        "plain": fit(plain),
-        "published": fit(published, perturbed),
-        "plain, linear": fit(linear),
-        "proven, on a release": fit(released, proven),
-    }
-    for run in fits.values():
-        run()  # compiling, and the one read
-    took = {name: [] for name in fits}
-    for _ in range(_REPEATS.value):
-        for name, run in fits.items():
-            took[name].append(seconds(run))
-    medians = {k: statistics.median(v) for k, v in took.items()}
+    n = min(32_768, _IMAGES.value)
+    deep = Architecture((300, 25), n, batch).steps(_REPEATS.value)
+    head = Architecture((), n, batch).steps(_REPEATS.value)
     return {
-        "published step / plain step": round(
-            medians["published"] / medians["plain"], 3
-        ),
-        "proven step on a release / plain step": round(
-            medians["proven, on a release"] / medians["plain, linear"], 3
-        ),
-        "milliseconds of a plain step": round(
-            1000 * medians["plain"] / (n // batch), 3
-        ),
+        "published step / plain step": deep["published"]["ratio"],
+        "proven step on a release / plain step": head["proven, on a release"][
+            "ratio"
+        ],
+        "milliseconds of a plain step": deep["plain"]["ms_per_step"],
     }
 
 

@@ -32,11 +32,11 @@ import functools
 import json
 import math
 import os
-import time
 
 import keras
 import numpy as np
 from absl import app, flags
+from fit_steps import Architecture, result, timed
 
 import keras_fm as fm
 from keras_fm.baselines import dp_sgd
@@ -51,40 +51,6 @@ _REPEATS = flags.DEFINE_integer("repeats", 7, "Repetitions per median.")
 # Of one fit: what a fit does once (a proven one hashes the records, to know
 # them again) is shared by so many.
 EPOCHS = 4
-
-
-def now():
-    """Seconds on the clock and of all processors."""
-    return np.array([time.perf_counter(), time.process_time()])
-
-
-def timed(run):
-    began = now()
-    run()
-    return now() - began
-
-
-def ratios(fits, repeats, steps):
-    for fit in fits.values():
-        fit()  # tracing
-    seconds = {name: [] for name in fits}
-    for _ in range(repeats):
-        for name, fit in fits.items():
-            seconds[name].append(timed(fit))
-    medians = {k: np.median(v, axis=0) for k, v in seconds.items()}
-    base = medians[next(iter(medians))]
-    return {
-        name: result(s / steps, base / steps) for name, s in medians.items()
-    }
-
-
-def result(step, base):
-    """Of seconds of a step, and of a plain one, on the clock and in all."""
-    return {
-        "ms_per_step": round(1000 * step[0], 3),
-        "ratio": round(step[0] / base[0], 3),
-        "processor_ratio": round(step[1] / base[1], 3),
-    }
 
 
 def dp_sgd_steps(form, layers, x, y, batch, plain_step=lambda: None):
@@ -111,65 +77,24 @@ def dp_sgd_steps(form, layers, x, y, batch, plain_step=lambda: None):
     return [np.median(v[1:], axis=0) for v in (private, plain)]
 
 
-def epochs(hidden, n=16_384, batch=1024, times=EPOCHS, rivals=True):
+def epochs(hidden, batch=1024):
     """One architecture: its plain form, ours, and DP-SGD's two."""
-    x = np.random.default_rng(0).random((n, 784), np.float32)
-    y = np.arange(n) % 10
-    dense, head = keras.layers.Dense, fm.layers.PrivateDense
-
-    def layers(affine, head):
-        first, *last = hidden or (None,)
-        return [
-            keras.Input((784,)),
-            *([affine(first, activation="relu")] if hidden else []),
-            *(dense(units, activation="relu") for units in last),
-            keras.layers.UnitNormalization(),
-            head(10),
-        ]
-
-    def model(affine, head):
-        keras.utils.set_random_seed(0)
-        made = keras.Sequential(layers(affine, head))
-        made.compile("adam", fm.losses.TaylorCrossEntropy())
-        return made
-
-    def fit(of, *callbacks):
-        return lambda: of.fit(
-            x,
-            y,
-            epochs=times,
-            batch_size=batch,
-            verbose=0,
-            callbacks=list(callbacks),
-        )
-
-    plain = model(dense, dense)
-    published = fm.callbacks.PrivateModel(
-        1.0, guarantee=fm.Published(lot=batch)
-    )
-    fits = {
-        "plain": fit(plain),
-        "published": fit(model(fm.layers.PerturbedAffine, head), published),
-    }
-    if not hidden:
-        proven = fm.callbacks.PrivateModel(
-            fm.PrivacyBudget(1.0, 1e-5), data=(x, y)
-        )
-        # The read is in the call that traces.
-        fits["proven, on a release"] = fit(model(dense, head), proven)
-    found = ratios(fits, _REPEATS.value, steps=times * (n // batch))
-    for form in ("fast_clipping", "vectorized") if rivals else ():
-        found[f"DP-SGD, {form}"] = result(
+    found = Architecture(hidden, 16_384, batch)
+    x, y = found.x, found.y
+    rows = found.steps(_REPEATS.value, EPOCHS)
+    dense = keras.layers.Dense
+    for form in ("fast_clipping", "vectorized"):
+        rows[f"DP-SGD, {form}"] = result(
             *dp_sgd_steps(
                 form,
-                layers(dense, dense),
+                found.layers(dense, dense),
                 x,
                 y,
                 batch,
-                lambda: plain.train_on_batch(x[:batch], y[:batch]),
+                lambda: found.plain.train_on_batch(x[:batch], y[:batch]),
             )
         )
-    return found
+    return rows
 
 
 def reads(m, n=16_384, outputs=10, batch=4096):
@@ -299,8 +224,8 @@ def main(_):
     if "steps" in parts:
         for hidden in ((300, 25), (300,)):
             size = "-".join(map(str, (784, *hidden, 10)))
-            results[f"published step / plain step, {size}, batch 256"] = epochs(
-                hidden, n=32_768, batch=256, times=1, rivals=False
+            results[f"published step / plain step, {size}, batch 256"] = (
+                Architecture(hidden, 32_768, 256).steps(_REPEATS.value)
             )
     if "epochs" in parts:
         for hidden, name in (((300,), "784-300-10"), ((), "784-10")):
