@@ -1,6 +1,7 @@
 """What every Keras layer must stand: our own small `run_layer_test`."""
 
 import copy
+import zipfile
 
 import keras
 import numpy as np
@@ -193,6 +194,71 @@ def check_refuses(model, inputs, words=(), eagerly=True):
     np.testing.assert_array_equal(model.predict(inputs, verbose=0), wanted)
     for weight, kept in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(weight, kept)
+
+
+def stored(path, kinds="f"):
+    """All numbers of a weights file, as float64."""
+    import h5py
+
+    found = []
+    with h5py.File(path) as file:
+        file.visititems(
+            lambda _, v: (
+                found.append(np.ravel(v).astype("float64"))
+                if isinstance(v, h5py.Dataset) and v.dtype.kind in kinds
+                else None
+            )
+        )
+    return np.concatenate(found)
+
+
+def everything_saved(model, folder):
+    """All numbers and all bytes of the files a model can be saved to."""
+    model.save(folder / "m.keras")
+    model.save_weights(folder / "m.weights.h5")
+    content = (folder / "m.weights.h5").read_bytes()
+    with zipfile.ZipFile(folder / "m.keras") as archive:
+        for name in archive.namelist():
+            content += archive.read(name)
+        archive.extractall(folder / "m")
+    paths = (folder / "m.weights.h5", folder / "m" / "model.weights.h5")
+    return np.concatenate([stored(path, "fiu") for path in paths]), content
+
+
+def check_noise_is_nowhere(layer, noise, inputs, folder):
+    """Noise that is fixed is in no weight, file, config, text or copy.
+
+    Args:
+        layer: of the published form, built.
+        noise: dict, what `fix_noise` takes.
+        inputs: NumPy array `(batch, ...)`.
+        folder: for files.
+    """
+    model = keras.Sequential([keras.Input(inputs.shape[1:]), layer])
+    before = model.count_params(), len(layer.weights)
+    layer.fix_noise(**noise)
+    assert (model.count_params(), len(layer.weights)) == before
+    model(inputs, training=True)
+    hidden = map(keras.ops.convert_to_numpy, layer._hidden.variables.values())
+    secret = np.concatenate(
+        [np.ravel(v).astype("float32") for v in (*hidden, *noise.values())]
+    )
+    shown = np.concatenate([w.ravel() for w in model.get_weights()])
+    numbers, content = everything_saved(model, folder)
+    assert secret.size > 5 and numbers.size >= 2 * shown.size
+    assert not np.isin(secret, shown).any()
+    assert not np.isin(secret, numbers).any()
+    text = repr(layer) + repr(vars(layer)) + repr(layer.variables)
+    text += repr(layer._hidden) + repr(layer._hidden.variables)
+    text += str(layer.get_config()) + str(content)
+    # Whole numbers, as a seed has them, are anywhere.
+    assert not any(f"{abs(v):.6g}" in text for v in secret if v % 1)
+    for other in (
+        keras.saving.load_model(folder / "m.keras"),
+        keras.models.clone_model(model),
+    ):
+        assert not other.layers[0].is_perturbed
+        check_refuses(other, inputs)
 
 
 def _unprotected(make):

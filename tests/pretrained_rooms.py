@@ -46,23 +46,6 @@ def planned(p):
     return p._make_plan().entries()
 
 
-def stored(path, *kinds):
-    """All numbers of a weights file, as float64."""
-    import h5py
-
-    found = []
-    with h5py.File(path) as file:
-        file.visititems(
-            lambda _, v: (
-                found.append(np.ravel(v))
-                if isinstance(v, h5py.Dataset)
-                and v.dtype.kind in (kinds or "f")
-                else None
-            )
-        )
-    return np.concatenate(found).astype("float64")
-
-
 def hidden_of(layer):
     """The noise of a published layer."""
     return {k: array(v) for k, v in layer._hidden.variables.items()}

@@ -1,8 +1,29 @@
-"""Records of a linear layer, and the sum of their clipped gradients."""
+"""Records of a linear layer, the sum of their clipped gradients, and reads of
+them without noise."""
 
 import numpy as np
 
+from keras_fm.kernel.mechanisms import SampledGaussianMechanism
 from keras_fm.queries import GradientQuery
+
+
+class Silent(SampledGaussianMechanism):
+    """Charged as the noise it states, but adds none."""
+
+    def perturb(self, exact, source, **kwargs):
+        return np.array(exact, np.float64)
+
+    def config(self):
+        return super().config() | {"mechanism": "SampledGaussianMechanism"}
+
+
+def silent(steps, rate=1.0, sensitivity=1.0):
+    return Silent(
+        sensitivity=sensitivity,
+        noise_multiplier=1e3,
+        sampling_rate=rate,
+        steps=steps,
+    )
 
 
 def records(n=60, m=4, outputs=3, seed=0):

@@ -7,13 +7,14 @@ import math
 
 import numpy as np
 import pytest
+from linear_records import silent
 from neighbours import Domain, check_sensitivity, shares, to_ball
 
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.gathered_reads import GatheredReads
 from keras_fm.kernel.gradient_reads import GradientReads
 from keras_fm.kernel.ledger import Ledger
-from keras_fm.kernel.mechanisms import NoiseSource, SampledGaussianMechanism
+from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.partial_statistics import PartialStatistics
 from keras_fm.queries import GradientQuery
 
@@ -174,23 +175,6 @@ def test_ids_are_needed_and_stand_together():
         query.check_records(h, y, owners=np.full(60, np.nan))
 
 
-class Silent(SampledGaussianMechanism):
-    """Charged as the noise it states, but adds none."""
-
-    def perturb(self, exact, source, **kwargs):
-        return np.array(exact, np.float64)
-
-    def config(self):
-        return super().config() | {"mechanism": "SampledGaussianMechanism"}
-
-
-def silent(steps, rate=1.0, sensitivity=0.5):
-    return Silent(
-        sensitivity=sensitivity, noise_multiplier=1e3, sampling_rate=rate,
-        steps=steps,
-    )  # fmt: skip
-
-
 def given(query, mechanism):
     return {
         "mechanism": mechanism,
@@ -240,7 +224,9 @@ def test_several_processes_read_the_same_to_the_last_bit():
     here = GradientReads(
         query,
         lambda: ((h[p], y[p], owners[p]) for p in halves),
-        **given(query, silent(1)),
+        **given(query, silent(1, sensitivity=0.5)),
     )
-    there = GatheredReads(query, gather, **given(query, silent(1)))
+    there = GatheredReads(
+        query, gather, **given(query, silent(1, sensitivity=0.5))
+    )
     np.testing.assert_array_equal(here(weights), there(weights))

@@ -1,12 +1,14 @@
 """What a fit promises whose layers learn from releases of their own, of
 PrivateEncoder and ChebyshevCRBM: proven and published."""
 
+import itertools
 import zipfile
 
 import keras
 import numpy as np
 import pytest
 from fit_checks import Reader, Unreadable, names
+from layer_checks import stored
 from pretrained_rooms import (
     DELTA,
     DPA,
@@ -19,7 +21,6 @@ from pretrained_rooms import (
     hidden_of,
     planned,
     private,
-    stored,
 )
 
 import keras_fm as fm
@@ -397,6 +398,50 @@ def test_padding_of_the_last_batch_is_not_counted(room, arguments):
             assert count == pytest.approx(n, abs=0.1)
 
 
+# Pre-training --------------------
+
+
+@every_room
+def test_pretraining_of_the_proven_form(room):
+    data, m = room.records(), room.model(units=None, **room.two)
+    with pytest.raises(ValueError, match="learn from a release only"):
+        m.pretrain(data[0])
+    if room is DPA:
+        with pytest.raises(ValueError, match="`loss` belongs to the non-priv"):
+            m.pretrain(data[0], private(data[0]), loss="mse")
+    assert not any(part.is_released for part in room.parts(m))
+    histories = m.pretrain(data[0], private(data[0]))
+    # What it would log is the records' own: nothing is left of it.
+    assert [h.history for h in histories] == [{"loss": [0.0]}]
+    assert all(part.is_released for part in room.parts(m))
+    assert not m.trainable_weights
+
+
+@every_room
+def test_the_first_layer_does_not_move_while_the_second_trains(
+    room, monkeypatch
+):
+    x, _ = room.records()
+    m = room.published_model(units=None, unprotected=True)
+    kind, kept = type(room.view(m)), []
+    fit = kind.fit
+
+    def watched(self, *args, **kwargs):
+        kept.append([part.get_weights() for part in room.parts(m)])
+        return fit(self, *args, **kwargs)
+
+    monkeypatch.setattr(kind, "fit", watched)
+    m.pretrain(x, epochs=1, optimizer=keras.optimizers.Adam(0.01))
+    kept.append([part.get_weights() for part in room.parts(m)])
+
+    def moved(fit, part):
+        pairs = zip(kept[fit][part], kept[fit + 1][part])
+        return [np.abs(u - v).max() > 1e-4 for u, v in pairs]
+
+    for trained, part in itertools.product((0, 1), (0, 1)):
+        assert moved(trained, part) == [trained == part] * 3
+
+
 # Owners --------------------
 
 
@@ -567,6 +612,46 @@ def test_a_second_published_fit_draws_and_charges_nothing(room):
 
 @pytest.mark.once
 @every_room
+def test_a_published_fit_without_pretraining_is_refused(room):
+    """It once trained RBMs on the records without their noise."""
+    data, m = room.records(), room.published_model()
+    p, before = room.published_private(m, data), m.get_weights()
+    with pytest.raises(ValueError, match=r"first: `model.pretrain\(x, priv"):
+        room.train(m, data, p, pretrain=False)
+    assert not p.ledger.entries
+    parts = [*room.parts(m), m.get_layer("output")]
+    assert not any(part.is_perturbed for part in parts)
+    assert_equal(before, m.get_weights())
+
+
+@pytest.mark.once
+@every_room
+def test_layers_are_pretrained_without_noise_in_a_twin_alone(room):
+    data, m = room.records(), room.published_model()
+    before = m.get_weights()
+    for train in (
+        lambda: m.pretrain(data[0], epochs=1),
+        lambda: m.fit(*data, verbose=0),
+    ):
+        with pytest.raises(ValueError, match="has no release, so training it"):
+            train()
+    assert_equal(before, m.get_weights())
+    twin = compiled(fm.models.unprotected_twin(m))
+    assert type(twin) is type(m)
+    parts = [*room.parts(twin), twin.get_layer("output")]
+    assert all(part.unprotected for part in parts)
+    twin.pretrain(data[0], epochs=1)
+    twin.fit(*data, verbose=0)
+    p = room.published_private(twin, data)
+    for only in ({"pretrain": False}, {}):
+        with pytest.raises(ValueError, match="built with `unprotected=True`"):
+            room.train(twin, data, p, **only)
+    assert not p.ledger.entries
+    assert not any(part.is_perturbed for part in parts)
+
+
+@pytest.mark.once
+@every_room
 def test_wrong_published_shares(room):
     data, m = room.records(), room.published_model()
     p = room.published_private(m, data, shares=(0.5, 0.5))
@@ -591,7 +676,7 @@ def test_published_noise_never_reaches_a_file(tmp_path, room, arguments):
     m.save(tmp_path / "m.keras")
     with zipfile.ZipFile(tmp_path / "m.keras") as archive:
         archive.extractall(tmp_path)
-    numbers = stored(tmp_path / "model.weights.h5", "f", "i", "u")
+    numbers = stored(tmp_path / "model.weights.h5", "fiu")
     layers = [*room.parts(m), m.get_layer("output")]
     secret = np.concatenate(
         [v.ravel() for e in layers for v in hidden_of(e).values()]

@@ -129,37 +129,6 @@ def test_adaptation_gains_where_few_features_matter():
     assert np.mean(gains) > 0.02
 
 
-def test_training_is_the_same_with_the_records_replaced(tmp_path):
-    x, y = records(600)
-    p = proven((x, y), start="current")
-    model = fitted((x, y), p)
-    model.save(tmp_path / "m.keras")
-    other = keras.saving.load_model(tmp_path / "m.keras")
-    model.fit(x, y, epochs=2, shuffle=False, callbacks=[p], verbose=0)
-    other.fit(x * 0 + np.nan, y * 0, epochs=2, shuffle=False, verbose=0)
-    for a, b in zip(model.get_weights(), other.get_weights()):
-        np.testing.assert_array_equal(a, b)
-    assert len(p.ledger.entries) == 3
-
-
-@pytest.mark.once
-def test_a_second_fit_costs_nothing_and_a_new_release_all_three():
-    data = records(600)
-    p = proven(data, releases=2)
-    model = fitted(data, p)
-    half = p.ledger.epsilon()
-    model.fit(*data, batch_size=500, callbacks=[p], verbose=0)
-    assert len(p.ledger.entries) == 3
-    p.new_release = True
-    model.fit(*data, batch_size=500, callbacks=[p], verbose=0)
-    assert len(p.ledger.entries) == 6
-    assert half < p.ledger.epsilon() <= 1
-    p.new_release = True
-    with pytest.raises(fm.BudgetExceededError):
-        model.fit(*data, batch_size=500, callbacks=[p], verbose=0)
-    assert len(p.ledger.entries) == 6
-
-
 def test_current_start_keeps_the_weights():
     data = records(600)
     model = AdaptiveLaplace((12,), 3, bounds=(-4.0, 4.0))
@@ -170,18 +139,6 @@ def test_current_start_keeps_the_weights():
     model.fit(*data, callbacks=[proven(data, start="current")], verbose=0)
     for a, b in zip(before, model.get_layer("output").get_weights()):
         np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.once
-def test_plan_reads_nothing():
-    class Unreadable:
-        def __iter__(self):
-            pytest.fail("private data was read")
-
-    p = proven(Unreadable())
-    text = p.plan(AdaptiveLaplace((12,), 3))
-    assert text.count("GaussianMechanism") == 3 and not p.ledger.entries
-    assert "relevance vectors (12)" in text
 
 
 def test_without_adaptation_it_is_one_release():
@@ -261,42 +218,6 @@ def test_what_a_proof_does_not_cover_is_refused():
         model = AdaptiveLaplace((12,), 3)
         model.set_weights(trained.get_weights())
         refused(match, model, (x, y), start=start)
-
-
-@pytest.mark.parametrize("kwargs", [
-    {}, {"guarantee": "published", "hidden": 4},
-])  # fmt: skip
-def test_it_does_not_train_unprotected(kwargs, tmp_path):
-    x, y = records(60)
-    name = "perturbed" if kwargs else "output"
-    model = AdaptiveLaplace((12,), 3, **kwargs)
-    model.save(tmp_path / "m.keras")
-    for other in (
-        model,
-        AdaptiveLaplace.from_config(model.get_config()),
-        keras.saving.load_model(tmp_path / "m.keras"),
-    ):
-        other.compile("adam", fm.losses.TaylorCrossEntropy())
-        before = other.get_weights()
-        for train in (
-            lambda: other(x, training=True),  # noqa: B023
-            lambda: other.train_on_batch(x, y),  # noqa: B023
-            lambda: other.fit(x, y, verbose=0),  # noqa: B023
-        ):
-            with pytest.raises(ValueError, match=f"'{name}' has no release"):
-                train()
-        for a, b in zip(before, other.get_weights()):
-            np.testing.assert_array_equal(a, b)
-    twin = fm.models.unprotected_twin(model)
-    assert type(twin) is AdaptiveLaplace
-    assert twin.get_layer("output").unprotected
-    twin.save(tmp_path / "twin.keras")
-    for other in (twin, keras.saving.load_model(tmp_path / "twin.keras")):
-        assert other.get_config()["unprotected"] is True
-        other.compile("adam", fm.losses.TaylorCrossEntropy())
-        other.fit(x, y, verbose=0)
-        with pytest.raises(ValueError, match="twin is never released"):
-            other.get_layer("output").mark_released("{}")
 
 
 @pytest.mark.once
@@ -522,12 +443,6 @@ def test_array_bounds_survive_saving(tmp_path):
     np.testing.assert_array_equal(
         loaded.predict(x, verbose=0), model.predict(x, verbose=0)
     )
-
-
-def test_config():
-    model = AdaptiveLaplace((12,), 3, bounds=([0.0] * 12, [1.0] * 12))
-    twin = AdaptiveLaplace.from_config(model.get_config())
-    assert twin.get_config() == model.get_config()
 
 
 @pytest.mark.parametrize("form", ["paper", "code"])

@@ -10,16 +10,6 @@ from keras_fm.papers.adlm import claims
 
 
 @pytest.mark.parametrize(
-    "units, inputs, full", [(32, 784, 50176.0), (1, 1, 2.0), (25, 49, 2450.0)]
-)
-def test_affine_sensitivity(units, inputs, full):
-    made = claims.affine_sensitivity(units, inputs, neighbours="replace_one")
-    assert made == full
-    half = claims.affine_sensitivity(units, inputs, neighbours="add_remove")
-    assert half == full / 2
-
-
-@pytest.mark.parametrize(
     "features, records, epsilon, scale",
     [
         # MNIST; padded MNIST; CIFAR-10: 2 d / (n eps1).

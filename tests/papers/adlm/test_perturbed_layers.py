@@ -11,6 +11,7 @@ from layer_checks import (
     check_promise,
     check_refuses,
     check_saved,
+    everything_saved,
 )
 from scipy import stats
 
@@ -293,31 +294,6 @@ def test_once_means_once_in_compiled_steps():
 # Nobody can read the noise --------------------
 
 
-def everything_saved(model, folder):
-    """All arrays and all bytes of the files a model can be saved to."""
-    import h5py
-
-    model.save(folder / "m.keras")
-    model.save_weights(folder / "m.weights.h5")
-    content = (folder / "m.weights.h5").read_bytes()
-    with zipfile.ZipFile(folder / "m.keras") as archive:
-        for name in archive.namelist():
-            content += archive.read(name)
-            if name.endswith(".h5"):
-                archive.extract(name, folder)
-    arrays = []
-    for path in folder.glob("*.h5"):
-        with h5py.File(path) as file:
-            file.visititems(
-                lambda _, v: (
-                    arrays.append(np.ravel(v).astype("float64"))
-                    if isinstance(v, h5py.Dataset) and v.dtype.kind in "fiu"
-                    else None
-                )
-            )
-    return np.concatenate(arrays), content
-
-
 @pytest.mark.parametrize("kind", ["affine", "conv"])
 def test_scales_and_seed_stay_in_memory(kind, fixed_seed, tmp_path):
     layer = per_step(kind, np.full(4, 777.25), 555.5)
@@ -432,6 +408,7 @@ def test_per_step_noise_under_a_half_policy(policy):
         ({"relevance_form": "mean"}, "`relevance_form` must be one of.*'mean'"),
         ({"relevance_floor": 0.0}, "`relevance_floor` must be a finite.*0.0"),
         ({"relevance_floor": float("nan")}, "`relevance_floor` must be"),
+        ({"relevance_floor": float("inf")}, "`relevance_floor` must be"),
     ],
 )
 def test_bad_arguments_of_both(kwargs, match):

@@ -196,41 +196,6 @@ def test_config_and_file(kwargs, tmp_path):
 # Unprotected --------------------
 
 
-@pytest.mark.parametrize("guarantee", ["proven", "published"])
-def test_it_does_not_train_unprotected(guarantee):
-    x, y = records(20)
-    m = compiled(
-        DeepPrivateAutoencoder((D,), (5, 4), units=3, guarantee=guarantee)
-    )
-    before = m.get_weights()
-    attempts = [
-        lambda: m(x, training=True),
-        lambda: m.train_on_batch(x, y),
-        lambda: m.fit(x, y, verbose=0),
-    ]
-    if guarantee == "published":
-        attempts.append(lambda: m.pretrain(x))
-    for train in attempts:
-        with pytest.raises(ValueError, match="'encoder_1' has no release"):
-            train()
-    stage = m.autoencoder(1)
-    stage.compile("sgd", fm.losses.PerturbedReconstruction())
-    with pytest.raises(ValueError, match="'encoder_1' has no release"):
-        stage.fit(x, verbose=0)
-    for a, b in zip(m.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(a, b)
-    other = compiled(fm.models.unprotected_twin(m))
-    parts = [*other.encoders, other.get_layer("output")]
-    assert type(other) is DeepPrivateAutoencoder
-    assert all(part.unprotected for part in parts)
-    other.fit(x, y, verbose=0)
-    p = proven((x, y)) if guarantee == "proven" else published(m, (x, y), 1.0)
-    with pytest.raises(ValueError, match="unprotected=True"):
-        other.fit(x, y, callbacks=[p], verbose=0)
-    assert not p.ledger.entries
-    assert not any(part.is_released or part.is_perturbed for part in parts)
-
-
 def test_what_the_callback_is_given():
     m = DeepPrivateAutoencoder((D,), (5,), guarantee="published")
     assert m.guarantee() == fm.Published(lot="data")
@@ -367,21 +332,6 @@ def test_mixtures_of_directions_tell_classes_apart():
 # Pre-training --------------------
 
 
-def test_pretraining_of_the_proven_form():
-    x, _ = records()
-    m = DeepPrivateAutoencoder((D,), (5, 4), input_bound=D**0.5)
-    with pytest.raises(ValueError, match="learn from a release only"):
-        m.pretrain(x)
-    with pytest.raises(ValueError, match="`loss` belongs to the non-private"):
-        m.pretrain(x, proven(x), loss="mse")
-    assert not any(e.is_released for e in m.encoders)
-    histories = m.pretrain(x, proven(x))
-    # What it would log is the records' own: nothing is left of it.
-    assert [h.history for h in histories] == [{"loss": [0.0]}]
-    assert all(e.is_released for e in m.encoders)
-    assert not m.trainable_weights
-
-
 @pytest.mark.parametrize("epsilon", [None, 1e6])
 def test_decoders_rest_after_pretraining(epsilon):
     x, _ = records()
@@ -394,31 +344,6 @@ def test_decoders_rest_after_pretraining(epsilon):
     trainable = [v.path for v in m.trainable_weights]
     assert len(trainable) == 6 and not any("decoder" in t for t in trainable)
     assert all(e.trainable for e in m.encoders)
-
-
-def test_the_first_encoder_does_not_move_while_the_second_trains():
-    x, _ = records()
-    m = twin((5, 4))
-    kept = []
-    fit = Autoencoder.fit
-
-    def watched(self, *args, **kwargs):
-        kept.append([e.get_weights() for e in m.encoders])
-        return fit(self, *args, **kwargs)
-
-    Autoencoder.fit = watched
-    try:
-        m.pretrain(x, epochs=1, optimizer=adam())
-    finally:
-        Autoencoder.fit = fit
-    kept.append([e.get_weights() for e in m.encoders])
-
-    def moved(a, b, encoder):
-        pairs = zip(kept[a][encoder], kept[b][encoder])
-        return [np.abs(u - v).max() > 1e-3 for u, v in pairs]
-
-    assert moved(0, 1, 0) == [True] * 3 and moved(0, 1, 1) == [False] * 3
-    assert moved(1, 2, 0) == [False] * 3 and moved(1, 2, 1) == [True] * 3
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ from keras_fm.kernel.release import calibrate, release
 from keras_fm.papers.dpa import claims
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
 from keras_fm.parts.quadratic_release import QuadraticRelease
-from keras_fm.public import polynomials
 
 FORMS = ("cross_entropy", "squared_error")
 
@@ -553,20 +552,3 @@ def test_the_proven_bound_on_the_papers_domain(b, d):
     h, v = np.ones((1, b)), np.ones((1, d))
     vector = objective.pack(objective.accumulate(objective.zero(), h, v), "l1")
     assert np.abs(vector).sum() == pytest.approx(made["add_remove"])
-
-
-def test_the_error_of_the_expansion():
-    z = np.linspace(-1, 1, 4001)
-    exact_bound = 1 / 8 - math.log(math.cosh(0.5))
-    for v in (0.0, 0.3, 1.0):
-        exact = np.logaddexp(0, z) - v * z
-        taylor = math.log(2) + (0.5 - v) * z + z**2 / 8
-        error = taylor - exact
-        # Never below the exact loss, attained at the ends.
-        assert error.min() >= -1e-15
-        assert error.max() == pytest.approx(exact_bound, rel=1e-12)
-        assert error.argmax() in (0, len(z) - 1)
-    assert 0.004885 < exact_bound < 0.004886
-    assert polynomials.taylor("softplus", 2, 1.0).error == pytest.approx(
-        exact_bound, rel=1e-12
-    )

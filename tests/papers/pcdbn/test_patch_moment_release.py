@@ -102,19 +102,6 @@ def test_at_a_huge_epsilon_the_moments_are_those_of_the_data(order, delta):
         np.testing.assert_allclose(found, direct / u.shape[1], atol=0.1)
 
 
-def test_released_lower_moments_are_symmetric_and_entries_of_the_release():
-    objective = make_objective()
-    made = make_release(objective, [(some_patches(objective),)])
-    kappa, fourth = objective.constant, made.moment(4)
-    np.testing.assert_array_equal(made.moment(2), made.moment(2).T)
-    np.testing.assert_allclose(made.moment(3), fourth[-1] / kappa)
-    np.testing.assert_allclose(made.moment(2), fourth[-1, -1] / kappa**2)
-    np.testing.assert_allclose(made.moment(1), fourth[-1, -1, -1] / kappa**3)
-    np.testing.assert_allclose(made.count(), fourth[-1, -1, -1, -1] / kappa**4)
-    with pytest.raises(ValueError, match="`order` must be between 1 and 4"):
-        made.moment(5)
-
-
 def test_the_count_is_at_least_one():
     objective = make_objective(2, 2)
     assert of_moments(objective, [1.0, 1.0, -5.0]).count() == 1.0
@@ -157,21 +144,6 @@ def test_the_energy_is_per_record_and_its_gradient_exact(order):
         rise = noisy.energy(filters + step, series, 1.3)
         rise -= noisy.energy(filters - step, series, 1.3)
         assert gradient[k + 1, k] == pytest.approx(rise / 2e-5, rel=1e-5)
-
-
-def test_learning_reads_no_record():
-    """Equal releases give equal energies, whatever else is in the data."""
-    objective = make_objective(3, 4)
-    made = make_release(objective, [(some_patches(objective),)])
-    again = of_moments(objective, made.statistics["moments"])
-    filters = np.random.default_rng(2).normal(size=(3, 4))
-    assert made.energy(filters, SERIES, 2.0) == again.energy(
-        filters, SERIES, 2.0
-    )
-    np.testing.assert_array_equal(
-        made.energy_gradient(filters, SERIES, 2.0),
-        again.energy_gradient(filters, SERIES, 2.0),
-    )
 
 
 # Noise --------------------------------------------------------------------

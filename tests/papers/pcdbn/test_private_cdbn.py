@@ -231,37 +231,6 @@ def test_config_and_file(kwargs, tmp_path):
         assert a.unprotected == bool(kwargs.get("unprotected"))
 
 
-@pytest.mark.parametrize("guarantee", ["proven", "published"])
-def test_it_does_not_train_unprotected(guarantee):
-    x, y = records(20)
-    m = model(guarantee=guarantee)
-    before = m.get_weights()
-    for train in (
-        lambda: m(x, training=True),
-        lambda: m.train_on_batch(x, y),
-        lambda: m.fit(x, y, verbose=0),
-    ):
-        with pytest.raises(ValueError, match="'crbm_1' has no release"):
-            train()
-    if guarantee == "published":
-        with pytest.raises(ValueError, match="'crbm_1' has no release"):
-            m.pretrain(x)
-    for a, b in zip(m.get_weights(), before):
-        np.testing.assert_array_equal(a, b)
-    twin = fm.models.unprotected_twin(m)
-    parts = [*twin.rbms, twin.get_layer("output")]
-    if guarantee == "proven":
-        parts.append(twin.get_layer("dense"))
-    assert type(twin) is PrivateCDBN and all(p.unprotected for p in parts)
-    twin.compile("adam", fm.losses.TaylorCrossEntropy())
-    twin.fit(x, y, verbose=0)
-    with pytest.raises(ValueError, match="unprotected=True"):
-        twin.fit(x, y, callbacks=[(
-            proven((x, y)) if guarantee == "proven" else published(m, (x, y))
-        )], batch_size=30, verbose=0)  # fmt: skip
-    assert not any(p.is_released or p.is_perturbed for p in parts)
-
-
 def test_what_the_callback_is_given():
     m = model(guarantee="published", form="code")
     made = m.guarantee(lot=30)
@@ -327,18 +296,6 @@ def published(m, data, epsilon=1e5, **kwargs):
     )
 
 
-def test_pretraining_of_the_proven_form():
-    x, _ = records()
-    m = model(None)
-    with pytest.raises(ValueError, match="learn from a release only"):
-        m.pretrain(x)
-    assert not any(r.is_released for r in m.rbms)
-    histories = m.pretrain(x, proven(x))
-    assert len(histories) == 1
-    assert all(r.is_released for r in m.rbms)
-    assert not m.trainable_weights
-
-
 @pytest.mark.parametrize("private", [False, True])
 def test_one_fit_for_each_rbm(private):
     x, _ = records()
@@ -363,30 +320,6 @@ def test_one_fit_for_each_rbm(private):
     assert sum("crbm" in path for path in trainable) == 4
 
 
-def test_the_first_rbm_does_not_move_while_the_second_trains():
-    x, _ = records()
-    m = model(guarantee="published", unprotected=True)
-    kept, fit = [], EnergyModel.fit
-
-    def watched(self, *args, **kwargs):
-        kept.append([r.get_weights() for r in m.rbms])
-        return fit(self, *args, **kwargs)
-
-    EnergyModel.fit = watched
-    try:
-        m.pretrain(x, epochs=1, optimizer=adam())
-    finally:
-        EnergyModel.fit = fit
-    kept.append([r.get_weights() for r in m.rbms])
-
-    def moved(a, b, rbm):
-        pairs = zip(kept[a][rbm], kept[b][rbm])
-        return [np.abs(u - v).max() > 1e-4 for u, v in pairs]
-
-    assert moved(0, 1, 0) == [True] * 3 and moved(0, 1, 1) == [False] * 3
-    assert moved(1, 2, 0) == [False] * 3 and moved(1, 2, 1) == [True] * 3
-
-
 def test_an_interrupted_pretraining_leaves_the_model_as_it_was():
     x, _ = records()
     m = model(guarantee="published", unprotected=True)
@@ -406,22 +339,6 @@ def test_an_interrupted_pretraining_leaves_the_model_as_it_was():
     finally:
         EnergyModel.fit = fit
     assert [w.path for w in m.trainable_weights] == trainable
-
-
-def test_the_first_rbm_learns_to_reconstruct():
-    x, _ = records(200)
-    for contrast in ("energy", "absolute"):
-        m = model(None, guarantee="published", maps=((8, 3),), unprotected=True)
-        first = np.mean((m.reconstruct(x) - x) ** 2)
-        (history,) = m.pretrain(
-            x, epochs=12, batch_size=50, optimizer=adam(0.02),
-            contrast=contrast,
-        )  # fmt: skip
-        errors = history.history["reconstruction_error"]
-        assert errors[-1] < 0.8 * errors[0]
-        # Better than the best constant.
-        found = np.mean((m.reconstruct(x) - x) ** 2)
-        assert found < 0.8 * first and found < np.var(x)
 
 
 # The paper's variants --------------------

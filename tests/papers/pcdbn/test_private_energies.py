@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from fit_checks import Unreadable, names
+from layer_checks import stored
 from pretrained_rooms import (
     DELTA,
     EPSILON,
@@ -18,7 +19,6 @@ from pretrained_rooms import (
     hidden_of,
     planned,
     private,
-    stored,
 )
 
 import keras_fm as fm
@@ -587,38 +587,6 @@ def test_wrong_published_lots():
     # And the refusal left no weight training that should rest.
     assert not any("visible" in w.path for w in m.trainable_weights)
     assert all(r.trainable for r in m.rbms)
-
-
-@pytest.mark.once
-def test_a_published_fit_without_pretraining_is_refused():
-    """It once trained RBMs on the records without their noise."""
-    data = records()
-    m = published_model()
-    p = published(m, data)
-    before = m.get_weights()
-    with pytest.raises(ValueError, match=r"first: `model.pretrain\(x, priv"):
-        train(m, data, p, pretrain=False)
-    assert not p.ledger.entries
-    assert not any(r.is_perturbed for r in m.rbms)
-    assert not m.get_layer("output").is_perturbed
-    assert_equal(before, m.get_weights())
-
-
-@pytest.mark.once
-def test_rbms_are_pretrained_without_noise_in_a_twin_alone():
-    data = records()
-    m = published_model()
-    before = m.get_weights()
-    with pytest.raises(ValueError, match="has no release, so training it"):
-        m.pretrain(data[0], None, epochs=1, batch_size=60)
-    assert_equal(before, m.get_weights())
-    twin = compiled(fm.models.unprotected_twin(m))
-    twin.pretrain(data[0], None, epochs=1, batch_size=60)
-    p = published(twin, data)
-    for pretrain in (False, True):
-        with pytest.raises(ValueError, match="built with `unprotected=True`"):
-            train(twin, data, p, pretrain)
-    assert not p.ledger.entries
 
 
 def test_little_noise_is_the_twin_and_much_noise_is_not():
