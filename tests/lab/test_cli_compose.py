@@ -147,19 +147,13 @@ def test_help_explains_every_flag(run):
         (["--count=x"], "count"),
         (["--count=0"], "`count` must be a positive integer"),
         (["--count=2000000"], "at most 1,000,000"),
-        (["--counts=1,b"], "`counts` must be whole numbers"),
-        (["--counts=0"], "`counts` must be a positive integer"),
         (["--delta=nan"], "`delta` must be a number in [0, 1)"),
-        (["--delta=0"], "need `delta` > 0"),
         (["--noise_multiplier=-1"], "`noise_multiplier` of a stage"),
         (["--noise_multiplier=nan"], "`noise_multiplier` of a stage"),
         (["--sampling_rate=1.5"], "`sampling_rate` of a stage"),
-        (["--mechanism=pure"], "A pure stage needs `epsilon`"),
         (["--mechanism=cauchy"], "mechanism"),
-        (["--methods=magic"], "`methods` must be among"),
         (["--neighbours=replace_one", "--sampling_rate=0.1"], "add_remove"),
         (["--plan=missing.json"], "missing.json"),
-        (["--ledger=missing.json"], "missing.json"),
         (["--plan=a.json", "--count=3"], "not --plan, --count"),
         (["--plan=a.json", "--ledger=b.json"], "not --plan, --ledger"),
     ],
@@ -174,11 +168,3 @@ def test_bad_input_ends_with_status_2_and_one_line(
     lines = error.strip().split("\n")
     assert len(lines) == 1 or lines[1:] == ["Try --help."]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_unusable_folder_is_an_error(run, tmp_path):
-    (tmp_path / "file").write_text("")
-    status, _, error = run(
-        "--methods=basic", "--counts=1", f"--out={tmp_path / 'file' / 'x'}"
-    )
-    assert status == 2 and error.startswith("keras-fm compose: ")

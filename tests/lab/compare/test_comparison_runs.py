@@ -518,13 +518,6 @@ def test_command_line_teaches(capsys):
     assert error.splitlines()[-1] == "keras-fm: unknown command 'compere'"
 
 
-def test_command_line_errors(capsys):
-    assert cli.main(["compare", "--epsilons=much"]) == 2
-    assert cli.main(["compare", "--dataset=mnits"]) == 2
-    assert "Unknown data set" in capsys.readouterr().err
-    assert cli.main(["compare", "extra"]) == 2
-
-
 def test_a_batch_is_no_larger_than_the_records(small):
     """Published forms ended in the middle: noise and fit had two lots."""
     few = spec(

@@ -339,18 +339,3 @@ def test_nothing_is_written_without_a_folder(capsys, tmp_path, monkeypatch):
     assert command("--out=", "--noprogress", "pcdbn:polynomial") == 0
     assert "Written" not in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "argv, words",
-    [
-        (("adlm:mnits",), "Unknown experiment"),
-        (("--epsilons=a", "adlm"), "`epsilons` must be numbers"),
-        (("--seeds=0", "adlm"), "`seeds` must be a positive integer"),
-        # Before the first of them trains.
-        (("--data=digits", "--out=", "dpmac"), "reads no data set"),
-    ],
-)
-def test_wrong_commands_are_value_errors(argv, words):
-    with pytest.raises(ValueError, match=words):
-        command(*argv)

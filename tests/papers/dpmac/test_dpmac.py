@@ -12,7 +12,6 @@ from keras import layers as L
 from sklearn import datasets
 
 from keras_fm.datasets.poisson_batches import PoissonBatches
-from keras_fm.models import unprotected_twin
 from keras_fm.papers.dpmac.dpmac import DPMAC
 from keras_fm.public.normalization_layer import NormalizationLayer
 
@@ -306,21 +305,6 @@ def check_refuses(model, *words):
     assert model.steps_taken == model.steps_refused == 0
 
 
-def test_it_does_not_train_unprotected(tmp_path):
-    model = small(unprotected=False)
-    assert not model.unprotected and not model.get_config()["unprotected"]
-    model.save(tmp_path / "m.keras")
-    for other in (
-        model,
-        DPMAC.from_config(model.get_config()),
-        keras.saving.load_model(tmp_path / "m.keras"),
-        copy.deepcopy(model),
-    ):
-        assert not other.unprotected and not other.is_perturbed
-        other.compile("sgd")
-        check_refuses(other, "no noise", "DPMAC(..., unprotected=True)")
-
-
 def test_noise_alone_lets_no_step_be_taken(tmp_path):
     """Noise of a private model acts in the fit that its ledger arms."""
     model = small(unprotected=False)
@@ -335,30 +319,6 @@ def test_noise_alone_lets_no_step_be_taken(tmp_path):
         assert other.ledger_json == '{"entries": []}'
         assert (other.steps_taken, other.steps_allowed) == (0, 10)
         check_refuses(other, "with its ledger only", "Ledger.open(path)")
-
-
-def test_the_twin_is_never_released(tmp_path):
-    model = unprotected_twin(small(unprotected=False))
-    released = small(unprotected=False)
-    released.fix_steps(2.0, 8.0, 10, ledger_json="{}")
-    released.save_weights(tmp_path / "released.weights.h5")
-    model.save(tmp_path / "twin.keras")
-    for other in (
-        model,
-        DPMAC.from_config(model.get_config()),
-        keras.saving.load_model(tmp_path / "twin.keras"),
-    ):
-        assert other.unprotected and other.get_config()["unprotected"]
-        other.compile("sgd")
-        other.train_on_batch(X, Y)
-        with pytest.raises(ValueError, match="twin is never released"):
-            other.fix_steps(2.0, 8.0, 10, ledger_json="{}")
-        # Keras' words; those of `StepNoise` are in its own test.
-        with pytest.raises(ValueError, match="could not be loaded"):
-            other.load_weights(tmp_path / "released.weights.h5")
-        assert not other.is_released and not other.is_perturbed
-    with pytest.raises(ValueError, match="`unprotected` must be True or Fal"):
-        small(unprotected="yes")
 
 
 def test_it_begins_with_the_weights_it_was_built_with():

@@ -1,7 +1,5 @@
 """FunctionalNet as a Keras model: the twin, the release, saving, errors."""
 
-import copy
-
 import keras
 import numpy as np
 import pytest
@@ -144,45 +142,6 @@ def check_refuses(model, data, *words):
         np.testing.assert_array_equal(a, b)
 
 
-def test_it_does_not_train_unprotected(tmp_path, data):
-    model = build()
-    assert not model.unprotected and not model.get_config()["unprotected"]
-    path = str(tmp_path / "model.keras")
-    model.save(path)
-    for other in (
-        model,
-        fm.models.FunctionalNet.from_config(model.get_config()),
-        keras.models.load_model(path),
-        copy.deepcopy(model),
-    ):
-        assert not other.unprotected
-        other.compile("sgd")
-        check_refuses(other, data)
-
-
-def test_the_twin_is_never_released(tmp_path, data):
-    model = fm.models.unprotected_twin(build())
-    released = build()
-    release(released)
-    path = str(tmp_path / "released.weights.h5")
-    released.save_weights(path)
-    model.save(str(tmp_path / "twin.keras"))
-    for other in (
-        model,
-        fm.models.FunctionalNet.from_config(model.get_config()),
-        keras.models.load_model(str(tmp_path / "twin.keras")),
-    ):
-        assert other.unprotected and other.get_config()["unprotected"]
-        other.compile("sgd")
-        other.train_on_batch(*(v[:8] for v in data))
-        with pytest.raises(ValueError, match="twin is never released"):
-            release(other)
-        # Keras' words; those of the state are in a test of its own.
-        with pytest.raises(ValueError, match="could not be loaded"):
-            other.load_weights(path)
-        assert not other.is_released and other.ledger_json is None
-
-
 # Released ------------------------------------------------------------------
 
 
@@ -207,21 +166,6 @@ def test_training_minimises_the_release_and_nothing_else(data):
     model.set_weights_from_minimiser()
     for w, lowest in zip(model.augmented_weights(), minimiser):
         np.testing.assert_allclose(w, lowest, rtol=1e-6)
-
-
-def test_the_same_weights_follow_whatever_the_records_are(data):
-    x, y = data
-    found = []
-    for records in (x, np.zeros_like(x)):
-        keras.utils.set_random_seed(0)
-        model = build()
-        release(model)
-        history = model.fit(records, y, epochs=2, shuffle=False, verbose=0)
-        found.append((model.get_weights(), history.history))
-    for a, b in zip(found[0][0], found[1][0]):
-        np.testing.assert_array_equal(a, b)
-    # Not even a metric is computed from them.
-    assert found[0][1] == found[1][1]
 
 
 def test_evaluation_is_of_the_network(data):
@@ -261,25 +205,6 @@ def test_training_on_a_release_keeps_it(data, published):
 
 
 # Saving --------------------------------------------------------------------
-
-
-def test_a_saved_model_goes_on(tmp_path, data):
-    x, y = data
-    model = build()
-    release(model)
-    model.fit(x, y, verbose=0)
-    path = str(tmp_path / "model.keras")
-    model.save(path)
-    loaded = keras.models.load_model(path)
-    np.testing.assert_array_equal(
-        loaded.predict(x, verbose=0), model.predict(x, verbose=0)
-    )
-    assert loaded.is_released and loaded.ledger_json == "{}"
-    assert not loaded.published
-    for each in (model, loaded):
-        each.fit(x, y, epochs=2, shuffle=False, verbose=0)
-    for a, b in zip(model.get_weights(), loaded.get_weights()):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_the_point_is_saved_too(tmp_path, data):
