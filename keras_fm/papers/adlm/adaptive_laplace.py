@@ -7,8 +7,8 @@ from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
 from keras_fm.papers.adlm.perturbed_conv2d import PerturbedConv2D
 from keras_fm.papers.adlm.relevance_scaling import RelevanceScaling
 from keras_fm.papers.batch_standardization import BatchStandardization
-from keras_fm.parts import dtype_scope, layer_arguments
-from keras_fm.parts.guarantee import Proven, Published
+from keras_fm.papers.paper_model import PaperModel, flatten
+from keras_fm.parts import layer_arguments
 from keras_fm.parts.step import NOISE
 from keras_fm.public import features as features_lib
 from keras_fm.public.local_response_normalization import (
@@ -23,7 +23,7 @@ _PERTURBED = "perturbed"
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class AdaptiveLaplace(keras.Model):
+class AdaptiveLaplace(PaperModel):
     """AdLM: less noise where a feature's relevance is larger.
 
     Phan, Wu, Hu and Dou, ICDM 2017. An ordinary functional model: `compile`,
@@ -202,11 +202,7 @@ class AdaptiveLaplace(keras.Model):
         if features is not None:
             layers.append(features)
         elif len(given["input_shape"]) > 1:
-            layers.append(
-                keras.layers.Flatten(
-                    data_format="channels_last", name="flatten"
-                )
-            )
+            layers.append(flatten())
         if given["adaptive"]:
             layers.append(RelevanceScaling(given["power"], name="scaling"))
         layers.append(NormalizationLayer(name="unit_norm"))
@@ -222,12 +218,11 @@ class AdaptiveLaplace(keras.Model):
     # Published -----------------------------------------------------------
 
     def _perturbation(self):
-        code = self._arguments["form"] == "code"
-        noise = "per_step" if code else "once"
+        noise = "per_step" if self._code else "once"
         return {
             "adaptive": self._arguments["adaptive"],
             "noise": self._arguments["noise"] or noise,
-            "input_bound": 10.0 if code else None,
+            "input_bound": 10.0 if self._code else None,
             "relevance_form": self._arguments["form"],
             "activation": "relu",
             "unprotected": self._arguments["unprotected"],
@@ -250,11 +245,7 @@ class AdaptiveLaplace(keras.Model):
         given = self._arguments
         layers = []
         if len(given["input_shape"]) > 1:
-            layers.append(
-                keras.layers.Flatten(
-                    data_format="channels_last", name="flatten"
-                )
-            )
+            layers.append(flatten())
         return [
             *layers,
             PerturbedAffine(given["hidden"], **self._perturbation()),
@@ -324,41 +315,13 @@ class AdaptiveLaplace(keras.Model):
 
     # Use and saving ------------------------------------------------------
 
-    @property
-    def private_arguments(self):
-        """Keywords of `PrivateModel` as version 0.1.0 took them; `guarantee`
-        gives them in one."""
-        guarantee = self._arguments["guarantee"]
-        if self._arguments["form"] == "paper":
-            return {"guarantee": guarantee}
-        return {"guarantee": guarantee, "published_orders": ("linear",)}
-
-    def guarantee(self, lot=None, **fields):
-        """What `PrivateModel` takes as `guarantee` for this model.
-
-        Args:
-            lot: of the published form: the batch size of `fit`.
-            **fields: of `keras_fm.Proven` or `keras_fm.Published`.
-
-        Returns:
-            `Proven`, or `Published` with the authors' noise on the linear
-            coefficients only for `form="code"`.
-        """
-        if self._arguments["guarantee"] == "proven":
-            return Proven(**fields)
-        if self._arguments["form"] == "code":
-            fields.setdefault("orders", ("linear",))
-        return Published(lot=lot, **fields)
-
     def get_config(self):
         return {
-            **self._arguments,
-            "name": self.name,
+            **super().get_config(),
             **{
                 name: keras.saving.serialize_keras_object(self.get_layer(layer))
                 for name, layer in self._public_names.items()
             },
-            **dtype_scope.config(self),
         }
 
     @classmethod
@@ -369,5 +332,4 @@ class AdaptiveLaplace(keras.Model):
                 config[name] = keras.saving.deserialize_keras_object(
                     config[name], custom_objects=custom_objects
                 )
-        with dtype_scope.of(config):
-            return cls(**config)
+        return super().from_config(config)

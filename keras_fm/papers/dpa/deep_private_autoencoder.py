@@ -9,16 +9,14 @@ from keras_fm.papers.dpa.perturbed_reconstruction import (
     PerturbedReconstruction,
 )
 from keras_fm.papers.dpa.private_encoder import PrivateEncoder
-from keras_fm.parts import dtype_scope, layer_arguments, model_graph, sealed
-from keras_fm.parts.guarantee import Proven, Published
+from keras_fm.papers.paper_model import PaperModel, StackView, flatten
+from keras_fm.parts import layer_arguments
 from keras_fm.private_maps import pretraining
 from keras_fm.public.normalization_layer import NormalizationLayer
 
-_BATCH = 1024
-
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class DeepPrivateAutoencoder(keras.Model):
+class DeepPrivateAutoencoder(PaperModel):
     """dPA: private auto-encoders in a stack, with an output layer on top.
 
     Phan, Wang, Wu and Dou, AAAI 2016. An ordinary functional model from
@@ -72,6 +70,8 @@ class DeepPrivateAutoencoder(keras.Model):
     ```
     """
 
+    _lot = "data"
+
     def __init__(
         self,
         input_shape,
@@ -118,15 +118,9 @@ class DeepPrivateAutoencoder(keras.Model):
         inputs = keras.Input(tuple(input_shape), name="records")
         outputs = NormalizationLayer((low, high), "linf", name="box")(inputs)
         if len(input_shape) > 1:
-            outputs = keras.layers.Flatten(
-                data_format="channels_last", name="flatten"
-            )(outputs)
+            outputs = flatten()(outputs)
         codes = []
-        build = (
-            self._proven_layers
-            if guarantee == "proven"
-            else self._published_layers
-        )
+        build = self._proven_layers if self._proven else self._published_layers
         for layers, encoder in build(outputs.shape[-1]):
             for layer in layers:
                 outputs = layer(outputs)
@@ -200,7 +194,7 @@ class DeepPrivateAutoencoder(keras.Model):
             )
 
     def _top(self, units, encoder):
-        if self._arguments["guarantee"] == "published":
+        if not self._proven:
             # The paper's Delta_C counts the features only: no bias.
             return [
                 NormalizationLayer(
@@ -287,7 +281,7 @@ class DeepPrivateAutoencoder(keras.Model):
             len(self.encoders),
             x,
             private,
-            proven=self._arguments["guarantee"] == "proven",
+            proven=self._proven,
             loss=loss or (lambda top: PerturbedReconstruction(top.form)),
             epochs=epochs,
             batch_size=batch_size,
@@ -318,40 +312,8 @@ class DeepPrivateAutoencoder(keras.Model):
             values = values.reshape(len(values), *shape)
         return values
 
-    def guarantee(self, **fields):
-        """What `PrivateModel` takes as `guarantee` for this model: `Proven`,
-        or `Published` with noise divided by n.
 
-        Args:
-            **fields: of `keras_fm.Proven` or `keras_fm.Published`.
-        """
-        if self._arguments["guarantee"] == "proven":
-            return Proven(**fields)
-        return Published(**{"lot": "data", **fields})
-
-    @property
-    def private_arguments(self):
-        """Keywords of `PrivateModel` as version 0.1.0 took them; `guarantee`
-        gives them in one."""
-        if self._arguments["guarantee"] == "proven":
-            return {"guarantee": "proven"}
-        return {"guarantee": "published", "lot": "data"}
-
-    def get_config(self):
-        return {
-            **self._arguments,
-            "name": self.name,
-            **dtype_scope.config(self),
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        with dtype_scope.of(config):
-            return cls(**config)
-
-
-class Autoencoder(keras.Model):
+class Autoencoder(StackView):
     """Encoders of a `DeepPrivateAutoencoder` with their decoders.
 
     The output is what the topmost encoder's decoder makes of its code
@@ -366,33 +328,15 @@ class Autoencoder(keras.Model):
             its share of the budget.
     """
 
-    def __init__(self, encoding_model, stack, part_of=None, **kwargs):
-        super().__init__(**kwargs)
-        self.encoding_model = encoding_model
-        # A plain object: the whole is no part of its part.
-        self.__dict__["part_of"] = part_of
-        self.stack = list(stack)
-        top = encoding_model.get_layer(self.stack[-1].name)
-        self._below = keras.Model(
-            encoding_model.inputs[0],
-            model_graph.layer_input(encoding_model, top.name),
-        )
-        self.built = True
+    _whole = "DeepPrivateAutoencoder"
 
     def call(self, inputs, training=False):
-        # Layers below are fixed: only the topmost learns.
         top = self.stack[-1]
-        code = top(self._below(inputs, training=False), training=training)
+        code = top(self.below(inputs), training=training)
         noise = top.noise_loss() if training else None
         if noise is not None:
             self.add_loss(noise)
         return top.decode(code, logits=True)
-
-    def make_train_function(self, force=False):
-        if self.stack[-1].is_released:
-            # Nothing is trained, and what the records give is not shown.
-            sealed.seal(self, [])
-        super().make_train_function(force=force)
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -401,18 +345,9 @@ class Autoencoder(keras.Model):
             x, self._target(x), y_pred, sample_weight, training
         )
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        # The target is known where the loss is; there is nothing to compare
-        # `y_pred` with here.
-        return self.get_metrics_result()
-
     def _target(self, x):
         start, stop = self.stack[-1].visible_range
-        below = self._below(x, training=False)
-        return ops.stop_gradient(below[:, start:stop])
-
-    def encode(self, x):
-        return self.encoding_model.predict(x, batch_size=_BATCH, verbose=0)
+        return self.below(x)[:, start:stop]
 
     def decode(self, code):
         """From the topmost code down to the first encoder's inputs."""
@@ -423,12 +358,6 @@ class Autoencoder(keras.Model):
                 below = self.stack[self.stack.index(layer) - 1]
                 code = _inverse_centred(below, values)
         return ops.convert_to_numpy(values)
-
-    def get_config(self):
-        raise NotImplementedError(
-            "An Autoencoder is a view of a DeepPrivateAutoencoder: save that "
-            "model."
-        )
 
 
 def _hidden(entry):

@@ -2,13 +2,13 @@ import keras
 from keras import ops
 
 from keras_fm.kernel import checks
-from keras_fm.parts import model_graph, replicas, sealed
+from keras_fm.papers.paper_model import StackView
+from keras_fm.parts import replicas
 
 CONTRASTS = ("energy", "absolute")
-_BATCH = 1024
 
 
-class EnergyModel(keras.Model):
+class EnergyModel(StackView):
     """Contrastive divergence of the topmost RBM of a stack, as a Keras model.
 
     A view of a model with `keras_fm.layers.ChebyshevCRBM` layers, which it
@@ -42,6 +42,8 @@ class EnergyModel(keras.Model):
             with a loss.
     """
 
+    _whole = "PrivateCDBN"
+
     def __init__(
         self,
         encoding_model,
@@ -52,28 +54,11 @@ class EnergyModel(keras.Model):
         seed=None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(encoding_model, stack, part_of, **kwargs)
         self.gibbs_steps = checks.count("gibbs_steps", gibbs_steps)
         self.contrast = checks.one_of("contrast", contrast, CONTRASTS)
-        self.encoding_model = encoding_model
-        # A plain object: the whole is no part of its part.
-        self.__dict__["part_of"] = part_of
-        self.stack = list(stack)
-        self._below = keras.Model(
-            encoding_model.inputs[0],
-            model_graph.layer_inputs(encoding_model, self.stack[-1].name),
-        )
         self._draws = keras.random.SeedGenerator(seed)
         self._error = keras.metrics.Mean(name="reconstruction_error")
-        self.built = True
-
-    def below(self, inputs):
-        """What the topmost layer reads; the layers under it are fixed."""
-        found = self._below(inputs, training=False)
-        if isinstance(found, (list, tuple)) and len(found) == 1:
-            found = found[0]
-        # They may be trainable in the model it belongs to.
-        return keras.tree.map_structure(ops.stop_gradient, found)
 
     def call(self, inputs, training=False):
         return self.stack[-1].reconstruct(self.below(inputs), training)
@@ -91,12 +76,6 @@ class EnergyModel(keras.Model):
                 f"without one. Received: loss={loss!r}, metrics={metrics!r}"
             )
         super().compile(optimizer, **kwargs)
-
-    def make_train_function(self, force=False):
-        if self.stack[-1].is_released:
-            # Nothing is trained, and what the records give is not shown.
-            sealed.seal(self, [])
-        super().make_train_function(force=force)
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -127,16 +106,4 @@ class EnergyModel(keras.Model):
                 top.energy(given, training=training)
                 - top.energy(end, training=training)
             )
-        )
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        return self.get_metrics_result()
-
-    def encode(self, x):
-        """The topmost maps of every record, NumPy."""
-        return self.encoding_model.predict(x, batch_size=_BATCH, verbose=0)
-
-    def get_config(self):
-        raise NotImplementedError(
-            "An EnergyModel is a view of a PrivateCDBN: save that model."
         )

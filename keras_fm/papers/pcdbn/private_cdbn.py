@@ -6,10 +6,10 @@ from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.papers.batch_standardization import BatchStandardization
 from keras_fm.papers.dpa.private_encoder import PrivateEncoder
+from keras_fm.papers.paper_model import PaperModel, flatten
 from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
 from keras_fm.papers.pcdbn.energy_model import EnergyModel
-from keras_fm.parts import dtype_scope, layer_arguments
-from keras_fm.parts.guarantee import Proven, Published
+from keras_fm.parts import layer_arguments
 from keras_fm.private_maps import pretraining
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.public.random_features import RandomFeatures
@@ -24,7 +24,7 @@ _FLAT = 0.02
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class PrivateCDBN(keras.Model):
+class PrivateCDBN(PaperModel):
     """pCDBN: convolutional RBMs in a stack, with an output layer on top.
 
     Phan, Wu and Dou, Machine Learning 2017. An ordinary functional model
@@ -179,9 +179,7 @@ class PrivateCDBN(keras.Model):
         if units is not None:
             if self._proven:
                 outputs = self._contrast(outputs)
-            outputs = keras.layers.Flatten(
-                data_format="channels_last", name="flatten"
-            )(outputs)
+            outputs = flatten()(outputs)
             top = self._proven_top if self._proven else self._published_top
             for layer in top(outputs.shape[-1]):
                 outputs = layer(outputs)
@@ -191,10 +189,6 @@ class PrivateCDBN(keras.Model):
         self.__dict__["_tops"] = tops
 
     # The layers ----------------------------------------------------------
-
-    @property
-    def _proven(self):
-        return self._arguments["guarantee"] == "proven"
 
     def _visible(self, inputs, bounds):
         """Visible units in [0, 1], and what conditions them (here nothing)."""
@@ -220,11 +214,10 @@ class PrivateCDBN(keras.Model):
             if index:
                 form["centre"] = _RESTING
         else:
-            code = given["form"] == "code"
             form = {
                 "gain": 1.0 if gain is None else gain,
-                "normalization": "batch" if code else "local",
-                "noise": "per_step" if code else "once",
+                "normalization": "batch" if self._code else "local",
+                "noise": "per_step" if self._code else "once",
                 "sensitivity": given["form"],
                 "trainable": True,
                 "conditions": 0
@@ -262,7 +255,7 @@ class PrivateCDBN(keras.Model):
             yield keras.layers.Dense(
                 given["dense"], kernel_regularizer=penalty, name="dense"
             )
-        if given["form"] == "code":
+        if self._code:
             yield BatchStandardization(momentum=1.0, name="standardization")
             yield keras.layers.ReLU(max_value=1.0, name="relu")
         else:
@@ -339,8 +332,7 @@ class PrivateCDBN(keras.Model):
         """
         rbms = pretraining.lowest(self.rbms, depth)
         if contrast is None:
-            code = self._arguments["form"] == "code"
-            contrast = "absolute" if code else "energy"
+            contrast = "absolute" if self._code else "energy"
         return EnergyModel(
             keras.Model(self.inputs[0], self._tops[len(rbms) - 1]),
             rbms,
@@ -407,46 +399,15 @@ class PrivateCDBN(keras.Model):
         low, high = (np.asarray(b) for b in self._arguments["bounds"])
         return low + np.clip(visible, 0.0, 1.0) * (high - low)
 
-    def guarantee(self, lot=None, **fields):
-        """What `PrivateModel` takes as `guarantee` for this model.
-
-        Args:
-            lot: of the published form: the batch size of `fit`.
-            **fields: of `keras_fm.Proven` or `keras_fm.Published`.
-
-        Returns:
-            `Proven`, or `Published` with the authors' orders of noise.
-        """
-        if self._proven:
-            return Proven(**fields)
-        if self._arguments["form"] == "code":
-            fields.setdefault("orders", ("linear",))
-        return Published(lot=lot, **fields)
-
-    @property
-    def private_arguments(self):
-        """Keywords of `PrivateModel` as version 0.1.0 took them; `guarantee`
-        gives them in one."""
-        guarantee = self._arguments["guarantee"]
-        if self._arguments["form"] == "code":
-            return {"guarantee": guarantee, "published_orders": ("linear",)}
-        return {"guarantee": guarantee}
-
     def get_config(self):
         # A file must not set RBMs in motion that rest after pre-training.
-        return {
-            **self._arguments,
-            "name": self.name,
-            "resting": self._resting,
-            **dtype_scope.config(self),
-        }
+        return {**super().get_config(), "resting": self._resting}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
         resting = config.pop("resting", False)
-        with dtype_scope.of(config):
-            model = cls(**config)
+        model = super().from_config(config)
         if resting:
             model._rest()
         return model

@@ -1,0 +1,132 @@
+"""What the models of several papers are alike in."""
+
+import keras
+from keras import ops
+
+from keras_fm.parts import dtype_scope, model_graph, sealed
+from keras_fm.parts.guarantee import Proven, Published
+
+_BATCH = 1024
+
+
+class PaperModel(keras.Model):
+    """A functional model that has a proven and a published form.
+
+    A subclass keeps its arguments in `_arguments`, `"guarantee"` among them,
+    and makes its layers of them.
+    """
+
+    # Of the published form, where `guarantee` is given none.
+    _lot: str | None = None
+
+    @property
+    def _proven(self):
+        return self._arguments["guarantee"] == "proven"
+
+    @property
+    def _code(self):
+        """Whether the published form is that of the authors' code."""
+        return self._arguments.get("form") == "code"
+
+    def guarantee(self, lot=None, **fields):
+        """What `PrivateModel` takes as `guarantee` for this model.
+
+        Args:
+            lot: of the published form: the batch size of `fit`, or `"data"`
+                for noise divided by n, which is the auto-encoders' default.
+            **fields: of `keras_fm.Proven` or `keras_fm.Published`.
+
+        Returns:
+            `Proven`, or `Published` with the authors' noise on the linear
+            coefficients only for `form="code"`.
+        """
+        if self._proven:
+            return Proven(**fields)
+        if self._code:
+            fields.setdefault("orders", ("linear",))
+        return Published(lot=self._lot if lot is None else lot, **fields)
+
+    @property
+    def private_arguments(self):
+        """Keywords of `PrivateModel` as version 0.1.0 took them; `guarantee`
+        gives them in one."""
+        made = {"guarantee": self._arguments["guarantee"]}
+        if self._lot and not self._proven:
+            made["lot"] = self._lot
+        if self._code:
+            made["published_orders"] = ("linear",)
+        return made
+
+    def get_config(self):
+        return {
+            **self._arguments,
+            "name": self.name,
+            **dtype_scope.config(self),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        with dtype_scope.of(config):
+            return cls(**config)
+
+
+class StackView(keras.Model):
+    """The lowest layers of a stack: `fit` on records alone trains the topmost
+    of them, whose reconstruction of what it reads is the output.
+
+    Args:
+        encoding_model: functional model from records to the topmost output.
+        stack: the stack's layers in it, from the input upwards.
+        part_of: `None`, or the model that this is a part of, which decides
+            its share of the budget.
+    """
+
+    # Its name.
+    _whole: str | None = None
+
+    def __init__(self, encoding_model, stack, part_of=None, **kwargs):
+        super().__init__(**kwargs)
+        self.encoding_model = encoding_model
+        # A plain object: the whole is no part of its part.
+        self.__dict__["part_of"] = part_of
+        self.stack = list(stack)
+        self._below = keras.Model(
+            encoding_model.inputs[0],
+            model_graph.layer_inputs(encoding_model, self.stack[-1].name),
+        )
+        self.built = True
+
+    def below(self, inputs):
+        """What the topmost layer reads; the layers under it are fixed."""
+        found = self._below(inputs, training=False)
+        if isinstance(found, (list, tuple)) and len(found) == 1:
+            found = found[0]
+        # They may be trainable in the model it belongs to.
+        return keras.tree.map_structure(ops.stop_gradient, found)
+
+    def make_train_function(self, force=False):
+        if self.stack[-1].is_released:
+            # Nothing is trained, and what the records give is not shown.
+            sealed.seal(self, [])
+        super().make_train_function(force=force)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        # The target is known where the loss is; there is nothing to compare
+        # `y_pred` with here.
+        return self.get_metrics_result()
+
+    def encode(self, x):
+        """The topmost layer's output for every record, NumPy."""
+        return self.encoding_model.predict(x, batch_size=_BATCH, verbose=0)
+
+    def get_config(self):
+        name = type(self).__name__
+        raise NotImplementedError(
+            f"An {name} is a view of a {self._whole}: save that model."
+        )
+
+
+def flatten():
+    """Of images to vectors, channels last."""
+    return keras.layers.Flatten(data_format="channels_last", name="flatten")
