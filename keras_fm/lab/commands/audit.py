@@ -3,8 +3,6 @@
 import shlex
 import sys
 
-from absl import flags
-
 from keras_fm.lab import known, script_functions
 from keras_fm.lab.commands import command_line
 from keras_fm.lab.engine import folder
@@ -41,8 +39,8 @@ the same as a function.
 
 def define(values):
     """Defines the flags in `values`."""
-
-    flags.DEFINE_enum(
+    flag = command_line.makers(values)
+    flag.enum(
         "model",
         "ilm",
         list(known.AUDITED),
@@ -53,175 +51,145 @@ def define(values):
         "(published) with other polynomials; dpmac: DPMAC; functional: "
         "FunctionalNet; dp_sgd: tensorflow-privacy's DP-SGD; jax_privacy: that "
         "of jax-privacy, which needs KERAS_BACKEND=jax.",
-        flag_values=values,
     )
-    flags.DEFINE_enum(
+    flag.enum(
         "guarantee",
         "published",
         ["published", "proven"],
         "Which form of the model.",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    flag.string(
         "fit",
         None,
         "In the place of --model: a function of yours, path/to/script.py:"
         "function. It is given arrays (x, y), trains once and returns a Keras "
         "model (or a function from x to logits), or (model, ledger). The "
         "script is imported.",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    flag.string(
         "control",
         None,
         "With --fit: the same training without privacy, "
         "path/to/script.py:function.",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    flag.string(
         "dataset",
         "digits",
         "digits, mnist, fashion_mnist, usps, cifar10, or the path of an "
         ".npz file with x_train, y_train, x_test, y_test. With --fit also "
         "path/to/script.py:function, without arguments, which returns arrays "
         "(x, y), or x.",
-        flag_values=values,
     )
-    flags.DEFINE_integer(
+    flag.integer(
         "classes",
         None,
         "With --fit: the public number of classes of a script's records.",
-        flag_values=values,
     )
-    flags.DEFINE_integer(
+    flag.integer(
         "train_records",
         0,
         "Use only the first so many training records; 0 for all.",
-        flag_values=values,
     )
-    flags.DEFINE_float(
+    flag.float(
         "epsilon",
         0.3,
         "What is claimed or spent. With --fit, default: what the ledger says.",
-        flag_values=values,
     )
-    flags.DEFINE_float(
+    flag.float(
         "delta",
         1e-5,
         "Of proven forms, of dpmac and of DP-SGD; the other published claims "
         "are pure. With --fit, beside --epsilon.",
-        flag_values=values,
     )
-    flags.DEFINE_enum(
+    flag.enum(
         "neighbours",
         None,
         ["add_remove", "replace_one", "replace_label"],
         "With --fit, beside --epsilon: the relation of the claim.",
-        flag_values=values,
     )
-    flags.DEFINE_integer(
+    flag.integer(
         "canaries",
         None,
         "Number of canaries. Default: half of the records, at most 1000.",
-        flag_values=values,
     )
-    flags.DEFINE_enum(
+    flag.enum(
         "design",
         "swap",
         ["swap", "include"],
         "swap: each canary takes one of two labels, for replace_one; "
         "include: each is in or out, for add_remove.",
-        flag_values=values,
     )
-    flags.DEFINE_enum(
+    flag.enum(
         "kind",
         "labels",
         ["labels", "noise", "unit"],
         "Canaries: records with wrong labels, uniform noise, single pixels.",
-        flag_values=values,
     )
     for name, words in (
         ("low", "With --fit and --kind=noise: least value of a feature."),
         ("high", "With --fit and --kind=noise: largest value of a feature."),
         ("bound", "With --fit and --kind=unit: the norm of a record."),
     ):
-        flags.DEFINE_float(name, None, words, flag_values=values)
-    flags.DEFINE_string(
+        flag.float(name, None, words)
+    flag.string(
         "score",
         "loss",
         "Attack: loss, margin or gradient; with --fit also "
         "path/to/script.py:function of (model, x, labels). gradient "
         "(white-box) needs weights that records move: not those of adlm and "
         "functional, published, nor of releases.",
-        flag_values=values,
     )
-    flags.DEFINE_enum(
+    flag.enum(
         "curve",
         None,
         ["gaussian"],
         "With --fit, of Gaussian noise on sums over all records: all deltas "
         "of its curve together, which shows more.",
-        flag_values=values,
     )
-    flags.DEFINE_integer(
-        "seeds", 3, "Audits, with seeds 0, 1, ...", flag_values=values
-    )
-    flags.DEFINE_integer(
+    flag.integer("seeds", 3, "Audits, with seeds 0, 1, ...")
+    flag.integer(
         "epochs",
         600,
         "Of a training that sees records in every step. Short ones show "
         "nothing.",
-        flag_values=values,
     )
-    flags.DEFINE_integer(
-        "control_epochs", 600, "Of the control.", flag_values=values
-    )
-    flags.DEFINE_integer(
+    flag.integer("control_epochs", 600, "Of the control.")
+    flag.integer(
         "batch_size",
         0,
         "0: all records (dpmac: a fourth of them).",
-        flag_values=values,
     )
-    flags.DEFINE_float("learning_rate", 3e-3, "Of Adam.", flag_values=values)
-    flags.DEFINE_integer(
-        "hidden", 64, "Units of the first layer.", flag_values=values
-    )
-    flags.DEFINE_enum(
+    flag.float("learning_rate", 3e-3, "Of Adam.")
+    flag.integer("hidden", 64, "Units of the first layer.")
+    flag.enum(
         "normalization",
         "batch",
         ["batch", "minmax", "none"],
         "Of ilm, after its first layer.",
-        flag_values=values,
     )
-    flags.DEFINE_enum(
+    flag.enum(
         "noise",
         "once",
         ["once", "per_step"],
         "Of ilm: once (the paper) or per_step (the authors' code).",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    flag.string(
         "second_opinion",
         None,
         "Python of an environment with tensorflow-empirical-privacy: its "
         "membership attacks on the same canaries are reported, too.",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    flag.string(
         "out",
         "runs/audit",
         "Folder for audit.json, audit.txt and audit.png. Empty writes nothing.",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    flag.string(
         "tensorboard",
         None,
         "TensorBoard folder for the report as scalars, text and plot.",
-        flag_values=values,
     )
-    flags.DEFINE_bool(
-        "progress", True, "Show a progress bar.", flag_values=values
-    )
+    flag.bool("progress", True, "Show a progress bar.")
 
 
 _SUBJECT_FLAGS = (

@@ -1,7 +1,9 @@
-"""The command line: what no command takes, the one that does the same again,
-and numbers given in one."""
+"""The command line: how its flags are made, what no command takes, the one that
+does the same again, and numbers given in one."""
 
+import functools
 import shlex
+import types
 
 from absl import flags
 
@@ -9,6 +11,20 @@ from absl import flags
 _MAY_BE_EMPTY = ("out", "tensorboard")
 # What changes neither a number nor a guarantee.
 _LEFT_OUT = ("fresh", "help", "out", "processes", "progress")
+
+
+def makers(values):
+    """absl's functions that define a flag, in `values`: `bool`, `enum`,
+    `float`, `integer`, `list` and `string`."""
+    kinds = ("bool", "enum", "float", "integer", "list", "string")
+    return types.SimpleNamespace(
+        **{
+            kind: functools.partial(
+                getattr(flags, f"DEFINE_{kind}"), flag_values=values
+            )
+            for kind in kinds
+        }
+    )
 
 
 def of(name, values, rest=()):
@@ -48,18 +64,18 @@ def check(values):
                     raise flags.Error(f"flag --{name} {said}.")
 
 
-def numbers(name, texts):
+def numbers(name, texts, kind=float):
     """The numbers of a flag that lists them.
 
     Raises:
         ValueError: naming the flag, if one of them is none.
     """
     try:
-        return [float(text) for text in texts]
+        return [kind(text) for text in texts]
     except ValueError:
         raise ValueError(
-            f"`{name}` must be numbers, separated by commas. Received: "
-            f"{','.join(texts)!r}"
+            f"`{name}` must be {'whole ' * (kind is int)}numbers, separated "
+            f"by commas. Received: {','.join(texts)!r}"
         ) from None
 
 

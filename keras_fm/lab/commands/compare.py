@@ -6,8 +6,6 @@ import shlex
 import shutil
 import sys
 
-from absl import flags
-
 from keras_fm.kernel import settings_file
 from keras_fm.lab import known
 from keras_fm.lab.commands import command_line
@@ -49,16 +47,15 @@ runs are kept: a second call with the same settings goes on, or shows them.
 
 def define(values):
     """Defines the flags in `values`."""
-
-    flags.DEFINE_string(
+    flag = command_line.makers(values)
+    flag.string(
         "dataset",
         "digits",
         "digits, mnist, fashion_mnist, usps, cifar10, or the path of an "
         ".npz file with x_train, y_train, x_test, y_test. Files are looked "
         "up in the folder KERAS_FM_DATA first.",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    flag.string(
         "features",
         "pixels",
         "Public feature map under every method: pixels, scattering (wavelet "
@@ -68,98 +65,79 @@ def define(values):
         "scattering_patches (both, and the scattering's directions from drawn "
         "scenes) or strokes_patches (scattering_strokes beside patches); no "
         "private image shapes any of them.",
-        flag_values=values,
     )
-    flags.DEFINE_integer(
+    flag.integer(
         "hidden",
         64,
         "Units of the affine layer between features and output; 0 leaves "
         "it out.",
-        flag_values=values,
     )
-    flags.DEFINE_list(
+    flag.list(
         "methods",
         None,
         f"Comma-separated, of {', '.join(known.methods())}. "
         "Default: all that the installed packages can run.",
-        flag_values=values,
     )
-    flags.DEFINE_list(
+    flag.list(
         "epsilons",
         ["0.5", "2", "8"],
         "Privacy budgets, from 1e-4 to 100.",
-        flag_values=values,
     )
-    flags.DEFINE_float(
+    flag.float(
         "delta",
         1e-5,
         "Failure probability, far below one over the number of records; 0 "
         "asks for pure differential privacy.",
-        flag_values=values,
     )
-    flags.DEFINE_enum(
+    flag.enum(
         "neighbours",
         "add_remove",
         ["add_remove", "replace_one"],
         "Neighbouring relation of the proven form and of DP-SGD.",
-        flag_values=values,
     )
-    flags.DEFINE_integer("seeds", 3, "Repetitions.", flag_values=values)
-    flags.DEFINE_integer(
-        "epochs", 40, "Epochs of the other methods.", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "batch_size", 64, "Their batch size.", flag_values=values
-    )
-    flags.DEFINE_integer(
+    flag.integer("seeds", 3, "Repetitions.")
+    flag.integer("epochs", 40, "Epochs of the other methods.")
+    flag.integer("batch_size", 64, "Their batch size.")
+    flag.integer(
         "train_records",
         0,
         "Use only the first so many training records; 0 for all.",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    flag.string(
         "out",
         "runs/compare",
         "Folder for table.txt, runs.csv, summary.json, accuracy.png and "
         "tensorboard/. Empty writes nothing.",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    flag.string(
         "spec",
         None,
         "A .toml or .json file with settings named as these flags (and "
         "learning_rate, dp_sgd). Flags that are given win.",
-        flag_values=values,
     )
-    flags.DEFINE_integer(
+    flag.integer(
         "processes",
         min(4, os.cpu_count() or 1),
         "Runs that train side by side; 0 trains in this process. Seconds "
         "are comparable only within one such number.",
-        flag_values=values,
     )
-    flags.DEFINE_bool(
+    flag.bool(
         "isolated",
         False,
         "A process of its own for every run: exact memory, slower.",
-        flag_values=values,
     )
-    flags.DEFINE_bool(
+    flag.bool(
         "fresh",
         False,
         "Train again what is kept in the folder runs/ of --out.",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    flag.string(
         "jax_python",
         None,
         "Python interpreter of an environment with jax, jax-privacy and "
         "keras-fm, for the jax_privacy methods.",
-        flag_values=values,
     )
-    flags.DEFINE_bool(
-        "progress", True, "Say what runs now.", flag_values=values
-    )
+    flag.bool("progress", True, "Say what runs now.")
 
 
 def _config(values):

@@ -5,8 +5,6 @@ import logging
 import os
 import sys
 
-from absl import flags
-
 from keras_fm.lab.commands import command_line
 from keras_fm.lab.engine import folder
 
@@ -50,85 +48,71 @@ _STAGE_FLAGS = (
 
 def define(values):
     """Defines the flags in `values`."""
-
-    flags.DEFINE_string(
+    flag = command_line.makers(values)
+    flag.string(
         "plan",
         None,
         "A .json or .toml file with the stages of a plan.",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    flag.string(
         "ledger",
         None,
         "A ledger that a model saved (`Ledger.save`).",
-        flag_values=values,
     )
-    flags.DEFINE_enum(
+    flag.enum(
         "mechanism",
         "gaussian",
         ["gaussian", "laplace", "pure", "approximate"],
         "Plan of one stage: its mechanism. pure is any epsilon-DP one, "
         "approximate any (epsilon, delta)-DP one.",
-        flag_values=values,
     )
-    flags.DEFINE_float(
+    flag.float(
         "noise_multiplier",
         None,
         "Standard deviation (gaussian; default 4) or scale (laplace) of the "
         "noise over the sensitivity.",
-        flag_values=values,
     )
-    flags.DEFINE_float(
-        "epsilon", None, "Epsilon of one run.", flag_values=values
-    )
-    flags.DEFINE_float(
-        "step_delta", None, "Delta of one run: approximate.", flag_values=values
-    )
-    flags.DEFINE_float(
+    flag.float("epsilon", None, "Epsilon of one run.")
+    flag.float("step_delta", None, "Delta of one run: approximate.")
+    flag.float(
         "sampling_rate",
         None,
         "Probability that a record takes part in a run (Poisson sampling). "
         "Default: 0.01 for the default plan, otherwise 1.",
-        flag_values=values,
     )
-    flags.DEFINE_integer("count", 10000, "Number of runs.", flag_values=values)
-    flags.DEFINE_enum(
+    flag.integer("count", 10000, "Number of runs.")
+    flag.enum(
         "neighbours",
         None,
         ["add_remove", "replace_one"],
         "Neighbouring relation of a plan of one stage (default add_remove). "
         "Noise is relative to the sensitivity under it; sampling needs "
         "add_remove.",
-        flag_values=values,
     )
-    flags.DEFINE_float(
+    flag.float(
         "delta",
         None,
         "Total delta of every bound; 0 for pure plans. Default: that of the "
         "ledger, otherwise 1e-5.",
-        flag_values=values,
     )
-    flags.DEFINE_list(
+    flag.list(
         "methods",
         None,
         "Comma-separated: basic, advanced, kairouz, optimal, the same with "
         "sampled_ before them, moments, renyi, pld, survey_basic, "
         "survey_advanced, survey_sampling. Default: all.",
-        flag_values=values,
     )
-    flags.DEFINE_list(
+    flag.list(
         "counts",
         None,
         "Comma-separated numbers of runs for the plot (of the whole plan, "
         "where it has several stages). Default: 1, 2, 5, 10, ...",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    flag.string(
         "out",
         "runs/compose",
         "Folder for table.txt, composition.csv and composition.png. Empty "
         "writes nothing.",
-        flag_values=values,
     )
 
 
@@ -171,24 +155,6 @@ def _plan_and_delta(values):
     return composition.Plan([stage], values.neighbours or "add_remove"), delta
 
 
-def _counts(values):
-    from keras_fm.kernel import checks
-
-    if not values.counts:
-        return None
-    return [checks.count("counts", _whole(c)) for c in values.counts]
-
-
-def _whole(text):
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(
-            "`counts` must be whole numbers, separated by commas. Received: "
-            f"{text!r}"
-        ) from None
-
-
 def run(values, rest):
     """Runs the command; returns the exit status."""
     del rest
@@ -196,9 +162,11 @@ def run(values, rest):
     # dp_accounting warns of every order that it leaves out.
     logging.getLogger("absl").setLevel(logging.ERROR)
     from keras_fm import composition
+    from keras_fm.kernel import checks
 
     # All that may be wrong, before the first theorem is asked.
-    counts = _counts(values)
+    given = command_line.numbers("counts", values.counts or (), int)
+    counts = [checks.count("counts", count) for count in given] or None
     methods = composition.check_methods(values.methods)
     plan, delta = _plan_and_delta(values)
     composed = composition.compose(plan, delta, methods)

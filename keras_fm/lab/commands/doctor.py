@@ -9,9 +9,8 @@ import platform
 import re
 import sys
 
-from absl import flags
-
 from keras_fm.lab import environment
+from keras_fm.lab.commands import command_line
 
 NAME = "doctor"
 SUMMARY = "versions, backend, data sets found, what extras would add"
@@ -95,9 +94,8 @@ _KERAS_CACHE = {
 
 def define(values):
     """Defines the flags in `values`."""
-    flags.DEFINE_bool(
-        "json", False, "Print JSON in the place of text.", flag_values=values
-    )
+    flag = command_line.makers(values)
+    flag.bool("json", False, "Print JSON in the place of text.")
 
 
 def run(values, rest):

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from absl import flags
+from keras_fm.lab.commands import command_line
 
 NAME = "report"
 SUMMARY = "one self-contained HTML page of what a command wrote"
@@ -32,12 +32,12 @@ Tables are sorted by a click on a column's head.
 
 def define(values):
     """Defines the flags in `values`."""
-    flags.DEFINE_string(
+    flag = command_line.makers(values)
+    flag.string(
         "out",
         None,
         "The page. Default: report.html in the folder of the run; required "
         "with several runs.",
-        flag_values=values,
     )
 
 

@@ -2,8 +2,6 @@
 
 import sys
 
-from absl import flags
-
 from keras_fm.lab import known
 from keras_fm.lab.commands import command_line
 from keras_fm.lab.engine import folder
@@ -43,40 +41,33 @@ Nothing is chosen on test records; docs/reproduce.md names every deviation.
 
 def define(values):
     """Defines the flags in `values`."""
-    flags.DEFINE_bool(
-        "full", False, "The paper's size, for a GPU.", flag_values=values
-    )
-    flags.DEFINE_list(
+    flag = command_line.makers(values)
+    flag.bool("full", False, "The paper's size, for a GPU.")
+    flag.list(
         "epsilons",
         None,
         "Budgets in the place of the experiment's own.",
-        flag_values=values,
     )
-    flags.DEFINE_integer("seeds", None, "Repetitions.", flag_values=values)
-    flags.DEFINE_string(
+    flag.integer("seeds", None, "Repetitions.")
+    flag.string(
         "data",
         None,
         "Another data set: digits, mnist, fashion_mnist, usps, cifar10, "
         "health_network, health_network_weekly, or the path of an .npz file. "
         "Files are looked up in the folder KERAS_FM_DATA first.",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    flag.string(
         "out",
         "runs/reproduce",
         "Folder; every experiment has a folder of its own in it, with "
         "points.jsonl, points.csv, figure.png, summary.json and table.txt. "
         "Empty writes nothing.",
-        flag_values=values,
     )
-    flags.DEFINE_bool(
-        "progress", True, "Say what runs now.", flag_values=values
-    )
-    flags.DEFINE_bool(
+    flag.bool("progress", True, "Say what runs now.")
+    flag.bool(
         "list",
         False,
         "Print the catalogue, as the command does without a name.",
-        flag_values=values,
     )
 
 
