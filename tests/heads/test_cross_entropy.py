@@ -359,21 +359,6 @@ def test_arguments_are_checked(changes, message):
         CrossEntropyQuery(**{"num_features": 2, "num_outputs": 2, **changes})
 
 
-def test_numpy_arguments_do_not_round_the_sensitivity():
-    bound = float(np.float32(0.1))
-    precise = make(3, 2, feature_bound=bound, feature_l1_bound=bound)
-    made = CrossEntropyQuery(
-        num_features=np.int64(3),
-        num_outputs=np.int32(2),
-        feature_bound=np.float32(0.1),
-        feature_l1_bound=np.float32(0.1),
-        nonnegative=np.bool_(False),
-    )
-    assert made == precise
-    assert bounds(made) == bounds(precise)
-    assert {type(v) for v in made.config().values()} == {int, float, bool}
-
-
 @pytest.mark.parametrize("words", ["one-hot y", "y - 1/2"])
 def test_reads_says_what_is_read(words):
     objective = make(3, 1 if "1/2" in words else 4)

@@ -27,12 +27,9 @@ from neighbours import (
 )
 from scipy import stats
 
-from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.kernel import mechanisms
-from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.noisy_statistics import Release
-from keras_fm.kernel.release import calibrate
 from keras_fm.papers.adlm.relevance_query import (
     RelevanceQuery,
     RelevanceRelease,
@@ -143,14 +140,9 @@ def test_norms_are_at_most_one_for_any_size(d, ball):
 @pytest.mark.parametrize("ball", BALLS)
 def test_normalised_values(ball):
     made = make(2, ball).normalised([[3.0, -4.0], [0.0, 0.0], [-0.0, 9.0]])
+    assert not np.any(np.signbit(made))
     size = 7 if ball == "l1" else 5
     np.testing.assert_allclose(made, [[3 / size, 4 / size], [0, 0], [0, 1]])
-
-
-def test_minus_zero_is_zero():
-    made = make(3).normalised(np.array([[-0.0, 0.0, -0.0], [-0.0, -2.0, 0.0]]))
-    assert not np.any(np.signbit(made))
-    np.testing.assert_allclose(made, [[0, 0, 0], [0, 1, 0]])
 
 
 @pytest.mark.parametrize("ball", BALLS)
@@ -365,35 +357,6 @@ def make_records(d, n=100, seed=0):
     return np.random.default_rng(seed).normal(size=(n, d))
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("ball", BALLS)
-def test_calibrate_chooses_gaussian_noise_for_a_positive_delta(ball, relation):
-    made = calibrate(
-        make(9, ball),
-        PrivacyBudget(1.0, DELTA),
-        neighbours=relation,
-        share=0.25,
-    )
-    assert isinstance(made, mechanisms.GaussianMechanism)
-    assert made.sensitivity == bound(make(9, ball), "l2", relation)
-    assert made.noise_multiplier == pytest.approx(
-        2 * mechanisms.gaussian_multiplier(1.0, DELTA)
-    )
-
-
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("d", [4, 784])
-@pytest.mark.parametrize("ball", BALLS)
-def test_calibrate_chooses_laplace_noise_for_pure_epsilon(ball, d, relation):
-    objective = make(d, ball)
-    made = calibrate(
-        objective, PrivacyBudget(2.0), neighbours=relation, share=0.5
-    )
-    assert isinstance(made, mechanisms.LaplaceMechanism)
-    assert made.pure_epsilon() == 1.0
-    assert made.sensitivity == bound(objective, "l1", relation)
-
-
 @pytest.mark.parametrize(
     "mechanism",
     [
@@ -512,26 +475,10 @@ def test_a_file_with_nothing_changed_is_read(tmp_path):
         {"kind": "CrossEntropyQuery"},
         {"kind": "WishfulObjective"},
         {"kind": None},
-        {"neighbours": "other"},
-        {"mechanism": {"mechanism": "Wishful"}},
     ],
     ids=str,
 )
 def test_a_file_that_is_no_relevance_is_refused(tmp_path, changes):
     write_changed(tmp_path / "bad", **changes)
-    with pytest.raises(ValueError, match="not a keras_fm release"):
-        Release.load(tmp_path / "bad")
-
-
-def test_another_objective_is_not_read_as_relevance(tmp_path):
-    other = CrossEntropyQuery(num_features=7, num_outputs=1)
-    rows = make_records(7)
-    rows /= 1.001 * np.linalg.norm(rows, axis=1, keepdims=True)
-    made = make_release(other, [(rows, np.zeros(100, int))])
-    made.save(tmp_path / "other")
-    assert not isinstance(Release.load(tmp_path / "other"), RelevanceRelease)
-    write_changed(
-        tmp_path / "bad", arrays=made.statistics, kind="RelevanceQuery"
-    )
     with pytest.raises(ValueError, match="not a keras_fm release"):
         Release.load(tmp_path / "bad")

@@ -29,11 +29,9 @@ from keras_fm.kernel import sums as summation
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import Ledger
 from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
-from keras_fm.kernel.noisy_statistics import Release
 from keras_fm.kernel.release import calibrate, release
 from keras_fm.papers.dpa import claims
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
-from keras_fm.parts.quadratic_release import QuadraticRelease
 
 FORMS = ("cross_entropy", "squared_error")
 
@@ -356,19 +354,6 @@ def test_arguments_are_checked(changes, message):
         make(**changes)
 
 
-def test_numpy_arguments_do_not_round_the_sensitivity():
-    made = make(
-        np.int64(3),
-        np.int32(2),
-        visible_bound=np.float32(0.1),
-        centre=np.float32(0.5),
-        reach=np.int8(2),
-    )
-    assert made == make(3, 2, visible_bound=float(np.float32(0.1)), reach=2)
-    kinds = {type(v) for v in made.config().values()}
-    assert kinds == {int, float, bool, str, type(None)}
-
-
 def test_reads_says_what_is_read():
     words = make(4, 3, centre=0.25, form="squared_error").reads
     assert "A = sum h h^T (4 x 4)" in words
@@ -460,28 +445,6 @@ def test_the_sigmoid_read_out_is_near_the_linear_one():
     error = np.abs(1 / (1 + np.exp(-z)) - 0.5 - z / 4)
     assert np.all(error <= np.abs(z) ** 3 / 48 + 1e-16)
     assert error.max() > 0.9 / 48
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("delta", [0.0, 1e-5])
-def test_save_and_load(tmp_path, form, delta):
-    objective = make(
-        form=form, grouped=True, reach=2, quadratic_scale=0.3, nonnegative=True
-    )
-    h, v = some_records(objective)
-    owners = np.arange(len(h)) // 5
-    saved = make_release(objective, (h, v, owners), delta=delta)
-    saved.save(tmp_path / "decoder.npz")
-    loaded = Release.load(tmp_path / "decoder.npz")
-    assert type(loaded) is type(saved) and isinstance(loaded, QuadraticRelease)
-    assert loaded.objective == objective
-    assert loaded.objective.config() == objective.config()
-    np.testing.assert_array_equal(loaded.quadratic, saved.quadratic)
-    np.testing.assert_array_equal(loaded.linear, saved.linear)
-    for one, two in zip(loaded.minimise(), saved.minimise()):
-        np.testing.assert_array_equal(one, two)
-    assert repr(loaded) == repr(saved)
-    assert "ReconstructionRelease" in repr(loaded)
 
 
 # Beside the paper ---------------------------------------------------------

@@ -80,12 +80,6 @@ def test_the_statistic_is_every_unique_entry_once(order, p):
     np.testing.assert_allclose(dense, full, atol=1e-12)
 
 
-def test_golden_sizes():
-    assert make(26, 2).size == 351
-    assert make(26, 4).size == 23751
-    assert make(26, 4).shapes == ((23751,),)
-
-
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_packed_length_is_that_of_the_tensor(order):
     objective = make(4, order)
@@ -94,13 +88,6 @@ def test_the_packed_length_is_that_of_the_tensor(order):
     l2, l1 = (objective.pack(made, norm) for norm in ("l2", "l1"))
     assert np.linalg.norm(l2) == pytest.approx(whole, rel=1e-12)
     np.testing.assert_array_equal(l1, made[0])
-    for norm, vector in (("l2", l2), ("l1", l1)):
-        assert vector.shape == (objective.size,)
-        (back,) = objective.unpack(vector, norm)
-        np.testing.assert_allclose(back, made[0], rtol=1e-14)
-        # What a mechanism adds its noise to is not the statistic itself.
-        vector += 1.0
-        assert not np.any(objective.pack(made, norm) == vector)
 
 
 @pytest.mark.parametrize("order", ORDERS)
