@@ -169,22 +169,13 @@ def _p_value_of_epsilon(correct, guesses, candidates, delta):
     # Wrong guesses, whose probability keeps its precision for large epsilon.
     wrong = guesses - correct
     below = np.arange(wrong + 1, guesses + 1)
-    coefficients = (
-        special.gammaln(guesses + 1)
-        - special.gammaln(below + 1)
-        - special.gammaln(guesses - below + 1)
-    )
 
     def p_value(epsilon):
-        beta = special.bdtr(wrong, guesses, special.expit(-epsilon))
+        rate = special.expit(-epsilon)
+        beta = special.bdtr(wrong, guesses, rate)
         if delta == 0 or correct == 0:
             return float(min(1.0, beta))
-        # log(1 - rate) and log(rate) of a wrong guess.
-        log_right = -np.logaddexp(0.0, -epsilon)
-        log_wrong = -np.logaddexp(0.0, epsilon)
-        mass = np.exp(
-            coefficients + below * log_wrong + (guesses - below) * log_right
-        )
+        mass = stats.binom.pmf(below, guesses, rate)
         alpha = np.max(np.cumsum(mass) / np.arange(1, correct + 1))
         return float(min(1.0, beta + 2 * candidates * delta * alpha))
 

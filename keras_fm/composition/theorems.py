@@ -152,7 +152,7 @@ def optimal_epsilon(epsilon, count, delta):
     1 / (1 + exp(epsilon))); the privacy loss is then (k - 2 l) epsilon, so
     `delta(x) = E[max(0, 1 - exp(x - (k - 2 l) epsilon))]`. This is theorem
     3.3 of Kairouz, Oh and Viswanath (2015) between its lattice points as
-    well. The sum has positive terms only, taken in logarithms.
+    well. The sum has positive terms only.
 
     Args:
         epsilon: float >= 0, of one run.
@@ -170,28 +170,20 @@ def optimal_epsilon(epsilon, count, delta):
     total = epsilon * count
     if delta <= 0 or epsilon == 0:
         return total
-    from scipy import special
+    from scipy import stats
 
     # The rest of the distribution holds less than the smallest float.
-    log_odds = float(np.logaddexp(0.0, epsilon))
-    against = math.exp(-log_odds)
+    against = math.exp(-float(np.logaddexp(0.0, epsilon)))
     spread = 40 * math.sqrt(count * against * (1 - against)) + 800
     low = max(0, math.floor(count * against - spread))
     high = min(count, math.ceil(count * against + spread))
-    l = np.arange(low, high + 1, dtype=np.float64)
-    log_mass = (
-        special.gammaln(count + 1)
-        - special.gammaln(l + 1)
-        - special.gammaln(count - l + 1)
-        - l * log_odds
-        - (count - l) * np.logaddexp(0.0, -epsilon)
-    )
-    mass, losses = np.exp(log_mass), (count - 2 * l) * epsilon
+    l = np.arange(low, high + 1)
+    mass, losses = stats.binom.pmf(l, count, against), (count - 2 * l) * epsilon
 
     def met(x):
         above = losses > x
         found = np.sum(mass[above] * -np.expm1(x - losses[above]))
-        # Room for the rounding of the logarithms.
+        # Room for the rounding of the probabilities.
         return found <= delta * (1 - 1e-7)
 
     if met(0.0):

@@ -103,23 +103,15 @@ def efficientnet_lite0(input_shape, size=224, weights="imagenet"):
 def _convolved(x, kernel, stride, channels=None, activation=True):
     """Convolution, of each channel alone without `channels`, and what
     follows it in every place."""
+    arguments = {
+        "padding": "same",
+        "use_bias": False,
+        "data_format": "channels_last",
+    }
     if channels is None:
-        layer = keras.layers.DepthwiseConv2D(
-            kernel,
-            stride,
-            padding="same",
-            use_bias=False,
-            data_format="channels_last",
-        )
+        layer = keras.layers.DepthwiseConv2D(kernel, stride, **arguments)
     else:
-        layer = keras.layers.Conv2D(
-            channels,
-            kernel,
-            stride,
-            padding="same",
-            use_bias=False,
-            data_format="channels_last",
-        )
+        layer = keras.layers.Conv2D(channels, kernel, stride, **arguments)
     x = keras.layers.BatchNormalization(epsilon=1e-3)(layer(x))
     return keras.layers.ReLU(6.0)(x) if activation else x
 
