@@ -191,17 +191,6 @@ def test_a_noisy_step_is_the_clipped_sums_and_noise_of_the_stated_size():
         assert all(np.std(n[2 * index + 1]) > 0 for n in noise)
 
 
-def test_two_models_have_different_noise_and_every_step_its_own():
-    taken = []
-    for _ in range(2):
-        model = small(clip=1e-6)
-        model.perturb(1e6, 1.0, 2)
-        taken += [descent(model, X, Y)[0][0] for _ in range(2)]
-    for i in range(4):
-        for j in range(i):
-            assert np.abs(taken[i] - taken[j]).max() > 0.1
-
-
 def test_second_order_noise_is_released_and_solved():
     model = small(order=2, clip=1e-4, curvature_clip=0.5, damping=0.2)
     model.perturb(1.0, 10.0, 5, seed=2)
