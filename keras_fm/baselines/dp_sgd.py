@@ -109,6 +109,7 @@ class DPSGDClassifier(DPSGDTrainer):
 
     _library = "tensorflow-privacy"
     _generator = "TensorFlow's generator"
+    _check_layers = staticmethod(tf_keras_twin.check_twins)
 
     def __init__(self, model, config, epsilon, delta, **kwargs):
         super().__init__(model, config, epsilon, delta, **kwargs)
@@ -125,26 +126,14 @@ class DPSGDClassifier(DPSGDTrainer):
         return _import_tensorflow_privacy()
 
     def _train(self, library, x, y, plan, batches):
-        tf, tf_keras, privacy = library
+        tf = library[0]
         # tensorflow-privacy draws its noise by TensorFlow's global seed. One
         # that the caller set for something else must not decide the noise;
         # without one TensorFlow asks the operating system.
         caller_seed = _global_seed(tf)
         tf.random.set_seed(self.seed)
         try:
-            step = _Step(
-                tf,
-                tf_keras,
-                privacy,
-                self._model,
-                self._form,
-                self.config,
-                plan,
-                x,
-                y,
-                self._loss(tf_keras),
-                self._views,
-            )
+            step = _Step(self, library, plan, x, y)
             self._twin, self._clipping = step.twin, step.clipping
             self._take(step, plan, batches)
         finally:
@@ -162,44 +151,23 @@ class DPSGDClassifier(DPSGDTrainer):
         return self._model
 
     @staticmethod
-    def _check_layers(layers):
-        tf_keras_twin.check_twins(layers)
-
-    @staticmethod
     def _loss(tf_keras):
         """Function from a reduction to the loss of a batch."""
         return functools.partial(
             tf_keras.losses.SparseCategoricalCrossentropy, from_logits=True
         )
 
-    def _outputs(self, x):
-        self._check_fitted()
-        x = np.asarray(x, dtype="float32")
-        return np.concatenate(
-            [
-                np.asarray(self._twin(x[i : i + 4096], training=False))
-                for i in range(0, len(x), 4096)
-            ]
-        )
+    def _forward(self, x):
+        return self._twin(x, training=False)
 
 
 class _Step:
     """One DP-SGD update: clip and noise chunk by chunk, then apply."""
 
-    def __init__(
-        self,
-        tf,
-        tf_keras,
-        privacy,
-        model,
-        form,
-        config,
-        plan,
-        x,
-        y,
-        loss,
-        views,
-    ):
+    def __init__(self, trainer, library, plan, x, y):
+        tf, tf_keras, _ = library
+        model, form, views = trainer._model, trainer._form, trainer._views
+        config, loss = trainer.config, trainer._loss(tf_keras)
         rows = min(plan.capacity, _physical_rows(model, form, config))
         chunks = -(-plan.capacity // rows)
         # Even chunks need less padding.
@@ -216,20 +184,12 @@ class _Step:
         if form == "vectorized":
             self.twin = tf_keras.Sequential(layers)
             self.clipping = "gradients"
-            noisy_mean, apply = _vectorized(
-                tf,
-                tf_keras,
-                privacy,
-                self.twin,
-                config,
-                rates,
-                noise,
-                loss,
-                count,
+            noisy_mean, optimizer = _vectorized(
+                library, self.twin, config, rates, noise, loss, count
             )
         else:
-            self.twin, noisy_mean, apply = _fast_clipping(
-                tf, tf_keras, privacy, layers, config, rates, noise, loss
+            self.twin, noisy_mean, optimizer = _fast_clipping(
+                library, layers, config, rates, noise, loss
             )
             # Set by DPSequential when the layers and its graph allow it.
             fast = self.twin._enable_fast_peg_computation
@@ -248,7 +208,8 @@ class _Step:
                 total.assign_add(g)
 
         def update():
-            apply([scale * total for total in sums])
+            mean = [scale * total for total in sums]
+            optimizer.apply_gradients(zip(mean, variables, strict=True))
             for total in sums:
                 total.assign(tf.zeros_like(total))
 
@@ -302,8 +263,9 @@ class _Step:
         self.twin.set_weights(weights)
 
 
-def _vectorized(tf, tf_keras, privacy, twin, config, rates, noise, loss, views):
-    """Noisy mean and update of the vectorised optimizers."""
+def _vectorized(library, twin, config, rates, noise, loss, views):
+    """Noisy mean, and the vectorised optimizer."""
+    tf, tf_keras, privacy = library
     bases = tf_keras.optimizers.legacy
     make = privacy.vectorized.make_vectorized_keras_optimizer_class
     arguments = {
@@ -333,14 +295,12 @@ def _vectorized(tf, tf_keras, privacy, twin, config, rates, noise, loss, views):
         pairs = optimizer._compute_gradients(losses, variables, tape=tape)
         return [gradient for gradient, _ in pairs]
 
-    def apply(gradients):
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-
-    return noisy_mean, apply
+    return noisy_mean, optimizer
 
 
-def _fast_clipping(tf, tf_keras, privacy, layers, config, rates, noise, loss):
-    """Twin, noisy mean and update of `DPSequential` with a registry."""
+def _fast_clipping(library, layers, config, rates, noise, loss):
+    """Twin, noisy mean and optimizer of `DPSequential` with a registry."""
+    _, tf_keras, privacy = library
     registry = privacy.layer_registry.LayerRegistry()
     registry.insert(
         tf_keras.layers.Dense, privacy.layer_registry.dense_layer_computation
@@ -368,18 +328,14 @@ def _fast_clipping(tf, tf_keras, privacy, layers, config, rates, noise, loss):
         optimizer = tf_keras.optimizers.SGD(rates, momentum=config.momentum)
     else:
         optimizer = tf_keras.optimizers.Adam(rates)
-    variables = twin.trainable_variables
-    optimizer.build(variables)
+    optimizer.build(twin.trainable_variables)
 
     def noisy_mean(x, y, weights):
         twin.train_step((x, y, weights))
         caught, catcher.caught = catcher.caught, None
         return caught
 
-    def apply(gradients):
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-
-    return twin, noisy_mean, apply
+    return twin, noisy_mean, optimizer
 
 
 def _physical_rows(model, form, config):

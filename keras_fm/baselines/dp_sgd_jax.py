@@ -101,6 +101,7 @@ class JaxDPSGDClassifier(DPSGDTrainer):
     _form = "vmap"
     _clipping = "gradients"
     _one_by_one = True
+    _check_layers = staticmethod(check_layers)
 
     def __init__(self, model, config, epsilon, delta, **kwargs):
         super().__init__(model, config, epsilon, delta, **kwargs)
@@ -121,46 +122,24 @@ class JaxDPSGDClassifier(DPSGDTrainer):
     def _import_library(self):
         return _import_jax_privacy()
 
-    @staticmethod
-    def _check_layers(layers):
-        check_layers(layers)
-
     def _train(self, library, x, y, plan, batches):
         _check_state(self._model)
         with _logits(self._model):
-            step = _Step(
-                library,
-                self._model,
-                self.config,
-                plan,
-                x,
-                y,
-                self.seed,
-                self._views,
-            )
+            step = _Step(self, library, plan, x, y)
             self._take(step, plan, batches)
         step.write_weights()
 
-    def _outputs(self, x):
-        self._check_fitted()
-        x = np.asarray(x, dtype="float32")
+    def _forward(self, x):
         with _logits(self._model):
-            return np.concatenate(
-                [
-                    np.asarray(
-                        self._model(x[i : i + 4096], training=False),
-                        dtype="float32",
-                    )
-                    for i in range(0, len(x), 4096)
-                ]
-            )
+            return self._model(x, training=False)
 
 
 class _Step:
     """One DP-SGD update: clip and sum, add the noise, apply."""
 
-    def __init__(self, library, model, config, plan, x, y, seed, views):
-        jax = library.jax
+    def __init__(self, trainer, library, plan, x, y):
+        jax, model = library.jax, trainer._model
+        config, views = trainer.config, trainer._views
         rows = config.physical_batch_size or _microbatch_rows(jax, model)
         self._size = plan.capacity
         self._rows = rows if rows < plan.capacity else None
@@ -194,7 +173,7 @@ class _Step:
         # neighbours are.
         privatizer = library.noise_addition.gaussian_privatizer(
             stddev=plan.noise_multiplier * clipped_mean.l2_norm_bound,
-            prng_key=_noise_key(jax, seed),
+            prng_key=_noise_key(jax, trainer.seed),
         )
 
         def update(state, x, y, padding):

@@ -13,6 +13,7 @@ import time
 
 import keras
 import numpy as np
+from scipy import special
 
 from keras_fm.baselines.dp_sgd_config import (
     LARGEST,
@@ -33,7 +34,7 @@ class DPSGDTrainer:
 
     A subclass sets `_library`, `_generator`, `_form` and `_clipping`, which
     the report names, and defines `_import_library`, `_check_layers`, `_train`,
-    `_outputs` and `to_keras`.
+    `_forward` and `to_keras`.
     """
 
     _library: str | None = None
@@ -162,10 +163,7 @@ class DPSGDTrainer:
         Returns:
             float32 array `(m, num_classes)`.
         """
-        logits = self._outputs(x)
-        logits -= logits.max(axis=1, keepdims=True)
-        exp = np.exp(logits)
-        return exp / exp.sum(axis=1, keepdims=True)
+        return special.softmax(self._outputs(x), axis=1)
 
     def evaluate(self, x, y):
         """Mean cross-entropy and accuracy on held-out records.
@@ -314,7 +312,18 @@ class DPSGDTrainer:
             ) from None
 
     def _outputs(self, x):
-        """Logits, a float32 array that the caller may overwrite."""
+        """Logits, float32, of few records at a time."""
+        self._check_fitted()
+        x = np.asarray(x, dtype="float32")
+        return np.concatenate(
+            [
+                np.asarray(self._forward(x[i : i + 4096]), dtype="float32")
+                for i in range(0, len(x), 4096)
+            ]
+        )
+
+    def _forward(self, x):
+        """Logits, of the library's own."""
         raise NotImplementedError
 
     def _check_data(self, x, y, num_classes):

@@ -10,6 +10,7 @@ The proofs are in docs/proofs/regression_baselines.md.
 
 import dataclasses
 import math
+import types
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
@@ -279,16 +280,6 @@ class HistogramClassifier(PrivateClassifier):
         self._set_weights(*grid.cube_function(weights, bias))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class _NoisyHistogram:
-    """Public plan of a histogram with noise on every cell."""
-
-    grid: PublicGrid
-    sensitivity: float
-    reads: str
-    notes: tuple
-
-
 class DPME(HistogramClassifier):
     """Logistic regression on a noisy histogram (Lei 2011).
 
@@ -349,7 +340,7 @@ class DPME(HistogramClassifier):
                 f"`max_cells` is {self.max_cells}. Lower `num_dimensions` "
                 "or `bins`, or raise `max_cells`."
             )
-        return _NoisyHistogram(
+        return types.SimpleNamespace(
             grid=grid,
             sensitivity=self._histogram_sensitivity(),
             reads=f"counts of all {grid.cells} cells, once: {grid.describe()}",

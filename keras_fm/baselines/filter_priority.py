@@ -12,14 +12,14 @@ often than cells pass; coins make up for that, and hits on occupied cells are
 discarded. The proof is in docs/proofs/regression_baselines.md.
 """
 
-import dataclasses
 import functools
 import math
+import types
 from fractions import Fraction
 
 import numpy as np
 
-from keras_fm.baselines.dpme import HistogramClassifier, PublicGrid
+from keras_fm.baselines.dpme import HistogramClassifier
 from keras_fm.kernel import checks, discrete_noise, exact_draws
 
 # Points that are drawn at a time fill memory, whatever the grid.
@@ -218,18 +218,6 @@ def priority_sample(values, size, generator):
     return kept, np.maximum(values[kept], priorities[order[size]])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class _SparseHistogram:
-    """Public plan of a filtered, sampled histogram."""
-
-    grid: PublicGrid
-    sensitivity: float
-    threshold: float
-    sample_size: int
-    reads: str
-    notes: tuple
-
-
 class FilterPriority(HistogramClassifier):
     """Logistic regression on a sampled sparse histogram (Cormode et al.).
 
@@ -326,7 +314,7 @@ class FilterPriority(HistogramClassifier):
                 f"more than {_MOST_POINTS}. Raise `threshold` or lower "
                 f"`sample_size`. Received: threshold={threshold:g}"
             )
-        return _SparseHistogram(
+        return types.SimpleNamespace(
             grid=grid,
             sensitivity=sensitivity,
             threshold=threshold,

@@ -12,6 +12,7 @@ The proofs are in docs/proofs/regression_baselines.md.
 """
 
 import math
+import types
 import typing
 
 import numpy as np
@@ -144,23 +145,6 @@ def minimise(linear, quadratic, ridge=0.0):
 # The functional mechanism ----------------------------------------------------
 
 
-class _Coefficients:
-    """Public plan of a release of (alpha, upper triangle of M)."""
-
-    def __init__(self, sensitivity, length, quadratic_factor, target):
-        self.sensitivity = sensitivity
-        # No record's vector is longer, under either relation.
-        self.rounding_error = summation.error_bound(sensitivity)
-        self.length = length
-        self.quadratic_factor = quadratic_factor
-        self.reads = (
-            f"sum t x ({length}) and {quadratic_factor:g} sum x x^T "
-            f"({length} x {length}, upper triangle) over all records, once, "
-            f"t = {target}, x in [0, 1 / sqrt({length})]^{length}"
-        )
-        self.notes = ()
-
-
 class _FunctionalRegression(PrivateEstimator):
     """The part that linear and logistic regression share."""
 
@@ -189,8 +173,18 @@ class _FunctionalRegression(PrivateEstimator):
         sensitivity = type(self)._sensitivity_of(
             length, neighbours=self._ledger.neighbours, form=self.sensitivity
         )
-        return _Coefficients(
-            sensitivity, length, self._quadratic_factor, self._target
+        return types.SimpleNamespace(
+            sensitivity=sensitivity,
+            # No record's vector is longer, under either relation.
+            rounding_error=summation.error_bound(sensitivity),
+            length=length,
+            reads=(
+                f"sum t x ({length}) and {self._quadratic_factor:g} sum x x^T "
+                f"({length} x {length}, upper triangle) over all records, "
+                f"once, t = {self._target}, "
+                f"x in [0, 1 / sqrt({length})]^{length}"
+            ),
+            notes=(),
         )
 
     def _read(self, plan, cube, targets):
