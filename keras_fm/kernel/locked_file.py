@@ -35,6 +35,8 @@ class LockedFile:
 
     def __init__(self, path):
         self.path = os.path.realpath(os.fspath(path))
+        # Of the lock file, while this object holds it.
+        self._handle = None
 
     @contextlib.contextmanager
     def lock(self, patience=None):
@@ -47,23 +49,45 @@ class LockedFile:
             TimeoutError: if somebody else holds it for so long.
             OSError: if the lock file cannot be made.
         """
+        patience = _PATIENCE if patience is None else patience
+        deadline = time.monotonic() + patience
+        while True:
+            # A file object: closed, and the lock let go, even if an
+            # interruption comes between any two lines here.
+            with self._opened() as file:
+                handle = file.fileno()
+                while not _try_lock(handle):
+                    if time.monotonic() > deadline:
+                        raise TimeoutError(
+                            f"Another process holds the lock of {self.path!r} "
+                            f"for {patience:g} seconds. If it hangs, end it: "
+                            "its lock ends with it."
+                        )
+                    time.sleep(_PAUSE)
+                # Who waited may have been given the lock of a file that was
+                # removed since, beside which others make and lock a new one.
+                if self._is_lock(handle):
+                    self._handle = handle
+                    try:
+                        yield
+                    finally:
+                        self._handle = None
+                    # Closing lets go of the lock, as the end of the process
+                    # does.
+                    return
+
+    def _opened(self):
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
         handle = os.open(f"{self.path}.lock", flags, 0o666)
-        # A file object: closed, and the lock let go, even if an interruption
-        # comes between any two lines here.
-        with os.fdopen(handle, "r+b", buffering=0):
-            patience = _PATIENCE if patience is None else patience
-            deadline = time.monotonic() + patience
-            while not _try_lock(handle):
-                if time.monotonic() > deadline:
-                    raise TimeoutError(
-                        f"Another process holds the lock of {self.path!r} "
-                        f"for {patience:g} seconds. If it hangs, end it: "
-                        "its lock ends with it."
-                    )
-                time.sleep(_PAUSE)
-            # Closing lets go of the lock, as the end of the process does.
-            yield
+        return os.fdopen(handle, "r+b", buffering=0)
+
+    def _is_lock(self, handle):
+        """Whether an open file is the lock file that others would open."""
+        try:
+            found = os.stat(f"{self.path}.lock")
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(found, os.fstat(handle))
 
     def has_lock(self):
         """Whether somebody locked this file before: the lock file stays."""
@@ -117,7 +141,18 @@ class LockedFile:
         return os.path.exists(self.path)
 
     def write(self, text):
-        """Replaces the text; on disk when it returns. Under the lock."""
+        """Replaces the text; on disk when it returns. Under the lock.
+
+        Raises:
+            OSError: if it cannot be written, or the lock file was removed or
+                replaced since it was locked: others may have written.
+        """
+        if self._handle is not None and not self._is_lock(self._handle):
+            raise OSError(
+                f"The lock file {self.path + '.lock'!r} was removed while it "
+                "was held, so other processes were not locked out. Nothing "
+                "was written; leave the lock file where it is, and try again."
+            )
         temporary = f"{self.path}.tmp"
         # What a process left that was killed here.
         with contextlib.suppress(FileNotFoundError):

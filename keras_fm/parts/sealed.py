@@ -70,7 +70,7 @@ def seal(model, parts):
         return logs(model)
 
     def train_step(*arguments):
-        with without_records(arguments) as emptied:
+        with without_records(arguments, _rows(model)) as emptied:
             return kind.train_step(model, *emptied)
 
     def make_train_function(force=False):
@@ -169,13 +169,22 @@ def results(model):
     return found
 
 
+def _rows(model):
+    """How many rows of zeros a step of a model sees: as many as the model was
+    built for, or one. Keras weighs the loss of a step by them, and of how many
+    records there are the last batch would tell."""
+    sizes = [tensor.shape[0] for tensor in getattr(model, "inputs", None) or ()]
+    return next((size for size in sizes if size is not None), 1)
+
+
 @contextlib.contextmanager
-def without_records(arguments):
-    """Arguments of `train_step` with zeros in the place of the data, the last
-    of them; in the context, losses and metrics are those of training."""
+def without_records(arguments, rows=1):
+    """Arguments of `train_step` with `rows` rows of zeros in the place of the
+    data, the last of them; in the context, losses and metrics are those of
+    training."""
     *state, data = arguments
     empty = keras.tree.map_structure(
-        lambda v: v if v is None else ops.zeros_like(v), data
+        lambda v: v if v is None else ops.zeros_like(v[:rows]), data
     )
     before = getattr(_running, "step", False)
     _running.step = True

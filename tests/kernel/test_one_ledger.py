@@ -8,12 +8,13 @@ import os
 import pickle
 import shutil
 import threading
+import time
 import weakref
 
 import core_process
 import pytest
 
-from keras_fm.kernel import ledger_state, mechanisms
+from keras_fm.kernel import ledger_state, locked_file, mechanisms
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import BudgetExceededError, Ledger
 from keras_fm.kernel.ledger_entry import LedgerEntry
@@ -655,3 +656,40 @@ def test_entries_are_equal_in_every_process(tmp_path):
         **json.loads(text)["entries"][0],
         "notes": tuple(json.loads(text)["entries"][0]["notes"]),
     }
+
+
+@pytest.mark.parametrize("when", ["held", "waited for"])
+def test_a_lock_that_was_removed_locks_nobody_out(tmp_path, when):
+    """Who cleaned up `*.lock` while a process charged let a second one in
+    beside it: both charged, and the file forgot one of the two."""
+    path = tmp_path / "privacy.json"
+    begin(path)
+    file = locked_file.LockedFile(path)
+    other = locked_file.LockedFile(path)
+    if when == "held":
+        with file.lock():
+            os.unlink(f"{path}.lock")
+            with other.lock():
+                other.write("what the other one charged")
+            with pytest.raises(OSError, match="removed while it was held"):
+                file.write("what forgets it")
+        assert path.read_text() == "what the other one charged"
+        return
+    waiting, found = threading.Event(), []
+
+    def wait():
+        waiting.set()
+        with other.lock():
+            # Not that of the file that was removed.
+            found.append(other._is_lock(other._handle))
+
+    with file.lock():
+        thread = threading.Thread(target=wait)
+        thread.start()
+        waiting.wait()
+        time.sleep(0.1)
+        os.unlink(f"{path}.lock")
+    thread.join()
+    assert found == [True]
+    with file.lock():
+        file.write("and after it all is well")

@@ -486,6 +486,37 @@ def test_a_secret_number_of_records_does_not_end_a_fit(n):
             m.fit(x, y, callbacks=[p], verbose=0, **steps)
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_a_secret_number_of_records_is_not_in_the_loss(tmp_path, own):
+    """Keras weighs the loss of every step by the rows of its batch: of a last
+    batch with few of them the loss that a fit logs told how many there were,
+    to the record, under a statement that n is not used."""
+    x, y = records()
+    path = tmp_path / "model.keras"
+    m, p = model(optimizer="sgd"), private((x, y), n_public=False)
+    p.guarantee = fm.Proven(n_public=False, start="current")
+    m.fit(x, y, steps_per_epoch=3, callbacks=[p], verbose=0)
+    m.save(path)
+    seen = []
+
+    class Counts(keras.Model):
+        def train_step(self, *given):
+            seen.append(keras.tree.flatten(given[-1])[0].shape[0])
+            return super().train_step(*given)
+
+    logged = []
+    for n in (65, 66, 96):
+        m = keras.saving.load_model(path)
+        if own:
+            m = Counts(m.inputs, m.outputs)
+            m.compile("sgd", fm.losses.TaylorCrossEntropy())
+        fit = {"batch_size": 32, "steps_per_epoch": 3, "verbose": 0}
+        p = PrivateModel(p.ledger, (x, y), fm.Proven(n_public=False))
+        logged.append(m.fit(x[:n], y[:n], callbacks=[p], **fit).history)
+    assert logged[0] == logged[1] == logged[2]
+    assert {*seen} <= {1, None}
+
+
 def test_a_proven_fit_needs_its_records():
     x, y = records()
     m = model()
