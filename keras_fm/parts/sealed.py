@@ -23,22 +23,48 @@ OWN_STEPS = (
     "compute_metrics",
     "compute_loss_and_updates",
     "stateless_compute_loss",
+    "make_train_function",
 )
 
 
 def is_sealed(model):
-    """Whether steps of this model are sealed."""
-    return _SEAL in model.__dict__
+    """Whether steps of this model are sealed, and nobody has put others in
+    their place since."""
+    return _SEAL in model.__dict__ and not any(
+        model.__dict__.get(name) is not hook for name, hook in _hooks(model)
+    )
 
 
 class _Seal:
     # A plain object: Keras would save what it can follow.
-    def __init__(self, parts):
-        self.parts = parts
+    def __init__(self, parts, hooks):
+        self.parts, self.hooks = parts, hooks
 
 
 def _parts(model):
     return model.__dict__[_SEAL].parts
+
+
+def _hooks(model):
+    found = model.__dict__.get(_SEAL)
+    return () if found is None else found.hooks.items()
+
+
+def check_runs_steps(model):
+    """Refuses a model that makes of its step what it likes: zeros stand in the
+    place of records in `train_step`, which nothing else is known to call.
+
+    Raises:
+        ValueError: if its class has a `make_train_function` of its own.
+    """
+    name = "make_train_function"
+    home = next(k for k in type(model).__mro__ if name in vars(k)).__module__
+    if home.partition(".")[0] not in ("keras", "keras_fm"):
+        raise ValueError(
+            f"'{model.name}' ({type(model).__name__}) has its own `{name}`, "
+            "whose steps may use records. Write a `train_step`, which sees "
+            "zeros in the place of records, or train a model of Keras."
+        )
 
 
 def seal(model, parts):
@@ -82,17 +108,19 @@ def seal(model, parts):
         watch(model, _parts(model))
         return kind.make_train_function(model, force=force)
 
-    fresh = not is_sealed(model)
-    model.__dict__[_SEAL] = _Seal(list(parts))
-    if fresh:
-        # Plain attributes: no part of what Keras tracks and saves.
-        model.__dict__.update(
-            compute_loss=compute_loss,
-            compute_metrics=compute_metrics,
-            get_metrics_result=lambda: results(model),
-            train_step=train_step,
-            make_train_function=make_train_function,
-        )
+    if is_sealed(model):
+        model.__dict__[_SEAL].parts = list(parts)
+        return
+    hooks = {
+        "compute_loss": compute_loss,
+        "compute_metrics": compute_metrics,
+        "get_metrics_result": lambda: results(model),
+        "train_step": train_step,
+        "make_train_function": make_train_function,
+    }
+    # Plain attributes: no part of what Keras tracks and saves.
+    model.__dict__.update(hooks)
+    model.__dict__[_SEAL] = _Seal(list(parts), hooks)
 
 
 def seal_running(model, part):
@@ -106,7 +134,13 @@ def seal_running(model, part):
         if part not in _parts(model):
             _parts(model).append(part)
         return
-    own = [name for name in OWN_STEPS if _overrides(type(model), name)]
+    ours = dict(_hooks(model))
+    own = [
+        name
+        for name in OWN_STEPS
+        if model.__dict__.get(name) is not ours.get(name)
+        or _overrides(type(model), name)
+    ]
     if own:
         raise ValueError(
             f"'{model.name}' ({type(model).__name__}) has a released layer "

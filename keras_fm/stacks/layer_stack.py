@@ -84,6 +84,11 @@ def check_layer(layer, seen):
             f"Layer {kind} has LoRA weights, whose coefficients are not "
             "known here."
         )
+    if getattr(layer, "quantization_mode", None) is not None:
+        raise ValueError(
+            f"Layer {kind} is quantized ({layer.quantization_mode}), and "
+            "whole numbers do not learn. Quantize the model once it is trained."
+        )
     if getattr(layer, "activity_regularizer", None) is not None:
         raise ValueError(
             f"`activity_regularizer` of layer {kind} reads records "

@@ -10,7 +10,7 @@ from keras import ops
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.parts import fit_frame, replicas, sealed
-from keras_fm.stacks import step_precision, step_release
+from keras_fm.stacks import layer_stack, step_precision, step_release
 from keras_fm.stacks.stack_model import StackModel
 
 
@@ -124,6 +124,9 @@ class StepModel(StackModel):
         anything is spent."""
         self._check_steps()
         self._check_place()
+        for layer in self.private_layers:
+            # It may have changed since the model was built.
+            layer_stack.check_layer(layer, seen=False)
         try:
             self._try_step()
         except Exception as e:

@@ -5,6 +5,7 @@ import functools
 
 from keras_fm.kernel import calibration, mechanisms, passes, records, sampling
 from keras_fm.kernel import release as release_lib
+from keras_fm.parts import sealed
 from keras_fm.parts.private_part import looked_at
 from keras_fm.training import (
     model_check,
@@ -261,6 +262,7 @@ class ProvenPlan(Reading):
             spends: whether something will be charged: what was spent before,
                 in any layer, must then be in the same ledger.
         """
+        sealed.check_runs_steps(self.whole)
         model_check.check_parts(self.whole, (*self.parts, *self._tops))
         for part in (*self.parts, *self._tops) if self.public_features else ():
             part.check_labels_alone()

@@ -58,6 +58,27 @@ def test_own_batches_and_steps_are_refused(kind, batches, change, match):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("change", ["lora", "quantized", "activity"])
+def test_layers_that_changed_since_are_refused_before_the_charge(change):
+    """All steps were paid for, and then the first one of a quantized network
+    stopped with "Expected int32, but got 0.0"."""
+    layer = L.Dense(5, activation="relu")
+    model = fm.models.GradientNet((6,), [layer, L.Dense(3)], clip=0.1)
+    if change == "quantized":
+        layer.quantize("int8")
+    elif change == "lora":
+        layer.enable_lora(2)
+    else:
+        layer.activity_regularizer = keras.regularizers.L2(1.0)
+    model.compile("sgd")
+    callback = private()
+    match = {"lora": "LoRA", "activity": "reads records"}.get(change, change)
+    with pytest.raises(ValueError, match=match):
+        sampled = Batches(X, Y, batch_size=10)
+        model.fit(sampled, callbacks=[callback], verbose=0)
+    assert not callback.ledger.entries
+
+
 @pytest.mark.parametrize("token", [987654, -5])
 def test_no_step_stops_at_a_record(token):
     """Uncompiled, a table told the token that is not in it, after all was

@@ -287,6 +287,55 @@ def test_steps_of_one_s_own_see_no_record():
         other.fit(X, HOT, verbose=0)
 
 
+def shows(*data):
+    """What a step of one's own may tell of records."""
+    return {"loss": keras.ops.max(keras.tree.flatten(data[-1])[0])}
+
+
+def test_a_model_runs_the_step_that_is_sealed():
+    """A class that made its train function of something else than `train_step`
+    logged functions of records under a proven report."""
+
+    class Own(keras.Model):
+        def make_train_function(self, force=False):
+            def step(*state):
+                found = shows(next(state[-1])[0])
+                return found if len(state) == 1 else (found, *state[:-1])
+
+            self.train_function = step
+            return step
+
+    inputs = keras.Input((6,))
+    outputs = fm.layers.PrivateDense(3, clip=True)(inputs)
+    model, callback = Own(inputs, outputs), private()
+    model.compile("sgd", TAYLOR)
+    with pytest.raises(ValueError, match="its own `make_train_function`"):
+        callback.plan(model)
+    with pytest.raises(ValueError, match="its own `make_train_function`"):
+        model.fit(X, HOT, callbacks=[callback], verbose=0)
+    assert not callback.ledger.entries
+
+
+@pytest.mark.parametrize("name", ["train_step", "make_train_function"])
+def test_steps_that_are_put_in_the_place_of_sealed_ones(name):
+    """An attribute that was set after the first fit took the seal away, and
+    the next fit, its callback there, logged functions of records."""
+    model, callback = dense(loss=TAYLOR), private()
+    model.fit(X, HOT, callbacks=[callback], verbose=0)
+    kind = type(model)
+
+    def make(force=False):
+        model.__dict__["train_step"] = shows
+        return kind.make_train_function(model, force=force)
+
+    setattr(model, name, shows if name == "train_step" else make)
+    model.compile("sgd", TAYLOR, run_eagerly=keras.backend.backend() != "jax")
+    logged = model.fit(X, HOT, callbacks=[callback], verbose=0).history
+    gap = keras.ops.convert_to_numpy(model.layers[-1].released_objective())
+    # What the first fit led to is near the minimum.
+    assert logged["loss"][0] == pytest.approx(float(gap), rel=1e-2)
+
+
 def test_early_stopping_cannot_be_moved_by_one_label():
     ends = []
     for y in (HOT, OTHER_HOT):
