@@ -4,6 +4,7 @@ Every array holds the records along its first axis. Dicts are taken in the order
 of their sorted keys, as Keras takes them.
 """
 
+import contextlib
 import hashlib
 import numbers
 
@@ -168,13 +169,16 @@ def one_array(value, name="x"):
     if hasattr(value, "detach"):
         # PyTorch keeps gradients and other devices from NumPy.
         value = value.detach().cpu()
-    try:
+    array = None
+    with contextlib.suppress(ValueError):
         array = np.asarray(value)
-    except ValueError as e:
+    # Outside of `except`: NumPy's own words may show what is in it.
+    if array is None:
         raise ValueError(
             f"`{name}` must be an array with a row for each record. Received: "
-            f"{type(value).__name__} whose rows have different lengths"
-        ) from e
+            f"{type(value).__name__} whose rows have different lengths, or "
+            "hold bytes among text"
+        )
     if array.ndim == 0:
         raise ValueError(
             f"`{name}` must hold records along its first axis (call "

@@ -218,3 +218,11 @@ def test_what_is_no_number_is_not_shown(word, as_array):
             take()
         shown = traceback.format_exception(caught.value)
         assert not any(WORD in line for line in shown)
+
+
+def test_an_error_of_numpy_is_not_behind_ours():
+    """Bytes that are no ASCII among text: NumPy's error, which ours had as its
+    cause, held the whole word."""
+    with pytest.raises(ValueError, match="bytes among text") as e:
+        columns.one_array(["a", b"\xffsecret"])
+    assert e.value.__cause__ is None and e.value.__context__ is None
