@@ -114,6 +114,8 @@ def _check_once(dataset):
             "skipped or chosen before, so a record may come in several pairs. "
             "Zip first, or make the pairs by `.map()`."
         )
+    if kind in _CHOOSING and _SHUFFLING & {*found.values()}:
+        _refuse_choice(kind.removesuffix("Dataset").lower())
     if kind == "WindowDataset" and int(dataset._shift) < int(dataset._size):
         raise ValueError(
             "The dataset has windows that overlap, and a release would count "
@@ -129,6 +131,9 @@ def _check_once(dataset):
             "`drop_remainder=False`."
         )
     if kind in _MADE_BY_FUNCTIONS:
+        if _shuffles_inside(dataset):
+            # For what is chosen of it.
+            found[id(dataset)] = "ShuffleDataset"
         if not _makes_each_once(dataset):
             raise ValueError(
                 "The dataset makes several elements of one (`.flat_map()` or "
@@ -145,6 +150,20 @@ def _check_once(dataset):
             "batches."
         )
     return found
+
+
+# What hands on some records by their places, and what gives them others.
+_CHOOSING = {"ShardDataset", "SkipDataset", "TakeDataset"}
+_SHUFFLING = {"GlobalShuffleDataset", "ShuffleDataset"}
+
+
+def _refuse_choice(name):
+    raise ValueError(
+        "The dataset chooses records by their places after they were shuffled "
+        f"(`.{name}()`), so that one record more changes which others come, "
+        "and every pass may have others. Choose first and then shuffle, or "
+        "choose by what a record is: `keras_fm.evaluation.part_by_hash`."
+    )
 
 
 # What hands on records as they are, in their order.
@@ -233,17 +252,39 @@ def _is_longest(node):
     return any(v < 0 for v in [*value.int64_val, *words])
 
 
-def _makes_each_once(dataset):
-    """Whether it reads files or a generator, or groups, and repeats or leaves
-    out none."""
+def _inside(dataset):
+    """The graph of the function of a data set, and all that is in it; `None`
+    if it has none that is known."""
     kind = type(dataset).__name__.strip("_")
     function = getattr(dataset, _MADE_BY_FUNCTIONS[kind], None)
     if function is None:
-        return False
+        return None
     graph = function.function.graph.as_graph_def()
     nodes = [*graph.node]
     for inner in graph.library.function:
         nodes += inner.node_def
+    return graph, nodes
+
+
+def _shuffles_inside(dataset):
+    """Whether a function of it shuffles; refused if it then may choose."""
+    _, nodes = _inside(dataset) or (None, [])
+    kinds = {_VERSION.sub("", node.op) for node in nodes}
+    if not kinds & _SHUFFLING:
+        return False
+    for kind in sorted(kinds & _CHOOSING):
+        _refuse_choice(kind.removesuffix("Dataset").lower())
+    return True
+
+
+def _makes_each_once(dataset):
+    """Whether it reads files or a generator, or groups, and repeats or leaves
+    out none."""
+    kind = type(dataset).__name__.strip("_")
+    found = _inside(dataset)
+    if found is None:
+        return False
+    graph, nodes = found
     held = {node.name for node in nodes if _is_true(node)}
     longest = {node.name for node in nodes if _is_longest(node)}
     for node in nodes:
