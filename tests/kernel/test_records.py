@@ -205,6 +205,9 @@ def test_records_that_are_chosen_by_their_places_after_a_shuffle():
     def same(x, y):
         return x, y
 
+    def labelled(line):
+        return line, 0
+
     for chosen in (
         shuffled.take(3),
         shuffled.skip(3).batch(2),
@@ -213,9 +216,9 @@ def test_records_that_are_chosen_by_their_places_after_a_shuffle():
         dataset.concatenate(tf.data.Dataset.from_tensor_slices((X, Y)))
         .shuffle(9)
         .take(3),
-        files.interleave(part),
-        files.interleave(mixed).take(3),
-        files.shuffle(2).interleave(lines).skip(1),
+        files.interleave(part).map(labelled),
+        files.interleave(mixed).map(labelled).take(3),
+        files.shuffle(2).interleave(lines).map(labelled).skip(1),
     ):
         tf_refused(chosen, "after they were shuffled")
     for first in (dataset.take(5), dataset.skip(5), dataset.shard(2, 1)):
