@@ -194,11 +194,13 @@ def check_shares(shares):
     """Shares as a tuple of floats, or `None`.
 
     Raises:
-        ValueError: if they are not greater than 0 or do not sum to 1.
+        ValueError: if they are no numbers greater than 0, or do not sum to 1.
     """
     if shares is None:
         return None
-    shares = tuple(float(share) for share in shares)
+    if np.ndim(shares) != 1 or isinstance(shares, dict):
+        checks.refuse("shares", shares, "a tuple of numbers that sum to 1")
+    shares = tuple(budget_lib.as_float("shares", share) for share in shares)
     if not all(share > 0 for share in shares) or not (
         abs(math.fsum(shares) - 1) < 1e-9
     ):

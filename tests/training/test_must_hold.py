@@ -543,6 +543,8 @@ def test_a_proven_fit_needs_its_records():
         (lambda: fm.Proven(ridge_factor=np.nan), "`ridge_factor`"),
         (lambda: fm.Proven(neighbours="both"), "`neighbours` must be"),
         (lambda: fm.Proven(shares=(0.5, 0.6)), "`shares` must be"),
+        (lambda: fm.Proven(shares=1.0), "`shares` must be a tuple"),
+        (lambda: fm.Proven(shares=("0.5", "0.5")), "`shares` must be a num"),
         (lambda: fm.Proven(unit="one user"), "`unit` must be a keras_fm.Unit"),
         (lambda: fm.Proven(per_record=[3]), "`per_record` must hold names"),
         (lambda: fm.Published(lot=0), "pass the `batch_size` of fit as `lot`"),
