@@ -115,7 +115,9 @@ def _check_once(dataset):
             "Zip first, or make the pairs by `.map()`."
         )
     if kind in _CHOOSING and _SHUFFLING & {*found.values()}:
-        _refuse_choice(kind.removesuffix("Dataset").lower())
+        _refuse_choice(kind)
+    if kind == "FilterDataset" and any(map(_holds_batches, dataset._inputs())):
+        _refuse_filter()
     if kind == "WindowDataset" and int(dataset._shift) < int(dataset._size):
         raise ValueError(
             "The dataset has windows that overlap, and a release would count "
@@ -130,15 +132,23 @@ def _check_once(dataset):
             "record more may bring in many others. Set "
             "`drop_remainder=False`."
         )
-    if kind in _MADE_BY_FUNCTIONS:
-        if _shuffles_inside(dataset):
-            # For what is chosen of it.
-            found[id(dataset)] = "ShuffleDataset"
+    if kind in (*_MADE_BY_FUNCTIONS, _LOADED) and _shuffles_inside(dataset):
+        # For what is chosen of it.
+        found[id(dataset)] = "ShuffleDataset"
+    if kind == _LOADED:
+        if not _reads_as_saved(dataset):
+            raise ValueError(
+                "The dataset is loaded by a `reader_func` of which it is not "
+                "known that each record comes once. Leave it out, or only "
+                "shuffle and interleave by it."
+            )
+    elif kind in _MADE_BY_FUNCTIONS:
         if not _makes_each_once(dataset):
             raise ValueError(
-                "The dataset makes several elements of one (`.flat_map()` or "
-                "`.interleave()`), so it cannot be seen whether a record "
-                "comes more than once. Read files or a generator by it, or "
+                "The dataset makes several elements of one, or chooses some "
+                "(`.flat_map()`, `.interleave()`, `.group_by_window()`), so "
+                "it cannot be seen whether each record comes once, whoever "
+                "else does. Read files or a generator by it, or "
                 "pass arrays, or a function that returns an iterator over "
                 "(x, y) batches."
             )
@@ -157,12 +167,43 @@ _CHOOSING = {"ShardDataset", "SkipDataset", "TakeDataset"}
 _SHUFFLING = {"GlobalShuffleDataset", "ShuffleDataset"}
 
 
-def _refuse_choice(name):
+def _refuse_choice(kind):
+    name = kind.removesuffix("Dataset").lower()
     raise ValueError(
         "The dataset chooses records by their places after they were shuffled "
         f"(`.{name}()`), so that one record more changes which others come, "
         "and every pass may have others. Choose first and then shuffle, or "
         "choose by what a record is: `keras_fm.evaluation.part_by_hash`."
+    )
+
+
+# Elements of these are several records, by their places.
+_BATCHING = {
+    "BatchDataset",
+    "DenseToRaggedDataset",
+    "GroupByWindowDataset",
+    "LegacyRebatchDataset",
+    "MapAndBatchDataset",
+    "PaddedBatchDataset",
+    "ParallelBatchDataset",
+    "RebatchDataset",
+    "WindowDataset",
+}
+
+
+def _holds_batches(dataset):
+    """Whether the elements of a data set are batches that it made."""
+    kind = type(dataset).__name__.strip("_")
+    if kind == "UnbatchDataset":
+        return False
+    return kind in _BATCHING or any(map(_holds_batches, dataset._inputs()))
+
+
+def _refuse_filter():
+    raise ValueError(
+        "The dataset leaves out whole batches (`.filter()` after `.batch()`), "
+        "so that one record more may bring in or take away many others. "
+        "Filter records before they are batched."
     )
 
 
@@ -256,7 +297,8 @@ def _inside(dataset):
     """The graph of the function of a data set, and all that is in it; `None`
     if it has none that is known."""
     kind = type(dataset).__name__.strip("_")
-    function = getattr(dataset, _MADE_BY_FUNCTIONS[kind], None)
+    name = _MADE_BY_FUNCTIONS.get(kind, "_reader_func")
+    function = getattr(dataset, name, None)
     if function is None:
         return None
     graph = function.function.graph.as_graph_def()
@@ -268,13 +310,38 @@ def _inside(dataset):
 
 def _shuffles_inside(dataset):
     """Whether a function of it shuffles; refused if it then may choose."""
-    _, nodes = _inside(dataset) or (None, [])
-    kinds = {_VERSION.sub("", node.op) for node in nodes}
+    kinds = _kinds_inside(dataset)
     if not kinds & _SHUFFLING:
         return False
     for kind in sorted(kinds & _CHOOSING):
-        _refuse_choice(kind.removesuffix("Dataset").lower())
+        _refuse_choice(kind)
     return True
+
+
+def _kinds_inside(dataset):
+    """The kinds of data sets that a function of it makes."""
+    _, nodes = _inside(dataset) or (None, [])
+    kinds = {_VERSION.sub("", node.op) for node in nodes}
+    return {kind for kind in kinds if kind.endswith("Dataset")}
+
+
+# What the pieces of a saved data set are read by.
+_LOADED = "LoadDataset"
+_OF_PIECES = {
+    "FlatMapDataset",
+    "InterleaveDataset",
+    "OptionsDataset",
+    "ParallelInterleaveDataset",
+    "PrefetchDataset",
+    "ShuffleDataset",
+}
+
+
+def _reads_as_saved(dataset):
+    """Whether a saved data set is read piece by piece, each once."""
+    return _inside(dataset) is not None and (
+        _kinds_inside(dataset) <= _OF_PIECES
+    )
 
 
 def _makes_each_once(dataset):
@@ -285,6 +352,11 @@ def _makes_each_once(dataset):
     if found is None:
         return False
     graph, nodes = found
+    if kind == "GroupByWindowDataset" and (
+        _kinds_inside(dataset) & {*_CHOOSING, "FilterDataset"}
+    ):
+        # Which records are in a window depends on all before it.
+        return False
     held = {node.name for node in nodes if _is_true(node)}
     longest = {node.name for node in nodes if _is_longest(node)}
     for node in nodes:

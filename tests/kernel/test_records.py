@@ -226,6 +226,70 @@ def test_records_that_are_chosen_by_their_places_after_a_shuffle():
         assert sum(len(y) for _, y in found) == 5
 
 
+def test_batches_that_are_left_out():
+    """`filter` after `batch` took whole batches away, as one that drops what
+    is not full does, and so did windows of a `group_by_window`."""
+    tf = pytest.importorskip("tensorflow")
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y))
+
+    def full(x, y):
+        return tf.equal(tf.shape(x)[0], 3)
+
+    def key(x, y):
+        return tf.cast(y, "int64") * 0
+
+    def some(key, window):
+        return window.take(1).batch(3)
+
+    def whole(key, window):
+        return window.batch(3).filter(full)
+
+    def every(key, window):
+        return window.batch(3)
+
+    batched = dataset.batch(3)
+    for chosen in (batched, batched.prefetch(1)):
+        tf_refused(chosen.filter(full), "leaves out whole batches")
+    for reduce in (some, whole):
+        tf_refused(dataset.group_by_window(key, reduce, 3), "or chooses some")
+    grouped = dataset.group_by_window(key, every, 3)
+    tf_refused(grouped.filter(full), "leaves out whole batches")
+    assert sum(len(y) for _, y in records.batches(grouped)) == len(Y)
+    assert_all_once(batched.unbatch().filter(key_is_any).batch(3))
+
+
+def key_is_any(x, y):
+    return y >= 0
+
+
+def test_saved_tf_data_are_read_once(tmp_path):
+    """A `reader_func` of one's own repeated the pieces of a saved data set:
+    each record counted twice."""
+    tf = pytest.importorskip("tensorflow")
+    of = tf.data.Dataset
+    of.from_tensor_slices((X, Y)).save(str(tmp_path))
+
+    def same(piece):
+        return piece
+
+    def mixed(pieces):
+        return pieces.shuffle(4).interleave(same)
+
+    def twice(pieces):
+        return pieces.repeat(2).interleave(same)
+
+    def some(pieces):
+        return pieces.interleave(same).take(3)
+
+    for reader in (None, mixed):
+        assert_all_once(of.load(str(tmp_path), reader_func=reader).batch(3))
+    for reader in (twice, some):
+        loaded = of.load(str(tmp_path), reader_func=reader)
+        tf_refused(loaded, "loaded by a `reader_func`")
+    mixed = of.load(str(tmp_path), reader_func=mixed)
+    tf_refused(mixed.take(3), "after they were shuffled")
+
+
 def test_records_that_are_padded_to_the_longest_of_a_batch():
     """One long record lengthened all others of its batch: with means over
     places, A of 100 records moved by 53 where one record may move it by 1."""
