@@ -432,8 +432,8 @@ class Ledger(StepLedger):
     def __repr__(self):
         return (
             f"<Ledger of {len(self._entries)} entries, proven epsilon "
-            f"{self.epsilon():.6g} at delta {self.budget.delta:g}, "
-            f"{self.neighbours}>"
+            f"{privacy_statement.rounded_up(self.epsilon())} at delta "
+            f"{self.budget.delta:g}, {self.neighbours}>"
         )
 
 

@@ -1,5 +1,6 @@
 """The privacy statement of a ledger: what is proven, claimed, read, when."""
 
+import decimal
 import math
 import re
 
@@ -23,6 +24,31 @@ _FEATURES = "features of the records, which are public beside their labels"
 _LABELS = "   (the unit's label; all else of it is public)"
 _LOW_BITS = "the low-order bits of floating-point noise"
 _SIDE_CHANNELS = "side channels"
+# The rounding of sums, as in a ledger; beyond it, nothing is rounded down.
+_SUMS = 1e-9
+
+
+def rounded_up(value, digits=6):
+    """A number that is promised, in words: no smaller than it is.
+
+    Args:
+        value: float of at least 0; may be infinite.
+        digits: int, how many of them.
+
+    Returns:
+        str.
+
+    Example:
+
+    >>> rounded_up(1.00000321), rounded_up(0.1 + 0.2), rounded_up(1.00321, 3)
+    ('1.00001', '0.3', '1.01')
+    """
+    found = f"{value:.{digits}g}"
+    if float(found) < value * (1 - _SUMS):
+        context = decimal.Context(digits, decimal.ROUND_CEILING)
+        larger = context.create_decimal_from_float(float(value))
+        found = f"{float(larger):.{digits}g}"
+    return found
 
 
 def text(ledger):
@@ -87,9 +113,14 @@ def sentence(epsilon, delta, neighbours, unit="record"):
     }[Neighbours.of(neighbours)]
     also = ""
     if delta:
-        also = f", apart from a probability of at most 1 in {1 / delta:,.0f}"
+        chance = math.floor(1 / delta * (1 + _SUMS))
+        also = f", apart from a probability of at most 1 in {chance:,}"
     factor = math.exp(min(epsilon, 700.0))
-    times = f"{factor:,.0f}" if 100 <= factor < 1e9 else f"{factor:.3g}"
+    times = rounded_up(factor, 3)
+    if 100 <= factor < 1e9:
+        times = f"{math.ceil(factor * (1 - _SUMS)):,}"
+    elif epsilon > 700:
+        times = f"10^{math.ceil(epsilon / math.log(10)):,}"
     return (
         f"{change}: nobody who sees what was released can find anything that "
         f"is more than {times} times as probable in one case as in the "
@@ -109,7 +140,8 @@ def _summary(ledger, entries):
     labels = ledger.neighbours is Neighbours.REPLACE_LABEL
     proven = ledger.epsilon()
     lines = [
-        f"proven:     {_pair(proven, delta)}"
+        f"proven:     (epsilon = {rounded_up(proven)}, "
+        f"delta = {rounded_up(delta)})"
         + ("" if math.isfinite(proven) else "   (no valid proof)")
     ]
     reasons = [e.proof for e in entries if e.guarantee == "claimed"]

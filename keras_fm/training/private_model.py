@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import mechanisms, records, sampling
+from keras_fm.kernel import mechanisms, records, sampling, statement
 from keras_fm.kernel.ledger import Ledger
 from keras_fm.parts import fit_frame, sealed
 from keras_fm.parts.guarantee import Proven, Published
@@ -163,7 +163,7 @@ class PrivateModel(keras.callbacks.Callback):
         """`None`, or an array of the shape of one record at the scaled or
         perturbed layer: the released relevance shares (mean 1) of a proven
         model, the noisy average of a published one."""
-        found = [getattr(part, "relevance", None) for part in self._parts]
+        found = (getattr(part, "relevance", None) for part in self._parts)
         return next((v for v in found if v is not None), None)
 
     def report(self):
@@ -219,8 +219,7 @@ class PrivateModel(keras.callbacks.Callback):
         return "\n".join(lines)
 
     def _make_plan(self, arguments=None):
-        arguments = arguments or {}
-        model = self.model
+        arguments, model = arguments or {}, self.model
         model_check.check_built(model)
         old_keywords.give(self._of_model, model)
         self._parts = parts_of(getattr(model, "part_of", None) or model)
@@ -492,8 +491,9 @@ class PrivateModel(keras.callbacks.Callback):
                 "keras_fm: this fit reused the model's release and read no "
                 "record. See the statement it was released with."
             )
+        spent = statement.rounded_up(self._ledger.epsilon())
         return (
-            f"keras_fm: proven (epsilon = {self._ledger.epsilon():.4g}, "
+            f"keras_fm: proven (epsilon = {spent}, "
             f"delta = {self._ledger.budget.delta:g}), {self._ledger.neighbours}"
             + (", NOT PRIVATE (seed)" if self._noise.reproducible else "")
             + ". See report()."

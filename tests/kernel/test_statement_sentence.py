@@ -1,6 +1,7 @@
 """The promise of an epsilon in one sentence."""
 
 import math
+import re
 
 import pytest
 
@@ -26,4 +27,36 @@ def test_nothing_is_promised_without_a_proof():
         with pytest.raises(ValueError, match="`epsilon` must be finite"):
             statement.sentence(epsilon, 0.0, "add_remove")
     # Whatever is finite has a sentence.
-    assert "times" in statement.sentence(1e6, 1e-300, "add_remove")
+    assert "10^434,295 times" in statement.sentence(1e6, 1e-300, "add_remove")
+
+
+@pytest.mark.parametrize(
+    "epsilon", [1e-4, 0.01, 0.1, 1.0, 3.001, 6.9, 12.3, 30]
+)
+def test_what_is_promised_is_not_rounded_down(epsilon):
+    """Of epsilon = 0.0001 the sentence said that nothing is "more than 1 times
+    as probable", and an epsilon of 1.0000004 was a proven 1."""
+    found = statement.sentence(epsilon, 0.0, "add_remove")
+    times = float(re.search("more than (.*) times", found)[1].replace(",", ""))
+    assert math.exp(epsilon) <= times < 1.02 * math.exp(epsilon)
+    assert float(statement.rounded_up(epsilon * 1.0000004)) > epsilon
+    assert float(statement.rounded_up(epsilon * 1.004, 2)) > epsilon
+
+
+@pytest.mark.parametrize("delta", [1.5e-5, 1e-5, 0.27, 3e-9, 0.9])
+def test_a_chance_is_not_rounded_down(delta):
+    found = statement.sentence(1.0, delta, "add_remove")
+    chance = int(re.search("1 in (.*)[.]", found)[1].replace(",", ""))
+    assert 1 / chance >= delta * (1 - 1e-9)
+
+
+def test_numbers_that_are_not_rounded():
+    for value, words in (
+        (1.0, "1"),
+        (0.1 + 0.2, "0.3"),
+        (0.0, "0"),
+        (1e-300, "1e-300"),
+        (math.inf, "inf"),
+        (999999.5, "1e+06"),
+    ):
+        assert statement.rounded_up(value) == words
