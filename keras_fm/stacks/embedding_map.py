@@ -9,6 +9,7 @@ record is formed.
 from keras import ops
 
 from keras_fm.stacks.affine_maps import (
+    UNDERFLOW,
     joined,
     of_rows,
     scaled,
@@ -69,7 +70,9 @@ class EmbeddingMap:
         alike = ops.cast(alike, delta.dtype)
         total = joined(alike, between, self.layer.output_dim)
         returned = ops.sum(ops.square(delta), axis=(1, 2))
-        # Both are lengths of records already.
+        # Squares may vanish where a threshold is as small; both are lengths of
+        # records already.
+        total, returned = total + UNDERFLOW, returned + UNDERFLOW
         return total + without_cancelling(self._places, returned, 1)
 
     def sums(self, inputs, delta, scale, kept):

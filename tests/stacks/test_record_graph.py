@@ -128,6 +128,19 @@ def test_places_that_cancel_hide_no_length(size):
     )
 
 
+@pytest.mark.parametrize("size", [1e-25, 1e-21, 1e-19, 1.0])
+def test_no_square_vanishes_in_a_table(size):
+    """Squares that float32 takes for 0: a record was as long as it liked under
+    a threshold as small, `clip=[1e-22, ...]`."""
+    layer = L.Embedding(5, 3)
+    layer.build((None, 4))
+    made = EmbeddingMap(layer, (4,))
+    delta = np.full((2, 4, 3), size, "float32")
+    norms = made.squared_norm(np.ones((2, 4), "float32"), ops.array(delta))
+    # One token at four places.
+    assert np.all(np.sqrt(array(norms)) >= 4 * np.sqrt(3) * size * (1 - 1e-6))
+
+
 # Training -----------------------------------------------------------------
 
 
