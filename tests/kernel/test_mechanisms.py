@@ -329,6 +329,13 @@ def sampled(**changes):
     )
 
 
+def test_sums_over_all_records_are_one_gaussian():
+    parts = sampled(sampling_rate=1.0, steps=100, noise_multiplier=20.0)
+    found = parts.loss_distribution(1e-4).get_epsilon_for_delta(DELTA)
+    exact = analytic_epsilon(2.0, DELTA)
+    assert exact * BELOW <= found <= exact + 1e-3
+
+
 def test_sampled_gaussian_costs_less_than_full_batches():
     made = compose_epsilon([sampled()], DELTA)
     full = sampled(sampling_rate=1.0, steps=4)
