@@ -8,7 +8,6 @@ import os
 import threading
 
 import pytest
-from scipy import optimize, stats
 
 from keras_fm import queries
 from keras_fm.kernel import locked_file, mechanisms, release
@@ -59,15 +58,6 @@ def new(epsilon=1.0, delta=0.0, neighbours="add_remove"):
     return Ledger(PrivacyBudget(epsilon, delta), neighbours=neighbours)
 
 
-def analytic_epsilon(multiplier):
-    def delta_of(epsilon):
-        half, shift = 1 / (2 * multiplier), epsilon * multiplier
-        tail = math.exp(epsilon + stats.norm.logcdf(-half - shift))
-        return stats.norm.cdf(half - shift) - tail
-
-    return optimize.brentq(lambda e: delta_of(e) - DELTA, 0, 1e3, xtol=1e-12)
-
-
 # Composition ----------------------------------------------------------------
 
 
@@ -86,15 +76,6 @@ def test_pure_epsilons_add_up():
         spent += epsilon
         assert ledger.epsilon() == spent
         assert ledger.remaining() == 1.0 - spent
-
-
-@pytest.mark.parametrize("neighbours", RELATIONS)
-@pytest.mark.parametrize("multiplier", [1.0, 3.0])
-def test_one_gaussian_is_the_analytic_formula(multiplier, neighbours):
-    exact = analytic_epsilon(multiplier)
-    ledger = new(exact * 1.01, DELTA, neighbours)
-    ledger.charge([entry(gaussian(multiplier), neighbours)])
-    assert ledger.epsilon() == pytest.approx(exact, rel=1e-3)
 
 
 @pytest.mark.parametrize("delta", [0.0, DELTA])
@@ -132,13 +113,6 @@ def test_a_plan_composes_to_its_budget_and_not_above(delta, count):
     assert 0.999 <= ledger.epsilon() <= 1 + 1e-9
     with pytest.raises(BudgetExceededError):
         ledger.check([entry(mechanism)])
-
-
-def test_mixed_mechanisms_compose():
-    ledger = new(3.0, DELTA)
-    ledger.charge([entry(laplace(0.5)), entry(gaussian(4.0))])
-    assert analytic_epsilon(4.0) < ledger.epsilon()
-    assert ledger.epsilon() <= 0.5 + analytic_epsilon(4.0) * 1.001
 
 
 def test_a_claim_is_no_proof():
@@ -311,14 +285,6 @@ def test_composition_is_redone_from_json():
     # A changed text of a ledger that is known here would be refused.
     data["id"] = "0" * 32
     assert Ledger.from_json(json.dumps(data)).epsilon() == 0.75
-
-
-def test_a_loaded_ledger_still_refuses():
-    ledger = new()
-    ledger.charge([entry(laplace(0.75))])
-    loaded = Ledger.from_json(ledger.to_json())
-    with pytest.raises(BudgetExceededError):
-        loaded.charge([entry(laplace(0.5))])
 
 
 def damaged():
@@ -520,16 +486,6 @@ def test_what_cannot_be_read_again_is_not_written(tmp_path):
     with pytest.raises(ValueError):
         ledger.charge([strange])
     assert ledger.entries == Ledger.load(ledger.path).entries == ()
-
-
-def test_links_lead_to_one_file(tmp_path):
-    path, link = tmp_path / "privacy.json", tmp_path / "link.json"
-    begin(path)
-    link.symlink_to(path)
-    ledger = Ledger.open(link)
-    ledger.charge([entry()])
-    assert link.is_symlink() and Ledger.load(path).epsilon() == 0.25
-    assert ledger.path == str(path)
 
 
 def test_who_may_read_the_file_may_read_the_next(tmp_path):

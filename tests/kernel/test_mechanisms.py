@@ -290,18 +290,6 @@ def test_mixed_composition_lies_between_the_parts_and_their_sum():
     assert compose_epsilon([pure, normal], 0.0) == math.inf
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_a_plan_of_shares_composes_to_the_budget(count):
-    full = mechanisms.gaussian_multiplier(1.0, DELTA)
-    parts = [
-        GaussianMechanism(
-            sensitivity=1.0, noise_multiplier=full * math.sqrt(count)
-        )
-    ] * count
-    made = compose_epsilon(parts, DELTA, scale=1.0)
-    assert 0.999 <= made <= 1.0 * (1 + 1e-9)
-
-
 def test_nothing_run_costs_nothing():
     assert compose_epsilon([], 0.0) == 0.0
     assert compose_epsilon([], DELTA) == 0.0

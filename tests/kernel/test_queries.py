@@ -14,7 +14,11 @@ from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.squared_error import SquaredErrorQuery
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import BudgetExceededError, Ledger
-from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
+from keras_fm.kernel.mechanisms import (
+    GaussianMechanism,
+    LaplaceMechanism,
+    NoiseSource,
+)
 from keras_fm.kernel.noisy_statistics import RELEASES, Release
 from keras_fm.kernel.release import calibrate, release
 from keras_fm.papers.adlm.relevance_query import RelevanceQuery
@@ -314,10 +318,14 @@ def test_what_is_no_number_is_refused_before_the_charge(name, bad):
 @every_kind
 def test_less_noise_than_the_sensitivity_asks_for_is_refused(name):
     query, ledger = KINDS[name].query, ledger_of(name, 1e-5)
-    needed = query.sensitivity("l2", neighbours=KINDS[name].relation)
-    weak = GaussianMechanism(
-        sensitivity=needed * (1 - 1e-6), noise_multiplier=9.0
+    l1, l2 = (
+        query.sensitivity(norm, neighbours=KINDS[name].relation) * (1 - 1e-6)
+        for norm in ("l1", "l2")
     )
-    with pytest.raises(ValueError, match="sensitivity .* is below"):
-        released(query, untouched(), ledger, mechanism=weak)
+    for weak in (
+        LaplaceMechanism(sensitivity=l1, epsilon=0.1),
+        GaussianMechanism(sensitivity=l2, noise_multiplier=9.0),
+    ):
+        with pytest.raises(ValueError, match="sensitivity .* is below"):
+            released(query, untouched(), ledger, mechanism=weak)
     assert ledger.entries == ()

@@ -11,9 +11,7 @@ import pytest
 from keras_fm.kernel import records
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import ONE_RECORD, Ledger
-from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.records_by_owner import batches_by_owner
-from keras_fm.kernel.release import calibrate, release
 from keras_fm.parts.guarantee import Unit
 from keras_fm.queries import SecondMomentQuery
 
@@ -309,26 +307,6 @@ def test_a_data_set_cannot_be_brought_together():
         list(batches_by_owner(Batches(True), Y))
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 1000])
-def test_the_statistics_of_owners_do_not_depend_on_the_batches(batch_size):
-    rng = np.random.default_rng(3)
-    x = rng.normal(size=(90, 3))
-    owners = rng.integers(0, 11, size=90)
-    objective = SecondMomentQuery(num_features=3, grouped=True)
-
-    def statistics(size):
-        made = objective.zero()
-        for batch in batches_by_owner(x, owners, size, labelled=False):
-            made = objective.accumulate(made, *batch, clip=True)
-        return made[0]
-
-    np.testing.assert_allclose(
-        statistics(batch_size), statistics(90), atol=1e-12
-    )
-    # 11 owners, none with more than one record's norm.
-    assert np.trace(statistics(batch_size)) <= 11 * math.sqrt(3)
-
-
 # The unit in the ledger ---------------------------------------------------
 
 
@@ -345,25 +323,6 @@ def test_the_statement_names_the_unit():
     assert f"unit:       {ONE_RECORD}\n" in new().statement()
     with pytest.raises(AttributeError):
         ledger.unit = "another"
-
-
-def test_the_unit_is_kept_in_json(tmp_path):
-    ledger = new(unit="one user")
-    objective = SecondMomentQuery(num_features=2)
-    release(
-        objective,
-        [],
-        mechanism=calibrate(objective, ledger.budget, neighbours="replace_one"),
-        ledger=ledger,
-        name="moments",
-        noise=NoiseSource(),
-    )
-    ledger.save(tmp_path / "ledger.json")
-    loaded = Ledger.load(tmp_path / "ledger.json")
-    assert loaded.unit == "one user"
-    assert loaded.statement() == ledger.statement()
-    assert loaded.to_json() == ledger.to_json()
-    assert loaded.entries == ledger.entries
 
 
 def test_a_ledger_written_before_there_were_units_still_loads():

@@ -15,10 +15,8 @@ from scipy import stats
 
 from keras_fm import queries
 from keras_fm.kernel import mechanisms
-from keras_fm.kernel import release as release_lib
-from keras_fm.kernel import sums as summation
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.ledger import Ledger
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.noisy_statistics import Release
 from keras_fm.kernel.release import calibrate
@@ -118,39 +116,6 @@ def test_calibrate_chooses_laplace_noise_for_pure_epsilon(m, outputs):
 # Order of events ------------------------------------------------------------
 
 
-def test_over_budget_is_refused_before_anything_is_read():
-    objective, budget = make_objective(), PrivacyBudget(1.0, DELTA)
-    ledger = Ledger(budget, neighbours="add_remove")
-    mechanism = calibrate(objective, budget, neighbours="add_remove")
-    call = dict(mechanism=mechanism, ledger=ledger, name="head")
-    release_lib.release(
-        objective, [make_records()], noise=NoiseSource(1), **call
-    )
-    assert len(ledger.entries) == 1
-    with pytest.raises(BudgetExceededError):
-        release_lib.release(
-            objective, untouched(), noise=SilentNoise(1), **call
-        )
-    assert len(ledger.entries) == 1
-
-
-@pytest.mark.parametrize("delta", [0.0, DELTA])
-def test_a_mechanism_that_is_too_weak_is_refused(delta):
-    objective, budget = make_objective(), PrivacyBudget(1.0, delta)
-    ledger = Ledger(budget, neighbours="replace_one")
-    weak = calibrate(objective, budget, neighbours="add_remove")
-    with pytest.raises(ValueError, match="sensitivity .* is below"):
-        release_lib.release(
-            objective,
-            untouched(),
-            mechanism=weak,
-            ledger=ledger,
-            name="head",
-            noise=SilentNoise(1),
-        )
-    assert ledger.entries == ()
-
-
 def test_a_release_is_not_accounted_as_a_sample():
     objective = make_objective()
     sampled = mechanisms.SampledGaussianMechanism(
@@ -195,19 +160,6 @@ def test_invalid_records_are_refused_before_charge_and_noise(batch, message):
     assert caught.value.__cause__ is None
 
 
-def test_a_reader_that_fails_is_not_charged():
-    def failing():
-        yield make_records()
-        raise OSError("the disk is gone")
-
-    ledger = Ledger(PrivacyBudget(1.0, DELTA), neighbours="add_remove")
-    with pytest.raises(OSError):
-        make_release(
-            make_objective(), failing(), ledger=ledger, noise=SilentNoise(1)
-        )
-    assert ledger.entries == ()
-
-
 def test_the_charge_comes_before_the_noise():
     """A release that fails after the charge stays charged."""
 
@@ -221,26 +173,6 @@ def test_the_charge_comes_before_the_noise():
             make_objective(), [make_records()], ledger=ledger, noise=Broken()
         )
     assert len(ledger.entries) == 1
-
-
-def test_the_entry_says_what_was_done():
-    objective = make_objective()
-    budget = PrivacyBudget(1.0, DELTA)
-    ledger = Ledger(budget, neighbours="add_remove")
-    made = make_release(
-        objective,
-        [make_records()],
-        ledger=ledger,
-        noise=NoiseSource(),
-        notes=["n is public"],
-    )
-    (entry,) = ledger.entries
-    assert entry.name == "head" and entry.guarantee == "proven"
-    assert entry.reads == objective.reads
-    assert entry.notes == ("n is public",)
-    assert entry.build_mechanism() == made.mechanism
-    assert entry.private and made.private
-    assert ledger.epsilon() == pytest.approx(1.0, rel=1e-3)
 
 
 def test_releases_draw_words_alone_and_say_so():
@@ -322,20 +254,6 @@ def test_reproducible_noise_is_labelled():
 
 
 # One streaming pass ---------------------------------------------------------
-
-
-@pytest.mark.parametrize("outputs", [1, 3])
-@pytest.mark.parametrize("size", [1, 7, 500])
-def test_streaming_equals_one_shot(outputs, size):
-    objective = make_objective(outputs=outputs)
-    h, y = make_records(outputs=outputs)
-    h = summation.on_grid(h, summation.grid_step(1.0))
-    parts = [(h[i : i + size], y[i : i + size]) for i in range(0, 500, size)]
-    made = without_noise(objective, parts)
-    a, s = exact_statistics(objective, h, y)
-    np.testing.assert_allclose(made.quadratic, a, atol=1e-11)
-    np.testing.assert_allclose(made.linear, s, atol=1e-11)
-    np.testing.assert_array_equal(made.quadratic, made.quadratic.T)
 
 
 def test_memory_does_not_grow_with_the_records():
@@ -560,28 +478,6 @@ def test_estimated_records():
 
 
 # Files ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["release.npz", "release"])
-@pytest.mark.parametrize("delta", [0.0, DELTA])
-def test_save_and_load(tmp_path, name, delta):
-    saved = make_release(
-        make_objective(
-            feature_bound=1.5, nonnegative=False, quadratic_scale=0.3
-        ),
-        [make_records()],
-        delta=delta,
-        neighbours="replace_one",
-    )
-    saved.save(tmp_path / name)
-    loaded = Release.load(tmp_path / name)
-    np.testing.assert_array_equal(loaded.quadratic, saved.quadratic)
-    np.testing.assert_array_equal(loaded.linear, saved.linear)
-    for name in ("objective", "mechanism", "neighbours", "private"):
-        assert getattr(loaded, name) == getattr(saved, name)
-    for one, two in zip(loaded.minimise(), saved.minimise()):
-        np.testing.assert_array_equal(one, two)
-    assert repr(loaded) == repr(saved)
 
 
 def test_a_file_holds_only_the_release(tmp_path):
