@@ -50,43 +50,20 @@ def _server():
 
 def _names():
     """What the code finds."""
-    from keras_fm.kernel import budget, ledger, ledger_entry, mechanisms
+    import ledger_entries
 
-    def entry(mechanism=None, name="head"):
-        if mechanism is None:
-            mechanism = mechanisms.LaplaceMechanism(
-                sensitivity=1.0, epsilon=0.25
-            )
-        return ledger_entry.LedgerEntry(
-            name=name,
-            guarantee="proven",
-            neighbours="add_remove",
-            mechanism=mechanism.config(),
-            reads="A and S",
-            proof="docs/proofs/cross_entropy.md",
-        )
-
-    def steps(count, name="net"):
-        return entry(
-            mechanisms.SampledGaussianMechanism(
-                sensitivity=1.0,
-                noise_multiplier=50.0,
-                sampling_rate=0.01,
-                steps=count,
-            ),
-            name,
-        )
+    from keras_fm.kernel import budget, ledger, mechanisms
 
     return {
         "BudgetExceededError": ledger.BudgetExceededError,
         "Ledger": ledger.Ledger,
         "PrivacyBudget": budget.PrivacyBudget,
-        "entry": entry,
+        "entry": ledger_entries.entry,
         "json": json,
         "mechanisms": mechanisms,
         "os": os,
         "pickle": pickle,
-        "steps": steps,
+        "steps": ledger_entries.steps,
     }
 
 

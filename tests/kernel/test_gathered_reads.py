@@ -67,13 +67,17 @@ def about(weights):
     return [made]
 
 
-def arguments(objective=GRADIENT, reads=3, **kwargs):
-    mechanism = SampledGaussianMechanism(
-        sensitivity=objective.sensitivity("l2", neighbours="add_remove"),
+def sampled(sensitivity=0.2, sampling_rate=1.0):
+    return SampledGaussianMechanism(
+        sensitivity=sensitivity,
         noise_multiplier=6.0,
-        sampling_rate=1.0,
-        steps=reads,
+        sampling_rate=sampling_rate,
+        steps=3,
     )
+
+
+def arguments(objective=GRADIENT, reads=3, **kwargs):
+    mechanism = sampled()
     if objective is EXPANSION:
         mechanism = calibrate(
             objective, BUDGET, neighbours="add_remove", share=1 / reads
@@ -265,33 +269,15 @@ def test_a_refusal_by_budget_gathers_nothing():
             },
             "one SampledGaussianMechanism",
         ),
-        (EXPANSION, {"mechanism": arguments()["mechanism"]}, "one by one"),
+        (EXPANSION, {"mechanism": sampled()}, "one by one"),
         (
             GRADIENT,
-            {
-                "mechanism": SampledGaussianMechanism(
-                    sensitivity=0.2,
-                    noise_multiplier=6.0,
-                    sampling_rate=0.5,
-                    steps=3,
-                )
-            },
+            {"mechanism": sampled(sampling_rate=0.5)},
             "`sampling_rate` must be 1",
         ),
         (GRADIENT, {"reads": 2}, "must be the `steps`"),
         (EXPANSION, {"reads": 0}, "`reads`"),
-        (
-            GRADIENT,
-            {
-                "mechanism": SampledGaussianMechanism(
-                    sensitivity=0.1,
-                    noise_multiplier=6.0,
-                    sampling_rate=1.0,
-                    steps=3,
-                )
-            },
-            "below the objective's",
-        ),
+        (GRADIENT, {"mechanism": sampled(0.1)}, "below the objective's"),
     ],
 )
 def test_other_mechanisms_are_refused(objective, kwargs, match):

@@ -8,31 +8,15 @@ import os
 import threading
 
 import pytest
+from ledger_entries import entry
 
 from keras_fm import queries
 from keras_fm.kernel import locked_file, mechanisms, release
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import BudgetExceededError, Ledger
-from keras_fm.kernel.ledger_entry import LedgerEntry
 
 DELTA = 1e-5
 RELATIONS = ("add_remove", "replace_one")
-
-
-def entry(mechanism=None, neighbours="add_remove", **changes):
-    if mechanism is None:
-        mechanism = laplace(0.25)
-    if not isinstance(mechanism, dict):
-        mechanism = mechanism.config()
-    fields = {
-        "name": "head",
-        "guarantee": "proven",
-        "neighbours": neighbours,
-        "mechanism": mechanism,
-        "reads": "A and S",
-        "proof": "docs/proofs/cross_entropy.md",
-    }
-    return LedgerEntry(**{**fields, **changes})
 
 
 def claim(epsilon=0.25, **changes):

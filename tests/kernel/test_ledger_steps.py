@@ -8,33 +8,13 @@ import threading
 
 import core_process
 import pytest
+from ledger_entries import entry, old, steps, unknown
 
-from keras_fm.kernel import locked_file, mechanisms
+from keras_fm.kernel import locked_file
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import BudgetExceededError, Ledger
-from keras_fm.kernel.ledger_entry import LedgerEntry
 
 BUDGET = PrivacyBudget(5.0, 1e-5)
-
-
-def steps(count, name="net", **changes):
-    mechanism = mechanisms.SampledGaussianMechanism(
-        sensitivity=1.0,
-        noise_multiplier=50.0,
-        sampling_rate=0.01,
-        steps=count,
-    )
-    return LedgerEntry(
-        **{
-            "name": name,
-            "guarantee": "proven",
-            "neighbours": "add_remove",
-            "mechanism": mechanism.config(),
-            "reads": "coefficients",
-            "proof": "docs/proofs/gradient.md",
-            **changes,
-        }
-    )
 
 
 def claimed(count, name="net"):
@@ -42,9 +22,8 @@ def claimed(count, name="net"):
     return steps(count, name, guarantee="claimed", mechanism=mechanism)
 
 
-def once(name="head"):
-    mechanism = mechanisms.LaplaceMechanism(sensitivity=1.0, epsilon=0.1)
-    return steps(1, name, mechanism=mechanism.config())
+def once():
+    return entry(0.1)
 
 
 def new(*entries):
@@ -544,11 +523,6 @@ def test_a_fault_between_any_two_lines(tmp_path, use, fault):
     assert len(seen) > 1
 
 
-def unknown(text, number):
-    """The text as no process has seen it."""
-    return json.dumps({**json.loads(text), "id": f"{number:032x}"})
-
-
 def test_a_ledger_takes_its_steps_into_a_file(tmp_path):
     path = tmp_path / "privacy.json"
     ledger = new(steps(10))
@@ -637,13 +611,6 @@ def test_a_copy_saved_over_the_file_keeps_its_progress(tmp_path):
 
 
 # Files of before -------------------------------------------------------------
-
-
-def old(ledger):
-    data = json.loads(ledger.to_json())
-    for key in ("id", "progress", "given_back"):
-        data.pop(key, None)
-    return json.dumps(data)
 
 
 def test_steps_of_an_old_file_are_used(tmp_path):

@@ -13,26 +13,11 @@ import weakref
 
 import core_process
 import pytest
+from ledger_entries import entry, old, unknown
 
-from keras_fm.kernel import ledger_state, locked_file, mechanisms
+from keras_fm.kernel import ledger_state, locked_file
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import BudgetExceededError, Ledger
-from keras_fm.kernel.ledger_entry import LedgerEntry
-
-
-def entry(epsilon=0.25, **changes):
-    mechanism = mechanisms.LaplaceMechanism(sensitivity=1.0, epsilon=epsilon)
-    return LedgerEntry(
-        **{
-            "name": "head",
-            "guarantee": "proven",
-            "neighbours": "add_remove",
-            "mechanism": mechanism.config(),
-            "reads": "A and S",
-            "proof": "docs/proofs/cross_entropy.md",
-            **changes,
-        }
-    )
 
 
 def new(epsilon=1.0):
@@ -43,11 +28,6 @@ def begin(path, epsilon=1.0):
     return Ledger.open(
         path, budget=PrivacyBudget(epsilon), neighbours="add_remove"
     )
-
-
-def unknown(text, id="1" * 32):
-    """The text as this process has not seen it."""
-    return json.dumps({**json.loads(text), "id": id})
 
 
 def saved_and_loaded(ledger, folder):
@@ -135,7 +115,7 @@ def test_what_was_never_charged_here_takes_no_memory():
     charged.charge([entry()])
     for number in range(50):
         known.add(new()._state)
-        text = unknown(charged.to_json(), f"{number:032x}")
+        text = unknown(charged.to_json(), number)
         known.add(Ledger.from_json(text)._state)
     gc.collect()
     assert not known and len(ledger_state._spent) == spent + 1
@@ -193,8 +173,9 @@ def test_an_id_has_one_budget_relation_and_unit():
 
 @pytest.mark.parametrize("id", ["", "1" * 31, "G" * 32, 7, None, ["1" * 32]])
 def test_an_id_is_hexadecimal(id):
+    data = {**json.loads(new().to_json()), "id": id}
     with pytest.raises(ValueError, match="not a keras_fm ledger"):
-        Ledger.from_json(unknown(new().to_json(), id))
+        Ledger.from_json(json.dumps(data))
 
 
 def test_ids_are_random_and_kept():
@@ -250,14 +231,6 @@ def test_a_subclass_stays_one():
 
 
 # Texts without an id ---------------------------------------------------------
-
-
-def old(ledger):
-    """As a version without ids wrote it."""
-    data = json.loads(ledger.to_json())
-    for key in ("id", "progress", "given_back"):
-        data.pop(key, None)
-    return json.dumps(data)
 
 
 def test_copies_of_an_old_text_are_one_ledger():

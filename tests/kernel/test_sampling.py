@@ -10,12 +10,12 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import pld
+from ledger_entries import entry
 from scipy import optimize, stats
 
 from keras_fm.kernel import mechanisms, sampling
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import Ledger
-from keras_fm.kernel.ledger_entry import LedgerEntry
 from keras_fm.kernel.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,
@@ -279,17 +279,7 @@ def test_noise_just_meets_the_budget_of_the_ledger(case):
     )
     ledger = Ledger(budget, neighbours="add_remove")
     parts = [*others, made.mechanism(multiplier, 0.3)]
-    ledger.charge(
-        LedgerEntry(
-            name="read",
-            guarantee="proven",
-            neighbours="add_remove",
-            mechanism=part.config(),
-            reads="sums",
-            proof="docs/proofs/mechanisms.md",
-        )
-        for part in parts
-    )
+    ledger.charge(map(entry, parts))
     assert ledger.epsilon() <= epsilon
     assert Ledger.from_json(ledger.to_json()).epsilon() == ledger.epsilon()
     # The smallest: 1e-4 less noise and a hair exceeds it, as does 1 %.
