@@ -1,5 +1,6 @@
 """Data of a fit that tell who reads them, for every kind of model."""
 
+import keras
 import pytest
 
 
@@ -31,3 +32,45 @@ class Reader:
 def names(private):
     """Of the releases that were charged."""
     return [e.name for e in private.ledger.entries]
+
+
+class Spy(keras.callbacks.Callback):
+    """Keeps all logs that a callback is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def keep(self, logs):
+        self.seen.append({k: float(v) for k, v in (logs or {}).items()})
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.keep(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.keep(logs)
+
+    def on_train_end(self, logs=None):
+        self.keep(logs)
+
+
+def forms_of(x, y):
+    """The same 300 records as what else `PrivateModel` takes."""
+
+    class Py(keras.utils.PyDataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, i):
+            return x[100 * i : 100 * i + 100], y[100 * i : 100 * i + 100]
+
+    def generator():
+        for i in range(0, 300, 50):
+            yield x[i : i + 50], y[i : i + 50]
+
+    forms = [generator, Py()]
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        forms.append(tf.data.Dataset.from_tensor_slices((x, y)).batch(64))
+    return forms

@@ -296,18 +296,6 @@ def test_records_in_another_order_of_bytes():
 # A refused release --------------------
 
 
-def test_a_refused_new_release_does_not_stick():
-    m = model()
-    private = PrivateModel(fm.PrivacyBudget(2.0, 1e-6), (X, Y))
-    m.fit(X, Y, callbacks=[private], verbose=0)
-    private.new_release = True
-    with pytest.raises(fm.BudgetExceededError):
-        m.fit(X, Y, callbacks=[private], verbose=0)
-    assert not private.new_release
-    m.fit(X, Y, callbacks=[private], verbose=0)
-    assert len(private.ledger.entries) == 1
-
-
 def test_what_a_backend_says_of_a_record_is_not_shown():
     """TensorFlow's error for an index that is out of range shows it, and so
     did a fit and a question. (JAX takes the nearest, and no error.)"""

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from fit_checks import Unreadable
+from fit_checks import Spy, Unreadable
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
@@ -236,26 +236,6 @@ COUNTED = (
 READ_ONCE = [name for name, kind in KINDS.items() if not kind.stepwise]
 every_kind = pytest.mark.parametrize("name", KINDS)
 read_once = pytest.mark.parametrize("name", READ_ONCE)
-
-
-class Spy(keras.callbacks.Callback):
-    """Names of all that a callback is shown."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = set()
-
-    def look(self, logs):
-        self.names |= set(logs or {})
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.look(logs)
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.look(logs)
-
-    def on_train_end(self, logs=None):
-        self.look(logs)
 
 
 def weights(model):
@@ -563,7 +543,7 @@ def test_no_metric_of_records_in_whatever_order(name):
     )
     wanted = {"loss", "val_loss", "val_accuracy"}
     assert set(history) == wanted
-    assert all(spy.names <= wanted for spy in spies)
+    assert all({*logs} <= wanted for spy in spies for logs in spy.seen)
 
 
 @read_once
@@ -623,6 +603,10 @@ def test_a_new_draw_is_charged(name):
     with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
         kind.fit(model, [callback])
     assert same(before, weights(model))
+    assert len(callback.ledger.entries) == 2 * len(kind.releases)
+    # What was refused is not asked for again.
+    assert not callback.new_release
+    kind.fit(model, [callback])
     assert len(callback.ledger.entries) == 2 * len(kind.releases)
 
 

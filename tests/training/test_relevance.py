@@ -522,34 +522,34 @@ def test_epsilon_rule_equals_loops_for_a_convolution(kind, padding, epsilon):
         )
 
 
-@pytest.mark.parametrize("kind", ["fourier", "sigmoid"])
-def test_random_features_follow_their_affine_part(kind):
-    """Their bias keeps some relevance, so nothing is conserved."""
-    features = RandomFeatures(9, kind=kind, scale=2.0)
-    model = keras.Sequential([keras.Input(VECTOR), features, head()])
-    rng = np.random.default_rng(3)
-    model.get_layer("head").kernel.assign(rng.normal(size=(9, 3)))
-    x = records(VECTOR)
-    made = layer_wise(model, x, epsilon=0.01)
-    above = layer_wise(model, x, layer="head", epsilon=0.01)
-    kernel, bias = numpy_weights(features)
-    assert np.any(bias != 0)
-    for row, relevance, found in zip(x, above, made):
-        expected = through_affine(row, kernel, bias, relevance, 0.01)
-        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
-
-
-def test_discriminant_projection_follows_its_affine_part():
+def discriminant():
     rng = np.random.default_rng(4)
     groups = np.repeat(np.arange(20), 4)
     features = rng.normal(size=(20, 6))[groups] + 0.2 * rng.normal(size=(80, 6))
     layer = DiscriminantProjection(4)
     layer.adapt(features, groups, description="made up")
-    model = keras.Sequential([keras.Input(VECTOR), layer, head()])
+    return layer
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: RandomFeatures(9, kind="fourier", scale=2.0),
+        lambda: RandomFeatures(9, kind="sigmoid", scale=2.0),
+        discriminant,
+    ],
+)
+def test_what_has_an_affine_part_follows_it(layer):
+    """A bias keeps some relevance, so nothing is conserved."""
+    features = layer()
+    model = keras.Sequential([keras.Input(VECTOR), features, head()])
+    last = model.get_layer("head").kernel
+    last.assign(np.random.default_rng(3).normal(size=last.shape))
     x = records(VECTOR)
     made = layer_wise(model, x, epsilon=0.01)
     above = layer_wise(model, x, layer="head", epsilon=0.01)
-    kernel, bias = numpy_weights(layer)
+    kernel, bias = numpy_weights(features)
+    assert np.any(bias != 0)
     for row, relevance, found in zip(x, above, made):
         expected = through_affine(row, kernel, bias, relevance, 0.01)
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
