@@ -250,16 +250,6 @@ def full():
     return ledger
 
 
-def test_json_round_trips():
-    ledger = full()
-    copy = Ledger.from_json(ledger.to_json())
-    assert copy.entries == ledger.entries
-    assert copy.budget == ledger.budget
-    assert copy.neighbours == ledger.neighbours
-    assert copy.statement() == ledger.statement()
-    assert copy.to_json() == ledger.to_json()
-
-
 def test_composition_is_redone_from_json():
     ledger = new()
     ledger.charge([entry(laplace(0.25))])
