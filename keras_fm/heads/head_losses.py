@@ -30,11 +30,6 @@ class HeadLoss:
     rounds: tuple[str, ...]
     at_zero: float
 
-    @property
-    def curvature(self):
-        """See `QuadraticQuery`."""
-        return self.query.curvature
-
 
 HEAD_LOSSES = {
     "cross_entropy": HeadLoss(

@@ -137,8 +137,7 @@ class PerturbedDense(ReleasedLayer):
         curved = step
         if self._has_hidden("hessian"):
             curved = ops.matmul(self._get_hidden("hessian"), step)
-        curvature = self._kind.curvature
-        return ops.sum(step * curved) * curvature
+        return ops.sum(step * curved) * self._kind.query.curvature
 
     def _noise_loss(self):
         return coefficient_noise.loss(

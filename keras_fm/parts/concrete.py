@@ -1,9 +1,9 @@
 """Values of variables where Keras runs a step and holds them elsewhere."""
 
-import inspect
-
 import keras
 import numpy as np
+
+from keras_fm.parts import fit_frame
 
 
 def values(variables, model=None):
@@ -43,13 +43,7 @@ def _value(variable, found):
 
 def _state(model):
     """JAX: pairs of the variables that the running fit took, and values."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        known = frame.f_locals
-        if frame.f_code.co_name == "fit" and known.get("self") is model:
-            break
-        frame = frame.f_back
-    state = () if frame is None else known.get("state") or ()
+    state = (fit_frame.arguments(model) or {}).get("state") or ()
     groups = (
         model.trainable_variables,
         model.non_trainable_variables,

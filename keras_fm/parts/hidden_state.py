@@ -115,15 +115,12 @@ class HiddenStateLayer(keras.layers.Layer):
         self._hidden.variables[name] = state
         self._hidden.seed = seed
 
-    def _hidden_seed(self):
-        return self._hidden.seed
-
     def _draw_laplace(self, name):
         """A fresh Laplace draw with the scales that `name` holds."""
         scale = self._get_hidden(name)
         # The inverse distribution function; never exactly at its poles.
         u = keras.random.uniform(
-            scale.shape, -0.5, 0.5, dtype="float32", seed=self._hidden_seed()
+            scale.shape, -0.5, 0.5, dtype="float32", seed=self._hidden.seed
         )
         tail = ops.maximum(1.0 - 2.0 * ops.abs(u), 1e-7)
         return -ops.sign(u) * ops.log(tail) * ops.cast(scale, "float32")

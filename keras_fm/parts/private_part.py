@@ -242,7 +242,6 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
     def __init__(self, unprotected=False, **kwargs):
         super().__init__(**kwargs)
         self.unprotected = checks.boolean("unprotected", unprotected)
-        self.unprotected = unprotected
         self._released = None
         # Whether a release was taken away.
         self._lost = False
@@ -287,14 +286,17 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
 
     # Which weights it describes ------------------------------------------
 
+    # Counts the steps that may have moved them.
+    _counter = "steps"
+
     def _digest(self, model=None):
         found = concrete.values(self.described_weights(), model)
         return None if found is None else digest(found)
 
     def _steps(self, model=None):
-        if not self._has_hidden("steps"):
+        if not self._has_hidden(self._counter):
             return 0
-        found = concrete.values([self._get_hidden("steps")], model)
+        found = concrete.values([self._get_hidden(self._counter)], model)
         return None if found is None else int(found[0])
 
     def _note(self, model=None):

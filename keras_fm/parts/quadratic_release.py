@@ -39,12 +39,8 @@ class QuadraticRelease(SecondMoments):
             with k the objective's `curvature`, `hessian` `(m, m)` and
             `minimiser` `(m, M)`.
         """
-        values, vectors = np.linalg.eigh(self.quadratic)
-        values = np.maximum(values, 0.0) + ridge_factor * self.noise_edge()
-        rotated = vectors.T @ self._scaled_linear()
-        minimiser = vectors @ (_inverse(values)[:, None] * rotated)
-        hessian = (vectors * values) @ vectors.T
-        return (hessian + hessian.T) / 2, minimiser
+        positive, (ridge,), (minimiser,) = self.ridge_family([ridge_factor])
+        return positive + ridge * np.eye(len(positive)), minimiser
 
     def ridge_path(self, ridge_factors):
         """The minimisers of `minimise` for many ridges, by one
@@ -83,14 +79,11 @@ class QuadraticRelease(SecondMoments):
         values = np.maximum(values, 0.0)
         positive = (vectors * values) @ vectors.T
         ridges = np.asarray(ridge_factors, np.float64) * self.noise_edge()
-        rotated = vectors.T @ self._scaled_linear()
+        linear = self.objective.linear_coefficients(self.linear)
+        rotated = vectors.T @ (-linear / (2 * self.objective.curvature))
         inverse = _inverse(values + ridges[:, None])[..., None]
         minimisers = vectors @ (inverse * rotated)
         return (positive + positive.T) / 2, ridges, minimisers
-
-    def _scaled_linear(self):
-        linear = self.objective.linear_coefficients(self.linear)
-        return -linear / (2 * self.objective.curvature)
 
 
 def _inverse(values):

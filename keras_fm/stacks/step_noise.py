@@ -113,18 +113,14 @@ class StepNoise(ReleasedLayer):
             "the file knows which steps are left."
         )
 
+    _counter = "steps_taken"
+
     def describe(self, weights):
         """Names the weights of the network that its steps lead to."""
         self.__dict__["_describes"] = list(weights)
 
     def described_weights(self):
         return self._describes
-
-    def _steps(self, model=None):
-        if not self._has_hidden("steps_taken"):
-            return 0
-        found = concrete.values([self._get_hidden("steps_taken")], model)
-        return None if found is None else int(found[0])
 
     def compute_output_shape(self, input_shape):
         return input_shape

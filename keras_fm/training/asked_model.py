@@ -123,7 +123,6 @@ class AskedModel:
                 "be seen what its weights were trained on. Say why they are "
                 "no function of these records: `public='trained on ...'`"
             )
-        known = [entry.plain() for entry in ledger.entries]
         for part in parts:
             if not part.is_released:
                 raise ValueError(
@@ -131,8 +130,7 @@ class AskedModel:
                     "what its weights were trained on is in no ledger. "
                     f"Release it first{named}"
                 )
-            other = type(ledger).from_json(part.ledger_json)
-            if any(entry.plain() not in known for entry in other.entries):
+            if model_check.ledger_besides(ledger, part.ledger_json) is not None:
                 raise ValueError(
                     f"'{part.name}' was released under another ledger. Ask "
                     "under that one, `private.ledger`, if the records are "

@@ -1,7 +1,6 @@
 """What a model must look like before private records may be read for it."""
 
 import collections
-import dataclasses
 
 import keras
 
@@ -250,9 +249,9 @@ def released_parts(model):
 
 def ledger_besides(ledger, ledger_json):
     """The ledger of a release, or `None` if its entries are in `ledger`."""
-    known = [dataclasses.asdict(e) for e in ledger.entries]
+    known = [entry.plain() for entry in ledger.entries]
     other = Ledger.from_json(ledger_json)
-    if all(dataclasses.asdict(e) in known for e in other.entries):
+    if all(entry.plain() in known for entry in other.entries):
         return None
     return other
 

@@ -35,7 +35,6 @@ _OF_MODEL = {
     "relevance_floor": "`PerturbedAffine(relevance_floor=...)`",
 }
 _CALLBACK = {"new_release": "`private.new_release = True`"}
-_LOTS = ("batch", "data")
 
 
 def translated(guarantee, old):
@@ -88,11 +87,6 @@ def translated(guarantee, old):
     return guarantee, of_model
 
 
-def new_release(old):
-    """The old keyword of this name."""
-    return bool(old.get("new_release", False))
-
-
 def _proven(given):
     for name in _LOT:
         given.pop(name, None)
@@ -106,7 +100,7 @@ def _published(given):
     if given.get("owners") is not None or given.get("reach"):
         raise ValueError('`owners` and `reach` belong to guarantee="proven".')
     lot = given.get("lot", "batch")
-    checks.one_of("lot", lot, _LOTS)
+    checks.one_of("lot", lot, ("batch", "data"))
     if lot == "batch":
         lot = given.get("batch_size")
         if not (isinstance(lot, int) and lot > 0):
@@ -121,14 +115,7 @@ def _published(given):
 
 
 def _warn(old, guarantee):
-    places = []
-    for name in old:
-        if name in _OF_MODEL:
-            places.append(f"{name}: {_OF_MODEL[name]}")
-        elif name in _CALLBACK:
-            places.append(f"{name}: {_CALLBACK[name]}")
-        else:
-            places.append(f"{name}: {_place(name, guarantee.kind)}")
+    places = [f"{name}: {_place(name, guarantee.kind)}" for name in old]
     warnings.warn(
         "These keywords of PrivateModel go with version 0.3.0; write "
         f"{'; '.join(places)}",
@@ -138,7 +125,10 @@ def _warn(old, guarantee):
 
 
 def _place(name, kind):
-    """Where a field of a guarantee is now."""
+    """Where a keyword is now."""
+    known = {**_OF_MODEL, **_CALLBACK}
+    if name in known:
+        return known[name]
     if kind == "published" and name in _LOT:
         return "Published(lot=...)"
     if kind == "published" and name in _PUBLISHED:

@@ -120,7 +120,7 @@ class PrivateModel(keras.callbacks.Callback):
         if not isinstance(budget, (budget_lib.PrivacyBudget, Ledger)):
             budget = budget_lib.PrivacyBudget(budget)
         promise, self._of_model = old_keywords.translated(guarantee, old)
-        self.new_release = old_keywords.new_release(old)
+        self.new_release = bool(old.get("new_release", False))
         if promise.kind == "published" and promise.lot == "data":
             if records.number(data) is None:
                 raise ValueError(
@@ -244,7 +244,8 @@ class PrivateModel(keras.callbacks.Callback):
             )
         if not by_steps:
             return PublishedPlan(model, **shared)
-        if top is not None and not stepwise and self._lot not in (None, "data"):
+        lot = getattr(self.guarantee, "lot", None)
+        if top is not None and not stepwise and lot not in (None, "data"):
             raise ValueError(
                 f"A {type(top).__name__} has no lots: its sums are over all "
                 'records. Pass `lot="data"`.'
@@ -260,10 +261,6 @@ class PrivateModel(keras.callbacks.Callback):
             planned_steps=planned,
             **shared,
         )
-
-    @property
-    def _lot(self):
-        return getattr(self.guarantee, "lot", None)
 
     def _check_before(self, plan):
         """Refuses what a fit of the model would, whatever it is given."""
