@@ -29,6 +29,13 @@ class Reader:
         yield x[first:], y[first:]
 
 
+def shown(error):
+    """All that a traceback of an error may print."""
+    while error is not None:
+        yield str(error)
+        error = error.__cause__ or error.__context__
+
+
 def names(private):
     """Of the releases that were charged."""
     return [e.name for e in private.ledger.entries]

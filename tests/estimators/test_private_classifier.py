@@ -5,6 +5,7 @@ import pickle
 import keras
 import numpy as np
 import pytest
+from fit_checks import shown
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -12,6 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import keras_fm as fm
 from keras_fm.estimators import (
     PrivateClassifier,
+    PrivateRegressor,
     private_estimator,
 )
 from keras_fm.estimators.shared_ledger import SharedLedger
@@ -21,19 +23,16 @@ X = RNG.normal(size=(200, 3))
 Y = np.where(X[:, 0] > 0, "yes", "no")
 THREE = np.digitize(X[:, 0], [-0.5, 0.5])
 DELTA = 1e-5
-# What scikit-learn asks of data that it makes up: classes of all kinds, and
-# accuracy. All its fits are charged to one ledger.
-CHECKED = PrivateClassifier(
-    1e6,
-    0.5,
-    bounds=(-100, 100),
-    classes="observed",
-    fits=1000,
-    reproducible_noise=0,
-)
+# What scikit-learn asks of data that it makes up: classes of all kinds, numbers
+# of its tables, and accuracy. All its fits are charged to one ledger.
+GIVEN = {"epsilon": 1e6, "delta": 0.5, "fits": 1000, "reproducible_noise": 0}
+CHECKED = [
+    PrivateClassifier(bounds=(-100, 100), classes="observed", **GIVEN),
+    PrivateRegressor(bounds=(-5, 5), target_bounds=(-10, 10), **GIVEN),
+]
 
 
-@parametrize_with_checks([CHECKED])
+@parametrize_with_checks(CHECKED)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.once
 def test_scikit_learn_takes_it_for_one_of_its_own(estimator, check):
@@ -203,13 +202,6 @@ def test_what_is_refused_costs_nothing(change, message):
     assert not hasattr(model, "model_")
     # Nothing was spent by it.
     model.set_params(**made(1.0).get_params()).fit(X, Y)
-
-
-def shown(error):
-    """All that a traceback of an error may print."""
-    while error is not None:
-        yield str(error)
-        error = error.__cause__ or error.__context__
 
 
 @pytest.mark.parametrize(
