@@ -95,22 +95,24 @@ def test_truth_values_are_labels(units, guarantee):
     np.testing.assert_array_equal(found[0], found[2])
 
 
+def refused(data, match, x=X):
+    private = private_of(data)
+    with pytest.raises(ValueError, match=match) as e:
+        model_of().fit(x, Y, verbose=0, callbacks=[private])
+    assert not private.ledger.entries
+    return str(e.value)
+
+
 def test_labels_of_text_are_refused_without_showing_any():
     names = np.array(["healthy", "ill"])[Y]
-    private = private_of((X, names))
-    with pytest.raises(ValueError, match="public list") as e:
-        model_of().fit(X, Y, verbose=0, callbacks=[private])
-    assert "healthy" not in str(e.value) and not private.ledger.entries
+    assert "healthy" not in refused((X, names), "public list")
 
 
 def test_a_sparse_fit_is_refused_before_anything_is_spent():
     sparse = pytest.importorskip("scipy.sparse")
     matrix = sparse.csr_matrix(X.astype("float32"))
     for data, x in (((matrix, Y), X), ((X, Y), matrix)):
-        private = private_of(data)
-        with pytest.raises(ValueError, match="is sparse"):
-            model_of().fit(x, Y, verbose=0, callbacks=[private])
-        assert not private.ledger.entries
+        refused(data, "is sparse", x)
 
 
 def test_tensors_of_tensorflow_that_are_not_dense():
@@ -120,10 +122,7 @@ def test_tensors_of_tensorflow_that_are_not_dense():
     slices = tf.data.Dataset.from_tensor_slices
     for values, match in ((sparse, "is sparse"), (ragged, "is ragged")):
         for data in ((values, Y), slices((values, Y)).batch(9)):
-            private = private_of(data)
-            with pytest.raises(ValueError, match=match):
-                model_of().fit(X, Y, verbose=0, callbacks=[private])
-            assert not private.ledger.entries
+            refused(data, match)
 
 
 BODIES = {

@@ -19,6 +19,10 @@ def records(n=300, d=6, classes=3, seed=0):
     return x, y
 
 
+def of(*layers):
+    return keras.Sequential([keras.Input((6,)), *layers])
+
+
 def model(units=3, body=(), head=None, shape=(6,), optimizer="adam"):
     keras.utils.set_random_seed(1)
     m = keras.Sequential(
@@ -304,12 +308,10 @@ def test_wrong_models():
 
 def test_records_outside_the_bound_or_of_a_wrong_sign():
     x, y = records()
-    m = keras.Sequential([keras.Input((6,)), fm.layers.PrivateDense(3)])
+    m = of(fm.layers.PrivateDense(3))
     m.compile("sgd", fm.losses.TaylorCrossEntropy())
     refused("outside the public L2 bound", m)
-    clipped = keras.Sequential(
-        [keras.Input((6,)), fm.layers.PrivateDense(3, clip=True)]
-    )
+    clipped = of(fm.layers.PrivateDense(3, clip=True))
     clipped.compile("sgd", fm.losses.TaylorCrossEntropy())
     p = private((x, y))
     clipped.fit(x, y, callbacks=[p], verbose=0)
@@ -464,12 +466,9 @@ def test_bad_arguments(make, match):
 
 def published_model():
     keras.utils.set_random_seed(0)
-    m = keras.Sequential(
-        [
-            keras.Input((6,)),
-            fm.layers.PerturbedAffine(4, activation="relu"),
-            fm.layers.PrivateDense(3),
-        ]
+    m = of(
+        fm.layers.PerturbedAffine(4, activation="relu"),
+        fm.layers.PrivateDense(3),
     )
     m.compile("adam", fm.losses.TaylorCrossEntropy())
     return m
@@ -538,7 +537,7 @@ def test_published_noise_never_reaches_a_file_or_a_repr(tmp_path):
 def test_published_loss_holds_the_perturbed_coefficients():
     x, y = records(50)
     keras.utils.set_random_seed(0)
-    m = keras.Sequential([keras.Input((6,)), fm.layers.PrivateDense(3)])
+    m = of(fm.layers.PrivateDense(3))
     m.compile(keras.optimizers.SGD(0.0), fm.losses.TaylorCrossEntropy())
     plain = m.evaluate(x, y, verbose=0)
     loss = m.fit(x, y, batch_size=50, callbacks=[published()], verbose=0)
@@ -559,9 +558,7 @@ def test_published_loss_holds_the_perturbed_coefficients():
 
 def test_published_and_proven_do_not_mix():
     x, y = records()
-    m = keras.Sequential(
-        [keras.Input((6,)), fm.layers.PrivateDense(3, clip=True)]
-    )
+    m = of(fm.layers.PrivateDense(3, clip=True))
     m.compile("sgd", fm.losses.TaylorCrossEntropy())
     m.fit(x, y, batch_size=50, callbacks=[published()], verbose=0)
     p = private((x, y))

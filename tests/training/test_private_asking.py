@@ -33,6 +33,18 @@ def linear(units=2, activation=None):
     return model
 
 
+def ask(model, data, ledger, epsilon=1, **options):
+    """A question about a model of others."""
+    return private_evaluate(
+        model,
+        data,
+        ledger=ledger,
+        epsilon=epsilon,
+        public=ELSEWHERE,
+        **options,
+    )
+
+
 def untouched():
     pytest.fail("the records were read")
     yield
@@ -142,7 +154,7 @@ def test_what_a_ledger_does_not_know_is_refused():
         private_evaluate(
             model, untouched, ledger=ledger, epsilon=1, public="a\nb"
         )
-    private_evaluate(model, (X, Y), ledger=ledger, epsilon=1, public=ELSEWHERE)
+    ask(model, (X, Y), ledger)
     (entry,) = ledger.entries
     assert any(ELSEWHERE in note for note in entry.notes)
 
@@ -185,15 +197,7 @@ def test_accuracy_of_any_model(name, neighbours, tmp_path):
     metrics = ["accuracy", "confusion_matrix"]
     if name not in ("classes", "outputs"):
         metrics.append("calibration")
-    found = private_evaluate(
-        model,
-        (x, Y),
-        ledger=ledger,
-        metrics=metrics,
-        epsilon=1e5,
-        public=ELSEWHERE,
-        **options,
-    )
+    found = ask(model, (x, Y), ledger, 1e5, metrics=metrics, **options)
     assert found.mean("accuracy").value == pytest.approx(TRUE, abs=1e-3)
     matrix = np.round(found.confusion_matrix())
     assert matrix.sum() == N and np.trace(matrix) == round(TRUE * N)
@@ -221,15 +225,7 @@ def test_a_function_never_sees_two_records():
         seen.append(len(x))
         return x[:, :1] * [-1.0, 1.0]
 
-    private_evaluate(
-        model,
-        (X[:300], Y[:300]),
-        ledger=ledger_of(),
-        epsilon=1,
-        public=ELSEWHERE,
-        classes=2,
-        from_logits=True,
-    )
+    ask(model, (X[:300], Y[:300]), ledger_of(), classes=2, from_logits=True)
     assert seen == [1] * 300
 
 
@@ -242,13 +238,8 @@ def test_several_inputs_are_paired_by_name():
     model = keras.Model([first, rest], linear(1, "sigmoid")(both))
     x = {"rest": X[:, 1:], "first": X[:, 0]}
     for asked in (model, lambda x: (x["first"] > 0).astype(int)):
-        found = private_evaluate(
-            asked,
-            (x, Y),
-            ledger=ledger_of(epsilon=2e5, delta=0.0),
-            epsilon=1e5,
-            public=ELSEWHERE,
-            classes=2,
+        found = ask(
+            asked, (x, Y), ledger_of(epsilon=2e5, delta=0.0), 1e5, classes=2
         )
         accuracy = found.mean("accuracy").value
         assert accuracy == pytest.approx(TRUE, abs=1e-3)
@@ -259,9 +250,7 @@ def test_a_model_that_mixes_records_is_refused():
     mixing = keras.Model(x, x - ops.mean(x, axis=0, keepdims=True))
     ledger = ledger_of()
     with pytest.raises(ValueError, match="called with one record at a time"):
-        private_evaluate(
-            mixing, untouched, ledger=ledger, epsilon=1, public=ELSEWHERE
-        )
+        ask(mixing, untouched, ledger)
     assert ledger.entries == ()
 
 
@@ -353,14 +342,7 @@ def test_invalid_records_spend_nothing(model, x, y, message):
     ledger = ledger_of()
     options = {} if isinstance(model, keras.Model) else {"classes": 2}
     with pytest.raises(Exception, match=message):
-        private_evaluate(
-            model,
-            (x, y),
-            ledger=ledger,
-            epsilon=1,
-            public=ELSEWHERE,
-            **options,
-        )
+        ask(model, (x, y), ledger, **options)
     assert ledger.entries == ()
 
 
@@ -371,17 +353,14 @@ def test_what_predicts_numbers_has_no_accuracy():
     model = keras.Sequential([keras.Input((4,)), head])
     ledger = ledger_of()
     with pytest.raises(ValueError, match="predicts numbers"):
-        private_evaluate(
-            model, untouched, ledger=ledger, epsilon=1, public=ELSEWHERE
-        )
-    found = private_evaluate(
+        ask(model, untouched, ledger)
+    found = ask(
         model,
         (X, np.stack([Y, Y], axis=1)),
-        ledger=ledger,
+        ledger,
+        40,
         metrics="mean_absolute_error",
         bounds=(0, 1),
-        epsilon=40,
-        public=ELSEWHERE,
     )
     said = model.predict(X, verbose=0).clip(0, 1)
     truth = np.abs(said - Y[:, None]).mean()
@@ -420,18 +399,8 @@ def test_choices_are_checked():
 def test_another_unit_is_repeated():
     ledger = ledger_of(unit="one patient")
     with pytest.raises(ValueError, match="a question counts rows"):
-        private_evaluate(
-            linear(), (X, Y), ledger=ledger, epsilon=1, public=ELSEWHERE
-        )
-    private_evaluate(
-        linear(),
-        (X, Y),
-        ledger=ledger,
-        epsilon=1,
-        public=ELSEWHERE,
-        unit="one patient",
-        from_logits=True,
-    )
+        ask(linear(), (X, Y), ledger)
+    ask(linear(), (X, Y), ledger, unit="one patient", from_logits=True)
     assert "no unit (one patient) has more than one row" in ledger.statement()
 
 
@@ -451,14 +420,7 @@ def test_records_that_hold_others_data_are_asked_with_their_reach():
 def test_a_seed_is_not_private():
     ledger = ledger_of()
     first, second = (
-        private_evaluate(
-            linear(),
-            (X, Y == 1),
-            ledger=ledger,
-            epsilon=1,
-            public=ELSEWHERE,
-            reproducible_noise=1,
-        )
+        ask(linear(), (X, Y == 1), ledger, reproducible_noise=1)
         for _ in range(2)
     )
     assert "NOT PRIVATE" in repr(first)

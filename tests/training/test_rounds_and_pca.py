@@ -44,24 +44,21 @@ def records(n=N, seed=0):
     return x.copy(), y.copy()
 
 
+def of(*layers, optimizer="adam"):
+    return compiled(keras.Sequential([keras.Input((D,)), *layers]), optimizer)
+
+
 def model(rounds=FULL, pca=None, units=3, optimizer="adam", **kwargs):
     keras.utils.set_random_seed(1)
     normalized = fm.layers.NormalizationLayer
     below = []
     if pca is not None:
         below = [normalized(), fm.layers.DPPCA(name="pca", **pca)]
-    return compiled(
-        keras.Sequential(
-            [
-                keras.Input((D,)),
-                *below,
-                normalized(),
-                fm.layers.PrivateDense(
-                    units, rounds=rounds, name="output", **kwargs
-                ),
-            ]
-        ),
-        optimizer,
+    return of(
+        *below,
+        normalized(),
+        fm.layers.PrivateDense(units, rounds=rounds, name="output", **kwargs),
+        optimizer=optimizer,
     )
 
 
@@ -152,9 +149,7 @@ def test_a_released_dp_pca_is_free_under_another_output_layer():
 
     def other(name):
         head = fm.layers.PrivateDense(3, rounds=FULL, name=name)
-        return compiled(
-            keras.Sequential([keras.Input((D,)), *m.layers[:-1], head])
-        )
+        return of(*m.layers[:-1], head)
 
     # What is left of the budget pays for the other output layer.
     ledger = fm.Ledger.from_json(p.ledger.to_json())
@@ -305,14 +300,7 @@ def test_integer_features_keep_their_constant_entry():
     x = np.eye(D, dtype="int32")[np.arange(N) % D]
     y = np.full(N, 1)
     for dtype in ("int32", "float32"):
-        m = compiled(
-            keras.Sequential(
-                [
-                    keras.Input((D,)),
-                    fm.layers.PrivateDense(3, rounds=FULL, bias_feature=1.0),
-                ]
-            )
-        )
+        m = of(fm.layers.PrivateDense(3, rounds=FULL, bias_feature=1.0))
         p = private((x.astype(dtype), y), epsilon=1e5)
         m.fit(x.astype(dtype), y, N, callbacks=[p], verbose=0)
         bias = m.layers[-1].get_weights()[1]
@@ -412,17 +400,12 @@ def test_components_at_negligible_noise(center):
 
 def test_two_dp_pca_layers_learn_from_the_input_upwards():
     """The second reads what the first gives after its release."""
-    m = compiled(
-        keras.Sequential(
-            [
-                keras.Input((D,)),
-                fm.layers.NormalizationLayer(),
-                fm.layers.DPPCA(5, name="a"),
-                fm.layers.DPPCA(2, name="b"),
-                fm.layers.NormalizationLayer(),
-                fm.layers.PrivateDense(3, rounds=FULL, name="output"),
-            ]
-        )
+    m = of(
+        fm.layers.NormalizationLayer(),
+        fm.layers.DPPCA(5, name="a"),
+        fm.layers.DPPCA(2, name="b"),
+        fm.layers.NormalizationLayer(),
+        fm.layers.PrivateDense(3, rounds=FULL, name="output"),
     )
     m, p = fitted(m, epsilon=1e6)
     assert [e.name for e in p.ledger.entries] == [
@@ -572,15 +555,10 @@ def test_what_no_proof_covers(kwargs, match):
 
 
 def test_relevance_scaling():
-    m = compiled(
-        keras.Sequential(
-            [
-                keras.Input((D,)),
-                fm.layers.RelevanceScaling(),
-                fm.layers.NormalizationLayer(),
-                fm.layers.PrivateDense(3, rounds=FULL, name="output"),
-            ]
-        )
+    m = of(
+        fm.layers.RelevanceScaling(),
+        fm.layers.NormalizationLayer(),
+        fm.layers.PrivateDense(3, rounds=FULL, name="output"),
     )
     refused("exclude each other", m)
 
@@ -605,16 +583,9 @@ def test_a_sample_cannot_be_larger_than_the_records():
 
 def test_records_outside_the_bounds():
     def unbounded(clip):
-        return compiled(
-            keras.Sequential(
-                [
-                    keras.Input((D,)),
-                    fm.layers.DPPCA(4, clip=clip, name="pca"),
-                    fm.layers.PrivateDense(
-                        3, rounds=FULL, clip=clip, name="output"
-                    ),
-                ]
-            )
+        return of(
+            fm.layers.DPPCA(4, clip=clip, name="pca"),
+            fm.layers.PrivateDense(3, rounds=FULL, clip=clip, name="output"),
         )
 
     refused("outside the public L2 bound", unbounded(False))

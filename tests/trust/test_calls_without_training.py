@@ -66,6 +66,14 @@ def released(part):
     return part
 
 
+def refused(model, match, optimizer="sgd"):
+    model.compile(optimizer, loss=fm.losses.TaylorCrossEntropy())
+    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(1.0, 1e-5), (X, Y))
+    with pytest.raises(ValueError, match=match):
+        model.fit(X, Y, verbose=0, callbacks=[private])
+    assert not private.ledger.entries
+
+
 @pytest.mark.parametrize("wrapper", [Wrapped, Silent])
 @pytest.mark.parametrize("kind", PARTS)
 def test_a_fit_trains_no_part_without_a_release(kind, wrapper):
@@ -192,16 +200,11 @@ def test_a_plain_call_of_a_released_network_gives_no_gradient():
 
 def test_a_head_below_itself_is_refused():
     """Its own weights would be below its release, from no release."""
-    data, inputs, part = (X, Y), keras.Input((4,)), fm.layers.PrivateDense(4)
+    inputs, part = keras.Input((4,)), fm.layers.PrivateDense(4)
     inner = keras.Model(inputs, part(inputs))
     for hidden in (part(inputs), inner(inputs)):
         outputs = part(fm.layers.NormalizationLayer()(hidden))
-        model = keras.Model(inputs, outputs)
-        model.compile("sgd", loss=fm.losses.TaylorCrossEntropy())
-        private = fm.callbacks.PrivateModel(fm.PrivacyBudget(1.0, 1e-5), data)
-        with pytest.raises(ValueError, match="called once"):
-            model.fit(X, Y, verbose=0, callbacks=[private])
-        assert not private.ledger.entries
+        refused(keras.Model(inputs, outputs), "called once")
 
 
 def test_gradients_that_gather_are_training_before_a_release():
@@ -211,11 +214,7 @@ def test_gradients_that_gather_are_training_before_a_release():
     model.compile(optimizer, loss="mse")
     model.train_on_batch(X, TARGETS)
     other = keras.Sequential([keras.Input((4,)), head()])
-    other.compile(optimizer, loss=fm.losses.TaylorCrossEntropy())
-    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(1.0, 1e-5), (X, Y))
-    with pytest.raises(ValueError, match="before its first release"):
-        other.fit(X, Y, verbose=0, callbacks=[private])
-    assert not private.ledger.entries
+    refused(other, "before its first release", optimizer)
 
 
 class Sideways(fm.layers.PrivateDense):
@@ -227,8 +226,4 @@ class Sideways(fm.layers.PrivateDense):
 
 def test_a_call_over_the_librarys_is_refused():
     model = keras.Sequential([keras.Input((4,)), Sideways(3)])
-    model.compile("sgd", loss=fm.losses.TaylorCrossEntropy())
-    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(1.0, 1e-5), (X, Y))
-    with pytest.raises(ValueError, match="`call` of its own"):
-        model.fit(X, Y, verbose=0, callbacks=[private])
-    assert not private.ledger.entries
+    refused(model, "`call` of its own")
