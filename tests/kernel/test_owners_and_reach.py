@@ -6,11 +6,13 @@ what `accumulate` and `pack` make of whole data sets
 (docs/proofs/reconstruction.md, propositions 3 and 4).
 """
 
+import dataclasses
 import itertools
 import math
 
 import numpy as np
 import pytest
+from neighbours import NORMS, RELATIONS, SLACK
 
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import Ledger
@@ -22,10 +24,7 @@ from keras_fm.queries import (
     SecondMomentQuery,
 )
 
-NORMS = {"l1": 1, "l2": 2}
-RELATIONS = ("add_remove", "replace_one")
 KINDS = ("reconstruction", "moments", "classes", "binary")
-SLACK = 1 + 1e-9
 
 
 def make(kind="reconstruction", m=3, **kwargs):
@@ -101,9 +100,7 @@ def aligned_unit(objective, sign, n=4000, dense=False):
     if dense:
         direction, target = np.full(m, m**-0.5), np.full(d, d**-0.5)
     norm = "l1" if dense else "l2"
-    limit = type(objective)(
-        **{**objective.config(), "grouped": False, "reach": 0}
-    ).sensitivity(norm, neighbours="add_remove")
+    limit = one_record_bound(objective, norm)
     weight = math.sqrt(m * d) if dense else 1.0
     eta = 1.01 * limit / (n * objective.visible_bound * weight)
     h = np.repeat(eta * direction[None], n, axis=0)
@@ -115,8 +112,8 @@ def aligned_unit(objective, sign, n=4000, dense=False):
 
 
 def one_record_bound(objective, norm):
-    config = {**objective.config(), "grouped": False, "reach": 0}
-    return type(objective)(**config).sensitivity(norm, neighbours="add_remove")
+    single = dataclasses.replace(objective, grouped=False, reach=0)
+    return single.sensitivity(norm, neighbours="add_remove")
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -162,8 +159,7 @@ def test_no_owner_exceeds_a_bound(kind, alpha):
 
 
 def ungrouped(objective, h, y, norm):
-    config = {**objective.config(), "grouped": False}
-    single = type(objective)(**config)
+    single = dataclasses.replace(objective, grouped=False)
     return single.pack(single.accumulate(single.zero(), h, y), norm)
 
 
@@ -199,7 +195,7 @@ def test_replacing_an_owner_comes_near_twice_the_bound(alpha):
     reached = distance(objective, *pair, "l2")
     assert 0.999 * limit <= reached <= limit * SLACK
     # More than single records can: the factor two is needed.
-    single = type(objective)(**{**objective.config(), "grouped": False})
+    single = dataclasses.replace(objective, grouped=False)
     assert reached > single.sensitivity("l2", neighbours="replace_one") * (
         1.001 if alpha < 5 else 0.0
     )
