@@ -144,9 +144,14 @@ def activation_of(layer):
             f"The activation of layer '{layer.name}' must be one of "
             f"{activations.NAMES}, whose derivatives are known; of classes the "
             "last layer gives logits. Received: "
-            f"activation={layer.activation}"
+            f"activation={_name_of(layer.activation)!r}"
         )
     return found
+
+
+def _name_of(activation):
+    """Not where a function stands in memory."""
+    return getattr(activation, "__name__", activation)
 
 
 def apply_public(below, inputs, input_bound):

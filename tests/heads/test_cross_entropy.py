@@ -296,7 +296,7 @@ GOOD = np.full((2, 3), 0.25)
         (GOOD, np.zeros((2, 2)), "shape"),
         (GOOD, np.zeros((2, 3)), "one-hot"),
         (GOOD, np.full((2, 3), 1 / 3), "one-hot"),
-        (GOOD, np.ones((2, 3)), "one-hot"),
+        (GOOD, np.ones((2, 3)), "one-hot.*binary_cross_entropy"),
         (GOOD, np.full((2, 3), np.nan), "one-hot"),
         (GOOD, [[-1, 1, 1]] * 2, "one-hot"),
     ],
