@@ -228,8 +228,8 @@ def _as_float32(x):
     return found
 
 
-# Errors of NumPy and scikit-learn that show records or mislead, and what is said
-# instead.
+# Errors of NumPy and scikit-learn that show records or mislead, and what is
+# said instead.
 _SHOWING = {
     "could not convert": "`X` must hold numbers, and at least one column holds "
     "text. Say what is public of each, `columns={name: (low, high) or a list "
@@ -238,8 +238,8 @@ _SHOWING = {
     # Shows none, but advises an imputer, which no ledger would see.
     "does not accept missing values": "Input X contains NaN. Say what is "
     "public of each column, `columns={name: (low, high) or a list of words}`, "
-    "where what is missing is zeros, or let "
-    '`features=PrivateNormalization(bounds, missing="mean")`, without `bounds`, '
+    "where what is missing is zeros, or, without `bounds`, let "
+    '`features=PrivateNormalization(bounds, missing="mean")` '
     "fill it in under the ledger. An imputer that learns from the records is "
     "in no ledger; see docs/tutorials/tables.md.",
     "Complex data not supported": "Complex data not supported: `X` and `y` "

@@ -644,7 +644,7 @@ FROZEN = L.Dense(999, trainable=False)
         (stack(L.Conv2D(2, 1, dilation_rate=2)), {}, "dilation_rate=1"),
         (stack(L.Activation("relu")), {}, "Dense, Conv2D"),
         (stack(keras.Sequential([L.Dense(2)])), {}, "Dense, Conv2D"),
-        (stack(L.Dense(2, activation="selu")), {}, "Received: activation='selu'"),
+        (stack(L.Dense(2, activation="selu")), {}, "activation='selu'"),
         (stack(L.Dense(2, activity_regularizer="l2")), {}, "activity"),
         (stack(SHARED, SHARED), {}, "twice"),
         (stack(L.Reshape((7, 1))), {}, "Flatten"),
