@@ -285,6 +285,7 @@ def check_proven(model, head):
     """
     layers = layers_below(model, head)
     public_constants.check(layers)
+    check_bounded_above_release(model, head)
     for layer in layers:
         name = f"'{layer.name}' ({type(layer).__name__})"
         if getattr(layer, "unproven", None):
@@ -326,24 +327,30 @@ def _has_batch_state(layer):
 
 def check_bounded_above_release(model, head):
     """Refuses features whose length is found out only after a release below
-    was paid for: a whitened component has no bound known beforehand.
+    was paid for: what a released layer gives is as long as the release says.
+
+    Args:
+        model: what lies under `head`, and `head` if it is a layer of it.
+        head: of layers that are released, the last.
 
     Raises:
-        ValueError: naming the layer and the way out.
+        ValueError: naming the layers and the way out.
     """
-    whitening = None
+    scaled = None
     for layer in model.layers:
+        reads = layer is head or isinstance(layer, PrivatePart)
+        if scaled and reads and getattr(layer, "clip", None) is False:
+            raise ValueError(
+                f"Layer '{scaled.name}' gives features that its release "
+                f"scales: they have no public bound, and '{layer.name}' would "
+                "refuse them after that release was paid for. Put "
+                "`keras_fm.layers.NormalizationLayer()` between them, or give "
+                f"layer '{layer.name}' `clip=True`."
+            )
         if getattr(layer, "scaled_by_release", False):
-            whitening = layer
+            scaled = layer
         elif isinstance(layer, NormalizationLayer):
-            whitening = None
-    if whitening is not None:
-        raise ValueError(
-            f"The components of layer '{whitening.name}' are scaled by its "
-            "release, so their length has no public bound. Put "
-            "`keras_fm.layers.NormalizationLayer()` after it, or give layer "
-            f"'{head.name}' `clip=True`."
-        )
+            scaled = None
 
 
 # More layers than these are not named one by one.

@@ -24,6 +24,9 @@ class ReleasedEncoder(PretrainedLayer):
     inputs, or rounds of reconstruction. What they are released with are
     arguments of `PrivateEncoder`."""
 
+    # Codes are as long as what was released makes them.
+    scaled_by_release = True
+
     def release_names(self):
         moments = self.source == "moments"
         if self.rounds == 1:
