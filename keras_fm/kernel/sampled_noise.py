@@ -125,9 +125,10 @@ def _noise_multiplier(rate, steps, overflow, epsilon, delta, others):
     already = compose_epsilon(others, delta, scale=epsilon)
     if left <= 0 or already >= epsilon:
         raise ValueError(
-            f"The other reads spend epsilon = {already:.6g} of "
-            f"{epsilon:.6g} at delta = {delta:g}; nothing is left for "
-            "sampled ones."
+            f"Other reads spend epsilon = {already:.6g} of {epsilon:.6g} at "
+            f"delta = {delta:g}: nothing is left for this one. Plan a share "
+            "for each from the start, `PrivacyBudget.split(training=..., "
+            "evaluation=...)` or `Proven(shares=...)`."
         )
     one /= math.sqrt(left)
     if rate == 1:
