@@ -126,9 +126,7 @@ def _noise_multiplier(rate, steps, overflow, epsilon, delta, others):
     if left <= 0 or already >= epsilon:
         raise ValueError(
             f"Other reads spend epsilon = {already:.6g} of {epsilon:.6g} at "
-            f"delta = {delta:g}: nothing is left for this one. Plan a share "
-            "for each from the start, `PrivacyBudget.split(training=..., "
-            "evaluation=...)` or `Proven(shares=...)`."
+            f"delta = {delta:g}: nothing is left for this one."
         )
     one /= math.sqrt(left)
     if rate == 1:

@@ -314,21 +314,32 @@ def _rest(query, ledger):
     """The mechanism that spends what the ledger has left."""
     left, budget = ledger.remaining(), ledger.budget
     if left <= 0:
-        raise ValueError(
-            "Nothing is left of the ledger's budget. Received: share='rest'"
-        )
+        raise _nothing_left(ledger)
     if budget.delta == 0:
         # Below what the ledger allows, by what sums are rounded.
         given = budget_lib.PrivacyBudget(left * (1 - 1e-12))
         return calibration.calibrate(query, given, neighbours=ledger.neighbours)
+    others = [entry.build_mechanism() for entry in ledger.entries]
+    try:
+        multiplier = sampling.noise_multiplier(
+            (1.0, 1), budget, neighbours=ledger.neighbours, others=others
+        )
+    except ValueError as e:
+        # What is left is rounding, which no noise meets.
+        raise _nothing_left(ledger) from e
     return mechanisms_lib.GaussianMechanism(
         sensitivity=query.sensitivity("l2", neighbours=ledger.neighbours),
-        noise_multiplier=sampling.noise_multiplier(
-            (1.0, 1),
-            budget,
-            neighbours=ledger.neighbours,
-            others=[entry.build_mechanism() for entry in ledger.entries],
-        ),
+        noise_multiplier=multiplier,
+    )
+
+
+def _nothing_left(ledger):
+    return ValueError(
+        "Nothing is left of the ledger's budget: epsilon = "
+        f"{ledger.epsilon():.6g} of {ledger.budget.epsilon:.6g} is spent. Plan "
+        "a share for each use from the start, "
+        "`PrivacyBudget(...).split(training=..., evaluation=...)`. Received: "
+        "share='rest'"
     )
 
 

@@ -115,7 +115,7 @@ def test_training_choice_and_number_within_one_budget():
     assert ledger.epsilon() == pytest.approx(8.0, rel=1e-3)
     assert rest.mean("accuracy").high <= 1
     # It spoke of samples, to somebody who takes none.
-    with pytest.raises(ValueError, match=r"nothing is left for this.*split\("):
+    with pytest.raises(ValueError, match=r"Nothing is left.*split\("):
         private_evaluate(model, (X, Y), ledger=ledger, share="rest")
     with pytest.raises(fm.BudgetExceededError):
         private_evaluate(model, untouched, ledger=ledger, epsilon=0.1)
