@@ -348,7 +348,7 @@ def test_rbms_that_no_release_can_teach():
     large = ChebyshevCRBM(4, 6, moment_order=4, name="maps")
     deep = by_hand(large, body=[keras.layers.ReLU()])
     assert private(records()).plan(deep)
-    wide = ChebyshevCRBM(4, 5, moment_order=4, name="wide")
+    wide = ChebyshevCRBM(4, 5, moment_order=4, name="wide", clip=True)
     deep = by_hand(ChebyshevCRBM(9, 3), body=[wide])
     refused("are 111607501 numbers. Use `moment_order=2`", deep)
     inputs = keras.Input((SIDE, SIDE, 1))
