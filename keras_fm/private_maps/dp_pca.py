@@ -117,9 +117,9 @@ class DPPCA(ProvenMap):
         return (input_shape[0], self.units)
 
     @property
-    def scaled_by_release(self):
-        """Whether eigenvalues of the release scale the components."""
-        return self.whitening > 0
+    def longest_output(self):
+        # Eigenvalues of the release scale whitened components.
+        return math.inf if self.whitening else None
 
     # What the release reads ----------------------------------------------
 

@@ -1,6 +1,7 @@
 """What a model must look like before private records may be read for it."""
 
 import collections
+import math
 
 import keras
 
@@ -285,7 +286,6 @@ def check_proven(model, head):
     """
     layers = layers_below(model, head)
     public_constants.check(layers)
-    check_bounded_above_release(model, head)
     for layer in layers:
         name = f"'{layer.name}' ({type(layer).__name__})"
         if getattr(layer, "unproven", None):
@@ -325,32 +325,36 @@ def _has_batch_state(layer):
     return isinstance(layer, NormalizationLayer) and layer.depends_on_data
 
 
-def check_bounded_above_release(model, head):
+def check_bounded_above_release(model, redo):
     """Refuses features whose length is found out only after a release below
-    was paid for: what a released layer gives is as long as the release says.
+    was paid for: what a released layer gives may be longer than what the one
+    above it takes.
 
     Args:
-        model: what lies under `head`, and `head` if it is a layer of it.
-        head: of layers that are released, the last.
+        model: a functional model.
+        redo: whether layers that were released are released again.
 
     Raises:
         ValueError: naming the layers and the way out.
     """
-    scaled = None
+    below, longest = None, 0.0
     for layer in model.layers:
-        reads = layer is head or isinstance(layer, PrivatePart)
-        if scaled and reads and getattr(layer, "clip", None) is False:
+        bound = getattr(layer, "feature_bound", math.inf)
+        if longest > bound and not getattr(layer, "clip", True):
             raise ValueError(
-                f"Layer '{scaled.name}' gives features that its release "
-                f"scales: they have no public bound, and '{layer.name}' would "
+                f"Layer '{below.name}' gives features of no public bound, or "
+                f"of a larger one than that of '{layer.name}', which might "
                 "refuse them after that release was paid for. Put "
                 "`keras_fm.layers.NormalizationLayer()` between them, or give "
                 f"layer '{layer.name}' `clip=True`."
             )
-        if getattr(layer, "scaled_by_release", False):
-            scaled = layer
-        elif isinstance(layer, NormalizationLayer):
-            scaled = None
+        if getattr(layer, "longest_output", None) is not None:
+            below, longest = layer, layer.longest_output
+            if layer.is_released and not redo:
+                longest = 0.0
+        elif isinstance(layer, NormalizationLayer) or longest < math.inf:
+            # Bounded, or as long as nobody knows here.
+            longest = 0.0
 
 
 # More layers than these are not named one by one.

@@ -272,9 +272,8 @@ class ProvenPlan(Reading):
         claimed = () if self.published else self._tops
         model_check.check_not_perturbed((*self.parts, *claimed))
         model_check.check_proven(self.model, self.top)
-        head = self.top if self.top in self.model.layers else None
-        if head is not None and not getattr(head, "clip", True):
-            model_check.check_bounded_above_release(self.model, head)
+        if spends:
+            model_check.check_bounded_above_release(self.model, self.redo)
         for part in model_check.released_parts(self.whole) if spends else ():
             # A part that is released again, too: it may begin with what its
             # first release led to, as an optimizer does.

@@ -279,9 +279,7 @@ def test_lengths_need_a_public_bound_above_it():
     )
     model.compile("sgd", fm.losses.TaylorCrossEntropy())
     private = PrivateModel(fm.PrivacyBudget(1.0, DELTA), data=(X, Y))
-    with pytest.raises(
-        ValueError, match="'columns' gives features that its release"
-    ):
+    with pytest.raises(ValueError, match="'columns' gives features of no pub"):
         private.plan(model)
 
 

@@ -48,8 +48,6 @@ class RelevanceScaling(ReleasedLayer):
     """
 
     relevance_rule = "same_entry"
-    # Its scales come from the release of the relevance.
-    scaled_by_release = True
 
     def __init__(
         self, power: float = 1.0, shrink: bool = True, **kwargs: Any

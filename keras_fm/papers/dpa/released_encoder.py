@@ -24,8 +24,9 @@ class ReleasedEncoder(PretrainedLayer):
     inputs, or rounds of reconstruction. What they are released with are
     arguments of `PrivateEncoder`."""
 
-    # Codes are as long as what was released makes them.
-    scaled_by_release = True
+    @property
+    def longest_output(self):
+        return self.units**0.5 if self.activation == "sigmoid" else math.inf
 
     def release_names(self):
         moments = self.source == "moments"

@@ -299,9 +299,6 @@ class ChebyshevCRBM(ConvolutionalEnergy):
             "sparsity": self.sparsity,
         }
 
-    # Hidden units are as long as released filters make them.
-    scaled_by_release = True
-
     def release_names(self):
         return [f"{self.name} (patch moments)"]
 

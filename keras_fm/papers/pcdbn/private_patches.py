@@ -133,7 +133,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
         )
 
     # Its release decides how long responses are.
-    scaled_by_release = True
+    longest_output = math.inf
 
     def _add_map_weight(self, name, shape):
         return self.add_weight(

@@ -348,16 +348,14 @@ def test_rbms_that_no_release_can_teach():
     large = ChebyshevCRBM(4, 6, moment_order=4, name="maps")
     deep = by_hand(large, body=[keras.layers.ReLU()])
     assert private(records()).plan(deep)
-    wide = ChebyshevCRBM(4, 5, moment_order=4, name="wide", clip=True)
+    wide = ChebyshevCRBM(4, 5, moment_order=4, name="wide")
     deep = by_hand(ChebyshevCRBM(9, 3), body=[wide])
     refused("are 111607501 numbers. Use `moment_order=2`", deep)
     inputs = keras.Input((SIDE, SIDE, 1))
     conditioned = ChebyshevCRBM(4, 3, conditions=2, name="maps")
     maps = conditioned([inputs, inputs[:, 0, :2, 0]])
     features = fm.layers.NormalizationLayer()(keras.layers.Flatten()(maps))
-    m = compiled(
-        keras.Model(inputs, fm.layers.PrivateDense(3, clip=True)(features))
-    )
+    m = compiled(keras.Model(inputs, fm.layers.PrivateDense(3)(features)))
     refused("dynamic biases, whose weights only records could teach", m)
 
 
