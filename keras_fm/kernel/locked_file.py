@@ -78,7 +78,13 @@ class LockedFile:
 
     def _opened(self):
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-        handle = os.open(f"{self.path}.lock", flags, 0o666)
+        try:
+            handle = os.open(f"{self.path}.lock", flags, 0o666)
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"There is no folder {os.path.dirname(self.path)!r} for the "
+                f"ledger {self.path!r}. Make it first."
+            ) from None
         return os.fdopen(handle, "r+b", buffering=0)
 
     def _is_lock(self, handle):

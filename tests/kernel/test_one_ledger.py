@@ -552,6 +552,11 @@ def test_a_folder_is_no_ledger(tmp_path):
         begin(tmp_path)
 
 
+def test_a_ledger_needs_its_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no folder .*Make it first"):
+        begin(tmp_path / "none" / "privacy.json")
+
+
 def test_a_symbolic_link_is_the_file(tmp_path):
     path, link = tmp_path / "privacy.json", tmp_path / "link.json"
     ledger = begin(path)
