@@ -24,6 +24,7 @@ def check(arguments, private):
         # Steps see zeros of the same form, which must be dense.
         columns.check_dense(part, name)
     _check_numbers(arguments)
+    checks.count("steps_per_execution", private.model.steps_per_execution)
     epochs = private.params.get("epochs", 1)
     if epochs <= (arguments.get("initial_epoch") or 0):
         raise ValueError(

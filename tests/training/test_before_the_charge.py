@@ -239,6 +239,14 @@ def test_numbers_that_are_not_whole(name, value):
         fit(model(), validation_data=(XV, YV), **{name: value})
 
 
+@pytest.mark.parametrize("value", ["auto", 1.5, 0])
+def test_numbers_of_compile_that_keras_counts_with(value):
+    m = model()
+    m.steps_per_execution = value
+    with pytest.raises(ValueError, match="`steps_per_execution` must be a pos"):
+        fit(m)
+
+
 @pytest.mark.parametrize("name", ["{accuracy:.2f}", "{epoch}-{val_loss:.2f}"])
 def test_files_named_by_what_is_not_logged(name, tmp_path):
     def checkpoint(private):
