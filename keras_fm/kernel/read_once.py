@@ -132,26 +132,10 @@ def _check_once(dataset):
             "record more may bring in many others. Set "
             "`drop_remainder=False`."
         )
-    if kind in (*_MADE_BY_FUNCTIONS, _LOADED) and _shuffles_inside(dataset):
-        # For what is chosen of it.
-        found[id(dataset)] = "ShuffleDataset"
-    if kind == _LOADED:
-        if not _reads_as_saved(dataset):
-            raise ValueError(
-                "The dataset is loaded by a `reader_func` of which it is not "
-                "known that each record comes once. Leave it out, or only "
-                "shuffle and interleave by it."
-            )
-    elif kind in _MADE_BY_FUNCTIONS:
-        if not _makes_each_once(dataset):
-            raise ValueError(
-                "The dataset makes several elements of one, or chooses some "
-                "(`.flat_map()`, `.interleave()`, `.group_by_window()`), so "
-                "it cannot be seen whether each record comes once, whoever "
-                "else does. Read files or a generator by it, or "
-                "pass arrays, or a function that returns an iterator over "
-                "(x, y) batches."
-            )
+    if kind in _MADE_BY_FUNCTIONS:
+        if _check_function(dataset, kind):
+            # For what is chosen of it.
+            found[id(dataset)] = "ShuffleDataset"
     elif kind not in _ONCE:
         raise ValueError(
             f"The dataset has a part of a kind, {kind}, of which it is not "
@@ -165,6 +149,7 @@ def _check_once(dataset):
 # What hands on some records by their places, and what gives them others.
 _CHOOSING = {"ShardDataset", "SkipDataset", "TakeDataset"}
 _SHUFFLING = {"GlobalShuffleDataset", "ShuffleDataset"}
+_LEAVING_OUT = _CHOOSING | {"FilterDataset"}
 
 
 def _refuse_choice(kind):
@@ -275,7 +260,17 @@ _MADE_BY_FUNCTIONS = {
     "FlatMapDataset": "_map_func",
     "GroupByWindowDataset": "_reduce_func",
     "InterleaveDataset": "_map_func",
+    "LoadDataset": "_reader_func",
     "ParallelInterleaveDataset": "_map_func",
+}
+# What the pieces of a saved data set are read by.
+_OF_PIECES = {
+    "FlatMapDataset",
+    "InterleaveDataset",
+    "OptionsDataset",
+    "ParallelInterleaveDataset",
+    "PrefetchDataset",
+    "ShuffleDataset",
 }
 
 
@@ -293,14 +288,45 @@ def _is_longest(node):
     return any(v < 0 for v in [*value.int64_val, *words])
 
 
-def _inside(dataset):
-    """The graph of the function of a data set, and all that is in it; `None`
-    if it has none that is known."""
-    kind = type(dataset).__name__.strip("_")
-    name = _MADE_BY_FUNCTIONS.get(kind, "_reader_func")
-    function = getattr(dataset, name, None)
-    if function is None:
-        return None
+def _check_function(dataset, kind):
+    """Refuses a data set whose function may repeat records or leave some out.
+
+    Returns:
+        bool, whether the function shuffles.
+    """
+    function = getattr(dataset, _MADE_BY_FUNCTIONS[kind], None)
+    graph, nodes = (None, []) if function is None else _graph_of(function)
+    kinds = {_VERSION.sub("", node.op) for node in nodes}
+    kinds = {name for name in kinds if name.endswith("Dataset")}
+    shuffles = bool(kinds & _SHUFFLING)
+    for name in sorted(kinds & _CHOOSING) if shuffles else ():
+        _refuse_choice(name)
+    if kind == "LoadDataset":
+        if graph is None or not kinds <= _OF_PIECES:
+            raise ValueError(
+                "The dataset is loaded by a `reader_func` of which it is not "
+                "known that each record comes once. Leave it out, or only "
+                "shuffle and interleave by it."
+            )
+    elif (
+        graph is None
+        # Which records are in a window depends on all before it.
+        or (kind == "GroupByWindowDataset" and kinds & _LEAVING_OUT)
+        or not _makes_each_once(dataset, kind, graph, nodes)
+    ):
+        raise ValueError(
+            "The dataset makes several elements of one, or chooses some "
+            "(`.flat_map()`, `.interleave()`, `.group_by_window()`), so "
+            "it cannot be seen whether each record comes once, whoever "
+            "else does. Read files or a generator by it, or "
+            "pass arrays, or a function that returns an iterator over "
+            "(x, y) batches."
+        )
+    return shuffles
+
+
+def _graph_of(function):
+    """The graph of a function, and the nodes of all that is in it."""
     graph = function.function.graph.as_graph_def()
     nodes = [*graph.node]
     for inner in graph.library.function:
@@ -308,55 +334,9 @@ def _inside(dataset):
     return graph, nodes
 
 
-def _shuffles_inside(dataset):
-    """Whether a function of it shuffles; refused if it then may choose."""
-    kinds = _kinds_inside(dataset)
-    if not kinds & _SHUFFLING:
-        return False
-    for kind in sorted(kinds & _CHOOSING):
-        _refuse_choice(kind)
-    return True
-
-
-def _kinds_inside(dataset):
-    """The kinds of data sets that a function of it makes."""
-    _, nodes = _inside(dataset) or (None, [])
-    kinds = {_VERSION.sub("", node.op) for node in nodes}
-    return {kind for kind in kinds if kind.endswith("Dataset")}
-
-
-# What the pieces of a saved data set are read by.
-_LOADED = "LoadDataset"
-_OF_PIECES = {
-    "FlatMapDataset",
-    "InterleaveDataset",
-    "OptionsDataset",
-    "ParallelInterleaveDataset",
-    "PrefetchDataset",
-    "ShuffleDataset",
-}
-
-
-def _reads_as_saved(dataset):
-    """Whether a saved data set is read piece by piece, each once."""
-    return _inside(dataset) is not None and (
-        _kinds_inside(dataset) <= _OF_PIECES
-    )
-
-
-def _makes_each_once(dataset):
+def _makes_each_once(dataset, kind, graph, nodes):
     """Whether it reads files or a generator, or groups, and repeats or leaves
     out none."""
-    kind = type(dataset).__name__.strip("_")
-    found = _inside(dataset)
-    if found is None:
-        return False
-    graph, nodes = found
-    if kind == "GroupByWindowDataset" and (
-        _kinds_inside(dataset) & {*_CHOOSING, "FilterDataset"}
-    ):
-        # Which records are in a window depends on all before it.
-        return False
     held = {node.name for node in nodes if _is_true(node)}
     longest = {node.name for node in nodes if _is_longest(node)}
     for node in nodes:
