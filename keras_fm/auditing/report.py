@@ -7,6 +7,7 @@ import math
 from keras_fm.auditing import second_opinion
 from keras_fm.auditing.one_run import OneRunBound
 from keras_fm.kernel import strict_json
+from keras_fm.kernel.statement import rounded_up
 
 _FORMAT = 1
 CONFIDENCE = 0.95
@@ -49,7 +50,7 @@ class Claim:
 
     def __str__(self):
         return (
-            f"{self.guarantee} (epsilon = {self.epsilon:.6g}, "
+            f"{self.guarantee} (epsilon = {rounded_up(self.epsilon)}, "
             f"delta = {self.delta:g}), {self.neighbours}"
         )
 
@@ -346,8 +347,8 @@ class AuditReport:
         axes.set_ylim(0, 1.15 * max(self.ceiling, self.claim.epsilon))
         axes.set_ylabel(f"lower bound on epsilon ({self.claim.neighbours})")
         axes.set_title(
-            f"{self.claim.guarantee} epsilon {self.claim.epsilon:.4g}: "
-            f"{self.verdict}",
+            f"{self.claim.guarantee} epsilon "
+            f"{rounded_up(self.claim.epsilon, 4)}: {self.verdict}",
             fontsize=11,
         )
         axes.grid(axis="y", alpha=0.3)

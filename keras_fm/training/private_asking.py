@@ -19,7 +19,7 @@ from keras_fm.asking.evaluation_query import (
 )
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import calibration, checks, records, sampling
+from keras_fm.kernel import calibration, checks, records, sampling, statement
 from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.ledger import Ledger
@@ -336,7 +336,8 @@ def _rest(query, ledger):
 def _nothing_left(ledger):
     return ValueError(
         "Nothing is left of the ledger's budget: epsilon = "
-        f"{ledger.epsilon():.6g} of {ledger.budget.epsilon:.6g} is spent. Plan "
+        f"{statement.rounded_up(ledger.epsilon())} of "
+        f"{ledger.budget.epsilon:.6g} is spent. Plan "
         "a share for each use from the start, "
         "`PrivacyBudget(...).split(training=..., evaluation=...)`. Received: "
         "share='rest'"

@@ -219,7 +219,8 @@ class PrivateModel(keras.callbacks.Callback):
         return "\n".join(lines)
 
     def _make_plan(self, arguments=None):
-        arguments, model = arguments or {}, self.model
+        arguments = arguments or {}
+        model = self.model
         model_check.check_built(model)
         old_keywords.give(self._of_model, model)
         self._parts = parts_of(getattr(model, "part_of", None) or model)
@@ -476,11 +477,12 @@ class PrivateModel(keras.callbacks.Callback):
             )
 
     def _summary(self):
+        spent = statement.rounded_up(self._ledger.epsilon())
         if self.guarantee.kind == "published":
             return (
                 f"keras_fm: claimed epsilon "
                 f"{self._ledger.claimed_epsilon():.4g} (published form), "
-                f"proven epsilon {self._ledger.epsilon():g}, "
+                f"proven epsilon {spent}, "
                 f"{self._ledger.neighbours}. See report()."
             )
         if not self._ledger.entries:
@@ -488,7 +490,6 @@ class PrivateModel(keras.callbacks.Callback):
                 "keras_fm: this fit reused the model's release and read no "
                 "record. See the statement it was released with."
             )
-        spent = statement.rounded_up(self._ledger.epsilon())
         return (
             f"keras_fm: proven (epsilon = {spent}, "
             f"delta = {self._ledger.budget.delta:g}), {self._ledger.neighbours}"

@@ -5,6 +5,7 @@ import operator
 
 from keras_fm.auditing import second_opinion
 from keras_fm.auditing.report import NO_POWER, VIOLATED, AuditReport
+from keras_fm.kernel.statement import rounded_up
 from keras_fm.lab.report import checked, figures, parts
 from keras_fm.lab.report.content import (
     Cell,
@@ -39,12 +40,13 @@ def read(folder):
     verdict = _VERDICTS.get(report.verdict, Standing.NOT_REFUTED)
     command = summary.text("command")
     stated = (
-        f"{claim.guarantee} epsilon {claim.epsilon:.6g}, delta "
+        f"{claim.guarantee} epsilon {rounded_up(claim.epsilon)}, delta "
         f"{claim.delta:g}, {_text(claim.neighbours)}"
     )
+    least = rounded_up(claim.epsilon, 4)
     return Run(
         kind="audit",
-        title=f"Audit of a {claim.guarantee} epsilon {claim.epsilon:.4g}",
+        title=f"Audit of a {claim.guarantee} epsilon {least}",
         lead=(
             f"{report.canaries} canaries were planted, and their coins "
             "guessed from what was trained: with 95 % confidence the "
@@ -184,8 +186,8 @@ def _figure(report):
         ),
         alt=(
             f"Largest bound {report.bound:.3f}, control "
-            f"{report.control_bound:.3f}, stated epsilon {claim.epsilon:.4g}, "
-            f"ceiling {report.ceiling:.3f}."
+            f"{report.control_bound:.3f}, stated epsilon "
+            f"{rounded_up(claim.epsilon, 4)}, ceiling {report.ceiling:.3f}."
         ),
         svg=figures.draw_bars(
             [

@@ -74,7 +74,9 @@ class _Row(Training):
         if self.standing is Standing.PROVEN:
             promise = self.promise()
             delta = parts.plain(self.delta)
-            proven = f"{self.proven:.4g} at delta {delta}"
+            proven = (
+                f"{statements_lib.rounded_up(self.proven, 4)} at delta {delta}"
+            )
         if self.standing is Standing.CLAIMED:
             claimed = f"{self.claimed:.4g} (by the paper; not a guarantee)"
         accuracies = ", ".join(filter(None, (r.result() for r in self.of_runs)))
@@ -171,7 +173,10 @@ def _caveats(rows):
     if promised:
         row = promised[len(promised) // 2]
         found.insert(
-            0, f"A proven epsilon of {row.proven:.3g} promises: {row.promise()}"
+            0,
+            "A proven epsilon of "
+            f"{statements_lib.rounded_up(row.proven, 3)} promises: "
+            f"{row.promise()}",
         )
     if trainings.have_rival(rows) or any(r.settings for r in rows):
         found.append(trainings.TUNED)
