@@ -19,18 +19,21 @@ def timed(run):
     return now() - began
 
 
-def ratios(fits, repeats, steps):
-    for fit in fits.values():
-        fit()  # tracing
-    seconds = {name: [] for name in fits}
+def medians(repeats, runs):
+    """Median seconds of functions, taken in turn, after one call of each."""
+    for run in runs.values():
+        run()
+    seconds = {name: [] for name in runs}
     for _ in range(repeats):
-        for name, fit in fits.items():
-            seconds[name].append(timed(fit))
-    medians = {k: np.median(v, axis=0) for k, v in seconds.items()}
-    base = medians[next(iter(medians))]
-    return {
-        name: result(s / steps, base / steps) for name, s in medians.items()
-    }
+        for name, run in runs.items():
+            seconds[name].append(timed(run))
+    return {k: np.median(v, axis=0) for k, v in seconds.items()}
+
+
+def ratios(fits, repeats, steps):
+    took = medians(repeats, fits)
+    base = took[next(iter(took))]
+    return {name: result(s / steps, base / steps) for name, s in took.items()}
 
 
 def result(step, base):

@@ -140,18 +140,15 @@ def activation_of(layer):
     """
     found = activations.get(layer.activation)
     if found is None:
+        # Not where a function stands in memory.
+        name = getattr(layer.activation, "__name__", layer.activation)
         raise ValueError(
             f"The activation of layer '{layer.name}' must be one of "
             f"{activations.NAMES}, whose derivatives are known; of classes the "
             "last layer gives logits. Received: "
-            f"activation={_name_of(layer.activation)!r}"
+            f"activation={name!r}"
         )
     return found
-
-
-def _name_of(activation):
-    """Not where a function stands in memory."""
-    return getattr(activation, "__name__", activation)
 
 
 def apply_public(below, inputs, input_bound):
