@@ -46,7 +46,7 @@ MODULES = {
     "partial_statistics": "kernel.partial_statistics",
     "polynomials": "public.polynomials",
     "queries": "queries",
-    "relevance": "training.relevance",
+    "relevance": "papers.adlm.relevance",
     "reproductions": "lab.reproduce",
     "sampling": "kernel.sampling",
     "sweeps": "heads.sweeps",

@@ -13,7 +13,7 @@ def write(report, log_dir):
     Raises:
         ImportError: without TensorFlow.
     """
-    from keras_fm.training.tensorboard_files import tensorflow
+    from keras_fm.parts.tensorboard_files import tensorflow
 
     tf = tensorflow("`text()`, `to_json()` and `plot()` hold the same facts.")
     writer = tf.summary.create_file_writer(log_dir)

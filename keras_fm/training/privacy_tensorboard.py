@@ -13,10 +13,10 @@ from keras_fm.heads.cross_entropy import CrossEntropyRelease
 from keras_fm.heads.perturbed_dense import PerturbedDense
 from keras_fm.kernel import statement
 from keras_fm.kernel.ledger_text import ONE_RECORD
+from keras_fm.papers.adlm import relevance as relevance_lib
 from keras_fm.parts import fit_frame
+from keras_fm.parts.tensorboard_files import tensorflow
 from keras_fm.training import held_out, model_check, released_views
-from keras_fm.training import relevance as relevance_lib
-from keras_fm.training.tensorboard_files import tensorflow
 
 # Letters of a line of text.
 _WIDTH = 78

@@ -4,7 +4,6 @@ from keras_fm.kernel import records
 from keras_fm.kernel.ledger_entry import LedgerEntry
 from keras_fm.parts.private_part import parts_of
 from keras_fm.training import model_check
-from keras_fm.training import relevance as relevance_lib
 
 
 class PublishedPlan:
@@ -108,13 +107,10 @@ class PublishedPlan:
         """Shape of one record."""
         return self._input_shape
 
-    def relevance(self, network, name):
-        """Batches of every record's relevance in a network, at the layer of
-        this name or else at its inputs."""
-        known = [layer.name for layer in network.layers]
-        layer = name if name in known else None
+    def batches(self):
+        """Every record once, without its label."""
         for x, _ in records.batches(self.data):
-            yield relevance_lib.layer_wise(network, x, layer=layer)
+            yield x
 
     # The ledger ----------------------------------------------------------
 

@@ -15,7 +15,6 @@ from keras_fm.kernel.passes import Passes
 from keras_fm.kernel.records_by_owner import batches_by_owner
 from keras_fm.parts import model_graph
 from keras_fm.training import model_check, model_inputs
-from keras_fm.training import relevance as relevance_lib
 from keras_fm.training.kept_features import KeptFeatures
 
 # Rows of a batch as it is read, and of one in which records have places: of few
@@ -329,12 +328,13 @@ class Reading:
         for x, y, rows, *owners in self.read(tensor):
             yield part.augment(x[rows]), y[rows], *owners
 
-    def relevance_at(self, part):
-        """`(relevance, rows[, owners])`: of records at the inputs of a part."""
+    def from_above(self, part, function):
+        """`(found, rows[, owners])`: `function` of the model from the inputs
+        of a part upwards, and of records there."""
         tensor = self.tensor_of(part)
         above = keras.Model(tensor, self.model.outputs[0])
         for x, _, rows, *owners in self.read(tensor):
-            yield relevance_lib.layer_wise(above, x), rows, *owners
+            yield function(above, x), rows, *owners
 
     def descend(self, part, step, *, entry, **arguments):
         """The reads of an output layer with `rounds`, a `Release`."""

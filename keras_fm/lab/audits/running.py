@@ -7,7 +7,7 @@ from keras_fm import datasets
 from keras_fm.auditing import audit
 from keras_fm.lab import known, provenance, script_functions
 from keras_fm.lab.engine import files
-from keras_fm.training import tensorboard_files
+from keras_fm.parts import tensorboard_files
 
 
 def load(dataset, records=0):

@@ -15,7 +15,7 @@ from keras_fm.lab.compare.outcome import (
     table,
 )
 from keras_fm.lab.engine import files, plot
-from keras_fm.training.tensorboard_files import tensorflow
+from keras_fm.parts.tensorboard_files import tensorflow
 
 
 def write(spec, outcomes, out, command=None):

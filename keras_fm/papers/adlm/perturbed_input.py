@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_fm.kernel import checks
 from keras_fm.papers.adlm import claims
+from keras_fm.papers.adlm.relevance import layer_wise
 from keras_fm.parts.private_part import ReleasedLayer
 from keras_fm.parts.step import NOISE, Claim
 
@@ -256,7 +257,11 @@ class PerturbedInputLayer(ReleasedLayer):
     def _average_relevance(self, publishing):
         """The exact normalised average relevance `(d,)`, private, and n."""
         total, count = 0.0, 0
-        for found in publishing.relevance(self._pretrained(), self.name):
+        network = self._pretrained()
+        known = [layer.name for layer in network.layers]
+        layer = self.name if self.name in known else None
+        for x in publishing.batches():
+            found = layer_wise(network, x, layer=layer)
             rows = found.reshape(len(found), -1).astype(np.float64)
             if self.relevance_form == "paper":
                 rows = claims.normalised_relevance(rows)

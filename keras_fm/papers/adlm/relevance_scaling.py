@@ -6,6 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
+from keras_fm.papers.adlm.relevance import layer_wise
 from keras_fm.papers.adlm.relevance_query import RelevanceQuery
 from keras_fm.parts.private_part import ReleasedLayer
 from keras_fm.parts.step import Step
@@ -152,7 +153,8 @@ class RelevanceScaling(ReleasedLayer):
 
         def read_relevance():
             try:
-                for found, rows, *owners in reading.relevance_at(self):
+                every = reading.from_above(self, layer_wise)
+                for found, rows, *owners in every:
                     yield found.reshape(len(found), -1)[rows], *owners
             finally:
                 head.set_weights(state["weights"])

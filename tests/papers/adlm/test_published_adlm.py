@@ -14,8 +14,7 @@ from scipy import stats
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
 from keras_fm.kernel import mechanisms
-from keras_fm.papers.adlm import claims
-from keras_fm.training import relevance
+from keras_fm.papers.adlm import claims, relevance
 from keras_fm.training.published_plan import PublishedPlan
 
 EPSILON, BATCH, N = 2.0, 50, 300

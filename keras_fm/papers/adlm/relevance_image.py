@@ -3,8 +3,8 @@ import io
 import keras
 import numpy as np
 
-from keras_fm.training import relevance as relevance_lib
-from keras_fm.training.tensorboard_files import tensorflow
+from keras_fm.papers.adlm import relevance as relevance_lib
+from keras_fm.parts.tensorboard_files import tensorflow
 
 _INSTEAD = "Use `path=` for a PNG, or install tensorflow."
 

@@ -16,6 +16,7 @@ from keras import layers
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
 from keras_fm.papers.adlm.perturbed_conv2d import PerturbedConv2D
+from keras_fm.papers.adlm.relevance import image, layer_wise, plot
 from keras_fm.papers.adlm.relevance_scaling import RelevanceScaling
 from keras_fm.public.discriminant_projection import DiscriminantProjection
 from keras_fm.public.local_response_normalization import (
@@ -23,7 +24,6 @@ from keras_fm.public.local_response_normalization import (
 )
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.public.random_features import RandomFeatures
-from keras_fm.training.relevance import image, layer_wise, plot
 
 VECTOR, SEQUENCE, MAP = (6,), (8, 3), (6, 5, 2)
 ZERO_AT_START = ("bias", "beta", "moving_mean")
