@@ -158,7 +158,7 @@ class ClassMeans(ReleasedLayer):
         return [
             Step(
                 name=self.name,
-                objective=ClassMeansQuery(
+                query=ClassMeansQuery(
                     num_features=self.means.shape[1],
                     num_classes=self.units,
                     feature_bound=self.feature_bound,

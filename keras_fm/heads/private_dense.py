@@ -368,7 +368,7 @@ class PrivateDense(PerturbedDense):
         return [self.name]
 
     def steps(self, reading):
-        objective = self.objective(
+        query = self.objective(
             **reading.privacy_unit, public_features=reading.public_features
         )
         more = {}
@@ -379,7 +379,7 @@ class PrivateDense(PerturbedDense):
         return [
             Step(
                 name=self.name,
-                objective=objective,
+                query=query,
                 clip=self.clip,
                 read=functools.partial(reading.labelled, self),
                 learn=functools.partial(reading.keep, self),

@@ -17,9 +17,9 @@ class Step:
 
     Attributes:
         name: what it is for; its share of the budget has this name.
-        objective: what is released.
+        query: what is asked of the records, and released with noise.
         clip: whether records outside their bounds are scaled back.
-        read: function from nothing to an iterator of what the objective
+        read: function from nothing to an iterator of what the query
             accumulates.
         learn: function that takes the release.
         samples: `None` for one read of all records, or the samples of
@@ -36,7 +36,7 @@ class Step:
     """
 
     name: str
-    objective: object
+    query: object
     clip: bool = False
     read: collections.abc.Callable | None = None
     learn: collections.abc.Callable

@@ -183,7 +183,7 @@ class DPPCA(ProvenMap):
             reading.keep(self, release)
 
         (name,) = self.release_names()
-        objective = SecondMomentQuery(
+        query = SecondMomentQuery(
             num_features=self.num_features,
             feature_bound=self.moment_bound,
             **reading.privacy_unit,
@@ -191,7 +191,7 @@ class DPPCA(ProvenMap):
         return [
             Step(
                 name=name,
-                objective=objective,
+                query=query,
                 clip=self.clip,
                 read=read,
                 learn=learn,

@@ -246,7 +246,7 @@ class PrivateNormalization(ProvenMap):
         steps = [
             Step(
                 name=histograms,
-                objective=ColumnHistogramQuery(**common),
+                query=ColumnHistogramQuery(**common),
                 read=lambda: read(*self._public),
                 learn=learn_range,
             )
@@ -254,7 +254,7 @@ class PrivateNormalization(ProvenMap):
         ]
         moments = Step(
             name=name,
-            objective=ColumnMomentsQuery(**common),
+            query=ColumnMomentsQuery(**common),
             read=lambda: read(*self._range),
             learn=learn,
         )

@@ -72,7 +72,7 @@ def steps(model, reading):
     found.append(
         Step(
             name=last,
-            objective=LayerCoefficientsQuery(
+            query=LayerCoefficientsQuery(
                 thresholds=thresholds,
                 joint=model.clips_jointly,
                 grouped=reading.owners is not None,
@@ -232,7 +232,7 @@ def _threshold_step(model, reading, name):
 
     return Step(
         name=name,
-        objective=NormHistogramQuery(num_columns=len(model.partitions)),
+        query=NormHistogramQuery(num_columns=len(model.partitions)),
         read=read,
         learn=learn,
         done=model.has_thresholds,

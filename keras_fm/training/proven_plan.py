@@ -142,7 +142,7 @@ class ProvenPlan(Reading):
             return step.mechanism
         if step.samples is None:
             return calibration.calibrate(
-                step.objective,
+                step.query,
                 self.ledger.budget,
                 neighbours=self.ledger.neighbours,
                 share=self.shares[step.name],
@@ -150,7 +150,7 @@ class ProvenPlan(Reading):
         multiplier = step.noise_multiplier or self._noise_multiplier(step)
         return step.samples.mechanism(
             multiplier,
-            step.objective.sensitivity("l2", neighbours=self.ledger.neighbours),
+            step.query.sensitivity("l2", neighbours=self.ledger.neighbours),
         )
 
     def other_mechanisms(self):
@@ -194,7 +194,7 @@ class ProvenPlan(Reading):
 
     def _entry(self, step, mechanism):
         entry = release_lib.planned_entry(
-            step.objective,
+            step.query,
             mechanism,
             ledger=self.ledger,
             name=step.name,
@@ -322,7 +322,7 @@ class ProvenPlan(Reading):
         }
         if step.carry_out is None:
             release = release_lib.release(
-                step.objective, step.read(), clip=step.clip, **given
+                step.query, step.read(), clip=step.clip, **given
             )
         else:
             release = step.carry_out(

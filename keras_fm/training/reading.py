@@ -338,10 +338,10 @@ class Reading:
 
     def descend(self, part, step, *, entry, **arguments):
         """The reads of an output layer with `rounds`, a `Release`."""
-        objective, rounds = step.objective, part.rounds
+        query, rounds = step.query, part.rounds
         mechanism = arguments["mechanism"]
         reads = GradientReads(
-            objective,
+            query,
             step.read,
             # Arrays are in memory already, so their features may be.
             keep=isinstance(self.data, (tuple, list)),
@@ -352,18 +352,18 @@ class Reading:
             self._kept.forget()
         weights = rounds.descend(
             reads,
-            np.zeros(objective.shapes[0]),
+            np.zeros(query.shapes[0]),
             step.samples.expected_batch_size,
-            math.sqrt(mechanism.coordinate_variance(objective.size)),
-            objective.steepest,
+            math.sqrt(mechanism.coordinate_variance(query.size)),
+            query.steepest,
         )
         return reads.finish(weights)
 
     def release_of(self, step, statistics):
         """A `Release` of statistics that carry claimed noise."""
-        return RELEASES[type(step.objective)](
+        return RELEASES[type(step.query)](
             statistics=statistics,
-            objective=step.objective,
+            objective=step.query,
             mechanism=step.mechanism,
             neighbours=str(self.ledger.neighbours),
             private=False,

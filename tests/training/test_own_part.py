@@ -50,13 +50,13 @@ class Centred(ReleasedLayer):
             self.mean.assign(release.moments(CONSTANT)[0])
             reading.keep(self, release)
 
-        objective = SecondMomentQuery(
+        query = SecondMomentQuery(
             num_features=self.mean.shape[0] + 1,
             feature_bound=float(np.hypot(1, CONSTANT)),
             **reading.privacy_unit,
         )
         (name,) = self.release_names()
-        return [Step(name=name, objective=objective, read=read, learn=learn)]
+        return [Step(name=name, query=query, read=read, learn=learn)]
 
 
 def model():

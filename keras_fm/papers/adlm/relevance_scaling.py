@@ -167,14 +167,14 @@ class RelevanceScaling(ReleasedLayer):
         return [
             Step(
                 name=first,
-                objective=head.objective(**reading.privacy_unit),
+                query=head.objective(**reading.privacy_unit),
                 clip=head.clip,
                 read=read_first,
                 learn=learn_first,
             ),
             Step(
                 name=second,
-                objective=RelevanceQuery(
+                query=RelevanceQuery(
                     num_features=math.prod(self.scale.shape),
                     ball=ball,
                     grouped=reading.owners is not None,

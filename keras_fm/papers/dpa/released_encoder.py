@@ -113,7 +113,7 @@ class ReleasedEncoder(PretrainedLayer):
                 read = read_tied if index else read_random
             return Step(
                 name=name,
-                objective=moments if first else decoder,
+                query=moments if first else decoder,
                 clip=self.clip,
                 read=read,
                 learn=learn_moments if first else learn_decoder,

@@ -26,7 +26,7 @@ def steps(model, reading):
     norm = "l2" if reading.ledger.budget.delta > 0 else "l1"
     published = reading.published
     grouped = reading.owners is not None
-    objective = model.objective(norm, clipped=not published, grouped=grouped)
+    query = model.objective(norm, clipped=not published, grouped=grouped)
     descent = ExpansionDescent(model, reading.ridge_factor)
     before = {}
 
@@ -58,7 +58,7 @@ def steps(model, reading):
                 "The published FunctionalNet has no private layers below. "
                 f"Received: '{reading.parts[0].name}'"
             )
-        sizes = [units for _, units in objective.shapes_of_layers]
+        sizes = [units for _, units in query.shapes_of_layers]
         sensitivity = claims.network_expansion_sensitivity(
             sizes, neighbours=reading.ledger.neighbours
         )
@@ -77,7 +77,7 @@ def steps(model, reading):
         found.append(
             Step(
                 name=name,
-                objective=objective,
+                query=query,
                 read=read,
                 learn=lambda release, last=name == names[-1]: learn(
                     release, last
@@ -104,21 +104,21 @@ def _claim(entry):
 
 def _published_round(model, reading, step, *, mechanism, entry, noise, **_):
     """Exact sums, clipped as printed, with Laplace noise of Theorem 6."""
-    ledger, objective = reading.ledger, step.objective
+    ledger, query = reading.ledger, step.query
     ledger.check([entry])
-    statistics = objective.zero()
+    statistics = query.zero()
     for batch in step.read():
-        statistics = objective.accumulate(statistics, *batch)
-    sums = objective.unpack(objective.pack(statistics, "l1"), "l1")
-    sums = [_clipped_sum(model, objective, values) for values in sums]
+        statistics = query.accumulate(statistics, *batch)
+    sums = query.unpack(query.pack(statistics, "l1"), "l1")
+    sums = [_clipped_sum(model, query, values) for values in sums]
     ledger.charge([entry])
     generator = noise.generator()
     scale = mechanism.sensitivity / mechanism.epsilon
     noisy = [v + generator.laplace(0.0, scale, v.shape) for v in sums]
-    return reading.release_of(step, dict(zip(objective.names, noisy)))
+    return reading.release_of(step, dict(zip(query.names, noisy)))
 
 
-def _clipped_sum(model, objective, values):
+def _clipped_sum(model, query, values):
     """`g / max(1, ||g||^2 / C)` of each layer's sum, as printed."""
     bound = model.sum_clip
     if bound is None:
@@ -126,6 +126,6 @@ def _clipped_sum(model, objective, values):
     return np.concatenate(
         [
             part.ravel() / max(1.0, np.sum(part**2) / bound)
-            for part in objective.layers(values)
+            for part in query.layers(values)
         ]
     )

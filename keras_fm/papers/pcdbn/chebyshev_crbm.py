@@ -322,7 +322,7 @@ class ChebyshevCRBM(ConvolutionalEnergy):
             reading.keep(self, release)
 
         (name,) = self.release_names()
-        objective = PatchMomentQuery(
+        query = PatchMomentQuery(
             num_features=self.patch_size + 1,
             order=self.moment_order,
             feature_bound=self.moment_bound,
@@ -332,7 +332,7 @@ class ChebyshevCRBM(ConvolutionalEnergy):
         return [
             Step(
                 name=name,
-                objective=objective,
+                query=query,
                 clip=True,
                 read=partial(read, self.patches),
                 learn=learn,

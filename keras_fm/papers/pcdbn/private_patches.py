@@ -241,7 +241,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
         return [
             Step(
                 name=first,
-                objective=moments,
+                query=moments,
                 clip=True,
                 read=partial(reading.in_pieces(self), self.patches),
                 learn=whiten,
@@ -249,7 +249,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
             *(
                 Step(
                     name=name,
-                    objective=clusters,
+                    query=clusters,
                     clip=True,
                     read=read_clusters,
                     learn=move,

@@ -190,9 +190,9 @@ def steps_of(neighbours, order, box):
 def statistic(plan, index, data):
     plan.data = data.astype("float32")
     step = plan.steps[index]
-    found = step.objective.zero()
+    found = step.query.zero()
     for batch in step.read():
-        found = step.objective.accumulate(found, *batch, clip=step.clip)
+        found = step.query.accumulate(found, *batch, clip=step.clip)
     return step, found
 
 
@@ -220,13 +220,12 @@ def test_neighbouring_data_move_a_release_by_its_sensitivity_at_most(
             for norm, power in (("l1", 1), ("l2", 2)):
                 found[norm].append(
                     np.linalg.norm(
-                        step.objective.pack(a, norm)
-                        - step.objective.pack(b, norm),
+                        step.query.pack(a, norm) - step.query.pack(b, norm),
                         power,
                     )
                 )
     for norm in found:
-        bound = step.objective.sensitivity(norm, neighbours=neighbours)
+        bound = step.query.sensitivity(norm, neighbours=neighbours)
         assert max(found[norm]) <= bound * (1 + 1e-9)
         if norm == "l2" and layer == 0:
             # And a record does come near it.
@@ -235,7 +234,7 @@ def test_neighbouring_data_move_a_release_by_its_sensitivity_at_most(
     entry = plan.entries()[layer]
     norm = "l1" if entry.mechanism["mechanism"] == "LaplaceMechanism" else "l2"
     assert entry.mechanism["sensitivity"] == pytest.approx(
-        step.objective.sensitivity(norm, neighbours=neighbours)
+        step.query.sensitivity(norm, neighbours=neighbours)
     )
 
 
