@@ -44,7 +44,7 @@ _LIBRARY = flags.DEFINE_enum(
 _OUT = flags.DEFINE_string(
     "out", "docs/results/side_by_side", "Folder of `cnn.json`, added to."
 )
-_DELTA, _MOMENTUM, _FACTOR, _EXTENSIONS = 1e-5, 0.9, 4.0, 3
+_DELTA, _MOMENTUM = 1e-5, 0.9
 _SETTINGS = (
     "network",
     "activation",
@@ -190,6 +190,8 @@ def measured(rows, epsilon, rate, told, train, test):
 
 def search(rows, train, test):
     """Every combination; the rates of each until the best is inside."""
+    from keras_fm.lab.engine import rival
+
     most = 2048 if len(train[0]) > 8192 else len(train[0]) // 4
     for epsilon, *combination in itertools.product(
         map(float, _EPSILONS.value),
@@ -209,20 +211,17 @@ def search(rows, train, test):
             if {**told, **same}.items() <= row.items()
         }
 
-        def score(rate, epsilon=epsilon, told=told, scores=scores):
+        def score(rate, steps, epsilon=epsilon, told=told, scores=scores):
             if rate not in scores:
                 scores[rate] = measured(rows, epsilon, rate, told, train, test)
+            return scores[rate]
 
-        for rate in map(float, _RATES.value):
-            score(rate)
-        for _ in range(_EXTENSIONS if _EXTEND.value else 0):
-            best = max(scores, key=scores.get)
-            if best == max(scores):
-                score(best * _FACTOR)
-            elif best == min(scores):
-                score(best / _FACTOR)
-            else:
-                break
+        rates, steps = sorted(map(float, _RATES.value)), told["steps"]
+        if _EXTEND.value:
+            rival.search(score, rates, [steps])
+        else:
+            for rate in rates:
+                score(rate, steps)
 
 
 def chosen(rows, epsilon):
