@@ -75,7 +75,7 @@ def define(values):
     flag.string(
         "dataset",
         "digits",
-        "digits, mnist, fashion_mnist, usps, cifar10, or the path of an "
+        f"{', '.join(known.IMAGES)}, or the path of an "
         ".npz file with x_train, y_train, x_test, y_test. With --fit also "
         "path/to/script.py:function, without arguments, which returns arrays "
         "(x, y), or x.",

@@ -51,7 +51,7 @@ def define(values):
     flag.string(
         "dataset",
         "digits",
-        "digits, mnist, fashion_mnist, usps, cifar10, or the path of an "
+        f"{', '.join(known.IMAGES)}, or the path of an "
         ".npz file with x_train, y_train, x_test, y_test. Files are looked "
         "up in the folder KERAS_FM_DATA first.",
     )
@@ -161,16 +161,16 @@ def _config(values):
 def check(values, rest):
     """Refuses what no run could repair."""
     del rest
+    # NumPy waits until there is something to check.
+    from keras_fm.kernel import checks
+
     config = _config(values)
     known.check_comparison(config)
     known.check_dataset(config.get("dataset", values.dataset))
     known.check_processes(values.processes, values.isolated)
     if values.jax_python and not shutil.which(values.jax_python):
-        raise ValueError(
-            "`jax_python` must be a Python; there is no such file that can be "
-            "run. Received: "
-            f"jax_python={values.jax_python!r}"
-        )
+        wanted = "a Python; there is no such file that can be run"
+        checks.refuse("jax_python", values.jax_python, wanted)
     known.check_runnable(config.get("methods", ()), None, values.jax_python)
     folder.check(values.out)
 

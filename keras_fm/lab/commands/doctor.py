@@ -9,7 +9,7 @@ import platform
 import re
 import sys
 
-from keras_fm.lab import environment
+from keras_fm.lab import environment, known
 from keras_fm.lab.commands import command_line
 
 NAME = "doctor"
@@ -310,9 +310,9 @@ def _data_folder():
 
 def _data():
     rows = [_row("digits", "scikit-learn", "embedded")]
-    for name in ("mnist", "fashion_mnist", "cifar10", "usps"):
+    for name in (*_KERAS_CACHE, "usps"):
         rows.append(_row(name, *_found(name)))
-    for name in ("health_network", "health_network_weekly"):
+    for name in known.NETWORKS:
         rows.append(_row(name, "keras_fm", "synthetic"))
     return rows
 

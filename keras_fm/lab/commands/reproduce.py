@@ -52,8 +52,8 @@ def define(values):
     flag.string(
         "data",
         None,
-        "Another data set: digits, mnist, fashion_mnist, usps, cifar10, "
-        "health_network, health_network_weekly, or the path of an .npz file. "
+        f"Another data set: {', '.join(known.IMAGES + known.NETWORKS)}, or "
+        "the path of an .npz file. "
         "Files are looked up in the folder KERAS_FM_DATA first.",
     )
     flag.string(

@@ -3,6 +3,8 @@
 import collections.abc
 import dataclasses
 
+from keras_fm.kernel import checks
+
 KINDS = ("claimed", "proven", "no privacy", "calculated", "formula")
 
 
@@ -29,9 +31,7 @@ class Series:
 
     def __post_init__(self):
         if self.kind not in KINDS:
-            raise ValueError(
-                f"`kind` must be one of {KINDS}. Received: kind={self.kind!r}"
-            )
+            checks.refuse("kind", self.kind, f"one of {KINDS}")
 
     @property
     def is_private(self):
