@@ -72,6 +72,11 @@ class PrivatePart:
     def _carrier(self):
         return self
 
+    def pictures(self):
+        """What TensorBoard shows of a release: from names to functions that
+        write a PNG to a file."""
+        return {}
+
     def check_labels_alone(self):
         """Refuses `neighbours="replace_label"`, under which features are
         public; what has a proof for it lets it pass.

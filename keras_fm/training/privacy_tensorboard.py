@@ -13,8 +13,8 @@ from keras_fm.heads.cross_entropy import CrossEntropyRelease
 from keras_fm.heads.perturbed_dense import PerturbedDense
 from keras_fm.kernel import statement
 from keras_fm.kernel.ledger_text import ONE_RECORD
-from keras_fm.papers.adlm import relevance as relevance_lib
 from keras_fm.parts import fit_frame
+from keras_fm.parts.private_part import parts_of
 from keras_fm.parts.tensorboard_files import tensorflow
 from keras_fm.training import held_out, model_check, released_views
 
@@ -167,7 +167,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
                     np.float32(ops.convert_to_numpy(weight)),
                 )
             self._kernels()
-            self._relevance()
+            self._pictures()
             if self.samples is not None:
                 self._reconstructions()
         self._writer.close()
@@ -329,14 +329,16 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
 
     # Pictures ------------------------------------------------------------
 
-    def _relevance(self):
-        """What a proven model was scaled by, or a published one's noisy
-        average."""
-        values = getattr(self.private, "relevance", None)
-        if values is not None:
+    def _pictures(self):
+        """What private parts draw of what they released."""
+        found = {}
+        whole = getattr(self.model, "part_of", None) or self.model
+        for part in reversed(parts_of(whole)):
+            found |= part.pictures()
+        for name, draw in found.items():
             buffer = io.BytesIO()
-            relevance_lib.plot(np.asarray(values), buffer)
-            self._png("pictures/relevance", buffer.getvalue())
+            draw(buffer)
+            self._png(f"pictures/{name}", buffer.getvalue())
 
     def _kernels(self):
         """Kernels of convolutions, each brought to [0, 1] on its own."""

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_fm.kernel import checks
 from keras_fm.papers.adlm import claims
-from keras_fm.papers.adlm.relevance import layer_wise
+from keras_fm.papers.adlm.relevance import layer_wise, pictures
 from keras_fm.parts.private_part import ReleasedLayer
 from keras_fm.parts.step import NOISE, Claim
 
@@ -281,6 +281,9 @@ class PerturbedInputLayer(ReleasedLayer):
             total = claims.normalised_relevance(total[None])[0] ** 4
             return total, count
         return total / count, count
+
+    def pictures(self):
+        return pictures(self.relevance)
 
     def call(self, inputs, training=None):
         training = self.in_training(training)

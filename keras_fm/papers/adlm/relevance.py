@@ -10,6 +10,8 @@ logged only after a release (`keras_fm.layers.RelevanceScaling` with
 `keras_fm.callbacks.PrivateModel`).
 """
 
+import functools
+
 import keras
 import numpy as np
 from keras import ops
@@ -391,3 +393,10 @@ def plot(relevance, path, title="average relevance (released)"):
         axes.set_axis_off()
     axes.set_title(title)
     figure.savefig(path, dpi=150)
+
+
+def pictures(relevance):
+    """What a layer with released relevance has TensorBoard show."""
+    if relevance is None:
+        return {}
+    return {"relevance": functools.partial(plot, np.asarray(relevance))}

@@ -6,7 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
-from keras_fm.papers.adlm.relevance import layer_wise
+from keras_fm.papers.adlm.relevance import layer_wise, pictures
 from keras_fm.papers.adlm.relevance_query import RelevanceQuery
 from keras_fm.parts.private_part import ReleasedLayer
 from keras_fm.parts.step import Step
@@ -184,6 +184,9 @@ class RelevanceScaling(ReleasedLayer):
                 learn=learn_relevance,
             ),
         ]
+
+    def pictures(self):
+        return pictures(self.relevance)
 
     def call(self, inputs):
         return inputs * ops.cast(self.scale, inputs.dtype)

@@ -21,6 +21,19 @@ def fitted(picture_of):
     return p
 
 
+def written(folder):
+    from tensorboard.backend.event_processing import event_accumulator
+
+    events = event_accumulator.EventAccumulator(str(folder))
+    events.Reload()
+    return events
+
+
+def is_picture(events, tag):
+    [found] = events.Tensors(tag)
+    return found.tensor_proto.string_val[2][:4] == b"\x89PNG"
+
+
 def test_a_png(tmp_path):
     path = tmp_path / "r.png"
     p = fitted(lambda p: RelevanceImage(p, path=path, shape=(4, 4)))
@@ -33,17 +46,19 @@ def test_tensorboard(tmp_path):
         with pytest.raises(ImportError, match="Use `path=`"):
             RelevanceImage(None, log_dir=str(tmp_path))
         return
-    from tensorboard.backend.event_processing import event_accumulator
-
     fitted(lambda p: RelevanceImage(p, log_dir=str(tmp_path)))
-    events = event_accumulator.EventAccumulator(str(tmp_path))
-    events.Reload()
+    events = written(tmp_path)
     # Images of tf.summary are tensors.
     assert events.Tags()["tensors"] == ["privacy/relevance"]
-    _, _, picture = events.Tensors("privacy/relevance")[
-        0
-    ].tensor_proto.string_val
-    assert picture[:4] == b"\x89PNG"
+    assert is_picture(events, "privacy/relevance")
+
+
+@pytest.mark.skipif(
+    not importlib.util.find_spec("tensorflow"), reason="TensorFlow writes it"
+)
+def test_the_board_of_all_that_is_released_has_it(tmp_path):
+    fitted(lambda p: fm.callbacks.PrivacyTensorBoard(p, tmp_path))
+    assert is_picture(written(tmp_path), "pictures/relevance")
 
 
 def test_a_fit_without_relevance_writes_nothing(tmp_path):
