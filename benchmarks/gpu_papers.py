@@ -26,10 +26,10 @@ from absl import app, flags
 import keras_fm as fm
 from keras_fm.lab import reproduce
 from keras_fm.lab.engine.job import Job
-from keras_fm.lab.recipes import adlm, pcdbn
-from keras_fm.lab.recipes.training import Curve, taylor
+from keras_fm.lab.engine.training import Curve, taylor
 from keras_fm.lab.reproduce import pcdbn as pcdbn_reproduction
 from keras_fm.lab.reproduce.experiment import Context
+from keras_fm.papers.adlm import recipe as adlm
 
 _EXPERIMENTS = {"mnist": "adlm:mnist-epochs", "cifar10": "adlm:cifar10"}
 _EPSILONS = {"mnist": 0.5, "cifar10": 8.0}
@@ -148,7 +148,7 @@ def train_adlm(kind, dataset, epsilon):
 
 
 def train_pcdbn(series, epsilon):
-    pcdbn.Curve = Written
+    pcdbn_reproduction.Curve = Written
     settings = full_settings("pcdbn:mnist-epochs")
     settings["records"] = min(settings["records"], _RECORDS.value)
     context = Context(settings, lambda: fm.datasets.load("mnist"))

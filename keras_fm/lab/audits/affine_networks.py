@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.lab.audits import controls
-from keras_fm.lab.recipes import adlm
+from keras_fm.papers.adlm import recipe as adlm
 from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
 from keras_fm.papers.batch_standardization import BatchStandardization
 from keras_fm.public.normalization_layer import NormalizationLayer

@@ -3,7 +3,7 @@ gradients."""
 
 import keras
 
-from keras_fm.lab.recipes.training import Training, exact
+from keras_fm.lab.engine.training import Training, exact
 
 
 def learn(subject, model, x, y, epochs=None):

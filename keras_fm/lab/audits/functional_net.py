@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_fm.lab.audits import controls
-from keras_fm.lab.recipes import functional_net
+from keras_fm.papers.functional_net import recipe as functional_net
 
 # Public features for each unit of `hidden`, published form.
 _WIDTH = 256

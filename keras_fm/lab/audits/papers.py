@@ -9,9 +9,13 @@ import keras
 
 from keras_fm.lab.audits import controls
 from keras_fm.lab.audits.pictures import halved, picture_shape
-from keras_fm.lab.recipes import adlm, dpa, dpmac, functional_net, pcdbn
 from keras_fm.models import BehaviorAutoencoder, PrivateCDBN
+from keras_fm.papers.adlm import recipe as adlm
 from keras_fm.papers.adlm.adaptive_laplace import AdaptiveLaplace
+from keras_fm.papers.dpa import recipe as dpa
+from keras_fm.papers.dpmac import recipe as dpmac
+from keras_fm.papers.functional_net import recipe as functional_net
+from keras_fm.papers.pcdbn import recipe as pcdbn
 
 # AdLM ----------------------------------------------------------------------
 #

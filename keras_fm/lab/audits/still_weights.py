@@ -30,8 +30,8 @@ from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.lab.audits import affine_networks, papers
 from keras_fm.lab.audits.pictures import halved
 from keras_fm.lab.audits.subject import Subject
-from keras_fm.lab.recipes import adlm
 from keras_fm.losses import TaylorCrossEntropy
+from keras_fm.papers.adlm import recipe as adlm
 from keras_fm.parts.guarantee import Proven, Published
 from keras_fm.parts.unprotected_twin import unprotected_twin
 

@@ -10,7 +10,7 @@ from keras_fm.lab.audits import (
     functional_net,
     papers,
 )
-from keras_fm.lab.recipes.training import Training
+from keras_fm.lab.engine.training import Training
 
 MODELS = known.AUDITED
 # How each is trained, and its control.

@@ -11,7 +11,7 @@ import numpy as np
 from keras_fm.lab.audits import affine_networks, controls, papers, still_weights
 from keras_fm.lab.audits.pictures import halved
 from keras_fm.lab.audits.subject import Subject
-from keras_fm.lab.recipes import adlm
+from keras_fm.papers.adlm import recipe as adlm
 
 _CONTROL_STEPS = 100
 

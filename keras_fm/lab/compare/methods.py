@@ -13,11 +13,15 @@ from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.heads.rounds import Rounds
 from keras_fm.lab import known
 from keras_fm.lab.engine.job import Series
+from keras_fm.lab.engine.training import exact
 from keras_fm.lab.engine.watch import Watch
-from keras_fm.lab.recipes import adlm, dpa, dpmac, functional_net, pcdbn
-from keras_fm.lab.recipes.training import exact
 from keras_fm.models import PrivateCDBN
+from keras_fm.papers.adlm import recipe as adlm
 from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
+from keras_fm.papers.dpa import recipe as dpa
+from keras_fm.papers.dpmac import recipe as dpmac
+from keras_fm.papers.functional_net import recipe as functional_net
+from keras_fm.papers.pcdbn import recipe as pcdbn
 from keras_fm.papers.pcdbn.private_patches import PrivatePatches
 from keras_fm.private_maps.dp_pca import DPPCA
 from keras_fm.private_maps.private_normalization import PrivateNormalization

@@ -14,7 +14,7 @@ from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.lab.compare.methods import METHODS
 from keras_fm.lab.engine import measuring, rival
 from keras_fm.lab.engine.job import Job, Measured
-from keras_fm.lab.recipes.training import Training
+from keras_fm.lab.engine.training import Training
 
 ARRAYS = ("x", "y", "x_test", "y_test", "images", "images_test")
 

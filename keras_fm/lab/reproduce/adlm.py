@@ -5,9 +5,9 @@ import dataclasses
 import keras
 
 from keras_fm.lab.engine.job import Measured
-from keras_fm.lab.recipes import adlm
-from keras_fm.lab.recipes.training import Curve
+from keras_fm.lab.engine.training import Curve
 from keras_fm.lab.reproduce import points
+from keras_fm.papers.adlm import recipe as adlm
 from keras_fm.public import features as features_lib
 
 _DELTA = 1e-5

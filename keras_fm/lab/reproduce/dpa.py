@@ -9,11 +9,11 @@ import keras
 import numpy as np
 
 from keras_fm import baselines
-from keras_fm.lab.recipes import dpa
-from keras_fm.lab.recipes.training import Fitted
+from keras_fm.lab.engine.training import Fitted
 from keras_fm.lab.reproduce import points
 from keras_fm.layers import NormalizationLayer, PrivateDense
 from keras_fm.models import BehaviorAutoencoder
+from keras_fm.papers.dpa import recipe as dpa
 
 DELTA = 1e-6
 _REGRESSIONS = {

@@ -5,9 +5,9 @@ import numpy as np
 
 from keras_fm.kernel import mechanisms, sampling
 from keras_fm.lab.engine.job import Measured
-from keras_fm.lab.recipes import dpmac
 from keras_fm.lab.reproduce import facts, points
 from keras_fm.models import DeepPrivateAutoencoder
+from keras_fm.papers.dpmac import recipe as dpmac
 
 _DELTA = 1e-5
 

@@ -5,10 +5,10 @@ import numpy as np
 
 from keras_fm import composition as composition_lib
 from keras_fm.lab.engine.job import Measured
-from keras_fm.lab.recipes import functional_net
-from keras_fm.lab.recipes.training import exact
+from keras_fm.lab.engine.training import exact
 from keras_fm.lab.reproduce import facts, points
 from keras_fm.papers.functional_net import claims
+from keras_fm.papers.functional_net import recipe as functional_net
 
 _DELTA = 1e-5
 _CLASSES = 10

@@ -2,7 +2,7 @@
 
 from keras_fm.lab.engine import rival
 from keras_fm.lab.engine.job import Measured
-from keras_fm.lab.recipes.training import Training, accuracy
+from keras_fm.lab.engine.training import Training, accuracy
 
 
 def training(job, context, **kwargs):

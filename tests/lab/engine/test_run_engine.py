@@ -8,8 +8,8 @@ import pytest
 from keras_fm.lab.engine import files, grid, means, measuring, plot, store
 from keras_fm.lab.engine.answering import answer_all
 from keras_fm.lab.engine.job import Job, Measured, Series
+from keras_fm.lab.engine.training import Training
 from keras_fm.lab.engine.watch import Watch
-from keras_fm.lab.recipes.training import Training
 
 
 def test_an_answer_is_on_disk_as_soon_as_it_is_there(tmp_path):

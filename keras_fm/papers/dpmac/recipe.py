@@ -4,11 +4,10 @@ import keras
 import numpy as np
 
 from keras_fm import datasets
-from keras_fm.callbacks import PrivateModel
-from keras_fm.lab.recipes.training import Fitted
-from keras_fm.layers import DPPCA, NormalizationLayer
-from keras_fm.models import DPMAC
+from keras_fm.papers.dpmac.dpmac import DPMAC
 from keras_fm.parts.guarantee import Published
+from keras_fm.private_maps.dp_pca import DPPCA
+from keras_fm.public.normalization_layer import NormalizationLayer
 
 # Drawn strokes that a public start sees at a time, and its learning rate.
 _STROKE_BATCH = 250
@@ -105,11 +104,8 @@ def fit(training, model, data, form, optimizer=None):
         private = training.proven()
         data = datasets.PoissonBatches(*data, batch_size=lot)
     elif form == "published":
-        private = PrivateModel(
-            training.budget(),
-            data=data,
-            guarantee=Published(lot=lot, neighbours=training.neighbours),
-        )
+        guarantee = Published(lot=lot, neighbours=training.neighbours)
+        private = training.private(data, guarantee)
     else:
         _set_exact_components(model, data[0])
     return training.fit(model, data, private, loss=None, optimizer=optimizer)
@@ -201,7 +197,8 @@ def after_start(training, start, x):
     """Private steps of the two last layers after a public start.
 
     Args:
-        training: a `Training`; without an epsilon the start alone.
+        training: a `Training` of the laboratory; without an epsilon the
+            start alone.
         start: what `public_start` returned.
         x: `(n, inputs)` records.
     """
@@ -211,7 +208,7 @@ def after_start(training, start, x):
     whole = keras.Sequential([keras.Input((inputs,)), *layers])
     whole.set_weights(weights)
     if training.epsilon is None:
-        return Fitted(model=whole)
+        return training.fitted(whole)
     model = top_of(layers, inputs)
     top = [w for layer in model.private_layers for w in layer.get_weights()]
     model.start_from(top, public="an auto-encoder of drawn pen strokes")
@@ -225,4 +222,4 @@ def after_start(training, start, x):
         notes=("layers below and thresholds: from drawn pen strokes, public",),
     )
     made = fit(training, model, (x, x), "proven", keras.optimizers.Adam(rate))
-    return Fitted(model=whole, private=made.private)
+    return training.fitted(whole, made.private)

@@ -2,8 +2,6 @@
 
 import keras
 
-from keras_fm.lab.recipes.training import Curve, Fitted, accuracy, taylor
-
 
 def begin(training, model, data):
     """The callback of the published form and its pre-trained RBMs."""
@@ -22,36 +20,7 @@ def published(training, model, data):
     return training.fit(model, data, private)
 
 
-def curve(training, model, data, test):
-    """`published`, with the test accuracy after some epochs.
-
-    Returns:
-        `Fitted` and tuple of `(epoch, accuracy)`.
-    """
-    private = begin(training, model, data)
-    # The first epoch fixes the noise; the RBMs rest, so their maps are made
-    # once for the others.
-    training.but(epochs=1).fit(model, data, private)
-    points = [(1, accuracy(model, *test))]
-    below, head = _parts(model)
-    maps, test_maps = (
-        below.predict(x, batch_size=1000, verbose=0) for x in (data[0], test[0])
-    )
-    watch = Curve(test_maps, test[1], training.epochs)
-    head.compile(training.adam(), taylor())
-    head.fit(
-        maps,
-        data[1],
-        initial_epoch=1,
-        epochs=training.epochs,
-        batch_size=training.lot,
-        callbacks=[watch],
-        verbose=0,
-    )
-    return Fitted(model=model, private=private), (*points, *watch.points)
-
-
-def _parts(model):
+def split(model):
     """What is below the flattened maps, and above; the output layer keeps
     its noise."""
     maps = model.get_layer("flatten").output

@@ -1,7 +1,7 @@
 """AdLM and ILM: noise on the inputs of the first layer, by relevance or not."""
 
-from keras_fm.lab.recipes.training import taylor
-from keras_fm.models import AdaptiveLaplace
+from keras_fm.heads.taylor_cross_entropy import TaylorCrossEntropy
+from keras_fm.papers.adlm.adaptive_laplace import AdaptiveLaplace
 from keras_fm.parts.guarantee import Published
 
 
@@ -12,7 +12,7 @@ def network(data, classes, **architecture):
     )
 
 
-def twin(training, data, classes, loss=taylor, **architecture):
+def twin(training, data, classes, loss=TaylorCrossEntropy, **architecture):
     """The network without noise: its relevance is what AdLM perturbs by."""
     model = network(data, classes, unprotected=True, **architecture)
     training.fit(model, data, loss=loss)

@@ -81,14 +81,20 @@ class Training:
             return None
         return PrivateModel(self.epsilon, data=data, guarantee=guarantee)
 
+    def private(self, data, guarantee, **kwargs):
+        """The callback of a form that spends the budget."""
+        return PrivateModel(
+            self.budget(), data=data, guarantee=guarantee, **kwargs
+        )
+
     def proven(self, data=None):
         """The callback of a proven form."""
-        return PrivateModel(
-            self.budget(),
-            data=data,
-            guarantee=Proven(neighbours=self.neighbours),
-            notes=self.notes,
-        )
+        guarantee = Proven(neighbours=self.neighbours)
+        return self.private(data, guarantee, notes=self.notes)
+
+    def fitted(self, model, private=None):
+        """What a recipe returns of a model that holds the trained one."""
+        return Fitted(model=model, private=private)
 
     def fit(self, model, data, private=None, *, loss=taylor, optimizer=None):
         """Compiles and fits.

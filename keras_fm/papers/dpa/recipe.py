@@ -3,8 +3,8 @@
 import keras
 
 from keras_fm.heads.private_dense import PrivateDense
-from keras_fm.lab.recipes.training import taylor
-from keras_fm.models import DeepPrivateAutoencoder
+from keras_fm.heads.taylor_cross_entropy import TaylorCrossEntropy
+from keras_fm.papers.dpa.deep_private_autoencoder import DeepPrivateAutoencoder
 from keras_fm.papers.dpa.private_encoder import PrivateEncoder
 
 
@@ -20,7 +20,7 @@ def published(training, model, data, loss=None):
     must be without noise.
 
     Args:
-        training: a `Training`.
+        training: a `Training` of the laboratory.
         model: a `DeepPrivateAutoencoder` or a `BehaviorAutoencoder`.
         data: `(x, y)`.
         loss: `None` for the truncated ones, or a function that gives the
@@ -30,7 +30,7 @@ def published(training, model, data, loss=None):
     if training.epsilon is not None:
         private = training.claimed(data, model.guarantee())
     training.pretrain(model, data[0], private, loss=loss and loss())
-    return training.fit(model, data, private, loss=loss or taylor)
+    return training.fit(model, data, private, loss=loss or TaylorCrossEntropy)
 
 
 def released_encoder(inputs, classes, units, **head):
