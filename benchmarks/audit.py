@@ -72,9 +72,9 @@ from keras_fm.auditing import (
 )
 from keras_fm.auditing.bounds import lower_rate
 from keras_fm.auditing.report import VIOLATED
-from keras_fm.kernel import sampling
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import NoiseSource
+from keras_fm.kernel.reads import sampling
 from keras_fm.kernel.release import calibrate
 from keras_fm.lab import audits as audit_subjects
 from keras_fm.lab.audits import still_weights, whole_trainings

@@ -63,7 +63,7 @@ def whitened(h, h_test):
 
 def released(h, y, epsilon, delta, neighbours):
     from keras_fm.kernel.budget import PrivacyBudget
-    from keras_fm.kernel.ledger import Ledger
+    from keras_fm.kernel.ledger.ledger import Ledger
     from keras_fm.kernel.mechanisms import NoiseSource
     from keras_fm.kernel.release import calibrate, release
     from keras_fm.queries import CrossEntropyQuery

@@ -153,7 +153,8 @@ def cached(n, m=800, inputs=64, reads=3):
     import keras
 
     import keras_fm as fm
-    from keras_fm.kernel import gradient_reads, mechanisms
+    from keras_fm.kernel import mechanisms
+    from keras_fm.kernel.reads import gradient_reads
 
     keras.utils.set_random_seed(0)
     body = keras.Sequential(

@@ -39,8 +39,8 @@ from absl import app, flags
 from results_file import ResultsFile
 
 import keras_fm as fm
-from keras_fm.kernel.gradient_reads import GradientReads
 from keras_fm.kernel.mechanisms import NoiseSource
+from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.lab.audits import (
     whole_dp_sgd,
     whole_models,

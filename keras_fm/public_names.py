@@ -11,15 +11,15 @@ import importlib.util
 import sys
 
 NAMES = {
-    "BudgetExceededError": "keras_fm.kernel.ledger",
-    "BudgetSplit": "keras_fm.kernel.budget_split",
-    "Ledger": "keras_fm.kernel.ledger",
-    "LedgerEntry": "keras_fm.kernel.ledger_entry",
+    "BudgetExceededError": "keras_fm.kernel.ledger.ledger",
+    "BudgetSplit": "keras_fm.kernel.planning.budget_split",
+    "Ledger": "keras_fm.kernel.ledger.ledger",
+    "LedgerEntry": "keras_fm.kernel.ledger.ledger_entry",
     "Neighbours": "keras_fm.kernel.budget",
     "PrivacyBudget": "keras_fm.kernel.budget",
     "Proven": "keras_fm.parts.guarantee",
     "Published": "keras_fm.parts.guarantee",
-    "Release": "keras_fm.kernel.noisy_statistics",
+    "Release": "keras_fm.kernel.ledger.noisy_statistics",
     "Rounds": "keras_fm.heads.rounds",
     "Unit": "keras_fm.parts.guarantee",
     "audit": "keras_fm.auditing",
@@ -36,7 +36,7 @@ MODULES = {
     "feature_cache": "public.feature_cache",
     "features": "public.features",
     "filters": "papers.pcdbn.filters",
-    "gathered_reads": "kernel.gathered_reads",
+    "gathered_reads": "kernel.reads.gathered_reads",
     "html_report": "lab.report",
     "layers": "layers",
     "losses": "losses",
@@ -48,23 +48,18 @@ MODULES = {
     "queries": "queries",
     "relevance": "papers.adlm.relevance",
     "reproductions": "lab.reproduce",
-    "sampling": "kernel.sampling",
+    "sampling": "kernel.reads.sampling",
     "sweeps": "heads.sweeps",
 }
 # Not in the reference, but importable in version 0.1.
 _EARLIER = {
-    **{
-        name: f"kernel.{name}"
-        for name in (
-            "budget",
-            "discrete_noise",
-            "lattice_noise",
-            "ledger",
-            "ledger_entry",
-            "records",
-            "release",
-        )
-    },
+    "budget": "kernel.budget",
+    "discrete_noise": "kernel.discrete_noise",
+    "lattice_noise": "kernel.lattice_noise",
+    "ledger": "kernel.ledger.ledger",
+    "ledger_entry": "kernel.ledger.ledger_entry",
+    "records": "kernel.records",
+    "release": "kernel.release",
     "cli": "lab.cli",
     "domain": "kernel.bounds",
     "rounds": "heads.rounds",

@@ -52,7 +52,8 @@ def _names():
     """What the code finds."""
     import ledger_entries
 
-    from keras_fm.kernel import budget, ledger, mechanisms
+    from keras_fm.kernel import budget, mechanisms
+    from keras_fm.kernel.ledger import ledger
 
     return {
         "BudgetExceededError": ledger.BudgetExceededError,

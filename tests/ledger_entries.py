@@ -2,7 +2,7 @@
 
 import json
 
-from keras_fm.kernel.ledger_entry import LedgerEntry
+from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.kernel.mechanisms import (
     LaplaceMechanism,
     SampledGaussianMechanism,

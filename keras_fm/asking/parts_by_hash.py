@@ -6,7 +6,8 @@ ledgers, one for each part, do not add up: the larger epsilon holds for all.
 
 import numpy as np
 
-from keras_fm.kernel import checks, columns, placed_records
+from keras_fm.kernel import checks
+from keras_fm.kernel.reads import columns, placed_records
 
 _KINDS = "biuf"
 

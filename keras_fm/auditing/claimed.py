@@ -5,7 +5,7 @@ import math
 
 from keras_fm.auditing.report import Claim
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
 
 
 def given_claim(claim, neighbours, guarantee):

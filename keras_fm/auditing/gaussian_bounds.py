@@ -13,7 +13,8 @@ import math
 from scipy import optimize, special
 
 from keras_fm.auditing.bounds import check_guesses, of_counts
-from keras_fm.kernel import calibration, checks
+from keras_fm.kernel import checks
+from keras_fm.kernel.planning import calibration
 
 _TOLERANCE = 1e-6
 

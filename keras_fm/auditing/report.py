@@ -6,8 +6,8 @@ import math
 
 from keras_fm.auditing import second_opinion
 from keras_fm.auditing.one_run import OneRunBound
-from keras_fm.kernel import strict_json
-from keras_fm.kernel.statement import rounded_up
+from keras_fm.kernel.ledger import strict_json
+from keras_fm.kernel.ledger.statement import rounded_up
 
 _FORMAT = 1
 CONFIDENCE = 0.95

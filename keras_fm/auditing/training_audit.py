@@ -30,7 +30,7 @@ from keras_fm.auditing.report import (
 )
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
 
 _MOST_CANARIES = 1000
 # Of a bound that is converted between relations.

@@ -15,8 +15,9 @@ import numpy as np
 from scipy import special
 
 from keras_fm.auditing import bounds
-from keras_fm.kernel import checks, exact_draws, noise_mechanisms
+from keras_fm.kernel import checks, noise_mechanisms
 from keras_fm.kernel import mechanisms as mechanisms_lib
+from keras_fm.kernel.reads import exact_draws
 
 _WITH_LAW = (
     noise_mechanisms.GaussianNoise,

@@ -2,7 +2,7 @@ import numpy as np
 
 from keras_fm.baselines.dp_sgd import DPSGDClassifier
 from keras_fm.baselines.dp_sgd_config import check_records
-from keras_fm.kernel import columns
+from keras_fm.kernel.reads import columns
 
 
 class DPSGDAutoencoder(DPSGDClassifier):

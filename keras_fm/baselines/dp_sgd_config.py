@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 
 from keras_fm.kernel import checks
-from keras_fm.kernel import sampling as sampling_lib
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
+from keras_fm.kernel.reads import sampling as sampling_lib
 
 # Of a number in a record, for whose gradient float32 is wide enough: one that
 # is NaN would be that of the whole batch.

@@ -22,10 +22,11 @@ from keras_fm.baselines.dp_sgd_config import (
     check_records,
 )
 from keras_fm.datasets.record_views import RecordViews, told
-from keras_fm.kernel import checks, columns
+from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
-from keras_fm.kernel.ledger_entry import LedgerEntry
+from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
+from keras_fm.kernel.reads import columns
 from keras_fm.training import row_independence
 
 

@@ -20,7 +20,8 @@ from fractions import Fraction
 import numpy as np
 
 from keras_fm.baselines.dpme import HistogramClassifier
-from keras_fm.kernel import checks, discrete_noise, exact_draws
+from keras_fm.kernel import checks, discrete_noise
+from keras_fm.kernel.reads import exact_draws
 
 # Points that are drawn at a time fill memory, whatever the grid.
 _MOST_POINTS = 1_000_000

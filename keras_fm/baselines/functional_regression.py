@@ -23,9 +23,10 @@ from keras_fm.baselines.private_estimator import (
     check_length,
 )
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel import checks, columns
+from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.budget import Neighbours
+from keras_fm.kernel.reads import columns
 
 SENSITIVITIES = ("published", "tight")
 

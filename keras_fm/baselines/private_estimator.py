@@ -10,12 +10,13 @@ import numpy as np
 from scipy import special
 
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel import checks, columns
+from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
-from keras_fm.kernel.ledger_entry import LATTICE, LedgerEntry
+from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.ledger.ledger_entry import LATTICE, LedgerEntry
 from keras_fm.kernel.mechanisms import LaplaceMechanism, NoiseSource
+from keras_fm.kernel.reads import columns
 
 PROOF = "docs/proofs/regression_baselines.md"
 

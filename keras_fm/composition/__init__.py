@@ -43,7 +43,7 @@ from keras_fm.composition.theorems import (
     optimal,
     optimal_epsilon,
 )
-from keras_fm.kernel.calibration import gaussian_epsilon
+from keras_fm.kernel.planning.calibration import gaussian_epsilon
 
 __all__ = [
     "METHODS",

@@ -23,7 +23,7 @@ from keras_fm.composition.steps import (
     slack_of,
 )
 from keras_fm.composition.theorems import basic, optimal_epsilon
-from keras_fm.kernel import sampling
+from keras_fm.kernel.reads import sampling
 
 # Near 1 for thousands of reads without sampling, large for small epsilons.
 _ORDERS = (

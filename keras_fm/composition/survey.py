@@ -8,7 +8,7 @@ import math
 
 from keras_fm.composition.composed import Composed, none
 from keras_fm.composition.steps import has_gaussian
-from keras_fm.kernel.calibration import gaussian_epsilon
+from keras_fm.kernel.planning.calibration import gaussian_epsilon
 
 
 def survey_basic(plan, delta):

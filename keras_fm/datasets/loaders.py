@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from keras_fm.datasets import health_simulator
-from keras_fm.kernel import checks, stored_arrays
+from keras_fm.kernel import checks
+from keras_fm.kernel.ledger import stored_arrays
 
 
 def load(name: str, rescale: bool = True) -> Any:

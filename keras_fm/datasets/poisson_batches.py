@@ -8,8 +8,9 @@ import keras
 import numpy as np
 
 from keras_fm.datasets.record_views import RecordViews, told
-from keras_fm.kernel import checks, columns
-from keras_fm.kernel import sampling as sampling_lib
+from keras_fm.kernel import checks
+from keras_fm.kernel.reads import columns
+from keras_fm.kernel.reads import sampling as sampling_lib
 
 # Without a given capacity, a run of this many batches overflows with at most
 # the probability below.

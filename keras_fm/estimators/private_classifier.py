@@ -10,8 +10,9 @@ from keras_fm.estimators.private_estimator import PrivateEstimator
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.heads.rounds import Rounds
 from keras_fm.heads.taylor_cross_entropy import TaylorCrossEntropy
-from keras_fm.kernel import checks, columns
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel import checks
+from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.reads import columns
 
 OBSERVED = "observed"
 # Chosen on the tables of docs/results/tables.md: at least as good as the 0.2 of

@@ -12,9 +12,10 @@ from sklearn.utils.validation import check_is_fitted
 from keras_fm.estimators import given_table, public_map
 from keras_fm.estimators.shared_ledger import SharedLedger
 from keras_fm.estimators.table_columns import TableColumns
-from keras_fm.kernel import checks, columns
+from keras_fm.kernel import checks
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.reads import columns
 from keras_fm.parts.guarantee import Proven
 from keras_fm.training.private_model import PrivateModel
 

@@ -6,7 +6,7 @@ from sklearn.base import RegressorMixin
 
 from keras_fm.estimators.private_estimator import PrivateEstimator
 from keras_fm.heads.private_dense import PrivateDense
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
 
 
 class PrivateRegressor(RegressorMixin, PrivateEstimator):

@@ -10,7 +10,7 @@ import secrets
 import threading
 import weakref
 
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
 
 # By id: a pickle that comes back to its process is what it was.
 _known: weakref.WeakValueDictionary = weakref.WeakValueDictionary()

@@ -265,15 +265,17 @@ def _places(words, values, name):
 
 
 def _numbers(values, name):
-    try:
-        return np.array(
+    for made in (
+        lambda: values.astype(np.float64),
+        # What pandas says of gaps is no number for NumPy.
+        lambda: np.array(
             [np.nan if _is_missing(v) else float(v) for v in values]
-            if values.dtype == object
-            else values,
-            np.float64,
-        )
-    except (TypeError, ValueError, OverflowError):
-        pass
+        ),
+    ):
+        try:
+            return made()
+        except (TypeError, ValueError, OverflowError):
+            pass
     # Outside of `except`: Python's words show a value of a record.
     raise ValueError(
         f"Column {name!r} must hold numbers. At least one value is none, or "

@@ -12,7 +12,8 @@ from keras_fm.heads.head_losses import HEAD_LOSSES
 from keras_fm.heads.perturbed_dense import PerturbedDense
 from keras_fm.heads.rounds import Rounds
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel import checks, columns
+from keras_fm.kernel import checks
+from keras_fm.kernel.reads import columns
 from keras_fm.parts import layer_arguments
 from keras_fm.parts.guarantee import STARTS
 from keras_fm.parts.step import Claim, Step

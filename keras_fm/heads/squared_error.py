@@ -17,7 +17,7 @@ import math
 from keras_fm.heads.head_release import HeadRelease
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
-from keras_fm.kernel.noisy_statistics import released_as
+from keras_fm.kernel.ledger.noisy_statistics import released_as
 from keras_fm.kernel.query import QuadraticQuery
 
 

@@ -9,8 +9,9 @@ import math
 
 import numpy as np
 
-from keras_fm.kernel import checks, columns
+from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
+from keras_fm.kernel.reads import columns
 
 # Features arrive in the precision of the network; a norm that exceeds its
 # bound by no more than this is rounding, and is scaled back, not refused.

@@ -117,7 +117,7 @@ class PrivacyBudget:
           evaluation share 0.2000, alone epsilon 0.2
           together   epsilon 1
         """
-        from keras_fm.kernel import budget_split
+        from keras_fm.kernel.planning import budget_split
 
         return budget_split.of_weights(
             self, training=training, choice=choice, evaluation=evaluation

@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from keras_fm.kernel import quick_bounds
+from keras_fm.kernel.ledger import quick_bounds
 from keras_fm.kernel.noise_mechanisms import (
     GaussianMechanism,
     GaussianNoise,

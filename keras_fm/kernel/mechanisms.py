@@ -6,13 +6,12 @@ does not know what the numbers mean. The noise is exact, on the lattice of
 loss distributions (`keras_fm.kernel.compose`).
 """
 
-from keras_fm.kernel.calibration import gaussian_multiplier
 from keras_fm.kernel.compose import (
     compose_epsilon,
     epsilon_with_overflow,
     transform_error,
 )
-from keras_fm.kernel.known_mechanisms import MECHANISMS, from_config
+from keras_fm.kernel.ledger.known_mechanisms import MECHANISMS, from_config
 from keras_fm.kernel.noise_mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,
@@ -21,7 +20,8 @@ from keras_fm.kernel.noise_mechanisms import (
     PureMechanism,
     SampledGaussianMechanism,
 )
-from keras_fm.kernel.permute_and_flip import PermuteAndFlip
+from keras_fm.kernel.planning.calibration import gaussian_multiplier
+from keras_fm.kernel.reads.permute_and_flip import PermuteAndFlip
 
 __all__ = [
     "GaussianMechanism",

@@ -25,7 +25,7 @@ Example:
 import secrets
 
 from keras_fm.kernel import sums as summation
-from keras_fm.kernel.sent_statistics import SentStatistics
+from keras_fm.kernel.reads.sent_statistics import SentStatistics
 
 
 class PartialStatistics(SentStatistics):

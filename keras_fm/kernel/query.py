@@ -22,9 +22,9 @@ import numpy as np
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
-from keras_fm.kernel.quadratic_objective import QuadraticObjective
+from keras_fm.kernel.planning.quadratic_objective import QuadraticObjective
 from keras_fm.kernel.quadratic_sensitivity import QuadraticSensitivity
-from keras_fm.kernel.sums_by_owner import scaled_by_owner
+from keras_fm.kernel.reads.sums_by_owner import scaled_by_owner
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from keras_fm.kernel import columns
-from keras_fm.kernel.read_once import check, is_loader
+from keras_fm.kernel.reads import columns
+from keras_fm.kernel.reads.read_once import check, is_loader
 
 # Says that no batch follows.
 _END = object()

@@ -8,11 +8,11 @@ and train on for ever.
 import numpy as np
 
 from keras_fm.kernel import records
-from keras_fm.kernel.calibration import calibrate as calibrate
-from keras_fm.kernel.ledger_entry import LATTICE, LedgerEntry
+from keras_fm.kernel.ledger.ledger_entry import LATTICE, LedgerEntry
+from keras_fm.kernel.ledger.noisy_statistics import RELEASES
 from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
-from keras_fm.kernel.noisy_statistics import RELEASES
 from keras_fm.kernel.partial_statistics import PartialStatistics
+from keras_fm.kernel.planning.calibration import calibrate as calibrate
 
 
 def planned_entry(

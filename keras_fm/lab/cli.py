@@ -95,7 +95,8 @@ def _run(command, argv):
     try:
         if hasattr(command, "check"):
             command.check(values, rest)
-        if not getattr(command, "ALONE", False):
+        alone = getattr(command, "ALONE", False)
+        if not (alone(values, rest) if callable(alone) else alone):
             _load()
         return command.run(values, rest)
     except KeyboardInterrupt as e:

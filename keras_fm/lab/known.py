@@ -105,7 +105,7 @@ def check_dataset(name):
             f"Unknown data set {name!r}. Known are {sorted(IMAGES)}, or the "
             "path of an .npz file."
         )
-    from keras_fm.kernel import stored_arrays
+    from keras_fm.kernel.ledger import stored_arrays
 
     if not os.path.isfile(name):
         raise ValueError(

@@ -8,8 +8,9 @@ import typing
 import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import checks, columns
-from keras_fm.kernel.ledger import ONE_RECORD
+from keras_fm.kernel import checks
+from keras_fm.kernel.ledger.ledger import ONE_RECORD
+from keras_fm.kernel.reads import columns
 
 ORDERS = ("linear", "quadratic")
 STARTS = ("minimiser", "current")

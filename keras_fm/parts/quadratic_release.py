@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_fm.kernel.noisy_statistics import Release
+from keras_fm.kernel.ledger.noisy_statistics import Release
 
 
 class SecondMoments(Release):

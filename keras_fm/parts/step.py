@@ -5,7 +5,7 @@ import collections.abc
 import dataclasses
 
 from keras_fm.kernel.budget import Neighbours
-from keras_fm.kernel.sampling import SamplingPlan
+from keras_fm.kernel.reads.sampling import SamplingPlan
 
 # How often published noise is drawn.
 NOISE = ("once", "per_step")

@@ -5,7 +5,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import checks, columns
+from keras_fm.kernel import checks
+from keras_fm.kernel.reads import columns
 from keras_fm.parts.step import Step
 from keras_fm.private_maps.proven_map import ProvenMap
 from keras_fm.private_maps.second_moment import SecondMomentQuery

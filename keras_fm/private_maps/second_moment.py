@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 
 from keras_fm.kernel import checks
-from keras_fm.kernel.noisy_statistics import released_as
+from keras_fm.kernel.ledger.noisy_statistics import released_as
 from keras_fm.kernel.query import QuadraticQuery
 from keras_fm.parts.quadratic_release import SecondMoments
 

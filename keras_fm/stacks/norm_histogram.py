@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from keras_fm.kernel import checks
-from keras_fm.kernel.noisy_statistics import Release, released_as
+from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
 from keras_fm.kernel.sum_query import SumQuery, is_replaced
 
 

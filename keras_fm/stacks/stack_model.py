@@ -5,7 +5,7 @@ import weakref
 import keras
 from keras import ops
 
-from keras_fm.kernel.ledger_entry import check_line
+from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.parts.private_part import PrivatePart
 from keras_fm.stacks import layer_stack
 from keras_fm.stacks.stages import constant, weights_of

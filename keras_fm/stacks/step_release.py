@@ -10,8 +10,9 @@ import dataclasses
 import numpy as np
 
 from keras_fm.datasets.poisson_batches import PoissonBatches
-from keras_fm.kernel import mechanisms, sampling
-from keras_fm.kernel.ledger_entry import FLOATING_POINT, LedgerEntry
+from keras_fm.kernel import mechanisms
+from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT, LedgerEntry
+from keras_fm.kernel.reads import sampling
 from keras_fm.parts import replicas
 from keras_fm.parts.step import Step
 from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery

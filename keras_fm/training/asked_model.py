@@ -11,9 +11,10 @@ import numpy as np
 
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel import checks, columns, placed_records, records
-from keras_fm.kernel.ledger_entry import check_line
-from keras_fm.kernel.passes import Passes
+from keras_fm.kernel import checks, records
+from keras_fm.kernel.ledger.ledger_entry import check_line
+from keras_fm.kernel.reads import columns, placed_records
+from keras_fm.kernel.reads.passes import Passes
 from keras_fm.parts.private_part import looked_at, parts_of
 from keras_fm.training import model_check, model_inputs, row_independence
 from keras_fm.training.reading import PLACES, READ_BATCH

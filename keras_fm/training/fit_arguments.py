@@ -5,7 +5,8 @@ import string
 
 import keras
 
-from keras_fm.kernel import checks, columns, records
+from keras_fm.kernel import checks, records
+from keras_fm.kernel.reads import columns
 from keras_fm.parts import fit_frame
 
 

@@ -6,7 +6,8 @@ import keras
 import numpy as np
 
 from keras_fm.datasets.poisson_batches import PoissonBatches
-from keras_fm.kernel import columns, records
+from keras_fm.kernel import records
+from keras_fm.kernel.reads import columns
 from keras_fm.training import model_inputs
 
 # Steps that NumPy may take to see whether two views overlap.

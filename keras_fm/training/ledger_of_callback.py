@@ -1,8 +1,8 @@
 """Which ledger a callback charges: a new one, a continued one, a file's."""
 
 from keras_fm.kernel.budget import Neighbours
-from keras_fm.kernel.ledger import Ledger
-from keras_fm.kernel.ledger_text import ONE_RECORD
+from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.ledger.ledger_text import ONE_RECORD
 from keras_fm.parts.guarantee import Unit
 
 

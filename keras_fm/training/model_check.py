@@ -5,7 +5,7 @@ import math
 
 import keras
 
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.parts import batch_statistics, model_graph, replicas
 from keras_fm.parts.private_part import PrivatePart, parts_of
 from keras_fm.public.normalization_layer import NormalizationLayer

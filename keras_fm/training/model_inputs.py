@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_fm.kernel import columns
+from keras_fm.kernel.reads import columns
 from keras_fm.parts import model_graph
 
 

@@ -11,8 +11,8 @@ from keras import ops
 from keras_fm.datasets.poisson_batches import PoissonBatches
 from keras_fm.heads.cross_entropy import CrossEntropyRelease
 from keras_fm.heads.perturbed_dense import PerturbedDense
-from keras_fm.kernel import statement
-from keras_fm.kernel.ledger_text import ONE_RECORD
+from keras_fm.kernel.ledger import statement
+from keras_fm.kernel.ledger.ledger_text import ONE_RECORD
 from keras_fm.parts import fit_frame
 from keras_fm.parts.private_part import parts_of
 from keras_fm.parts.tensorboard_files import tensorflow

@@ -19,11 +19,14 @@ from keras_fm.asking.evaluation_query import (
 )
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import calibration, checks, records, sampling, statement
+from keras_fm.kernel import checks, records
 from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import release as release_lib
-from keras_fm.kernel.ledger import Ledger
-from keras_fm.kernel.ledger_text import ONE_RECORD
+from keras_fm.kernel.ledger import statement
+from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.ledger.ledger_text import ONE_RECORD
+from keras_fm.kernel.planning import calibration
+from keras_fm.kernel.reads import sampling
 from keras_fm.kernel.sum_query import REACHES
 from keras_fm.training import asked_model
 from keras_fm.training.asked_model import NUMBERS, AskedModel

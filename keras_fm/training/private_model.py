@@ -9,8 +9,10 @@ import keras
 import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import mechanisms, records, sampling, statement
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel import mechanisms, records
+from keras_fm.kernel.ledger import statement
+from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.reads import sampling
 from keras_fm.parts import fit_frame, sealed
 from keras_fm.parts.guarantee import Proven, Published
 from keras_fm.parts.private_part import PrivatePart, parts_of

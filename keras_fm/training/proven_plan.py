@@ -3,8 +3,10 @@
 import dataclasses
 import functools
 
-from keras_fm.kernel import calibration, mechanisms, passes, records, sampling
+from keras_fm.kernel import mechanisms, records
 from keras_fm.kernel import release as release_lib
+from keras_fm.kernel.planning import calibration
+from keras_fm.kernel.reads import passes, sampling
 from keras_fm.parts import sealed
 from keras_fm.parts.private_part import looked_at
 from keras_fm.training import (

@@ -7,12 +7,13 @@ import math
 import keras
 import numpy as np
 
-from keras_fm.kernel import columns, placed_records, records, sampling
+from keras_fm.kernel import records
 from keras_fm.kernel.budget import Neighbours
-from keras_fm.kernel.gradient_reads import GradientReads
-from keras_fm.kernel.noisy_statistics import RELEASES
-from keras_fm.kernel.passes import Passes
-from keras_fm.kernel.records_by_owner import batches_by_owner
+from keras_fm.kernel.ledger.noisy_statistics import RELEASES
+from keras_fm.kernel.reads import columns, placed_records, sampling
+from keras_fm.kernel.reads.gradient_reads import GradientReads
+from keras_fm.kernel.reads.passes import Passes
+from keras_fm.kernel.reads.records_by_owner import batches_by_owner
 from keras_fm.parts import model_graph
 from keras_fm.training import model_check, model_inputs
 from keras_fm.training.kept_features import KeptFeatures

@@ -4,7 +4,7 @@ import contextlib
 import sys
 import warnings
 
-from keras_fm.kernel.ledger import BudgetExceededError
+from keras_fm.kernel.ledger.ledger import BudgetExceededError
 
 # A search goes on after a trial that failed, and says nothing of the reason.
 _SILENT = ("keras_tuner",)

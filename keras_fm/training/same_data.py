@@ -5,7 +5,7 @@ import secrets
 
 import numpy as np
 
-from keras_fm.kernel import columns
+from keras_fm.kernel.reads import columns
 from keras_fm.training import model_inputs
 
 

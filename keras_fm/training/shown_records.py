@@ -10,7 +10,8 @@ import keras
 
 from keras_fm.datasets.poisson_batches import PoissonBatches
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel import columns, records
+from keras_fm.kernel import records
+from keras_fm.kernel.reads import columns
 from keras_fm.training import compiled_loss, held_out, model_inputs
 
 

@@ -7,8 +7,8 @@ model takes them a second time.
 
 import math
 
-from keras_fm.kernel import columns
-from keras_fm.kernel.ledger import BudgetExceededError
+from keras_fm.kernel.ledger.ledger import BudgetExceededError
+from keras_fm.kernel.reads import columns
 
 
 class StepsOfFit:

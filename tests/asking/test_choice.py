@@ -12,17 +12,17 @@ from scipy import stats
 
 from keras_fm.asking.choice_query import Choice, ChoiceQuery
 from keras_fm.auditing import many_run_epsilon
-from keras_fm.kernel import permute_and_flip
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.calibration import calibrate, calibrate_choice
-from keras_fm.kernel.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.ledger.noisy_statistics import Release
 from keras_fm.kernel.mechanisms import (
     NoiseSource,
     PermuteAndFlip,
     compose_epsilon,
     from_config,
 )
-from keras_fm.kernel.noisy_statistics import Release
+from keras_fm.kernel.planning.calibration import calibrate, calibrate_choice
+from keras_fm.kernel.reads import permute_and_flip
 from keras_fm.kernel.release import release
 
 RELATIONS = {"add_remove": 1.0, "replace_one": 2.0}

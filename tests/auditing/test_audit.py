@@ -18,8 +18,8 @@ from keras_fm.auditing import AuditReport, Claim, audit, one_run_best
 from keras_fm.auditing.gaussian_bounds import epsilon_of, halved
 from keras_fm.auditing.report import NO_POWER, NOT_REFUTED, VIOLATED
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
-from keras_fm.kernel.ledger_entry import LedgerEntry
+from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.kernel.mechanisms import GaussianMechanism, gaussian_multiplier
 
 CLASSES, RECORDS = 2, 1200

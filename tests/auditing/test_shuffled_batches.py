@@ -9,8 +9,8 @@ from scipy import special
 
 import keras_fm as fm
 from keras_fm.auditing import last_weights_epsilon, shuffled_batches_epsilon
-from keras_fm.kernel import sampling
 from keras_fm.kernel.mechanisms import GaussianMechanism, compose_epsilon
+from keras_fm.kernel.reads import sampling
 
 
 def simulated(batches, noise, threshold, shift, runs, rng):

@@ -19,7 +19,7 @@ from keras_fm.auditing import (
 )
 from keras_fm.auditing.bounds import coin_run_bound
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,

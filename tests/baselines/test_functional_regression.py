@@ -25,7 +25,7 @@ from keras_fm.baselines.functional_regression import (
     minimise,
     positive_definite_part,
 )
-from keras_fm.kernel.ledger import BudgetExceededError
+from keras_fm.kernel.ledger.ledger import BudgetExceededError
 
 RELATIONS = ("add_remove", "replace_one")
 STORAGES = ("upper", "full", "monomials")

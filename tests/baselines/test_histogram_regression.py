@@ -28,7 +28,7 @@ from keras_fm.baselines.filter_priority import (
     poisson,
     priority_sample,
 )
-from keras_fm.kernel.ledger import BudgetExceededError
+from keras_fm.kernel.ledger.ledger import BudgetExceededError
 from keras_fm.kernel.mechanisms import LaplaceMechanism, NoiseSource
 
 RELATIONS = {"add_remove": 1.0, "replace_one": 2.0}

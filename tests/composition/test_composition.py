@@ -19,8 +19,8 @@ from scipy import optimize, stats
 from keras_fm import composition
 from keras_fm.composition import Plan, Stage, accountants
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
-from keras_fm.kernel.ledger_entry import LedgerEntry
+from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.kernel.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,

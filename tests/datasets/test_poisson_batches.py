@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from keras_fm.datasets import PoissonBatches
-from keras_fm.kernel import sampling
+from keras_fm.kernel.reads import sampling
 
 N = 60
 

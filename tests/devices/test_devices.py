@@ -12,8 +12,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_fm.kernel.gathered_reads import GatheredReads
-from keras_fm.kernel.gradient_reads import GradientReads
+from keras_fm.kernel.reads.gathered_reads import GatheredReads
+from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
 
 HERE = pathlib.Path(__file__).parent

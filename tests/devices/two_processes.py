@@ -40,8 +40,8 @@ import keras
 import numpy as np
 
 import keras_fm as fm
+from keras_fm.kernel.ledger.noisy_statistics import Release
 from keras_fm.kernel.mechanisms import NoiseSource
-from keras_fm.kernel.noisy_statistics import Release
 from keras_fm.kernel.partial_statistics import PartialStatistics
 from keras_fm.kernel.release import calibrate, release_statistics
 from keras_fm.training import model_check

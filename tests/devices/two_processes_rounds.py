@@ -17,10 +17,10 @@ import numpy as np
 
 import keras_fm as fm
 from keras_fm.heads.rounds import Rounds
-from keras_fm.kernel.gathered_reads import GatheredReads
+from keras_fm.kernel.ledger.noisy_statistics import Release
 from keras_fm.kernel.mechanisms import NoiseSource, SampledGaussianMechanism
-from keras_fm.kernel.noisy_statistics import Release
 from keras_fm.kernel.partial_statistics import PartialStatistics
+from keras_fm.kernel.reads.gathered_reads import GatheredReads
 from keras_fm.kernel.release import calibrate
 from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
 from keras_fm.queries import GradientQuery

@@ -16,7 +16,7 @@ from keras_fm import Published
 from keras_fm.callbacks import PrivateModel
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.release import calibrate, release
 from keras_fm.losses import TaylorCrossEntropy

@@ -18,14 +18,14 @@ from keras_fm.heads.gradient_query import WeightsRelease
 from keras_fm.heads.rounds import Rounds
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.gradient_reads import GradientReads
-from keras_fm.kernel.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.ledger.noisy_statistics import Release
 from keras_fm.kernel.mechanisms import (
     GaussianMechanism,
     NoiseSource,
     SampledGaussianMechanism,
 )
-from keras_fm.kernel.noisy_statistics import Release
+from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.kernel.release import release
 from keras_fm.queries import GradientQuery
 

@@ -11,11 +11,11 @@ from linear_records import silent
 from neighbours import Domain, check_sensitivity, shares, to_ball
 
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.gathered_reads import GatheredReads
-from keras_fm.kernel.gradient_reads import GradientReads
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.partial_statistics import PartialStatistics
+from keras_fm.kernel.reads.gathered_reads import GatheredReads
+from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.queries import GradientQuery
 
 MOST = 4

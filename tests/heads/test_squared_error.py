@@ -19,7 +19,7 @@ from neighbours import (
 from keras_fm.heads.squared_error import SquaredErrorQuery
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.release import calibrate, release
 
 BOUNDS = (-2.0, 8.0)

@@ -20,9 +20,9 @@ from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.heads.squared_error import SquaredErrorQuery
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.ledger.noisy_statistics import Release
 from keras_fm.kernel.mechanisms import NoiseSource
-from keras_fm.kernel.noisy_statistics import Release
 from keras_fm.kernel.partial_statistics import PartialStatistics
 from keras_fm.kernel.release import calibrate, release, release_statistics
 from keras_fm.queries import ReconstructionQuery, SecondMomentQuery

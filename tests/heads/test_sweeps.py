@@ -6,7 +6,7 @@ import pytest
 
 from keras_fm.heads.sweeps import sweep
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.release import calibrate, release
 from keras_fm.layers import PrivateDense

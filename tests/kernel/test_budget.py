@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from keras_fm.kernel import budget, budget_split
+from keras_fm.kernel import budget
+from keras_fm.kernel.planning import budget_split
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1, 0.5, 1e6])

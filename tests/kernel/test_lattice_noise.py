@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from keras_fm.kernel import discrete_noise, exact_draws
+from keras_fm.kernel import discrete_noise
 from keras_fm.kernel.discrete_noise import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -35,6 +35,7 @@ from keras_fm.kernel.lattice_noise import (
     laplace_release,
     log_ratio,
 )
+from keras_fm.kernel.reads import exact_draws
 
 BY_CHANCE = 1e-5
 # Small tables of single values, tables of wide blocks with the offset in the

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from keras_fm.kernel import compose, lattice_noise, mechanisms, quick_bounds
+from keras_fm.kernel import compose, lattice_noise, mechanisms
+from keras_fm.kernel.ledger import quick_bounds
 from keras_fm.kernel.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,

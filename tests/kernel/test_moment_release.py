@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from keras_fm import queries
+from keras_fm.kernel.ledger.noisy_statistics import Release
 from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
-from keras_fm.kernel.noisy_statistics import Release
 from keras_fm.private_maps.second_moment import SecondMomentRelease
 
 DELTA = 1e-5

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.partial_statistics import PartialStatistics
 from keras_fm.kernel.release import calibrate, release, release_statistics

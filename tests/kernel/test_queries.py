@@ -13,13 +13,13 @@ from keras_fm.asking.evaluation_query import EvaluationQuery
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.squared_error import SquaredErrorQuery
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.ledger.noisy_statistics import RELEASES, Release
 from keras_fm.kernel.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,
     NoiseSource,
 )
-from keras_fm.kernel.noisy_statistics import RELEASES, Release
 from keras_fm.kernel.release import calibrate, release
 from keras_fm.papers.adlm.relevance_query import RelevanceQuery
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery

@@ -16,9 +16,9 @@ from scipy import stats
 from keras_fm import queries
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.ledger.noisy_statistics import Release
 from keras_fm.kernel.mechanisms import NoiseSource
-from keras_fm.kernel.noisy_statistics import Release
 from keras_fm.kernel.release import calibrate
 from keras_fm.public import polynomials
 

@@ -9,8 +9,8 @@ import pytest
 from keras_fm import composition
 from keras_fm.composition import Plan, Stage
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
-from keras_fm.kernel.ledger_entry import LedgerEntry
+from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.kernel.mechanisms import GaussianMechanism
 from keras_fm.lab import cli
 

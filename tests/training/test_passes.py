@@ -11,8 +11,8 @@ import pytest
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
 from keras_fm.evaluation import private_choice, private_evaluate
-from keras_fm.kernel import passes as passes_lib
 from keras_fm.kernel import records
+from keras_fm.kernel.reads import passes as passes_lib
 
 N, D = 300, 6
 RNG = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from keras import ops
 
 import keras_fm as fm
 from keras_fm.evaluation import private_choice, private_evaluate
-from keras_fm.kernel.noisy_statistics import Release
+from keras_fm.kernel.ledger.noisy_statistics import Release
 
 RNG = np.random.default_rng(0)
 N = 400

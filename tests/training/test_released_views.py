@@ -6,7 +6,7 @@ import numpy as np
 from keras_fm import queries
 from keras_fm.kernel import mechanisms, release
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.training import released_views
 

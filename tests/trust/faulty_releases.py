@@ -138,7 +138,8 @@ class _Calls:
 
 def _release(order, tell):
     """A release under the faults of an order."""
-    from keras_fm.kernel import locked_file, mechanisms
+    from keras_fm.kernel import mechanisms
+    from keras_fm.kernel.ledger import locked_file
 
     original = mechanisms.Mechanism.perturb
 
@@ -172,7 +173,8 @@ def _release(order, tell):
 def _releases(order, tell):
     import numpy as np
 
-    from keras_fm.kernel import budget, ledger, mechanisms, release
+    from keras_fm.kernel import budget, mechanisms, release
+    from keras_fm.kernel.ledger import ledger
     from keras_fm.queries import SecondMomentQuery
 
     opened = ledger.Ledger.open(

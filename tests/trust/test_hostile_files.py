@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import keras_fm as fm
 from keras_fm import datasets
-from keras_fm.kernel import ledger_entry, stored_arrays
+from keras_fm.kernel.ledger import ledger_entry, stored_arrays
 
 SMALL = settings(
     max_examples=40,

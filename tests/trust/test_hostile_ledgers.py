@@ -2,7 +2,7 @@
 
 A ledger is text that anybody can write. Whatever its numbers are, it is
 refused with a ValueError or says its epsilon; it neither hangs nor raises
-anything else. How long it takes is tests/kernel/test_quick_bounds.py.
+anything else. How long it takes is tests/kernel/ledger/test_quick_bounds.py.
 """
 
 import itertools
@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import keras_fm as fm
-from keras_fm.kernel import compose, mechanisms, quick_bounds
+from keras_fm.kernel import compose, mechanisms
+from keras_fm.kernel.ledger import quick_bounds
 
 NUMBERS = [
     *(0, -1, 1, 2, 1.5, 7.0, 1000, 10**6, 2**21 + 1, 10**9, 10**12, 10**13),

@@ -20,9 +20,10 @@ import pytest
 
 from keras_fm import composition
 from keras_fm.heads.rounds import Rounds
-from keras_fm.kernel import ledger, ledger_text, mechanisms, strict_json
+from keras_fm.kernel import mechanisms
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.noisy_statistics import query_of_kind
+from keras_fm.kernel.ledger import ledger, ledger_text, strict_json
+from keras_fm.kernel.ledger.noisy_statistics import query_of_kind
 from keras_fm.queries import CrossEntropyQuery, GradientQuery, PatchMomentQuery
 
 # What a value of a spec becomes.

@@ -19,9 +19,10 @@ import numpy as np
 from keras_fm.auditing.objective import ObjectiveAudit
 from keras_fm.auditing.white_box import sampled_ratio
 from keras_fm.heads.gradient_query import GradientQuery
-from keras_fm.kernel import checks, sampled_noise
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel import checks
+from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.mechanisms import SampledGaussianMechanism
+from keras_fm.kernel.planning import sampled_noise
 
 # What a score is of: all reads' ratios, or whether reads have noise in common.
 ATTACKS = ("likelihood", "repeated")
@@ -44,7 +45,8 @@ def audit_reads(
     """Lower bound on the epsilon of all reads together.
 
     Args:
-        open_reads: `keras_fm.kernel.gradient_reads.GradientReads`, audited.
+        open_reads: the `GradientReads` that are audited
+            (`keras_fm.kernel.reads.gradient_reads`).
         rounds: a `Rounds` of a loss of one output, such as
             `loss="cross_entropy"`. `batch_size` is out of `lanes` records.
         budget: the `PrivacyBudget` that they spend, with delta > 0.

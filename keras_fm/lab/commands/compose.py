@@ -133,7 +133,7 @@ def _plan_and_delta(values):
     if values.plan:
         return composition.Plan.load(values.plan), delta
     if values.ledger:
-        from keras_fm.kernel.ledger import Ledger
+        from keras_fm.kernel.ledger.ledger import Ledger
 
         ledger = Ledger.load(values.ledger)
         if values.delta is None:

@@ -32,7 +32,7 @@ def run(values, rest):
     del values
     if not rest:
         raise ValueError("name the file of a ledger, such as privacy.json.")
-    from keras_fm.kernel.ledger import Ledger
+    from keras_fm.kernel.ledger.ledger import Ledger
 
     parts = []
     for path in rest:

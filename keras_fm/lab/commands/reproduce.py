@@ -84,6 +84,13 @@ def check(values, rest):
         folder.check(values.out)
 
 
+def _is_listing(values, rest):
+    return values.list or not rest
+
+
+ALONE = _is_listing
+
+
 def _epsilons(values):
     if values.epsilons is None:
         return None
@@ -96,7 +103,7 @@ def run(values, rest):
     # Heavy imports only once the command line is right.
     from keras_fm.lab import reproduce as reproductions
 
-    if values.list or not rest:
+    if _is_listing(values, rest):
         sys.stdout.write(reproductions.catalogue_table() + "\n")
         return 0
     found = reproductions.find(rest)

@@ -5,7 +5,7 @@ import contextlib
 import os
 import tempfile
 
-from keras_fm.kernel import locked_file
+from keras_fm.kernel.ledger import locked_file
 
 
 def _lock(path):

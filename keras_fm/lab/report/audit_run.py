@@ -5,7 +5,7 @@ import operator
 
 from keras_fm.auditing import second_opinion
 from keras_fm.auditing.report import NO_POWER, VIOLATED, AuditReport
-from keras_fm.kernel.statement import rounded_up
+from keras_fm.kernel.ledger.statement import rounded_up
 from keras_fm.lab.report import checked, figures, parts
 from keras_fm.lab.report.content import (
     Cell,

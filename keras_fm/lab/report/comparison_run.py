@@ -3,7 +3,7 @@
 import os
 import shlex
 
-from keras_fm.kernel import statement as statements_lib
+from keras_fm.kernel.ledger import statement as statements_lib
 from keras_fm.lab import known as known_lib
 from keras_fm.lab.engine import grid, plot
 from keras_fm.lab.report import checked, figures, parts, trainings

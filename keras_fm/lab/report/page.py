@@ -10,7 +10,7 @@ import os
 import jinja2
 import markupsafe
 
-from keras_fm.kernel import locked_file
+from keras_fm.kernel.ledger import locked_file
 from keras_fm.lab.report import figures
 from keras_fm.version import __version__
 

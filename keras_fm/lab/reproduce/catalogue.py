@@ -6,8 +6,8 @@ from keras_fm.lab.reproduce import (
     adlm,
     dpa,
     dpmac,
-    facts,
     functional_net,
+    listing,
     pcdbn,
     sources,
 )
@@ -40,7 +40,7 @@ def _experiment(name, declared):
         series=tuple(Series(**s) for s in declared.pop("series")),
         small={**both, **declared.pop("small", {})},
         full={**both, **declared.pop("full", {})},
-        facts=() if chosen is None else _facts(paper, **chosen),
+        facts=listing.chosen_facts(paper, chosen),
         measure=getattr(_MODULES[paper], declared.pop("measure")),
         reads=known.data_of(declared.get("load")),
         load=getattr(sources, declared.pop("load", ""), None),
@@ -50,11 +50,6 @@ def _experiment(name, declared):
 
 def _axis(value):
     return _AXES[value] if isinstance(value, str) else Axis(**value)
-
-
-def _facts(paper, with_epochs=False, **which):
-    found = facts.select(paper, **which)
-    return tuple(f for f in found if f.epochs is not None or not with_epochs)
 
 
 def _settings(value):
@@ -89,26 +84,3 @@ def find(names):
     """
     found = known.find_experiments(names)
     return tuple(e for e in EXPERIMENTS if e.name in found)
-
-
-def table():
-    """The catalogue as text, one line for each experiment."""
-    lines = [
-        f"{'experiment':32} {'data':22} {'minutes':>7} {'numbers':>7}  what",
-    ]
-    lines.append("-" * 100)
-    for experiment in EXPERIMENTS:
-        names = [a.split(":")[1] for a in experiment.aliases]
-        what = experiment.title
-        if names:
-            what += f" ({', '.join(names)})"
-        lines.append(
-            f"{experiment.name:32} {experiment.small.get('data', '-'):22} "
-            f"{experiment.minutes:>7g} {len(experiment.facts):>7}  {what}"
-        )
-    lines += [
-        "",
-        "minutes: of the small form, on two cores. numbers: what the paper",
-        "prints for it.",
-    ]
-    return "\n".join(lines)

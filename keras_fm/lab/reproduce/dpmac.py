@@ -3,7 +3,8 @@
 import keras
 import numpy as np
 
-from keras_fm.kernel import mechanisms, sampling
+from keras_fm.kernel import mechanisms
+from keras_fm.kernel.reads import sampling
 from keras_fm.lab.engine.job import Measured
 from keras_fm.lab.reproduce import facts, points
 from keras_fm.models import DeepPrivateAutoencoder

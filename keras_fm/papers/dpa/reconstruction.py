@@ -19,9 +19,10 @@ from functools import partial
 import numpy as np
 
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel import checks, columns
-from keras_fm.kernel.noisy_statistics import released_as
+from keras_fm.kernel import checks
+from keras_fm.kernel.ledger.noisy_statistics import released_as
 from keras_fm.kernel.query import QuadraticQuery
+from keras_fm.kernel.reads import columns
 from keras_fm.parts.quadratic_release import QuadraticRelease
 
 FORMS = ("cross_entropy", "squared_error")

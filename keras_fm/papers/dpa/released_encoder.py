@@ -4,7 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel import columns
+from keras_fm.kernel.reads import columns
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
 from keras_fm.parts.step import Step
 from keras_fm.private_maps.pretrained_layer import PretrainedLayer

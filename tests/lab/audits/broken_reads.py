@@ -11,10 +11,11 @@ import numpy as np
 
 from keras_fm.heads import gradient_query
 from keras_fm.heads.rounds import Rounds
-from keras_fm.kernel import noise_mechanisms, sampled_noise
+from keras_fm.kernel import noise_mechanisms
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.gradient_reads import GradientReads
 from keras_fm.kernel.mechanisms import NoiseSource
+from keras_fm.kernel.planning import sampled_noise
+from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.lab.audits import whole_reads
 
 LANES = 512

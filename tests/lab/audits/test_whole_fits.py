@@ -7,7 +7,7 @@ import pytest
 
 from keras_fm import queries
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.mechanisms import LaplaceMechanism, NoiseSource
 from keras_fm.kernel.release import calibrate, release
 from keras_fm.lab.audits import whole_fits, whole_models

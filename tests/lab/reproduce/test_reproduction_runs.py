@@ -14,8 +14,8 @@ import pytest
 
 from keras_fm import datasets
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
-from keras_fm.kernel.ledger_entry import LedgerEntry
+from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.lab import reproduce as reproductions
 from keras_fm.lab.engine import rival
 from keras_fm.lab.reproduce import points, report, session

@@ -28,8 +28,8 @@ from neighbours import (
 from scipy import stats
 
 from keras_fm.kernel import mechanisms
+from keras_fm.kernel.ledger.noisy_statistics import Release
 from keras_fm.kernel.mechanisms import NoiseSource
-from keras_fm.kernel.noisy_statistics import Release
 from keras_fm.papers.adlm.relevance_query import (
     RelevanceQuery,
     RelevanceRelease,

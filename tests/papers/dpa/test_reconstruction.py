@@ -27,7 +27,7 @@ from neighbours import (
 
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
 from keras_fm.kernel.release import calibrate, release
 from keras_fm.papers.dpa import claims

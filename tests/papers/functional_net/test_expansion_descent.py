@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import keras_fm as fm
-from keras_fm.kernel.gathered_reads import GatheredReads
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.partial_statistics import PartialStatistics
+from keras_fm.kernel.reads.gathered_reads import GatheredReads
 from keras_fm.kernel.release import calibrate
 from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_fm.kernel import mechanisms
-from keras_fm.kernel.noisy_statistics import RELEASES
+from keras_fm.kernel.ledger.noisy_statistics import RELEASES
 from keras_fm.papers.functional_net import claims
 from keras_fm.papers.functional_net.expansion_query import (
     NetworkExpansionRelease,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_fm.kernel import mechanisms
-from keras_fm.kernel.noisy_statistics import Release
+from keras_fm.kernel.ledger.noisy_statistics import Release
 from keras_fm.papers.pcdbn import filters
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentRelease
 from keras_fm.public import polynomials

@@ -17,7 +17,7 @@ from neighbours import (
 )
 
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.release import calibrate, release
 from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery

@@ -13,9 +13,9 @@ from scipy import stats
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.ledger.noisy_statistics import Release
 from keras_fm.kernel.mechanisms import NoiseSource
-from keras_fm.kernel.noisy_statistics import Release
 from keras_fm.kernel.release import calibrate
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentRelease
 from keras_fm.queries import PatchMomentQuery

@@ -1,0 +1,45 @@
+"""Which mechanisms a ledger or a release in a file may name."""
+
+from keras_fm.kernel.noise_mechanisms import (
+    GaussianMechanism,
+    LaplaceMechanism,
+    SampledGaussianMechanism,
+)
+from keras_fm.kernel.reads.permute_and_flip import PermuteAndFlip
+
+MECHANISMS = {
+    c.__name__: c
+    for c in (
+        GaussianMechanism,
+        LaplaceMechanism,
+        PermuteAndFlip,
+        SampledGaussianMechanism,
+    )
+}
+
+
+def from_config(config):
+    """The mechanism that `Mechanism.config` describes.
+
+    Raises:
+        ValueError: if it names none that can vouch for its noise, or has
+            other parameters than that one.
+    """
+    config = dict(config)
+    name = config.pop("mechanism", None)
+    if name == "L2NormMechanism":
+        raise ValueError(
+            "It was made with L2-norm noise, which has no exact sampler and "
+            "is not offered any more. Release with Laplace noise "
+            "(`delta = 0`) instead; the old file stays readable as JSON or "
+            "`.npz`."
+        )
+    if not isinstance(name, str) or name not in MECHANISMS:
+        raise ValueError(
+            f"A proven entry needs one of the mechanisms {sorted(MECHANISMS)}. "
+            f"Received: {name!r}"
+        )
+    try:
+        return MECHANISMS[name](**config)
+    except TypeError as e:
+        raise ValueError(f"These are no parameters of a {name}: {e}") from e

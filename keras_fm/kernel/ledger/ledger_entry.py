@@ -1,0 +1,161 @@
+"""One line of a ledger: what was read, by which mechanism, and why it holds.
+
+An entry is *proven* (a mechanism whose proof is in docs/proofs) or *claimed*
+(an epsilon that a paper asserts).
+"""
+
+import dataclasses
+import json
+
+from keras_fm.kernel import budget as budget_lib
+from keras_fm.kernel import checks, mechanism_limits
+from keras_fm.kernel.ledger import known_mechanisms
+
+FLOATING_POINT = "floating point"
+LATTICE = "lattice"
+# A claim beyond this claims nothing; sums of claims stay numbers.
+_LARGEST_CLAIM = 1e50
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LedgerEntry:
+    """One access to private records.
+
+    Attributes:
+        name: which layer or objective it served.
+        guarantee: `"proven"` or `"claimed"`.
+        neighbours: the relation the numbers refer to.
+        mechanism: dict, the mechanism's name and public parameters
+            (proven), or `{"claimed_epsilon": ...}`.
+        reads: what was read, in words.
+        proof: where the proof is, or why there is none.
+        private: `False` when the noise was reproducible, which voids it.
+        noise: `"lattice"` for exact discrete noise on a power-of-two lattice,
+            `"floating point"` for noise whose low-order bits no proof covers.
+        notes: further public facts (n declared public, public data used).
+        when: UTC time, ISO 8601.
+    """
+
+    name: str
+    guarantee: str
+    neighbours: str
+    mechanism: dict
+    reads: str
+    proof: str
+    private: bool = True
+    noise: str = FLOATING_POINT
+    notes: tuple = ()
+    when: str = ""
+
+    def __post_init__(self):
+        self._check_texts()
+        if self.guarantee not in ("proven", "claimed"):
+            raise ValueError(
+                '`guarantee` of a ledger entry must be "proven" or '
+                f'"claimed". Received: guarantee={self.guarantee!r}'
+            )
+        if not isinstance(self.private, bool):
+            raise ValueError(
+                "`private` of a ledger entry must be True or False. "
+                f"Received: private={self.private!r}"
+            )
+        if self.noise not in (FLOATING_POINT, LATTICE):
+            raise ValueError(
+                f"`noise` of a ledger entry must be {FLOATING_POINT!r} or "
+                f"{LATTICE!r}. Received: noise={self.noise!r}"
+            )
+        if self.guarantee == "claimed":
+            claim = self.mechanism.get("claimed_epsilon")
+            if not checks.is_number(claim) or not 0 < claim <= _LARGEST_CLAIM:
+                raise ValueError(
+                    "A claimed entry needs a positive `claimed_epsilon` of "
+                    f"at most {_LARGEST_CLAIM:g}. Received: mechanism="
+                    f"{self.mechanism}"
+                )
+        elif getattr(self.build_mechanism(), "sampling_rate", 1) < 1 and (
+            self.neighbours != str(budget_lib.Neighbours.ADD_REMOVE)
+        ):
+            raise ValueError(
+                "A proven entry of a sampled mechanism must refer to "
+                '"add_remove", the relation its analysis is for. Received: '
+                f"neighbours={self.neighbours!r}"
+            )
+
+    def _check_texts(self):
+        if not isinstance(self.notes, tuple):
+            raise ValueError(
+                "`notes` of a ledger entry must be a tuple of texts. "
+                f"Received: notes={self.notes!r}"
+            )
+        texts = {
+            name: getattr(self, name)
+            for name in ("name", "reads", "proof", "when")
+        }
+        for name, text in (*texts.items(), *(("notes", n) for n in self.notes)):
+            check_line(f"`{name}` of a ledger entry", text)
+        if not isinstance(self.mechanism, dict):
+            raise ValueError(
+                "`mechanism` of a ledger entry must be a dict. Received: "
+                f"mechanism={self.mechanism!r}"
+            )
+        for key, value in self.mechanism.items():
+            check_line("A name in `mechanism` of a ledger entry", key)
+            if isinstance(value, str):
+                check_line(f"`{key}` of a ledger entry", value)
+            elif isinstance(value, (int, float)) and not checks.is_finite(
+                value
+            ):
+                raise ValueError(
+                    f"`{key}` of a ledger entry must be finite. Received: "
+                    f"{key}={value}"
+                )
+
+    @property
+    def steps(self):
+        """How many steps it pays for; 0 if it is none of steps. What a claim
+        says that no mechanism may have counts as nothing."""
+        try:
+            steps = mechanism_limits.checked("steps", self.mechanism["steps"])
+        except (KeyError, ValueError):
+            return 0
+        return steps
+
+    @property
+    def kind(self):
+        """What one of its steps is, as one text: equal for entries whose
+        steps may be taken in the place of one another."""
+        spread = "steps", "overflow_probability", "claimed_epsilon"
+        of_one = {k: v for k, v in self.mechanism.items() if k not in spread}
+        facts = self.name, self.guarantee, self.private, self.noise, of_one
+        return json.dumps(facts, sort_keys=True, default=repr)
+
+    def plain(self):
+        """What it holds, as one text: equal for equal entries, whether they
+        were read from JSON or not."""
+        return json.dumps(
+            dataclasses.asdict(self), sort_keys=True, default=repr
+        )
+
+    def build_mechanism(self):
+        """The `Mechanism` of a proven entry."""
+        return known_mechanisms.from_config(self.mechanism)
+
+    def describe(self):
+        """The mechanism in a line: its name and public parameters."""
+        return ", ".join(
+            str(value)
+            if key == "mechanism"
+            else f"{key} {value:.6g}"
+            if isinstance(value, float)
+            else f"{key} {value}"
+            for key, value in self.mechanism.items()
+            if isinstance(value, (int, float, str))
+        )
+
+
+def check_line(what, text):
+    """Refuses what could pass for other lines of a statement."""
+    if not isinstance(text, str) or not (text.isprintable() or not text):
+        raise ValueError(
+            f"{what} must be one line of printable text. Received: {text!r}"
+        )

@@ -1,0 +1,144 @@
+"""What a release holds: statistics with their noise, public from here on."""
+
+import dataclasses
+import importlib
+import json
+from typing import Any
+
+import numpy as np
+
+from keras_fm.kernel import budget as budget_lib
+from keras_fm.kernel.ledger import known_mechanisms, stored_arrays, strict_json
+from keras_fm.kernel.noise_mechanisms import Mechanism
+
+_LARGEST_PUBLIC = 1_000_000
+
+
+# The class of what is released of a query, by the query's class.
+RELEASES: dict[type, type] = {}
+
+
+def released_as(query):
+    """A decorator for the `Release` of a class of queries, by whose name
+    files know it.
+
+    Raises:
+        ValueError: if a query of this name has a release.
+    """
+    if query.__name__ in {known.__name__ for known in RELEASES}:
+        raise ValueError(
+            "A query of this name has a release. Received: "
+            f"query={query.__name__}"
+        )
+
+    def register(release):
+        RELEASES[query] = release
+        return release
+
+    return register
+
+
+def query_of_kind(kind):
+    """The class of queries that a file names.
+
+    Raises:
+        KeyError: if no class of that name has a release.
+    """
+    # The package's own are known once they are imported.
+    importlib.import_module("keras_fm.queries")
+    # Version 0.1 called a query an objective.
+    name = kind.removesuffix("Objective") + "Query" * kind.endswith("Objective")
+    return {known.__name__: known for known in RELEASES}[name]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Release:
+    """Perturbed statistics: public from here on.
+
+    Attributes:
+        statistics: dict of arrays by the objective's names, noise added.
+        objective, mechanism, neighbours: how they were made.
+        private: `False` if the noise was reproducible.
+    """
+
+    statistics: dict
+    objective: Any
+    mechanism: Mechanism
+    neighbours: str
+    private: bool
+
+    def __repr__(self):
+        sizes = ", ".join(
+            f"{name} {array.shape}" for name, array in self.statistics.items()
+        )
+        return (
+            f"<{type(self).__name__} of {sizes}, "
+            f"{type(self.mechanism).__name__}, {self.neighbours}>"
+        )
+
+    def vector(self):
+        """The statistics as the vector that the noise was added to, or
+        `None` if they are a function of several.
+
+        Every coordinate has noise of variance
+        `mechanism.coordinate_variance(objective.size)`.
+        """
+        arrays = tuple(self.statistics.values())
+        return self.objective.pack(arrays, self.mechanism.norm)
+
+    def save(self, path):
+        """Writes the release as `.npz`. It holds no noise and no raw
+        statistic, only their sum."""
+        public = {
+            "kind": type(self.objective).__name__,
+            "objective": self.objective.config(),
+            "mechanism": self.mechanism.config(),
+            "neighbours": self.neighbours,
+            "private": self.private,
+        }
+        # Through a file: given a name, NumPy may append to it.
+        with open(path, "wb") as f:
+            np.savez_compressed(
+                f,
+                **self.statistics,
+                public=np.frombuffer(json.dumps(public).encode(), np.uint8),
+            )
+
+    @staticmethod
+    def load(path):
+        """Reads what `save` wrote; executes no code from the file.
+
+        Returns:
+            A `Release` of the kind that was saved.
+
+        Raises:
+            ValueError: if the file is not a release.
+        """
+        try:
+            with stored_arrays.opened(path) as data:
+                public = data.read("public")
+                if public.dtype != np.uint8 or public.size > _LARGEST_PUBLIC:
+                    raise ValueError("it does not say what it holds")
+                public = json.loads(bytes(public))
+                mechanism = known_mechanisms.from_config(public["mechanism"])
+                objective = query_of_kind(public["kind"])(**public["objective"])
+                # Shapes are compared before anything of their size is made.
+                arrays = [
+                    data.read(name, shape).astype(np.float64)
+                    for name, shape in zip(objective.names, objective.shapes)
+                ]
+                if not all(np.isfinite(array).all() for array in arrays):
+                    raise ValueError("it holds numbers that are not finite")
+                if not isinstance(public["private"], bool):
+                    raise ValueError("`private` must be true or false")
+                return RELEASES[type(objective)](
+                    statistics=dict(zip(objective.names, arrays)),
+                    objective=objective,
+                    mechanism=mechanism,
+                    neighbours=str(
+                        budget_lib.Neighbours.of(public["neighbours"])
+                    ),
+                    private=public["private"],
+                )
+        except strict_json.MALFORMED as e:
+            raise ValueError(f"This is not a keras_fm release: {e}") from e

@@ -1,0 +1,176 @@
+"""The privacy statement of a ledger: what is proven, claimed, read, when."""
+
+import decimal
+import math
+import re
+
+from keras_fm.kernel import checks
+from keras_fm.kernel.budget import Neighbours
+from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT
+
+_COVERED = (
+    "weights, all checkpoints and everything computed from the releases below"
+)
+_UNCOVERED = (
+    "metrics on private records{}",
+    "choices made by looking at them{}",
+    "what was scaled, filled in or selected by their statistics before",
+    "the number of records where public",
+    "refusals of invalid records",
+)
+# Of entries that ask how good a model is, or which one is best.
+ASKED = "docs/proofs/evaluation.md"
+_FEATURES = "features of the records, which are public beside their labels"
+_LABELS = "   (the unit's label; all else of it is public)"
+_LOW_BITS = "the low-order bits of floating-point noise"
+_SIDE_CHANNELS = "side channels"
+# The rounding of sums, as in a ledger; beyond it, nothing is rounded down.
+_SUMS = 1e-9
+
+
+def rounded_up(value, digits=6):
+    """A number that is promised, in words: no smaller than it is.
+
+    Args:
+        value: float of at least 0; may be infinite.
+        digits: int, how many of them.
+
+    Returns:
+        str.
+
+    Example:
+
+    >>> rounded_up(1.00000321), rounded_up(0.1 + 0.2), rounded_up(1.00321, 3)
+    ('1.00001', '0.3', '1.01')
+    """
+    found = f"{value:.{digits}g}"
+    if float(found) < value * (1 - _SUMS):
+        context = decimal.Context(digits, decimal.ROUND_CEILING)
+        larger = context.create_decimal_from_float(float(value))
+        found = f"{float(larger):.{digits}g}"
+    return found
+
+
+def text(ledger):
+    """Lines for people; every number is composed from the entries now.
+
+    Args:
+        ledger: a `keras_fm.Ledger`.
+
+    Returns:
+        str.
+    """
+    entries, audits = ledger.entries, ledger.audits
+    lines = ["Privacy statement", "=" * 17, *_summary(ledger, entries)]
+    if any(not e.private for e in entries):
+        lines.append(
+            "NOT PRIVATE: the noise is reproducible from a seed "
+            "(`reproducible_noise`); use it for tests and studies only"
+        )
+    if not entries:
+        lines.append("reads:      none; no private record was read")
+    used = ledger.used_of_entries()
+    for number, (e, steps) in enumerate(zip(entries, used), start=1):
+        lines += [
+            f"[{number}] {e.when}  {e.name}: {e.guarantee}",
+            f"    read:      {e.reads}",
+            f"    mechanism: {e.describe()}",
+            *_steps(e, steps),
+            f"    proof:     {e.proof}",
+            *(f"    note:      {note}" for note in e.notes),
+        ]
+    lines += [f"measured:   {when}  {line}" for when, line in audits]
+    if audits:
+        lines.append(
+            "            (lower bounds by an attack: they can refute the "
+            "statement, never prove it)"
+        )
+    return "\n".join(lines)
+
+
+def sentence(epsilon, delta, neighbours, unit="record"):
+    """What a proven epsilon promises, for somebody who decides.
+
+    Args:
+        epsilon, delta: float; what is proven.
+        neighbours: a `Neighbours` or its name.
+        unit: str, what one of is hidden.
+
+    Returns:
+        str, one sentence.
+
+    Raises:
+        ValueError: if the epsilon is not finite: then nothing is promised.
+    """
+    if not math.isfinite(epsilon):
+        checks.refuse("epsilon", epsilon, "finite")
+    change = {
+        Neighbours.ADD_REMOVE: f"Whether any one {unit} was used for training "
+        "or left out",
+        Neighbours.REPLACE_ONE: f"Whether training used any one {unit} or "
+        "another in its place",
+        Neighbours.REPLACE_LABEL: f"Whichever label any one {unit} had",
+    }[Neighbours.of(neighbours)]
+    also = ""
+    if delta:
+        chance = math.floor(1 / delta * (1 + _SUMS))
+        also = f", apart from a probability of at most 1 in {chance:,}"
+    factor = math.exp(min(epsilon, 700.0))
+    times = rounded_up(factor, 3)
+    if 100 <= factor < 1e9:
+        times = f"{math.ceil(factor * (1 - _SUMS)):,}"
+    elif epsilon > 700:
+        times = f"10^{math.ceil(epsilon / math.log(10)):,}"
+    return (
+        f"{change}: nobody who sees what was released can find anything that "
+        f"is more than {times} times as probable in one case as in the "
+        f"other{also}."
+    )
+
+
+def _steps(entry, used):
+    """What was done with the steps that an entry paid for."""
+    if not entry.steps:
+        return []
+    return [f"    steps:     {entry.steps} paid, {used} used or reserved"]
+
+
+def _summary(ledger, entries):
+    delta = ledger.budget.delta
+    labels = ledger.neighbours is Neighbours.REPLACE_LABEL
+    proven = ledger.epsilon()
+    lines = [
+        f"proven:     (epsilon = {rounded_up(proven)}, "
+        f"delta = {rounded_up(delta)})"
+        + ("" if math.isfinite(proven) else "   (no valid proof)")
+    ]
+    reasons = [e.proof for e in entries if e.guarantee == "claimed"]
+    if reasons:
+        lines += [
+            f"claimed:    {_pair(ledger.claimed_epsilon(), delta)}   (by the "
+            "paper; not a guarantee)",
+            f"why:        {re.sub('^none[.:] ', '', reasons[0])}",
+        ]
+    lines += [
+        f"budget:     {_pair(ledger.budget.epsilon, delta)}",
+        f"neighbours: {ledger.neighbours}{_LABELS * labels}",
+        f"unit:       {ledger.unit}",
+    ]
+    if math.isfinite(proven):
+        asked = [n for n, e in enumerate(entries, start=1) if e.proof == ASKED]
+        but = f" (but those of {asked})" if asked else ""
+        uncovered = [words.format(but) for words in _UNCOVERED]
+        if labels:
+            uncovered.insert(0, _FEATURES)
+        if any(e.noise == FLOATING_POINT for e in entries):
+            uncovered.append(_LOW_BITS)
+        uncovered.append(_SIDE_CHANNELS)
+        lines += [
+            f"covered:    {_COVERED}",
+            f"uncovered:  {', '.join(uncovered)}",
+        ]
+    return lines
+
+
+def _pair(epsilon, delta):
+    return f"(epsilon = {epsilon:.6g}, delta = {delta:g})"

@@ -1,0 +1,163 @@
+"""The noise that a budget, or a share of it, asks for.
+
+No guarantee rests on it: a ledger composes the mechanisms that are charged,
+wherever their numbers are from, and refuses what is beyond its budget.
+"""
+
+import functools
+import math
+
+from keras_fm.kernel.compose import compose_epsilon
+from keras_fm.kernel.noise_mechanisms import GaussianMechanism, LaplaceMechanism
+from keras_fm.kernel.reads.permute_and_flip import PermuteAndFlip
+
+
+def calibrate(objective, budget, *, neighbours, share=1.0):
+    """The mechanism that spends `share` of `budget` on `objective`.
+
+    delta > 0: Gaussian noise. delta = 0: Laplace noise.
+
+    Args:
+        objective: what is released (gives sensitivities).
+        budget: a `PrivacyBudget`.
+        neighbours: the relation.
+        share: this release's share in (0, 1]; shares of a plan sum to one.
+
+    Returns:
+        A `Mechanism`.
+    """
+    if budget.delta > 0:
+        return GaussianMechanism(
+            sensitivity=objective.sensitivity("l2", neighbours=neighbours),
+            noise_multiplier=gaussian_share(budget, share),
+        )
+    return LaplaceMechanism(
+        sensitivity=objective.sensitivity("l1", neighbours=neighbours),
+        epsilon=budget.epsilon * share,
+    )
+
+
+def calibrate_choice(objective, budget, *, neighbours, share=1.0):
+    """The choice that spends `share` of `budget` on `objective`.
+
+    Shares of choices and of other releases add up, see `choice_epsilon`.
+
+    Args, Returns: see `calibrate`.
+    """
+    return PermuteAndFlip(
+        sensitivity=objective.sensitivity("range", neighbours=neighbours),
+        epsilon=choice_epsilon(budget, share),
+    )
+
+
+def gaussian_share(budget, share):
+    """The noise multiplier of a share of a budget with delta > 0."""
+    multiplier = gaussian_multiplier(budget.epsilon, budget.delta)
+    return multiplier / share**0.5
+
+
+def choice_epsilon(budget, share):
+    """The pure epsilon of a choice that has a share of a budget.
+
+    With delta > 0, that of the largest epsilon-private mechanism that is a
+    function of a Gaussian with this share (docs/proofs/evaluation.md,
+    proposition 4).
+
+    Args:
+        budget: a `PrivacyBudget`.
+        share: float in (0, 1].
+
+    Returns:
+        float > 0.
+    """
+    if budget.delta == 0:
+        return budget.epsilon * share
+    from scipy import special
+
+    half = 1 / gaussian_share(budget, share) / 2
+    epsilon = special.log_ndtr(half) - special.log_ndtr(-half)
+    # What logarithms are wrong by, and more.
+    return float(epsilon) * (1 - 1e-9)
+
+
+@functools.lru_cache(maxsize=4096)
+def gaussian_epsilon(noise_multiplier, delta):
+    """Smallest epsilon of one Gaussian at `delta`, exactly.
+
+    Args:
+        noise_multiplier: float > 0.
+        delta: float in (0, 1).
+
+    Returns:
+        float >= 0; dp_accounting's trade-off (Balle and Wang 2018,
+        "analytic Gaussian mechanism"), inverted.
+
+    Example:
+
+    >>> round(gaussian_epsilon(4.0, 1e-5), 3)
+    0.926
+    """
+    from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
+    from scipy import optimize
+
+    loss = GaussianPrivacyLoss(noise_multiplier)
+
+    def excess(epsilon):
+        return float(loss.get_delta_for_epsilon([epsilon])[0]) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    # The tail of the privacy loss, N(m^2 / 2, m^2), is beyond this.
+    inverse = 1 / noise_multiplier
+    high = inverse**2 / 2 + inverse * math.sqrt(2 * math.log(1 / delta))
+    root = optimize.brentq(excess, 0.0, high * 1.001, xtol=1e-13 * high)
+    # Above, not below, by what the search may miss.
+    return root * (1 + 1e-9)
+
+
+@functools.lru_cache(maxsize=256)
+def gaussian_multiplier(epsilon, delta):
+    """Smallest noise multiplier of one Gaussian that meets (epsilon, delta).
+
+    The closed form of dp_accounting, raised until the composition that the
+    ledger uses confirms it: the returned multiplier meets the budget, it does
+    not overshoot it.
+
+    Args:
+        epsilon: float > 0.
+        delta: float in (0, 1).
+
+    Raises:
+        ValueError: if `delta` is 0, which no Gaussian meets.
+
+    Example:
+
+    >>> round(gaussian_multiplier(1.0, 1e-5), 2)
+    3.73
+    """
+    from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
+    from scipy import optimize
+
+    if not 0 < delta < 1:
+        raise ValueError(
+            "A Gaussian mechanism needs delta in (0, 1). "
+            f"Received: delta={delta}"
+        )
+
+    def spent(multiplier):
+        mechanism = GaussianMechanism(
+            sensitivity=1.0, noise_multiplier=multiplier
+        )
+        return compose_epsilon([mechanism], delta, scale=epsilon)
+
+    # The closed form, then the smallest of a few steps above it that the
+    # composition, which rounds losses up, also finds within the budget.
+    def excess(log_multiplier):
+        exact = GaussianPrivacyLoss(math.exp(log_multiplier))
+        return exact.get_delta_for_epsilon([epsilon])[0] - delta
+
+    exact = math.exp(optimize.brentq(excess, -20.0, 20.0, xtol=1e-9))
+    step = 1e-5
+    while spent(exact * (1 + step)) > epsilon:
+        step *= 2
+    return exact * (1 + step)

@@ -1,0 +1,276 @@
+"""The noise that pays for reads of samples, and what they cost by moments.
+
+The multiplier is found by the composition that the ledger uses.
+"""
+
+import functools
+import math
+
+import numpy as np
+
+from keras_fm.kernel.budget import Neighbours
+from keras_fm.kernel.compose import compose_epsilon, epsilon_with_overflow
+from keras_fm.kernel.noise_mechanisms import (
+    GaussianMechanism,
+    SampledGaussianMechanism,
+)
+from keras_fm.kernel.planning.calibration import gaussian_multiplier
+
+# A multiplier is found to this relative precision, from above.
+_PRECISION = 1e-4
+_MAX_COMPOSITIONS = 60
+
+# dp_accounting's default orders skip from 63 to 128: at epsilon below 0.2
+# the best one lies between.
+_RDP_ORDERS = (
+    *(1 + x / 10 for x in range(1, 100)),
+    *range(11, 64),
+    *(int(64 * 2 ** (k / 8)) for k in range(33)),
+)
+
+
+def check_neighbours(sampling, neighbours):
+    """Raises if reads of that kind have no accounting under the relation.
+
+    Returns:
+        the `Neighbours`.
+    """
+    neighbours = Neighbours.of(neighbours)
+    if sampling != "full" and neighbours != Neighbours.ADD_REMOVE:
+        raise ValueError(
+            "Amplification by sampling is accounted here for "
+            'neighbours="add_remove" only. Use sampling="full" with '
+            'neighbours="replace_one". Received: '
+            f"sampling={sampling!r}"
+        )
+    return neighbours
+
+
+def noise_multiplier(reads, budget, *, neighbours, others=()):
+    """Smallest multiplier with which `reads` and `others` meet a budget.
+
+    It is relative to the sensitivity under the neighbouring relation (as in
+    `keras_fm.mechanisms`), and is confirmed by the composition that the
+    ledger uses: a ledger charged with `reads.mechanism(...)` and `others`
+    does not refuse, and ends just below its budget.
+
+    Args:
+        reads: a `SamplingPlan`, or a pair `(sampling_rate, steps)` of
+            samples that cannot overflow. Full batches (rate 1) compose to
+            one Gaussian, exactly.
+        budget: a `PrivacyBudget` with delta > 0, of everything together.
+        neighbours: `"add_remove"`, or `"replace_one"` with full batches.
+        others: sequence of `Mechanism`, what else is read within the
+            budget, already calibrated.
+
+    Returns:
+        float, at most 1e-4 (relative) above the smallest.
+
+    Raises:
+        ValueError: if delta is 0, a sampled read has no accounting under
+            the relation, or `others` leave nothing.
+
+    Example:
+
+    >>> samples = plan(60000, batch_size=1000, steps=600, delta=1e-5,
+    ...                epsilon=1.0)
+    >>> z = noise_multiplier(
+    ...     samples, PrivacyBudget(1.0, 1e-5), neighbours="add_remove"
+    ... )
+    >>> round(z, 2)
+    1.74
+
+    Source: own; the first guess is the central limit theorem of sampled
+    Gaussians (Bu et al., "Deep Learning with Gaussian Differential
+    Privacy", 2020).
+    """
+    if hasattr(reads, "overflow_probability"):
+        sampling = reads.sampling
+        rate, steps = reads.sampling_rate, reads.steps
+        overflow = reads.overflow_probability
+    else:
+        (rate, steps), overflow = reads, 0.0
+        sampling = "full" if rate == 1 else "poisson"
+    check_neighbours(sampling, neighbours)
+    return _noise_multiplier(
+        float(rate),
+        int(steps),
+        float(overflow),
+        budget.epsilon,
+        budget.delta,
+        tuple(others),
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _noise_multiplier(rate, steps, overflow, epsilon, delta, others):
+    def spent(multiplier, scale):
+        reads = SampledGaussianMechanism(
+            sensitivity=1.0,
+            noise_multiplier=multiplier,
+            sampling_rate=rate,
+            steps=steps,
+            overflow_probability=overflow,
+        )
+        return compose_epsilon((reads, *others), delta, scale=scale)
+
+    # What is left of the precision (inverse variance) of the one Gaussian
+    # that spends the budget.
+    one = gaussian_multiplier(epsilon, delta)
+    left = 1 - one**2 * math.fsum(
+        m.noise_multiplier**-2
+        for m in others
+        if isinstance(m, GaussianMechanism)
+    )
+    already = compose_epsilon(others, delta, scale=epsilon)
+    if left <= 0 or already >= epsilon:
+        raise ValueError(
+            f"Other reads spend epsilon = {already:.6g} of {epsilon:.6g} at "
+            f"delta = {delta:g}: nothing is left for this one."
+        )
+    one /= math.sqrt(left)
+    if rate == 1:
+        guess = one * math.sqrt(steps)
+    else:
+        # rate * sqrt(steps (exp(1 / z^2) - 1)) = 1 / one
+        guess = math.log1p((one * rate) ** -2 / steps) ** -0.5
+    # Most of the way on a coarse grid of losses, which is ten times faster.
+    guess, slope = _smallest(
+        lambda z: spent(z, 10 * epsilon), epsilon, guess, -1.0, 10
+    )
+    return _smallest(lambda z: spent(z, epsilon), epsilon, guess, slope, 1)[0]
+
+
+def _smallest(spent, epsilon, guess, slope, tolerance):
+    """Smallest argument, from above, at which `spent` is within `epsilon`.
+
+    A secant search on logarithms, where the function is nearly a line, that
+    steps over the root on purpose: a bracket is what ends it.
+
+    Returns:
+        the argument, within `tolerance * _PRECISION`, and the slope there.
+    """
+    tolerance *= _PRECISION
+
+    def excess(log_argument):
+        ratio = spent(math.exp(log_argument)) / epsilon
+        return math.log(min(max(ratio, 1e-9), 1e9))
+
+    # (log argument, excess): low spends too much, high does not.
+    low = high = None
+    x, beyond = math.log(guess), tolerance / 2
+    for count in range(_MAX_COMPOSITIONS // 2):
+        value = excess(x)
+        if value > 0:
+            low = (x, value)
+        else:
+            high = (x, value)
+        if low is None or high is None:
+            # At most 1: far off, the line does not hold.
+            x -= max(-1.0, min(1.0, value / slope))
+            x += math.copysign(beyond, value)
+            beyond = min(4 * beyond, 1.0)
+            continue
+        width = high[0] - low[0]
+        slope = (high[1] - low[1]) / width
+        if width <= tolerance:
+            return math.exp(high[0]), slope
+        x = (low[0] + high[0]) / 2
+        if count < 10:
+            root = low[0] - low[1] / slope
+            near = min(tolerance / 3, width / 3)
+            # Close the wider side of the bracket.
+            above = high[0] - root > root - low[0]
+            x = root + near if above else root - near
+            x = min(max(x, low[0] + near), high[0] - near)
+    raise ValueError(
+        f"No noise was found that meets epsilon = {epsilon:.6g}: an overflow "
+        "of a sample or the other reads cost too much of delta."
+    )
+
+
+def rdp_epsilon(mechanisms, delta):
+    """Epsilon at `delta` by Renyi divergences (moments), for comparison.
+
+    An upper bound, as `mechanisms.compose_epsilon` is, and in general a
+    larger one; most published numbers are of this kind. Pure mechanisms
+    enter with the moments that any pure mechanism meets.
+
+    Args:
+        mechanisms: sequence of `Mechanism`.
+        delta: float in (0, 1).
+
+    Returns:
+        float, infinite if no epsilon is met at this delta.
+
+    Source: Mironov, "Renyi Differential Privacy", 2017; Bun and Steinke,
+    "Concentrated Differential Privacy", 2016 (proposition 3.3).
+
+    Example:
+
+    >>> samples = plan(60000, batch_size=1000, steps=1800, delta=1e-5)
+    >>> round(rdp_epsilon([samples.mechanism(1.0)], 1e-5), 2)
+    4.75
+    """
+    from dp_accounting.rdp import rdp_privacy_accountant as rdp
+
+    mechanisms = tuple(mechanisms)
+    if not mechanisms:
+        return 0.0
+    orders = np.asarray(_RDP_ORDERS, np.float64)
+    total = sum(_divergences(mechanism, orders) for mechanism in mechanisms)
+    return epsilon_with_overflow(
+        lambda delta: rdp.compute_epsilon(orders, total, delta)[0],
+        lambda epsilon: rdp.compute_delta(orders, total, epsilon)[0],
+        delta,
+        math.fsum(m.overflow_probability for m in mechanisms),
+    )
+
+
+def _divergences(mechanism, orders):
+    """Renyi divergences of all runs of a mechanism."""
+    import dp_accounting
+    from dp_accounting.rdp import rdp_privacy_accountant as rdp
+
+    pure = mechanism.pure_epsilon()
+    if math.isfinite(pure):
+        return pure_divergences(pure, orders)
+    event, count = dp_accounting.GaussianDpEvent(mechanism.noise_multiplier), 1
+    if isinstance(mechanism, SampledGaussianMechanism):
+        count = mechanism.steps
+        if mechanism.sampling_rate < 1:
+            event = dp_accounting.PoissonSampledDpEvent(
+                mechanism.sampling_rate, event
+            )
+    accountant = rdp.RdpAccountant(
+        orders, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
+    accountant.compose(event, count)
+    return accountant.rdp
+
+
+def pure_divergences(epsilon, orders):
+    """Renyi divergences that every pure mechanism meets: those of randomised
+    response.
+
+    dp_accounting's Laplace event means this in some releases and Laplace
+    noise, whose divergences are smaller, in others. It is
+    `ln(cosh((a - 1/2) epsilon) / cosh(epsilon / 2)) / (a - 1)`, written
+    without cancellation.
+
+    Args:
+        epsilon: float > 0.
+        orders: array of orders above 1.
+    """
+    far = (orders * epsilon > 30) | (epsilon > 15)
+    a = np.where(far, 2.0, orders)
+    scale = min(epsilon, 15.0)
+    near = np.log1p(
+        2
+        * np.sinh(a * scale / 2)
+        * np.sinh((a - 1) * scale / 2)
+        / np.cosh(scale / 2)
+    )
+    x, y = (orders - 0.5) * epsilon, epsilon / 2
+    beyond = np.logaddexp(x, -x) - np.logaddexp(y, -y)
+    return np.where(far, beyond, near) / (orders - 1)

@@ -1,0 +1,182 @@
+"""Many reads of records that lie in several processes.
+
+Every read is one pass at given public weights, so its sums can be formed
+where the records are: the first process sends the weights out, gets partial
+statistics back, merges them and adds the noise once. All reads are charged
+together, before the first noise.
+
+Example, in the first process (`ask` sends weights and receives bytes):
+
+```python
+reads = GatheredReads(objective, ask, mechanism=..., ledger=ledger, ...)
+weights = rounds.descend(reads, start, expected=n, stddev=stddev)
+release = reads.finish(weights)
+```
+
+In the others, for all weights that arrive:
+
+```python
+partial = PartialStatistics(objective.at(weights))
+for features, labels in my_share_of_the_records:
+    partial.add(features, labels)
+send(partial.to_bytes())
+```
+"""
+
+from keras_fm.kernel import checks
+from keras_fm.kernel import release as release_lib
+from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
+from keras_fm.kernel.partial_statistics import PartialStatistics
+from keras_fm.kernel.reads.gradient_reads import PaidReads
+
+
+class GatheredReads(PaidReads):
+    """R reads whose sums are formed elsewhere, paid for together.
+
+    Opening it checks the ledger (a refusal reads nothing). The first call
+    gathers, charges all R reads, and only then draws noise: an invalid
+    record of the first read charges nothing, a later error leaves all
+    charged. Each call is one read.
+
+    The result is, bit for bit before the noise, that of
+    `gradient_reads.GradientReads` in one process on the same batches, if it
+    does not `keep` them.
+
+    Args:
+        objective: a `GradientQuery` or a `NetworkExpansionQuery`.
+        gather: function from weights to an iterable of what every process
+            summed up at them: `PartialStatistics(objective.at(weights))`, or
+            its `to_bytes()`. Every record must be in exactly one of them: one
+            in two shares counts twice, which the sensitivity does not cover.
+            A share that is sent twice is refused.
+        mechanism: of a `GradientQuery` a `SampledGaussianMechanism` of
+            `sampling_rate` 1 whose `steps` is R (a sample would have to be
+            drawn, secretly, by every process); else what one read is
+            released with, such as `calibrate(..., share=1 / R)`.
+        reads: int R >= 1; of a `GradientQuery` the steps.
+        clip: whether records outside their bound were scaled back.
+        ledger, name, noise, notes: see `release.release`.
+
+    Raises:
+        BudgetExceededError: before anything is read.
+        ValueError: if the mechanism does not fit; by a call, if sums are of
+            other weights or another objective, or come twice.
+
+    Example:
+
+    >>> reads = GatheredReads(
+    ...     objective, ask, mechanism=mechanism, ledger=ledger, name="head",
+    ...     noise=keras_fm.kernel.mechanisms.NoiseSource(),
+    ... )
+    >>> noisy = reads(np.zeros(objective.shapes[0]))  # one read, by all
+    """
+
+    def __init__(
+        self,
+        objective,
+        gather,
+        *,
+        mechanism,
+        ledger,
+        name,
+        noise,
+        reads=None,
+        clip=False,
+        notes=(),
+    ):
+        several = isinstance(mechanism, SampledGaussianMechanism)
+        if several != getattr(objective, "paid_for_together", False):
+            raise ValueError(
+                "The reads of a GradientQuery are accounted as one "
+                "SampledGaussianMechanism, those of others one by one. "
+                f"Received: {type(mechanism).__name__} for a "
+                f"{type(objective).__name__}"
+            )
+        if several and mechanism.sampling_rate < 1:
+            raise ValueError(
+                "Reads in several processes take all records: "
+                "`sampling_rate` must be 1. Received: "
+                f"sampling_rate={mechanism.sampling_rate}"
+            )
+        if several:
+            reads = mechanism.steps if reads is None else reads
+            if reads != mechanism.steps:
+                raise ValueError(
+                    "`reads` must be the `steps` of the mechanism. Received: "
+                    f"reads={reads}, steps={mechanism.steps}"
+                )
+        reads = checks.count("reads", 1 if reads is None else reads)
+        names = [f"{name} (round {r + 1} of {reads})" for r in range(reads)]
+        self._entries = [
+            release_lib.checked_entry(
+                objective, mechanism, ledger, each, noise, notes
+            )
+            for each in ([name] if several else names)
+        ]
+        ledger.check(self._entries)
+        super().__init__(objective, mechanism, ledger, noise, reads)
+        self._gather, self._clip, self._several = gather, clip, several
+        self._charged = False
+
+    def __call__(self, weights):
+        """One read at `weights`, public.
+
+        Args:
+            weights: `(m, M)`, or of an expansion a list of arrays.
+
+        Returns:
+            Of a `GradientQuery` the noisy sum, `(m, M)`; else a
+            `Release`.
+
+        Raises:
+            RuntimeError: after the last read that was paid for, or in
+                another process than the one that opened it.
+            ValueError: see the class; nothing was released then.
+        """
+        self._check_left()
+        here = self._objective.at(weights)
+        whole = PartialStatistics(here, self._clip)
+        for part in self._gather(weights):
+            if not isinstance(part, PartialStatistics):
+                part = PartialStatistics.from_bytes(part, here, self._clip)
+            whole.merge(part)
+        exact = here.vector(whole.statistics())
+        try:
+            self._pay()
+            self._take()
+            noisy = self._mechanism.perturb(
+                exact,
+                self._noise,
+                error=self._objective.rounding_error(self._mechanism.norm),
+            )
+        finally:
+            # A crash report that holds local variables must not hold these.
+            del exact, whole
+        if self._several:
+            return noisy.reshape(self._objective.shapes[0])
+        return release_lib.unpacked(
+            noisy,
+            self._objective,
+            self._mechanism,
+            self._ledger,
+            self._noise,
+        )
+
+    def _pay(self):
+        """Charges all reads, once, whoever calls first."""
+        self._check_left()
+        with self._lock:
+            if self._charged:
+                return
+            self._ledger.charge(self._entries)
+            for entry in self._entries:
+                if entry.steps:
+                    self._ledger.reserve(entry, entry.steps)
+            self._charged = True
+
+    def finish(self, weights):
+        """The weights that the reads of a `GradientQuery` led to, as a
+        `Release`."""
+        if not self._several:
+            raise ValueError("Each read of this objective is a release.")
+        return super().finish(weights)

@@ -1,0 +1,205 @@
+"""Many reads of the same records that are paid for together."""
+
+import os
+import threading
+
+import numpy as np
+
+from keras_fm.kernel import sums as summation
+from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
+from keras_fm.kernel.reads import exact_draws
+from keras_fm.kernel.reads.passes import Passes
+from keras_fm.kernel.release import as_release, checked_entry
+
+
+class PaidReads:
+    """Reads that were paid for together, counted down: once, whatever threads
+    call, and in the process that pays. There are no copies."""
+
+    def __init__(self, objective, mechanism, ledger, noise, reads):
+        self._objective, self._mechanism = objective, mechanism
+        self._ledger, self._noise = ledger, noise
+        self._reads = self._left = reads
+        self._lock, self._process = threading.RLock(), os.getpid()
+
+    def __reduce__(self):
+        raise TypeError(
+            "Reads that were paid for are not copied or pickled: a copy "
+            "would read again for one payment."
+        )
+
+    def _take(self):
+        """Uses up one read, before its noise is drawn."""
+        self._check_left()
+        with self._lock:
+            self._check_left()
+            self._left -= 1
+
+    def _check_left(self):
+        # First: a lock that another thread held at a fork is never free.
+        if self._process != os.getpid():
+            raise RuntimeError(
+                "These reads were paid for by another process, which may "
+                "use them."
+            )
+        if not self._left:
+            raise RuntimeError(
+                f"All {self._reads} reads that were paid for are used up."
+            )
+
+    def finish(self, weights):
+        """The weights that the reads led to, as a `Release`."""
+        return as_release(
+            {"weights": np.array(weights, np.float64)},
+            self._objective,
+            self._mechanism,
+            self._ledger,
+            self._noise,
+        )
+
+
+class _Kept:
+    """Records that were looked at, for all reads, in few long blocks."""
+
+    def __init__(self, objective):
+        self._objective, self._blocks = objective, []
+        self._parts, self._rows = [], 0
+
+    def add(self, rows, targets, *counts):
+        """Takes what `check_records` returned of a batch."""
+        lengths = self._objective.lengths(rows)
+        if counts:
+            self._blocks.append((rows, targets, *counts, lengths))
+            return
+        self._parts.append((rows, targets, lengths))
+        self._rows += len(rows)
+        if self._rows >= summation.EXACT_ROWS:
+            self._join()
+
+    def _join(self):
+        parts, self._parts, self._rows = self._parts, [], 0
+        if parts:
+            self._blocks.append(tuple(map(np.concatenate, zip(*parts))))
+
+    def blocks(self):
+        """List of tuples, those that were added with lengths of rows."""
+        self._join()
+        return self._blocks
+
+
+class GradientReads(PaidReads):
+    """R reads of first-order coefficients, paid for together.
+
+    Opening it checks the ledger (a refusal reads nothing), looks at every
+    record once for what is invalid (nothing is charged then) and charges all
+    R reads: an error midway leaves them charged. Each call is one read.
+    Who takes part in a sample is decided by the words of the noise's source,
+    exactly at the sampling rate.
+
+    Args:
+        objective: a `GradientQuery`.
+        batches: function from nothing to an iterable of `(features, labels)`,
+            or `(features, labels, owners)` of a `grouped` objective; consumed
+            once for each read, or once for all with `keep`.
+        keep: whether features that were looked at are kept in memory for all
+            reads, int16 `(n, m)`.
+        mechanism: a `SampledGaussianMechanism`: its `steps` is R, at a
+            `sampling_rate` below 1 each record joins each read by itself
+            with that probability (a Poisson sample of any size).
+        ledger, name, noise, clip, notes: see `release.release`.
+
+    With owners the unit that joins a sample is an owner with all its records.
+
+    Raises:
+        BudgetExceededError: before anything is read.
+        ValueError: if a record is invalid; nothing was charged then.
+    """
+
+    def __init__(
+        self,
+        objective,
+        batches,
+        *,
+        mechanism,
+        ledger,
+        name,
+        noise,
+        clip=False,
+        notes=(),
+        keep=False,
+    ):
+        if not isinstance(mechanism, SampledGaussianMechanism):
+            raise ValueError(
+                "Several reads are accounted as a SampledGaussianMechanism. "
+                f"Received: {type(mechanism).__name__}"
+            )
+        entry = checked_entry(objective, mechanism, ledger, name, noise, notes)
+
+        self._error = objective.rounding_error(mechanism.norm)
+
+        passes = Passes()
+
+        def checked():
+            count = 0
+            for h, y, *owners in passes.over(batches()):
+                count += len(h)
+                summation.check_count(count)
+                yield objective.check_records(h, y, clip, *owners)
+
+        kept = _Kept(objective)
+        for found in checked():
+            if keep:
+                kept.add(*found)
+        ledger.charge([entry])
+        # Taken here and now: nobody may go on with them.
+        ledger.reserve(entry, mechanism.steps)
+        super().__init__(objective, mechanism, ledger, noise, mechanism.steps)
+        self._checked = kept.blocks if keep else checked
+        self._summed = objective
+        # Of what stands beside rows and targets.
+        self._names = ["counts"] * objective.grouped + ["lengths"] * keep
+
+    def choose(self, loss):
+        """What is left of the reads is of this loss, see
+        `GradientQuery.with_loss`.
+
+        Args:
+            loss: public, or made from noisy sums of earlier reads.
+        """
+        self._summed = self._objective.with_loss(loss)
+
+    def __call__(self, weights):
+        """The noisy sum of one read at `weights`, `(m, M)`.
+
+        Raises:
+            RuntimeError: after the last read that was paid for.
+            ValueError: if a weight is not finite.
+        """
+        self._check_left()
+        # Of what is public: an error that depends on records tells of them.
+        if not np.all(np.isfinite(weights)):
+            raise ValueError("The weights overflowed; lower `learning_rate`.")
+        self._take()
+        rate = self._mechanism.sampling_rate
+        # As in `PartialStatistics`: the same bits in one process as in many.
+        total = summation.FixedPointSum(
+            self._objective.clip, self._objective.shapes[0]
+        )
+        for rows, targets, *more in self._checked():
+            more = dict(zip(self._names, more))
+            if rate < 1:
+                counts = more.get("counts")
+                units = len(rows) if counts is None else len(counts)
+                drawn = kept = exact_draws.bernoulli(rate, units, self._noise)
+                if counts is not None:
+                    # An owner comes with all its records, or with none.
+                    kept = np.repeat(drawn, counts)
+                    more["counts"] = counts[drawn]
+                rows, targets = rows[kept], targets[kept]
+                if "lengths" in more:
+                    more["lengths"] = more["lengths"][kept]
+            total.add(self._summed.total(rows, targets, weights, **more))
+        noisy = self._mechanism.perturb(
+            total.value().ravel(), self._noise, error=self._error
+        )
+        return noisy.reshape(self._objective.shapes[0])

@@ -1,0 +1,229 @@
+"""Records that are several arrays, and what is no array."""
+
+import traceback
+
+import numpy as np
+import pytest
+
+from keras_fm.asking.parts_by_hash import part_by_hash
+from keras_fm.datasets import PoissonBatches
+from keras_fm.kernel import records
+from keras_fm.kernel.reads import columns, records_by_owner
+
+X = np.arange(12.0).reshape(6, 2)
+NAMES = np.array(["a", "bb", "a", "c", "", "dd"])
+Y = np.arange(6) % 2
+NESTED = {"who": {"name": NAMES, "age": X[:, 0]}, "scores": X}
+
+
+def joined(parts):
+    parts = list(parts)
+    return columns.transform(
+        lambda _, name: np.concatenate(
+            [dict(columns.flatten(part))[name] for part in parts]
+        ),
+        parts[0],
+    )
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+@pytest.mark.parametrize(
+    "x", [[X, NAMES], (X, NAMES), {"b": X, "a": NAMES}, NESTED]
+)
+def test_structures_are_read_as_they_are(x, size):
+    batches = list(records.batches((x, Y), size))
+    found = joined(x for x, _ in batches)
+    for (name, a), (other, b) in zip(
+        columns.flatten(found), columns.flatten(x)
+    ):
+        assert name == other
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(np.concatenate([y for _, y in batches]), Y)
+    # Batches of them, and x alone.
+    again = list(records.batches(lambda: iter(batches)))
+    assert len(again) == len(batches)
+    if isinstance(x, dict):
+        (alone, _) = next(records.batches(x, 100, labelled=False))
+        assert columns.count(alone) == 6
+
+
+def test_the_records_of_an_owner_stay_together_in_every_input():
+    owners = np.array([1, 0, 1, 0, 1, 0])
+    found = list(records_by_owner.batches_by_owner((NESTED, Y), owners, 3))
+    assert [set(who) for *_, who in found] == [{0}, {1}]
+    order = [1, 3, 5, 0, 2, 4]
+    x = dict(columns.flatten(joined(x for x, *_ in found)))
+    for name, array in columns.flatten(NESTED):
+        np.testing.assert_array_equal(x[name], array[order])
+
+
+@pytest.mark.parametrize(
+    "x, message",
+    [
+        ({"a": X, "b": X[:5]}, r"same number of records.*x\['b'\]\D*5"),
+        ({"a": X, "b": 3}, r"`x\['b'\]` must hold records"),
+        ({}, "holds no array"),
+        ({"a": [[1, 2], [3]] * 3}, r"`x\['a'\]`.*different lengths"),
+        ({"a": X, 3: X}, "names of inputs"),
+        ([X, X[:5]], "same number of records"),
+    ],
+)
+def test_what_is_wrong_is_named(x, message):
+    with pytest.raises(ValueError, match=message):
+        list(records.batches((x, Y)))
+
+
+def test_labels_are_one_array():
+    with pytest.raises(ValueError, match="one array of labels"):
+        list(records.batches((X, [Y, Y])))
+
+
+def test_a_structure_alone_has_no_labels():
+    with pytest.raises(ValueError, match="pair .x, y.*dict alone"):
+        list(records.batches(NESTED))
+
+
+def test_sparse_matrices_are_refused_with_the_way_out():
+    sparse = pytest.importorskip("scipy.sparse")
+    for matrix in (sparse.csr_matrix(X), sparse.coo_array(X)):
+        for data in (
+            (matrix, Y),
+            ({"a": matrix}, Y),
+            lambda matrix=matrix: [(matrix, Y)],
+        ):
+            with pytest.raises(ValueError, match="is sparse.*x.toarray()"):
+                list(records.batches(data))
+    matrix = sparse.csr_matrix(X)
+
+    def read():
+        for start in range(0, 6, 4):
+            part = slice(start, start + 4)
+            yield matrix[part].toarray(), Y[part]
+
+    found = joined(x for x, _ in records.batches(read))
+    np.testing.assert_array_equal(found, X)
+
+
+def test_tables():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"age": X[:, 0], "name": NAMES})
+    labels = pandas.Series(Y, index=range(90, 96))
+    (x, y) = next(records.batches((dict(table), labels)))
+    np.testing.assert_array_equal(x["age"], X[:, 0])
+    assert list(x["name"]) == list(NAMES)
+    np.testing.assert_array_equal(y, Y)
+    (x, _) = next(records.batches((table[["age"]], labels)))
+    np.testing.assert_array_equal(x, X[:, :1])
+
+
+def test_bytes_of_rows():
+    """Text by what it says, numbers to the last bit."""
+    wide = columns.one_array(NAMES.astype("U50"))
+    np.testing.assert_array_equal(
+        columns.row_bytes(wide), columns.row_bytes(columns.one_array(NAMES))
+    )
+    encoded = columns.one_array(NAMES.astype("S9"))
+    np.testing.assert_array_equal(
+        columns.row_bytes(encoded), columns.row_bytes(wide)
+    )
+    pairs = np.array([["ab", "c"], ["a", "bc"]], object)
+    first, second = columns.row_bytes(pairs)
+    assert not np.array_equal(first, second)
+    zeros = columns.row_bytes(np.array([0.0, -0.0]))
+    assert not np.array_equal(*zeros)
+    assert columns.row_bytes(np.zeros((0, 3))).shape[0] == 0
+    assert columns.row_bytes(np.zeros((2, 0), object)).shape[0] == 2
+
+
+def test_numbers_are_in_this_machines_order_of_bytes():
+    swapped = X.astype(">f4")
+    found = columns.one_array(swapped)
+    assert found.dtype.isnative
+    np.testing.assert_array_equal(found, swapped)
+    assert columns.one_array(X) is X
+
+
+def test_what_a_mask_hides_is_not_read():
+    for masked in (np.ma.array(X), np.ma.array(X, mask=X > 3)):
+        for x in (masked, [X, masked], {"a": masked}):
+            with pytest.raises(ValueError, match="is a masked array"):
+                next(records.batches((x, Y)))
+        with pytest.raises(ValueError, match="is a masked array"):
+            next(records.batches(lambda m=masked: iter([(m, Y)])))
+
+
+@pytest.mark.parametrize("large", [2**53 + 1, -(2**53) - 1, 2**63])
+def test_one_fraction_rounds_no_other_record(large):
+    """With it or without, lists and tables say that they cannot hold ids."""
+    pandas = pytest.importorskip("pandas")
+    ids = [[1, 2], [large, 3]]
+    for rows in (ids, [*ids, [0, 0.5]], pandas.DataFrame(ids)):
+        for read in (
+            lambda x: columns.one_array(x),
+            lambda x: next(records.batches((x, [0] * len(x)))),
+            lambda x: PoissonBatches(x, batch_size=1),
+            lambda x: part_by_hash(x, [0] * len(x)),
+        ):
+            with pytest.raises(ValueError, match="2\\^53 or more"):
+                read(rows)
+    kind = "uint64" if large > 2**60 else "int64"
+    assert columns.one_array(np.array(ids, kind))[1, 0] == large
+    assert columns.one_array([[2**53 - 1, np.nan]])[0, 0] == 2**53 - 1
+
+
+WORD = "word" * 3
+
+
+@pytest.mark.parametrize(
+    "word",
+    [WORD, WORD.encode(), 10**400, {WORD}, [1, 2]],
+    ids=["text", "bytes", "large", "set", "list"],
+)
+@pytest.mark.parametrize("as_array", [False, True])
+def test_what_is_no_number_is_not_shown(word, as_array):
+    """NumPy's error for a word among numbers has the word in it, and went on
+    to whoever trained a regression or took a sum."""
+    from keras_fm import baselines
+    from keras_fm.private_maps.second_moment import SecondMomentQuery
+
+    rows = [[0.5, 0.5, 0.5] for _ in range(6)]
+    rows[3][1] = word
+    spoiled = [0.5] * 3 + [word]
+    if as_array:
+        filled = np.empty((6, 3), object)
+        for i, row in enumerate(rows):
+            filled[i] = [None] * 3
+            for j, value in enumerate(row):
+                filled[i, j] = value
+        rows = filled
+    linear = {"low": 0, "high": 1, "target_low": 0, "target_high": 1}
+    config = baselines.DPSGDConfig(
+        steps=1, batch_size=2, learning_rate=1.0, l2_norm_clip=1.0
+    )
+    query = SecondMomentQuery(num_features=3)
+    for take in (
+        lambda: query.accumulate(query.zero(), rows),
+        lambda: baselines.FunctionalLinearRegression(1.0, **linear).fit(
+            rows, Y
+        ),
+        lambda: baselines.FunctionalLinearRegression(1.0, **linear).fit(
+            X[:4], spoiled
+        ),
+        lambda: baselines.DPME(1.0, low=0, high=1).fit(rows, Y),
+        lambda: baselines.FilterPriority(1.0, low=0, high=1).fit(rows, Y),
+        lambda: baselines.DPSGDClassifier(None, config, 1.0, 1e-5)._check_data(
+            rows, Y, 2
+        ),
+    ):
+        with pytest.raises(ValueError) as caught:
+            take()
+        shown = traceback.format_exception(caught.value)
+        assert not any(WORD in line for line in shown)
+
+
+def test_an_error_of_numpy_is_not_behind_ours():
+    """Bytes that are no ASCII among text: NumPy's error, which ours had as its
+    cause, held the whole word."""
+    with pytest.raises(ValueError, match="bytes among text") as e:
+        columns.one_array(["a", b"\xffsecret"])
+    assert e.value.__cause__ is None and e.value.__context__ is None

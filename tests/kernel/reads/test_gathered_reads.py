@@ -1,0 +1,358 @@
+"""Reads of records in several processes: what is merged, paid for and drawn."""
+
+import copy
+import os
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+from keras_fm.heads.gradient_query import WeightsRelease
+from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.mechanisms import (
+    GaussianMechanism,
+    NoiseSource,
+    SampledGaussianMechanism,
+)
+from keras_fm.kernel.partial_statistics import PartialStatistics
+from keras_fm.kernel.reads.gathered_reads import GatheredReads
+from keras_fm.kernel.reads.gradient_reads import GradientReads
+from keras_fm.kernel.release import calibrate, release_statistics
+from keras_fm.papers.functional_net.expansion_query import (
+    NetworkExpansionRelease,
+)
+from keras_fm.queries import GradientQuery, NetworkExpansionQuery
+
+GRADIENT = GradientQuery(num_features=4, num_outputs=3, clip=0.2)
+EXPANSION = NetworkExpansionQuery(shapes_of_layers=((3, 2), (3, 1)))
+BUDGET = PrivacyBudget(2.0, 1e-5)
+ZERO = np.zeros((4, 3))
+POINT = [np.ones((3, 2)), np.ones((3, 1))]
+
+
+def batches(seed=0):
+    rng = np.random.default_rng(seed)
+    h = rng.normal(size=(30, 4))
+    h /= np.linalg.norm(h, axis=1, keepdims=True) * 1.001
+    y = rng.integers(3, size=30)
+    return [(h[i : i + 10], y[i : i + 10]) for i in (0, 10, 20)]
+
+
+def factors(n=10, seed=0):
+    rng = np.random.default_rng(seed)
+    return [
+        tuple(rng.normal(size=(n, size)) for size in (inputs, units, units))
+        for inputs, units in EXPANSION.shapes_of_layers
+    ]
+
+
+def share(weights, part):
+    made = PartialStatistics(GRADIENT.at(weights))
+    for batch in part:
+        made.add(*batch)
+    return made
+
+
+def gather(weights):
+    """One share as it is, one as bytes."""
+    one, *others = batches()
+    return [share(weights, others), share(weights, [one]).to_bytes()]
+
+
+def about(weights):
+    made = PartialStatistics(EXPANSION.at(weights))
+    made.add(factors())
+    return [made]
+
+
+def sampled(sensitivity=0.2, sampling_rate=1.0):
+    return SampledGaussianMechanism(
+        sensitivity=sensitivity,
+        noise_multiplier=6.0,
+        sampling_rate=sampling_rate,
+        steps=3,
+    )
+
+
+def arguments(objective=GRADIENT, reads=3, **kwargs):
+    mechanism = sampled()
+    if objective is EXPANSION:
+        mechanism = calibrate(
+            objective, BUDGET, neighbours="add_remove", share=1 / reads
+        )
+        kwargs.setdefault("reads", reads)
+    return {
+        "mechanism": mechanism,
+        "ledger": Ledger(BUDGET, neighbours="add_remove"),
+        "name": "head",
+        "noise": NoiseSource(0),
+    } | kwargs
+
+
+# One read at given weights ---------------------------------------------------
+
+
+def test_sums_at_weights_are_those_of_the_objective():
+    weights = np.random.default_rng(1).normal(size=(4, 3))
+    (found,) = share(weights, batches()).statistics()
+    wanted = sum(
+        GRADIENT.total(*GRADIENT.check_records(h, y), weights)
+        for h, y in batches()
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    assert np.abs(wanted).max() > 0.1
+    # In any order and any number of parts, the same bits.
+    parts = [share(weights, [batch]) for batch in batches()[::-1]]
+    for part in parts[1:]:
+        parts[0].merge(part)
+    assert parts[0].statistics()[0].tobytes() == found.tobytes()
+
+
+@pytest.mark.parametrize("objective", [GRADIENT, EXPANSION])
+def test_sums_at_other_weights_are_not_merged(objective):
+    here, nearly = (ZERO, ZERO + 1e-300)
+    if objective is EXPANSION:
+        here, nearly = POINT, [POINT[0], POINT[1] * (1 + 1e-15)]
+    one = PartialStatistics(objective.at(here))
+    other = PartialStatistics(objective.at(nearly))
+    with pytest.raises(ValueError, match="same objective"):
+        one.merge(other)
+    with pytest.raises(ValueError, match="of another objective"):
+        PartialStatistics.from_bytes(other.to_bytes(), objective.at(here))
+    again = PartialStatistics.from_bytes(one.to_bytes(), objective.at(here))
+    one.merge(again)
+    assert objective.at(here) == objective.at(here) != objective.at(nearly)
+    assert hash(objective.at(here)) == hash(objective.at(here))
+    # Plain sums of an expansion say nothing of the weights.
+    if objective is EXPANSION:
+        with pytest.raises(ValueError, match="same objective"):
+            one.merge(PartialStatistics(objective))
+
+
+def test_negative_zeros_are_the_same_weights():
+    assert GRADIENT.at(-ZERO) == GRADIENT.at(ZERO)
+
+
+def test_one_read_of_several_is_not_released_alone():
+    ledger = Ledger(BUDGET, neighbours="add_remove")
+    with pytest.raises(ValueError, match="paid for together"):
+        release_statistics(
+            share(ZERO, batches()),
+            mechanism=GaussianMechanism(sensitivity=0.2, noise_multiplier=9.0),
+            ledger=ledger,
+            name="head",
+            noise=NoiseSource(0),
+        )
+    assert not ledger.entries
+
+
+@pytest.mark.parametrize(
+    "weights, match",
+    [(np.zeros((3, 4)), "must have the shapes"), (ZERO + np.nan, "overflowed")],
+)
+def test_weights_that_do_not_fit(weights, match):
+    with pytest.raises(ValueError, match=match):
+        GRADIENT.at(weights)
+
+
+# All reads --------------------------------------------------------------------
+
+
+def test_they_are_the_reads_of_one_process_bit_for_bit():
+    alone = GradientReads(GRADIENT, batches, **arguments())
+    together = GatheredReads(GRADIENT, gather, **arguments())
+    weights = ZERO
+    for _ in range(3):
+        wanted, found = alone(weights), together(weights)
+        assert found.tobytes() == wanted.tobytes()
+        weights = weights - 0.5 * found
+    one, other = alone.finish(weights), together.finish(weights)
+    assert type(other) is WeightsRelease and not other.private
+    for name in ("objective", "mechanism", "neighbours"):
+        assert getattr(one, name) == getattr(other, name)
+    np.testing.assert_array_equal(other.statistics["weights"], weights)
+
+
+def test_all_are_charged_at_once_after_the_first_gathering():
+    ledger = Ledger(BUDGET, neighbours="add_remove")
+    seen = []
+
+    def watched(weights):
+        seen.append(len(ledger.entries))
+        return gather(weights)
+
+    reads = GatheredReads(GRADIENT, watched, **arguments(ledger=ledger))
+    assert not ledger.entries
+    for _ in range(3):
+        reads(ZERO)
+    assert seen == [0, 1, 1]
+    (entry,) = ledger.entries
+    assert entry.mechanism["steps"] == 3 and entry.reads == GRADIENT.reads
+    with pytest.raises(RuntimeError, match="All 3 reads"):
+        reads(ZERO)
+    assert len(seen) == 3
+
+
+def test_rounds_of_an_expansion_have_an_entry_each():
+    passed = arguments(EXPANSION, reads=2)
+    reads = GatheredReads(EXPANSION, about, **passed)
+    made = reads(POINT)
+    assert type(made) is NetworkExpansionRelease
+    names = [entry.name for entry in passed["ledger"].entries]
+    assert names == ["head (round 1 of 2)", "head (round 2 of 2)"]
+    # All of the budget.
+    with pytest.raises(BudgetExceededError):
+        GatheredReads(EXPANSION, about, **passed)
+    other = reads(POINT)
+    # The same sums under new noise.
+    assert (made.vector() != other.vector()).all()
+    with pytest.raises(ValueError, match="Each read"):
+        reads.finish(ZERO)
+    with pytest.raises(RuntimeError, match="All 2 reads"):
+        reads(POINT)
+
+
+def test_a_failure_before_the_first_noise_charges_nothing():
+    ledger = Ledger(BUDGET, neighbours="add_remove")
+    shares = [
+        lambda weights: [share(ZERO + 1, batches())],
+        lambda weights: [share(ZERO + 1, batches()).to_bytes()],
+        lambda weights: [b"nothing"],
+        lambda weights: [share(weights, [(np.full((1, 4), np.nan), [0])])],
+    ]
+    current = []
+    reads = GatheredReads(
+        GRADIENT, lambda w: current[0](w), **arguments(ledger=ledger)
+    )
+    for current[:] in [[one] for one in shares]:
+        with pytest.raises(ValueError):
+            reads(ZERO)
+    assert not ledger.entries
+    # Nothing was released, so all reads are left.
+    current[:] = [gather]
+    for _ in range(3):
+        reads(ZERO)
+    (entry,) = ledger.entries
+    assert ledger.steps_left(entry.name) == 0
+
+
+def test_a_refusal_by_budget_gathers_nothing():
+    asked = []
+    for objective, gather in ((GRADIENT, asked), (EXPANSION, asked)):
+        passed = arguments(objective)
+        passed["ledger"] = Ledger(
+            PrivacyBudget(0.1, 1e-5), neighbours="add_remove"
+        )
+        with pytest.raises(BudgetExceededError):
+            GatheredReads(objective, gather.append, **passed)
+    # Each round alone would fit.
+    passed = arguments(EXPANSION, reads=4)
+    passed["mechanism"] = calibrate(
+        EXPANSION, BUDGET, neighbours="add_remove", share=0.5
+    )
+    with pytest.raises(BudgetExceededError):
+        GatheredReads(EXPANSION, asked.append, **passed)
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    "objective, kwargs, match",
+    [
+        (
+            GRADIENT,
+            {
+                "mechanism": GaussianMechanism(
+                    sensitivity=0.2, noise_multiplier=9.0
+                )
+            },
+            "one SampledGaussianMechanism",
+        ),
+        (EXPANSION, {"mechanism": sampled()}, "one by one"),
+        (
+            GRADIENT,
+            {"mechanism": sampled(sampling_rate=0.5)},
+            "`sampling_rate` must be 1",
+        ),
+        (GRADIENT, {"reads": 2}, "must be the `steps`"),
+        (EXPANSION, {"reads": 0}, "`reads`"),
+        (GRADIENT, {"mechanism": sampled(0.1)}, "below the objective's"),
+    ],
+)
+def test_other_mechanisms_are_refused(objective, kwargs, match):
+    with pytest.raises(ValueError, match=match):
+        GatheredReads(objective, gather, **(arguments(objective) | kwargs))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("kind", ["gathered", "here"])
+def test_reads_that_were_paid_for_are_not_copied(copied, kind):
+    if kind == "gathered":
+        reads = GatheredReads(GRADIENT, gather, **arguments())
+    else:
+        reads = GradientReads(GRADIENT, batches, **arguments())
+    with pytest.raises(TypeError, match="not copied"):
+        copied(reads)
+
+
+def test_threads_take_no_more_reads_than_were_paid_for():
+    threads, found, refused = 6, [], []
+    together = threading.Barrier(threads)
+
+    def waiting(weights):
+        together.wait(timeout=60)
+        return gather(weights)
+
+    given = arguments()
+    reads = GatheredReads(GRADIENT, waiting, **given)
+
+    def ask():
+        try:
+            found.append(reads(ZERO))
+        except RuntimeError as e:
+            refused.append(str(e))
+
+    all_threads = [threading.Thread(target=ask) for _ in range(threads)]
+    for thread in all_threads:
+        thread.start()
+    for thread in all_threads:
+        thread.join()
+    assert (len(found), len(refused)) == (3, 3)
+    assert "used up" in refused[0]
+    assert len(given["ledger"].entries) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("kind", ["gathered", "here"])
+def test_a_forked_process_does_not_read_for_its_parents_payment(kind):
+    if kind == "gathered":
+        reads = GatheredReads(GRADIENT, gather, **arguments())
+    else:
+        reads = GradientReads(GRADIENT, batches, **arguments())
+    reads(ZERO)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            reads(ZERO)
+        except RuntimeError:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert reads(ZERO).shape == (4, 3)
+
+
+def test_a_share_that_is_sent_twice_charges_nothing():
+    def twice(weights):
+        found = [
+            v if isinstance(v, bytes) else v.to_bytes() for v in gather(weights)
+        ]
+        return [*found, found[0]]
+
+    given = arguments()
+    reads = GatheredReads(GRADIENT, twice, **given)
+    with pytest.raises(ValueError, match="would count twice"):
+        reads(ZERO)
+    assert not given["ledger"].entries
