@@ -76,9 +76,10 @@ class EvaluationQuery(SumQuery):
             records=checks.natural,
             reach=checks.natural,
         )
-        if not 0 < self.high - self.low < math.inf:
+        # Errors are squared.
+        if not 1e-150 <= self.high - self.low <= 1e150:
             raise ValueError(
-                "`low` must be below `high`. Received: "
+                "`low` must be below `high`, by 1e-150 to 1e150. Received: "
                 f"low={self.low}, high={self.high}"
             )
 
@@ -150,7 +151,7 @@ class EvaluationQuery(SumQuery):
 
         Raises:
             ValueError: on NaN, shares or cells outside their range, or a
-                wrong shape.
+                wrong shape. Nothing is added then.
         """
         shares = np.array(shares, np.float64)
         n = len(shares)
@@ -166,13 +167,10 @@ class EvaluationQuery(SumQuery):
         if not np.all((shares >= 0) & (shares <= 1)):
             raise ValueError("Shares must be in [0, 1]. At least one is not.")
         found = dict(zip(self.names, statistics))
-        if self.means:
-            shares = np.floor(shares / GRID) * GRID
-            found["means"][:, 0] += shares.sum(axis=0)
-            if not self.records:
-                found["means"][:, 1] += (1 - shares).sum(axis=0)
-        for name, column in zip(self.tables, cells.T):
-            table = found[name]
+        tables = [(name, found[name]) for name in self.tables]
+        # Nothing is added before all of it is right: who mends a batch and
+        # adds it again would count it twice.
+        for (name, table), column in zip(tables, cells.T):
             if not np.all((column >= 0) & (column < table.size)) or np.any(
                 column != np.floor(column)
             ):
@@ -180,6 +178,12 @@ class EvaluationQuery(SumQuery):
                     f"Cells of {name} must be whole numbers in [0, "
                     f"{table.size}). At least one is not."
                 )
+        if self.means:
+            shares = np.floor(shares / GRID) * GRID
+            found["means"][:, 0] += shares.sum(axis=0)
+            if not self.records:
+                found["means"][:, 1] += (1 - shares).sum(axis=0)
+        for (_, table), column in zip(tables, cells.T):
             counts = np.bincount(column.astype(np.int64), minlength=table.size)
             table += counts.reshape(table.shape)
         return statistics

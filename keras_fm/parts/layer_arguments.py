@@ -1,5 +1,8 @@
 """Arguments of layers and models, checked as `checks` does."""
 
+import numpy as np
+from keras import ops
+
 from keras_fm.kernel import checks
 
 
@@ -56,3 +59,11 @@ def belongs(guarantee, owner, **settings):
                 f'`{name}` belongs to guarantee="{owner}". Received: '
                 f"{name}={value!r}, guarantee={guarantee!r}"
             )
+
+
+def as_held(values, dtype):
+    """Numbers as variables of a dtype hold them, a float64 array: infinite
+    where they are too large, 0 where they are too small."""
+    with np.errstate(over="ignore"):
+        held = ops.convert_to_tensor(np.asarray(values, float), dtype=dtype)
+    return np.array(ops.convert_to_numpy(ops.cast(held, "float64")), float)

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
+from keras_fm.parts import layer_arguments
 from keras_fm.parts.step import Step
 from keras_fm.private_maps.column_histogram import ColumnHistogramQuery
 from keras_fm.private_maps.column_moments import ColumnMomentsQuery
@@ -89,6 +90,20 @@ class PrivateNormalization(ProvenMap):
                 "bounds",
                 bounds,
                 "numbers or one for each column, with a finite range",
+            )
+        ends, half = (
+            layer_arguments.as_held(found, self.variable_dtype)
+            for found in (
+                [low.min(), high.max()],
+                _middle_and_half(low, high)[1],
+            )
+        )
+        if not np.isfinite(ends).all() or not (half > 0).all():
+            checks.refuse(
+                "bounds",
+                bounds,
+                f"numbers, and apart by numbers, that {self.variable_dtype} "
+                "holds: scale columns to another unit",
             )
         self.bounds = (low.tolist(), high.tolist())
         self.axis = checks.integer("axis", axis)

@@ -72,6 +72,23 @@ def check(model, y):
         ) from e
 
 
+def check_evaluates(model):
+    """Refuses a model that Keras stops at when it first evaluates: one that
+    was compiled without a loss and has none of its own.
+
+    Raises:
+        ValueError: saying what to compile with.
+    """
+    own = type(model).compute_loss is not keras.Model.compute_loss
+    if own or model.losses or getattr(model, "_compile_loss", None) is not None:
+        return
+    raise ValueError(
+        "`validation_data` need a compiled loss, without which Keras evaluates "
+        "no model. Compile it with `keras_fm.losses.TaylorCrossEntropy()`, or "
+        '"mse" for numbers. Received: loss=None'
+    )
+
+
 def _made_up(model, y):
     """Labels of every class and outputs in the form of a model's, or `None`
     where that is not known."""

@@ -46,6 +46,7 @@ def check(arguments, model, plan):
 
 
 def _check_shown(shown, model, plan):
+    compiled_loss.check_evaluates(model)
     given = _first(shown)
     if given is not None:
         _check_pair(given, plan)

@@ -84,8 +84,10 @@ def test_metrics_have_one_order_and_are_known():
     for bad in ("auc", "", (), "accuracy, accuracy", [1]):
         with pytest.raises(ValueError, match="`metrics` must be some of"):
             EvaluationQuery(metrics=bad)
-    with pytest.raises(ValueError, match="`low` must be below `high`"):
-        EvaluationQuery(metrics=METRICS[1], low=1.0, high=1.0)
+    # The last ones' errors were squared after the charge.
+    for low, high in ((1.0, 1.0), (-8e307, 8e307), (0.0, 5e-324)):
+        with pytest.raises(ValueError, match="`low` must be below `high`"):
+            EvaluationQuery(metrics=METRICS[1], low=low, high=high)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +105,11 @@ def test_metrics_have_one_order_and_are_known():
 )
 def test_what_is_no_record_is_refused(arguments, message):
     query = query_of("accuracy, confusion_matrix")
+    sums = query.zero()
     with pytest.raises(ValueError, match=message):
-        query.accumulate(query.zero(), *arguments)
+        query.accumulate(sums, *arguments)
+    # Who mends the batch and adds it again would count it twice.
+    assert not any(np.any(part) for part in sums)
 
 
 def test_shares_add_up_without_rounding():

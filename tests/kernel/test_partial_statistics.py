@@ -18,6 +18,7 @@ from keras_fm.kernel.release import calibrate, release, release_statistics
 from keras_fm.kernel.sums import FixedPointSum
 from keras_fm.queries import (
     CrossEntropyQuery,
+    EvaluationQuery,
     GradientQuery,
     NormHistogramQuery,
     PatchClustersQuery,
@@ -255,6 +256,18 @@ def test_a_batch_of_any_size_is_summed_without_rounding():
     with pytest.raises(ValueError, match="NaN"):
         one.add(rows)
     assert bits(other) == bits(one)
+
+
+def test_a_batch_that_was_refused_is_not_in_the_sums():
+    """Mended and added again, its records counted twice in a mean."""
+    objective = EvaluationQuery(metrics="accuracy, confusion_matrix")
+    shares, cells = np.ones((5, 1)), np.zeros((5, 1), int)
+    one, other = PartialStatistics(objective), PartialStatistics(objective)
+    with pytest.raises(ValueError, match="Cells"):
+        one.add(shares, cells + 9)
+    for partial in (one, other):
+        partial.add(shares, cells)
+    assert bits(one) == bits(other)
 
 
 @pytest.mark.parametrize("objective", QUADRATIC + OTHERS, ids=kind)

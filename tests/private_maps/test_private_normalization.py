@@ -116,6 +116,10 @@ def test_large_columns_in_every_precision(policy):
         ({"bounds": (1, 0)}, "lower bound"),
         ({"bounds": (0, np.inf)}, "finite"),
         ({"bounds": (-1e308, 1e308)}, "finite range"),
+        # The layer's floats held neither them nor 0 / 0, after the charge.
+        ({"bounds": (-1e300, 1e300)}, "that float32 holds"),
+        ({"bounds": ([0, 0], [1, 1e-60])}, "that float32 holds"),
+        ({"bounds": (0, 1e5), "dtype": "float16"}, "that float16 holds"),
         ({"bounds": (np.zeros((2, 2)), 1)}, "one for each column"),
         ({"limit": 0}, "`limit` must be"),
         ({"missing": "median"}, "`missing` must be"),

@@ -124,6 +124,13 @@ def test_validation_data_that_fit(shown):
     assert {"loss", "val_loss", "val_accuracy"} == set(history)
 
 
+def test_validation_data_without_a_loss():
+    m = keras.Sequential([keras.Input((D,)), *model().layers])
+    m.compile("sgd")
+    validating((XV, YV), "need a compiled loss", m)
+    fit(m)
+
+
 def test_tables():
     pandas = pytest.importorskip("pandas")
     table, labels = pandas.DataFrame(XV), pandas.Series(YV)
@@ -303,6 +310,39 @@ def test_records_in_another_order_of_bytes():
         m.fit(X, Y, callbacks=[seeded], verbose=0)
         found.append(m.get_weights()[0])
     np.testing.assert_array_equal(*found)
+
+
+# A release that would not be learned --------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"feature_bound": 1e20},
+        {"bias_feature": 1e25},
+        {"feature_bound": 1e3, "dtype": "float16"},
+        {"feature_bound": 1e20, "dtype": "mixed_float16"},
+    ],
+)
+def test_an_objective_that_the_floats_of_the_layer_do_not_hold(settings):
+    """Its weights were NaN, and paid for."""
+    head = fm.layers.PrivateDense(2, **settings)
+    with pytest.raises(ValueError, match="may have numbers up to"):
+        fit(model(head))
+
+
+def test_objectives_that_they_hold():
+    for settings in (
+        {"feature_bound": 1e15},
+        {"feature_bound": 1e-20},
+        {"feature_bound": 1e20, "rounds": 2},
+        {"dtype": "bfloat16"},
+        {"dtype": "float16"},
+    ):
+        m = model(fm.layers.PrivateDense(2, clip=True, **settings))
+        fit(m)
+        for weight in m.get_weights():
+            assert np.isfinite(weight.astype("float64")).all()
 
 
 # A refused release --------------------
