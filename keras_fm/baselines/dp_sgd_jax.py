@@ -77,6 +77,8 @@ class JaxDPSGDClassifier(DPSGDTrainer):
             noise doubles).
         augment: with `views` of the config, a function of one record and a
             NumPy generator to a record of the same shape.
+        public: `None` for layers that were never trained, or where their
+            weights are from, in words, which the ledger repeats.
 
     Raises:
         ValueError: if an argument is outside its range or a layer is not

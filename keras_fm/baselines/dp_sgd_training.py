@@ -25,8 +25,9 @@ from keras_fm.datasets.record_views import RecordViews, told
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
-from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
+from keras_fm.kernel.ledger.ledger_entry import LedgerEntry, check_line
 from keras_fm.kernel.reads import columns
+from keras_fm.stacks import first_weights
 from keras_fm.training import row_independence
 
 
@@ -55,6 +56,7 @@ class DPSGDTrainer:
         seed=None,
         neighbours="add_remove",
         augment=None,
+        public=None,
     ):
         checks.instance("config", config, DPSGDConfig, "a DPSGDConfig")
         check_budget(epsilon, delta)
@@ -65,6 +67,10 @@ class DPSGDTrainer:
                 f"views={config.views}"
             )
         self._augment = augment
+        if public is not None:
+            checks.text("public", public, "words on one line: where from")
+            check_line("`public`", public)
+        self._public = public
         if model is not None and not isinstance(model, keras.Sequential):
             wanted = "a keras.Sequential, a list of Keras layers or None"
             checks.instance("model", model, (list, tuple), wanted)
@@ -109,6 +115,7 @@ class DPSGDTrainer:
                 "on the same records spends epsilon again: build another "
                 "classifier."
             )
+        self._check_start()
         library = self._import_library()
         began = time.perf_counter()
         x, y = self._check_data(x, y, num_classes)
@@ -277,6 +284,10 @@ class DPSGDTrainer:
         notes = ["n is public", f"noise: float32, {self._generator}"]
         if self.config.sampling == "shuffled":
             notes.append("shuffled batches accounted as if Poisson")
+        if self._public is not None:
+            notes.append(
+                f"initial weights: public by declaration: {self._public}"
+            )
         if self.seed is not None:
             notes.append("reproducible noise: not private")
         return tuple(notes)
@@ -290,6 +301,19 @@ class DPSGDTrainer:
     @staticmethod
     def _check_layers(layers):
         raise NotImplementedError
+
+    def _check_start(self):
+        """Raises for weights that records may have trained."""
+        private = self.seed is None and math.isfinite(self.epsilon)
+        if self._model is None or self._public is not None or not private:
+            return
+        trained = [v for v in self._model.layers if v.trainable_weights]
+        if not first_weights.are_first(trained):
+            raise ValueError(
+                "The model is of layers that were trained before, and nothing "
+                "says on what. Build new layers, or say where their weights "
+                "are from: `public='trained on ...'`"
+            )
 
     def _check_records_apart(self):
         """Raises for layers through which records reach other gradients."""

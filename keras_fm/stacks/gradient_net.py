@@ -4,7 +4,12 @@ from keras import ops
 
 from keras_fm.kernel import checks
 from keras_fm.parts import layer_arguments
-from keras_fm.stacks import layer_stack, output_losses, record_graph
+from keras_fm.stacks import (
+    first_weights,
+    layer_stack,
+    output_losses,
+    record_graph,
+)
 from keras_fm.stacks.back_propagation import BackPropagation
 from keras_fm.stacks.coefficient_model import (
     LEARNED,
@@ -122,6 +127,7 @@ class GradientNet(CoefficientModel):
         if not record_graph.is_network(layers):
             layers = layer_stack.as_list(layers=layers)
         below = layer_stack.as_list(below=below)
+        first = first_weights.are_first(layers)
         checks.one_of("loss", loss, output_losses.LOSSES)
         given = {
             "input_shape": layer_arguments.sizes("input_shape", input_shape),
@@ -169,7 +175,7 @@ class GradientNet(CoefficientModel):
         self.__dict__["_steps"] = BackPropagation(graph, head, views)
         self.__dict__["_thresholds"] = {1: thresholds}
         self.__dict__["_joint"] = joint
-        self._keep(given, layers, below, inputs, features)
+        self._keep(given, layers, below, inputs, features, first)
         self.plan_steps(planned_steps, noise_multiplier)
 
     @property

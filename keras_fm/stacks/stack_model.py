@@ -20,7 +20,7 @@ class StackModel(PrivatePart, keras.Model):
     does not know yet.
     """
 
-    def _keep(self, given, layers, below, inputs, features):
+    def _keep(self, given, layers, below, inputs, features, first):
         # Plain objects: what Keras tracks it would save once more.
         self.__dict__["_given"] = given
         self.__dict__["_stack"] = (layers, below)
@@ -31,7 +31,9 @@ class StackModel(PrivatePart, keras.Model):
         self._carrier().describe(
             [w for layer in self.private_layers for w in weights_of(layer)]
         )
-        self.__dict__["_start"] = (self._carrier()._digest(), None)
+        # Weights that the layers brought along have a past.
+        known = self._carrier()._digest() if first else None
+        self.__dict__["_start"] = (known, None)
 
     @property
     def unprotected(self):
@@ -90,9 +92,10 @@ class StackModel(PrivatePart, keras.Model):
             or self._start[0] != self._carrier()._digest()
         ):
             raise ValueError(
-                f"'{self.name}' has other weights than it was built with, and "
-                "no ledger knows what they were trained on. Build a new "
-                "model, or give public weights by "
+                f"'{self.name}' has other weights than it was built with, or "
+                "is of layers that were trained before, and no ledger knows "
+                "on what. Build a new model of new layers, or give public "
+                "weights by "
                 "`model.start_from(weights, public='where they are from')`."
             )
 

@@ -241,7 +241,8 @@ def test_a_traced_step_keeps_no_records(tfp, monkeypatch, form):
 
     monkeypatch.setattr(dp_sgd._Step, "__call__", seen)
     model, cfg = hidden_layer_model(), config(form=form)
-    dp_sgd.DPSGDClassifier(model, cfg, 1.0, 1e-5).fit(x, y)
+    made = dp_sgd.DPSGDClassifier(model, cfg, 1.0, 1e-5, public="a test")
+    made.fit(x, y)
     shapes = {tuple(t.shape) for t, _ in graphs[0].captures}
     shapes |= {
         tuple(output.shape)
@@ -387,6 +388,7 @@ def test_no_view_is_beyond_what_has_a_gradient(tfp):
         1.0,
         1e-5,
         augment=lambda record, rng: record * np.float32(np.inf),
+        public="a test",
     )
     fit.fit(x, y, 4)
     for weight in fit.to_keras().get_weights():
@@ -410,7 +412,9 @@ def test_no_view_is_beyond_what_has_a_gradient(tfp):
 )
 def test_data_errors(tfp, change, message):
     x, y, num_classes = change(*data())
-    fit = dp_sgd.DPSGDClassifier(linear_model(), config(), 1.0, 1e-5)
+    fit = dp_sgd.DPSGDClassifier(
+        linear_model(), config(), 1.0, 1e-5, public="a test"
+    )
     with pytest.raises(ValueError, match=message):
         fit.fit(x, y, num_classes)
 

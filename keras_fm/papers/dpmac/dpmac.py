@@ -7,7 +7,12 @@ from keras import ops
 from keras_fm.kernel import checks
 from keras_fm.parts import layer_arguments
 from keras_fm.parts.record_optimizer import RecordOptimizer
-from keras_fm.stacks import affine_maps, layer_stack, output_losses
+from keras_fm.stacks import (
+    affine_maps,
+    first_weights,
+    layer_stack,
+    output_losses,
+)
 from keras_fm.stacks.coefficient_model import (
     LEARNED,
     CoefficientModel,
@@ -137,6 +142,7 @@ class DPMAC(CoefficientModel):
     ):
         layers = layer_stack.as_list(layers=layers)
         below = layer_stack.as_list(below=below)
+        first = first_weights.are_first(layers)
         checks.either("order", order, (1, 2))
         checks.one_of("loss", loss, output_losses.LOSSES)
         given = {
@@ -213,7 +219,7 @@ class DPMAC(CoefficientModel):
                 stacklevel=2,
             )
         self.__dict__["_thresholds"] = thresholds
-        self._keep(given, layers, below, inputs, features)
+        self._keep(given, layers, below, inputs, features, first)
 
     # Thresholds from public facts ----------------------------------------
 

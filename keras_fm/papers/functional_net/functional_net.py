@@ -11,7 +11,12 @@ from keras_fm.papers.functional_net.expansion_query import (
 )
 from keras_fm.papers.functional_net.expansion_state import ExpansionState
 from keras_fm.parts import layer_arguments, replicas, sealed
-from keras_fm.stacks import affine_maps, layer_stack, output_losses
+from keras_fm.stacks import (
+    affine_maps,
+    first_weights,
+    layer_stack,
+    output_losses,
+)
 from keras_fm.stacks.network_expansion import NetworkExpansion
 from keras_fm.stacks.stack_model import StackModel
 from keras_fm.stacks.stages import Stage, constant, weights_of
@@ -128,6 +133,7 @@ class FunctionalNet(StackModel):
     ):
         layers = layer_stack.as_list(layers=layers)
         below = layer_stack.as_list(below=below)
+        first = first_weights.are_first(layers)
         checks.one_of("loss", loss, LOSSES)
         checks.one_of("curvature", curvature, CURVATURES)
         if sensitivity == "lemma1":
@@ -174,7 +180,7 @@ class FunctionalNet(StackModel):
         head = output_losses.LOSSES[loss](activation[-1], outputs.shape[-1])
         self.__dict__["_state"] = state
         self.__dict__["_expansion"] = NetworkExpansion(stages, head, curvature)
-        self._keep(given, layers, below, inputs, features)
+        self._keep(given, layers, below, inputs, features, first)
         self.expand()
 
     @property
