@@ -12,8 +12,12 @@ from keras_fm.kernel.reads import columns, placed_records
 _KINDS = "biuf"
 
 
-def part_by_hash(x, y, held_out=0.2):
+def part_by_hash(x, y, held_out=0.2, owners=None):
     """Parts arrays of records by a public hash of each record's numbers.
+
+    Where the privacy unit is an owner of several records, pass `owners`: by
+    themselves an owner's records would be in both parts, whose ledgers then
+    add up.
 
     For `neighbours="add_remove"` alone: a record that is *replaced* may leave
     one part and enter the other. A record's part does not depend on who else
@@ -24,12 +28,16 @@ def part_by_hash(x, y, held_out=0.2):
         x: `(n, ...)` array of numbers.
         y: `(n, ...)` array of numbers.
         held_out: float in (0, 1), the share of the second part.
+        owners: `None`, or `(n,)` ids of the records' owners: the hash is of
+            these alone, and an owner is in one part with all its records.
 
     Returns:
-        `(x, y), (x_held_out, y_held_out)`.
+        `(x, y), (x_held_out, y_held_out)`; with owners, those of each part
+        as a third.
 
     Raises:
-        ValueError: if x and y are no arrays of numbers, or of other lengths.
+        ValueError: if x and y are no arrays of numbers, or of other lengths,
+            or `owners` no ids.
 
     Example:
 
@@ -52,7 +60,25 @@ def part_by_hash(x, y, held_out=0.2):
             "x and y must hold the same number of records. Received: "
             f"x.shape={x.shape}, y.shape={y.shape}"
         )
+    parted, by = [x, y], [x, y]
+    if owners is not None:
+        ids = columns.owner_ids(owners)
+        if ids.shape != (len(x),):
+            raise ValueError(
+                "`owners` must hold one id for each record. Received: "
+                f"owners.shape={ids.shape}, {len(x)} records"
+            )
+        parted, by = [x, y, ids], [_as_text(ids)]
     # The upper 53 bits, which a float64 holds.
-    found = (placed_records.hashes([x, y]) >> np.uint64(11)) * 2.0**-53
+    found = (placed_records.hashes(by) >> np.uint64(11)) * 2.0**-53
     held = found < share
-    return (x[~held], y[~held]), (x[held], y[held])
+    return tuple(v[~held] for v in parted), tuple(v[held] for v in parted)
+
+
+def _as_text(ids):
+    """Ids in one form, whatever type others among them made an array have."""
+    if ids.dtype.kind in "biuf" or isinstance(ids[0], int):
+        ids = [int(v) if v == int(v) else float(v) for v in ids.tolist()]
+    found = np.empty(len(ids), object)
+    found[:] = [v if isinstance(v, bytes) else str(v) for v in ids]
+    return found

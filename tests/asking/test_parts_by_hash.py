@@ -59,3 +59,40 @@ def test_what_are_no_records_is_refused(x, y, message):
         part_by_hash(x, y)
     with pytest.raises(ValueError, match="`held_out` must be"):
         part_by_hash(X, Y, 1.0)
+
+
+# Owners ----------------------------------------------------------------------
+
+OWNERS = RNG.integers(0, 400, 3000)
+
+
+@pytest.mark.parametrize("as_ids", [np.array, lambda v: [f"u{i}" for i in v]])
+def test_an_owner_is_in_one_part(as_ids):
+    """By the records alone nearly every owner was in both, and the larger
+    epsilon of the two ledgers was that of half of what it gave."""
+    by_record = part_by_hash(X, Y, 0.3)
+    at = {tuple(row): owner for row, owner in zip(X.tolist(), OWNERS)}
+    both = [{at[tuple(row)] for row in part[0].tolist()} for part in by_record]
+    assert len(both[0] & both[1]) > 300
+    train, held = part_by_hash(X, Y, 0.3, owners=as_ids(OWNERS))
+    assert not {*train[2].tolist()} & {*held[2].tolist()}
+    assert rows(train) | rows(held) == rows((X, Y))
+    assert 60 < len({*held[2].tolist()}) < 180
+    # Whoever else is there.
+    fewer = part_by_hash(X[::2], Y[::2], 0.3, owners=as_ids(OWNERS[::2]))
+    assert rows(fewer[0]) <= rows(train) and rows(fewer[1]) <= rows(held)
+
+
+def test_no_id_moves_the_owners_of_others():
+    """One of many digits makes objects of a list of ids."""
+    ids = list(range(1, 200))
+    before = part_by_hash(X[:199], Y[:199], owners=ids)
+    after = part_by_hash(X[:200], Y[:200], owners=[*ids, 2**70])
+    floats = part_by_hash(X[:199], Y[:199], owners=np.array(ids, float))
+    own = {2**70}
+    for one, more, other in zip(before, after, floats):
+        assert {*one[2].tolist()} == {*more[2].tolist()} - own
+        assert {*one[2].tolist()} == {*other[2].tolist()}
+    for wrong in (ids[1:], [*ids[1:], None], [*ids[1:], "a"]):
+        with pytest.raises(ValueError, match="`owners` must hold one id"):
+            part_by_hash(X[:199], Y[:199], owners=wrong)
