@@ -10,12 +10,13 @@ from keras_fm.kernel.reads import columns
 from keras_fm.parts import fit_frame
 
 
-def check(arguments, private):
+def check(arguments, private, kind):
     """Refuses what no statement of a `PrivateModel` could cover.
 
     Args:
         arguments: of the running fit.
         private: the callback.
+        kind: the class of such callbacks, of which a fit has one.
 
     Raises:
         ValueError: saying what to change.
@@ -33,6 +34,14 @@ def check(arguments, private):
             f"Received: epochs={epochs}"
         )
     given = fit_frame.callbacks(arguments)
+    count = sum(isinstance(callback, kind) for callback in given)
+    if count > 1:
+        # The next would find the first's release, and say of its own ledger
+        # that nothing was read.
+        raise ValueError(
+            f"`callbacks` must hold one {kind.__name__}, whose ledger counts "
+            f"all that a fit reads. Received: {count} of them"
+        )
     if private in given and any(
         isinstance(c, keras.callbacks.BackupAndRestore)
         for c in given[given.index(private) :]

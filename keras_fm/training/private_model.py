@@ -1,6 +1,5 @@
 import math
 import os
-import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -291,7 +290,7 @@ class PrivateModel(keras.callbacks.Callback):
         arguments["steps"] = self._steps_of_fit(arguments)
         self._steps = None
         plan = self._make_plan(arguments)
-        fit_arguments.check(arguments, self)
+        fit_arguments.check(arguments, self, PrivateModel)
         shown_records.check(arguments, self.model, plan)
         if self._first_epoch(arguments) >= self.params.get("epochs", 1):
             # A backup of a fit that was cut off after its last epoch.
@@ -335,7 +334,8 @@ class PrivateModel(keras.callbacks.Callback):
                     "model with `training=True`."
                 )
         if self.params.get("verbose"):
-            sys.stdout.write(self._summary() + "\n")
+            # Unlike `sys.stdout.write` it bears a process without an output.
+            print(self._summary())
 
     _noisy: Sequence[PrivatePart] = ()
 

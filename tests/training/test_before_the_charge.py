@@ -395,3 +395,22 @@ def test_the_statement_declares_lengths_that_a_model_leaves_open():
         m.fit(x, Y, verbose=0, callbacks=[private])
         said = "public by declaration: the lengths" in private.report()
         assert said == (length is None)
+
+
+def test_one_private_model_in_a_fit():
+    """The second found the first's release, and its ledger stayed empty."""
+    m = model()
+    pair = [PrivateModel(fm.PrivacyBudget(1.0, 1e-6), (X, Y)) for _ in "ab"]
+    with pytest.raises(ValueError, match="one PrivateModel.*Received: 2"):
+        m.fit(X, Y, callbacks=pair, verbose=0)
+    assert not any(private.ledger.entries for private in pair)
+
+
+def test_a_summary_without_an_output(monkeypatch):
+    """A process without a console has no `sys.stdout`."""
+    private = PrivateModel(fm.PrivacyBudget(1.0, 1e-6), (X, Y))
+    m = model()
+    m.fit(X, Y, callbacks=[private], verbose=0)
+    private.set_params({"verbose": 2})
+    monkeypatch.setattr("sys.stdout", None)
+    private.on_train_end()
