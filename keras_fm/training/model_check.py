@@ -88,8 +88,9 @@ def check_functional(model):
         )
     if len(outputs) != 1:
         raise ValueError(
-            "PrivateModel supports one output. Received a model with "
-            f"{len(outputs)} outputs"
+            "The model must have one output: several labels are the units of "
+            "one private layer, other tasks models of their own, with one "
+            f"ledger. Received: {len(outputs)} outputs"
         )
 
 

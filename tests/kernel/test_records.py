@@ -99,10 +99,10 @@ def test_tf_data_that_gives_records_more_than_once():
     tf_refused(dataset.repeat(5), "repeats its records 5 times.*Remove")
     tf_refused(dataset.map(lambda x, y: (x, y)).repeat(2), "2 times")
     assert_all_once(dataset.repeat(1).batch(3))
-    tf_refused(dataset.concatenate(dataset), "joined with itself")
+    tf_refused(dataset.concatenate(dataset), "two parts of one source")
     tf_refused(
         dataset.concatenate(dataset.map(lambda x, y: (-x, y))),
-        "joined with itself",
+        "two parts of one source",
     )
     halves = [of.from_tensor_slices((X[i::2], Y[i::2])) for i in (0, 1)]
     taken = halves[0].concatenate(halves[1]).batch(10)

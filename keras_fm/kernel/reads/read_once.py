@@ -99,10 +99,9 @@ def _check_once(dataset):
         )
     if kind == "ConcatenateDataset" and is_shared:
         raise ValueError(
-            "The dataset is joined with itself (`.concatenate()`), and a "
-            "release would count its records twice. Remove "
-            "`.concatenate()`, or make the two parts of different arrays or "
-            "files."
+            "The dataset joins two parts of one source (`.concatenate()`), "
+            "and nothing shows that no record is in both: a release would "
+            "count it twice. Make the parts of different arrays or files."
         )
     if (
         kind == "ZipDataset"
