@@ -375,7 +375,7 @@ class PrivateDense(PerturbedDense):
         more = {}
         if self.rounds is None:
             more["check"] = functools.partial(
-                self.check_held, objective, reading.ridge_factor
+                self.check_held, query, reading.ridge_factor
             )
         else:
             reading.check_rounds(f"`rounds` of layer '{self.name}'")

@@ -33,13 +33,14 @@ def are_first(layers):
     # New initializers take a seed from here, which these do not keep.
     state = random.getstate()
     try:
-        return all(
-            _is_first(v)
-            for v in inner
-            if v.weights and not any(v._flatten_layers(include_self=False))
-        )
+        return all(_is_first(v) for v in inner if _own_weights(v))
     finally:
         random.setstate(state)
+
+
+def _own_weights(layer):
+    """Not those of layers in it."""
+    return layer._trainable_variables + layer._non_trainable_variables
 
 
 def _is_first(layer):
@@ -52,7 +53,8 @@ def _is_first(layer):
     # What cannot be built again is not known.
     except Exception:
         return False
-    return len(twin.weights) == len(layer.weights) and all(
+    mine, drawn = _own_weights(layer), _own_weights(twin)
+    return len(mine) == len(drawn) and all(
         np.array_equal(ops.convert_to_numpy(a), ops.convert_to_numpy(b))
-        for a, b in zip(layer.weights, twin.weights)
+        for a, b in zip(mine, drawn)
     )

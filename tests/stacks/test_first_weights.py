@@ -47,3 +47,25 @@ def test_layers_that_were_trained_before_have_a_past(make, form):
     model.start_from(model.get_weights(), public="of a test")
     model.check_start()
     assert model.start_fact.endswith("of a test")
+
+
+@keras.saving.register_keras_serializable("test_first_weights")
+class Scaled(L.Layer):
+    """Has a weight beside those of a layer in it."""
+
+    def build(self, shape):
+        self.inner = L.Dense(3)
+        self.inner.build(shape)
+        self.scale = self.add_weight(shape=(), initializer="ones")
+        super().build(shape)
+
+    def call(self, x):
+        return self.scale * self.inner(x)
+
+
+def test_a_layer_around_others_has_weights_of_its_own():
+    layer = Scaled()
+    layer.build((None, 2))
+    assert are_first([layer])
+    layer.scale.assign(2.0)
+    assert not are_first([layer])
