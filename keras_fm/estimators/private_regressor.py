@@ -17,8 +17,10 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     parameters are public, as those of `PrivateClassifier` are.
 
     Args:
-        epsilon, delta, bounds, columns, features, rounds, fits, ledger,
-            neighbours, reproducible_noise: see `PrivateClassifier`.
+        epsilon, delta, bounds, columns, features, fits, ledger, neighbours,
+            reproducible_noise: see `PrivateClassifier`.
+        rounds: `None` for one read, or a `keras_fm.Rounds`, or how many
+            reads.
         target_bounds: `(low, high)`, the public range of the numbers to
             predict. Numbers outside count as the nearest, and so do
             predictions. The noise is in proportion to `high - low`.

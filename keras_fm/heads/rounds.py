@@ -51,7 +51,9 @@ class Rounds:
             a longer way in the same reads: better where features matter
             little by little, as in tables.
         momentum: float in [0, 1).
-        clip: float > 0, L2 threshold on one record's coefficient.
+        clip: float > 0, L2 threshold on one record's coefficient. `None` is
+            0.1 for classes, and 0.3 for `"squared_error"`, whose residuals
+            it cuts: below most of them numbers are hardly learned.
         loss: see `keras_fm.queries.GradientQuery`. `None` is what the
             output layer predicts: `"by_first_read"` for classes,
             `"squared_hinge"` for several labels, `"squared_error"` for
@@ -76,7 +78,7 @@ class Rounds:
     batch_size: int | None = None
     learning_rate: float | None = None
     momentum: float = 0.8
-    clip: float = 0.1
+    clip: float | None = None
     loss: str | None = None
     averaging: float = 0.0
     weight_noise: float | None = None
@@ -96,13 +98,17 @@ class Rounds:
             batch_size=partial(checks.optional, checks.count),
             learning_rate=partial(checks.optional, checks.norm_bound),
             weight_noise=partial(checks.optional, checks.norm_bound),
-            clip=checks.norm_bound,
+            clip=partial(checks.optional, checks.norm_bound),
             momentum=share,
             averaging=share,
             loss=partial(
                 checks.optional, partial(checks.one_of, choices=LOSSES)
             ),
         )
+        # Without a loss yet: once the output layer gives one.
+        if self.clip is None and self.loss is not None:
+            clip = 0.3 if self.loss == "squared_error" else 0.1
+            object.__setattr__(self, "clip", clip)
 
     @classmethod
     def of(cls, value):

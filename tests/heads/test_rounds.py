@@ -442,6 +442,15 @@ def test_rounds_of_what_a_user_gives():
             Rounds.of(wrong)
 
 
+def test_the_clip_is_by_the_loss_unless_it_is_given():
+    """A clip for classes left R^2 of 0.46 where one read had 0.92."""
+    classes, numbers = ("by_first_read", "squared_hinge"), ("squared_error",)
+    assert Rounds.of(7).of_losses(classes).clip == 0.1
+    assert Rounds.of(7).of_losses(numbers).clip == 0.3
+    given = Rounds(reads=7, clip=0.1).of_losses(numbers)
+    assert Rounds.of(given.config()).clip == 0.1
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("averaging", [0.0, 0.25, 0.99])
 def test_descent_is_the_plain_loop(momentum, averaging):

@@ -217,7 +217,7 @@ def test_what_needs_no_keras_does_not_import_it():
 
 
 def test_a_command_that_needs_keras_says_whom_to_ask():
-    done = outside("-m", "keras_fm", "reproduce")
+    done = outside("-m", "keras_fm", "reproduce", "--out=", "adlm")
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()[-1:]
     assert line.startswith("keras-fm reproduce: keras_fm needs Keras")
