@@ -23,7 +23,7 @@ from keras_fm.composition.steps import (
     slack_of,
 )
 from keras_fm.composition.theorems import basic, optimal_epsilon
-from keras_fm.kernel.reads import sampling
+from keras_fm.kernel.planning import sampled_noise
 
 # Near 1 for thousands of reads without sampling, large for small epsilons.
 _ORDERS = (
@@ -46,11 +46,10 @@ def _renyi(mechanism, parameter, rate):
     if mechanism == "laplace" and rate == 1:
         return _laplace_divergences(parameter, orders)
     if mechanism != "gaussian":
-        return sampling.pure_divergences(
+        return sampled_noise.pure_divergences(
             amplified(parameter, 0.0, rate)[0], orders
         )
     import dp_accounting
-    from dp_accounting import rdp as rdp_lib
 
     event = dp_accounting.GaussianDpEvent(parameter)
     used = np.ones(len(orders), bool)
@@ -61,10 +60,8 @@ def _renyi(mechanism, parameter, rate):
             if parameter <= _SLOWEST_NOISE:
                 for order in _FEW_FRACTIONS:
                     used |= np.isclose(orders, order)
-    accountant = rdp_lib.RdpAccountant(orders[used])
-    accountant.compose(event)
     divergences = np.full(len(orders), np.inf)
-    divergences[used] = accountant.rdp
+    divergences[used] = sampled_noise.divergences(event, 1, orders[used])
     return divergences
 
 

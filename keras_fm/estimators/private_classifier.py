@@ -94,7 +94,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     model = PrivateClassifier(
         1.0, 1e-6, bounds=(0, 255), classes=["no", "yes"], fits=6
     )
-    print(cross_val_score(model, X, y, cv=5))  # five shares of six
+    # Five shares of six; the scores are of private records: for you alone.
+    print(cross_val_score(model, X, y, cv=5))
     print(model.fit(X, y).report())  # the last
     ```
     """

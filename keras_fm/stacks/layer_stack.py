@@ -50,7 +50,12 @@ def check_layers(layers, dense_only=False):
     between = () if dense_only else _RESHAPES
     supported = ", ".join(kind.__name__ for kind in (*trained, *between))
     for layer in layers:
-        kind = f"'{getattr(layer, 'name', layer)}' ({type(layer).__name__})"
+        if not isinstance(layer, keras.layers.Layer):
+            raise ValueError(
+                "`layers` must be Keras layers, such as `keras.layers.Dense`. "
+                f"Received: layers={layers}"
+            )
+        kind = f"'{layer.name}' ({type(layer).__name__})"
         if type(layer) in between:
             if getattr(layer, "data_format", None) == "channels_first":
                 raise ValueError(

@@ -4,6 +4,7 @@ The multiplier is found by the composition that the ledger uses.
 """
 
 import functools
+import logging
 import math
 
 import numpy as np
@@ -230,7 +231,6 @@ def rdp_epsilon(mechanisms, delta):
 def _divergences(mechanism, orders):
     """Renyi divergences of all runs of a mechanism."""
     import dp_accounting
-    from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
     pure = mechanism.pure_epsilon()
     if math.isfinite(pure):
@@ -242,10 +242,27 @@ def _divergences(mechanism, orders):
             event = dp_accounting.PoissonSampledDpEvent(
                 mechanism.sampling_rate, event
             )
+    return divergences(event, count, orders)
+
+
+def divergences(event, count, orders):
+    """Renyi divergences of an event of dp_accounting, that many times.
+
+    Newer ones warn of every order that they leave out, which is infinite.
+    """
+    import dp_accounting
+    from dp_accounting.rdp import rdp_privacy_accountant as rdp
+
     accountant = rdp.RdpAccountant(
         orders, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     )
-    accountant.compose(event, count)
+    log = logging.getLogger("absl")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        accountant.compose(event, count)
+    finally:
+        log.setLevel(level)
     return accountant.rdp
 
 

@@ -182,7 +182,8 @@ def one_array(value, name="x"):
     if array.ndim == 0:
         raise ValueError(
             f"`{name}` must hold records along its first axis (call "
-            "`.batch()` on a tf.data.Dataset). Received: "
+            "`.batch()` on a tf.data.Dataset, give a PyTorch one to a "
+            "`DataLoader`). Received: "
             f"{type(value).__name__} of shape {array.shape}"
         )
     if array.dtype.kind in "SU":

@@ -1,7 +1,6 @@
 """`keras-fm compose`: what many private reads cost together."""
 
 import json
-import logging
 import os
 import sys
 
@@ -159,8 +158,6 @@ def run(values, rest):
     """Runs the command; returns the exit status."""
     del rest
     folder.check(values.out)
-    # dp_accounting warns of every order that it leaves out.
-    logging.getLogger("absl").setLevel(logging.ERROR)
     from keras_fm import composition
     from keras_fm.kernel import checks
 

@@ -208,6 +208,15 @@ def test_golden_epsilon_below_the_grid_it_was_measured_on():
     assert sampling.rdp_epsilon([part], DELTA) == pytest.approx(0.184, rel=0.01)
 
 
+def test_orders_that_are_left_out_are_no_warnings(caplog):
+    """A plan printed six of dp_accounting's."""
+    samples = mechanisms.SampledGaussianMechanism(
+        sensitivity=1.0, noise_multiplier=1.0, sampling_rate=0.5, steps=20
+    )
+    assert math.isfinite(sampling.rdp_epsilon([samples], DELTA))
+    assert not caplog.records
+
+
 def test_renyi_epsilon_of_what_has_a_formula():
     # Gaussian: min over orders of a / (2 m^2) + log terms, by scipy.
     def bound(a):

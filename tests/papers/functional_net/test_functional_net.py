@@ -445,6 +445,7 @@ def test_bad_arguments(arguments, match):
         ([], "end with"),
         (keras.layers.Dense(2), "must be a list of layers"),
         ([keras.layers.Conv2D(2, 3)], "no per-record coefficients"),
+        ([30, 1], "must be Keras layers"),
         ([keras.layers.Flatten(), keras.layers.Dense(2)], "takes Dense;"),
         ([keras.layers.Dense(2, activation="softmax")], "activation"),
         ([keras.layers.Dense(2, lora_rank=1)], "LoRA"),
