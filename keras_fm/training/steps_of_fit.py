@@ -7,6 +7,7 @@ model takes them a second time.
 
 import math
 
+from keras_fm.datasets.poisson_batches import PoissonBatches
 from keras_fm.kernel.ledger.ledger import BudgetExceededError
 from keras_fm.kernel.reads import columns
 
@@ -66,6 +67,11 @@ def check(plan):
     """Refuses batches that the devices cannot share, and wrong records and
     labels: inside a step there is no error."""
     plan.top.check_batches(plan.batches)
+    if isinstance(plan.data, PoissonBatches):
+        raise ValueError(
+            "`data` must be left out for steps on `PoissonBatches`, which "
+            "`fit` is given, or be `(x, y)`. Received: data=PoissonBatches"
+        )
     if plan.data is not None:
         for x, y, *_ in plan.checked():
             plan.check_labels(y, columns.count(x))

@@ -112,6 +112,17 @@ def test_the_batches_themselves_are_no_validation_data():
     assert "val_accuracy" in model.fit(sampled, **fit).history
 
 
+def test_the_batches_themselves_are_no_data_beside_them():
+    """They were called a batch with sample weights."""
+    model = fm.models.GradientNet((6,), [L.Dense(3)], clip=0.1)
+    model.compile("sgd")
+    sampled = Batches(X, Y, batch_size=10)
+    callback = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, 1e-5), sampled)
+    with pytest.raises(ValueError, match="`data` must be left out"):
+        model.fit(sampled, callbacks=[callback], verbose=0)
+    assert not callback.ledger.entries
+
+
 class Exports(keras.callbacks.Callback):
     """Writes the model while it trains, and remembers its seed."""
 
