@@ -443,7 +443,7 @@ def test_rounds_of_what_a_user_gives():
 
 
 def test_the_clip_is_by_the_loss_unless_it_is_given():
-    """A clip for classes left R^2 of 0.46 where one read had 0.92."""
+    """That for classes can be below most residuals of numbers."""
     classes, numbers = ("by_first_read", "squared_hinge"), ("squared_error",)
     assert Rounds.of(7).of_losses(classes).clip == 0.1
     assert Rounds.of(7).of_losses(numbers).clip == 0.3

@@ -9,22 +9,22 @@ import importlib
 
 from keras_fm.lab.reproduce import facts
 
+# In `keras_fm.lab`.
 _HOMES = {
-    "Axis": "experiment",
-    "EXPERIMENTS": "catalogue",
-    "Experiment": "experiment",
-    "Job": "job",
-    "Measured": "job",
-    "MissingDataError": "sources",
-    "Outcome": "session",
-    "Series": "job",
+    "Axis": "reproduce.experiment",
+    "EXPERIMENTS": "reproduce.catalogue",
+    "Experiment": "reproduce.experiment",
+    "Job": "engine.job",
+    "Measured": "engine.job",
+    "MissingDataError": "reproduce.sources",
+    "Outcome": "reproduce.session",
+    "Series": "engine.job",
     "UnknownExperimentError": "known",
-    "catalogue_table": "listing",
-    "find": "catalogue",
-    "run": "session",
-    "table": "report",
+    "catalogue_table": "reproduce.listing",
+    "find": "reproduce.catalogue",
+    "run": "reproduce.session",
+    "table": "reproduce.report",
 }
-_FOLDERS = {"job": "keras_fm.lab.engine", "known": "keras_fm.lab"}
 
 __all__ = ["facts", *_HOMES]
 
@@ -32,9 +32,8 @@ __all__ = ["facts", *_HOMES]
 def __getattr__(name):
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES[name]
-    folder = _FOLDERS.get(home, __name__)
-    return getattr(importlib.import_module(f"{folder}.{home}"), name)
+    home = importlib.import_module(f"keras_fm.lab.{_HOMES[name]}")
+    return getattr(home, name)
 
 
 def __dir__():
