@@ -91,7 +91,7 @@ class Architecture:
             )
 
         published = fm.callbacks.PrivateModel(
-            1.0, guarantee=fm.Published(lot=self.batch)
+            1.0, 0.0, guarantee=fm.Published(lot=self.batch)
         )
         fits = {
             "plain": fit(self.plain),
@@ -101,7 +101,7 @@ class Architecture:
         }
         if not self.hidden:
             proven = fm.callbacks.PrivateModel(
-                fm.PrivacyBudget(1.0, 1e-5), data=(x, y)
+                epsilon=1.0, delta=1e-5, data=(x, y)
             )
             # The read is in the call that traces.
             fits["proven, on a release"] = fit(self.model(dense, head), proven)

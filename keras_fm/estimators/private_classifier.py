@@ -32,10 +32,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     **One budget for everything.** `epsilon` and `delta` are what *all* fits of
     this estimator and of its clones together may reveal. `fits` says how many
     there will be, and each gets an equal share; a further one is refused. So
-    `cross_val_score(PrivateClassifier(1.0, fits=5, ...), X, y, cv=5)` costs
-    epsilon 1 in all, and with `fits=1` it is refused at its second fold. A
-    second `fit` costs a share, too. Estimators that are made anew share
-    nothing: give them one `ledger`.
+    `cross_val_score(PrivateClassifier(1.0, 1e-6, fits=5, ...), X, y, cv=5)`
+    costs epsilon 1 in all, and with `fits=1` it is refused at its second
+    fold. A second `fit` costs a share, too. Estimators that are made anew
+    share nothing: give them one `ledger`.
 
     **What is public.** `bounds`, `classes`, `features` and every other
     parameter; never read from X or y. Scores on private records are not
@@ -44,7 +44,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     Args:
         epsilon: number in (0, 1e6]. Needed, unless `ledger` has a budget.
         delta: number in [0, 1), far below one over the number of records;
-            0 is pure. `rounds` need more than 0.
+            0 is pure. Needed with `epsilon`: there is no default. `rounds`
+            need more than 0.
         bounds: `(low, high)`, the public range of the columns: numbers, or
             one for each column. Values outside are clipped. Optional with
             `features`, and left out with `columns`.
@@ -103,7 +104,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     def __init__(
         self,
         epsilon: float | None = None,
-        delta: float = 0.0,
+        delta: float | None = None,
         *,
         bounds: Any = None,
         classes: Any = None,

@@ -13,7 +13,7 @@ from keras_fm.estimators import given_table, public_map
 from keras_fm.estimators.shared_ledger import SharedLedger
 from keras_fm.estimators.table_columns import TableColumns
 from keras_fm.kernel import checks
-from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.budget import PrivacyBudget, check_delta_given
 from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
 from keras_fm.kernel.reads import columns
 from keras_fm.parts.guarantee import Proven
@@ -31,7 +31,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     def __init__(
         self,
         epsilon: float | None = None,
-        delta: float = 0.0,
+        delta: float | None = None,
         *,
         bounds: Any = None,
         columns: Any = None,
@@ -120,8 +120,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         ledger = self._shared.take(self.ledger, self._budget(), self.neighbours)
         private = PrivateModel(
             ledger,
-            (x, y),
-            Proven(releases=checks.count("fits", self.fits)),
+            data=(x, y),
+            guarantee=Proven(releases=checks.count("fits", self.fits)),
             notes=self._notes,
             reproducible_noise=self.reproducible_noise,
         )
@@ -176,7 +176,14 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
     def _budget(self):
         if self.epsilon is None:
+            if self.delta is not None:
+                raise ValueError(
+                    "`delta` belongs to an epsilon; a ledger has its own. "
+                    f"Received: epsilon=None and delta={self.delta!r}"
+                )
             return None
+        call = f"{type(self).__name__}(epsilon={{}}, delta={{}}, ...)"
+        check_delta_given(self.epsilon, self.delta, call)
         return PrivacyBudget(self.epsilon, self.delta)
 
     def report(self) -> str:

@@ -45,7 +45,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     def __init__(
         self,
         epsilon: float | None = None,
-        delta: float = 0.0,
+        delta: float | None = None,
         *,
         bounds: Any = None,
         target_bounds: Any = None,

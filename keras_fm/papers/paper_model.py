@@ -46,17 +46,6 @@ class PaperModel(keras.Model):
             fields.setdefault("orders", ("linear",))
         return Published(lot=self._lot if lot is None else lot, **fields)
 
-    @property
-    def private_arguments(self):
-        """Keywords of `PrivateModel` as version 0.1.0 took them; `guarantee`
-        gives them in one."""
-        made = {"guarantee": self._arguments["guarantee"]}
-        if self._lot and not self._proven:
-            made["lot"] = self._lot
-        if self._code:
-            made["published_orders"] = ("linear",)
-        return made
-
     def get_config(self):
         return {
             **self._arguments,

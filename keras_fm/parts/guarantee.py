@@ -185,7 +185,7 @@ class Published:
         orders = (orders,) if isinstance(orders, str) else tuple(orders)
         if set(orders) - set(ORDERS) or not orders:
             raise ValueError(
-                f"`orders` (`published_orders`) must name some of {ORDERS}. "
+                f"`orders` must name some of {ORDERS}. "
                 f"Received: orders={orders}"
             )
         object.__setattr__(self, "orders", orders)

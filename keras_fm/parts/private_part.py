@@ -144,10 +144,11 @@ class PrivatePart:
         return (
             f"{kind} '{part.name}' has no release, so training it would use "
             f"the records unprotected.{lost} Give fit "
-            "`callbacks=[keras_fm.callbacks.PrivateModel(budget, data=(x, y))]`"
-            ", or load a model that was saved with its release (.keras or "
-            ".weights.h5; other formats and copies lose it). A non-private "
-            f"twin is built with `{kind}(..., unprotected=True)`."
+            "`callbacks=[keras_fm.callbacks.PrivateModel(epsilon=1.0, "
+            "delta=1e-5, data=(x, y))]`, or load a model that was saved with "
+            "its release (.keras or .weights.h5; other formats and copies lose "
+            "it). A non-private twin is built with "
+            f"`{kind}(..., unprotected=True)`."
         )
 
     def in_training(self, training):

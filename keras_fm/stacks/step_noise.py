@@ -102,7 +102,8 @@ class StepNoise(ReleasedLayer):
             raise ValueError(
                 f"{kind} '{name}' has no noise, so training it would use the "
                 "records unprotected. Give fit `callbacks=["
-                "keras_fm.callbacks.PrivateModel(budget)]` and "
+                "keras_fm.callbacks.PrivateModel(epsilon=1.0, delta=1e-5)]` "
+                "and "
                 "`keras_fm.datasets.PoissonBatches`. A non-private twin is "
                 f"built with `{kind}(..., unprotected=True)`."
             )

@@ -71,7 +71,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
     Example:
 
     ```python
-    private = fm.callbacks.PrivateModel(budget, data=(x, y))
+    private = fm.callbacks.PrivateModel(epsilon=1.0, delta=1e-5, data=(x, y))
     board = fm.callbacks.PrivacyTensorBoard(private, "runs/first")
     model.fit(x, y, epochs=5, callbacks=[private, board])
     ```

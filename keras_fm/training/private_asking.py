@@ -320,7 +320,7 @@ def _rest(query, ledger):
         raise _nothing_left(ledger)
     if budget.delta == 0:
         # Below what the ledger allows, by what sums are rounded.
-        given = budget_lib.PrivacyBudget(left * (1 - 1e-12))
+        given = budget_lib.PrivacyBudget(left * (1 - 1e-12), 0.0)
         return calibration.calibrate(query, given, neighbours=ledger.neighbours)
     others = [entry.build_mechanism() for entry in ledger.entries]
     try:

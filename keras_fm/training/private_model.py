@@ -1,4 +1,5 @@
 import math
+import numbers
 import os
 import warnings
 from collections.abc import Sequence
@@ -20,7 +21,6 @@ from keras_fm.training import (
     fit_arguments,
     ledger_of_callback,
     model_check,
-    old_keywords,
     refusals,
     same_data,
     shown_records,
@@ -32,6 +32,13 @@ from keras_fm.training.published_plan import PublishedPlan
 
 class PrivateModel(keras.callbacks.Callback):
     """Makes `fit` private: fixes the noise once, before the first step.
+
+    ```python
+    private = PrivateModel(epsilon=1.0, delta=1e-5, data=(x, y))
+    model.compile("adam", loss=TaylorCrossEntropy(), metrics=["accuracy"])
+    model.fit(x, y, epochs=20, callbacks=[private])
+    print(private.report())
+    ```
 
     `guarantee=Proven()` (default): the records are read once, when training
     begins, as the perturbed coefficients of the output layer's Taylor
@@ -59,16 +66,20 @@ class PrivateModel(keras.callbacks.Callback):
     ledger says *claimed*; the proven epsilon is infinite.
 
     Args:
-        budget: a `PrivacyBudget`, an epsilon, or a `Ledger` that is
-            continued (its budget, neighbours and unit then hold).
+        epsilon: number in (0, 1e6]; or a `PrivacyBudget`, which has a delta;
+            or a `Ledger` that is continued (its budget, neighbours and unit
+            then hold).
+        delta: number in [0, 1), far below one over the number of records;
+            `0` for pure differential privacy. Given with an epsilon, and
+            only then: there is no default.
         data: the private records `(x, y)`: arrays, a `tf.data.Dataset`, a
             `keras.utils.PyDataset`, a `DataLoader` of PyTorch, or a function
             returning an iterator of batches; or x alone for a model without
             labels. x is one array, or a list or dict of them as the model
             takes them. Needed, unless a `DPMAC` is fitted on
             `PoissonBatches`, which hold the records.
-        guarantee: `Proven(...)`, `Published(lot=...)`, or `"proven"` for the
-            first's defaults.
+        guarantee: `Proven(...)`, `Published(lot=...)`, or `"proven"` for
+            `Proven()`.
         ledger: `None`, or the path of a file that the ledger lives in
             (`keras_fm.Ledger.open`): begun if there is none, else continued,
             by this process and any other. A run that is killed then cannot
@@ -77,9 +88,6 @@ class PrivateModel(keras.callbacks.Callback):
         notes: further public facts for the report.
         reproducible_noise: `None`, or an int seed. A seeded run is labelled
             "not private".
-        **old: keywords of version 0.1.0 (`neighbours`, `shares`, `owners`,
-            `batch_size`, ...): fields of `Proven` and `Published` now, or
-            arguments of the paper's model. They warn, and go with 0.3.0.
 
     Attributes:
         new_release: set it to `True` to have the next fit draw (and be
@@ -95,33 +103,23 @@ class PrivateModel(keras.callbacks.Callback):
         OSError: if the file of the ledger cannot be written; no noise was
             drawn then.
         BudgetExceededError: before anything is read.
-
-    Example:
-
-    ```python
-    private = PrivateModel(PrivacyBudget(1.0, 1e-5), data=(x, y))
-    model.compile("adam", loss=TaylorCrossEntropy(), metrics=["accuracy"])
-    model.fit(x, y, epochs=20, callbacks=[private])
-    print(private.report())
-    ```
     """
 
     def __init__(
         self,
-        budget: budget_lib.PrivacyBudget | Ledger | float,
+        epsilon: float | budget_lib.PrivacyBudget | Ledger,
+        delta: float | None = None,
+        *,
         data: Any = None,
         guarantee: Proven | Published | str = "proven",
-        *,
         ledger: str | os.PathLike | None = None,
         notes: Sequence[str] = (),
         reproducible_noise: int | None = None,
-        **old: Any,
     ) -> None:
         super().__init__()
-        if not isinstance(budget, (budget_lib.PrivacyBudget, Ledger)):
-            budget = budget_lib.PrivacyBudget(budget)
-        promise, self._of_model = old_keywords.translated(guarantee, old)
-        self.new_release = bool(old.get("new_release", False))
+        budget = _budget(epsilon, delta)
+        promise: Any = _promise(guarantee)
+        self.new_release = False
         if promise.kind == "published" and promise.lot == "data":
             if records.number(data) is None:
                 raise ValueError(
@@ -130,7 +128,7 @@ class PrivateModel(keras.callbacks.Callback):
                 )
         self._ledger: Any = ledger_of_callback.opened(budget, promise, ledger)
         self.data = data
-        self.guarantee: Any = promise
+        self.guarantee = promise
         self.notes = (notes,) if isinstance(notes, str) else tuple(notes)
         self.releases: dict[str, Any] = {}
         self.release = None
@@ -142,15 +140,13 @@ class PrivateModel(keras.callbacks.Callback):
 
     def __deepcopy__(self, memo):
         """For another fit, as searches do: one ledger, noise of its own."""
-        made = PrivateModel(
+        return PrivateModel(
             self._ledger,
-            self.data,
-            self.guarantee,
+            data=self.data,
+            guarantee=self.guarantee,
             notes=self.notes,
             reproducible_noise=self._seed,
         )
-        made._of_model = self._of_model
-        return made
 
     # What a user asks ----------------------------------------------------
 
@@ -166,6 +162,31 @@ class PrivateModel(keras.callbacks.Callback):
         model, the noisy average of a published one."""
         found = (getattr(part, "relevance", None) for part in self._parts)
         return next((v for v in found if v is not None), None)
+
+    def epsilon(self, delta=None):
+        """Proven epsilon of what the model was released under so far,
+        composed from its ledger; infinite without a proof.
+
+        Args:
+            delta: number in [0, 1), or `None` for the budget's.
+
+        Returns:
+            float.
+
+        Raises:
+            ValueError: if `delta` is outside its range, or the model was
+                released under several ledgers, each of which has a number of
+                its own.
+        """
+        ledgers = model_check.ledgers_of(self.model, self._ledger)
+        if len(ledgers) > 1:
+            raise ValueError(
+                f"The model was released under {len(ledgers)} ledgers, which "
+                "may be of different records. `report()` has a statement of "
+                "each, and `ledger.epsilon(delta=...)` the epsilon of this "
+                "callback's."
+            )
+        return ledgers[0].epsilon(delta=delta)
 
     def report(self):
         """The privacy statement, composed from the ledger, and that of others
@@ -223,7 +244,6 @@ class PrivateModel(keras.callbacks.Callback):
         arguments = arguments or {}
         model = self.model
         model_check.check_built(model)
-        old_keywords.give(self._of_model, model)
         self._parts = parts_of(getattr(model, "part_of", None) or model)
         top = model if isinstance(model, PrivatePart) else None
         stepwise = top is not None and top.reads_every_step
@@ -498,3 +518,45 @@ class PrivateModel(keras.callbacks.Callback):
             + (", NOT PRIVATE (seed)" if self._noise.reproducible else "")
             + ". See report()."
         )
+
+
+def _budget(epsilon, delta):
+    """The budget of a callback's first two arguments."""
+    whole = isinstance(epsilon, (budget_lib.PrivacyBudget, Ledger))
+    if delta is not None and not isinstance(delta, numbers.Real):
+        # Not shown: records stand here where `data=(x, y)` was meant.
+        raise ValueError(
+            "`delta` must be a number, and records are given by name, "
+            "`data=(x, y)`. Received: delta of type "
+            f"{type(delta).__name__}"
+        )
+    if not whole:
+        call = "PrivateModel(epsilon={}, delta={}, data=...)"
+        budget_lib.check_delta_given(epsilon, delta, call)
+        return budget_lib.PrivacyBudget(epsilon, delta)
+    if delta is not None:
+        kind = type(epsilon).__name__
+        raise ValueError(
+            f"`delta` must be left out beside a {kind}, which has its own. "
+            f"Received: a {kind} and delta={delta}"
+        )
+    return epsilon
+
+
+def _promise(guarantee):
+    if isinstance(guarantee, (Proven, Published)):
+        return guarantee
+    if isinstance(guarantee, str) and guarantee == "proven":
+        return Proven()
+    if isinstance(guarantee, str) and guarantee == "published":
+        raise ValueError(
+            'guarantee="published" divides its noise by the lot size: write '
+            "`guarantee=keras_fm.Published(lot=...)` with the `batch_size` of "
+            'fit. Received: guarantee="published"'
+        )
+    # Not shown: it may be labels.
+    raise ValueError(
+        '`guarantee` must be "proven", keras_fm.Proven(...) or '
+        "keras_fm.Published(...). Received: guarantee of type "
+        f"{type(guarantee).__name__}"
+    )

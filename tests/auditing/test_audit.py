@@ -505,7 +505,7 @@ def test_bad_data_and_ledgers_are_refused_before_any_training():
                 progress=False,
             )
 
-    empty = Ledger(PrivacyBudget(1.0), neighbours="replace_one")
+    empty = Ledger(PrivacyBudget(1.0, 0.0), neighbours="replace_one")
     refuse((X, Y), empty, "has no entry")
     refuse((X[:, 0], Y), ledger(), "shape \\(records, ...\\)")
     refuse((np.full_like(X, np.nan), Y), ledger(), "must be finite")

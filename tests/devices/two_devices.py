@@ -45,7 +45,7 @@ def fit(guarantee):
     if guarantee == "published":
         first = fm.layers.PerturbedAffine(32, activation="relu")
         private = fm.callbacks.PrivateModel(
-            100.0, guarantee=fm.Published(lot=100), reproducible_noise=0
+            100.0, 0.0, guarantee=fm.Published(lot=100), reproducible_noise=0
         )
     model = keras.Sequential(
         [

@@ -41,7 +41,8 @@ def test_scikit_learn_takes_it_for_one_of_its_own(estimator, check):
 
 def made(epsilon=1e3, **kwargs):
     given = {"bounds": (-4, 4), "classes": ["no", "yes"], **kwargs}
-    return PrivateClassifier(epsilon, DELTA, **given)
+    delta = None if epsilon is None else DELTA
+    return PrivateClassifier(epsilon, delta, **given)
 
 
 # What it costs ---------------------------------------------------------------
@@ -128,6 +129,22 @@ def test_other_terms_than_those_of_the_ledger_are_refused(tmp_path):
     assert model.ledger_ is ledger
     with pytest.raises(ValueError, match="`epsilon` must be given"):
         made(None).fit(X, Y)
+    with pytest.raises(ValueError, match="`delta` belongs to an epsilon"):
+        model.set_params(delta=DELTA).fit(X, Y)
+
+
+@pytest.mark.once
+def test_a_forgotten_delta_is_asked_for():
+    """`PrivateClassifier(1.0, bounds=...)` meant delta = 0."""
+    for estimator in (
+        PrivateClassifier(1.0, bounds=(-4, 4), classes=["no", "yes"]),
+        PrivateRegressor(1.0, bounds=(-4, 4), target_bounds=(0, 1)),
+    ):
+        with pytest.raises(ValueError, match="`delta` must be given") as e:
+            estimator.fit(X, np.zeros(len(X)))
+        name = type(estimator).__name__
+        assert f"`{name}(epsilon=1, delta=1e-5, ...)`" in str(e.value)
+        assert f"`{name}(epsilon=1, delta=0, ...)`" in str(e.value)
 
 
 @pytest.mark.once
@@ -415,7 +432,7 @@ def test_an_error_of_pandas_shows_no_record_beneath_its_words(monkeypatch):
             raise ValueError("Cannot cast object dtype to float32") from e
 
     monkeypatch.setattr(private_estimator, "_validated", validated)
-    model = PrivateClassifier(1.0, bounds=(0, 1), classes=[0, 1])
+    model = PrivateClassifier(1.0, 0.0, bounds=(0, 1), classes=[0, 1])
     with pytest.raises(ValueError, match="must hold numbers") as found:
         model.fit(np.zeros((4, 2)), [0, 1, 0, 1])
     assert found.value.__cause__ is None

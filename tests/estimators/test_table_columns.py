@@ -164,9 +164,9 @@ def test_columns_are_learned_and_cost_nothing():
 
 def test_numbers_are_learned_from_columns():
     y = AGE + 10 * (WORD == "x")
-    model = PrivateRegressor(1e5, columns=COLUMNS, target_bounds=(0, 100)).fit(
-        X, y
-    )
+    model = PrivateRegressor(
+        1e5, 0, columns=COLUMNS, target_bounds=(0, 100)
+    ).fit(X, y)
     assert model.score(X, y) > 0.9
 
 
@@ -272,7 +272,7 @@ def test_dates_are_refused():
             with pytest.raises(ValueError, match="`X` must hold.*dates"):
                 made(columns=[(0, 9)]).fit(dates.to_numpy()[:, None], Y)
         model = PrivateRegressor(
-            1.0, columns={"age": (20, 60)}, target_bounds=(0, 9)
+            1.0, 0.0, columns={"age": (20, 60)}, target_bounds=(0, 9)
         )
         with pytest.raises(ValueError, match="`y` must hold.*dates"):
             model.fit(frame, dates)

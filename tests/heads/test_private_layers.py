@@ -361,7 +361,7 @@ def test_published_noise_has_the_papers_scale():
     )
     model.compile("sgd", TaylorCrossEntropy())
     private = PrivateModel(
-        epsilon, guarantee=Published(lot=batch), reproducible_noise=5
+        epsilon, 0.0, guarantee=Published(lot=batch), reproducible_noise=5
     )
     x = np.zeros((10, inputs), "float32")
     model.fit(x, np.zeros(10), batch_size=batch, callbacks=[private], verbose=0)

@@ -117,7 +117,9 @@ def test_the_batches_themselves_are_no_data_beside_them():
     model = fm.models.GradientNet((6,), [L.Dense(3)], clip=0.1)
     model.compile("sgd")
     sampled = Batches(X, Y, batch_size=10)
-    callback = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, 1e-5), sampled)
+    callback = fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(2.0, 1e-5), data=sampled
+    )
     with pytest.raises(ValueError, match="`data` must be left out"):
         model.fit(sampled, callbacks=[callback], verbose=0)
     assert not callback.ledger.entries

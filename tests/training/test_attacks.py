@@ -530,16 +530,15 @@ def test_a_released_layer_as_features_under_a_new_ledger():
     assert not callback.ledger.entries
     whole = fm.Ledger(fm.PrivacyBudget(9.0, 1e-5), neighbours="add_remove")
     first = dense()
-    first.fit(X, HOT, callbacks=[PrivateModel(whole, (X, HOT),
-              fm.Proven(shares=None, releases=2))], verbose=0)  # fmt: skip
+    twice = fm.Proven(releases=2)
+    callback = PrivateModel(whole, data=(X, HOT), guarantee=twice)
+    first.fit(X, HOT, callbacks=[callback], verbose=0)
     first.layers[-1].trainable = False
     features = fm.layers.NormalizationLayer()(first(inputs))
     model = keras.Model(inputs, fm.layers.PrivateDense(3)(features))
     model.compile("sgd", fm.losses.TaylorCrossEntropy())
-    model.fit(
-        X, HOT, verbose=0,
-        callbacks=[PrivateModel(whole, (X, HOT), fm.Proven(releases=2))],
-    )  # fmt: skip
+    callback = PrivateModel(whole, data=(X, HOT), guarantee=twice)
+    model.fit(X, HOT, callbacks=[callback], verbose=0)
     assert len(whole.entries) == 2 and 8 < whole.epsilon() <= 9
 
 

@@ -94,7 +94,10 @@ class Kind:
         promise = kwargs.pop("guarantee", fm.Proven())
         promise = dataclasses.replace(promise, neighbours=self.neighbours)
         return PrivateModel(
-            fm.PrivacyBudget(epsilon, DELTA), data, promise, **kwargs
+            fm.PrivacyBudget(epsilon, DELTA),
+            data=data,
+            guarantee=promise,
+            **kwargs,
         )
 
     def fit(self, model, callbacks=(), data=None, **kwargs):
@@ -400,7 +403,8 @@ def test_a_spent_budget_refuses_and_reads_nothing(name, fitted):
     spent = callback.ledger.entries
     other = kind.compiled()
     again = PrivateModel(
-        callback.ledger, (kind.x, kind.y) if name in COUNTED else Unreadable()
+        callback.ledger,
+        data=(kind.x, kind.y) if name in COUNTED else Unreadable(),
     )
     for ask in (
         lambda: again.plan(
@@ -509,7 +513,9 @@ def test_a_crash_after_the_charge_stays_charged(name, monkeypatch, tmp_path):
 def test_a_seed_is_labelled_and_a_large_delta_warned_about(name):
     kind = KINDS[name]
     callback = PrivateModel(
-        fm.PrivacyBudget(EPSILON, 0.02), (kind.x, kind.y), reproducible_noise=1
+        fm.PrivacyBudget(EPSILON, 0.02),
+        data=(kind.x, kind.y),
+        reproducible_noise=1,
     )
     with pytest.warns(UserWarning, match="not below one over"):
         kind.fit(kind.compiled(), [callback])
@@ -572,7 +578,7 @@ def test_later_fits_are_free_and_see_no_record(name, tmp_path):
         assert same(found[0][0], moved) and found[0][1] == history
     assert callback.ledger.entries == spent
     # Another callback asks for nothing.
-    again = PrivateModel(fm.PrivacyBudget(EPSILON, DELTA), Unreadable())
+    again = PrivateModel(fm.PrivacyBudget(EPSILON, DELTA), data=Unreadable())
     kind.fit(loaded, [again])
     assert not again.ledger.entries
 

@@ -43,7 +43,7 @@ def dense_model():
 
 def private_model(data, guarantee="proven"):
     return fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(2.0, DELTA), data, guarantee
+        fm.PrivacyBudget(2.0, DELTA), data=data, guarantee=guarantee
     )
 
 

@@ -30,8 +30,8 @@ def adaptive():
 def private(x, y, owners, epsilon=2.0, **kwargs):
     return PrivateModel(
         fm.PrivacyBudget(epsilon, 1e-5),
-        (x, y),
-        fm.Proven(unit=fm.Unit(owners=owners)),
+        data=(x, y),
+        guarantee=fm.Proven(unit=fm.Unit(owners=owners)),
         **kwargs,
     )
 
@@ -93,6 +93,8 @@ def test_streams_and_reach_are_refused():
     assert not callback.ledger.entries
     guarantee = fm.Proven(unit=fm.Unit(owners=OWNERS, reach=1))
     for build in (functional, adaptive):
-        callback = PrivateModel(fm.PrivacyBudget(2.0, 1e-5), (X, Y), guarantee)
+        callback = PrivateModel(
+            fm.PrivacyBudget(2.0, 1e-5), data=(X, Y), guarantee=guarantee
+        )
         with pytest.raises(ValueError, match="`reach` is not supported"):
             callback.plan(build())

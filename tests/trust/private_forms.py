@@ -121,7 +121,7 @@ OF_ALL = {"guarantee": fm.Published(lot="data")}
 # How a model is made and what its PrivateModel is given.
 FORMS = {
     "dense": (dense, {}),
-    "dense pure": (dense, {"budget": fm.PrivacyBudget(4.0)}),
+    "dense pure": (dense, {"budget": fm.PrivacyBudget(4.0, 0.0)}),
     "dense published": (dense, PUBLISHED),
     "rounds": (lambda: dense(rounds=2), {}),
     "AdLM": (adaptive, {}),

@@ -78,8 +78,8 @@ MODELS = {
 def private(path, epsilon=1.0, guarantee="proven"):
     return fm.callbacks.PrivateModel(
         fm.PrivacyBudget(epsilon, 1e-5),
-        (RECORDS, LABELS),
-        guarantee,
+        data=(RECORDS, LABELS),
+        guarantee=guarantee,
         ledger=path,
     )
 

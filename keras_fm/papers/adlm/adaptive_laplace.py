@@ -88,7 +88,7 @@ class AdaptiveLaplace(PaperModel):
     model = fm.models.AdaptiveLaplace((30,), 1, bounds=(low, high))
     model.compile("adam", fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(1.0, 1e-5), data=(x, y)
+        epsilon=1.0, delta=1e-5, data=(x, y)
     )
     model.fit(x, y, callbacks=[private])
     ```

@@ -63,7 +63,7 @@ class DeepPrivateAutoencoder(PaperModel):
     ```python
     model = fm.models.DeepPrivateAutoencoder((8, 8, 1), hidden=(20,))
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(1.0, 1e-5), data=x
+        epsilon=1.0, delta=1e-5, data=x
     )
     model.pretrain(x, private)            # no labels needed
     picture = model.reconstruct(x_test)

@@ -115,7 +115,7 @@ class DPMAC(CoefficientModel):
     )
     model.compile(keras.optimizers.Adam(1e-3))
     batches = fm.datasets.PoissonBatches(x, y, batch_size=500)
-    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, 1e-5))
+    private = fm.callbacks.PrivateModel(epsilon=2.0, delta=1e-5)
     model.fit(batches, epochs=5, callbacks=[private])
     ```
     """

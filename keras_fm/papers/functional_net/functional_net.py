@@ -106,7 +106,7 @@ class FunctionalNet(StackModel):
         below=[fm.layers.NormalizationLayer(), keras.layers.Rescaling(8.0)],
     )
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(1.0, 1e-5), data=(x, y)
+        epsilon=1.0, delta=1e-5, data=(x, y)
     )
     model.compile("sgd", metrics=["accuracy"])
     model.fit(x, y, callbacks=[private], validation_data=test)

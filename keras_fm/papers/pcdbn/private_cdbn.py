@@ -93,7 +93,7 @@ class PrivateCDBN(PaperModel):
     model = fm.models.PrivateCDBN((28, 28, 1), 10)
     model.compile("adam", fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(0.5, 1e-5), data=(x, y)
+        epsilon=0.5, delta=1e-5, data=(x, y)
     )
     model.fit(x, y, callbacks=[private])
     ```

@@ -21,12 +21,12 @@ from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
 
 
 def new(epsilon=1.0):
-    return Ledger(PrivacyBudget(epsilon), neighbours="add_remove")
+    return Ledger(PrivacyBudget(epsilon, 0.0), neighbours="add_remove")
 
 
 def begin(path, epsilon=1.0):
     return Ledger.open(
-        path, budget=PrivacyBudget(epsilon), neighbours="add_remove"
+        path, budget=PrivacyBudget(epsilon, 0.0), neighbours="add_remove"
     )
 
 
@@ -224,7 +224,7 @@ def test_a_subclass_stays_one():
     class Watched(Ledger):
         pass
 
-    ledger = Watched(PrivacyBudget(1.0), neighbours="add_remove")
+    ledger = Watched(PrivacyBudget(1.0, 0.0), neighbours="add_remove")
     ledger.charge([entry()])
     found = Watched.from_json(ledger.to_json())
     assert type(found) is Watched and found.entries == ledger.entries

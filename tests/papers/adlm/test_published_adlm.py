@@ -116,8 +116,9 @@ def following(model, network, name="first"):
 def published(seed=3, epsilon=EPSILON, data=None, **fields):
     return PrivateModel(
         epsilon,
-        data,
-        fm.Published(**{"lot": BATCH} | fields),
+        0.0,
+        data=data,
+        guarantee=fm.Published(**{"lot": BATCH} | fields),
         reproducible_noise=seed,
     )
 
@@ -149,7 +150,7 @@ def plan_of(
     return PublishedPlan(
         model,
         data=data,
-        ledger=fm.Ledger(fm.PrivacyBudget(epsilon), neighbours=neighbours),
+        ledger=fm.Ledger(fm.PrivacyBudget(epsilon, 0.0), neighbours=neighbours),
         noise=noise or mechanisms.NoiseSource(seed),
         guarantee=fm.Published(lot=BATCH),
     )
@@ -796,7 +797,7 @@ def test_bad_arguments(fields, match):
 def test_a_proven_model_refuses_perturbed_convolutions():
     x, y = image_records()
     model = conv_model(adaptive=False)
-    p = PrivateModel(fm.PrivacyBudget(3.0, 1e-5), (x, y))
+    p = PrivateModel(fm.PrivacyBudget(3.0, 1e-5), data=(x, y))
     with pytest.raises(
         ValueError,
         match=r"'first' \(PerturbedConv2D\) cannot be part of a proven "

@@ -44,15 +44,19 @@ def build(units=(5,), rounds=3, below=None, name="net", **arguments):
 def private_model(data, epsilon=4.0, delta=DELTA, seed=None, **proven):
     return fm.callbacks.PrivateModel(
         fm.PrivacyBudget(epsilon, delta),
-        data,
-        fm.Proven(**proven),
+        data=data,
+        guarantee=fm.Proven(**proven),
         reproducible_noise=seed,
     )
 
 
 def published_model(data, epsilon=4.0, seed=None):
     return fm.callbacks.PrivateModel(
-        epsilon, data, fm.Published(lot="data"), reproducible_noise=seed
+        epsilon,
+        0.0,
+        data=data,
+        guarantee=fm.Published(lot="data"),
+        reproducible_noise=seed,
     )
 
 
@@ -500,7 +504,9 @@ def test_a_second_published_callback_is_refused(data):
 
 
 def test_the_published_form_has_no_lots(data):
-    private = fm.callbacks.PrivateModel(1.0, data, fm.Published(lot=32))
+    private = fm.callbacks.PrivateModel(
+        1.0, 0.0, data=data, guarantee=fm.Published(lot=32)
+    )
     with pytest.raises(ValueError, match='lot="data"'):
         fit(build(), data, private)
 
