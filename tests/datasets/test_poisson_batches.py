@@ -455,7 +455,7 @@ def written_over(record, rng):
         (mixed_with_the_one_before(), "whatever it was given"),
         (
             lambda record, rng: record + np.random.rand(),
-            "Draw all chance from the generator",
+            "draw all chance from the generator",
         ),
         (written_over, "read-only"),
     ],
