@@ -13,7 +13,7 @@ import threading
 import keras
 from keras import ops
 
-from keras_fm.parts import batch_statistics, fit_frame, replicas
+from keras_fm.parts import batch_statistics, fit_frame, held_out, replicas
 
 _running = threading.local()
 _SEAL = "_sealed"
@@ -105,6 +105,7 @@ def seal(model, parts):
             if hasattr(layer, "check_trains"):
                 layer.check_trains()
         _check_statistics(model)
+        _check_fit(model)
         watch(model, _parts(model))
         return kind.make_train_function(model, force=force)
 
@@ -158,6 +159,7 @@ def seal_running(model, part):
             "released model by `predict`."
         )
     _check_statistics(model)
+    _check_fit(model)
     seal(model, [part])
     watch(model, [part])
 
@@ -172,6 +174,13 @@ def _check_statistics(model):
             "step has begun, they may hold something of its records: load or "
             "build the model anew."
         )
+
+
+def _check_fit(model):
+    """Refuses what the running fit would show of records it was given."""
+    found = fit_frame.arguments(model)
+    if found is not None:
+        held_out.check_fit(found, model)
 
 
 def objective(model, parts):

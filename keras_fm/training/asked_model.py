@@ -15,8 +15,9 @@ from keras_fm.kernel import checks, records
 from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.reads import columns, placed_records
 from keras_fm.kernel.reads.passes import Passes
+from keras_fm.parts import model_inputs
 from keras_fm.parts.private_part import looked_at, parts_of
-from keras_fm.training import model_check, model_inputs, row_independence
+from keras_fm.training import model_check, row_independence
 from keras_fm.training.reading import PLACES, READ_BATCH
 from keras_fm.training.row_independence import runs_its_graph
 

@@ -8,15 +8,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.datasets.poisson_batches import PoissonBatches
 from keras_fm.heads.cross_entropy import CrossEntropyRelease
 from keras_fm.heads.perturbed_dense import PerturbedDense
 from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger_text import ONE_RECORD
-from keras_fm.parts import fit_frame
+from keras_fm.parts import fit_frame, held_out
 from keras_fm.parts.private_part import parts_of
 from keras_fm.parts.tensorboard_files import tensorflow
-from keras_fm.training import held_out, model_check, released_views
+from keras_fm.training import model_check, released_views
 
 # Letters of a line of text.
 _WIDTH = 78
@@ -121,9 +120,8 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         """Refuses samples that are private records: they would be drawn."""
         if self.samples is None:
             return
-        x = (fit_frame.arguments(self.model) or {}).get("x")
-        held = x.data if isinstance(x, PoissonBatches) else None
-        for data in (self.private.data, held):
+        given = held_out.given(fit_frame.arguments(self.model) or {})
+        for data in (self.private.data, given):
             reason = held_out.private_because(
                 (np.asarray(self.samples),), data, self.model
             )

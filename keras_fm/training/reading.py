@@ -14,8 +14,8 @@ from keras_fm.kernel.reads import columns, placed_records, sampling
 from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.kernel.reads.passes import Passes
 from keras_fm.kernel.reads.records_by_owner import batches_by_owner
-from keras_fm.parts import model_graph
-from keras_fm.training import model_check, model_inputs
+from keras_fm.parts import model_graph, model_inputs
+from keras_fm.training import model_check
 from keras_fm.training.kept_features import KeptFeatures
 
 # Rows of a batch as it is read, and of one in which records have places: of few

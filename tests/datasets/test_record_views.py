@@ -55,7 +55,7 @@ DRAWS = {
     "numpy.random": lambda record: np.random.rand(),
     "random": lambda record: random.random(),
     "keras.random": lambda record: keras.random.uniform((1,)),
-    "a seeded SeedGenerator": lambda record: keras.random.normal((1,), seed=SEED),
+    "a SeedGenerator": lambda record: keras.random.normal((1,), seed=SEED),
     "RandomFlip": lambda record: LAYER(record),
     "RandomFlip made anew": lambda record: keras.layers.RandomFlip()(record),
     "a layer with a seed": lambda record: SEEDED_LAYER(record),
