@@ -26,6 +26,7 @@ from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry, check_line
+from keras_fm.kernel.ledger.statement import RECORD
 from keras_fm.kernel.reads import columns
 from keras_fm.stacks import first_weights
 from keras_fm.training import row_independence
@@ -195,7 +196,8 @@ class DPSGDTrainer:
         Returns:
             dict: `mechanism`, `epsilon_claimed`, `epsilon_proven` (infinite
             for `"shuffled"` and for a seeded fit), `delta`, `neighbours`,
-            `private`, `noise_multiplier`, `l2_norm_clip`, `sampling`,
+            `record` (what one is, in words), `private`,
+            `noise_multiplier`, `l2_norm_clip`, `sampling`,
             `sampling_rate`, `steps`, `expected_batch_size`,
             `overflow_probability`, `form`, `clipping` (`"norms"`: per-record
             gradients were never formed, or `"gradients"`), `seconds` (of the
@@ -216,6 +218,7 @@ class DPSGDTrainer:
             "epsilon_proven": proven,
             "delta": self.delta,
             "neighbours": str(self.neighbours),
+            "record": RECORD,
             "private": self.seed is None and math.isfinite(self.epsilon),
             "noise_multiplier": plan.noise_multiplier,
             "l2_norm_clip": config.l2_norm_clip,

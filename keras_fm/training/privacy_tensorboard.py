@@ -11,7 +11,7 @@ from keras import ops
 from keras_fm.heads.cross_entropy import CrossEntropyRelease
 from keras_fm.heads.perturbed_dense import PerturbedDense
 from keras_fm.kernel.ledger import statement
-from keras_fm.kernel.ledger.ledger_text import ONE_RECORD
+from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, shown_unit
 from keras_fm.parts import fit_frame, held_out
 from keras_fm.parts.private_part import parts_of
 from keras_fm.parts.tensorboard_files import tensorflow
@@ -316,7 +316,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
             "budget": f"epsilon {ledger.budget.epsilon:g}, delta "
             f"{ledger.budget.delta:g}",
             "neighbours": ledger.neighbours,
-            "unit": ledger.unit,
+            "unit": shown_unit(ledger.unit),
             "model": f"{type(self.model).__name__} '{self.model.name}', "
             f"{self.model.count_params()} weights",
             "optimizer": f"{type(optimizer).__name__}, rate {rate:g}",
@@ -407,7 +407,7 @@ def _spent(ledger):
         rows.append(("left", ledger.remaining()))
         unit = "record"
         if ledger.unit != ONE_RECORD:
-            unit = f"unit ({ledger.unit})"
+            unit = f"unit ({shown_unit(ledger.unit)})"
         promise = statement.sentence(spent, delta, ledger.neighbours, unit)
     else:
         rows.append(("claimed, no guarantee", ledger.claimed_epsilon()))

@@ -24,7 +24,7 @@ from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger import Ledger
-from keras_fm.kernel.ledger.ledger_text import ONE_RECORD
+from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, declared_words
 from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.reads import sampling
 from keras_fm.kernel.sum_query import REACHES
@@ -358,7 +358,7 @@ def _unit_facts(ledger, unit, reach):
         )
     if unit is None and ledger.unit == ONE_RECORD:
         return []
-    if unit != ledger.unit:
+    if unit is None or unit not in (ledger.unit, declared_words(ledger.unit)):
         raise ValueError(
             f"The privacy unit of the ledger is {ledger.unit!r}, and a "
             "question counts rows. If no unit has more than one row of these "

@@ -12,6 +12,7 @@ from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import mechanisms, records
 from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.ledger.ledger_text import shown_unit
 from keras_fm.kernel.reads import sampling
 from keras_fm.parts import fit_frame, sealed
 from keras_fm.parts.guarantee import Proven, Published
@@ -220,7 +221,8 @@ class PrivateModel(keras.callbacks.Callback):
         lines = [
             f"Privacy plan: budget (epsilon = {budget.epsilon:g}, delta = "
             f"{budget.delta:g}), {self._ledger.neighbours}, "
-            f"{times} planned release(s)"
+            f"{times} planned release(s)",
+            f"  unit: {shown_unit(self._ledger.unit)}",
         ]
         for entry in entries:
             lines.append(
