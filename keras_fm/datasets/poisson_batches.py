@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_fm.datasets.record_views import RecordViews, told
+from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.reads import columns
 from keras_fm.kernel.reads import sampling as sampling_lib
@@ -382,9 +383,12 @@ def _arrays(name, data):
         )
     for leaf in leaves:
         if leaf.dtype.kind not in "biufc":
+            advice = "Look words up beforehand."
+            if name == "y":
+                advice = bounds_lib.NUMBER_THE_CLASSES
             raise ValueError(
-                f"`{name}` must hold numbers; look words up beforehand, "
-                f"labels too. Received: dtype={leaf.dtype}"
+                f"`{name}` must hold numbers. {advice} Received: dtype="
+                f"{leaf.dtype}"
             )
         if leaf.dtype.kind in "fc":
             checks.finite(name, leaf, ". It holds NaN or inf.")

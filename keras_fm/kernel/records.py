@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel.reads import columns
 from keras_fm.kernel.reads.read_once import check, is_loader
 
@@ -174,11 +175,39 @@ def _numbers(y):
     found = np.asarray(y.tolist())
     if found.dtype.kind not in "biuf":
         raise ValueError(
-            "Labels must be numbers or truth values. Name the classes in a "
-            "public list and pass their places in it: "
-            "`[classes.index(v) for v in y]`. Received: text or missing labels"
+            "Labels must be numbers or truth values. "
+            f"{bounds_lib.NUMBER_THE_CLASSES} Received: text or missing labels"
         )
     return found
+
+
+def refuse_text_labels(data):
+    """Refuses `(x, y)` whose labels are words, as soon as they are given: Keras
+    stops at them before a fit begins, and says "Invalid dtype".
+
+    Raises:
+        ValueError: saying what to write instead; no label is shown.
+    """
+    if not isinstance(data, tuple) or len(data) != 2:
+        return
+    y = data[1]
+    numeric = getattr(getattr(y, "dtype", None), "kind", "") in tuple("biuf")
+    if numeric or not (isinstance(y, list) or hasattr(y, "__array__")):
+        return
+    try:
+        y = np.asarray(y)
+    # Of ragged lists, and tensors elsewhere: the reading has words for them.
+    except (TypeError, ValueError, RuntimeError):
+        return
+    text = y.dtype.kind in "SU"
+    if y.dtype.kind == "O":
+        text = any(isinstance(v, (str, bytes)) for v in y.flat)
+    if text:
+        raise ValueError(
+            "Labels must be numbers or truth values. "
+            f"{bounds_lib.NUMBER_THE_CLASSES} Received: text as y of "
+            "`data=(x, y)`"
+        )
 
 
 def _labelled_pair(batch):

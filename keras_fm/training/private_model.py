@@ -121,6 +121,7 @@ class PrivateModel(keras.callbacks.Callback):
         budget = _budget(epsilon, delta)
         promise: Any = _promise(guarantee)
         self.new_release = False
+        records.refuse_text_labels(data)
         if promise.kind == "published" and promise.lot == "data":
             if records.number(data) is None:
                 raise ValueError(
