@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel.reads import columns
-from keras_fm.kernel.reads.read_once import check, is_loader
+from keras_fm.kernel.reads.read_once import check, is_function, is_loader
 
 # Says that no batch follows.
 _END = object()
@@ -59,16 +59,6 @@ def batches(data, batch_size=4096, labelled=True):
             "every call and give the same records, as a generator function "
             "does."
         )
-
-
-def is_function(data):
-    """Whether `batches` calls it."""
-    others = ("as_numpy_iterator", "num_batches", "__len__", "__array__")
-    return (
-        callable(data)
-        and not is_loader(data)
-        and not any(hasattr(data, name) for name in others)
-    )
 
 
 def _batches(data, batch_size, labelled):

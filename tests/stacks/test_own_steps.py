@@ -208,7 +208,9 @@ def test_layers_and_records_that_are_none_are_named():
     with pytest.raises(ValueError, match="without `keras.Input`"):
         fm.models.GradientNet((6,), layers)
     for x, y in ((X, Y.astype(str)), (X.astype(str), Y)):
-        with pytest.raises(ValueError, match="ook words up beforehand|classes.index"):
+        with pytest.raises(
+            ValueError, match="ook words up beforehand|classes.index"
+        ):
             Batches(x, y, batch_size=10)
 
 

@@ -381,6 +381,16 @@ def _are_of_arguments(nodes):
 # PyTorch -------------------------------------------------------------------
 
 
+def is_function(data):
+    """Whether data are a function, which every reading calls."""
+    others = ("as_numpy_iterator", "num_batches", "__len__", "__array__")
+    return (
+        callable(data)
+        and not is_loader(data)
+        and not any(hasattr(data, name) for name in others)
+    )
+
+
 def is_loader(data):
     """Whether data are a `torch.utils.data.DataLoader`."""
     return _is_of_torch(data, "DataLoader")
