@@ -84,7 +84,7 @@ def audit(
             that was charged, a `Claim`, or `None` for the ledger
             that `fit` returns (over several seeds, the largest).
         control: like `fit`, the same architecture without privacy. Required.
-        neighbours: relation of a claim in numbers, `"replace_one"`,
+        neighbours: relation of a `PrivacyBudget`, `"replace_one"`,
             `"replace_label"` or `"add_remove"`. Required for those.
         guarantee: `"claimed"` or `"proven"`, for the report; `None` takes
             the word from the ledger, or `"claimed"` without one.

@@ -106,6 +106,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             ValueError: if an argument, a shape, a value or a label is not
                 as above; nothing was spent then.
         """
+        budget = self._budget()
         x, y = self._checked(X, y)
         y, head, loss, facts = self._learned(y, self._known_of_features())
         model = keras.Sequential(
@@ -117,7 +118,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         )
         # The weights are released before the only step, which stays there.
         model.compile("sgd", loss, run_eagerly=True)
-        ledger = self._shared.take(self.ledger, self._budget(), self.neighbours)
+        ledger = self._shared.take(self.ledger, budget, self.neighbours)
         private = PrivateModel(
             ledger,
             data=(x, y),

@@ -120,8 +120,12 @@ def test_other_terms_than_those_of_the_ledger_are_refused(tmp_path):
         made(3.0, ledger=path).fit(X, Y)
     ledger = fm.Ledger(fm.PrivacyBudget(2.0, DELTA), neighbours="replace_one")
     model = made(None, ledger=ledger)
-    for name, value in (("epsilon", 3.0), ("neighbours", "add_remove")):
-        other = clone(model).set_params(**{name: value})
+    for name, given in (
+        ("epsilon", {"epsilon": 3.0, "delta": DELTA}),
+        ("delta", {"epsilon": 2.0, "delta": 0}),
+        ("neighbours", {"neighbours": "add_remove"}),
+    ):
+        other = clone(model).set_params(**given)
         with pytest.raises(ValueError, match=f"`{name}` must be that of"):
             other.fit(X, Y)
     assert not ledger.entries
@@ -266,9 +270,9 @@ def test_one_fraction_in_a_table_rounds_no_other_record(monkeypatch):
     pd, read = pytest.importorskip("pandas"), []
 
     class Spy(private_estimator.PrivateModel):
-        def __init__(self, ledger, data, *args, **kwargs):
+        def __init__(self, ledger, *, data, **kwargs):
             read.append(data[0])
-            super().__init__(ledger, data, *args, **kwargs)
+            super().__init__(ledger, data=data, **kwargs)
 
     monkeypatch.setattr(private_estimator, "PrivateModel", Spy)
     bounds = ([2.0**60, 0], [2.0**60 + 2.0**40, 8])
@@ -290,7 +294,7 @@ def test_one_fraction_among_labels_is_no_other_class(observed):
     x = np.linspace(0, 1, 21)[:, None]
     for labels in (y, [*y, 2.0**60]):
         model = PrivateClassifier(
-            1.0, bounds=(0, 1), classes="observed" if observed else ids
+            1.0, 0, bounds=(0, 1), classes="observed" if observed else ids
         )
         with pytest.raises(ValueError, match="text where they are whole"):
             model.fit(x[: len(labels)], labels)
