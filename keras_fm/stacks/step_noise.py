@@ -51,6 +51,9 @@ class StepNoise(ReleasedLayer):
         # The callback whose fit may take steps, and the process it runs in:
         # one that was forked from it has the same noise.
         self.__dict__["_armed_by"] = self.__dict__["_armed_in"] = None
+        # The mechanism of the ledger's entry, which draws the noise: in no
+        # file, a fit that goes on has it from its ledger.
+        self.__dict__["_mechanism"] = None
         # Whether the seed was asked for, so that a pause does not change it.
         self.__dict__["_known_seed"] = False
         # Changes whenever a compiled step is stale.
@@ -156,6 +159,11 @@ class StepNoise(ReleasedLayer):
         return None if self._facts is None else self._facts[1]
 
     @property
+    def deviation(self):
+        """Standard deviation of the noise on what `release` returns."""
+        return self._mechanism.stddev / self.expected_batch_size
+
+    @property
     def is_perturbed(self):
         """Whether noise was fixed, in this process or before saving."""
         return self._facts is not None
@@ -176,7 +184,7 @@ class StepNoise(ReleasedLayer):
 
     def fix(
         self,
-        noise_multiplier,
+        mechanism,
         expected_batch_size,
         steps,
         seed=None,
@@ -186,7 +194,8 @@ class StepNoise(ReleasedLayer):
         """Fixes the noise of all steps before the first, or goes on.
 
         Args:
-            noise_multiplier: float > 0.
+            mechanism: a `GaussianNoise`, of the ledger's entry that pays for
+                the steps: nothing else decides how much noise they get.
             expected_batch_size: float > 0, public.
             steps: int, steps that may be, those taken before included.
             seed: `None`, or an int: the noise then is known to whoever knows
@@ -199,7 +208,7 @@ class StepNoise(ReleasedLayer):
                 values are still allowed.
         """
         facts = (
-            checks.norm_bound("noise_multiplier", noise_multiplier),
+            mechanism.noise_multiplier,
             checks.norm_bound("expected_batch_size", expected_batch_size),
         )
         steps = checks.count("steps", steps)
@@ -224,6 +233,7 @@ class StepNoise(ReleasedLayer):
         if not self.has_seed or seed is not None:
             self._set_seed(seed, taken)
         self._facts = facts
+        self.__dict__["_mechanism"] = mechanism
         self._get_hidden("steps_allowed").assign(steps)
         if ledger_json is not None:
             self.mark_released(ledger_json, published)
@@ -307,16 +317,16 @@ class StepNoise(ReleasedLayer):
         axes = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
         return (noise + ops.transpose(noise, axes)) / 2
 
-    def release(self, sums, sensitivities, symmetric):
+    def release(self, sums, symmetric):
         """Noisy sums over the expected batch size; counts one step.
 
         Replicas of a step add up their sums, and the first one's noise is
         the noise of all: it is added once, whatever the others drew.
 
         Args:
-            sums: list of tensors, over the records of this replica.
-            sensitivities: list of floats, what the noise multiplier of each
-                is multiplied by.
+            sums: list of tensors, over the records of this replica: together
+                the vector of the query that the noise was paid for, in its
+                units.
             symmetric: list of bools, see `draw`.
 
         Returns:
@@ -326,10 +336,11 @@ class StepNoise(ReleasedLayer):
         refused = self._get_hidden("steps_refused")
         allowed = ops.less(taken.value, self._get_hidden(_ARMED).value)
         noisy = []
-        for value, sensitivity, mirrored in zip(sums, sensitivities, symmetric):
+        for value, mirrored in zip(sums, symmetric):
             dtype = keras.backend.standardize_dtype(value.dtype)
-            noise = self.draw(value.shape, mirrored, dtype)
-            noise = self.noise_multiplier * sensitivity * noise
+            noise = self._mechanism.device_noise(
+                self.draw(value.shape, mirrored, dtype)
+            )
             noisy.append(value + replicas.of_first(noise))
         noisy = [
             value / self.expected_batch_size for value in replicas.total(noisy)

@@ -129,9 +129,12 @@ def check_paid(plan):
             "exceed less often. Go on with `PoissonBatches` of the same "
             f"capacity. Received: capacity={plan.batches.capacity}"
         )
+    moves = model.step_query().sensitivity(
+        "l2", neighbours=plan.ledger.neighbours
+    )
     if not math.isclose(
         paid["noise_multiplier"], model.noise_multiplier
-    ) or paid["sensitivity"] < model.sensitivity * (1 - 1e-9):
+    ) or paid["sensitivity"] < moves * (1 - 1e-9):
         raise ValueError(
             f"The file of '{model.name}' says other noise than its ledger: a "
             f"multiplier of {model.noise_multiplier:g} in place of "
@@ -188,7 +191,7 @@ def resume(plan, steps):
             ) from None
         return paid
     model.fix_steps(
-        noise_multiplier=model.noise_multiplier,
+        mechanism=paid.build_mechanism(),
         expected_batch_size=model.expected_batch_size,
         steps=model.steps_taken + left,
         ledger_json=plan.ledger.to_json(),
