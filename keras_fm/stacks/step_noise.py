@@ -6,7 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
-from keras_fm.parts import concrete, replicas
+from keras_fm.parts import concrete, optimizer_state, replicas
 from keras_fm.parts.hidden_state import HiddenVariable
 from keras_fm.parts.private_part import ReleasedLayer
 
@@ -54,6 +54,8 @@ class StepNoise(ReleasedLayer):
         # The mechanism of the ledger's entry, which draws the noise: in no
         # file, a fit that goes on has it from its ledger.
         self.__dict__["_mechanism"] = None
+        # A digest of what the optimizer remembered when a fit ended.
+        self.__dict__["_optimizer_left"] = None
         # Whether the seed was asked for, so that a pause does not change it.
         self.__dict__["_known_seed"] = False
         # Changes whenever a compiled step is stale.
@@ -249,6 +251,15 @@ class StepNoise(ReleasedLayer):
         """Lets `more` steps be taken from now on, and no others."""
         self._get_hidden(_ARMED).assign(self.steps_taken + more)
 
+    def begin_optimizer(self):
+        """Lets the optimizer of the model go on from the last noisy step, or
+        begin anew if something else has used it."""
+        optimizer_state.begin(self.owner(), self._optimizer_left)
+
+    def note_optimizer(self):
+        """Notes what noisy steps have left in the optimizer."""
+        self.__dict__["_optimizer_left"] = optimizer_state.left(self.owner())
+
     def disarm(self):
         """No step is taken until the next fit arms it, under a new seed:
         whoever has the old one has the noise of all steps."""
@@ -363,6 +374,11 @@ class StepNoise(ReleasedLayer):
             store["facts"] = np.array(self._facts)
         if self.published:
             store["published"] = np.array(True)
+        if self._armed_by is not None:
+            # A checkpoint of a fit that goes on.
+            self.note_optimizer()
+        if self._optimizer_left is not None:
+            store["optimizer"] = np.frombuffer(self._optimizer_left, np.uint8)
 
     def load_own_variables(self, store):
         counts = [int(value) for value in np.asarray(store["counts"])]
@@ -380,6 +396,10 @@ class StepNoise(ReleasedLayer):
             known = self._get_hidden(name)
             known.assign(max(count, self._count(name)))
         self._load_carried(store, "published" in store.keys())
+        left = None
+        if "optimizer" in store.keys():
+            left = bytes(np.asarray(store["optimizer"]))
+        self.__dict__["_optimizer_left"] = left
         if facts is not None:
             self._facts = facts
         self.generation += 1

@@ -57,6 +57,7 @@ class StepsOfFit:
     def end(self):
         """Ends the fit: no step is taken until the next."""
         self.end_epoch()
+        self._model._carrier().note_optimizer()
         self._model._carrier().disarm()
         self._model._carrier().mark_released(
             self._ledger.to_json(), self._model.published
@@ -160,6 +161,7 @@ def resume(plan, steps):
     model = plan.top
     model.check_batches(plan.batches)
     paid = check_paid(plan)
+    model._carrier().begin_optimizer()
     left = plan.ledger.steps_left(paid)
     if steps > left:
         more = type(plan)(
