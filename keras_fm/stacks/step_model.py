@@ -11,7 +11,12 @@ from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.noise_mechanisms import GaussianMechanism
 from keras_fm.parts import fit_frame, replicas, sealed
-from keras_fm.stacks import layer_stack, step_precision, step_release
+from keras_fm.stacks import (
+    layer_stack,
+    step_failure,
+    step_precision,
+    step_release,
+)
 from keras_fm.stacks.stack_model import StackModel
 
 
@@ -282,7 +287,12 @@ class StepModel(StackModel):
 
     def make_train_function(self, force=False):
         self.__dict__["_about_to_train"] = True
-        return super().make_train_function(force=force)
+        made = super().make_train_function(force=force)
+        if not self.unprotected and self.train_function is not None:
+            self.train_function = step_failure.without_records(
+                self.train_function, self.name
+            )
+        return made
 
     def make_test_function(self, force=False):
         self.__dict__["_about_to_train"] = False
