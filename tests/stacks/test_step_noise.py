@@ -286,8 +286,10 @@ def test_counts_never_go_back(tmp_path):
 def test_state_is_in_no_weight_config_or_repr():
     layer = fixed(seed=4)
     assert layer.weights == [] and layer.get_weights() == []
-    # Four counts and the seed.
-    assert len(layer.variables) == 5
+    # The state of steps on JAX: four counts and the seed.
+    assert len(layer.variables) == (
+        5 if keras.backend.backend() == "jax" else 0
+    )
     words = np.random.SeedSequence([4, 0]).generate_state(2) % (2**31 - 2)
     text = f"{layer!r}{layer.variables}{layer.get_config()}{vars(layer)}"
     assert not any(str(word) in text for word in words)
