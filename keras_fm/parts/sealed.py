@@ -13,10 +13,18 @@ import threading
 import keras
 from keras import ops
 
-from keras_fm.parts import batch_statistics, fit_frame, held_out, replicas
+from keras_fm.parts import (
+    batch_statistics,
+    fit_frame,
+    held_out,
+    optimizer_state,
+    replicas,
+)
 
 _running = threading.local()
 _SEAL = "_sealed"
+# A digest of what the optimizer remembered when a sealed fit ended.
+_LEFT = "_optimizer_left"
 OWN_STEPS = (
     "train_step",
     "compute_loss",
@@ -107,6 +115,10 @@ def seal(model, parts):
         _check_statistics(model)
         _check_fit(model)
         watch(model, _parts(model))
+        known = model.__dict__.get(_LEFT)
+        if known is not None and fit_frame.arguments(model) is not None:
+            # A loop of somebody's own may have given it gradients of records.
+            optimizer_state.begin(model, known)
         return kind.make_train_function(model, force=force)
 
     if is_sealed(model):
@@ -275,6 +287,7 @@ class _Watch(keras.callbacks.Callback):
         assert self.model is not None
         for part in self._parts:
             part.note_weights()
+        self.model.__dict__[_LEFT] = optimizer_state.left(self.model)
 
 
 def watch(model, parts):

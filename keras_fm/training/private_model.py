@@ -450,6 +450,7 @@ class PrivateModel(keras.callbacks.Callback):
             model_check.check_start(self.model, plan.top, self.guarantee)
             plan.check()
             steps_of_fit.check(plan)
+            model._carrier().begin_optimizer()
             self._warn_about_delta(plan)
             plan.carry_out()
             paid = model.paid_entry(plan)

@@ -185,8 +185,8 @@ class PublishedPlan:
         def laplace(scale, shape):
             return self.noise.generator().laplace(0.0, scale, shape)
 
-        for (_, claim), given in zip(asked, found):
-            scale = self._scale(claim, given)
+        for (_, claim), given, entry in zip(asked, found, entries):
+            scale = entry.mechanism.get("laplace_scale")
             if claim.per_lot:
                 scale = scale / self.lot
             claim.fix(scale, laplace, *([] if claim.read is None else [given]))

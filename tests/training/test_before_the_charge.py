@@ -357,6 +357,8 @@ def test_what_a_backend_says_of_a_record_is_not_shown():
     x[3] = 471147
     below = [
         keras.Input((1,), dtype="int32"),
+        # Not of the input itself, whose numbers are looked at.
+        keras.layers.Reshape((1,)),
         keras.layers.Embedding(5, 3, trainable=False),
         keras.layers.Flatten(),
         fm.layers.NormalizationLayer(),

@@ -102,7 +102,7 @@ def _claim(entry):
     )
 
 
-def _published_round(model, reading, step, *, mechanism, entry, noise, **_):
+def _published_round(model, reading, step, *, entry, noise, **_):
     """Exact sums, clipped as printed, with Laplace noise of Theorem 6."""
     ledger, query = reading.ledger, step.query
     ledger.check([entry])
@@ -113,7 +113,7 @@ def _published_round(model, reading, step, *, mechanism, entry, noise, **_):
     sums = [_clipped_sum(model, query, values) for values in sums]
     ledger.charge([entry])
     generator = noise.generator()
-    scale = mechanism.sensitivity / mechanism.epsilon
+    scale = entry.mechanism["laplace_scale"]
     noisy = [v + generator.laplace(0.0, scale, v.shape) for v in sums]
     return reading.release_of(step, dict(zip(query.names, noisy)))
 
