@@ -55,19 +55,24 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
     # One ledger for all copies -------------------------------------------
 
-    @property
-    def _shared(self):
-        # Not made in `__init__`, which holds parameters only.
-        return self.__dict__.setdefault("_shared_ledger", SharedLedger())
+    _shared: SharedLedger
+
+    def __new__(cls, *args, **kwargs):
+        # Before anything can copy it. Not in `__init__`, which holds
+        # parameters only.
+        made = super().__new__(cls)
+        made._shared = SharedLedger()
+        return made
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        if name == "ledger":
+            self._shared.locate(value)
 
     def __sklearn_clone__(self):
         made: Any = super().__sklearn_clone__()
-        made._shared_ledger = self._shared
+        made._shared = self._shared
         return made
-
-    def __getstate__(self):
-        assert self._shared is not None
-        return super().__getstate__()
 
     # Fitting -------------------------------------------------------------
 

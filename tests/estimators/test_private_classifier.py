@@ -1,6 +1,9 @@
 import copy
 import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -153,6 +156,133 @@ def test_another_process_needs_a_file(tmp_path, monkeypatch):
     model._shared._process = None
     model.fit(X, Y)
     assert pickle.loads(pickle.dumps(model)).score(X, Y) > 0.8
+
+
+FITS_OF_COPIES = """
+import copy, pickle
+import numpy as np
+import keras_fm as fm
+
+x = np.linspace(-1, 1, 60)[:, None]
+y = (x[:, 0] > 0).astype(int)
+for way in (copy.copy, copy.deepcopy, lambda v: pickle.loads(pickle.dumps(v))):
+    model = fm.estimators.PrivateClassifier(
+        1.0, 1e-5, bounds=(-1, 1), classes=[0, 1]
+    )
+    # Before the first fit, and copies of a copy.
+    one = way(model)
+    fits = 0
+    for estimator in (model, one, way(model), way(one)):
+        try:
+            fits += estimator.fit(x, y) is not None
+        except fm.BudgetExceededError:
+            pass
+    print("fits:", fits)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.once
+@pytest.mark.parametrize("optimised", [(), ("-O",), ("-OO",)])
+def test_unfitted_copies_share_one_budget_in_every_mode(optimised):
+    """`python -O` drops assertions, and with one of them went what copies
+    share: four fits of a budget for one."""
+    found = subprocess.run(
+        [sys.executable, *optimised, "-c", FITS_OF_COPIES],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(private_estimator.__file__).parents[2],
+    )
+    assert found.stdout.split() == ["fits:", "1"] * 3
+
+
+def spoil_folder(path, folder):
+    os.chdir(folder)
+
+
+def spoil_file(path, folder):
+    path.unlink()
+
+
+def spoil_by_another(path, folder):
+    path.unlink()
+    (folder / "privacy.json").rename(path)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "spoil", [spoil_folder, spoil_file, spoil_by_another]
+)
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda model: model,
+        clone,
+        copy.copy,
+        copy.deepcopy,
+        lambda model: pickle.loads(pickle.dumps(model)),
+        lambda model: model.set_params(ledger="privacy.json"),
+    ],
+    ids=["itself", "clone", "copy", "deepcopy", "pickle", "set_params"],
+)
+def test_a_path_is_one_file_for_an_estimator(
+    tmp_path, monkeypatch, spoil, copied
+):
+    """A notebook that changes its folder, or a job that cleans it up, gave
+    the same object a second budget."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    if spoil is spoil_by_another:
+        fm.Ledger.open(
+            folder / "privacy.json",
+            budget=fm.PrivacyBudget(2.0, DELTA),
+            neighbours="add_remove",
+        )
+    model = made(2.0, ledger="privacy.json").fit(X, Y)
+    spoil(tmp_path / "privacy.json", folder)
+    with pytest.raises(ValueError, match="exceed|is gone|lost or changed"):
+        copied(model).fit(X, Y)
+    assert not (folder / "privacy.json").exists()
+
+
+@pytest.mark.once
+def test_a_path_means_the_folder_in_which_an_estimator_is_made(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    model = made(2.0, ledger=Path("privacy.json"))
+    sent = pickle.dumps(model)
+    assert clone(model).get_params()["ledger"] == Path("privacy.json")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    # As in a worker, which knows nothing.
+    monkeypatch.setattr("keras_fm.estimators.shared_ledger._known", {})
+    other = pickle.loads(sent)
+    for each in (other, clone(other), model):
+        assert each._shared is not None
+    other.fit(X, Y)
+    assert other.ledger_.path == str(tmp_path / "privacy.json")
+    with pytest.raises(fm.BudgetExceededError):
+        clone(model).fit(X, Y)
+    # What a worker spent is known to the next, with the pickle.
+    sent = pickle.dumps(clone(other))
+    monkeypatch.setattr("keras_fm.estimators.shared_ledger._known", {})
+    monkeypatch.setattr("keras_fm.kernel.ledger.ledger_state._spent", {})
+    (tmp_path / "privacy.json").unlink()
+    with pytest.raises(ValueError, match="is gone"):
+        pickle.loads(sent).fit(X, Y)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "ledger, match",
+    [(3, "`ledger` must be"), (".", "is a folder"), (os.devnull, "a device")],
+)
+def test_a_ledger_that_is_no_file_costs_nothing(ledger, match):
+    with pytest.raises(ValueError, match=match):
+        made(2.0, ledger=ledger).fit(X, Y)
 
 
 @pytest.mark.once
