@@ -1,11 +1,9 @@
 import math
 import os
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import mechanisms, records
@@ -352,8 +350,7 @@ class PrivateModel(keras.callbacks.Callback):
             self._seal(plan)
             return False
         model_check.check_one_process(self.model)
-        self._warn_about_delta(plan)
-        plan.carry_out()
+        self._carry_out(plan)
         self.releases, self.release = plan.releases, plan.release
         self._fingerprint.take(self.data, plan.model)
         plan.install(getattr(self.guarantee, "start", "minimiser"))
@@ -428,8 +425,7 @@ class PrivateModel(keras.callbacks.Callback):
             model_check.check_start(self.model, plan.top, self.guarantee)
             plan.check()
             steps_of_fit.check(plan)
-            self._warn_about_delta(plan)
-            plan.carry_out()
+            self._carry_out(plan)
             paid = model.paid_entry(plan)
             self.releases = plan.releases
             self._fingerprint.take(plan.data, plan.model)
@@ -463,20 +459,18 @@ class PrivateModel(keras.callbacks.Callback):
         model_check.check_one_process(self.model)
         plan.check_pretrained()
         plan.check()
-        plan.carry_out()
+        self._carry_out(plan)
         return True
 
-    def _warn_about_delta(self, plan):
-        delta = self._ledger.budget.delta
-        n = records.number(self.data) if plan.n_public else None
-        if plan.n_public and plan.owners is not None:
-            n = len(np.unique(plan.owners))
-        if n and delta >= 1 / n:
-            warnings.warn(
-                f"delta = {delta:g} is not below one over the number of "
-                f"records ({n}): it permits publishing a whole record. Take "
-                "it far smaller.",
-                stacklevel=2,
+    def _carry_out(self, plan):
+        """Pays and reads; what a delta is worth is said as soon as the number
+        of records is known, of a stream after it was read."""
+        known = plan.known_units
+        budget_lib.warn_of_delta(self._ledger.budget.delta, known)
+        plan.carry_out()
+        if known is None:
+            budget_lib.warn_of_delta(
+                self._ledger.budget.delta, plan.known_units
             )
 
     def _summary(self):

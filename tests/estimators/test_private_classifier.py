@@ -3,6 +3,7 @@ import os
 import pickle
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import keras
@@ -45,6 +46,11 @@ def test_scikit_learn_takes_it_for_one_of_its_own(estimator, check):
 def made(epsilon=1e3, **kwargs):
     given = {"bounds": (-4, 4), "classes": ["no", "yes"], **kwargs}
     return PrivateClassifier(epsilon, DELTA, **given)
+
+
+def numbers(epsilon=1e3, **kwargs):
+    given = {"bounds": (-4, 4), "target_bounds": (-4, 4), **kwargs}
+    return PrivateRegressor(epsilon, DELTA, **given)
 
 
 # What it costs ---------------------------------------------------------------
@@ -283,6 +289,20 @@ def test_a_path_means_the_folder_in_which_an_estimator_is_made(
 def test_a_ledger_that_is_no_file_costs_nothing(ledger, match):
     with pytest.raises(ValueError, match=match):
         made(2.0, ledger=ledger).fit(X, Y)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("delta, warned", [(0.05, True), (1e-3, False)])
+def test_a_delta_that_permits_publishing_a_record_is_warned_about(
+    delta, warned
+):
+    for kind in (made(), numbers()):
+        kind.set_params(epsilon=1.0, delta=delta)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            kind.fit(X, Y if hasattr(kind, "classes") else X[:, 0])
+        found = [w for w in caught if "not below one over" in str(w.message)]
+        assert len(found) == warned
 
 
 @pytest.mark.once
