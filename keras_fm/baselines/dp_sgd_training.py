@@ -199,7 +199,8 @@ class DPSGDTrainer:
             dict: `mechanism`, `epsilon_claimed`, `epsilon_proven` (infinite
             for `"shuffled"` and for a seeded fit), `delta`, `neighbours`,
             `private` (`False` without noise, with a seed, or if delta is not
-            below one over the number of records), `noise_multiplier`, `l2_norm_clip`, `sampling`,
+            below one over the number of records), `noise_multiplier`,
+            `l2_norm_clip`, `sampling`,
             `sampling_rate`, `steps`, `expected_batch_size`,
             `overflow_probability`, `form`, `clipping` (`"norms"`: per-record
             gradients were never formed, or `"gradients"`), `seconds` (of the
