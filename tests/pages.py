@@ -335,7 +335,11 @@ release_of_this_round = reads(model.augmented_weights())
 X, y = records((3,), classes=2)
 y, low, high = np.array(["no", "yes"])[y], 0.0, 1.0
 """,
-            4: """
+            3: """
+words = np.array([["student"], ["farm"], ["office"], ["secret"]])
+words = words[np.arange(len(y)) % 4]
+""",
+            6: """
 x, y = records((64,))
 public = records((64,), seed=1)
 

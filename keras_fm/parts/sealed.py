@@ -283,8 +283,8 @@ class _Watch(keras.callbacks.Callback):
         self._parts = parts
 
     def on_train_end(self, logs=None):
-        # On JAX this brings the weights back into their variables.
-        assert self.model is not None
+        # On JAX, reading `model` brings the weights back into their variables.
+        _ = self.model
         for part in self._parts:
             part.note_weights()
         self.model.__dict__[_LEFT] = optimizer_state.left(self.model)

@@ -1,12 +1,10 @@
 import math
 import numbers
 import os
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import mechanisms, records
@@ -341,7 +339,8 @@ class PrivateModel(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if self._steps is not None:
-            assert self.model is not None
+            # On JAX, reading `model` brings the state back.
+            _ = self.model
             self._steps.end_epoch()
 
     def on_train_end(self, logs=None):
@@ -374,8 +373,7 @@ class PrivateModel(keras.callbacks.Callback):
             self._seal(plan)
             return False
         model_check.check_one_process(self.model)
-        self._warn_about_delta(plan)
-        plan.carry_out()
+        self._carry_out(plan)
         self.releases, self.release = plan.releases, plan.release
         self._fingerprint.take(self.data, plan.model)
         plan.install(getattr(self.guarantee, "start", "minimiser"))
@@ -451,8 +449,7 @@ class PrivateModel(keras.callbacks.Callback):
             plan.check()
             steps_of_fit.check(plan)
             model._carrier().begin_optimizer()
-            self._warn_about_delta(plan)
-            plan.carry_out()
+            self._carry_out(plan)
             paid = model.paid_entry(plan)
             self.releases = plan.releases
             self._fingerprint.take(plan.data, plan.model)
@@ -486,20 +483,18 @@ class PrivateModel(keras.callbacks.Callback):
         model_check.check_one_process(self.model)
         plan.check_pretrained()
         plan.check()
-        plan.carry_out()
+        self._carry_out(plan)
         return True
 
-    def _warn_about_delta(self, plan):
-        delta = self._ledger.budget.delta
-        n = records.number(self.data) if plan.n_public else None
-        if plan.n_public and plan.owners is not None:
-            n = len(np.unique(plan.owners))
-        if n and delta >= 1 / n:
-            warnings.warn(
-                f"delta = {delta:g} is not below one over the number of "
-                f"records ({n}): it permits publishing a whole record. Take "
-                "it far smaller.",
-                stacklevel=2,
+    def _carry_out(self, plan):
+        """Pays and reads; what a delta is worth is said as soon as the number
+        of records is known, of a stream after it was read."""
+        known = plan.known_units
+        budget_lib.warn_of_delta(self._ledger.budget.delta, known)
+        plan.carry_out()
+        if known is None:
+            budget_lib.warn_of_delta(
+                self._ledger.budget.delta, plan.known_units
             )
 
     def _summary(self):

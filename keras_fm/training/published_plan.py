@@ -64,6 +64,11 @@ class PublishedPlan:
         # Of a view, its topmost layer; else what was not pre-trained before.
         self._own = parts if stack is None else [stack[-1]]
 
+    @property
+    def known_units(self):
+        """The number of records, if it is known without a pass."""
+        return records.number(self.data)
+
     def _check(self, parts, whole):
         for part in parts:
             if part.unprotected:

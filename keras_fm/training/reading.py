@@ -124,6 +124,15 @@ class Reading:
         declaration."""
         return self.n if self.owners is None else len(np.unique(self.owners))
 
+    @property
+    def known_units(self):
+        """`units`, if they are public and known without a pass."""
+        if not self.n_public:
+            return None
+        if self.owners is not None:
+            return self.units
+        return self._passes.n or records.number(self.data)
+
     def samples(self, rounds):
         """The samples of several reads, of any size: a `SamplingPlan`."""
         kind = "full" if rounds.batch_size is None else "poisson"

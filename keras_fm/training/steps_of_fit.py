@@ -35,8 +35,8 @@ class StepsOfFit:
 
     def _begin_epoch(self):
         """Reserves the steps of an epoch, and lets them be taken."""
-        # This brings JAX' state back before it is changed.
-        assert self._callback.model is not None
+        # On JAX, reading `model` brings the state back before it is changed.
+        _ = self._callback.model
         self._ledger.reserve(self._paid, self._epoch_steps)
         self._reserved, self._begun = self._epoch_steps, 0
         self._model._carrier().allow(self._reserved)
