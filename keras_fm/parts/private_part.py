@@ -143,11 +143,17 @@ class PrivatePart:
             )
         return (
             f"{kind} '{part.name}' has no release, so training it would use "
-            f"the records unprotected.{lost} Give fit "
-            "`callbacks=[keras_fm.callbacks.PrivateModel(budget, data=(x, y))]`"
-            ", or load a model that was saved with its release (.keras or "
-            ".weights.h5; other formats and copies lose it). A non-private "
-            f"twin is built with `{kind}(..., unprotected=True)`."
+            f"the records unprotected.{lost} {part._how_it_trains()} A "
+            f"non-private twin is built with `{kind}(..., unprotected=True)`."
+        )
+
+    def _how_it_trains(self):
+        """What to write, at the end of a refusal to train."""
+        return (
+            "Give fit `callbacks=["
+            "keras_fm.callbacks.PrivateModel(budget, data=(x, y))]`, or load "
+            "a model that was saved with its release (.keras or .weights.h5; "
+            "other formats and copies lose it)."
         )
 
     def in_training(self, training):

@@ -4,6 +4,8 @@ What a step takes of them goes through the model's `StepNoise`; which steps are
 taken, and under what noise, is the ledger's.
 """
 
+import inspect
+
 import keras
 from keras import ops
 
@@ -265,7 +267,16 @@ class StepModel(StackModel):
     # Keras' training -----------------------------------------------------
 
     def fit(self, *args, **kwargs):
-        """As `keras.Model.fit`. However it ends, noisy steps end with it."""
+        """As `keras.Model.fit`. However it ends, noisy steps end with it.
+
+        Raises:
+            ValueError: of a private model, on weights of records or classes.
+        """
+        if not self.unprotected:
+            # Keras would refuse them first, beside the weights of
+            # `PoissonBatches`, which nobody gave.
+            given = inspect.signature(super().fit).bind(*args, **kwargs)
+            fit_frame.check_unweighted(given.arguments)
         try:
             return super().fit(*args, **kwargs)
         finally:

@@ -51,13 +51,7 @@ def check(arguments, private, kind):
             "release that is restored after this callback began would "
             "have been drawn, and paid for, a second time."
         )
-    for name in ("class_weight", "sample_weight"):
-        if arguments.get(name) is not None:
-            raise ValueError(
-                f"`{name}` changes what a record weighs, which the "
-                "sensitivity does not cover. Remove it from fit; weigh "
-                "classes by public constants after the release instead."
-            )
+    fit_frame.check_unweighted(arguments)
     if private.guarantee.kind == "published":
         return
     if arguments.get("validation_split"):

@@ -12,6 +12,16 @@ from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.training import public_constants
 
 
+# Of refusals of a network of which more is to learn than its output layer.
+_TRAIN_ALL = (
+    "To train all layers with privacy, write "
+    "`keras_fm.models.GradientNet(input_shape, layers)`, the last of them a "
+    "`keras.layers.Dense` of logits, and fit it on "
+    "`keras_fm.datasets.PoissonBatches(x, y, batch_size=...)` with this "
+    "callback."
+)
+
+
 def check_built(model):
     """Refuses a model whose layers are not connected yet.
 
@@ -123,8 +133,9 @@ def place_of_parts(model):
         raise ValueError(
             "The last layer of the model must be "
             "`keras_fm.layers.PrivateDense` (it gives logits; leave the "
-            f"softmax to the loss). Received: '{layer.name}' "
-            f"({type(layer).__name__})"
+            "softmax to the loss), which learns on features that do not: "
+            f"public, frozen or released ones. {_TRAIN_ALL} Received: "
+            f"'{layer.name}' ({type(layer).__name__})"
         )
     return below, top, (parts, [] if whole_top is None else [whole_top])
 
@@ -292,9 +303,7 @@ def check_proven(model, head):
         if getattr(layer, "unproven", None):
             raise ValueError(
                 f"Layer {name} cannot be part of a proven model: "
-                f"{layer.unproven}, or "
-                "`guarantee=Published(lot=...)`, whose epsilon is only "
-                "claimed."
+                f"{layer.unproven}."
             )
         if _has_batch_state(layer):
             frozen = (
@@ -310,13 +319,21 @@ def check_proven(model, head):
                 "bounds), which treat every record on its own."
                 + frozen
                 * isinstance(layer, keras.layers.BatchNormalization)
+                + f" {_TRAIN_ALL}"
+            )
+        if getattr(layer, "is_published", False):
+            raise ValueError(
+                f"Layer {name} is of the published form (`trainable=True`), "
+                "which trains on the records without a proof. Build it with "
+                "`trainable=False`, or the paper's model with "
+                'guarantee="proven": it then learns from a release.'
             )
         if any(v.trainable for v in layer.weights):
             raise ValueError(
-                f"Layer {name} has trainable weights under the private "
+                f"Layer {name} has trainable weights below the private "
                 "layer: features that train on records make every step a "
-                "new query. Set `trainable = False` (its weights then count "
-                "as public), or use `guarantee=Published(lot=...)`."
+                "new query. If its weights are public, freeze it: "
+                f"`layer.trainable = False`. {_TRAIN_ALL}"
             )
 
 

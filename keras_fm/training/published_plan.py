@@ -35,6 +35,7 @@ class PublishedPlan:
             model, "encoding_model", model
         )
         model_check.check_functional(whole)
+        self._whole = whole
         if len(whole.inputs) != 1:
             raise ValueError(
                 'guarantee="published" is of models with one input. Received '
@@ -171,7 +172,8 @@ class PublishedPlan:
                 raise ValueError(
                     f"{type(part).__name__} '{part.name}' would be trained "
                     "on the records without its noise. Pre-train it with "
-                    "the callback first: `model.pretrain(x, private)`."
+                    "this callback first: "
+                    f"{part.how_to_pretrain(self._whole)}."
                 )
 
     def carry_out(self):

@@ -46,8 +46,20 @@ class PerturbedInputLayer(ReleasedLayer):
     unproven = (
         "no proof covers one noise vector that all records share. Use "
         "`keras.layers.Dense(..., trainable=False)` (or Conv2D) with public "
-        "weights"
+        "weights, or train all layers with noisy steps, "
+        "`keras_fm.models.GradientNet`"
     )
+
+    def _how_it_trains(self):
+        return (
+            "The layer trains in the published form alone, whose epsilon is "
+            "claimed by the paper and not proven: give fit `callbacks=["
+            "keras_fm.callbacks.PrivateModel(epsilon, data=(x, y), "
+            "guarantee=keras_fm.Published(lot=batch_size))]` with the "
+            "`batch_size` of fit. For a proof write "
+            "`keras.layers.Dense(..., trainable=False)` (or Conv2D) with "
+            "public weights, or `keras_fm.models.GradientNet`."
+        )
 
     def __init__(
         self,

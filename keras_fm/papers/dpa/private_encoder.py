@@ -320,6 +320,8 @@ class PrivateEncoder(ReleasedEncoder):
         )
 
     claim_reason = claims.RECONSTRUCTION_REASON
+    _view = "Autoencoder"
+    _compiled_with = '"adam", keras_fm.losses.PerturbedReconstruction()'
 
     @property
     def claim_reads(self):

@@ -47,8 +47,8 @@ class PrivateCDBN(PaperModel):
 
     | | `polynomial` | callback |
     |---|---|---|
-    | CDBN | `"exact"` | no |
-    | TCDBN | `"chebyshev"` | no |
+    | CDBN | `"exact"` | no, `unprotected=True` |
+    | TCDBN | `"chebyshev"` | no, `unprotected=True` |
     | pCDBN | `"chebyshev"` or `"published"` | yes |
     | pCDBN_TE | `"taylor"` | yes |
     | pCDBN_PW | `"piecewise"` | yes |
