@@ -8,9 +8,9 @@ import keras
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.parts import batch_statistics, model_graph, replicas
 from keras_fm.parts.private_part import PrivatePart, parts_of
+from keras_fm.parts.released import Claims
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.training import public_constants
-
 
 # Of refusals of a network of which more is to learn than its output layer.
 _TRAIN_ALL = (
@@ -247,6 +247,7 @@ def check_not_perturbed(parts):
     for part in parts:
         released = part.released
         claimed = released is not None and released.published
+        claimed = claimed or getattr(part, "claims_made", ())
         if claimed or (part.is_perturbed and not part.reads_every_step):
             raise ValueError(
                 f"Layer '{part.name}' carries published noise and was "
@@ -269,12 +270,20 @@ def ledger_besides(ledger, ledger_json):
     return other
 
 
+def _texts_of(model):
+    """Ledgers that parts of a model carry, of releases and of claims."""
+    for part in parts_of(getattr(model, "part_of", None) or model):
+        if part.is_released:
+            yield part.ledger_json
+        yield from getattr(part, "claims_made", Claims()).texts
+
+
 def ledgers_of(model, ledger):
     """The ledgers that say what a model cost: that of its callback, if it was
     charged or there is no other, and those of other releases in the model."""
     others = {}
-    for part in released_parts(model) if model is not None else ():
-        other = ledger_besides(ledger, part.ledger_json)
+    for text in _texts_of(model) if model is not None else ():
+        other = ledger_besides(ledger, text)
         if other is not None:
             others[other.id] = other
     own = [ledger] if ledger.entries or not others else []
@@ -317,8 +326,7 @@ def check_proven(model, head):
                 "`keras.layers.GroupNormalization` or "
                 "`keras_fm.layers.NormalizationLayer` (unit norm or public "
                 "bounds), which treat every record on its own."
-                + frozen
-                * isinstance(layer, keras.layers.BatchNormalization)
+                + frozen * isinstance(layer, keras.layers.BatchNormalization)
                 + f" {_TRAIN_ALL}"
             )
         if getattr(layer, "is_published", False):

@@ -74,8 +74,7 @@ def _refuse_padding():
 def _is_one_series(dataset):
     """Whether this is one element, given again without end."""
     kinds = [
-        type(part).__name__.strip("_")
-        for part in (dataset, *dataset._inputs())
+        type(part).__name__.strip("_") for part in (dataset, *dataset._inputs())
     ]
     return kinds == ["RepeatDataset", "TensorDataset"] and dataset._count == -1
 

@@ -265,6 +265,9 @@ class PrivateCDBN(PaperModel):
             )
         if given["dropout"]:
             yield keras.layers.Dropout(given["dropout"], name="dropout")
+            # Kept units stay in [0, 1], as the claim has them.
+            kept = 1 - given["dropout"]
+            yield keras.layers.Rescaling(kept, name="kept")
 
     def _contrast(self, maps):
         # What all records have in common would fill the unit ball: every map
