@@ -93,6 +93,7 @@ class PublishedPlan:
             )
         self._check(parts, whole)
         self._claims = [(part, part.claims(self)) for part in parts]
+        self._check_inputs(parts, whole)
         names = [c.name for _, claims in self._claims for c in claims]
         shares = guarantee.shares or self._default_shares(parts, names)
         if len(shares) != len(names):
@@ -125,7 +126,6 @@ class PublishedPlan:
                     f"Layer '{layer.name}' has `adaptive=True` and must "
                     "be in the model itself, not inside a nested one."
                 )
-        self._check_inputs(parts, whole)
 
     def _check_inputs(self, parts, whole):
         """Refuses layers that may read what no paper claims a sensitivity
