@@ -4,7 +4,7 @@ from keras import ops
 from keras_fm.heads import claims as head_claims
 from keras_fm.heads import coefficient_noise
 from keras_fm.kernel import checks
-from keras_fm.parts import layer_arguments
+from keras_fm.parts import concrete, layer_arguments
 from keras_fm.parts.private_part import ReleasedLayer
 
 _RELEASE_ARRAYS = ("hessian", "minimiser", "offset")
@@ -57,7 +57,11 @@ class PerturbedDense(ReleasedLayer):
             and not self.is_looked_at
         ):
             # Later fits, too, have no other loss than the claimed one.
-            head_claims.check_loss(model)
+            try:
+                head_claims.check_loss(model)
+            except ValueError:
+                concrete.give_back(model)
+                raise
 
     trains_on_release = True
 

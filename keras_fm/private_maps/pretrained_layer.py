@@ -63,7 +63,8 @@ class PretrainedLayer(ReleasedLayer):
             f"stage = keras_fm.models.{self._view}("
             "keras.Model(model.inputs[0], layer.output), [layer], "
             f"part_of=model); stage.compile({self._compiled_with}); "
-            "stage.fit(x, batch_size=lot, callbacks=[private])`"
+            "stage.fit(x, batch_size=lot, callbacks=[private]); "
+            "layer.set_pretraining(False)`"
         )
         if model is not None:
             return view

@@ -371,6 +371,30 @@ def test_a_claim_survives_a_file(tmp_path, name, kind):
     assert "claimed:    (epsilon = 3, " in third.report()
 
 
+@pytest.mark.once
+def test_equal_ledgers_of_one_second_are_two(monkeypatch, tmp_path):
+    """Their entries were taken for those of one."""
+    from keras_fm.kernel.ledger import ledger
+
+    monkeypatch.setattr(ledger, "_now", lambda: "2020-01-01T00:00:00+00:00")
+    model = compiled(small())
+    fit(model, claimed())
+    loaded = through_a_file(model, tmp_path, "keras")
+    second = claimed()
+    fit(loaded, second)
+    assert "claimed:    (epsilon = 2, " in second.report()
+    # Of a proven release, too, whose ledger must be gone on with.
+    first, second = (
+        PrivateModel(fm.PrivacyBudget(1.0, 1e-5), data=(X, Y)) for _ in range(2)
+    )
+    unit = fm.layers.NormalizationLayer((0.0, 1.0))
+    model = compiled(sequential((D,), unit, head()))
+    fit(model, first)
+    second.new_release = True
+    with pytest.raises(ValueError, match="released by another PrivateModel"):
+        fit(model, second)
+
+
 @pytest.mark.parametrize("name", ["ILM", "ILM, code", "head"])
 def test_the_first_callback_goes_on_with_its_noise(tmp_path, name):
     model, private = compiled(MODELS[name]()), claimed()

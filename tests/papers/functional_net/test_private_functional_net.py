@@ -476,7 +476,7 @@ def test_the_published_step_is_the_printed_one(data):
     start = model.augmented_weights()[0]
     exact = model.objective(clipped=False)
     g, h = exact.accumulate(exact.zero(), model.factors(*data, "diagonal"))
-    fit(model, data, published_model(data, epsilon=1e9))
+    fit(model, data, published_model(data, epsilon=1e6))
     model.set_weights_from_minimiser()
     moved = model.augmented_weights()[0] - start
     np.testing.assert_allclose(
