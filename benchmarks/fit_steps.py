@@ -58,6 +58,8 @@ class Architecture:
         first, *last = self.hidden or (None,)
         return [
             keras.Input((784,)),
+            # What published claims are for.
+            fm.layers.NormalizationLayer((0, 1), "linf"),
             *([affine(first, activation="relu")] if self.hidden else []),
             *(keras.layers.Dense(units, activation="relu") for units in last),
             keras.layers.UnitNormalization(),

@@ -4,6 +4,8 @@ What a step takes of them goes through the model's `StepNoise`; which steps are
 taken, and under what noise, is the ledger's.
 """
 
+import inspect
+
 import keras
 from keras import ops
 
@@ -271,7 +273,16 @@ class StepModel(StackModel):
     # Keras' training -----------------------------------------------------
 
     def fit(self, *args, **kwargs):
-        """As `keras.Model.fit`. However it ends, noisy steps end with it."""
+        """As `keras.Model.fit`. However it ends, noisy steps end with it.
+
+        Raises:
+            ValueError: of a private model, on weights of records or classes.
+        """
+        if not self.unprotected:
+            # Keras would refuse them first, beside the weights of
+            # `PoissonBatches`, which nobody gave.
+            given = inspect.signature(super().fit).bind(*args, **kwargs)
+            fit_frame.check_unweighted(given.arguments)
         try:
             return super().fit(*args, **kwargs)
         finally:
@@ -320,18 +331,13 @@ class StepModel(StackModel):
         return super().train_on_batch(*args, **kwargs)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if sealed.takes_metrics() and not self._shows_metrics:
+        # A noisy step has the outputs of zeros, whose metrics mean nothing.
+        if sealed.takes_metrics():
             return sealed.logs(self)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def get_metrics_result(self):
         return sealed.results(self)
-
-    @property
-    def _shows_metrics(self):
-        """Whether a step may log metrics of the records: it claims, or is not
-        private at all."""
-        return self.unprotected or self.published
 
     # Saving --------------------------------------------------------------
 

@@ -120,10 +120,9 @@ def samples_of(model, reading):
         raise ValueError(
             f"A proven {type(model).__name__} is trained on Poisson samples: "
             "`fit` it on `keras_fm.datasets.PoissonBatches(x, y, "
-            "batch_size=...)`, which is no class of your own. "
-            "Batches of a fixed size from a shuffled data set have no "
-            'such proof; `guarantee="published"` reports their epsilon '
-            f"as claimed. Received: {type(batches).__name__}"
+            "batch_size=...)` itself, not on a subclass. No proof covers "
+            "batches of a fixed size from a shuffled data set. Received: "
+            f"{type(batches).__name__}"
         )
     if reading.data is None:
         raise ValueError(

@@ -26,7 +26,7 @@ from keras_fm.training import (
     steps_of_fit,
 )
 from keras_fm.training.proven_plan import ProvenPlan
-from keras_fm.training.published_plan import PublishedPlan
+from keras_fm.training.published_plan import DrawnNoise, PublishedPlan
 
 
 class PrivateModel(keras.callbacks.Callback):
@@ -137,6 +137,8 @@ class PrivateModel(keras.callbacks.Callback):
         self._seed = reproducible_noise
         self._noise = mechanisms.NoiseSource(reproducible_noise)
         self._fingerprint = same_data.Fingerprint()
+        # Noise of published forms, for models that come back from a file.
+        self._drawn = DrawnNoise()
 
     def __deepcopy__(self, memo):
         """For another fit, as searches do: one ledger, noise of its own."""
@@ -192,7 +194,21 @@ class PrivateModel(keras.callbacks.Callback):
         """The privacy statement, composed from the ledger, and that of others
         which the model was released under."""
         ledgers = model_check.ledgers_of(self.model, self._ledger)
-        return "\n\n".join(ledger.statement() for ledger in ledgers)
+        texts = [ledger.statement() for ledger in ledgers]
+        if len(ledgers) > 1 and self.guarantee.kind == "published":
+            delta = math.fsum(ledger.budget.delta for ledger in ledgers)
+            texts.insert(
+                0,
+                f"Claims of {len(ledgers)} ledgers, all of this model\n"
+                f"claimed:    (epsilon = {self._claimed_epsilon():.6g}, delta "
+                f"= {delta:g})   (their sum; not a guarantee)",
+            )
+        return "\n\n".join(texts)
+
+    def _claimed_epsilon(self):
+        """The sum of all claims that the model was trained under."""
+        ledgers = model_check.ledgers_of(self.model, self._ledger)
+        return math.fsum(ledger.claimed_epsilon() for ledger in ledgers)
 
     def plan(self, model, batches=None, epochs=1):
         """A table of what a fit of `model` would release, before anything
@@ -266,7 +282,7 @@ class PrivateModel(keras.callbacks.Callback):
                 "every FunctionalNet: pass `data=(x, y)`."
             )
         if not by_steps:
-            return PublishedPlan(model, **shared)
+            return PublishedPlan(model, drawn=self._drawn, **shared)
         lot = getattr(self.guarantee, "lot", None)
         if top is not None and not stepwise and lot not in (None, "data"):
             raise ValueError(
@@ -467,17 +483,21 @@ class PrivateModel(keras.callbacks.Callback):
                 f"Layer '{head.name}' carries a proven release. Build a new "
                 'model for guarantee="published".'
             )
-        if head.is_perturbed and not self._ledger.entries:
+        if head.is_perturbed and self._ledger not in head.claims_made:
             raise ValueError(
                 f"Layer '{head.name}' carries the noise of another "
                 "PrivateModel, whose ledger holds the claim. Go on with "
                 "that callback, or build a new model."
             )
+        if getattr(self.model, "compiled", False):
+            plan.check_loss(self.model)
 
     def _begin_published(self, plan, arguments):
+        again = plan.restore()
         self._check_published(plan)
+        plan.check_fit(arguments)
         if plan.perturbed.is_perturbed:
-            return False
+            return again
         if self.guarantee.lot != "data":
             fit_arguments.check_lot(arguments, self.guarantee.lot)
         model_check.check_one_process(self.model)
@@ -502,7 +522,7 @@ class PrivateModel(keras.callbacks.Callback):
         if self.guarantee.kind == "published":
             return (
                 f"keras_fm: claimed epsilon "
-                f"{self._ledger.claimed_epsilon():.4g} (published form), "
+                f"{self._claimed_epsilon():.4g} (published form), "
                 f"proven epsilon {spent}, "
                 f"{self._ledger.neighbours}. See report()."
             )

@@ -359,7 +359,12 @@ def test_published_noise_has_the_papers_scale():
     # Fixed seed. False alarm 1e-3; 2/3 and 3/2 of the scale are rejected.
     inputs, units, batch, epsilon = 2000, 4, 10, 3.0
     model = keras.Sequential(
-        [keras.Input((inputs,)), PerturbedAffine(units), PrivateDense(2)]
+        [
+            keras.Input((inputs,)),
+            NormalizationLayer((0, 1), "linf"),
+            PerturbedAffine(units, activation="sigmoid", name="first"),
+            PrivateDense(2),
+        ]
     )
     model.compile("sgd", TaylorCrossEntropy())
     private = PrivateModel(
@@ -371,7 +376,8 @@ def test_published_noise_has_the_papers_scale():
     scale = claims.affine_sensitivity(
         units, inputs, neighbours="replace_one"
     ) / (epsilon / 2)
-    noise = array(model.layers[0]._get_hidden("input_noise")) * batch
+    first = model.get_layer("first")
+    noise = array(first._get_hidden("input_noise")) * batch
     assert stats.kstest(noise, stats.laplace(scale=scale).cdf).pvalue > 1e-3
     for wrong in (2 / 3, 3 / 2):
         cdf = stats.laplace(scale=wrong * scale).cdf

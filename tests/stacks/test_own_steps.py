@@ -38,7 +38,7 @@ def own_step(model):
 @pytest.mark.parametrize(
     "kind, batches, change, match",
     [
-        (fm.models.GradientNet, Centred, None, "no class of your own"),
+        (fm.models.GradientNet, Centred, None, "not on a subclass"),
         (Louder, Batches, None, "class of its own"),
         (fm.models.GradientNet, Batches, own_step, "own `train_step`"),
     ],
@@ -279,3 +279,24 @@ def test_a_record_without_a_norm_is_in_a_bin():
     model.fit(sampled, callbacks=[private()], verbose=0)
     assert model.steps_taken == 6
     assert all(np.all(np.isfinite(w)) for w in model.get_weights())
+
+
+@pytest.mark.parametrize("name", ["class_weight", "sample_weight"])
+@pytest.mark.parametrize("kind", [fm.models.GradientNet, fm.models.DPMAC])
+def test_weights_are_refused_by_their_name(kind, name):
+    """Keras said "You cannot specify `class_weight` and `sample_weight` at
+    the same time" where one was given."""
+    model = kind((6,), [L.Dense(3)], clip=0.1)
+    model.compile("sgd")
+    callback = private()
+    sampled = Batches(X, Y, batch_size=10)
+    weights = {0: 1.0, 1: 2.0, 2: 1.0}
+    weights = weights if name == "class_weight" else np.ones(len(X))
+    with pytest.raises(ValueError, match=f"`{name}` must be left out") as e:
+        model.fit(sampled, callbacks=[callback], verbose=0, **{name: weights})
+    assert "at the same time" not in str(e.value)
+    assert not callback.ledger.entries
+    # The twin may weigh what it likes, as Keras does.
+    twin = kind((6,), [L.Dense(3)], clip=0.1, unprotected=True)
+    twin.compile("sgd")
+    twin.fit(X, Y, verbose=0, **{name: weights})

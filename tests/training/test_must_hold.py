@@ -554,7 +554,8 @@ def test_bad_arguments(make, match):
 def published_model():
     keras.utils.set_random_seed(0)
     m = of(
-        fm.layers.PerturbedAffine(4, activation="relu"),
+        fm.layers.NormalizationLayer((0, 1), "linf"),
+        fm.layers.PerturbedAffine(4, activation="sigmoid"),
         fm.layers.PrivateDense(3),
     )
     m.compile("adam", fm.losses.TaylorCrossEntropy())
@@ -571,6 +572,7 @@ def noises(m):
     return [
         keras.ops.convert_to_numpy(v)
         for layer in m.layers
+        if hasattr(layer, "_hidden")
         for v in layer._hidden.variables.values()
     ]
 
@@ -624,7 +626,9 @@ def test_published_noise_never_reaches_a_file_or_a_repr(tmp_path):
 def test_published_loss_holds_the_perturbed_coefficients():
     x, y = records(50)
     keras.utils.set_random_seed(0)
-    m = of(fm.layers.PrivateDense(3))
+    m = of(
+        fm.layers.NormalizationLayer((0, 1), "linf"), fm.layers.PrivateDense(3)
+    )
     m.compile(keras.optimizers.SGD(0.0), fm.losses.TaylorCrossEntropy())
     plain = m.evaluate(x, y, verbose=0)
     loss = m.fit(x, y, batch_size=50, callbacks=[published()], verbose=0)
@@ -645,7 +649,8 @@ def test_published_loss_holds_the_perturbed_coefficients():
 
 def test_published_and_proven_do_not_mix():
     x, y = records()
-    m = of(fm.layers.PrivateDense(3, clip=True))
+    box = fm.layers.NormalizationLayer((0, 1), "linf")
+    m = of(box, fm.layers.PrivateDense(3, clip=True))
     m.compile("sgd", fm.losses.TaylorCrossEntropy())
     m.fit(x, y, batch_size=50, callbacks=[published()], verbose=0)
     p = private((x, y))

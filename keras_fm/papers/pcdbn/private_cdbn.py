@@ -47,8 +47,8 @@ class PrivateCDBN(PaperModel):
 
     | | `polynomial` | callback |
     |---|---|---|
-    | CDBN | `"exact"` | no |
-    | TCDBN | `"chebyshev"` | no |
+    | CDBN | `"exact"` | no, `unprotected=True` |
+    | TCDBN | `"chebyshev"` | no, `unprotected=True` |
     | pCDBN | `"chebyshev"` or `"published"` | yes |
     | pCDBN_TE | `"taylor"` | yes |
     | pCDBN_PW | `"piecewise"` | yes |
@@ -265,6 +265,9 @@ class PrivateCDBN(PaperModel):
             )
         if given["dropout"]:
             yield keras.layers.Dropout(given["dropout"], name="dropout")
+            # Kept units stay in [0, 1], as the claim has them.
+            kept = 1 - given["dropout"]
+            yield keras.layers.Rescaling(kept, name="kept")
 
     def _contrast(self, maps):
         # What all records have in common would fill the unit ball: every map
