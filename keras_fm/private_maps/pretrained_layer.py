@@ -79,7 +79,8 @@ class PretrainedLayer(ReleasedLayer):
         return (
             "A layer with `trainable=True` is trained in the published form, "
             "whose epsilon is claimed by the paper and not proven, with "
-            "`private = keras_fm.callbacks.PrivateModel(epsilon, data=(x, y), "
+            "`private = keras_fm.callbacks.PrivateModel(epsilon=1.0, delta=0, "
+            "data=(x, y), "
             "guarantee=keras_fm.Published(lot=lot))`: first "
             f"{self.how_to_pretrain()}, then fit the model with "
             "`callbacks=[private]`. For a proof build it with "

@@ -64,7 +64,8 @@ def fit_stack(
         raise ValueError(
             "The layers of a proven model learn from a release only: write "
             "`model.pretrain(x, private)` with `private = "
-            "keras_fm.callbacks.PrivateModel(budget, data=x)`. A non-private "
+            "keras_fm.callbacks.PrivateModel(epsilon=1.0, delta=1e-5, "
+            "data=x)`. A non-private "
             'twin is built with guarantee="published", unprotected=True.'
         )
     histories = []

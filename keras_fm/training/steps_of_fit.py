@@ -11,7 +11,7 @@ from keras_fm.datasets.poisson_batches import PoissonBatches
 from keras_fm.kernel import records
 from keras_fm.kernel.ledger.ledger import BudgetExceededError
 from keras_fm.kernel.reads import columns
-from keras_fm.training import model_inputs
+from keras_fm.parts import model_inputs
 from keras_fm.training.reading import READ_BATCH
 
 

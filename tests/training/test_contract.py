@@ -558,7 +558,9 @@ def test_a_large_delta_is_warned_about_in_every_form(form, data):
             model, loss = network(fm.models.GradientNet, clip=0.1), None
             given = {"x": fm.datasets.PoissonBatches(X, Y, batch_size=20)}
         model.compile("sgd", loss)
-        callback = PrivateModel(fm.PrivacyBudget(EPSILON, at), data, guarantee)
+        callback = PrivateModel(
+            fm.PrivacyBudget(EPSILON, at), data=data, guarantee=guarantee
+        )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model.fit(**given, verbose=0, callbacks=[callback])

@@ -207,8 +207,8 @@ def test_published_steps_draw_what_their_entry_says(form, relation):
         given = {"x": batches_of(model, read, x, y, steps=4)}
     private = fm.callbacks.PrivateModel(
         fm.PrivacyBudget(2.0, 1e-5),
-        (x, y),
-        fm.Published(lot=lot, neighbours=relation),
+        data=(x, y),
+        guarantee=fm.Published(lot=lot, neighbours=relation),
     )
     before = model.get_weights()
     model.fit(**given, verbose=0, callbacks=[private])
@@ -420,8 +420,8 @@ def test_the_noise_of_releases_is_that_of_their_entries(
     unit = {"unit": fm.Unit(owners=np.arange(len(x)) // 2)} if owned else {}
     private = fm.callbacks.PrivateModel(
         arguments.get("budget", fm.PrivacyBudget(4.0, 1e-5)),
-        (x, LABELS),
-        fm.Proven(neighbours=neighbours, **unit),
+        data=(x, LABELS),
+        guarantee=fm.Proven(neighbours=neighbours, **unit),
     )
     make().fit(x[:8], LABELS[:8], verbose=0, callbacks=[private])
     check_drawn(drawn, private.ledger)
@@ -431,8 +431,8 @@ def test_the_noise_of_releases_is_that_of_their_entries(
 def test_the_noise_of_labels_alone_is_that_of_its_entry(drawn, delta):
     private = fm.callbacks.PrivateModel(
         fm.PrivacyBudget(4.0, delta),
-        (RECORDS, LABELS),
-        fm.Proven(neighbours="replace_label"),
+        data=(RECORDS, LABELS),
+        guarantee=fm.Proven(neighbours="replace_label"),
     )
     model = FORMS["dense"][0]()
     model.fit(RECORDS, LABELS, verbose=0, callbacks=[private])
@@ -511,7 +511,7 @@ def test_a_private_choice_is_made_by_its_entry(monkeypatch, neighbours):
         return perturb(self, *arguments, **keywords)
 
     monkeypatch.setattr(mechanisms.PermuteAndFlip, "perturb", watched)
-    ledger = fm.Ledger(fm.PrivacyBudget(1.0), neighbours=neighbours)
+    ledger = fm.Ledger(fm.PrivacyBudget(1.0, 0.0), neighbours=neighbours)
     others = (LABELS + 1) % 3
     fm.evaluation.private_choice(
         [lambda x: x[:, 0].astype(int), lambda x: x[:, 1].astype(int)],

@@ -55,7 +55,8 @@ class PerturbedInputLayer(ReleasedLayer):
         return (
             "The layer trains in the published form alone, whose epsilon is "
             "claimed by the paper and not proven: give fit `callbacks=["
-            "keras_fm.callbacks.PrivateModel(epsilon, data=(x, y), "
+            "keras_fm.callbacks.PrivateModel(epsilon=1.0, delta=0, "
+            "data=(x, y), "
             "guarantee=keras_fm.Published(lot=batch_size))]` with the "
             "`batch_size` of fit. For a proof write "
             "`keras.layers.Dense(..., trainable=False)` (or Conv2D) with "
