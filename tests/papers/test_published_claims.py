@@ -93,7 +93,7 @@ def compiled(model, loss=None, **arguments):
 
 def claimed(epsilon=1.0, lot=LOT, **fields):
     guarantee = fm.Published(lot=lot, **fields)
-    return PrivateModel(epsilon, data=(X, Y), guarantee=guarantee)
+    return PrivateModel(epsilon, 0.0, data=(X, Y), guarantee=guarantee)
 
 
 def fit(model, private=None, x=X, y=Y, **arguments):
@@ -295,7 +295,7 @@ def test_dpa_reconstructs_with_the_claimed_loss(loss):
     model = dpa()
     stage = model.autoencoder(1)
     stage.compile("sgd", loss)
-    private = PrivateModel(1.0, X, fm.Published(lot="data"))
+    private = PrivateModel(1.0, 0.0, data=X, guarantee=fm.Published(lot="data"))
     with pytest.raises(ValueError, match="PerturbedReconstruction"):
         stage.fit(X, callbacks=[private], verbose=0)
     assert not private.ledger.entries
@@ -428,7 +428,9 @@ def test_another_process_draws_again_and_pays(tmp_path):
     fit(model, first)
     loaded = through_a_file(model, tmp_path, "keras")
     # The ledger alone, as a file has it.
-    other = PrivateModel(first.ledger, (X, Y), fm.Published(lot=LOT))
+    other = PrivateModel(
+        first.ledger, data=(X, Y), guarantee=fm.Published(lot=LOT)
+    )
     with pytest.raises(fm.BudgetExceededError, match="is in no file"):
         fit(loaded, other)
 
@@ -436,7 +438,7 @@ def test_another_process_draws_again_and_pays(tmp_path):
 @pytest.mark.once
 def test_a_pre_trained_stack_goes_on_from_a_file(tmp_path):
     model = compiled(dpa())
-    private = PrivateModel(1.0, X, fm.Published(lot="data"))
+    private = PrivateModel(1.0, 0.0, data=X, guarantee=fm.Published(lot="data"))
     model.pretrain(X, private, epochs=1)
     loaded = through_a_file(model, tmp_path, "keras")
     loaded.fit(X, Y, batch_size=LOT, callbacks=[private], verbose=0)
@@ -448,7 +450,9 @@ def test_a_pre_trained_stack_goes_on_from_a_file(tmp_path):
 def test_claimed_weights_are_not_public_after_a_file(tmp_path):
     """A body that was trained under a claim counted as frozen and public."""
     model = compiled(pcdbn())
-    private = PrivateModel(1.0, IMAGES, fm.Published(lot="data"))
+    private = PrivateModel(
+        1.0, 0.0, data=IMAGES, guarantee=fm.Published(lot="data")
+    )
     model.pretrain(IMAGES, private, epochs=1)
     fit(model, private, x=IMAGES)
     loaded = through_a_file(model, tmp_path, "keras")
@@ -500,8 +504,8 @@ def steps_of(kind):
 def test_a_noisy_step_logs_no_accuracy_of_zeros(kind):
     """Its outputs are those of zeros, whose accuracy looks like one."""
     private = PrivateModel(
-        fm.PrivacyBudget(4.0, 1e-3), (X, Y),
-        fm.Published(lot=LOT, neighbours="add_remove"),
+        fm.PrivacyBudget(4.0, 1e-3), data=(X, Y),
+        guarantee=fm.Published(lot=LOT, neighbours="add_remove"),
     )  # fmt: skip
     model = steps_of(kind)
     history = fit(model, private, validation_data=(X, Y)).history
@@ -516,8 +520,8 @@ def test_a_noisy_step_logs_no_accuracy_of_zeros(kind):
 @pytest.mark.parametrize("kind", [fm.models.DPMAC, fm.models.GradientNet])
 def test_nor_does_early_stopping_look_at_it(kind):
     private = PrivateModel(
-        fm.PrivacyBudget(4.0, 1e-3), (X, Y),
-        fm.Published(lot=LOT, neighbours="add_remove"),
+        fm.PrivacyBudget(4.0, 1e-3), data=(X, Y),
+        guarantee=fm.Published(lot=LOT, neighbours="add_remove"),
     )  # fmt: skip
     stop = keras.callbacks.EarlyStopping(monitor="accuracy")
     with pytest.raises(ValueError, match="monitors 'accuracy'"):
@@ -548,7 +552,11 @@ def test_the_authors_code_is_finite_on_digits():
     (x, y), _ = fm.datasets.load("digits")
     model = ilm_of(x)
     private = PrivateModel(
-        0.5, (x, y), model.guarantee(lot=300), reproducible_noise=0
+        0.5,
+        0.0,
+        data=(x, y),
+        guarantee=model.guarantee(lot=300),
+        reproducible_noise=0,
     )
     model.fit(x, y, batch_size=300, epochs=2, callbacks=[private], verbose=0)
     assert all(np.all(np.isfinite(w)) for w in model.get_weights())

@@ -52,7 +52,7 @@ def first_fit(model, ledger=None):
         data = {"x": batches}
     else:
         private = fm.callbacks.PrivateModel(
-            budget, (X, Y), reproducible_noise=1
+            budget, data=(X, Y), reproducible_noise=1
         )
         data = {"x": X, "y": Y, "epochs": 3}
 

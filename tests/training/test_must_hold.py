@@ -459,7 +459,7 @@ def test_records_in_the_place_of_delta_are_not_shown():
     for given in ((secret, secret[0]), secret, [57913.0], "57913"):
         for first in (1.0, fm.PrivacyBudget(1.0, 1e-5)):
             with pytest.raises(ValueError, match=r"`data=\(x, y\)`") as e:
-                PrivateModel(first, given)
+                PrivateModel(first, data=given)
             assert "57913" not in str(e.value)
 
 
@@ -515,7 +515,7 @@ def test_a_proven_fit_needs_its_records():
         (lambda: PrivateModel(1.0, 0.0, guarantee="published"), "`batch_size`"),
         (lambda: PrivateModel(0.0, 0.0), "`epsilon` must be"),
         (lambda: PrivateModel(float("nan"), 0.0), "`epsilon` must be"),
-        (lambda: PrivateModel("two"), "`epsilon` must be a number"),
+        (lambda: PrivateModel("two", 0.0), "`epsilon` must be a number"),
         (lambda: PrivateModel(1.0, 1.0), "`delta` must be in"),
         (
             lambda: PrivateModel(fm.PrivacyBudget(1.0, 0.0), 1e-5),

@@ -442,7 +442,7 @@ def test_the_noise_of_labels_alone_is_that_of_its_entry(drawn, delta):
 def test_the_noise_of_rounds_on_samples_is_that_of_their_entry(drawn):
     rounds = fm.Rounds(reads=3, batch_size=20)
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(4.0, 1e-5), (RECORDS, LABELS)
+        fm.PrivacyBudget(4.0, 1e-5), data=(RECORDS, LABELS)
     )
     model = FORMS["dense"][0](rounds=rounds)
     model.fit(RECORDS, LABELS, verbose=0, callbacks=[private])

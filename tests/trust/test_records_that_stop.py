@@ -126,7 +126,9 @@ def test_tokens_outside_of_a_table_are_refused_on_every_backend():
     for token in (57913, 10, -1):
         x = records(secret=False).astype("int32")
         x[17, 2] = token
-        private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, 1e-5), (x, Y))
+        private = fm.callbacks.PrivateModel(
+            fm.PrivacyBudget(2.0, 1e-5), data=(x, Y)
+        )
         with pytest.raises(ValueError, match="from 0 to 9.*'words'") as error:
             model.fit(x, Y, verbose=0, callbacks=[private])
         assert not private.ledger.entries
