@@ -118,10 +118,11 @@ def _rows(x, rows):
 def _of_table(x, name):
     if not _is_frame(x):
         return _words(np.asarray(x), name)
-    parts = [
-        _words(np.asarray(x.iloc[:, i] if hasattr(x, "iloc") else x[key]), name)
-        for i, key in enumerate(x.columns)
-    ]
+    parts = []
+    for i, key in enumerate(x.columns):
+        column = np.asarray(x.iloc[:, i] if hasattr(x, "iloc") else x[key])
+        columns.check_small(column, name)
+        parts.append(_words(column, name))
     return np.stack(parts, axis=1) if parts else np.zeros((len(x), 0))
 
 

@@ -11,7 +11,11 @@ from functools import partial
 import numpy as np
 
 from keras_fm.kernel import checks
-from keras_fm.kernel.budget import Neighbours, PrivacyBudget
+from keras_fm.kernel.budget import (
+    Neighbours,
+    PrivacyBudget,
+    warn_of_delta,
+)
 from keras_fm.kernel.reads import sampling as sampling_lib
 
 # Of a number in a record, for whose gradient float32 is wide enough: one that
@@ -149,6 +153,8 @@ class DPSGDConfig:
         batch = sampling_lib.expected_batch_size(
             n, self.sampling, self.batch_size
         )
+        if math.isfinite(epsilon):
+            warn_of_delta(delta, n)
         steps = self.steps
         if steps is None:
             steps = max(1, round(self.epochs * n / batch))

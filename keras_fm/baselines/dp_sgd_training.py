@@ -22,9 +22,8 @@ from keras_fm.baselines.dp_sgd_config import (
     check_records,
 )
 from keras_fm.datasets.record_views import RecordViews, told
-from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks
-from keras_fm.kernel.budget import Neighbours, PrivacyBudget
+from keras_fm.kernel.budget import Neighbours, PrivacyBudget, is_too_large
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry, check_line
 from keras_fm.kernel.ledger.statement import RECORD
@@ -122,8 +121,6 @@ class DPSGDTrainer:
         began = time.perf_counter()
         x, y = self._check_data(x, y, num_classes)
         self._check_records_apart()
-        if math.isfinite(self.epsilon):
-            budget_lib.warn_of_delta(self.delta, len(x))
         plan = self.config.plan(
             len(x), self.epsilon, self.delta, self.neighbours
         )
@@ -199,9 +196,9 @@ class DPSGDTrainer:
         Returns:
             dict: `mechanism`, `epsilon_claimed`, `epsilon_proven` (infinite
             for `"shuffled"` and for a seeded fit), `delta`, `neighbours`,
-            `record` (what one is, in words), `private` (`False` without
-            noise, with a seed, or if delta is not below one over the number
-            of records), `noise_multiplier`, `l2_norm_clip`, `sampling`,
+            `record` (what one is, in words), `private` (not with a seed, nor
+            if delta is one over the number of records or more),
+            `noise_multiplier`, `l2_norm_clip`, `sampling`,
             `sampling_rate`, `steps`, `expected_batch_size`,
             `overflow_probability`, `form`, `clipping` (`"norms"`: per-record
             gradients were never formed, or `"gradients"`), `seconds` (of the
@@ -223,8 +220,7 @@ class DPSGDTrainer:
             "delta": self.delta,
             "neighbours": str(self.neighbours),
             "record": RECORD,
-            "private": self._is_private
-            and not budget_lib.is_too_large(self.delta, plan.n),
+            "private": self._private and not is_too_large(self.delta, plan.n),
             "noise_multiplier": plan.noise_multiplier,
             "l2_norm_clip": config.l2_norm_clip,
             "sampling": config.sampling,
@@ -301,7 +297,7 @@ class DPSGDTrainer:
         return tuple(notes)
 
     @property
-    def _is_private(self):
+    def _private(self):
         return self.seed is None and math.isfinite(self.epsilon)
 
     def _check_fitted(self):
@@ -316,9 +312,8 @@ class DPSGDTrainer:
 
     def _check_start(self):
         """Raises for weights that records may have trained."""
-        if self._model is None or self._public is not None:
-            return
-        if not self._is_private:
+        is_known = self._model is None or self._public is not None
+        if is_known or not self._private:
             return
         trained = [v for v in self._model.layers if v.trainable_weights]
         if not first_weights.are_first(trained):

@@ -190,7 +190,7 @@ def one_array(value, name="x"):
     if array.dtype.kind in "SU":
         return array.astype(object)
     if not hasattr(value, "dtype"):
-        _check_small(array, name)
+        check_small(array, name)
     # Of another order JAX and PyTorch have no numbers.
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
@@ -257,7 +257,7 @@ def has_large(array):
     )
 
 
-def _check_small(array, name):
+def check_small(array, name):
     """Refuses numbers of a list or table that floats do not tell apart: one
     fraction makes floats of all, and rounds those of other records."""
     if has_large(array):
