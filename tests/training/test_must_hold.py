@@ -595,12 +595,12 @@ class OwnLoss(keras.Sequential):
         return super().call(inputs, training=False)
 
 
-def of_own_loss():
+def of_own_loss(bounds=None):
     keras.utils.set_random_seed(1)
     m = OwnLoss(
         [
             keras.Input((6,)),
-            fm.layers.NormalizationLayer(),
+            fm.layers.NormalizationLayer(bounds),
             fm.layers.PrivateDense(3),
         ]
     )
@@ -611,7 +611,7 @@ def of_own_loss():
 def test_an_objective_that_takes_no_part_is_noticed():
     x, y = records()
     with pytest.raises(RuntimeError, match="took no part in training"):
-        of_own_loss().fit(
+        of_own_loss((0, 1)).fit(
             x, y, batch_size=50, callbacks=[published()], verbose=0
         )
 
@@ -707,7 +707,7 @@ def test_old_keywords_of_a_model_reach_it():
     with pytest.raises(ValueError, match="belong to a DPMAC"):
         p.plan(model())
     m = published_model()
-    m.layers[0].adaptive = True
+    m.layers[1].adaptive = True
     twin = fm.models.unprotected_twin(m)
     p, text = old_form(
         guarantee="published", batch_size=50, pretrained=twin,
@@ -717,6 +717,6 @@ def test_old_keywords_of_a_model_reach_it():
         assert name in text
     x, y = records()
     m.fit(x, y, batch_size=50, callbacks=[p], verbose=0)
-    first = m.layers[0]
+    first = m.layers[1]
     assert (first.relevance_form, first.relevance_floor) == ("code", 0.1)
     assert p.relevance is not None and len(p.ledger.entries) == 3
