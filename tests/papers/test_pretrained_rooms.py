@@ -283,7 +283,7 @@ def test_bad_records_without_labels(room, arguments):
 @every_room
 def test_forms_do_not_mix(room):
     data, one = room.records(), room.one
-    trainable = "has trainable weights"
+    trainable = "is of the published form"
     room.refused(trainable, room.by_hand(room.part(trainable=True)))
     # A model of the published form in a proven fit, before and after.
     for units in (3, None):

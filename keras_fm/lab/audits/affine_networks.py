@@ -64,9 +64,16 @@ def _ilm_layers(subject, inputs, unprotected):
         ),
         *after,
         keras.layers.Activation("relu"),
-        keras.layers.Dense(25),
-        # The claims are for features in [0, 1].
-        keras.layers.ReLU(max_value=1.0),
+        *_bounded(),
+    ]
+
+
+def _bounded():
+    """The last hidden layer, with features in [0, 1], which claims are for:
+    as AdLM's dense form."""
+    return [
+        keras.layers.Dense(25, activation="relu"),
+        NormalizationLayer(norm="linf", mode="batch", running=False),
     ]
 
 
@@ -82,8 +89,7 @@ def _head_layers(subject, inputs, unprotected):
     if subject.is_published:
         return [
             keras.layers.Dense(subject.hidden, activation="relu"),
-            keras.layers.Dense(25),
-            keras.layers.ReLU(max_value=1.0),
+            *_bounded(),
         ]
     # Frozen features must be many, or even the control fits no label.
     return [

@@ -28,6 +28,9 @@ from keras_fm.private_maps.private_normalization import PrivateNormalization
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.public.random_features import RandomFeatures
 
+# Public features are of unit length: each is in these bounds, from which
+# published forms map them to [0, 1].
+_FEATURES = (-1.0, 1.0)
 _DPMAC_EPOCHS = 30
 _DPMAC_RATE = 0.01
 _FEWEST_FEATURES, _MOST_FEATURES = 64, 1500
@@ -133,9 +136,14 @@ def _many_reads(task, seed, training):
 
 
 def _ilm(task, seed, training):
-    return adlm.perturbed(
-        training, task.model(seed, kind=PerturbedAffine), task.data
-    )
+    *body, head = task.model(seed, kind=PerturbedAffine).layers
+    # Claims are for inputs, and features of unit length, in [0, 1].
+    layers = [NormalizationLayer(_FEATURES, "linf", name="box"), *body]
+    if body:
+        layers.append(NormalizationLayer(_FEATURES, "linf", name="features"))
+    inputs = keras.Input(task.x.shape[1:])
+    model = keras.Sequential([inputs, *layers, head])
+    return adlm.perturbed(training, model, task.data)
 
 
 def _pretrain_adlm(task, seed, training):
@@ -148,6 +156,7 @@ def _pretrain_adlm(task, seed, training):
                 task.data,
                 task.classes,
                 hidden=task.units,
+                bounds=_FEATURES,
             )
         task.pretrained[seed] = twin, watch
     return task.pretrained[seed][1]
@@ -161,6 +170,7 @@ def _adlm_published(task, seed, training):
         task.classes,
         twin=task.pretrained[seed][0],
         hidden=task.units,
+        bounds=_FEATURES,
     )
 
 
@@ -172,13 +182,12 @@ def _adlm_proven(task, seed, training):
 
 
 def _dpa_published(task, seed, training):
-    # Public features are of unit length: each is in [-1, 1].
     model = dpa.network(
         task.x.shape[1:],
         task.classes,
         task.units,
         guarantee="published",
-        bounds=(-1.0, 1.0),
+        bounds=_FEATURES,
     )
     pretraining = training.but(pretraining_epochs=training.epochs)
     return dpa.published(pretraining, model, task.data)

@@ -81,7 +81,8 @@ def test_layers_of_the_published_form():
     m = PrivateCDBN((8, 8, 1), 3, l1=0.1, dropout=0.5, **kwargs)
     assert [layer.name for layer in m.layers] == [
         "records", "box", "crbm_1", "pooling_1", "crbm_2", "pooling_2",
-        "flatten", "dense", "relu", "normalization", "dropout", "output",
+        "flatten", "dense", "relu", "normalization", "dropout", "kept",
+        "output",
     ]  # fmt: skip
     assert all(r.trainable and r.normalization == "local" for r in m.rbms)
     assert [r.gain for r in m.rbms] == [1.0, 1.0]
