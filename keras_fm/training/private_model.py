@@ -34,13 +34,6 @@ from keras_fm.training.published_plan import PublishedPlan
 class PrivateModel(keras.callbacks.Callback):
     """Makes `fit` private: fixes the noise once, before the first step.
 
-    ```python
-    private = PrivateModel(epsilon=1.0, delta=1e-5, data=(x, y))
-    model.compile("adam", loss=TaylorCrossEntropy(), metrics=["accuracy"])
-    model.fit(x, y, epochs=20, callbacks=[private])
-    print(private.report())
-    ```
-
     `guarantee=Proven()` (default): the records are read once, when training
     begins, as the perturbed coefficients of the output layer's Taylor
     cross-entropy. After that every step minimises the released objective and
@@ -104,6 +97,15 @@ class PrivateModel(keras.callbacks.Callback):
         OSError: if the file of the ledger cannot be written; no noise was
             drawn then.
         BudgetExceededError: before anything is read.
+
+    Example:
+
+    ```python
+    private = PrivateModel(epsilon=1.0, delta=1e-5, data=(x, y))
+    model.compile("adam", loss=TaylorCrossEntropy(), metrics=["accuracy"])
+    model.fit(x, y, epochs=20, callbacks=[private])
+    print(private.report())
+    ```
     """
 
     def __init__(
