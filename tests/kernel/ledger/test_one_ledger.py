@@ -597,7 +597,7 @@ def test_a_forked_process_has_no_second_budget(tmp_path):
     """Each worker of a pool had the whole of a ledger in memory, and the
     process that began it knew of none of their charges."""
     said = core_process.run(
-        "given = {'budget': PrivacyBudget(1.0), 'neighbours': 'add_remove'}\n"
+        "given = {'budget': PrivacyBudget(1, 0), 'neighbours': 'add_remove'}\n"
         "memory, file = Ledger(**given), Ledger.open(arguments[0], **given)\n"
         "if not (child := os.fork()):\n"
         "    copied = Ledger.from_json(memory.to_json())\n"
