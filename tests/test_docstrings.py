@@ -25,7 +25,7 @@ model = keras.Sequential(
 )
 model.compile("adam", fm.losses.TaylorCrossEntropy())
 private = fm.callbacks.PrivateModel(
-    fm.PrivacyBudget(1.0, 1e-5), (x, y), fm.Proven(spends=0.5)
+    epsilon=1.0, delta=1e-5, data=(x, y), guarantee=fm.Proven(spends=0.5)
 )
 model.fit(x, y, callbacks=[private], verbose=0)
 release, ledger, models = private.releases["head"], private.ledger, [model] * 2

@@ -60,7 +60,7 @@ def test_private_autoencoder(run, tmp_path):
 
 def test_behavior_prediction(run):
     printed = run("behavior_prediction.py")
-    assert "unit:       one user with all windows" in printed
+    assert "by declaration one user with all windows\n" in printed
     assert "proven:     (epsilon = 7.99" in printed
     accuracy = float(printed.split("days: ")[1].split()[0])
     assert accuracy > 65  # the larger class has 50 to 55 %

@@ -171,35 +171,6 @@ def _numbers(y):
     return found
 
 
-def refuse_text_labels(data):
-    """Refuses `(x, y)` whose labels are words, as soon as they are given: Keras
-    stops at them before a fit begins, and says "Invalid dtype".
-
-    Raises:
-        ValueError: saying what to write instead; no label is shown.
-    """
-    if not isinstance(data, tuple) or len(data) != 2:
-        return
-    y = data[1]
-    numeric = getattr(getattr(y, "dtype", None), "kind", "") in tuple("biuf")
-    if numeric or not (isinstance(y, list) or hasattr(y, "__array__")):
-        return
-    try:
-        y = np.asarray(y)
-    # Of ragged lists, and tensors elsewhere: the reading has words for them.
-    except (TypeError, ValueError, RuntimeError):
-        return
-    text = y.dtype.kind in "SU"
-    if y.dtype.kind == "O":
-        text = any(isinstance(v, (str, bytes)) for v in y.flat)
-    if text:
-        raise ValueError(
-            "Labels must be numbers or truth values. "
-            f"{bounds_lib.NUMBER_THE_CLASSES} Received: text as y of "
-            "`data=(x, y)`"
-        )
-
-
 def _labelled_pair(batch):
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise ValueError(

@@ -201,6 +201,30 @@ class Published:
         object.__setattr__(self, "orders", orders)
 
 
+def promise_of(guarantee):
+    """A `Proven` or `Published` of what `PrivateModel` takes.
+
+    Raises:
+        ValueError: saying what to write.
+    """
+    if isinstance(guarantee, (Proven, Published)):
+        return guarantee
+    if isinstance(guarantee, str) and guarantee == "proven":
+        return Proven()
+    if isinstance(guarantee, str) and guarantee == "published":
+        raise ValueError(
+            'guarantee="published" divides its noise by the lot size: write '
+            "`guarantee=keras_fm.Published(lot=...)` with the `batch_size` of "
+            'fit. Received: guarantee="published"'
+        )
+    # Not shown: it may be labels.
+    raise ValueError(
+        '`guarantee` must be "proven", keras_fm.Proven(...) or '
+        "keras_fm.Published(...). Received: guarantee of type "
+        f"{type(guarantee).__name__}"
+    )
+
+
 def check_shares(shares):
     """Shares as a tuple of floats, or `None`.
 

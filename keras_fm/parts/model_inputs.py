@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 
+from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel.reads import columns
 from keras_fm.parts import model_graph
 
@@ -303,3 +304,32 @@ def _wrong_type(tensor, kind, of):
         f"Records{of} must hold text. Received: dtype={kind}. Convert "
         "them: `x.astype(str)`."
     )
+
+
+def refuse_text_labels(data):
+    """Refuses `(x, y)` whose labels are words, as soon as they are given: Keras
+    stops at them before a fit begins, and says "Invalid dtype".
+
+    Raises:
+        ValueError: saying what to write instead; no label is shown.
+    """
+    if not isinstance(data, tuple) or len(data) != 2:
+        return
+    y = data[1]
+    numeric = getattr(getattr(y, "dtype", None), "kind", "") in tuple("biuf")
+    if numeric or not (isinstance(y, list) or hasattr(y, "__array__")):
+        return
+    try:
+        y = np.asarray(y)
+    # Of ragged lists, and tensors elsewhere: the reading has words for them.
+    except (TypeError, ValueError, RuntimeError):
+        return
+    text = y.dtype.kind in "SU"
+    if y.dtype.kind == "O":
+        text = any(isinstance(v, (str, bytes)) for v in y.flat)
+    if text:
+        raise ValueError(
+            "Labels must be numbers or truth values. "
+            f"{bounds_lib.NUMBER_THE_CLASSES} Received: text as y of "
+            "`data=(x, y)`"
+        )

@@ -1,9 +1,43 @@
 """Which ledger a callback charges: a new one, a continued one, a file's."""
 
-from keras_fm.kernel.budget import Neighbours
+import numbers
+
+from keras_fm.kernel.budget import (
+    Neighbours,
+    PrivacyBudget,
+    check_delta_given,
+)
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_text import declared_words, proved_unit
 from keras_fm.parts.guarantee import Unit
+
+
+def budget_of(epsilon, delta):
+    """The budget of the first two arguments of `PrivateModel`, or the ledger
+    that is continued.
+
+    Raises:
+        ValueError: if delta is missing, or given beside what has its own.
+    """
+    whole = isinstance(epsilon, (PrivacyBudget, Ledger))
+    if delta is not None and not isinstance(delta, numbers.Real):
+        # Not shown: records stand here where `data=(x, y)` was meant.
+        raise ValueError(
+            "`delta` must be a number, and records are given by name, "
+            "`data=(x, y)`. Received: delta of type "
+            f"{type(delta).__name__}"
+        )
+    if not whole:
+        call = "PrivateModel(epsilon={}, delta={}, data=...)"
+        check_delta_given(epsilon, delta, call)
+        return PrivacyBudget(epsilon, delta)
+    if delta is not None:
+        kind = type(epsilon).__name__
+        raise ValueError(
+            f"`delta` must be left out beside a {kind}, which has its own. "
+            f"Received: a {kind} and delta={delta}"
+        )
+    return epsilon
 
 
 def opened(budget, guarantee, path):

@@ -293,6 +293,22 @@ def ledgers_of(model, ledger):
     return [*own, *others.values()]
 
 
+def epsilon_of(model, ledger, delta):
+    """The proven epsilon of what a model was released under, at `delta`.
+
+    Raises:
+        ValueError: if that are several ledgers, or `delta` is out of range.
+    """
+    ledgers = ledgers_of(model, ledger)
+    if len(ledgers) > 1:
+        raise ValueError(
+            f"The model was released under {len(ledgers)} ledgers, which may "
+            "be of different records. `report()` has a statement of each, and "
+            "`ledger.epsilon(delta=...)` the epsilon of this callback's."
+        )
+    return ledgers[0].epsilon(delta=delta)
+
+
 def layers_below(model, head):
     """All layers of the model but its output layer, flattened."""
     return [

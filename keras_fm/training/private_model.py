@@ -1,5 +1,4 @@
 import math
-import numbers
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +11,8 @@ from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_text import shown_unit
 from keras_fm.kernel.reads import sampling
-from keras_fm.parts import fit_frame, sealed
-from keras_fm.parts.guarantee import Proven, Published
+from keras_fm.parts import fit_frame, model_inputs, sealed
+from keras_fm.parts.guarantee import Proven, Published, promise_of
 from keras_fm.parts.private_part import PrivatePart, parts_of
 from keras_fm.training import (
     compiled_loss,
@@ -31,13 +30,6 @@ from keras_fm.training.published_plan import DrawnNoise, PublishedPlan
 
 class PrivateModel(keras.callbacks.Callback):
     """Makes `fit` private: fixes the noise once, before the first step.
-
-    ```python
-    private = PrivateModel(epsilon=1.0, delta=1e-5, data=(x, y))
-    model.compile("adam", loss=TaylorCrossEntropy(), metrics=["accuracy"])
-    model.fit(x, y, epochs=20, callbacks=[private])
-    print(private.report())
-    ```
 
     `guarantee=Proven()` (default): the records are read once, when training
     begins, as the perturbed coefficients of the output layer's Taylor
@@ -65,18 +57,15 @@ class PrivateModel(keras.callbacks.Callback):
     ledger says *claimed*; the proven epsilon is infinite.
 
     Args:
-        epsilon: number in (0, 1e6]; or a `PrivacyBudget`, which has a delta;
-            or a `Ledger` that is continued (its budget, neighbours and unit
-            then hold).
+        epsilon: number in (0, 1e6]; or a `PrivacyBudget`, or a `Ledger` that
+            is continued (its budget, neighbours and unit then hold).
         delta: number in [0, 1), far below one over the number of records;
-            `0` for pure differential privacy. Given with an epsilon, and
-            only then: there is no default.
+            `0` is pure. Needed beside a number, and only there.
         data: the private records `(x, y)`: arrays, a `tf.data.Dataset`, a
             `keras.utils.PyDataset`, a `DataLoader` of PyTorch, or a function
             returning an iterator of batches; or x alone for a model without
             labels. x is one array, or a list or dict of them as the model
-            takes them. Needed, unless a `DPMAC` is fitted on
-            `PoissonBatches`, which hold the records.
+            takes them. Needed, unless `fit` is given `PoissonBatches`.
         guarantee: `Proven(...)`, `Published(lot=...)`, or `"proven"` for
             `Proven()`.
         ledger: `None`, or the path of a file that the ledger lives in
@@ -96,12 +85,21 @@ class PrivateModel(keras.callbacks.Callback):
         releases: dict of the last fit's releases by layer name.
 
     Raises:
-        ValueError: on arguments outside their range (at once), or a model,
-            data or fit arguments that do not belong together or that no
-            statement could cover (before anything is read or spent).
+        ValueError: on arguments outside their range (at once), or what does
+            not belong together or no statement could cover (before anything
+            is read or spent).
         OSError: if the file of the ledger cannot be written; no noise was
             drawn then.
         BudgetExceededError: before anything is read.
+
+    Example:
+
+    ```python
+    private = PrivateModel(epsilon=1.0, delta=1e-5, data=(x, y))
+    model.compile("adam", loss=TaylorCrossEntropy(), metrics=["accuracy"])
+    model.fit(x, y, epochs=20, callbacks=[private])
+    print(private.report())
+    ```
     """
 
     def __init__(
@@ -116,16 +114,16 @@ class PrivateModel(keras.callbacks.Callback):
         reproducible_noise: int | None = None,
     ) -> None:
         super().__init__()
-        budget = _budget(epsilon, delta)
-        promise: Any = _promise(guarantee)
+        budget = ledger_of_callback.budget_of(epsilon, delta)
+        promise: Any = promise_of(guarantee)
         self.new_release = False
-        records.refuse_text_labels(data)
-        if promise.kind == "published" and promise.lot == "data":
-            if records.number(data) is None:
-                raise ValueError(
-                    '`lot="data"` divides the noise by the number of records: '
-                    "pass `data` as arrays."
-                )
+        model_inputs.refuse_text_labels(data)
+        by_number = getattr(promise, "lot", None) == "data"
+        if by_number and records.number(data) is None:
+            raise ValueError(
+                '`lot="data"` divides the noise by the number of records: '
+                "pass `data` as arrays."
+            )
         self._ledger: Any = ledger_of_callback.opened(budget, promise, ledger)
         self.data = data
         self.guarantee = promise
@@ -166,33 +164,18 @@ class PrivateModel(keras.callbacks.Callback):
         return next((v for v in found if v is not None), None)
 
     def epsilon(self, delta=None):
-        """Proven epsilon of what the model was released under so far,
-        composed from its ledger; infinite without a proof.
-
-        Args:
-            delta: number in [0, 1), or `None` for the budget's.
-
-        Returns:
-            float.
+        """Proven epsilon at `delta` (`None`: the budget's) of what the model
+        was released under so far, composed from its ledger.
 
         Raises:
-            ValueError: if `delta` is outside its range, or the model was
-                released under several ledgers, each of which has a number of
-                its own.
+            ValueError: if `delta` is not in [0, 1), or the model was released
+                under several ledgers, see `report`.
         """
-        ledgers = model_check.ledgers_of(self.model, self._ledger)
-        if len(ledgers) > 1:
-            raise ValueError(
-                f"The model was released under {len(ledgers)} ledgers, which "
-                "may be of different records. `report()` has a statement of "
-                "each, and `ledger.epsilon(delta=...)` the epsilon of this "
-                "callback's."
-            )
-        return ledgers[0].epsilon(delta=delta)
+        return model_check.epsilon_of(self.model, self._ledger, delta)
 
     def report(self):
-        """The privacy statement, composed from the ledger, and that of others
-        which the model was released under."""
+        """The privacy statement of the ledger, and of others which the model
+        was released under."""
         ledgers = model_check.ledgers_of(self.model, self._ledger)
         texts = [ledger.statement() for ledger in ledgers]
         if len(ledgers) > 1 and self.guarantee.kind == "published":
@@ -211,15 +194,12 @@ class PrivateModel(keras.callbacks.Callback):
         return math.fsum(ledger.claimed_epsilon() for ledger in ledgers)
 
     def plan(self, model, batches=None, epochs=1):
-        """A table of what a fit of `model` would release, before anything
-        is read or spent.
+        """A table, in text, of what a fit of `model` would release, before
+        anything is read or spent.
 
         Args:
             model: the model.
             batches, epochs: of a `DPMAC`: what `fit` will be given.
-
-        Returns:
-            str.
 
         Raises:
             ValueError: whatever `fit` would refuse of the model.
@@ -235,22 +215,19 @@ class PrivateModel(keras.callbacks.Callback):
         budget, times = self._ledger.budget, getattr(plan, "times", 1)
         lines = [
             f"Privacy plan: budget (epsilon = {budget.epsilon:g}, delta = "
-            f"{budget.delta:g}), {self._ledger.neighbours}, "
-            f"{times} planned release(s)",
+            f"{budget.delta:g}), {self._ledger.neighbours}, {times} planned "
+            "release(s)",
             f"  unit: {shown_unit(self._ledger.unit)}",
         ]
-        for entry in entries:
-            lines.append(
-                f"  {entry.name} ({entry.guarantee}): {entry.describe()}"
-            )
-            lines.append(f"    reads {entry.reads}")
+        for e in entries:
+            lines.append(f"  {e.name} ({e.guarantee}): {e.describe()}")
+            lines.append(f"    reads {e.reads}")
         together = self._ledger.epsilon(entries)
         sampled = any("sampling_rate" in e.mechanism for e in entries)
         if sampled and math.isfinite(together):
-            everything = (*self._ledger.entries, *entries)
-            renyi = sampling.rdp_epsilon(
-                [entry.build_mechanism() for entry in everything], budget.delta
-            )
+            all_of_it = (*self._ledger.entries, *entries)
+            found = [entry.build_mechanism() for entry in all_of_it]
+            renyi = sampling.rdp_epsilon(found, budget.delta)
             lines.append(
                 f"  together: epsilon = {together:.6g} by privacy loss "
                 f"distributions (by Renyi divergences {renyi:.4g})"
@@ -537,45 +514,3 @@ class PrivateModel(keras.callbacks.Callback):
             + (", NOT PRIVATE (seed)" if self._noise.reproducible else "")
             + ". See report()."
         )
-
-
-def _budget(epsilon, delta):
-    """The budget of a callback's first two arguments."""
-    whole = isinstance(epsilon, (budget_lib.PrivacyBudget, Ledger))
-    if delta is not None and not isinstance(delta, numbers.Real):
-        # Not shown: records stand here where `data=(x, y)` was meant.
-        raise ValueError(
-            "`delta` must be a number, and records are given by name, "
-            "`data=(x, y)`. Received: delta of type "
-            f"{type(delta).__name__}"
-        )
-    if not whole:
-        call = "PrivateModel(epsilon={}, delta={}, data=...)"
-        budget_lib.check_delta_given(epsilon, delta, call)
-        return budget_lib.PrivacyBudget(epsilon, delta)
-    if delta is not None:
-        kind = type(epsilon).__name__
-        raise ValueError(
-            f"`delta` must be left out beside a {kind}, which has its own. "
-            f"Received: a {kind} and delta={delta}"
-        )
-    return epsilon
-
-
-def _promise(guarantee):
-    if isinstance(guarantee, (Proven, Published)):
-        return guarantee
-    if isinstance(guarantee, str) and guarantee == "proven":
-        return Proven()
-    if isinstance(guarantee, str) and guarantee == "published":
-        raise ValueError(
-            'guarantee="published" divides its noise by the lot size: write '
-            "`guarantee=keras_fm.Published(lot=...)` with the `batch_size` of "
-            'fit. Received: guarantee="published"'
-        )
-    # Not shown: it may be labels.
-    raise ValueError(
-        '`guarantee` must be "proven", keras_fm.Proven(...) or '
-        "keras_fm.Published(...). Received: guarantee of type "
-        f"{type(guarantee).__name__}"
-    )

@@ -285,32 +285,21 @@ def _ordinary(features, inputs, rows):
 
 
 def _not_run(inputs, failed):
-    shapes = [tuple(shape) for shape, *_ in inputs]
-    what = "they give no finite number"
-    if failed is not None:
-        what = f"{type(failed).__name__}"
-    backend = keras.backend.backend()
+    """Why a map was not run, and what to do."""
+    shapes, kinds = [tuple(v[0]) for v in inputs], [v[1] for v in inputs]
+    advice = "Try `model.predict` on a batch of records of your own."
     if any(None in shape for shape in shapes):
         advice = "Give every length in `keras.Input(shape)`."
-    elif any(kind == "string" for _, kind, *_ in inputs) and (
-        backend != "tensorflow"
-    ):
+    elif "string" in kinds and keras.backend.backend() != "tensorflow":
         advice = (
-            f"Text inputs need TensorFlow, and the backend is {backend}: pass "
-            "each word's place in a public list, "
-            "`np.array([words.index(v) for v in column])`, to an input of "
-            "whole numbers."
+            "Text needs the backend TensorFlow: pass each word's place in a "
+            "public list, `np.array([words.index(v) for v in column])`."
         )
-    else:
-        advice = (
-            "Try `model.predict` on a batch of records of your own: the "
-            "layers must run on whatever has these shapes and types."
-        )
+    what = type(failed).__name__ if failed else "no finite number"
     return (
         "The layers under the private layer could not be run on made-up "
-        f"records ({what}), so it was not seen whether they treat every "
-        f"record on its own. {advice} Received inputs of shapes {shapes} and "
-        f"types {[kind for _, kind, *_ in inputs]}"
+        f"records ({what}), so it was not seen whether they treat every record "
+        f"on its own. {advice} Received: inputs of {shapes}, types {kinds}"
     )
 
 

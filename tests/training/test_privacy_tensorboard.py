@@ -83,6 +83,18 @@ def numbers(found, tag):
 
 
 @needs_tensorflow
+def test_words_of_a_unit_are_a_declaration(data, tmp_path):
+    """Pictures of a run said "one patient" of a guarantee for one row."""
+    unit = fm.Unit(words="one patient")
+    private = private_model(data, guarantee=fm.Proven(unit=unit))
+    found = fit(dense_model(), data, private, tmp_path, epochs=1)
+    for tag in ("privacy/settings", "privacy/budget", "privacy/statement"):
+        text = b"".join(np.ravel(found[tag][0][1])).decode()
+        assert "by declaration one patient" in " ".join(text.split())
+        assert text.count("one patient") == 1
+
+
+@needs_tensorflow
 def test_a_proven_fit(data, tmp_path):
     private = private_model(data)
     model = dense_model()

@@ -396,7 +396,14 @@ def test_a_file_keeps_its_terms(tmp_path):
     ):
         with pytest.raises(ValueError, match="cannot be changed"):
             begin(path, **arguments)
-    assert Ledger.open(path, budget=1.0).path == str(path)
+    budget = PrivacyBudget(1.0, delta=0)
+    assert Ledger.open(path, budget=budget).path == str(path)
+    # An epsilon alone would be one at delta = 0.
+    with pytest.raises(ValueError, match=r"a keras_fm.PrivacyBudget\(epsilon"):
+        Ledger.open(
+            tmp_path / "other.json", budget=1.0, neighbours="add_remove"
+        )
+    assert not (tmp_path / "other").exists()
     assert new().path is None
 
 

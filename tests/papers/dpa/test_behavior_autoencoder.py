@@ -84,7 +84,7 @@ def test_the_user_as_unit(parts):
         unit=Unit(owners=train.users, words="one user with all windows"),
     )
     report = private.report()
-    assert "unit:       one user with all windows" in report
+    assert "by declaration one user with all windows\n" in report
     assert "scaled back to one record's norm" in report
     users = len(np.unique(train.users))
     # Every user weighs as much as one record, or less.

@@ -276,7 +276,7 @@ def test_the_user_as_unit(parts):
     p = private(m, train, unit=unit)
     m.fit(train.x, train.y, batch_size=512, callbacks=[p], verbose=0)
     report = p.report()
-    assert "unit:       one user with all windows" in report
+    assert "by declaration one user with all windows\n" in report
     assert report.count("scaled back to one record's norm") == 3
     users = len(np.unique(train.users))
     # Every user weighs as much as one record, or less: C^2 at most. Noise
