@@ -23,7 +23,6 @@ TENSORFLOW = (
     "keras_fm.parts.replicas",
     "keras_fm.stacks.pull_backs",
     "keras_fm.parts.full_precision",
-    "keras_fm.parts.tensorboard_files",
 )
 
 
