@@ -20,8 +20,8 @@ from matplotlib import pyplot as plt  # noqa: E402  (after its backend)
 
 RESULTS = pathlib.Path(__file__).parent.parent / "docs" / "results"
 OURS = (
-    ("whitened", "scattering", "80 reads, wavelet features", "tab:orange", "s"),
-    ("one_read", "scattering", "one read, wavelet features", "tab:blue", "o"),
+    ("whitened", "scattering", "80 rounds, wavelet features", "tab:orange", "s"),
+    ("one_read", "scattering", "one release, wavelet features", "tab:blue", "o"),
 )
 DP_SGD = ("DP-SGD, the same features (tensorflow-privacy)", "tab:brown", "<")
 CLAIMS = (
