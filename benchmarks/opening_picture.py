@@ -20,10 +20,16 @@ from matplotlib import pyplot as plt  # noqa: E402  (after its backend)
 
 RESULTS = pathlib.Path(__file__).parent.parent / "docs" / "results"
 OURS = (
-    ("whitened", "scattering", "80 reads, wavelet features", "tab:orange", "s"),
-    ("one_read", "scattering", "one read, wavelet features", "tab:blue", "o"),
+    (
+        "whitened",
+        "scattering",
+        "80 rounds, whitened features",
+        "tab:orange",
+        "s",
+    ),
+    ("one_read", "scattering", "one release, the features", "tab:blue", "o"),
 )
-DP_SGD = ("DP-SGD, the same features (tensorflow-privacy)", "tab:brown", "<")
+DP_SGD = ("DP-SGD, the features (tensorflow-privacy)", "tab:brown", "<")
 CLAIMS = (
     ("adlm", "AdLM", "AdLM, claimed", "D"),
     ("adlm", "ILM", "ILM, claimed", "v"),
@@ -75,7 +81,9 @@ def main():
     )
     axes.set_xlabel("epsilon (grey: as the papers claim it)")
     axes.set_ylabel("test accuracy, %")
-    axes.set_title("MNIST, delta = 1e-5, add_remove; mean of three draws")
+    axes.set_title(
+        "MNIST, wavelet features, delta = 1e-5, add_remove; mean of three draws"
+    )
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, loc="lower right")
     figure.tight_layout()

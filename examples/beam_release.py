@@ -2,7 +2,7 @@
 
 python examples/beam_release.py
 
-Needs `pip install "keras-fm[beam]"`. Here the local runner sums over digits in
+Needs `pip install apache-beam`. Here the local runner sums over digits in
 batches of 100; the same pipeline runs wherever Beam does.
 """
 

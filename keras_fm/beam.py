@@ -28,7 +28,7 @@ try:
     import apache_beam as beam
 except ImportError as e:
     raise ImportError(
-        "keras_fm.beam needs Apache Beam. Run `pip install keras-fm[beam]`."
+        "keras_fm.beam needs Apache Beam. Run `pip install apache-beam`."
     ) from e
 
 import numpy as np

@@ -22,8 +22,7 @@ TENSORFLOW = (
     "keras_fm.parts.concrete",
     "keras_fm.parts.replicas",
     "keras_fm.stacks.pull_backs",
-    "keras_fm.stacks.step_precision",
-    "keras_fm.parts.tensorboard_files",
+    "keras_fm.parts.full_precision",
 )
 
 

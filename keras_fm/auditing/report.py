@@ -370,7 +370,7 @@ class AuditReport:
             log_dir: TensorBoard folder, that of the training or another.
 
         Raises:
-            ImportError: without TensorFlow, which writes the files.
+            ImportError: without the package `tensorboard`.
         """
         # Late: TensorFlow writes these files.
         from keras_fm.auditing import report_board

@@ -11,34 +11,29 @@ def write(report, log_dir):
         log_dir: str, TensorBoard folder.
 
     Raises:
-        ImportError: without TensorFlow.
+        ImportError: without the package `tensorboard`.
     """
-    from keras_fm.parts.tensorboard_files import tensorflow
+    from keras_fm.parts import event_file
 
-    tf = tensorflow("`text()`, `to_json()` and `plot()` hold the same facts.")
-    writer = tf.summary.create_file_writer(log_dir)
-    with writer.as_default(step=0):
-        for name, value, words in (
-            ("lower_bound", report.bound, "95% confidence over all seeds"),
-            ("control", report.control_bound, "the same without privacy"),
-            ("ceiling", report.ceiling, "had every guess been right"),
-            ("stated_epsilon", report.claim.epsilon, str(report.claim)),
-        ):
-            tf.summary.scalar(f"audit/{name}", value, description=words)
-        indented = "\n".join(f"    {t}" for t in report.text().splitlines())
-        tf.summary.text("audit/report", indented)
-        picture = io.BytesIO()
-        report.plot(picture)
-        pixels = tf.io.decode_png(picture.getvalue(), channels=3)
-        tf.summary.image("audit/plot", pixels[None])
+    event_file.check_installed(
+        "`text()`, `to_json()` and `plot()` hold the same facts."
+    )
+    file = event_file.EventFile(log_dir)
+    for name, value, words in (
+        ("lower_bound", report.bound, "95% confidence over all seeds"),
+        ("control", report.control_bound, "the same without privacy"),
+        ("ceiling", report.ceiling, "had every guess been right"),
+        ("stated_epsilon", report.claim.epsilon, str(report.claim)),
+    ):
+        file.scalar(f"audit/{name}", value, words)
+    indented = "\n".join(f"    {t}" for t in report.text().splitlines())
+    file.text("audit/report", indented)
+    picture = io.BytesIO()
+    report.plot(picture)
+    file.image("audit/plot", picture.getvalue())
     words = "At 95% by itself. The step is the place of the run."
-    for place, run in enumerate(report.runs):
-        with writer.as_default(step=place):
-            for name, bound in (
-                ("lower_bound", run.bound),
-                ("control", run.control),
-            ):
-                tf.summary.scalar(
-                    f"audit_seeds/{name}", bound.epsilon, description=words
-                )
-    writer.close()
+    for file.step, run in enumerate(report.runs):
+        found = {"lower_bound": run.bound, "control": run.control}
+        for name, bound in found.items():
+            file.scalar(f"audit_seeds/{name}", bound.epsilon, words)
+    file.close()

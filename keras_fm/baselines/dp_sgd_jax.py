@@ -44,10 +44,10 @@ _DEVICE_BYTES = 1e9
 class JaxDPSGDClassifier(DPSGDTrainer):
     """A Keras 3 classifier trained by jax-privacy's DP-SGD.
 
-    Needs the extra `pip install "keras-fm[jax-privacy]"`, Python 3.11 or
-    later and the JAX backend of Keras (`KERAS_BACKEND=jax`). jax-privacy and
+    Needs `pip install "jax-privacy>=2,<3" jax`, Python 3.11 or later and the
+    JAX backend of Keras (`KERAS_BACKEND=jax`). jax-privacy and
     tensorflow-privacy need different versions of dp-accounting, so it has an
-    environment of its own.
+    environment of its own (docs/compare.md).
 
     The model object itself is trained: its weights change when `fit` is done.
     The loss is the softmax cross-entropy. The model may end in logits or in a
@@ -291,7 +291,7 @@ def _check_state(model):
 def _import_jax_privacy():
     """Returns `jax` and the parts of jax-privacy."""
     install = (
-        'pip install "keras-fm[jax-privacy]", in an environment without '
+        'pip install "jax-privacy>=2,<3" jax, in an environment without '
         "tensorflow-privacy, with Python 3.11 or later and KERAS_BACKEND=jax"
     )
     if keras.backend.backend() != "jax":

@@ -66,4 +66,4 @@ def as_held(values, dtype):
     where they are too large, 0 where they are too small."""
     with np.errstate(over="ignore"):
         held = ops.convert_to_tensor(np.asarray(values, float), dtype=dtype)
-    return np.array(ops.convert_to_numpy(ops.cast(held, "float64")), float)
+    return np.array(ops.convert_to_numpy(held), float)

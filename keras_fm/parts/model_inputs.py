@@ -5,7 +5,7 @@ import numpy as np
 
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel.reads import columns
-from keras_fm.parts import model_graph
+from keras_fm.parts import full_precision, model_graph
 
 
 def arranged(model, x, name="data"):
@@ -100,7 +100,8 @@ def predicted(model, x):
             index that is out of range), so they are left out.
     """
     try:
-        return np.asarray(model.predict_on_batch(x))
+        with full_precision.scope():
+            return np.asarray(model.predict_on_batch(x))
     except Exception as e:
         failed = type(e).__name__
     # Outside of `except`, which would keep the first error as its cause.

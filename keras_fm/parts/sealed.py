@@ -16,6 +16,7 @@ from keras import ops
 from keras_fm.parts import (
     batch_statistics,
     fit_frame,
+    full_precision,
     held_out,
     optimizer_state,
     replicas,
@@ -104,8 +105,9 @@ def seal(model, parts):
         return logs(model)
 
     def train_step(*arguments):
-        with without_records(arguments, _rows(model)) as emptied:
-            return kind.train_step(model, *emptied)
+        emptied = without_records(arguments, _rows(model))
+        with full_precision.scope(), emptied as arguments:
+            return kind.train_step(model, *arguments)
 
     def make_train_function(force=False):
         # Here, since a step that was compiled before asks no layer.

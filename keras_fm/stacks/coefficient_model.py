@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
-from keras_fm.parts import replicas, sealed
+from keras_fm.parts import full_precision, replicas, sealed
 from keras_fm.stacks import coefficient_sums, layer_stack
 from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
 from keras_fm.stacks.stages import constant, weights_of
@@ -268,6 +268,7 @@ class CoefficientModel(StepModel):
 
     # Looking at records: private -----------------------------------------
 
+    @full_precision.scope()
     def coefficient_norms(self, x, y=None):
         """Norms of every record's coefficients, before clipping.
 
@@ -320,6 +321,7 @@ class CoefficientModel(StepModel):
         found = self._sums_of(x, y, sample_weight, clipped)
         return [[ops.convert_to_numpy(v) for v in parts] for parts in found]
 
+    @full_precision.scope()
     def _sums_of(self, x, y, sample_weight, clipped):
         """The same as tensors."""
         meetings, features = self._observe(x, y)

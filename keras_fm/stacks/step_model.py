@@ -12,13 +12,8 @@ from keras import ops
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.noise_mechanisms import GaussianMechanism
-from keras_fm.parts import fit_frame, replicas, sealed
-from keras_fm.stacks import (
-    layer_stack,
-    step_failure,
-    step_precision,
-    step_release,
-)
+from keras_fm.parts import fit_frame, full_precision, replicas, sealed
+from keras_fm.stacks import layer_stack, step_failure, step_release
 from keras_fm.stacks.stack_model import StackModel
 
 
@@ -127,6 +122,7 @@ class StepModel(StackModel):
         """See `step_release.samples_of`."""
         return step_release.samples_of(self, reading)
 
+    @full_precision.scope()
     def check_batches(self, batches):
         """Refuses steps, places and batches in which no step is right, before
         anything is spent."""
@@ -170,7 +166,7 @@ class StepModel(StackModel):
             )
 
     def _check_place(self):
-        step_precision.check()
+        full_precision.check()
         count, mirrored = replicas.of_strategy(self)
         if count > 1 and not mirrored:
             raise ValueError(
@@ -288,6 +284,10 @@ class StepModel(StackModel):
         finally:
             if not self.unprotected:
                 self._noise.disarm()
+
+    @full_precision.scope()
+    def train_step(self, *args, **kwargs):
+        return super().train_step(*args, **kwargs)
 
     def call(self, inputs, training=None, mask=None):
         if training and self.is_perturbed:

@@ -2,7 +2,6 @@ import io
 import math
 import os
 import textwrap
-import uuid
 
 import keras
 import numpy as np
@@ -12,9 +11,8 @@ from keras_fm.heads.cross_entropy import CrossEntropyRelease
 from keras_fm.heads.perturbed_dense import PerturbedDense
 from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, shown_unit
-from keras_fm.parts import fit_frame, held_out
+from keras_fm.parts import event_file, fit_frame, held_out
 from keras_fm.parts.private_part import parts_of
-from keras_fm.parts.tensorboard_files import tensorflow
 from keras_fm.training import model_check, released_views
 
 # Letters of a line of text.
@@ -63,7 +61,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         hparams: whether hyper-parameters are written; a folder has them once.
 
     Raises:
-        ImportError: without TensorFlow, which writes the files.
+        ImportError: without the package `tensorboard`, which writes the files.
         ValueError: if `private` is no `PrivateModel`; by `fit`, before it
             begins, if the folder cannot be written.
 
@@ -85,36 +83,21 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
                 "`private` must be the PrivateModel of the same fit. "
                 f"Received: {type(private).__name__}"
             )
-        self._tf = tensorflow(
+        event_file.check_installed(
             "`PrivateModel.report()` and `releases` hold the same facts."
         )
         self.private, self.log_dir = private, str(log_dir)
         self.samples = samples
         self.most_kernels, self.hparams = most_kernels, hparams
-        self._writer, self._seen, self._epoch = None, {}, 0
+        self._file, self._seen = None, {}
 
     # Keras' hooks --------------------------------------------------------
 
     def set_model(self, model):
         super().set_model(model)
         # Before any callback begins: `PrivateModel` would have charged.
-        self._check_folder()
+        event_file.check_folder("log_dir", self.log_dir)
         self._check_samples()
-
-    def _check_folder(self):
-        """Refuses a folder that cannot be written."""
-        files = self._tf.io.gfile
-        name = files.join(self.log_dir, f".{uuid.uuid4().hex}")
-        try:
-            files.makedirs(self.log_dir)
-            with files.GFile(name, "w") as file:
-                file.write("")
-            files.remove(name)
-        except (self._tf.errors.OpError, OSError) as e:
-            raise ValueError(
-                "`log_dir` must be a folder that can be written. Received: "
-                f"log_dir={self.log_dir!r}"
-            ) from e
 
     def _check_samples(self):
         """Refuses samples that are private records: they would be drawn."""
@@ -132,43 +115,40 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
                 )
 
     def on_train_begin(self, logs=None):
-        self._writer = self._tf.summary.create_file_writer(self.log_dir)
-        with self._writer.as_default(step=0):
-            self._text("privacy/settings", self._settings())
-            if self.hparams:
-                self._hparams()
+        self._file = event_file.EventFile(self.log_dir)
+        self._text("privacy/settings", self._settings())
+        if self.hparams:
+            self._hparams()
 
     def on_epoch_end(self, epoch, logs=None):
-        self._epoch = epoch
-        with self._writer.as_default(step=epoch):
-            self._releases()
-            self._steps()
-            rests = self._gaps()
-            for name, value in (logs or {}).items():
-                tag, description = self._place(name)
-                if rests and tag == "released/loss":
-                    continue
-                self._scalar(tag, value, description)
-        self._writer.flush()
+        self._file.step = epoch
+        self._releases()
+        self._steps()
+        rests = self._gaps()
+        for name, value in (logs or {}).items():
+            tag, description = self._place(name)
+            if rests and tag == "released/loss":
+                continue
+            self._scalar(tag, value, description)
+        self._file.flush()
 
     def on_train_end(self, logs=None):
-        with self._writer.as_default(step=self._epoch):
-            spent = "\n\n".join(map(_spent, self._ledgers()))
-            self._tf.summary.text("privacy/budget", spent)
-            self._text("privacy/statement", self.private.report())
-            self._views()
-            # The next model of a process has another name.
-            model = f"{self.model.name}/"
-            for weight in self.model.weights:
-                self._tf.summary.histogram(
-                    f"weights/{weight.path.removeprefix(model)}",
-                    np.float32(ops.convert_to_numpy(weight)),
-                )
-            self._kernels()
-            self._pictures()
-            if self.samples is not None:
-                self._reconstructions()
-        self._writer.close()
+        spent = "\n\n".join(map(_spent, self._ledgers()))
+        self._file.text("privacy/budget", spent)
+        self._text("privacy/statement", self.private.report())
+        self._views()
+        # The next model of a process has another name.
+        model = f"{self.model.name}/"
+        for weight in self.model.weights:
+            self._file.histogram(
+                f"weights/{weight.path.removeprefix(model)}",
+                np.float32(ops.convert_to_numpy(weight)),
+            )
+        self._kernels()
+        self._pictures()
+        if self.samples is not None:
+            self._reconstructions()
+        self._file.close()
 
     # Numbers -------------------------------------------------------------
 
@@ -183,7 +163,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
     def _scalar(self, tag, value, description=None):
         value = float(value)
         if math.isfinite(value):
-            self._tf.summary.scalar(tag, value, description=description)
+            self._file.scalar(tag, value, description)
 
     def _releases(self):
         for name, release in self.private.releases.items():
@@ -191,7 +171,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
                 continue
             self._seen[name] = release
             for part, values in release.statistics.items():
-                self._tf.summary.histogram(
+                self._file.histogram(
                     f"release/{name}/{part}", np.float32(values)
                 )
 
@@ -233,9 +213,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
             if release is not None
         }
         if releases:
-            self._tf.summary.text(
-                "release/table", released_views.table(releases)
-            )
+            self._file.text("release/table", released_views.table(releases))
         self._png(
             "release/signal over noise", released_views.draw_ratios(releases)
         )
@@ -266,8 +244,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
 
     def _png(self, tag, content):
         if content is not None:
-            image = self._tf.io.decode_png(content, channels=3)
-            self._tf.summary.image(tag, image[None])
+            self._file.image(tag, content)
 
     # Words ---------------------------------------------------------------
 
@@ -279,22 +256,18 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
             lines += textwrap.wrap(
                 line, _WIDTH, subsequent_indent=indent, break_on_hyphens=False
             ) or [""]
-        self._tf.summary.text(tag, "\n".join(f"    {line}" for line in lines))
+        self._file.text(tag, "\n".join(f"    {line}" for line in lines))
 
     def _ledgers(self):
         """Those that say what the model cost."""
         return model_check.ledgers_of(self.model, self.private.ledger)
 
     def _hparams(self):
-        try:
-            from tensorboard.plugins.hparams import api
-        except ImportError:
-            return
         ledger = self.private.ledger
         spent, *others = (each.epsilon() for each in self._ledgers())
         shown = spent if math.isfinite(spent) else "no proof"
         optimizer = self.model.optimizer
-        api.hparams(
+        self._file.hparams(
             {
                 "guarantee": self.private.guarantee.kind,
                 "epsilon": ledger.budget.epsilon,
@@ -304,7 +277,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
                 "optimizer": type(optimizer).__name__,
                 "epochs": self.params.get("epochs") or 0,
             },
-            trial_id=os.path.basename(os.path.normpath(self.log_dir)),
+            os.path.basename(os.path.normpath(self.log_dir)),
         )
 
     def _settings(self):
@@ -352,8 +325,8 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
             low = values.min(axis=(1, 2, 3), keepdims=True)
             high = values.max(axis=(1, 2, 3), keepdims=True)
             values = (values - low) / np.maximum(high - low, 1e-12)
-            self._tf.summary.image(
-                f"pictures/kernels of {layer.name}", _mosaic(values)[None]
+            self._file.image(
+                f"pictures/kernels of {layer.name}", _mosaic(values)
             )
 
     def _reconstructions(self):
@@ -367,9 +340,8 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
             )
         pair = [_pictures(x), _pictures(found.reshape(x.shape))]
         both = np.stack(pair, axis=1).reshape(-1, *pair[0].shape[1:])
-        self._tf.summary.image(
-            "pictures/samples and reconstructions",
-            _mosaic(np.clip(both, 0, 1), columns=2)[None],
+        self._file.image(
+            "pictures/samples and reconstructions", _mosaic(both, columns=2)
         )
 
 

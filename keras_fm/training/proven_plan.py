@@ -7,7 +7,7 @@ from keras_fm.kernel import mechanisms, records
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.reads import passes, sampling
-from keras_fm.parts import sealed
+from keras_fm.parts import full_precision, sealed
 from keras_fm.parts.private_part import looked_at
 from keras_fm.training import (
     model_check,
@@ -246,6 +246,7 @@ class ProvenPlan(Reading):
 
     # Checks --------------------------------------------------------------
 
+    @full_precision.scope()
     def check(self):
         """Refuses models no proof covers and budgets already spent."""
         self.check_model()
@@ -300,6 +301,7 @@ class ProvenPlan(Reading):
 
     # Carrying out --------------------------------------------------------
 
+    @full_precision.scope()
     def carry_out(self):
         """Reads the records and charges the ledger, once for each step."""
         steps = self.steps

@@ -144,7 +144,7 @@ def test_the_gradient_of_a_functional_net_tells_labels_apart():
 
 
 def test_a_gradient_score_and_tensorboard(run, npz, tmp_path):
-    pytest.importorskip("tensorflow")
+    pytest.importorskip("tensorboard")
     board = tmp_path / "board"
     status, text, error = run(
         f"--dataset={npz}",

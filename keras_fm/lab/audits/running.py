@@ -7,7 +7,7 @@ from keras_fm import datasets
 from keras_fm.auditing import audit
 from keras_fm.lab import known, provenance, script_functions
 from keras_fm.lab.engine import files
-from keras_fm.parts import tensorboard_files
+from keras_fm.parts import event_file
 
 
 def load(dataset, records=0):
@@ -64,12 +64,12 @@ def run(
 
     Raises:
         ValueError: if an argument is invalid.
-        ImportError: if `tensorboard` is given without TensorFlow; before
+        ImportError: if `tensorboard` is given without that package; before
             anything is trained.
     """
     known.check_attack(subject.model, subject.guarantee, design, score)
     if tensorboard:
-        tensorboard_files.tensorflow("`--out` writes the report as text.")
+        event_file.check_installed("`--out` writes the report as text.")
     x, y, classes = load(dataset, train_records)
     bounds = {
         "noise": {"low": 0.0, "high": 1.0},
@@ -128,10 +128,10 @@ def run_script(
     Raises:
         ValueError: if an argument is invalid or a script is; before anything
             is trained, but for what a training returns.
-        ImportError: if `tensorboard` is given without TensorFlow.
+        ImportError: if `tensorboard` is given without that package.
     """
     if tensorboard:
-        tensorboard_files.tensorflow("`--out` writes the report as text.")
+        event_file.check_installed("`--out` writes the report as text.")
     named = {
         name: text
         for name, text in (

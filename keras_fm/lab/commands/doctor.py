@@ -57,7 +57,7 @@ EXTRAS = (
     ),
     (
         "tensorboard",
-        ("tensorflow", "tensorboard"),
+        ("tensorboard",),
         "callbacks.PrivacyTensorBoard, tensorboard/ of keras-fm compare",
     ),
     (

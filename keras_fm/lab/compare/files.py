@@ -1,7 +1,6 @@
 """The files of a comparison: table, CSV, JSON, plot, TensorBoard."""
 
 import dataclasses
-import importlib.util
 import math
 import os
 
@@ -15,7 +14,7 @@ from keras_fm.lab.compare.outcome import (
     table,
 )
 from keras_fm.lab.engine import files, plot
-from keras_fm.parts.tensorboard_files import tensorflow
+from keras_fm.parts import event_file
 
 
 def write(spec, outcomes, out, command=None):
@@ -155,11 +154,6 @@ def _line(spec, method, points):
 # TensorBoard --------------------------------------------------------------
 
 
-def can_write_logs():
-    """TensorBoard logs are written by TensorFlow, on every backend."""
-    return all(map(importlib.util.find_spec, ("tensorboard", "tensorflow")))
-
-
 def run_folder(out, method, epsilon):
     """The TensorBoard folder of one method and budget."""
     name = method if epsilon is None else f"{method}_epsilon_{epsilon:g}"
@@ -167,46 +161,38 @@ def run_folder(out, method, epsilon):
 
 
 def _write_tensorboard(spec, outcomes, out, plot_path):
-    if not can_write_logs():
+    if not event_file.can_be_written():
         return
-    tf = tensorflow("The table and the plot hold the same.")
-    from tensorboard.plugins.hparams import api as hparams
-
     for row in summarise(outcomes):
         folder = run_folder(out, row["method"], row["epsilon"])
-        writer = tf.summary.create_file_writer(folder)
-        with writer.as_default(step=0):
-            for name in ("accuracy", "cpu_seconds"):
-                tf.summary.scalar(f"comparison/{name}", row[name])
-            hparams.hparams(
-                {
-                    "method": row["label"],
-                    "epsilon": row["epsilon"] or "none",
-                    "standing": standing(row),
-                    "epsilon spent": row["proven"]
-                    if math.isfinite(row["proven"])
-                    else "no proof",
-                    "features": spec.features,
-                    "hidden": spec.hidden,
-                    **{
-                        k: v
-                        for k, v in row["settings"].items()
-                        if isinstance(v, (bool, int, float, str))
-                    },
+        file = event_file.EventFile(folder)
+        for name in ("accuracy", "cpu_seconds"):
+            file.scalar(f"comparison/{name}", row[name])
+        file.hparams(
+            {
+                "method": row["label"],
+                "epsilon": row["epsilon"] or "none",
+                "standing": standing(row),
+                "epsilon spent": row["proven"]
+                if math.isfinite(row["proven"])
+                else "no proof",
+                "features": spec.features,
+                "hidden": spec.hidden,
+                **{
+                    k: v
+                    for k, v in row["settings"].items()
+                    if isinstance(v, (bool, int, float, str))
                 },
-                trial_id=os.path.basename(folder),
-            )
-            for o in outcomes:
-                same = (o.method, o.epsilon) == (row["method"], row["epsilon"])
-                if same and o.statement and o.seed == 0:
-                    text = f"```\n{o.statement}\n```"
-                    tf.summary.text("privacy/statement", text)
-        writer.close()
-    writer = tf.summary.create_file_writer(os.path.join(out, "tensorboard"))
-    with writer.as_default(step=0):
-        with open(plot_path, "rb") as f:
-            image = tf.io.decode_png(f.read(), channels=3)
-        tf.summary.image("comparison/accuracy", image[None])
-        text = f"```\n{table(outcomes)}\n```"
-        tf.summary.text("comparison/table", text)
-    writer.close()
+            },
+            os.path.basename(folder),
+        )
+        for o in outcomes:
+            same = (o.method, o.epsilon) == (row["method"], row["epsilon"])
+            if same and o.statement and o.seed == 0:
+                file.text("privacy/statement", f"```\n{o.statement}\n```")
+        file.close()
+    file = event_file.EventFile(os.path.join(out, "tensorboard"))
+    with open(plot_path, "rb") as f:
+        file.image("comparison/accuracy", f.read())
+    file.text("comparison/table", f"```\n{table(outcomes)}\n```")
+    file.close()

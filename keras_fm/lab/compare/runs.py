@@ -18,6 +18,7 @@ from keras_fm.lab.compare.task import ARRAYS, Task
 from keras_fm.lab.engine import folder, measuring, store, workers
 from keras_fm.lab.engine.answering import answer_all
 from keras_fm.lab.engine.progress import Progress
+from keras_fm.parts import event_file
 from keras_fm.public import features as features_lib
 
 _FEWEST = 10
@@ -157,7 +158,7 @@ def _features(spec, data):
 
 
 def _log_dir(out, job):
-    if not out or job.seed or not files.can_write_logs():
+    if not out or job.seed or not event_file.can_be_written():
         return None
     return files.run_folder(out, job.series, job.epsilon)
 

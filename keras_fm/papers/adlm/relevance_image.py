@@ -4,9 +4,9 @@ import keras
 import numpy as np
 
 from keras_fm.papers.adlm import relevance as relevance_lib
-from keras_fm.parts.tensorboard_files import tensorflow
+from keras_fm.parts import event_file
 
-_INSTEAD = "Use `path=` for a PNG, or install tensorflow."
+_INSTEAD = "Or use `path=` for a PNG."
 
 
 class RelevanceImage(keras.callbacks.Callback):
@@ -20,14 +20,14 @@ class RelevanceImage(keras.callbacks.Callback):
     Args:
         private: the `PrivateModel` of the same fit.
         path: `None`, or the PNG file to write.
-        log_dir: `None`, or a TensorBoard folder (needs TensorFlow).
+        log_dir: `None`, or a TensorBoard folder.
         shape: `None`, or the shape the relevance is drawn in, such as
             `(28, 28)`; the default is the layer's own if it has two or
             three axes, else bars.
 
     Raises:
         ValueError: if neither `path` nor `log_dir` is given.
-        ImportError: if `log_dir` is given without TensorFlow.
+        ImportError: if `log_dir` is given without the package `tensorboard`.
 
     Example:
 
@@ -46,7 +46,7 @@ class RelevanceImage(keras.callbacks.Callback):
                 "where to write."
             )
         if log_dir is not None:
-            tensorflow(_INSTEAD)
+            event_file.check_installed(_INSTEAD)
         self.private, self.path, self.log_dir = private, path, log_dir
         self.shape = shape
 
@@ -65,11 +65,8 @@ class RelevanceImage(keras.callbacks.Callback):
             self._log(values, title)
 
     def _log(self, values, title):
-        tf = tensorflow(_INSTEAD)
         buffer = io.BytesIO()
         relevance_lib.plot(values, buffer, title)
-        picture = tf.io.decode_png(buffer.getvalue(), channels=3)
-        writer = tf.summary.create_file_writer(self.log_dir)
-        with writer.as_default():
-            tf.summary.image("privacy/relevance", picture[None], step=0)
-        writer.close()
+        file = event_file.EventFile(self.log_dir)
+        file.image("privacy/relevance", buffer.getvalue())
+        file.close()

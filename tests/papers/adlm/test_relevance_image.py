@@ -1,7 +1,5 @@
 """Only released relevance becomes a picture."""
 
-import importlib.util
-
 import keras
 import numpy as np
 import pytest
@@ -42,21 +40,21 @@ def test_a_png(tmp_path):
 
 
 def test_tensorboard(tmp_path):
-    if not importlib.util.find_spec("tensorflow"):
-        with pytest.raises(ImportError, match="Use `path=`"):
-            RelevanceImage(None, log_dir=str(tmp_path))
-        return
+    pytest.importorskip("tensorboard")
     fitted(lambda p: RelevanceImage(p, log_dir=str(tmp_path)))
     events = written(tmp_path)
-    # Images of tf.summary are tensors.
     assert events.Tags()["tensors"] == ["privacy/relevance"]
     assert is_picture(events, "privacy/relevance")
 
 
-@pytest.mark.skipif(
-    not importlib.util.find_spec("tensorflow"), reason="TensorFlow writes it"
-)
+def test_without_the_package_there_is_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="use `path=`"):
+        RelevanceImage(None, log_dir=str(tmp_path))
+
+
 def test_the_board_of_all_that_is_released_has_it(tmp_path):
+    pytest.importorskip("tensorboard")
     fitted(lambda p: fm.callbacks.PrivacyTensorBoard(p, tmp_path))
     assert is_picture(written(tmp_path), "pictures/relevance")
 

@@ -1,0 +1,158 @@
+"""Float32 numbers are multiplied as such, as clipping presumes.
+
+A record is clipped by the norm of what a step sums of it. If norms and sums
+were products of fewer digits than float32 has (bfloat16, the 11 digits of
+TensorFloat-32), what is summed could be longer than its clip: by more than the
+margin of the clip (docs/proofs/gradient.md, "Rounding").
+"""
+
+import contextlib
+
+import keras
+import numpy as np
+from keras import ops
+
+_LONGER = "a clipped record could be longer than its clip"
+# Of float32, many times; bfloat16 and TensorFloat-32 miss it by far.
+_TOLERANCE = 1e-5
+# What PyTorch calls full float32.
+_EXACT = ("none", "ieee")
+
+
+@contextlib.contextmanager
+def scope():
+    """Has the backend compute as it does by default, in full float32, whatever
+    was set around: PyTorch's autocast and the precision of products on a
+    processor, JAX's precision of products and its random numbers (Keras
+    knows one kind).
+
+    TensorFlow's settings are those of the process, and so are PyTorch's for
+    graphics cards: `check` refuses them.
+    """
+    backend = keras.backend.backend()
+    with contextlib.ExitStack() as stack:
+        if backend == "jax":
+            import jax
+
+            stack.enter_context(jax.default_matmul_precision("highest"))
+            stack.enter_context(jax.default_prng_impl("threefry2x32"))
+        elif backend == "torch":
+            import torch
+
+            for device in ("cpu", "cuda", "mps", "xpu"):
+                if torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
+            stack.enter_context(_exact_processor(torch))
+        yield
+
+
+@contextlib.contextmanager
+def _exact_processor(torch):
+    # Older PyTorch has one setting for all devices.
+    kinds = [
+        kind
+        for kind in (
+            getattr(torch.backends.mkldnn, "matmul", None),
+            getattr(torch.backends.mkldnn, "conv", None),
+        )
+        if kind is not None and kind.fp32_precision not in _EXACT
+    ]
+    before = [kind.fp32_precision for kind in kinds]
+    for kind in kinds:
+        kind.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        for kind, precision in zip(kinds, before):
+            # It may have been that of all kinds, and goes on to follow it.
+            kind.fp32_precision = "none"
+            if kind.fp32_precision != precision:
+                kind.fp32_precision = precision
+
+
+def check():
+    """Refuses settings and devices that multiply with fewer digits.
+
+    Raises:
+        ValueError: saying what to write before the fit.
+    """
+    for setting, remedy in _settings():
+        raise ValueError(
+            f"Noisy steps need products of full float32. With {setting} "
+            f"{_LONGER}. Before the fit, write `{remedy}`."
+        )
+    error = _error()
+    if not error < _TOLERANCE:
+        raise ValueError(
+            "Noisy steps need products of full float32, and this device "
+            f"gives them with a relative error of {error:.1g}: {_LONGER}. "
+            "Train on another device, or unset what has it compute with fewer "
+            "digits, such as the environment variable "
+            "ONEDNN_DEFAULT_FPMATH_MODE."
+        )
+
+
+def _settings():
+    """What is set that products lose digits by, and code that unsets it."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        rounds = tf.config.experimental.tensor_float_32_execution_enabled()
+        if rounds and tf.config.list_physical_devices("GPU"):
+            yield (
+                "TensorFloat-32",
+                "tf.config.experimental."
+                "enable_tensor_float_32_execution(False)",
+            )
+        options = tf.config.optimizer.get_experimental_options()
+        for name, is_on in options.items():
+            if is_on and name.startswith("auto_mixed_precision"):
+                yield (
+                    f"`{name}`",
+                    "tf.config.optimizer.set_experimental_options("
+                    f'{{"{name}": False}})',
+                )
+    if backend == "torch":
+        import torch
+
+        if torch.cuda.is_available() and _card_rounds(torch.backends):
+            yield (
+                "TensorFloat-32",
+                "torch.backends.cuda.matmul.allow_tf32 = False; "
+                "torch.backends.cudnn.allow_tf32 = False",
+            )
+
+
+def _card_rounds(backends):
+    if not hasattr(backends.cudnn, "conv"):
+        return backends.cuda.matmul.allow_tf32 or backends.cudnn.allow_tf32
+    # PyTorch raises where the older names are read after the newer are set.
+    kinds = (backends.cuda.matmul, backends.cudnn.conv)
+    return any(kind.fp32_precision not in _EXACT for kind in kinds)
+
+
+def _error():
+    """The largest error of products on this device, over their size."""
+    numbers = np.random.default_rng(0)
+    images = numbers.standard_normal((8, 4, 4, 8), dtype="float32")
+    kernel = numbers.standard_normal((4, 4, 8, 8), dtype="float32")
+    rows, columns = images.reshape(8, -1), kernel.reshape(-1, 8)
+    with scope():
+        found = (
+            ops.matmul(ops.convert_to_tensor(rows), columns),
+            ops.reshape(
+                ops.conv(
+                    ops.convert_to_tensor(images),
+                    kernel,
+                    data_format="channels_last",
+                ),
+                (8, 8),
+            ),
+        )
+    size = np.abs(rows) @ np.abs(columns)
+    exact = rows.astype("float64") @ columns
+    return max(
+        np.max(np.abs(ops.convert_to_numpy(one) - exact) / size)
+        for one in found
+    )
