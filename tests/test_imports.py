@@ -50,15 +50,6 @@ def test_the_checker_sees_imports():
     ]
 
 
-def test_a_file_is_one_story():
-    """Of 500 lines at most, as CONTRIBUTING says."""
-    lengths = {
-        module: path.read_text(encoding="utf-8").count("\n")
-        for module, path in MODULES.items()
-    }
-    assert {m: n for m, n in lengths.items() if n > 500} == {}
-
-
 def test_folders_know_those_below_them():
     pytest.importorskip("importlinter")
     code = "from importlinter.cli import lint_imports_command as f; f()"
