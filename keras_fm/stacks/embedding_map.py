@@ -37,11 +37,6 @@ class EmbeddingMap:
                 f"Layer '{layer.name}' (Embedding) must read `(tokens,)` of "
                 f"each record. Received: input_shape={tuple(input_shape)}"
             )
-        if layer.mask_zero:
-            raise ValueError(
-                f"Layer '{layer.name}' (Embedding) must be of mask_zero=False: "
-                "masks are not known here."
-            )
         # Tokens come as float32.
         if layer.input_dim > 2**24:
             raise ValueError(

@@ -171,7 +171,9 @@ class PrivateModel(keras.callbacks.Callback):
         """The privacy statement, composed from the ledger, and that of others
         which the model was released under."""
         ledgers = model_check.ledgers_of(self.model, self._ledger)
-        return "\n\n".join(ledger.statement() for ledger in ledgers)
+        found = [ledger.statement() for ledger in ledgers]
+        line = getattr(self.model, "statement_line", None)
+        return "\n\n".join([*found, *([line] if line else [])])
 
     def plan(self, model, batches=None, epochs=1):
         """A table of what a fit of `model` would release, before anything
@@ -284,8 +286,20 @@ class PrivateModel(keras.callbacks.Callback):
 
     # Keras' hooks --------------------------------------------------------
 
+    # What a fit looks for among its callbacks.
+    makes_private = True
+
+    @property
+    def known_seed(self):
+        """`None`, or the seed of reproducible noise, which protects nobody."""
+        return self._seed
+
     @refusals.told()
     def on_train_begin(self, logs=None):
+        if hasattr(self.model, "begin_private_fit"):
+            self._noisy = ()
+            self._steps = self.model.begin_private_fit(self)
+            return
         arguments = fit_frame.arguments(self.model) or {}
         arguments["steps"] = self._steps_of_fit(arguments)
         self._steps = None
@@ -315,6 +329,10 @@ class PrivateModel(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         if self._steps is not None:
             self._steps.begin_batches()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if logs is not None and hasattr(self._steps, "end_batches"):
+            self._steps.end_batches(logs)
 
     def on_epoch_end(self, epoch, logs=None):
         if self._steps is not None:
