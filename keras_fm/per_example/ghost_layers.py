@@ -51,7 +51,7 @@ class GhostLayer:
     def _map(self, shape):
         layer, kind = self.layer, type(self.layer)
         if kind is _L.Embedding:
-            return EmbeddingMap(layer, (math.prod(shape),))
+            return EmbeddingMap(layer, (math.prod(shape),), masked=True)
         if kind is _L.EinsumDense:
             fan_in = _contracted(layer, shape)
             filters = math.prod(layer.kernel.shape) // fan_in
@@ -221,23 +221,40 @@ def _of_sublayers(layer):
     ]
 
 
-def lowered(network):
-    """Calls in the place of those of Keras that PyTorch's `vmap` does not
-    know: of convolutions, and of frozen batch normalisation.
+def lowered(network, way):
+    """Calls in the place of Keras' own: of tables, where a token outside
+    them must not stop a step and show itself, and of what PyTorch's `vmap`
+    does not know: convolutions, and frozen batch normalisation.
 
     Args:
         network: a built Keras model.
+        way: see `RecordMap`.
 
     Returns:
         list of pairs of a layer and a function, see `replaced_calls`.
     """
+    kinds = {_L.Embedding: _table}
+    if way == "vmap" and keras.backend.backend() == "torch":
+        kinds.update(_FOR_TORCH)
     return [
-        (layer, _LOWERED[type(layer)](layer))
+        (layer, kinds[type(layer)](layer))
         for layer in network._flatten_layers()
-        if type(layer) in _LOWERED
+        if type(layer) in kinds
         and getattr(layer, "data_format", None) != "channels_first"
         and getattr(layer, "padding", None) != "causal"
+        and getattr(layer, "quantization_mode", None) is None
     ]
+
+
+def _table(layer):
+    def call(inputs):
+        table = ops.cast(layer.embeddings, layer.compute_dtype)
+        last = layer.input_dim - 1
+        return ops.take(
+            table, ops.clip(ops.cast(inputs, "int32"), 0, last), axis=0
+        )
+
+    return call
 
 
 def _normalized(layer):
@@ -285,7 +302,7 @@ def _convolution(layer):
     return call
 
 
-_LOWERED = {
+_FOR_TORCH = {
     _L.BatchNormalization: _normalized,
     **dict.fromkeys(
         (_L.Conv1D, _L.Conv2D, _L.Conv3D, *DEPTHWISE, *SEPARABLE), _convolution

@@ -6,6 +6,8 @@ an earlier step left enters it, and nothing but the contribution leaves it. The
 obligations are proven in docs/proofs/record_alone.md.
 """
 
+import contextlib
+
 import keras
 import numpy as np
 from keras import ops
@@ -45,7 +47,7 @@ class RecordMap:
     def __init__(self, network, loss_of, clip, way, ghosts=(), is_mean=True):
         self.network, self.clip, self.way = network, clip, way
         self.ghosts, self.is_mean = list(ghosts), is_mean
-        self.training = True
+        self.training, self.hides = True, False
         self._loss_of = loss_of
         self.learned = list(network.trainable_variables)
         learned = {id(v) for v in self.learned}
@@ -56,14 +58,12 @@ class RecordMap:
         # are no weights.
         self._seeds = [v for v in others if id(v) not in weights]
         self._fixed = [v for v in others if id(v) in weights]
-        self._lowered = []
-        if way == "vmap" and keras.backend.backend() == "torch":
-            layers = [ghost.layer for ghost in self.ghosts]
-            self._lowered = [
-                pair
-                for pair in ghost_layers.lowered(network)
-                if all(pair[0] is not layer for layer in layers)
-            ]
+        layers = [ghost.layer for ghost in self.ghosts]
+        self._lowered = [
+            pair
+            for pair in ghost_layers.lowered(network, way)
+            if all(pair[0] is not layer for layer in layers)
+        ]
         of_ghosts = {id(v) for g in self.ghosts for v in g.variables}
         self.direct = [v for v in self.learned if id(v) not in of_ghosts]
         held = sum(int(np.prod(v.shape)) for v in self.direct)
@@ -73,8 +73,8 @@ class RecordMap:
     @property
     def key_shape(self):
         """Shape of the key of one record: two words for the noise of a step,
-        and two for every stream of random numbers."""
-        return (1 + len(self._seeds), 2)
+        two for every stream of random numbers, and two for all others."""
+        return (2 + len(self._seeds), 2)
 
     # One record ----------------------------------------------------------
 
@@ -94,7 +94,10 @@ class RecordMap:
             mapping.append((seed, ops.cast(key[index + 1], seed.dtype)))
         reads, functions = [None] * len(self.ghosts), list(self._lowered)
         for at, layer in enumerate(self.ghosts):
-            mapping += zip(layer.variables, ghost[at])
+            outside = ghost[at]
+            if self.hides:
+                outside = [v + float("nan") for v in outside]
+            mapping += zip(layer.variables, outside)
             functions.append(
                 (layer.layer, _call(layer, ghost[at], probes[at], reads, at))
             )
@@ -146,7 +149,6 @@ class RecordMap:
         else:
             import torch
 
-            # Its generators know no keys of single records: one mask a step.
             found = torch.func.vmap(
                 lambda x, y: of_one(x, y, keys[0]), randomness="same"
             )(x, y)
@@ -199,6 +201,14 @@ class RecordMap:
         Returns:
             list of float32 tensors.
         """
+        if keras.backend.backend() == "torch":
+            # Its generators know no keys of single records: one mask a step.
+            keys = ops.broadcast_to(keys[:1], keys.shape)
+            with _seeded_torch(keys):
+                return self._sums(x, y, keys, factors)
+        return self._sums(x, y, keys, factors)
+
+    def _sums(self, x, y, keys, factors):
         direct = [_constant(v) for v in self.direct]
         fixed = [_constant(v) for v in self._fixed]
         ghost = [[_constant(v) for v in g.variables] for g in self.ghosts]
@@ -233,6 +243,19 @@ def _call(ghost, weights, probe, reads, at):
 
 def _constant(variable):
     return ops.stop_gradient(ops.convert_to_tensor(variable))
+
+
+@contextlib.contextmanager
+def _seeded_torch(keys):
+    """What draws from PyTorch's own generator, as `Dropout` does, draws from
+    the key of the step, and leaves the generator as it was."""
+    import torch
+
+    devices = list(range(torch.cuda.device_count()))
+    words = ops.convert_to_numpy(keys)[0, -1].astype("int64").tolist()
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(words[0] * 2**31 + words[1])
+        yield
 
 
 def _rows(value, start, size):
@@ -294,6 +317,7 @@ def chosen_for(network, loss_of, clip, example, piece=None):
     ghosts = ghost_layers.found_in(
         network, lambda: plain.loss_of_one(example)
     )
+    ghosts = _read_once(made, ghosts, example)
     if keras.backend.backend() == "tensorflow":
         ways = [("batch", ghosts, True), ("batch", ghosts, False)]
         if not row_layers.are_all(network):
@@ -313,6 +337,32 @@ def chosen_for(network, loss_of, clip, example, piece=None):
         if all(_near(a, b) for a, b in zip(got, wanted)):
             return found
     return plain
+
+
+def _read_once(made, ghosts, example):
+    """The ghost layers whose weights nothing reads but their own call: what
+    else reads them sees no numbers, and shows it."""
+
+    def is_read_elsewhere(some):
+        found = made("one", some)
+        found.hides = True
+        x, y = keras.tree.map_structure(lambda v: v[:1], example)
+        probes = [ops.zeros((1, *ghost.probe_shape)) for ghost in some]
+        value, _ = found._loss(
+            [_constant(v) for v in found.direct],
+            probes,
+            (
+                [_constant(v) for v in found._fixed],
+                [[_constant(v) for v in g.variables] for g in some],
+            ),
+            *keras.tree.map_structure(ops.convert_to_tensor, (x, y)),
+            ops.ones(found.key_shape, KEY_DTYPE),
+        )
+        return not np.isfinite(ops.convert_to_numpy(value))
+
+    if not is_read_elsewhere(ghosts):
+        return ghosts
+    return [ghost for ghost in ghosts if not is_read_elsewhere([ghost])]
 
 
 def _tried(made, example, training=False):
