@@ -61,7 +61,7 @@ def asked(train, held, budget, way):
     model = keras.Sequential([keras.Input(train[0].shape[1:]), head])
     model.compile("sgd", fm.losses.TaylorCrossEntropy())
     private = fm.callbacks.PrivateModel(
-        budget, train, fm.Proven(spends=split.training or 1.0)
+        budget, data=train, guarantee=fm.Proven(spends=split.training or 1.0)
     )
     model.fit(*train, epochs=1, batch_size=1024, verbose=0, callbacks=[private])
     candidates = models_of(

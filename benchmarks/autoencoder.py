@@ -68,9 +68,7 @@ def proven(x, epsilon, units, delta=DELTA, **arguments):
     model = fm.models.DeepPrivateAutoencoder(
         x.shape[1:], hidden=(units,), **arguments
     )
-    private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon, delta), data=x
-    )
+    private = fm.callbacks.PrivateModel(epsilon=epsilon, delta=delta, data=x)
     model.pretrain(x, private)
     return model.reconstruct, private.ledger
 
@@ -80,7 +78,7 @@ def published(x, epsilon, noise_on):
         x.shape[1:], hidden=(100,), guarantee="published", noise_on=noise_on
     )
     private = fm.callbacks.PrivateModel(
-        epsilon, data=x, guarantee=model.guarantee()
+        epsilon, 0.0, data=x, guarantee=model.guarantee()
     )
     model.pretrain(x, private, epochs=EPOCHS, batch_size=BATCH)
     return model.reconstruct, private.ledger

@@ -132,7 +132,7 @@ def ours(x, y, epsilon, rate, told):
         steps_per_epoch=steps,
         **({"augment": view, "views": views} if views > 1 else {}),
     )
-    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(epsilon, _DELTA))
+    private = fm.callbacks.PrivateModel(epsilon=epsilon, delta=_DELTA)
     model.fit(batches, epochs=1, callbacks=[private], verbose=0)
     return (
         lambda images: model.predict(images, verbose=0).argmax(axis=1),

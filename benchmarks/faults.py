@@ -155,7 +155,8 @@ def fit(folder, mark):
     model = keras.Model(inputs, fm.layers.PrivateDense(3, name="head")(h))
     model.compile("adam", fm.losses.TaylorCrossEntropy())
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(1.0, 1e-5),
+        epsilon=1.0,
+        delta=1e-5,
         data=(x, y),
         ledger=folder / "privacy.json",
     )

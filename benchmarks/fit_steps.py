@@ -58,6 +58,8 @@ class Architecture:
         first, *last = self.hidden or (None,)
         return [
             keras.Input((784,)),
+            # What published claims are for.
+            fm.layers.NormalizationLayer((0, 1), "linf"),
             *([affine(first, activation="relu")] if self.hidden else []),
             *(keras.layers.Dense(units, activation="relu") for units in last),
             keras.layers.UnitNormalization(),
@@ -91,7 +93,7 @@ class Architecture:
             )
 
         published = fm.callbacks.PrivateModel(
-            1.0, guarantee=fm.Published(lot=self.batch)
+            1.0, 0.0, guarantee=fm.Published(lot=self.batch)
         )
         fits = {
             "plain": fit(self.plain),
@@ -101,7 +103,7 @@ class Architecture:
         }
         if not self.hidden:
             proven = fm.callbacks.PrivateModel(
-                fm.PrivacyBudget(1.0, 1e-5), data=(x, y)
+                epsilon=1.0, delta=1e-5, data=(x, y)
             )
             # The read is in the call that traces.
             fits["proven, on a release"] = fit(self.model(dense, head), proven)

@@ -142,7 +142,7 @@ def train_adlm(kind, dataset, epsilon):
     if twin is not None:
         model.get_layer("perturbed").relevance_of(twin)
     private = fm.callbacks.PrivateModel(
-        epsilon, data=train, guarantee=model.guarantee(lot=lot)
+        epsilon, 0.0, data=train, guarantee=model.guarantee(lot=lot)
     )
     fit(model, train, test, lot, settings["epochs"], rate, [private])
 

@@ -84,7 +84,7 @@ def trained(h, y, scaled, reads, epsilon):
         )
     model.compile("adam", fm.losses.TaylorCrossEntropy())
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon, DELTA), data=(h, y)
+        epsilon=epsilon, delta=DELTA, data=(h, y)
     )
     # The fit reads the release alone, so the number of rows is nothing to it.
     model.fit(h[:256], y[:256], callbacks=[private], verbose=0)

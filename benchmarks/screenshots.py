@@ -86,7 +86,8 @@ def train(folder):
     ):
         # From where they are, so that curves show a way to the minimum.
         private = fm.callbacks.PrivateModel(
-            fm.PrivacyBudget(epsilon, 1e-5),
+            epsilon=epsilon,
+            delta=1e-5,
             data=(x, y),
             guarantee=fm.Proven(start="current"),
         )

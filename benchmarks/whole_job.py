@@ -184,7 +184,7 @@ def released(fm, model, epsilon, data, step, guarantee):
     """Releases what the model learns, then one step for Keras."""
     model.compile("sgd", fm.losses.TaylorCrossEntropy())
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon, DELTA), data, guarantee
+        epsilon=epsilon, delta=DELTA, data=data, guarantee=guarantee
     )
     model.fit(
         *step, steps_per_epoch=1, epochs=1, callbacks=[private], verbose=0

@@ -16,9 +16,7 @@ def proven(train, test):
     model.compile(
         "adam", loss=fm.losses.TaylorCrossEntropy(), metrics=["accuracy"]
     )
-    private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon=4.0, delta=1e-5), data=train
-    )
+    private = fm.callbacks.PrivateModel(epsilon=4.0, delta=1e-5, data=train)
     print(private.plan(model))  # before anything is read or spent
     picture = fm.callbacks.RelevanceImage(
         private, path="relevance.png", shape=x.shape[1:]
@@ -41,7 +39,7 @@ def published(train, test):
     twin.fit(x, y, batch_size=128, epochs=5, verbose=0)
     model.get_layer("perturbed").relevance_of(twin)
     private = fm.callbacks.PrivateModel(
-        4.0, data=train, guarantee=model.guarantee(lot=128)
+        epsilon=4.0, delta=0, data=train, guarantee=model.guarantee(lot=128)
     )
     model.fit(x, y, batch_size=128, epochs=5, callbacks=[private], verbose=0)
     print(private.report())

@@ -26,7 +26,8 @@ def main(steps=120, epsilon=8.0):
         words="one user with all windows",
     )
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon, delta=1e-4),
+        epsilon=epsilon,
+        delta=1e-4,
         data=(train.x, train.y),
         guarantee=fm.Proven(unit=user),
         notes=(train.note,),

@@ -17,7 +17,7 @@ def main(epsilon=8.0, picture=None):
     )
     model.compile("adam", fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon, delta=1e-4), data=(x, y)
+        epsilon=epsilon, delta=1e-4, data=(x, y)
     )
     print(private.plan(model))
     model.fit(x, y, epochs=5, callbacks=[private], verbose=0)

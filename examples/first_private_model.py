@@ -21,9 +21,7 @@ def main():
             fm.layers.PrivateDense(10),  # its objective is released
         ]
     )
-    private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon=2.0, delta=1e-5), data=(x, y)
-    )
+    private = fm.callbacks.PrivateModel(epsilon=2.0, delta=1e-5, data=(x, y))
     print(private.plan(model))  # before anything is read or spent
 
     model.compile(

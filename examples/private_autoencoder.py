@@ -13,9 +13,7 @@ def main(epsilon=4.0, epochs=20, picture=None):
     (x, _), (x_test, _) = fm.datasets.load("digits")
 
     model = fm.models.DeepPrivateAutoencoder(x.shape[1:], hidden=(32,))
-    private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon, delta=1e-4), data=x
-    )
+    private = fm.callbacks.PrivateModel(epsilon=epsilon, delta=1e-4, data=x)
     print(private.plan(model.autoencoder()))
     model.pretrain(x, private)
     print(private.report())

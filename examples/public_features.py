@@ -52,9 +52,7 @@ def private_fit(below, train, test, epsilon):
             fm.layers.PrivateDense(10),
         ]
     )
-    private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon, delta=1e-5), data=train
-    )
+    private = fm.callbacks.PrivateModel(epsilon=epsilon, delta=1e-5, data=train)
     model.compile(
         "adam", loss=fm.losses.TaylorCrossEntropy(), metrics=["accuracy"]
     )

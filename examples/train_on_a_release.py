@@ -31,7 +31,7 @@ def holder(epsilon):
         [features, fm.layers.PrivateDense(10, use_bias=False)]
     )
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon, delta=1e-5), data=(x, y)
+        epsilon=epsilon, delta=1e-5, data=(x, y)
     )
     model.compile("adam", loss=fm.losses.TaylorCrossEntropy())
     model.fit(x, y, callbacks=[private], verbose=0)

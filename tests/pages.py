@@ -112,7 +112,7 @@ open("people.csv", "w").write(text)
 
 def fit(x, y):
     model = head(classes=10)
-    private = fm.callbacks.PrivateModel(1.0, data=(x, y))
+    private = fm.callbacks.PrivateModel(1.0, 0.0, data=(x, y))
     model.fit(x, y, callbacks=[private], verbose=0)
     return model, private.ledger
 
@@ -124,7 +124,7 @@ def control(x, y):
     return model
 """,
             2: """
-private = fm.callbacks.PrivateModel(1.0, data=(x, y))
+private = fm.callbacks.PrivateModel(1.0, 0.0, data=(x, y))
 head().fit(x, y, callbacks=[private], verbose=0)
 """,
         },
@@ -148,7 +148,7 @@ head().fit(x, y, callbacks=[private], verbose=0)
         before={
             1: f"""
 {ROWS}
-private = fm.callbacks.PrivateModel(budget, data=(x, y))
+private = fm.callbacks.PrivateModel(epsilon=2.0, delta=1e-5, data=(x, y))
 head().fit(x, y, callbacks=[private])
 model_ledger = private.ledger
 """
@@ -198,7 +198,9 @@ model = fm.models.DPMAC((784,), [keras.layers.Dense(10)], clip=0.1)
 model.compile("adam")
 """,
             3: """
-private = fm.callbacks.PrivateModel(budget, ledger="privacy.json")
+private = fm.callbacks.PrivateModel(
+    epsilon=2.0, delta=1e-5, ledger="privacy.json"
+)
 model = fm.models.DPMAC((784,), [keras.layers.Dense(10)], clip=0.1)
 model.compile("adam")
 
@@ -333,7 +335,11 @@ release_of_this_round = reads(model.augmented_weights())
 X, y = records((3,), classes=2)
 y, low, high = np.array(["no", "yes"])[y], 0.0, 1.0
 """,
-            4: """
+            3: """
+words = np.array([["student"], ["farm"], ["office"], ["secret"]])
+words = words[np.arange(len(y)) % 4]
+""",
+            6: """
 x, y = records((64,))
 public = records((64,), seed=1)
 

@@ -34,8 +34,8 @@ def private(data, epsilon=EPSILON, delta=0.0, seed=None, notes=(), **proven):
     # Pure epsilons add up in no time; privacy losses take a while.
     return PrivateModel(
         fm.PrivacyBudget(epsilon, delta),
-        data,
-        fm.Proven(**proven),
+        data=data,
+        guarantee=fm.Proven(**proven),
         notes=notes,
         reproducible_noise=seed,
     )
@@ -122,7 +122,9 @@ class Room:
 
     def published_private(self, m, data, epsilon=2.0, seed=3, **fields):
         promise = m.guarantee(**{"lot": self.lot} | fields)
-        return PrivateModel(epsilon, data, promise, reproducible_noise=seed)
+        return PrivateModel(
+            epsilon, 0.0, data=data, guarantee=promise, reproducible_noise=seed
+        )
 
     def train(self, m, data, p, pretrain=True, fit=True):
         """A published fit."""

@@ -208,7 +208,7 @@ def model(input_shape, units):
 
 def private(budget, x, y):
     guarantee = fm.Proven(per_record=("ClassMeans",))
-    return fm.callbacks.PrivateModel(budget, (x, y), guarantee)
+    return fm.callbacks.PrivateModel(budget, data=(x, y), guarantee=guarantee)
 
 
 # Beside the others ----------------------------------------------------------

@@ -4,16 +4,36 @@ Two data sets that differ in one record then differ in one part only, so two
 ledgers, one for each part, do not add up: the larger epsilon holds for all.
 """
 
+import datetime
+import hashlib
+import math
+import numbers
+import re
+
 import numpy as np
 
 from keras_fm.kernel import checks
 from keras_fm.kernel.reads import columns, placed_records
 
-_KINDS = "biuf"
+_MISSING = ("NAType", "NaTType", "NoneType")
+_SECONDS = ("s", "ms", "us", "ns", "ps", "fs", "as")
+# Of years and months alone NumPy tells no length.
+_MONTHS = {"Y": 12, "M": 1}
+_ATTOSECONDS = {
+    "W": 604_800 * 10**18,
+    "D": 86_400 * 10**18,
+    "h": 3_600 * 10**18,
+    "m": 60 * 10**18,
+    **{unit: 10 ** (18 - 3 * i) for i, unit in enumerate(_SECONDS)},
+}
+_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_DATE = re.compile(
+    _DAY + r"([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?)?"
+)
 
 
 def part_by_hash(x, y, held_out=0.2, owners=None):
-    """Parts arrays of records by a public hash of each record's numbers.
+    """Parts records by a public hash of each record's values.
 
     Where the privacy unit is an owner of several records, pass `owners`: by
     themselves an owner's records would be in both parts, whose ledgers then
@@ -25,19 +45,20 @@ def part_by_hash(x, y, held_out=0.2, owners=None):
     go together, so the share of the held-out part is met on average.
 
     Args:
-        x: `(n, ...)` array of numbers.
-        y: `(n, ...)` array of numbers.
+        x: `(n, ...)` array, or a data frame, of numbers, text, dates and
+            gaps.
+        y: `(n, ...)` array, or a column, of the same: labels may be text.
         held_out: float in (0, 1), the share of the second part.
         owners: `None`, or `(n,)` ids of the records' owners: the hash is of
             these alone, and an owner is in one part with all its records.
 
     Returns:
-        `(x, y), (x_held_out, y_held_out)`; with owners, those of each part
-        as a third.
+        `(x, y), (x_held_out, y_held_out)`, frames where frames were given;
+        with owners, those of each part as a third.
 
     Raises:
-        ValueError: if x and y are no arrays of numbers, or of other lengths,
-            or `owners` no ids.
+        ValueError: if x and y hold something else, or are of other lengths,
+            or `owners` no ids. No error shows a value.
 
     Example:
 
@@ -49,36 +70,166 @@ def part_by_hash(x, y, held_out=0.2, owners=None):
     Proof: docs/proofs/evaluation.md, proposition 5.
     """
     share = checks.number("held_out", held_out, above=0, below=1)
-    x, y = columns.one_array(x, "x"), columns.one_array(y, "y")
-    if x.dtype.kind not in _KINDS or y.dtype.kind not in _KINDS:
-        raise ValueError(
-            "x and y must be arrays of numbers. Received: "
-            f"x.dtype={x.dtype}, y.dtype={y.dtype}"
-        )
-    if len(x) != len(y) or not len(x):
+    parted = [_kept(x, "x"), _kept(y, "y")]
+    by = [_of_table(v, name) for v, name in zip(parted, "xy")]
+    if len(by[0]) != len(by[1]) or not len(by[0]):
         raise ValueError(
             "x and y must hold the same number of records. Received: "
-            f"x.shape={x.shape}, y.shape={y.shape}"
+            f"x.shape={parted[0].shape}, y.shape={parted[1].shape}"
         )
-    parted, by = [x, y], [x, y]
     if owners is not None:
         ids = columns.owner_ids(owners)
-        if ids.shape != (len(x),):
+        if ids.shape != (len(by[0]),):
             raise ValueError(
                 "`owners` must hold one id for each record. Received: "
-                f"owners.shape={ids.shape}, {len(x)} records"
+                f"owners.shape={ids.shape}, {len(by[0])} records"
             )
-        parted, by = [x, y, ids], [_as_text(ids)]
+        parted, by = [*parted, ids], [_words(ids, "owners", exact=True)]
     # The upper 53 bits, which a float64 holds.
     found = (placed_records.hashes(by) >> np.uint64(11)) * 2.0**-53
     held = found < share
-    return tuple(v[~held] for v in parted), tuple(v[held] for v in parted)
+    train, held_out = np.flatnonzero(~held), np.flatnonzero(held)
+    return (
+        tuple(_rows(v, train) for v in parted),
+        tuple(_rows(v, held_out) for v in parted),
+    )
 
 
-def _as_text(ids):
-    """Ids in one form, whatever type others among them made an array have."""
-    if ids.dtype.kind in "biuf" or isinstance(ids[0], int):
-        ids = [int(v) if v == int(v) else float(v) for v in ids.tolist()]
-    found = np.empty(len(ids), object)
-    found[:] = [v if isinstance(v, bytes) else str(v) for v in ids]
-    return found
+def _is_frame(x):
+    return hasattr(x, "columns") and hasattr(x, "dtypes")
+
+
+def _kept(x, name):
+    """What rows are taken of, in the form that it was given where it has
+    one."""
+    columns.check_dense(x, name)
+    if _is_frame(x) or hasattr(x, "iloc") or isinstance(x, np.ndarray):
+        return x
+    return columns.one_array(x, name)
+
+
+def _rows(x, rows):
+    return x.iloc[rows] if hasattr(x, "iloc") else x[rows]
+
+
+# Values ----------------------------------------------------------------------
+
+
+def _of_table(x, name):
+    if not _is_frame(x):
+        return _words(np.asarray(x), name)
+    parts = [
+        _words(np.asarray(x.iloc[:, i] if hasattr(x, "iloc") else x[key]), name)
+        for i, key in enumerate(x.columns)
+    ]
+    return np.stack(parts, axis=1) if parts else np.zeros((len(x), 0))
+
+
+def _words(array, name, exact=False):
+    """64 bits for each value, of that value alone, in an array of float64.
+
+    Which type an array or a column has, one record decides: one fraction, gap
+    or time of day among them, and NumPy and pandas hold all others in another
+    form. Here a value has the same bits in each of them: whole numbers and
+    floats, numbers and dates that are written as text, dates in whatever
+    unit.
+
+    Args:
+        exact: whether whole numbers of 2^53 and more are told apart, which
+            no float may then be among.
+    """
+    kind = array.dtype.kind
+    if kind in "biuf" and not exact:
+        return array.astype(np.float64)
+    if kind in "Mm":
+        values = _times(array)
+    elif kind in "biufOSU":
+        values = array.ravel().tolist()
+    else:
+        values = [NotImplemented]
+    found = np.empty(len(values), np.uint64)
+    for i, value in enumerate(values):
+        told = _told(value, exact)
+        if told is None:
+            break
+        if isinstance(told, float):
+            found[i] = np.float64(told).view(np.uint64)
+        else:
+            digest = hashlib.blake2b(told, digest_size=8).digest()
+            found[i] = int.from_bytes(digest, "little")
+    else:
+        return found.view(np.float64).reshape(array.shape)
+    # Outside of the loop: no word of it shows a value.
+    raise ValueError(
+        f"`{name}` must hold numbers, text, dates or gaps. At least one value "
+        f"is of another type. Received: {name} of dtype {array.dtype}"
+    )
+
+
+def _told(value, exact):
+    """A value as a float, or as bytes; `None` if it is of no such kind."""
+    if type(value).__name__ in _MISSING:
+        return math.nan
+    for method in ("to_datetime64", "to_timedelta64"):
+        # Of pandas, which NumPy would round to microseconds.
+        if hasattr(value, method):
+            value = getattr(value, method)()
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+    if isinstance(value, datetime.date):
+        value = np.datetime64(value)
+    if isinstance(value, datetime.timedelta):
+        value = np.timedelta64(value)
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        (value,) = _times(np.array([value]))
+    if isinstance(value, str):
+        value = _parsed(value)
+    if isinstance(value, numbers.Number | np.bool_):
+        return _number(value, exact)
+    if isinstance(value, str):
+        return b"s" + value.encode(errors="surrogatepass")
+    return value if isinstance(value, bytes) else None
+
+
+def _parsed(text):
+    """The number or date that a text says, or the text."""
+    if _DATE.fullmatch(text):
+        try:
+            (found,) = _times(np.array([np.datetime64(text)]))
+            return found
+        except ValueError:
+            return text
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _number(value, exact):
+    if isinstance(value, complex | np.complexfloating):
+        return None
+    try:
+        if exact and abs(value) >= 2**53 and value == int(value):
+            return b"i%d" % int(value)
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _times(array):
+    """Points or spans of time as bytes that are the same in every unit; a gap
+    is NaN."""
+    unit, count = np.datetime_data(array.dtype)
+    if unit in _MONTHS and array.dtype.kind == "M":
+        array = array.astype("M8[D]")
+        unit, count = np.datetime_data(array.dtype)
+    length = _ATTOSECONDS.get(unit, _MONTHS.get(unit, 1)) * count
+    kind = array.dtype.str[1] + ("" if unit in _ATTOSECONDS else "+")
+    return [
+        math.nan if gap else f"{kind}{value * length}".encode()
+        for gap, value in zip(
+            np.isnat(array).ravel(), array.astype(np.int64).ravel().tolist()
+        )
+    ]

@@ -5,6 +5,7 @@ import math
 
 from keras_fm.auditing.report import Claim
 from keras_fm.kernel import budget as budget_lib
+from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.ledger import Ledger
 
 
@@ -19,8 +20,8 @@ def given_claim(claim, neighbours, guarantee):
         if isinstance(claim, Ledger):
             return ledger_claim(claim, guarantee)
         return claim
-    if not isinstance(claim, budget_lib.PrivacyBudget):
-        claim = budget_lib.PrivacyBudget(claim)
+    wanted = "a keras_fm.PrivacyBudget(epsilon, delta), a Ledger or a Claim"
+    checks.instance("claim", claim, budget_lib.PrivacyBudget, wanted)
     if neighbours is None:
         raise ValueError(
             "A claim in numbers needs its relation: `neighbours` "

@@ -80,11 +80,11 @@ def audit(
             the attack.
         data: `(x, y)`, or x alone: arrays of records, and classes or
             one-hot rows.
-        claim: the statement that is audited: an epsilon, a `PrivacyBudget`,
-            a `Ledger` that was charged, a `Claim`, or `None` for the ledger
+        claim: the statement that is audited: a `PrivacyBudget`, a `Ledger`
+            that was charged, a `Claim`, or `None` for the ledger
             that `fit` returns (over several seeds, the largest).
         control: like `fit`, the same architecture without privacy. Required.
-        neighbours: relation of a claim in numbers, `"replace_one"`,
+        neighbours: relation of a `PrivacyBudget`, `"replace_one"`,
             `"replace_label"` or `"add_remove"`. Required for those.
         guarantee: `"claimed"` or `"proven"`, for the report; `None` takes
             the word from the ledger, or `"claimed"` without one.
@@ -125,7 +125,7 @@ def audit(
     def fit(x, y):
         model = build()
         private = fm.callbacks.PrivateModel(
-            fm.PrivacyBudget(1.0, 1e-5),
+            epsilon=1.0, delta=1e-5,
             data=(x, y),
             guarantee=fm.Proven(neighbours="replace_one"),
         )

@@ -113,7 +113,7 @@ def _no_law(mechanism):
 
 
 def release_epsilon(
-    mechanism, difference, *, noise, delta=0.0, runs=None, confidence=0.99
+    mechanism, difference, *, noise, delta, runs=None, confidence=0.99
 ):
     """Lower bound on the epsilon of one release, by its best test.
 
@@ -151,7 +151,9 @@ def release_epsilon(
     ...     sensitivity=2.0, epsilon=1.0
     ... )
     >>> source = mechanisms_lib.NoiseSource(reproducible_noise=1)
-    >>> bound = release_epsilon(mechanism, np.array([2.0]), noise=source)
+    >>> bound = release_epsilon(
+    ...     mechanism, np.array([2.0]), noise=source, delta=0
+    ... )
     >>> 0.9 < bound.epsilon < 1.0
     True
     """
@@ -164,7 +166,7 @@ def release_epsilon(
     )
 
 
-def releases_epsilon(releases, *, noise, delta=0.0, runs=None, confidence=0.99):
+def releases_epsilon(releases, *, noise, delta, runs=None, confidence=0.99):
     """`release_epsilon` of several releases of the same records together.
 
     One coin a run decides what all of them show; the score is the sum of
@@ -193,6 +195,7 @@ def releases_epsilon(releases, *, noise, delta=0.0, runs=None, confidence=0.99):
     >>> bound = releases_epsilon(
     ...     2 * [(mechanism, np.array([2.0]))],
     ...     noise=mechanisms_lib.NoiseSource(reproducible_noise=1),
+    ...     delta=0,
     ... )
     >>> 0.8 < bound.epsilon < 1.0
     True

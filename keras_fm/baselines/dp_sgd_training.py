@@ -22,10 +22,12 @@ from keras_fm.baselines.dp_sgd_config import (
     check_records,
 )
 from keras_fm.datasets.record_views import RecordViews, told
+from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry, check_line
+from keras_fm.kernel.ledger.statement import RECORD
 from keras_fm.kernel.reads import columns
 from keras_fm.stacks import first_weights
 from keras_fm.training import row_independence
@@ -120,6 +122,8 @@ class DPSGDTrainer:
         began = time.perf_counter()
         x, y = self._check_data(x, y, num_classes)
         self._check_records_apart()
+        if math.isfinite(self.epsilon):
+            budget_lib.warn_of_delta(self.delta, len(x))
         plan = self.config.plan(
             len(x), self.epsilon, self.delta, self.neighbours
         )
@@ -195,7 +199,9 @@ class DPSGDTrainer:
         Returns:
             dict: `mechanism`, `epsilon_claimed`, `epsilon_proven` (infinite
             for `"shuffled"` and for a seeded fit), `delta`, `neighbours`,
-            `private`, `noise_multiplier`, `l2_norm_clip`, `sampling`,
+            `record` (what one is, in words), `private` (`False` without
+            noise, with a seed, or if delta is not below one over the number
+            of records), `noise_multiplier`, `l2_norm_clip`, `sampling`,
             `sampling_rate`, `steps`, `expected_batch_size`,
             `overflow_probability`, `form`, `clipping` (`"norms"`: per-record
             gradients were never formed, or `"gradients"`), `seconds` (of the
@@ -216,7 +222,9 @@ class DPSGDTrainer:
             "epsilon_proven": proven,
             "delta": self.delta,
             "neighbours": str(self.neighbours),
-            "private": self.seed is None and math.isfinite(self.epsilon),
+            "record": RECORD,
+            "private": self._is_private
+            and not budget_lib.is_too_large(self.delta, plan.n),
             "noise_multiplier": plan.noise_multiplier,
             "l2_norm_clip": config.l2_norm_clip,
             "sampling": config.sampling,
@@ -292,6 +300,10 @@ class DPSGDTrainer:
             notes.append("reproducible noise: not private")
         return tuple(notes)
 
+    @property
+    def _is_private(self):
+        return self.seed is None and math.isfinite(self.epsilon)
+
     def _check_fitted(self):
         if self.plan is None:
             raise RuntimeError(
@@ -304,8 +316,9 @@ class DPSGDTrainer:
 
     def _check_start(self):
         """Raises for weights that records may have trained."""
-        private = self.seed is None and math.isfinite(self.epsilon)
-        if self._model is None or self._public is not None or not private:
+        if self._model is None or self._public is not None:
+            return
+        if not self._is_private:
             return
         trained = [v for v in self._model.layers if v.trainable_weights]
         if not first_weights.are_first(trained):

@@ -53,7 +53,9 @@ class PrivateEstimator(abc.ABC):
                 f"low.shape={self.low.shape}, high.shape={self.high.shape}"
             )
         self._bounds_shape = shape
-        self._ledger = Ledger(PrivacyBudget(epsilon), neighbours=neighbours)
+        self._ledger = Ledger(
+            PrivacyBudget(epsilon, 0.0), neighbours=neighbours
+        )
         self._seed = reproducible_noise
         NoiseSource(reproducible_noise)  # An unusable seed fails here.
         self.coef_ = None

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_fm.datasets.record_views import RecordViews, told
+from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.reads import columns
 from keras_fm.kernel.reads import sampling as sampling_lib
@@ -82,10 +83,12 @@ class PoissonBatches(keras.utils.PyDataset):
             is given as `views` rows one after the other, as a model with
             `views` takes them together (`GradientNet`). Each is made by a
             call of its own from that record, which it may not write to, and
-            from a generator of that record's own: it must hold nothing of
-            other records. A function that does not return the same for the
-            same two is refused; that one mixes in other records from where
-            it was written, nobody can see.
+            from a generator of that record's own. The function must draw all
+            chance from that generator and hold nothing of other records. One
+            that changes the state of another generator (a global one, that
+            of a Keras layer, one that it holds) is refused, and so is one
+            that does not return the same for the same two. That a function
+            holds other records from where it was written, nobody can see.
         views: int, rows of a record, with `augment`.
         **kwargs: `workers`, `use_multiprocessing` (not with a seed) and
             `max_queue_size` of `keras.utils.PyDataset`.
@@ -380,9 +383,12 @@ def _arrays(name, data):
         )
     for leaf in leaves:
         if leaf.dtype.kind not in "biufc":
+            advice = "Look words up beforehand."
+            if name == "y":
+                advice = bounds_lib.NUMBER_THE_CLASSES
             raise ValueError(
-                f"`{name}` must hold numbers; look words up beforehand, "
-                f"labels too. Received: dtype={leaf.dtype}"
+                f"`{name}` must hold numbers. {advice} Received: dtype="
+                f"{leaf.dtype}"
             )
         if leaf.dtype.kind in "fc":
             checks.finite(name, leaf, ". It holds NaN or inf.")

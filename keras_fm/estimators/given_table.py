@@ -4,6 +4,7 @@ import datetime
 
 import numpy as np
 
+_GAPS = ("NAType", "NaTType")
 _DATES = (np.datetime64, np.timedelta64, datetime.date, datetime.timedelta)
 
 
@@ -55,6 +56,42 @@ def unnamed(table):
     if found is None or all(isinstance(n, str) for n in found):
         return table
     return table.set_axis(range(len(found)), axis=1)
+
+
+def with_nan(given):
+    """A table or column in which a gap of pandas (`pd.NA`, `pd.NaT`), which is
+    neither true nor false, is NaN among values of any type."""
+    if names(given) is not None:
+        if all(getattr(plain(t), "kind", None) != "O" for t in dtypes(given)):
+            return given
+        return given.astype(object).where(given.notna(), np.nan)
+    try:
+        found = np.array(given)
+    except (TypeError, ValueError):
+        return given  # scikit-learn refuses it, too.
+    if found.dtype.kind in "SU" and not hasattr(given, "dtype"):
+        # Of NaN in a list of text NumPy makes the text "nan".
+        found = np.array(given, object)
+    if found.dtype.kind != "O":
+        return given
+    gaps = [type(v).__name__ in _GAPS for v in found.flat]
+    found[np.reshape(gaps, found.shape)] = np.nan
+    return found
+
+
+def refuse_sparse(name, given):
+    """Refuses what encoders of scikit-learn give unless they are asked.
+
+    Raises:
+        ValueError: saying what to ask for.
+    """
+    if hasattr(given, "toarray"):
+        raise ValueError(
+            f"`{name}` must be dense, since records are read dense. Ask an "
+            "encoder for arrays, `OneHotEncoder(..., sparse_output=False)`, or "
+            f"pass `{name}.toarray()`. Received: {name}, a sparse "
+            f"{type(given).__name__}"
+        )
 
 
 def refuse_dates(name, given):

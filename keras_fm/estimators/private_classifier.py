@@ -32,10 +32,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     **One budget for everything.** `epsilon` and `delta` are what *all* fits of
     this estimator and of its clones together may reveal. `fits` says how many
     there will be, and each gets an equal share; a further one is refused. So
-    `cross_val_score(PrivateClassifier(1.0, fits=5, ...), X, y, cv=5)` costs
-    epsilon 1 in all, and with `fits=1` it is refused at its second fold. A
-    second `fit` costs a share, too. Estimators that are made anew share
-    nothing: give them one `ledger`.
+    `cross_val_score(PrivateClassifier(1.0, 1e-6, fits=5, ...), X, y, cv=5)`
+    costs epsilon 1 in all, and with `fits=1` it is refused at its second
+    fold. A second `fit` costs a share, too. Estimators that are made anew
+    share nothing: give them one `ledger`.
 
     **What is public.** `bounds`, `classes`, `features` and every other
     parameter; never read from X or y. Scores on private records are not
@@ -44,23 +44,27 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     Args:
         epsilon: number in (0, 1e6]. Needed, unless `ledger` has a budget.
         delta: number in [0, 1), far below one over the number of records;
-            0 is pure. `rounds` need more than 0.
+            0 is pure. Needed with `epsilon`: there is no default. `rounds`
+            need more than 0.
         bounds: `(low, high)`, the public range of the columns: numbers, or
             one for each column. Values outside are clipped. Optional with
             `features`, and left out with `columns`.
         classes: the labels that there may be, a list of strings, integers or
             booleans; or `"observed"`, which takes those in y: you then
             declare that which labels occur is no secret, and the statement
-            repeats it.
+            repeats it. An estimator around this one (`VotingClassifier`,
+            `BaggingClassifier`, `StackingClassifier`) numbers the labels that
+            occur: these are taken for the classes in their order, if there
+            are as many, and the statement repeats that, too.
         columns: `None`, or what is public of every column, in the place of
             `bounds`: `{name: column}` for a data frame, of which no other
             column is read, or a list of columns in their order. A tuple
             `(low, high)` is a range of numbers, a longer one are knots
             between which the model is linear; a list holds words: text,
-            truth values, or whole numbers. What is missing, or not in the
-            list, is zeros. A column of floats, and two numbers that others
-            may lie between, need a tuple. Dates are no numbers: pass days
-            since a public day.
+            truth values, or whole numbers; blanks around text do not count.
+            What is missing, or not in the list, is zeros. A column of floats,
+            and two numbers that others may lie between, need a tuple. Dates
+            are no numbers: pass days since a public day.
         features: `None` (linear in the columns), or public Keras layers
             between scaled columns and output layer: a layer, a list, or a
             function that returns them. Records that are longer than 1 after
@@ -81,7 +85,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             "not private".
 
     Attributes:
-        classes_: `(M,)` the labels, sorted.
+        classes_: `(M,)` the labels, sorted; 0 to M - 1 if y held these.
         model_: the Keras model, from columns to logits.
         ledger_: the `keras_fm.Ledger` that was charged.
 
@@ -103,7 +107,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     def __init__(
         self,
         epsilon: float | None = None,
-        delta: float = 0.0,
+        delta: float | None = None,
         *,
         bounds: Any = None,
         classes: Any = None,
@@ -133,6 +137,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     def _learned(self, y, known):
         given = None if self._observes else self._given_classes()
+        if given is not None and _are_encoded(y, given):
+            given = np.arange(len(given))
         found, targets = _numbered(y, given)
         units = 1 if len(found) == 2 else len(found)
         rounds = self.rounds
@@ -165,13 +171,16 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             )
         return found
 
-    @property
-    def _notes(self):
-        if not self._observes:
+    def _notes(self, facts):
+        if self._observes:
+            how = f'classes="{OBSERVED}"'
+        elif not np.array_equal(facts["classes_"], self._given_classes()):
+            how = "numbered by another estimator that was fitted on them"
+        else:
             return ()
         return (
             "public by declaration: which labels there are, taken from the "
-            f'records (classes="{OBSERVED}")',
+            f"records ({how})",
         )
 
     # Predicting ----------------------------------------------------------
@@ -194,6 +203,20 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         found = self.decision_function(X)
         chosen = found > 0 if found.ndim == 1 else found.argmax(axis=1)
         return self.classes_[np.asarray(chosen, int)]
+
+
+def _are_encoded(y, classes):
+    """Whether labels are places among the classes, 0 to K - 1 and each of
+    them: what an estimator around this one makes of labels (`VotingClassifier`,
+    `BaggingClassifier`, `StackingClassifier`).
+
+    With fewer of them they may be places among other classes, those that
+    occur, or one class against the rest.
+    """
+    alike = classes.dtype.kind in tuple("biuf")
+    if y.dtype.kind not in tuple("iuf") or alike and np.isin(y, classes).all():
+        return False
+    return np.array_equal(np.unique(y), np.arange(len(classes)))
 
 
 def _numbered(y, classes):
@@ -221,7 +244,12 @@ def _numbered(y, classes):
             "class only."
         )
     if not inside:
-        wanted = "of `classes`. At least one is none of them"
+        wanted = (
+            "of `classes`. At least one is none of them. An estimator around "
+            "this one may hand over other labels: one class against the rest "
+            "as 0 and 1, `classes=[0, 1]`, those that occur as 0, 1, 2, ..., "
+            "`classes=[0, 1, 2]`"
+        )
         if classes is None:
             wanted = "of one type, none missing. At least one is of another"
         raise ValueError(f"`y` must hold labels {wanted}.")

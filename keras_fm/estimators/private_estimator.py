@@ -13,7 +13,7 @@ from keras_fm.estimators import given_table, public_map
 from keras_fm.estimators.shared_ledger import SharedLedger
 from keras_fm.estimators.table_columns import TableColumns
 from keras_fm.kernel import checks
-from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.budget import PrivacyBudget, check_delta_given
 from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
 from keras_fm.kernel.reads import columns
 from keras_fm.parts.guarantee import Proven
@@ -31,7 +31,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     def __init__(
         self,
         epsilon: float | None = None,
-        delta: float = 0.0,
+        delta: float | None = None,
         *,
         bounds: Any = None,
         columns: Any = None,
@@ -55,19 +55,24 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
     # One ledger for all copies -------------------------------------------
 
-    @property
-    def _shared(self):
-        # Not made in `__init__`, which holds parameters only.
-        return self.__dict__.setdefault("_shared_ledger", SharedLedger())
+    _shared: SharedLedger
+
+    def __new__(cls, *args, **kwargs):
+        # Before anything can copy it. Not in `__init__`, which holds
+        # parameters only.
+        made = super().__new__(cls)
+        made._shared = SharedLedger()
+        return made
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        if name == "ledger":
+            self._shared.locate(value)
 
     def __sklearn_clone__(self):
         made: Any = super().__sklearn_clone__()
-        made._shared_ledger = self._shared
+        made._shared = self._shared
         return made
-
-    def __getstate__(self):
-        assert self._shared is not None
-        return super().__getstate__()
 
     # Fitting -------------------------------------------------------------
 
@@ -86,7 +91,9 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             labels then, attributes of the fitted estimator.
         """
 
-    _notes: tuple = ()
+    def _notes(self, facts):
+        """What the statement says of a fit, by the facts of `_learned`."""
+        return ()
 
     def fit(self, X: Any, y: Any) -> "PrivateEstimator":
         """Releases and trains a new model, and charges the ledger.
@@ -106,6 +113,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             ValueError: if an argument, a shape, a value or a label is not
                 as above; nothing was spent then.
         """
+        budget = self._budget()
         x, y = self._checked(X, y)
         y, head, loss, facts = self._learned(y, self._known_of_features())
         model = keras.Sequential(
@@ -117,12 +125,12 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         )
         # The weights are released before the only step, which stays there.
         model.compile("sgd", loss, run_eagerly=True)
-        ledger = self._shared.take(self.ledger, self._budget(), self.neighbours)
+        ledger = self._shared.take(self.ledger, budget, self.neighbours)
         private = PrivateModel(
             ledger,
-            (x, y),
-            Proven(releases=checks.count("fits", self.fits)),
-            notes=self._notes,
+            data=(x, y),
+            guarantee=Proven(releases=checks.count("fits", self.fits)),
+            notes=self._notes(facts),
             reproducible_noise=self.reproducible_noise,
         )
         try:
@@ -176,7 +184,14 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
     def _budget(self):
         if self.epsilon is None:
+            if self.delta is not None:
+                raise ValueError(
+                    "`delta` belongs to an epsilon; a ledger has its own. "
+                    f"Received: epsilon=None and delta={self.delta!r}"
+                )
             return None
+        call = f"{type(self).__name__}(epsilon={{}}, delta={{}}, ...)"
+        check_delta_given(self.epsilon, self.delta, call)
         return PrivacyBudget(self.epsilon, self.delta)
 
     def report(self) -> str:
@@ -192,8 +207,17 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         x = self._checked(X)
         # Batches of one shape: a record gets the same bits in any company.
         padded = np.pad(x, ((0, -len(x) % _READ), (0, 0)))
-        found = self.model_.predict(padded, batch_size=_READ, verbose=0)
-        return np.asarray(found[: len(x)], np.float64)
+        found = [
+            self.model_.predict_on_batch(padded[i : i + _READ])
+            for i in range(0, len(padded), _READ)
+        ]
+        return np.concatenate(found)[: len(x)].astype(np.float64)
+
+    def _as_keras(self):
+        """For questions about private records: the Keras model, what makes its
+        inputs of a table, and the range of its predictions or `None`."""
+        check_is_fitted(self, "model_")
+        return self.model_, self._checked, None
 
     def _checked(self, X, *y):
         table = self._table
@@ -206,13 +230,18 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             wanted |= {"dtype": None, "ensure_all_finite": False}
         elif self._takes_missing():
             wanted["ensure_all_finite"] = "allow-nan"
+        dtypes = given_table.dtypes(X)
         for name, given in zip("Xy", (X, *y)):
             columns.check_unmasked(given, name)
+            given_table.refuse_sparse(name, given)
             given_table.refuse_dates(name, given)
+        if table is None:
+            X = given_table.with_nan(X)
+        y = [given_table.with_nan(v) for v in y]
         found = _without_records(_validated, self, X, *y, **wanted)
         x, *y = found if y else [found]
         if table is not None:
-            x = table.encode(x, given_table.dtypes(X))
+            x = table.encode(x, dtypes)
         else:
             x = _as_float32(x)
         return (x, *y) if y else x

@@ -45,7 +45,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     def __init__(
         self,
         epsilon: float | None = None,
-        delta: float = 0.0,
+        delta: float | None = None,
         *,
         bounds: Any = None,
         target_bounds: Any = None,
@@ -87,9 +87,17 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """Numbers `(n,)`, within `target_bounds`."""
         found = self._outputs(X)[:, 0]
-        # Those of the fit, as the layer holds them.
+        return np.clip(found, *self._range)
+
+    @property
+    def _range(self):
+        # Of the fit, as the layer holds them.
         ((low, high),) = self.model_.layers[-1].target_bounds
-        return np.clip(found, low, high)
+        return low, high
+
+    def _as_keras(self):
+        model, inputs, _ = super()._as_keras()
+        return model, inputs, self._range
 
 
 def _numbers(y):

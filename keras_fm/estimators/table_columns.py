@@ -131,7 +131,7 @@ def _checked(name, given):
                 'which are zeros. Give gaps a word, `column.fillna("none")`. '
                 f"Received: {given!r}"
             )
-        return given
+        return _stripped(name, given)
     if isinstance(given, tuple) and len(given) >= 2:
         try:
             return _knots(given)
@@ -142,6 +142,22 @@ def _checked(name, given):
         "or more of them, or a list of words, each once, all of them public. "
         f"Received: {given!r}"
     )
+
+
+def _stripped(name, words):
+    """Words without the blanks around them, which files have and no reader
+    sees; of values these are taken off, too."""
+    found = list(map(_bare, words))
+    if not _are_different(found):
+        raise ValueError(
+            f"Column {name!r} must have words that differ in more than the "
+            f"blanks around them, which do not count. Received: {words!r}"
+        )
+    return found
+
+
+def _bare(value):
+    return value.strip() if isinstance(value, str | bytes) else value
 
 
 def _is_large(word):
@@ -247,7 +263,7 @@ def _places(words, values, name):
     """Of each value its place among the words, or -1."""
     index = {word: i for i, word in enumerate(words)}
     try:
-        at = np.array([index.get(v, -1) for v in values], int)
+        at = np.array([index.get(_bare(v), -1) for v in values], int)
     except TypeError:
         at = None
     if at is None:

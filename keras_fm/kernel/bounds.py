@@ -92,12 +92,21 @@ def l1_bound(name, value, feature_bound):
     return kept
 
 
+# What to write in the place of labels that are words.
+NUMBER_THE_CLASSES = (
+    'Name the classes in a public list, `classes = ["no", "yes"]`, and pass '
+    "their places in it, `y = np.array([classes.index(v) for v in y])`."
+)
+
+
 def check_numbers(kind):
     """Refuses a dtype of labels that holds no numbers in an order."""
-    if np.dtype(kind).kind in "cMmOSU":
+    kind = np.dtype(kind)
+    if kind.kind in "cMmOSU":
+        advice = f" {NUMBER_THE_CLASSES}" if kind.kind in "OSU" else ""
         raise ValueError(
             "Labels must be numbers or truth values, not text, dates or "
-            f"complex numbers. Received: dtype={np.dtype(kind)}"
+            f"complex numbers.{advice} Received: dtype={kind}"
         )
 
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import enum
+import numbers
+import warnings
 
 _LARGEST_EPSILON = 1e6
 
@@ -60,10 +62,13 @@ class PrivacyBudget:
         epsilon: float in (0, 1e6]. The bound on the privacy loss (natural
             logarithm).
         delta: float in [0, 1). The probability with which the bound may
-            fail; `0` asks for pure differential privacy.
+            fail, far below one over the number of records; `0` asks for pure
+            differential privacy. It has no default: an epsilon never stands
+            alone.
 
     Raises:
-        ValueError: if a value is outside its range, NaN or infinite.
+        ValueError: if a value is outside its range, NaN or infinite, or
+            `delta` is left out.
 
     Example:
 
@@ -72,18 +77,13 @@ class PrivacyBudget:
     """
 
     epsilon: float
-    delta: float = 0.0
+    # No default: `None` stands for one that was left out, and is refused.
+    delta: float = None  # type: ignore[assignment]
 
     def __post_init__(self):
-        epsilon = as_float("epsilon", self.epsilon)
+        epsilon = _checked_epsilon(self.epsilon)
+        check_delta_given(epsilon, self.delta, "PrivacyBudget({}, delta={})")
         delta = as_float("delta", self.delta)
-        if not 0 < epsilon <= _LARGEST_EPSILON:
-            raise ValueError(
-                "`epsilon` must be greater than 0 and at most "
-                f"{_LARGEST_EPSILON:g} (beyond that nothing is protected: "
-                "train the same model without a PrivateModel callback). "
-                f"Received: epsilon={self.epsilon}"
-            )
         if not 0 <= delta < 1:
             raise ValueError(
                 "`delta` must be in [0, 1); take it far below one over the "
@@ -109,7 +109,8 @@ class PrivacyBudget:
 
         Example:
 
-        >>> split = PrivacyBudget(1.0).split(training=7, choice=1, evaluation=2)
+        >>> budget = PrivacyBudget(1.0, delta=0)
+        >>> split = budget.split(training=7, choice=1, evaluation=2)
         >>> print(split)
         Budget (epsilon = 1, delta = 0)
           training   share 0.7000, alone epsilon 0.7
@@ -124,12 +125,74 @@ class PrivacyBudget:
         )
 
 
-def as_float(name, value):
-    if isinstance(value, bool | str | bytes):
-        raise ValueError(f"`{name}` must be a number. Received: {value!r}")
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
+def is_too_large(delta, n):
+    """Whether delta lets an algorithm publish one of n records as it is."""
+    return delta * n >= 1
+
+
+def warn_of_delta(delta, n):
+    """The one warning of a delta that promises nothing.
+
+    Args:
+        delta: float in [0, 1).
+        n: the public number of records, or of owners; `None` if unknown.
+
+    Example:
+
+    >>> warn_of_delta(1e-6, 1000)
+    """
+    if n and is_too_large(delta, n):
+        warnings.warn(
+            f"delta = {delta:g} is not below one over the number of records "
+            f"({n}): it permits publishing a whole record. Take it far "
+            f"smaller, such as delta={0.01 / n:.0e}.",
+            stacklevel=3,
+        )
+
+
+def _checked_epsilon(value):
+    epsilon = as_float("epsilon", value)
+    if not 0 < epsilon <= _LARGEST_EPSILON:
         raise ValueError(
-            f"`{name}` must be a number. Received: {value!r}"
-        ) from None
+            "`epsilon` must be greater than 0 and at most "
+            f"{_LARGEST_EPSILON:g} (beyond that nothing is protected: "
+            "train the same model without a PrivateModel callback). "
+            f"Received: epsilon={value}"
+        )
+    return epsilon
+
+
+def check_delta_given(epsilon, delta, call):
+    """Refuses an epsilon without a delta.
+
+    Args:
+        epsilon: as it was given.
+        delta: as it was given, `None` if it was left out.
+        call: str, what to write, with `{}` for epsilon and for delta.
+
+    Raises:
+        ValueError: if epsilon is not a budget's, or delta is missing.
+    """
+    epsilon = _checked_epsilon(epsilon)
+    if delta is None:
+        raise ValueError(
+            "`delta` must be given together with `epsilon`: delta = 0 needs "
+            "far more noise than a small delta, so neither is assumed. Write "
+            f"`{call.format(f'{epsilon:g}', '1e-5')}`, with a delta far below "
+            "one over the number of records, or "
+            f"`{call.format(f'{epsilon:g}', '0')}` for pure differential "
+            f"privacy. Received: epsilon={epsilon:g} and no delta"
+        )
+
+
+def as_float(name, value):
+    if not isinstance(value, bool | str | bytes):
+        try:
+            return float(value)
+        except (TypeError, ValueError, OverflowError):
+            pass
+    # Of anything but a number or text the type alone: it may hold records.
+    shown = type(value).__name__
+    if value is None or isinstance(value, numbers.Number | str | bytes):
+        shown = repr(value)
+    raise ValueError(f"`{name}` must be a number. Received: {shown}")

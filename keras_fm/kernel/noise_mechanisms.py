@@ -167,6 +167,20 @@ class GaussianNoise(Mechanism):
     def stddev(self):
         return self.noise_multiplier * self.sensitivity
 
+    def device_noise(self, standard_normal):
+        """The noise of one sum that is formed on a device, in floats: what
+        `perturb` adds on the host.
+
+        Args:
+            standard_normal: array or tensor of the vector's shape, fresh
+                draws of variance 1.
+
+        Returns:
+            the same, with the deviation of this mechanism. It belongs on the
+            vector that `sensitivity` is about, in the units of that vector.
+        """
+        return self.stddev * standard_normal
+
     def _on_lattice(self, **arguments):
         return lattice_noise.gaussian_release(
             noise_multiplier=self.noise_multiplier,

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel.reads import columns
-from keras_fm.kernel.reads.read_once import check, is_loader
+from keras_fm.kernel.reads.read_once import check, is_function, is_loader
 
 # Says that no batch follows.
 _END = object()
@@ -58,16 +59,6 @@ def batches(data, batch_size=4096, labelled=True):
             "every call and give the same records, as a generator function "
             "does."
         )
-
-
-def is_function(data):
-    """Whether `batches` calls it."""
-    others = ("as_numpy_iterator", "num_batches", "__len__", "__array__")
-    return (
-        callable(data)
-        and not is_loader(data)
-        and not any(hasattr(data, name) for name in others)
-    )
 
 
 def _batches(data, batch_size, labelled):
@@ -174,11 +165,39 @@ def _numbers(y):
     found = np.asarray(y.tolist())
     if found.dtype.kind not in "biuf":
         raise ValueError(
-            "Labels must be numbers or truth values. Name the classes in a "
-            "public list and pass their places in it: "
-            "`[classes.index(v) for v in y]`. Received: text or missing labels"
+            "Labels must be numbers or truth values. "
+            f"{bounds_lib.NUMBER_THE_CLASSES} Received: text or missing labels"
         )
     return found
+
+
+def refuse_text_labels(data):
+    """Refuses `(x, y)` whose labels are words, as soon as they are given: Keras
+    stops at them before a fit begins, and says "Invalid dtype".
+
+    Raises:
+        ValueError: saying what to write instead; no label is shown.
+    """
+    if not isinstance(data, tuple) or len(data) != 2:
+        return
+    y = data[1]
+    numeric = getattr(getattr(y, "dtype", None), "kind", "") in tuple("biuf")
+    if numeric or not (isinstance(y, list) or hasattr(y, "__array__")):
+        return
+    try:
+        y = np.asarray(y)
+    # Of ragged lists, and tensors elsewhere: the reading has words for them.
+    except (TypeError, ValueError, RuntimeError):
+        return
+    text = y.dtype.kind in "SU"
+    if y.dtype.kind == "O":
+        text = any(isinstance(v, (str, bytes)) for v in y.flat)
+    if text:
+        raise ValueError(
+            "Labels must be numbers or truth values. "
+            f"{bounds_lib.NUMBER_THE_CLASSES} Received: text as y of "
+            "`data=(x, y)`"
+        )
 
 
 def _labelled_pair(batch):

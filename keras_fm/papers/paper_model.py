@@ -46,17 +46,6 @@ class PaperModel(keras.Model):
             fields.setdefault("orders", ("linear",))
         return Published(lot=self._lot if lot is None else lot, **fields)
 
-    @property
-    def private_arguments(self):
-        """Keywords of `PrivateModel` as version 0.1.0 took them; `guarantee`
-        gives them in one."""
-        made = {"guarantee": self._arguments["guarantee"]}
-        if self._lot and not self._proven:
-            made["lot"] = self._lot
-        if self._code:
-            made["published_orders"] = ("linear",)
-        return made
-
     def get_config(self):
         return {
             **self._arguments,
@@ -105,7 +94,16 @@ class StackView(keras.Model):
         # They may be trainable in the model it belongs to.
         return keras.tree.map_structure(ops.stop_gradient, found)
 
+    def check_claimed_loss(self):
+        """Refuses a compiled loss that the paper's sensitivity is not of.
+
+        Raises:
+            ValueError: saying what to compile with.
+        """
+
     def make_train_function(self, force=False):
+        if self.stack[-1].is_perturbed:
+            self.check_claimed_loss()
         if self.stack[-1].is_released:
             # Nothing is trained, and what the records give is not shown.
             sealed.seal(self, [])

@@ -9,12 +9,16 @@ import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks
-from keras_fm.kernel.ledger.ledger import ONE_RECORD
+from keras_fm.kernel.ledger.ledger_text import (
+    ONE_OWNER,
+    ONE_RECORD,
+    checked_unit,
+    unit_of,
+)
 from keras_fm.kernel.reads import columns
 
 ORDERS = ("linear", "quadratic")
 STARTS = ("minimiser", "current")
-ONE_OWNER = "one owner with all its rows (ids given as `owners`)"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,15 +33,16 @@ class Unit:
         reach: how many *other* units' records one unit's data may enter
             (friends' behaviour among the features), counted in units. The
             sensitivity grows with it; who may enter whose records is public.
-        words: `None`, or what the unit is, for the statement.
+        words: `None`, or what you say that this row or owner is. Nothing
+            proves it, and every statement puts *by declaration* before it.
 
     Raises:
         ValueError: if a value is outside its range.
 
     Example:
 
-    >>> Unit(owners=[1, 1, 2], words="one user").name
-    'one user'
+    >>> Unit(words="one patient").name
+    'one record (one row of the data given), by declaration one patient'
     """
 
     owners: typing.Any = None
@@ -49,6 +54,8 @@ class Unit:
             ids = np.array(columns.owner_ids(self.owners))
             object.__setattr__(self, "owners", ids)
         checks.fields(self, reach=checks.natural)
+        if self.words is not None:
+            checked_unit(self.words)
 
     def __repr__(self):
         kind = "rows" if self.owners is None else "owners"
@@ -56,9 +63,12 @@ class Unit:
 
     @property
     def name(self):
-        """What the unit is, in words."""
-        if self.words is not None:
-            return self.words
+        """What the unit is: what is proved for it, and the words."""
+        return unit_of(self.proved, self.words)
+
+    @property
+    def proved(self):
+        """What releases are proved for, whatever the words say."""
         return ONE_RECORD if self.owners is None else ONE_OWNER
 
 
@@ -185,7 +195,7 @@ class Published:
         orders = (orders,) if isinstance(orders, str) else tuple(orders)
         if set(orders) - set(ORDERS) or not orders:
             raise ValueError(
-                f"`orders` (`published_orders`) must name some of {ORDERS}. "
+                f"`orders` must name some of {ORDERS}. "
                 f"Received: orders={orders}"
             )
         object.__setattr__(self, "orders", orders)

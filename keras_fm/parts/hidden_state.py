@@ -52,11 +52,12 @@ class _Box:
 class HiddenStateLayer(keras.layers.Layer):
     """A layer with state kept out of `weights`.
 
-    Hidden variables are part of `variables`, so compiled training steps of
-    every backend carry them as state. They are no part of `weights`, so
-    `get_weights`, saved files and TensorBoard histograms do not hold them
-    (a subclass may save what is safe in `save_own_variables`), and neither
-    exports nor `get_state_tree`, which take all variables.
+    Compiled steps of TensorFlow and PyTorch find hidden variables by
+    themselves. On JAX they are part of `variables`, the state that its steps
+    carry. They are no part of `weights`, so `get_weights`, saved files and
+    TensorBoard histograms do not hold them (a subclass may save what is safe
+    in `save_own_variables`), and neither exports nor `get_state_tree`, which
+    take all variables.
     """
 
     def __init__(self, **kwargs):
@@ -66,7 +67,7 @@ class HiddenStateLayer(keras.layers.Layer):
     @property
     def variables(self):
         found = super().variables
-        if _is_written():
+        if keras.backend.backend() != "jax" or _is_written():
             return found
         return found + list(self._hidden.variables.values())
 

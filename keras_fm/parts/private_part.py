@@ -20,6 +20,7 @@ from keras_fm.kernel import checks
 from keras_fm.parts import concrete, fit_frame, sealed
 from keras_fm.parts.hidden_state import HiddenStateLayer
 from keras_fm.parts.released import (
+    Claims,
     Released,
     digest,
     store_ledger,
@@ -143,11 +144,17 @@ class PrivatePart:
             )
         return (
             f"{kind} '{part.name}' has no release, so training it would use "
-            f"the records unprotected.{lost} Give fit "
-            "`callbacks=[keras_fm.callbacks.PrivateModel(budget, data=(x, y))]`"
-            ", or load a model that was saved with its release (.keras or "
-            ".weights.h5; other formats and copies lose it). A non-private "
-            f"twin is built with `{kind}(..., unprotected=True)`."
+            f"the records unprotected.{lost} {part._how_it_trains()} A "
+            f"non-private twin is built with `{kind}(..., unprotected=True)`."
+        )
+
+    def _how_it_trains(self):
+        """What to write, at the end of a refusal to train."""
+        return (
+            "Give fit `callbacks=["
+            "keras_fm.callbacks.PrivateModel(epsilon=1.0, delta=1e-5, "
+            "data=(x, y))]`, or load a model that was saved with its release "
+            "(.keras or .weights.h5; other formats and copies lose it)."
         )
 
     def in_training(self, training):
@@ -251,11 +258,19 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
         self._released = None
         # Whether a release was taken away.
         self._lost = False
+        # A plain object: Keras would track a dict.
+        self.__dict__["_claims"] = Claims()
 
     @property
     def published(self):
         """Whether the release is of the published form."""
         return self._released is not None and self._released.published
+
+    @property
+    def claims_made(self):
+        """The `Claims` that the layer was ever trained under, in this model
+        or in a file that its weights are from."""
+        return self._claims
 
     def described_weights(self):
         """The weights that a release describes."""
@@ -364,6 +379,7 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
     def save_own_variables(self, store):
         released = self.released
         super().save_own_variables(store)
+        self._claims.store(store)
         if released is None:
             return
         for name, value in self._release_arrays().items():
@@ -380,9 +396,12 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
                 f"Layer '{self.name}' expected {len(weights)} variables, but "
                 f"the file holds {sorted(stored)}."
             )
+        claims = Claims.stored(store)
         ledger = self._stored_release(store)
         for index, weight in enumerate(weights):
             weight.assign(store[str(index)])
+        # What was trained under a claim stays so, whatever is loaded over it.
+        self._claims.add(claims.texts)
         if ledger is not None:
             self._mark_stored(store, ledger)
 

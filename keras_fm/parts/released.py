@@ -29,6 +29,64 @@ class Released:
         return f"<Released, {len(self.ledger_json)} characters of ledger>"
 
 
+class Claims:
+    """The ledgers whose claimed noise weights were trained under.
+
+    Noise is in no file, but that it was there is: weights from a file go on
+    under the claims that they were trained with.
+    """
+
+    def __init__(self, texts=()):
+        self._texts = {}
+        self.add(texts)
+
+    def __repr__(self):
+        return f"<Claims of {len(self._texts)} ledgers>"
+
+    def __contains__(self, ledger):
+        return ledger.id in self._texts
+
+    def __bool__(self):
+        return bool(self._texts)
+
+    @property
+    def texts(self):
+        """The ledgers as JSON."""
+        return tuple(self._texts.values())
+
+    def add(self, texts):
+        """Notes ledgers, each with the longest list of entries known."""
+        for text in texts:
+            found = json.loads(text)
+            known = json.loads(self._texts.get(found["id"], "{}"))
+            if len(found["entries"]) >= len(known.get("entries", ())):
+                self._texts[found["id"]] = text
+
+    def store(self, store):
+        """Writes them into what a layer saves; nothing if there are none."""
+        if self._texts:
+            found = json.dumps(self.texts).encode()
+            store["claims"] = np.frombuffer(found, np.uint8)
+
+    @classmethod
+    def stored(cls, store):
+        """The claims of a saved layer.
+
+        Raises:
+            ValueError: if they are no ledgers; read them before anything is
+                set.
+        """
+        if "claims" not in store.keys():
+            return cls()
+        found = bytes(np.asarray(store["claims"])).decode(errors="replace")
+        try:
+            return cls(json.loads(found))
+        except (KeyError, RecursionError, TypeError, ValueError) as e:
+            raise ValueError(
+                f"The claims in the file are not ledgers: {e}"
+            ) from e
+
+
 def digest(values):
     """Of arrays, their shapes and types, in order."""
     found = hashlib.blake2b(digest_size=_DIGEST_BYTES)

@@ -6,6 +6,8 @@ here. JAX (`keras.distribution.DataParallel`) has one program for all devices,
 whose sums are over the whole batch already.
 """
 
+import contextlib
+
 import keras
 from keras import ops
 
@@ -47,6 +49,13 @@ def of_strategy(model):
     import tensorflow as tf
 
     return count, isinstance(strategy, tf.distribute.MirroredStrategy)
+
+
+def scope(model):
+    """Where variables are made that are the same on every replica."""
+    if of_strategy(model)[0] == 1:
+        return contextlib.nullcontext()
+    return model.distribute_strategy.scope()
 
 
 def parts_of_batch(model):

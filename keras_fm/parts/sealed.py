@@ -13,10 +13,18 @@ import threading
 import keras
 from keras import ops
 
-from keras_fm.parts import batch_statistics, fit_frame, replicas
+from keras_fm.parts import (
+    batch_statistics,
+    fit_frame,
+    held_out,
+    optimizer_state,
+    replicas,
+)
 
 _running = threading.local()
 _SEAL = "_sealed"
+# A digest of what the optimizer remembered when a sealed fit ended.
+_LEFT = "_optimizer_left"
 OWN_STEPS = (
     "train_step",
     "compute_loss",
@@ -105,7 +113,12 @@ def seal(model, parts):
             if hasattr(layer, "check_trains"):
                 layer.check_trains()
         _check_statistics(model)
+        _check_fit(model)
         watch(model, _parts(model))
+        known = model.__dict__.get(_LEFT)
+        if known is not None and fit_frame.arguments(model) is not None:
+            # A loop of somebody's own may have given it gradients of records.
+            optimizer_state.begin(model, known)
         return kind.make_train_function(model, force=force)
 
     if is_sealed(model):
@@ -158,6 +171,7 @@ def seal_running(model, part):
             "released model by `predict`."
         )
     _check_statistics(model)
+    _check_fit(model)
     seal(model, [part])
     watch(model, [part])
 
@@ -172,6 +186,13 @@ def _check_statistics(model):
             "step has begun, they may hold something of its records: load or "
             "build the model anew."
         )
+
+
+def _check_fit(model):
+    """Refuses what the running fit would show of records it was given."""
+    found = fit_frame.arguments(model)
+    if found is not None:
+        held_out.check_fit(found, model)
 
 
 def objective(model, parts):
@@ -262,10 +283,11 @@ class _Watch(keras.callbacks.Callback):
         self._parts = parts
 
     def on_train_end(self, logs=None):
-        # On JAX this brings the weights back into their variables.
-        assert self.model is not None
+        # On JAX, reading `model` brings the weights back into their variables.
+        _ = self.model
         for part in self._parts:
             part.note_weights()
+        self.model.__dict__[_LEFT] = optimizer_state.left(self.model)
 
 
 def watch(model, parts):

@@ -44,6 +44,49 @@ class PretrainedLayer(ReleasedLayer):
 
     # Published: fixed noise ----------------------------------------------
 
+    # What pre-trains the layer in a model of one's own: the name of a view
+    # in `keras_fm.models`, and what it is compiled with.
+    _view: str | None = None
+    _compiled_with = '"adam"'
+
+    def how_to_pretrain(self, model=None):
+        """Code that pre-trains the layer under its noise, for errors.
+
+        Args:
+            model: the model that it is in, if that is known.
+        """
+        if hasattr(model, "pretrain"):
+            return "`model.pretrain(x, private)`"
+        view = (
+            f"`layer = model.get_layer({self.name!r}); "
+            "layer.set_pretraining(True); "
+            f"stage = keras_fm.models.{self._view}("
+            "keras.Model(model.inputs[0], layer.output), [layer], "
+            f"part_of=model); stage.compile({self._compiled_with}); "
+            "stage.fit(x, batch_size=lot, callbacks=[private]); "
+            "layer.set_pretraining(False)`"
+        )
+        if model is not None:
+            return view
+        return (
+            "`model.pretrain(x, private)` of the paper's model, and in a "
+            f"model of yours {view}"
+        )
+
+    def _how_it_trains(self):
+        if not self.is_published:
+            return super()._how_it_trains()
+        return (
+            "A layer with `trainable=True` is trained in the published form, "
+            "whose epsilon is claimed by the paper and not proven, with "
+            "`private = keras_fm.callbacks.PrivateModel(epsilon=1.0, delta=0, "
+            "data=(x, y), "
+            "guarantee=keras_fm.Published(lot=lot))`: first "
+            f"{self.how_to_pretrain()}, then fit the model with "
+            "`callbacks=[private]`. For a proof build it with "
+            "`trainable=False`: it then learns from a release."
+        )
+
     @property
     def is_published(self):
         """Whether the layer is of the published form: trained on records."""
@@ -80,11 +123,13 @@ class PretrainedLayer(ReleasedLayer):
         if self.is_released or not self.is_published:
             raise ValueError(
                 f"{type(self).__name__} '{self.name}' is of the proven form, "
-                "or was pre-trained without PrivateModel. A published one is "
-                "trained on the records under noise: build a new model with "
-                'guarantee="published", or the layer with `trainable=True` '
-                "(and, for a PrivateEncoder, `tied=True`), and pre-train it "
-                "with the callback."
+                "or was pre-trained without PrivateModel: give PrivateModel "
+                "`guarantee=keras_fm.Proven()`. A published one, whose "
+                "epsilon is claimed and not proven, is trained on the records "
+                'under noise: build a new model with guarantee="published", '
+                "or the layer with `trainable=True` (and, for a "
+                'PrivateEncoder, `tied=True, form="cross_entropy"`), and '
+                f"pre-train it with {self.how_to_pretrain()}."
             )
 
     def claims(self, publishing):

@@ -62,9 +62,11 @@ def fit_stack(
     """
     if proven and private is None:
         raise ValueError(
-            "The layers of a proven model learn from a release only: pass "
-            '`private`, or build the model with guarantee="published", '
-            "unprotected=True for the non-private twin."
+            "The layers of a proven model learn from a release only: write "
+            "`model.pretrain(x, private)` with `private = "
+            "keras_fm.callbacks.PrivateModel(epsilon=1.0, delta=1e-5, "
+            "data=x)`. A non-private "
+            'twin is built with guarantee="published", unprotected=True.'
         )
     histories = []
     for level in [depth] if proven else range(1, depth + 1):

@@ -70,7 +70,8 @@ class FeatureCache:
     body = fm.features.build("scattering", (28, 28, 1))
     cache = FeatureCache("private/features")
     h = cache.extract(body, x)  # (60000, 800), read when it is used
-    model.fit(h, y, callbacks=[PrivateModel(budget, data=(h, y))])
+    private = PrivateModel(epsilon=1.0, delta=1e-5, data=(h, y))
+    model.fit(h, y, callbacks=[private])
     cache.clear()
     ```
     """

@@ -4,14 +4,13 @@ All that leaves a private step comes from `CoefficientModel._released`: sums of
 clipped coefficients, with noise.
 """
 
-import math
-
 import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
 from keras_fm.parts import replicas, sealed
 from keras_fm.stacks import coefficient_sums, layer_stack
+from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
 from keras_fm.stacks.stages import constant, weights_of
 from keras_fm.stacks.step_model import StepModel
 
@@ -76,11 +75,19 @@ class CoefficientModel(StepModel):
         known = self._thresholds[order]
         return known and known[0 if self.clips_jointly else index]
 
-    @property
-    def sensitivity(self):
-        """L2 sensitivity (add_remove) of all partitions together, each in
-        units of its threshold: the square root of their number."""
-        return math.sqrt(len(self.partitions))
+    def step_query(self, grouped=False):
+        """What one step releases, each partition in units of its threshold.
+        Thresholds that are still to be learned count as 1: what a step costs
+        depends on their number.
+
+        Args:
+            grouped: see `LayerCoefficientsQuery`.
+        """
+        return LayerCoefficientsQuery(
+            thresholds=tuple(t or 1.0 for _, _, t in self.partitions),
+            joint=self.clips_jointly,
+            grouped=grouped,
+        )
 
     @property
     def learns_thresholds(self):
@@ -220,30 +227,29 @@ class CoefficientModel(StepModel):
     def _released(self, meetings, rows):
         """Noisy clipped sums over the expected batch size, and what follows
         from them. All that leaves a private step comes from here."""
-        sums, scales, mirrored = [], [], []
+        sums, units, mirrored = [], [], []
         both = self._sums(meetings, rows, clipped=True)
         for index, (first, second) in enumerate(both):
             sums += first
-            scales += [self._threshold(1, index)] * len(first)
+            units += [self._threshold(1, index)] * len(first)
             mirrored += [False] * len(first)
             if second is not None:
                 sums.append(second)
-                scales.append(self._threshold(2, index))
+                units.append(self._threshold(2, index))
                 mirrored.append(True)
-        scales = [self.sensitivity * scale for scale in scales]
-        noisy = self._noise.release(sums, scales, mirrored)
+        # In the units of `step_query`, which the noise is for.
+        sums = [value / unit for value, unit in zip(sums, units)]
+        noisy = self._noise.release(sums, mirrored)
+        noisy = [value * unit for value, unit in zip(noisy, units)]
         found = []
         for index, (first, second) in enumerate(both):
             first, noisy = noisy[: len(first)], noisy[len(first) :]
             if second is not None:
-                noise = (
-                    self.noise_multiplier
-                    * self.sensitivity
-                    * self._threshold(2, index)
-                    / self.expected_batch_size
-                )
                 first = coefficient_sums.newton_direction(
-                    first, noisy[0], noise, self._given["damping"]
+                    first,
+                    noisy[0],
+                    self._noise.deviation * self._threshold(2, index),
+                    self._given["damping"],
                 )
                 noisy = noisy[1:]
             found.append(first)

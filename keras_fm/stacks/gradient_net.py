@@ -100,7 +100,7 @@ class GradientNet(CoefficientModel):
     )
     model.compile(keras.optimizers.SGD(2.0, momentum=0.9))
     batches = fm.datasets.PoissonBatches(x, y, batch_size=2000)
-    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, 1e-5))
+    private = fm.callbacks.PrivateModel(epsilon=2.0, delta=1e-5)
     model.fit(batches, epochs=20, callbacks=[private])
     ```
 

@@ -43,13 +43,14 @@ class NetworkExpansion(Stack):
         affine = self.forward(features, weights)
         return self.loss.value(self.stages[-1].activation.value(affine[-1]), y)
 
-    def factors(self, features, y, weights):
+    def factors(self, features, y, weights, curvature=None):
         """What the coefficients of every record are products of.
 
         Args:
             features: `(n, inputs)`, what the first layer reads.
             y: `(n, outputs)` targets.
             weights: as `weights` gives them; the point of expansion.
+            curvature: `None` for its own, or another.
 
         Returns:
             list of `(z, delta, b)` for every layer: `(n, inputs)` with the
@@ -60,7 +61,8 @@ class NetworkExpansion(Stack):
         inputs = [features, *(s.activation.value(a) for s, a in below)]
         delta = self.loss.slope(affine[-1], y)
         b = self.loss.curvature(affine[-1], y)
-        if self.curvature == "majorized":
+        diagonal = (curvature or self.curvature) == "diagonal"
+        if not diagonal:
             # The squared error of a saturated unit is not convex.
             b = ops.maximum(b, 0.0)
         found = []
@@ -71,16 +73,16 @@ class NetworkExpansion(Stack):
             if index > 0:
                 kernel = weights[index][0]
                 a = affine[index - 1]
-                delta, b = self._back(index, kernel, a, delta, b)
+                delta, b = self._back(index, kernel, a, delta, b, diagonal)
         return found[::-1]
 
-    def _back(self, index, kernel, a, delta, b):
+    def _back(self, index, kernel, a, delta, b, diagonal):
         """From the layer `index` to the affine outputs a below it."""
         stage, f = self.stages[index], self.stages[index - 1].activation
         returned = stage.map.backward(delta, [kernel])
         curved = stage.map.backward(b, [ops.square(kernel)])
         slope = f.slope(a)
         curved = ops.square(slope) * curved
-        if self.curvature == "diagonal":
+        if diagonal:
             curved = curved + f.curvature(a) * returned
         return slope * returned, curved

@@ -4,13 +4,21 @@ What a step takes of them goes through the model's `StepNoise`; which steps are
 taken, and under what noise, is the ledger's.
 """
 
+import inspect
+
 import keras
 from keras import ops
 
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
+from keras_fm.kernel.noise_mechanisms import GaussianMechanism
 from keras_fm.parts import fit_frame, replicas, sealed
-from keras_fm.stacks import layer_stack, step_precision, step_release
+from keras_fm.stacks import (
+    layer_stack,
+    step_failure,
+    step_precision,
+    step_release,
+)
 from keras_fm.stacks.stack_model import StackModel
 
 
@@ -41,7 +49,7 @@ class StepModel(StackModel):
 
         Args:
             noise_multiplier: float > 0, standard deviation of the noise in
-                units of the sensitivity.
+                units of the sensitivity under add_remove.
             expected_batch_size: float > 0, public; what sums are divided by.
             steps: int, all noisy steps there may be, those before included.
             seed: `None`, or an int: reproducible noise.
@@ -56,16 +64,16 @@ class StepModel(StackModel):
                 "Give fit the callback `keras_fm.callbacks.PrivateModel`, or "
                 "build the model with `unprotected=True`."
             )
-        self.fix_steps(noise_multiplier, expected_batch_size, steps, seed=seed)
+        mechanism = GaussianMechanism(
+            sensitivity=self.step_query().sensitivity(
+                "l2", neighbours="add_remove"
+            ),
+            noise_multiplier=noise_multiplier,
+        )
+        self.fix_steps(mechanism, expected_batch_size, steps, seed=seed)
         self._noise.allow(steps - self.steps_taken)
 
-    def fix_steps(
-        self,
-        noise_multiplier,
-        expected_batch_size,
-        steps,
-        **more,
-    ):
+    def fix_steps(self, mechanism, expected_batch_size, steps, **more):
         """Fixes the noise of all steps, before the first or to go on; a fit
         with `PrivateModel` does it. Taken are those that it arms. The
         arguments are those of `StepNoise.fix`."""
@@ -75,7 +83,7 @@ class StepModel(StackModel):
                 "with `PrivateModel`, or call `learn_thresholds`."
             )
         self._check_place()
-        self._noise.fix(noise_multiplier, expected_batch_size, steps, **more)
+        self._noise.fix(mechanism, expected_batch_size, steps, **more)
         if getattr(self, "compiled", False):
             # A step traced before would not contain the noise.
             self.make_train_function(force=True)
@@ -265,7 +273,16 @@ class StepModel(StackModel):
     # Keras' training -----------------------------------------------------
 
     def fit(self, *args, **kwargs):
-        """As `keras.Model.fit`. However it ends, noisy steps end with it."""
+        """As `keras.Model.fit`. However it ends, noisy steps end with it.
+
+        Raises:
+            ValueError: of a private model, on weights of records or classes.
+        """
+        if not self.unprotected:
+            # Keras would refuse them first, beside the weights of
+            # `PoissonBatches`, which nobody gave.
+            given = inspect.signature(super().fit).bind(*args, **kwargs)
+            fit_frame.check_unweighted(given.arguments)
         try:
             return super().fit(*args, **kwargs)
         finally:
@@ -281,7 +298,12 @@ class StepModel(StackModel):
 
     def make_train_function(self, force=False):
         self.__dict__["_about_to_train"] = True
-        return super().make_train_function(force=force)
+        made = super().make_train_function(force=force)
+        if not self.unprotected and self.train_function is not None:
+            self.train_function = step_failure.without_records(
+                self.train_function, self.name
+            )
+        return made
 
     def make_test_function(self, force=False):
         self.__dict__["_about_to_train"] = False
@@ -309,18 +331,13 @@ class StepModel(StackModel):
         return super().train_on_batch(*args, **kwargs)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if sealed.takes_metrics() and not self._shows_metrics:
+        # A noisy step has the outputs of zeros, whose metrics mean nothing.
+        if sealed.takes_metrics():
             return sealed.logs(self)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def get_metrics_result(self):
         return sealed.results(self)
-
-    @property
-    def _shows_metrics(self):
-        """Whether a step may log metrics of the records: it claims, or is not
-        private at all."""
-        return self.unprotected or self.published
 
     # Saving --------------------------------------------------------------
 

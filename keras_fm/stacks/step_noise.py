@@ -6,7 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
-from keras_fm.parts import concrete, replicas
+from keras_fm.parts import concrete, optimizer_state, replicas
 from keras_fm.parts.hidden_state import HiddenVariable
 from keras_fm.parts.private_part import ReleasedLayer
 
@@ -51,6 +51,11 @@ class StepNoise(ReleasedLayer):
         # The callback whose fit may take steps, and the process it runs in:
         # one that was forked from it has the same noise.
         self.__dict__["_armed_by"] = self.__dict__["_armed_in"] = None
+        # The mechanism of the ledger's entry, which draws the noise: in no
+        # file, a fit that goes on has it from its ledger.
+        self.__dict__["_mechanism"] = None
+        # A digest of what the optimizer remembered when a fit ended.
+        self.__dict__["_optimizer_left"] = None
         # Whether the seed was asked for, so that a pause does not change it.
         self.__dict__["_known_seed"] = False
         # Changes whenever a compiled step is stale.
@@ -102,7 +107,8 @@ class StepNoise(ReleasedLayer):
             raise ValueError(
                 f"{kind} '{name}' has no noise, so training it would use the "
                 "records unprotected. Give fit `callbacks=["
-                "keras_fm.callbacks.PrivateModel(budget)]` and "
+                "keras_fm.callbacks.PrivateModel(epsilon=1.0, delta=1e-5)]` "
+                "and "
                 "`keras_fm.datasets.PoissonBatches`. A non-private twin is "
                 f"built with `{kind}(..., unprotected=True)`."
             )
@@ -156,6 +162,11 @@ class StepNoise(ReleasedLayer):
         return None if self._facts is None else self._facts[1]
 
     @property
+    def deviation(self):
+        """Standard deviation of the noise on what `release` returns."""
+        return self._mechanism.stddev / self.expected_batch_size
+
+    @property
     def is_perturbed(self):
         """Whether noise was fixed, in this process or before saving."""
         return self._facts is not None
@@ -176,7 +187,7 @@ class StepNoise(ReleasedLayer):
 
     def fix(
         self,
-        noise_multiplier,
+        mechanism,
         expected_batch_size,
         steps,
         seed=None,
@@ -186,7 +197,8 @@ class StepNoise(ReleasedLayer):
         """Fixes the noise of all steps before the first, or goes on.
 
         Args:
-            noise_multiplier: float > 0.
+            mechanism: a `GaussianNoise`, of the ledger's entry that pays for
+                the steps: nothing else decides how much noise they get.
             expected_batch_size: float > 0, public.
             steps: int, steps that may be, those taken before included.
             seed: `None`, or an int: the noise then is known to whoever knows
@@ -199,7 +211,7 @@ class StepNoise(ReleasedLayer):
                 values are still allowed.
         """
         facts = (
-            checks.norm_bound("noise_multiplier", noise_multiplier),
+            mechanism.noise_multiplier,
             checks.norm_bound("expected_batch_size", expected_batch_size),
         )
         steps = checks.count("steps", steps)
@@ -224,6 +236,7 @@ class StepNoise(ReleasedLayer):
         if not self.has_seed or seed is not None:
             self._set_seed(seed, taken)
         self._facts = facts
+        self.__dict__["_mechanism"] = mechanism
         self._get_hidden("steps_allowed").assign(steps)
         if ledger_json is not None:
             self.mark_released(ledger_json, published)
@@ -238,6 +251,15 @@ class StepNoise(ReleasedLayer):
     def allow(self, more):
         """Lets `more` steps be taken from now on, and no others."""
         self._get_hidden(_ARMED).assign(self.steps_taken + more)
+
+    def begin_optimizer(self):
+        """Lets the optimizer of the model go on from the last noisy step, or
+        begin anew if something else has used it."""
+        optimizer_state.begin(self.owner(), self._optimizer_left)
+
+    def note_optimizer(self):
+        """Notes what noisy steps have left in the optimizer."""
+        self.__dict__["_optimizer_left"] = optimizer_state.left(self.owner())
 
     def disarm(self):
         """No step is taken until the next fit arms it, under a new seed:
@@ -307,16 +329,16 @@ class StepNoise(ReleasedLayer):
         axes = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
         return (noise + ops.transpose(noise, axes)) / 2
 
-    def release(self, sums, sensitivities, symmetric):
+    def release(self, sums, symmetric):
         """Noisy sums over the expected batch size; counts one step.
 
         Replicas of a step add up their sums, and the first one's noise is
         the noise of all: it is added once, whatever the others drew.
 
         Args:
-            sums: list of tensors, over the records of this replica.
-            sensitivities: list of floats, what the noise multiplier of each
-                is multiplied by.
+            sums: list of tensors, over the records of this replica: together
+                the vector of the query that the noise was paid for, in its
+                units.
             symmetric: list of bools, see `draw`.
 
         Returns:
@@ -326,10 +348,11 @@ class StepNoise(ReleasedLayer):
         refused = self._get_hidden("steps_refused")
         allowed = ops.less(taken.value, self._get_hidden(_ARMED).value)
         noisy = []
-        for value, sensitivity, mirrored in zip(sums, sensitivities, symmetric):
+        for value, mirrored in zip(sums, symmetric):
             dtype = keras.backend.standardize_dtype(value.dtype)
-            noise = self.draw(value.shape, mirrored, dtype)
-            noise = self.noise_multiplier * sensitivity * noise
+            noise = self._mechanism.device_noise(
+                self.draw(value.shape, mirrored, dtype)
+            )
             noisy.append(value + replicas.of_first(noise))
         noisy = [
             value / self.expected_batch_size for value in replicas.total(noisy)
@@ -352,6 +375,11 @@ class StepNoise(ReleasedLayer):
             store["facts"] = np.array(self._facts)
         if self.published:
             store["published"] = np.array(True)
+        if self._armed_by is not None:
+            # A checkpoint of a fit that goes on.
+            self.note_optimizer()
+        if self._optimizer_left is not None:
+            store["optimizer"] = np.frombuffer(self._optimizer_left, np.uint8)
 
     def load_own_variables(self, store):
         counts = [int(value) for value in np.asarray(store["counts"])]
@@ -369,6 +397,10 @@ class StepNoise(ReleasedLayer):
             known = self._get_hidden(name)
             known.assign(max(count, self._count(name)))
         self._load_carried(store, "published" in store.keys())
+        left = None
+        if "optimizer" in store.keys():
+            left = bytes(np.asarray(store["optimizer"]))
+        self.__dict__["_optimizer_left"] = left
         if facts is not None:
             self._facts = facts
         self.generation += 1

@@ -15,7 +15,6 @@ from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT, LedgerEntry
 from keras_fm.kernel.reads import sampling
 from keras_fm.parts import replicas
 from keras_fm.parts.step import Step
-from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
 from keras_fm.stacks.norm_histogram import NormHistogramQuery
 
 _SHUFFLED_REASON = (
@@ -52,17 +51,15 @@ def steps(model, reading):
     if model.is_perturbed:
         # The ledger's, not the file's.
         multiplier = paid_entry(model, reading).mechanism["noise_multiplier"]
-    # Before they are learned, their number is what counts.
-    thresholds = tuple(t or 1.0 for _, _, t in model.partitions)
     samples = samples_of(model, reading)
 
-    def carry_out(step, *, mechanism, entry, ledger, noise, **_):
+    def carry_out(step, *, entry, ledger, noise, **_):
         ledger.charge([entry])
         seed = None
         if noise.reproducible:
             seed = int(noise.generator().integers(2**31))
         model.fix_steps(
-            noise_multiplier=mechanism.noise_multiplier,
+            mechanism=entry.build_mechanism(),
             expected_batch_size=samples.expected_batch_size,
             steps=model.steps_taken + ledger.steps_left(entry),
             seed=seed,
@@ -73,11 +70,7 @@ def steps(model, reading):
     found.append(
         Step(
             name=last,
-            query=LayerCoefficientsQuery(
-                thresholds=thresholds,
-                joint=model.clips_jointly,
-                grouped=reading.owners is not None,
-            ),
+            query=model.step_query(grouped=reading.owners is not None),
             learn=lambda release: None,
             samples=samples,
             noise_multiplier=multiplier,
@@ -127,10 +120,9 @@ def samples_of(model, reading):
         raise ValueError(
             f"A proven {type(model).__name__} is trained on Poisson samples: "
             "`fit` it on `keras_fm.datasets.PoissonBatches(x, y, "
-            "batch_size=...)`, which is no class of your own. "
-            "Batches of a fixed size from a shuffled data set have no "
-            'such proof; `guarantee="published"` reports their epsilon '
-            f"as claimed. Received: {type(batches).__name__}"
+            "batch_size=...)` itself, not on a subclass. No proof covers "
+            "batches of a fixed size from a shuffled data set. Received: "
+            f"{type(batches).__name__}"
         )
     if reading.data is None:
         raise ValueError(

@@ -15,8 +15,9 @@ from keras_fm.kernel import checks, records
 from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.reads import columns, placed_records
 from keras_fm.kernel.reads.passes import Passes
+from keras_fm.parts import model_inputs
 from keras_fm.parts.private_part import looked_at, parts_of
-from keras_fm.training import model_check, model_inputs, row_independence
+from keras_fm.training import model_check, row_independence
 from keras_fm.training.reading import PLACES, READ_BATCH
 from keras_fm.training.row_independence import runs_its_graph
 
@@ -29,9 +30,9 @@ class AskedModel:
     """What a model says of private records.
 
     Args:
-        model: a Keras model, a scikit-learn estimator, a function from a
-            batch of records to outputs, or `None` where the records are
-            outputs already.
+        model: a Keras model, a scikit-learn estimator (one of this package
+            is its Keras model), a function from a batch of records to
+            outputs, or `None` where the records are outputs already.
         ledger: the `Ledger` that the question will be charged to.
         public: `None`, or words: why the model is no function of the
             records but through that ledger.
@@ -43,7 +44,14 @@ class AskedModel:
     """
 
     def __init__(self, model, ledger, *, public=None, per_record=()):
-        self.model, self.facts = model, []
+        self.facts = []
+        # Of an estimator: its labels in their order, what makes inputs of a
+        # table, and the range of its predictions.
+        self.labels = _labels_of(model)
+        self.inputs = self._range = None
+        if hasattr(model, "_as_keras"):
+            model, self.inputs, self._range = model._as_keras()
+        self.model = model
         # Of a model that is what its graph says: what is checked is run.
         self._graph = None
         self._batches = per_record is True or model is None
@@ -164,7 +172,11 @@ class AskedModel:
         return model_check.output_part(self.model)
 
     def classes(self, given):
-        """The number of classes: `given`, or what the model says."""
+        """The number of classes: `given`, or what the model says.
+
+        Args:
+            given: `None`, an int, or the labels in the order of the outputs.
+        """
         predicts = getattr(self._top, "predicts", "classes")
         if predicts != "classes":
             raise ValueError(
@@ -172,16 +184,13 @@ class AskedModel:
                 f"each record. Numbers have the metrics {', '.join(NUMBERS)}."
             )
         known = None
+        if given is not None and not checks.is_number(given):
+            self.labels = _given_labels(given, self.labels)
+            given = len(self.labels)
         if getattr(self.model, "outputs", None):
             known = max(2, self.model.outputs[0].shape[-1] or 0)
-        elif getattr(self.model, "classes_", None) is not None:
-            found = np.asarray(self.model.classes_)
-            known = len(found)
-            if not np.array_equal(found, np.arange(known)):
-                raise ValueError(
-                    "The estimator's classes must be 0, 1, 2, ...: encode "
-                    f"labels before it is fitted. Received: {known} others"
-                )
+        elif self.labels is not None:
+            known = len(self.labels)
         if given is None and known is None:
             raise ValueError(
                 "`classes` must say how many classes there are; it is not "
@@ -193,6 +202,15 @@ class AskedModel:
             )
         return known if given is None else given
 
+    def predict_numbers(self):
+        """Has predictions and `y` compared as the numbers that they are."""
+        if self.inputs is not None and self.labels is not None:
+            raise ValueError(
+                "A classifier predicts labels, not numbers. Labels have the "
+                "metrics accuracy, confusion_matrix, calibration."
+            )
+        self.labels = None
+
     # What it says --------------------------------------------------------
 
     def outputs(self, x, rows, numbers=False):
@@ -200,10 +218,13 @@ class AskedModel:
         float64 or integers `(records, ...)`."""
         model = self.model
         if model is None:
-            return _checked(columns.taken(x, rows), len(rows))
+            given = columns.taken(x, rows)
+            return _checked(self._numbered(given), len(rows))
         if self._graph is not None:
             x = model_inputs.checked(model, x)
             found = model_inputs.predicted(self._graph, x)
+            if self._range is not None:
+                found = np.clip(found, *self._range)
             return _checked(found[rows], len(rows))
         call = model
         if isinstance(model, keras.Model):
@@ -211,10 +232,21 @@ class AskedModel:
         elif _predicts(model):
             call = getattr(model, "predict_proba", model.predict)
             call = model.predict if numbers else call
+
+        def said(x, count):
+            return _checked(self._numbered(_array(call(x))), count)
+
         if self._batches:
-            return _checked(_array(call(x)), columns.count(x))[rows]
+            return said(x, columns.count(x))[rows]
         alone = (columns.taken(x, slice(row, row + 1)) for row in rows)
-        return np.concatenate([_checked(_array(call(one)), 1) for one in alone])
+        return np.concatenate([said(one, 1) for one in alone])
+
+    def _numbered(self, found):
+        """Predictions that are labels as places among them; those that are
+        numbers for two classes are none."""
+        if getattr(found, "dtype", np.dtype(object)).kind == "f":
+            return found
+        return numbered(found, self.labels, "Predictions")
 
 
 def _predicts(model):
@@ -243,6 +275,121 @@ def _checked(found, rows):
 
 
 # What is read -----------------------------------------------------------------
+
+
+def _labels_of(model):
+    found = getattr(model, "classes_", None)
+    if found is None or isinstance(found, list):  # of several outputs
+        return None
+    return np.asarray(found)
+
+
+def _given_labels(given, own):
+    found = np.asarray(given)
+    if found.ndim != 1 or len(set(found.tolist())) < len(found):
+        checks.refuse(
+            "classes",
+            given,
+            "how many classes there are, or all labels, each once, in the "
+            "order of the model's outputs",
+        )
+    if own is None:
+        return found
+    if set(own.tolist()) != set(found.tolist()):
+        raise ValueError(
+            f"`classes` must be those of the model, {own.tolist()}. Received: "
+            f"classes={given!r}"
+        )
+    return own
+
+
+def check_same_labels(models):
+    """Refuses models of which one's label is not another's place.
+
+    Raises:
+        ValueError: saying what to pass.
+    """
+    found = [asked.labels for asked in models]
+    if all(labels is None for labels in found):
+        return
+    for labels in found:
+        # Without labels a model speaks of places.
+        one, other = (
+            list(range(max(len(v) for v in found if v is not None)))
+            if v is None
+            else np.asarray(v).tolist()
+            for v in (labels, found[0])
+        )
+        if one != other:
+            raise ValueError(
+                "All models must have the same labels in the same order; of "
+                "a model that has none, say them, `classes=[...]`. Received: "
+                f"{one} and {other}"
+            )
+
+
+def translated(data, models):
+    """The records in numbers, for all models that are asked.
+
+    Labels become places among those of the models. Where a model is an
+    estimator of this package, x is a list of what each model takes.
+
+    Raises:
+        ValueError: if a record is invalid.
+    """
+    pair = isinstance(data, tuple | list) and len(data) == 2
+    if pair:
+        data = data[0], numbered(data[1], models[0].labels, "`y`")
+    if all(asked.inputs is None for asked in models):
+        return data
+
+    def inputs(x):
+        return [x if m.inputs is None else m.inputs(x) for m in models]
+
+    if pair:
+        return inputs(data[0]), data[1]
+    return lambda: (
+        (inputs(x), y) for x, y in records.batches(data, READ_BATCH)
+    )
+
+
+def input_of(x, index, models):
+    """What a model takes of the records that `translated` gave."""
+    return x if all(m.inputs is None for m in models) else x[index]
+
+
+def numbered(values, labels, what):
+    """Places among `labels` of values that are labels; what are numbers where
+    labels are none are places already, or a number for each class.
+
+    Args:
+        values: array or column.
+        labels: array, or `None`: then all values are as they were.
+        what: holds the values, for the error, which shows none.
+
+    Raises:
+        ValueError: if one is not among the labels.
+    """
+    if labels is None:
+        return values
+    found = columns.one_array(values)
+    if found.ndim == 2 and found.shape[1] == 1:
+        found = found[:, 0]
+    is_number = found.dtype.kind in "biuf"
+    if found.ndim > 1 or is_number and labels.dtype.kind not in "biuf":
+        return values
+    index = {label: i for i, label in enumerate(labels.tolist())}
+    places = None
+    try:
+        places = [index.get(value, -1) for value in found.tolist()]
+    except TypeError:
+        pass
+    if places is None or -1 in places:
+        raise ValueError(
+            f"{what} must hold labels among {list(index)}. At least one is "
+            "none of them."
+        )
+    return np.array(places, int)
 
 
 def placed(data, n=None):

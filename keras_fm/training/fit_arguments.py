@@ -51,14 +51,12 @@ def check(arguments, private, kind):
             "release that is restored after this callback began would "
             "have been drawn, and paid for, a second time."
         )
-    for name in ("class_weight", "sample_weight"):
-        if arguments.get(name) is not None:
-            raise ValueError(
-                f"`{name}` changes what a record weighs, which the "
-                "sensitivity does not cover. Remove it from fit; weigh "
-                "classes by public constants after the release instead."
-            )
+    fit_frame.check_unweighted(arguments)
+    stepwise = getattr(private.model, "reads_every_step", False)
     if private.guarantee.kind == "published":
+        # Of others the metrics of the records are logged, and claimed.
+        if stepwise:
+            _check_monitors(given, arguments)
         return
     if arguments.get("validation_split"):
         raise ValueError(
@@ -67,10 +65,13 @@ def check(arguments, private, kind):
             "training part as `data=`, and fit `validation_data=`."
         )
     # What reads the records at every step must know their number.
-    if not private.guarantee.n_public and not getattr(
-        private.model, "reads_every_step", False
-    ):
+    if not private.guarantee.n_public and not stepwise:
         _check_steps(arguments, private, epochs)
+    _check_monitors(given, arguments)
+
+
+def _check_monitors(given, arguments):
+    """Refuses callbacks that look at what the fit does not log."""
     for callback in given:
         _check_files(callback, arguments)
         monitor = getattr(callback, "monitor", None)

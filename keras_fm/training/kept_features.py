@@ -8,7 +8,7 @@ each part.
 
 import keras
 
-from keras_fm.training import model_inputs
+from keras_fm.parts import model_inputs
 
 # Bytes that are kept at the most; of more records every part begins at them.
 MOST = 2**29

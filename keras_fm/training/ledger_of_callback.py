@@ -2,7 +2,7 @@
 
 from keras_fm.kernel.budget import Neighbours
 from keras_fm.kernel.ledger.ledger import Ledger
-from keras_fm.kernel.ledger.ledger_text import ONE_RECORD
+from keras_fm.kernel.ledger.ledger_text import declared_words, proved_unit
 from keras_fm.parts.guarantee import Unit
 
 
@@ -57,28 +57,35 @@ def _opened(budget, guarantee, path):
             "is a Ledger already. Open that one as a file, "
             "`keras_fm.Ledger.open(path, ...)`."
         )
-    for name, given, own in (
-        ("neighbours", neighbours, str(budget.neighbours)),
-        ("unit", unit.words, budget.unit),
-    ):
-        if given is not None and given != own:
-            raise ValueError(
-                f"`{name}` is that of the ledger that is continued, "
-                f"{own!r}. Received: {name}={given!r}"
-            )
-    # What protects a record does not protect an owner, nor the other
-    # way round where an owner only gains or changes a record.
-    by_record = budget.unit == ONE_RECORD
-    if unit.owners is None:
-        mixed = not by_record and unit.words is None
-    else:
-        mixed = by_record
-    if mixed:
+    if neighbours is not None and neighbours != str(budget.neighbours):
+        raise ValueError(
+            "`neighbours` is that of the ledger that is continued, "
+            f"{str(budget.neighbours)!r}. Received: neighbours={neighbours!r}"
+        )
+    _check_unit(budget.unit, unit)
+    return budget
+
+
+def _check_unit(held, unit):
+    """Refuses to charge releases for one unit to a ledger of another: what
+    protects a record does not protect an owner, nor the other way round where
+    an owner only gains or changes a record."""
+    words, held_words = unit.words, declared_words(held)
+    if words is not None and words != held_words:
+        raise ValueError(
+            "`unit` is that of the ledger that is continued, "
+            f"{held!r}. Received: words={words!r}"
+        )
+    proved = proved_unit(held)
+    # Of a ledger whose unit is words alone, the owners are that unit, or the
+    # words are repeated for rows.
+    fits = words is not None or unit.owners is not None
+    if proved is not None:
+        fits = proved == unit.proved
+    if not fits:
         raise ValueError(
             "The privacy unit of the ledger that is continued is "
-            f"{budget.unit!r}. Pass `owners` if that is an owner of "
-            "several records; repeat `unit` if it is one record, in "
-            "these words. Records and owners do not add up in one "
-            "ledger."
+            f"{held!r}. Pass `owners` if that is an owner of several records; "
+            "repeat its words, `Unit(words=...)`, if it is one record. "
+            "Records and owners do not add up in one ledger."
         )
-    return budget

@@ -1,6 +1,7 @@
 """What a model must look like before private records may be read for it."""
 
 import collections
+import json
 import math
 
 import keras
@@ -8,8 +9,18 @@ import keras
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.parts import batch_statistics, model_graph, replicas
 from keras_fm.parts.private_part import PrivatePart, parts_of
+from keras_fm.parts.released import Claims
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.training import public_constants
+
+# Of refusals of a network of which more is to learn than its output layer.
+_TRAIN_ALL = (
+    "To train all layers with privacy, write "
+    "`keras_fm.models.GradientNet(input_shape, layers)`, the last of them a "
+    "`keras.layers.Dense` of logits, and fit it on "
+    "`keras_fm.datasets.PoissonBatches(x, y, batch_size=...)` with this "
+    "callback."
+)
 
 
 def check_built(model):
@@ -123,8 +134,9 @@ def place_of_parts(model):
         raise ValueError(
             "The last layer of the model must be "
             "`keras_fm.layers.PrivateDense` (it gives logits; leave the "
-            f"softmax to the loss). Received: '{layer.name}' "
-            f"({type(layer).__name__})"
+            "softmax to the loss), which learns on features that do not: "
+            f"public, frozen or released ones. {_TRAIN_ALL} Received: "
+            f"'{layer.name}' ({type(layer).__name__})"
         )
     return below, top, (parts, [] if whole_top is None else [whole_top])
 
@@ -236,6 +248,7 @@ def check_not_perturbed(parts):
     for part in parts:
         released = part.released
         claimed = released is not None and released.published
+        claimed = claimed or getattr(part, "claims_made", ())
         if claimed or (part.is_perturbed and not part.reads_every_step):
             raise ValueError(
                 f"Layer '{part.name}' carries published noise and was "
@@ -253,17 +266,27 @@ def ledger_besides(ledger, ledger_json):
     """The ledger of a release, or `None` if its entries are in `ledger`."""
     known = [entry.plain() for entry in ledger.entries]
     other = Ledger.from_json(ledger_json)
-    if all(entry.plain() in known for entry in other.entries):
+    # Two ledgers of one second may hold equal entries; old files have no id.
+    same = json.loads(ledger_json).get("id", ledger.id) == ledger.id
+    if same and all(entry.plain() in known for entry in other.entries):
         return None
     return other
+
+
+def _texts_of(model):
+    """Ledgers that parts of a model carry, of releases and of claims."""
+    for part in parts_of(getattr(model, "part_of", None) or model):
+        if part.is_released:
+            yield part.ledger_json
+        yield from getattr(part, "claims_made", Claims()).texts
 
 
 def ledgers_of(model, ledger):
     """The ledgers that say what a model cost: that of its callback, if it was
     charged or there is no other, and those of other releases in the model."""
     others = {}
-    for part in released_parts(model) if model is not None else ():
-        other = ledger_besides(ledger, part.ledger_json)
+    for text in _texts_of(model) if model is not None else ():
+        other = ledger_besides(ledger, text)
         if other is not None:
             others[other.id] = other
     own = [ledger] if ledger.entries or not others else []
@@ -292,9 +315,7 @@ def check_proven(model, head):
         if getattr(layer, "unproven", None):
             raise ValueError(
                 f"Layer {name} cannot be part of a proven model: "
-                f"{layer.unproven}, or "
-                "`guarantee=Published(lot=...)`, whose epsilon is only "
-                "claimed."
+                f"{layer.unproven}."
             )
         if _has_batch_state(layer):
             frozen = (
@@ -308,15 +329,22 @@ def check_proven(model, head):
                 "`keras.layers.GroupNormalization` or "
                 "`keras_fm.layers.NormalizationLayer` (unit norm or public "
                 "bounds), which treat every record on its own."
-                + frozen
-                * isinstance(layer, keras.layers.BatchNormalization)
+                + frozen * isinstance(layer, keras.layers.BatchNormalization)
+                + f" {_TRAIN_ALL}"
+            )
+        if getattr(layer, "is_published", False):
+            raise ValueError(
+                f"Layer {name} is of the published form (`trainable=True`), "
+                "which trains on the records without a proof. Build it with "
+                "`trainable=False`, or the paper's model with "
+                'guarantee="proven": it then learns from a release.'
             )
         if any(v.trainable for v in layer.weights):
             raise ValueError(
-                f"Layer {name} has trainable weights under the private "
+                f"Layer {name} has trainable weights below the private "
                 "layer: features that train on records make every step a "
-                "new query. Set `trainable = False` (its weights then count "
-                "as public), or use `guarantee=Published(lot=...)`."
+                "new query. If its weights are public, freeze it: "
+                f"`layer.trainable = False`. {_TRAIN_ALL}"
             )
 
 

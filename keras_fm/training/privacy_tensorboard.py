@@ -8,15 +8,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.datasets.poisson_batches import PoissonBatches
 from keras_fm.heads.cross_entropy import CrossEntropyRelease
 from keras_fm.heads.perturbed_dense import PerturbedDense
 from keras_fm.kernel.ledger import statement
-from keras_fm.kernel.ledger.ledger_text import ONE_RECORD
-from keras_fm.parts import fit_frame
+from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, shown_unit
+from keras_fm.parts import fit_frame, held_out
 from keras_fm.parts.private_part import parts_of
 from keras_fm.parts.tensorboard_files import tensorflow
-from keras_fm.training import held_out, model_check, released_views
+from keras_fm.training import model_check, released_views
 
 # Letters of a line of text.
 _WIDTH = 78
@@ -71,7 +70,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
     Example:
 
     ```python
-    private = fm.callbacks.PrivateModel(budget, data=(x, y))
+    private = fm.callbacks.PrivateModel(epsilon=1.0, delta=1e-5, data=(x, y))
     board = fm.callbacks.PrivacyTensorBoard(private, "runs/first")
     model.fit(x, y, epochs=5, callbacks=[private, board])
     ```
@@ -121,9 +120,8 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         """Refuses samples that are private records: they would be drawn."""
         if self.samples is None:
             return
-        x = (fit_frame.arguments(self.model) or {}).get("x")
-        held = x.data if isinstance(x, PoissonBatches) else None
-        for data in (self.private.data, held):
+        given = held_out.given(fit_frame.arguments(self.model) or {})
+        for data in (self.private.data, given):
             reason = held_out.private_because(
                 (np.asarray(self.samples),), data, self.model
             )
@@ -318,7 +316,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
             "budget": f"epsilon {ledger.budget.epsilon:g}, delta "
             f"{ledger.budget.delta:g}",
             "neighbours": ledger.neighbours,
-            "unit": ledger.unit,
+            "unit": shown_unit(ledger.unit),
             "model": f"{type(self.model).__name__} '{self.model.name}', "
             f"{self.model.count_params()} weights",
             "optimizer": f"{type(optimizer).__name__}, rate {rate:g}",
@@ -409,7 +407,7 @@ def _spent(ledger):
         rows.append(("left", ledger.remaining()))
         unit = "record"
         if ledger.unit != ONE_RECORD:
-            unit = f"unit ({ledger.unit})"
+            unit = f"unit ({shown_unit(ledger.unit)})"
         promise = statement.sentence(spent, delta, ledger.neighbours, unit)
     else:
         rows.append(("claimed, no guarantee", ledger.claimed_epsilon()))

@@ -24,7 +24,7 @@ from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger import Ledger
-from keras_fm.kernel.ledger.ledger_text import ONE_RECORD
+from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, declared_words
 from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.reads import sampling
 from keras_fm.kernel.sum_query import REACHES
@@ -43,7 +43,7 @@ def private_evaluate(
     share: float | str | None = None,
     epsilon: float | None = None,
     public: str | None = None,
-    classes: int | None = None,
+    classes: int | Sequence | None = None,
     bins: int = 10,
     bounds: tuple[float, float] | None = None,
     from_logits: bool | None = None,
@@ -70,13 +70,16 @@ def private_evaluate(
 
     Args:
         model: a Keras model (its last layer private and released under this
-            ledger, or `public`), a scikit-learn estimator, a function from a
-            batch `(n, ...)` to outputs `(n, ...)`, or `None` with data
-            `(outputs, y)`. Outputs are class indices (integers), a number for
-            each class, one number for two classes, or the predicted numbers.
-            What is no Keras model is called with one record at a time, and
-            must keep nothing of it.
-        data: the private records `(x, y)`, as `PrivateModel` takes them.
+            ledger, or `public`), an estimator of this package (the same), one
+            of scikit-learn, a function from a batch `(n, ...)` to outputs
+            `(n, ...)`, or `None` with data `(outputs, y)`. Outputs are
+            classes (places in their order, or labels), a number for each
+            class, one number for two classes, or the predicted numbers. What
+            is no Keras model is called with one record at a time, and must
+            keep nothing of it.
+        data: the private records `(x, y)`, as `PrivateModel` takes them; of
+            an estimator with labels of its own in these labels, and of one
+            of this package the table that it takes.
         ledger: the `Ledger` that is charged.
         metrics: `"accuracy"`, `"confusion_matrix"`, `"calibration"`; or, for
             numbers, `"mean_absolute_error"`, `"mean_squared_error"`.
@@ -86,7 +89,8 @@ def private_evaluate(
         public: `None`, or where the model comes from, in words: why it is no
             function of the records but through this ledger. The statement
             repeats it.
-        classes: int, where the model does not say it.
+        classes: where the model does not say it: how many classes there
+            are, or their labels in the order of its outputs.
         bins: int, of calibration: bins of the largest probability.
         bounds: `(low, high)` on the numbers, public; predictions are clipped
             to them.
@@ -152,7 +156,9 @@ def private_evaluate(
     logits = asked.gives_logits if from_logits is None else from_logits
 
     def read():
-        for x, y, rows in asked_model.placed(data, n):
+        given = asked_model.translated(data, [asked])
+        for x, y, rows in asked_model.placed(given, n):
+            x = asked_model.input_of(x, 0, [asked])
             outputs = asked.outputs(x, rows, numbers="low" in shape)
             yield _compared(query, outputs, y[rows], logits, clip)
 
@@ -174,7 +180,7 @@ def private_choice(
     share: float | None = None,
     epsilon: float | None = None,
     public: str | None = None,
-    classes: int | None = None,
+    classes: int | Sequence | None = None,
     bounds: tuple[float, float] | None = None,
     from_logits: bool | None = None,
     clip: bool = False,
@@ -241,15 +247,20 @@ def private_choice(
     # Each once.
     own = dict.fromkeys(fact for asked in all_asked for fact in asked.facts)
 
-    def points(asked, x, y, rows):
+    def points(index, x, y, rows):
+        asked = all_asked[index]
+        x = asked_model.input_of(x, index, all_asked)
         logits = asked.gives_logits if from_logits is None else from_logits
         outputs = asked.outputs(x, rows, numbers=metric in NUMBERS)
         shares, _ = _compared(one, outputs, y[rows], logits, clip)
         return shares[:, 0]
 
     def read():
-        for x, y, rows in asked_model.placed(data):
-            columns = [points(asked, x, y, rows) for asked in all_asked]
+        given = asked_model.translated(data, all_asked)
+        for x, y, rows in asked_model.placed(given):
+            columns = [
+                points(index, x, y, rows) for index in range(len(all_asked))
+            ]
             yield (np.stack(columns, axis=1),)
 
     def calibrate(query, budget, *, neighbours, share=1.0):
@@ -320,7 +331,7 @@ def _rest(query, ledger):
         raise _nothing_left(ledger)
     if budget.delta == 0:
         # Below what the ledger allows, by what sums are rounded.
-        given = budget_lib.PrivacyBudget(left * (1 - 1e-12))
+        given = budget_lib.PrivacyBudget(left * (1 - 1e-12), 0.0)
         return calibration.calibrate(query, given, neighbours=ledger.neighbours)
     others = [entry.build_mechanism() for entry in ledger.entries]
     try:
@@ -358,7 +369,7 @@ def _unit_facts(ledger, unit, reach):
         )
     if unit is None and ledger.unit == ONE_RECORD:
         return []
-    if unit != ledger.unit:
+    if unit is None or unit not in (ledger.unit, declared_words(ledger.unit)):
         raise ValueError(
             f"The privacy unit of the ledger is {ledger.unit!r}, and a "
             "question counts rows. If no unit has more than one row of these "
@@ -381,10 +392,13 @@ def _shape(metrics, models, classes, bounds):
     if set(metrics) & set(NUMBERS):
         if bounds is None or np.shape(bounds) != (2,):
             checks.refuse("bounds", bounds, "(low, high), public constants")
+        for asked in models:
+            asked.predict_numbers()
         return {"low": bounds[0], "high": bounds[1]}
     if bounds is not None:
         checks.refuse("bounds", bounds, "None where no errors are asked")
     found = {asked.classes(classes) for asked in models}
+    asked_model.check_same_labels(models)
     if len(found) > 1:
         raise ValueError(
             "All models must have the same classes. Received: models of "

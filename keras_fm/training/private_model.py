@@ -1,16 +1,16 @@
 import math
+import numbers
 import os
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import mechanisms, records
 from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.ledger.ledger_text import shown_unit
 from keras_fm.kernel.reads import sampling
 from keras_fm.parts import fit_frame, sealed
 from keras_fm.parts.guarantee import Proven, Published
@@ -20,18 +20,24 @@ from keras_fm.training import (
     fit_arguments,
     ledger_of_callback,
     model_check,
-    old_keywords,
     refusals,
     same_data,
     shown_records,
     steps_of_fit,
 )
 from keras_fm.training.proven_plan import ProvenPlan
-from keras_fm.training.published_plan import PublishedPlan
+from keras_fm.training.published_plan import DrawnNoise, PublishedPlan
 
 
 class PrivateModel(keras.callbacks.Callback):
     """Makes `fit` private: fixes the noise once, before the first step.
+
+    ```python
+    private = PrivateModel(epsilon=1.0, delta=1e-5, data=(x, y))
+    model.compile("adam", loss=TaylorCrossEntropy(), metrics=["accuracy"])
+    model.fit(x, y, epochs=20, callbacks=[private])
+    print(private.report())
+    ```
 
     `guarantee=Proven()` (default): the records are read once, when training
     begins, as the perturbed coefficients of the output layer's Taylor
@@ -59,16 +65,20 @@ class PrivateModel(keras.callbacks.Callback):
     ledger says *claimed*; the proven epsilon is infinite.
 
     Args:
-        budget: a `PrivacyBudget`, an epsilon, or a `Ledger` that is
-            continued (its budget, neighbours and unit then hold).
+        epsilon: number in (0, 1e6]; or a `PrivacyBudget`, which has a delta;
+            or a `Ledger` that is continued (its budget, neighbours and unit
+            then hold).
+        delta: number in [0, 1), far below one over the number of records;
+            `0` for pure differential privacy. Given with an epsilon, and
+            only then: there is no default.
         data: the private records `(x, y)`: arrays, a `tf.data.Dataset`, a
             `keras.utils.PyDataset`, a `DataLoader` of PyTorch, or a function
             returning an iterator of batches; or x alone for a model without
             labels. x is one array, or a list or dict of them as the model
             takes them. Needed, unless a `DPMAC` is fitted on
             `PoissonBatches`, which hold the records.
-        guarantee: `Proven(...)`, `Published(lot=...)`, or `"proven"` for the
-            first's defaults.
+        guarantee: `Proven(...)`, `Published(lot=...)`, or `"proven"` for
+            `Proven()`.
         ledger: `None`, or the path of a file that the ledger lives in
             (`keras_fm.Ledger.open`): begun if there is none, else continued,
             by this process and any other. A run that is killed then cannot
@@ -77,9 +87,6 @@ class PrivateModel(keras.callbacks.Callback):
         notes: further public facts for the report.
         reproducible_noise: `None`, or an int seed. A seeded run is labelled
             "not private".
-        **old: keywords of version 0.1.0 (`neighbours`, `shares`, `owners`,
-            `batch_size`, ...): fields of `Proven` and `Published` now, or
-            arguments of the paper's model. They warn, and go with 0.3.0.
 
     Attributes:
         new_release: set it to `True` to have the next fit draw (and be
@@ -95,33 +102,24 @@ class PrivateModel(keras.callbacks.Callback):
         OSError: if the file of the ledger cannot be written; no noise was
             drawn then.
         BudgetExceededError: before anything is read.
-
-    Example:
-
-    ```python
-    private = PrivateModel(PrivacyBudget(1.0, 1e-5), data=(x, y))
-    model.compile("adam", loss=TaylorCrossEntropy(), metrics=["accuracy"])
-    model.fit(x, y, epochs=20, callbacks=[private])
-    print(private.report())
-    ```
     """
 
     def __init__(
         self,
-        budget: budget_lib.PrivacyBudget | Ledger | float,
+        epsilon: float | budget_lib.PrivacyBudget | Ledger,
+        delta: float | None = None,
+        *,
         data: Any = None,
         guarantee: Proven | Published | str = "proven",
-        *,
         ledger: str | os.PathLike | None = None,
         notes: Sequence[str] = (),
         reproducible_noise: int | None = None,
-        **old: Any,
     ) -> None:
         super().__init__()
-        if not isinstance(budget, (budget_lib.PrivacyBudget, Ledger)):
-            budget = budget_lib.PrivacyBudget(budget)
-        promise, self._of_model = old_keywords.translated(guarantee, old)
-        self.new_release = bool(old.get("new_release", False))
+        budget = _budget(epsilon, delta)
+        promise: Any = _promise(guarantee)
+        self.new_release = False
+        records.refuse_text_labels(data)
         if promise.kind == "published" and promise.lot == "data":
             if records.number(data) is None:
                 raise ValueError(
@@ -130,7 +128,7 @@ class PrivateModel(keras.callbacks.Callback):
                 )
         self._ledger: Any = ledger_of_callback.opened(budget, promise, ledger)
         self.data = data
-        self.guarantee: Any = promise
+        self.guarantee = promise
         self.notes = (notes,) if isinstance(notes, str) else tuple(notes)
         self.releases: dict[str, Any] = {}
         self.release = None
@@ -139,18 +137,18 @@ class PrivateModel(keras.callbacks.Callback):
         self._seed = reproducible_noise
         self._noise = mechanisms.NoiseSource(reproducible_noise)
         self._fingerprint = same_data.Fingerprint()
+        # Noise of published forms, for models that come back from a file.
+        self._drawn = DrawnNoise()
 
     def __deepcopy__(self, memo):
         """For another fit, as searches do: one ledger, noise of its own."""
-        made = PrivateModel(
+        return PrivateModel(
             self._ledger,
-            self.data,
-            self.guarantee,
+            data=self.data,
+            guarantee=self.guarantee,
             notes=self.notes,
             reproducible_noise=self._seed,
         )
-        made._of_model = self._of_model
-        return made
 
     # What a user asks ----------------------------------------------------
 
@@ -167,13 +165,51 @@ class PrivateModel(keras.callbacks.Callback):
         found = (getattr(part, "relevance", None) for part in self._parts)
         return next((v for v in found if v is not None), None)
 
+    def epsilon(self, delta=None):
+        """Proven epsilon of what the model was released under so far,
+        composed from its ledger; infinite without a proof.
+
+        Args:
+            delta: number in [0, 1), or `None` for the budget's.
+
+        Returns:
+            float.
+
+        Raises:
+            ValueError: if `delta` is outside its range, or the model was
+                released under several ledgers, each of which has a number of
+                its own.
+        """
+        ledgers = model_check.ledgers_of(self.model, self._ledger)
+        if len(ledgers) > 1:
+            raise ValueError(
+                f"The model was released under {len(ledgers)} ledgers, which "
+                "may be of different records. `report()` has a statement of "
+                "each, and `ledger.epsilon(delta=...)` the epsilon of this "
+                "callback's."
+            )
+        return ledgers[0].epsilon(delta=delta)
+
     def report(self):
         """The privacy statement, composed from the ledger, and that of others
         which the model was released under."""
         ledgers = model_check.ledgers_of(self.model, self._ledger)
-        found = [ledger.statement() for ledger in ledgers]
+        texts = [ledger.statement() for ledger in ledgers]
+        if len(ledgers) > 1 and self.guarantee.kind == "published":
+            delta = math.fsum(ledger.budget.delta for ledger in ledgers)
+            texts.insert(
+                0,
+                f"Claims of {len(ledgers)} ledgers, all of this model\n"
+                f"claimed:    (epsilon = {self._claimed_epsilon():.6g}, delta "
+                f"= {delta:g})   (their sum; not a guarantee)",
+            )
         line = getattr(self.model, "statement_line", None)
-        return "\n\n".join([*found, *([line] if line else [])])
+        return "\n\n".join([*texts, *([line] if line else [])])
+
+    def _claimed_epsilon(self):
+        """The sum of all claims that the model was trained under."""
+        ledgers = model_check.ledgers_of(self.model, self._ledger)
+        return math.fsum(ledger.claimed_epsilon() for ledger in ledgers)
 
     def plan(self, model, batches=None, epochs=1):
         """A table of what a fit of `model` would release, before anything
@@ -201,7 +237,8 @@ class PrivateModel(keras.callbacks.Callback):
         lines = [
             f"Privacy plan: budget (epsilon = {budget.epsilon:g}, delta = "
             f"{budget.delta:g}), {self._ledger.neighbours}, "
-            f"{times} planned release(s)"
+            f"{times} planned release(s)",
+            f"  unit: {shown_unit(self._ledger.unit)}",
         ]
         for entry in entries:
             lines.append(
@@ -225,7 +262,6 @@ class PrivateModel(keras.callbacks.Callback):
         arguments = arguments or {}
         model = self.model
         model_check.check_built(model)
-        old_keywords.give(self._of_model, model)
         self._parts = parts_of(getattr(model, "part_of", None) or model)
         top = model if isinstance(model, PrivatePart) else None
         stepwise = top is not None and top.reads_every_step
@@ -247,7 +283,7 @@ class PrivateModel(keras.callbacks.Callback):
                 "every FunctionalNet: pass `data=(x, y)`."
             )
         if not by_steps:
-            return PublishedPlan(model, **shared)
+            return PublishedPlan(model, drawn=self._drawn, **shared)
         lot = getattr(self.guarantee, "lot", None)
         if top is not None and not stepwise and lot not in (None, "data"):
             raise ValueError(
@@ -336,7 +372,8 @@ class PrivateModel(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if self._steps is not None:
-            assert self.model is not None
+            # On JAX, reading `model` brings the state back.
+            _ = self.model
             self._steps.end_epoch()
 
     def on_train_end(self, logs=None):
@@ -369,8 +406,7 @@ class PrivateModel(keras.callbacks.Callback):
             self._seal(plan)
             return False
         model_check.check_one_process(self.model)
-        self._warn_about_delta(plan)
-        plan.carry_out()
+        self._carry_out(plan)
         self.releases, self.release = plan.releases, plan.release
         self._fingerprint.take(self.data, plan.model)
         plan.install(getattr(self.guarantee, "start", "minimiser"))
@@ -445,8 +481,8 @@ class PrivateModel(keras.callbacks.Callback):
             model_check.check_start(self.model, plan.top, self.guarantee)
             plan.check()
             steps_of_fit.check(plan)
-            self._warn_about_delta(plan)
-            plan.carry_out()
+            model._carrier().begin_optimizer()
+            self._carry_out(plan)
             paid = model.paid_entry(plan)
             self.releases = plan.releases
             self._fingerprint.take(plan.data, plan.model)
@@ -464,36 +500,38 @@ class PrivateModel(keras.callbacks.Callback):
                 f"Layer '{head.name}' carries a proven release. Build a new "
                 'model for guarantee="published".'
             )
-        if head.is_perturbed and not self._ledger.entries:
+        if head.is_perturbed and self._ledger not in head.claims_made:
             raise ValueError(
                 f"Layer '{head.name}' carries the noise of another "
                 "PrivateModel, whose ledger holds the claim. Go on with "
                 "that callback, or build a new model."
             )
+        if getattr(self.model, "compiled", False):
+            plan.check_loss(self.model)
 
     def _begin_published(self, plan, arguments):
+        again = plan.restore()
         self._check_published(plan)
+        plan.check_fit(arguments)
         if plan.perturbed.is_perturbed:
-            return False
+            return again
         if self.guarantee.lot != "data":
             fit_arguments.check_lot(arguments, self.guarantee.lot)
         model_check.check_one_process(self.model)
         plan.check_pretrained()
         plan.check()
-        plan.carry_out()
+        self._carry_out(plan)
         return True
 
-    def _warn_about_delta(self, plan):
-        delta = self._ledger.budget.delta
-        n = records.number(self.data) if plan.n_public else None
-        if plan.n_public and plan.owners is not None:
-            n = len(np.unique(plan.owners))
-        if n and delta >= 1 / n:
-            warnings.warn(
-                f"delta = {delta:g} is not below one over the number of "
-                f"records ({n}): it permits publishing a whole record. Take "
-                "it far smaller.",
-                stacklevel=2,
+    def _carry_out(self, plan):
+        """Pays and reads; what a delta is worth is said as soon as the number
+        of records is known, of a stream after it was read."""
+        known = plan.known_units
+        budget_lib.warn_of_delta(self._ledger.budget.delta, known)
+        plan.carry_out()
+        if known is None:
+            budget_lib.warn_of_delta(
+                self._ledger.budget.delta, plan.known_units
             )
 
     def _summary(self):
@@ -501,7 +539,7 @@ class PrivateModel(keras.callbacks.Callback):
         if self.guarantee.kind == "published":
             return (
                 f"keras_fm: claimed epsilon "
-                f"{self._ledger.claimed_epsilon():.4g} (published form), "
+                f"{self._claimed_epsilon():.4g} (published form), "
                 f"proven epsilon {spent}, "
                 f"{self._ledger.neighbours}. See report()."
             )
@@ -516,3 +554,45 @@ class PrivateModel(keras.callbacks.Callback):
             + (", NOT PRIVATE (seed)" if self._noise.reproducible else "")
             + ". See report()."
         )
+
+
+def _budget(epsilon, delta):
+    """The budget of a callback's first two arguments."""
+    whole = isinstance(epsilon, (budget_lib.PrivacyBudget, Ledger))
+    if delta is not None and not isinstance(delta, numbers.Real):
+        # Not shown: records stand here where `data=(x, y)` was meant.
+        raise ValueError(
+            "`delta` must be a number, and records are given by name, "
+            "`data=(x, y)`. Received: delta of type "
+            f"{type(delta).__name__}"
+        )
+    if not whole:
+        call = "PrivateModel(epsilon={}, delta={}, data=...)"
+        budget_lib.check_delta_given(epsilon, delta, call)
+        return budget_lib.PrivacyBudget(epsilon, delta)
+    if delta is not None:
+        kind = type(epsilon).__name__
+        raise ValueError(
+            f"`delta` must be left out beside a {kind}, which has its own. "
+            f"Received: a {kind} and delta={delta}"
+        )
+    return epsilon
+
+
+def _promise(guarantee):
+    if isinstance(guarantee, (Proven, Published)):
+        return guarantee
+    if isinstance(guarantee, str) and guarantee == "proven":
+        return Proven()
+    if isinstance(guarantee, str) and guarantee == "published":
+        raise ValueError(
+            'guarantee="published" divides its noise by the lot size: write '
+            "`guarantee=keras_fm.Published(lot=...)` with the `batch_size` of "
+            'fit. Received: guarantee="published"'
+        )
+    # Not shown: it may be labels.
+    raise ValueError(
+        '`guarantee` must be "proven", keras_fm.Proven(...) or '
+        "keras_fm.Published(...). Received: guarantee of type "
+        f"{type(guarantee).__name__}"
+    )

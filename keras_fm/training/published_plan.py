@@ -1,9 +1,49 @@
 """The papers' perturbations of a fit: claimed, never proven."""
 
+import contextlib
+
+import numpy as np
+
+from keras_fm.heads import claims as head_claims
 from keras_fm.kernel import records
+from keras_fm.kernel.ledger.ledger import BudgetExceededError
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
+from keras_fm.parts import entry_ranges
 from keras_fm.parts.private_part import parts_of
 from keras_fm.training import model_check
+
+
+class DrawnNoise:
+    """The noise that a callback drew, by the names of claims: a model that it
+    trained and that comes back from a file goes on under it.
+
+    It is secret: a copy or a pickle of it is empty.
+    """
+
+    def __init__(self):
+        self._drawn = {}
+
+    def __repr__(self):
+        return f"<DrawnNoise {sorted(self._drawn)}>"
+
+    def __deepcopy__(self, memo):
+        return DrawnNoise()
+
+    def __reduce__(self):
+        return (DrawnNoise, ())
+
+    def __contains__(self, name):
+        return name in self._drawn
+
+    def keep(self, name, found, values):
+        """Keeps what a claim read (or `None`) and its draws, in order."""
+        self._drawn[name] = found, values
+
+    def again(self, name):
+        """What the claim read, and a function that gives its draws again."""
+        found, values = self._drawn[name]
+        left = iter(values)
+        return found, lambda scale, shape: next(left)
 
 
 class PublishedPlan:
@@ -19,13 +59,15 @@ class PublishedPlan:
         ledger: the `Ledger` that is charged.
         noise: a `NoiseSource`.
         guarantee: a `Published`.
+        drawn: the `DrawnNoise` of the callback.
 
     Raises:
         ValueError: if the model cannot be perturbed in this way.
     """
 
-    def __init__(self, model, *, data, ledger, noise, guarantee):
+    def __init__(self, model, *, data, ledger, noise, guarantee, drawn=None):
         self.model, self.data = model, data
+        self._drawn = DrawnNoise() if drawn is None else drawn
         self.ledger, self.noise, self.guarantee = ledger, noise, guarantee
         self.lot = guarantee.lot
         if self.lot == "data":
@@ -35,6 +77,7 @@ class PublishedPlan:
             model, "encoding_model", model
         )
         model_check.check_functional(whole)
+        self._whole = whole
         if len(whole.inputs) != 1:
             raise ValueError(
                 'guarantee="published" is of models with one input. Received '
@@ -50,6 +93,7 @@ class PublishedPlan:
             )
         self._check(parts, whole)
         self._claims = [(part, part.claims(self)) for part in parts]
+        self._check_inputs(parts, whole)
         names = [c.name for _, claims in self._claims for c in claims]
         shares = guarantee.shares or self._default_shares(parts, names)
         if len(shares) != len(names):
@@ -63,6 +107,11 @@ class PublishedPlan:
         )
         # Of a view, its topmost layer; else what was not pre-trained before.
         self._own = parts if stack is None else [stack[-1]]
+
+    @property
+    def known_units(self):
+        """The number of records, if it is known without a pass."""
+        return records.number(self.data)
 
     def _check(self, parts, whole):
         for part in parts:
@@ -82,6 +131,59 @@ class PublishedPlan:
                     f"Layer '{layer.name}' has `adaptive=True` and must "
                     "be in the model itself, not inside a nested one."
                 )
+
+    def _check_inputs(self, parts, whole):
+        """Refuses layers that may read what no paper claims a sensitivity
+        for, and losses that read records beside the claimed one."""
+        found = entry_ranges.of_inputs(whole)
+        for part in parts:
+            name = f"{type(part).__name__} '{part.name}'"
+            ranges = found.get(id(part), [entry_ranges.UNBOUNDED])
+            for known, wanted in zip(ranges, _wanted(part, len(ranges))):
+                entry_ranges.check(known, wanted, name, "below it")
+        for layer in whole._flatten_layers():
+            if getattr(layer, "activity_regularizer", None) is not None:
+                raise ValueError(
+                    f"Layer '{layer.name}' ({type(layer).__name__}) must have "
+                    "no `activity_regularizer` in a published model: it is a "
+                    "loss of the records that no claim covers. Use a "
+                    "`kernel_regularizer`."
+                )
+
+    def check_loss(self, model):
+        """Refuses a compiled loss that the paper's sensitivity is not of.
+
+        Raises:
+            ValueError: saying what to compile with.
+        """
+        if hasattr(model, "check_claimed_loss"):
+            model.check_claimed_loss()
+        else:
+            head_claims.check_loss(model)
+
+    def check_fit(self, arguments):
+        """Refuses records that count more, and labels that no class is for.
+
+        Args:
+            arguments: of the running fit.
+
+        Raises:
+            ValueError: saying what to write instead.
+        """
+        x, y = arguments.get("x"), arguments.get("y")
+        spec = getattr(x, "element_spec", None)
+        if spec is None and hasattr(x, "num_batches") and len(x):
+            spec = x[0]
+        if isinstance(spec, (tuple, list)) and len(spec) > 2:
+            raise ValueError(
+                "Batches of a published fit must be (x, y): weights of "
+                "records change what one adds, which the claimed sensitivity "
+                f"does not cover. Received: {len(spec)} parts"
+            )
+        top = self._own[-1]
+        if hasattr(top, "check_labels") and hasattr(y, "shape"):
+            y = np.asarray(y)
+            top.check_labels(y, len(y))
 
     def _default_shares(self, parts, names):
         for part in parts:
@@ -161,7 +263,43 @@ class PublishedPlan:
 
     def check(self):
         """Refuses budgets already spent."""
-        self.ledger.check(self.entries())
+        with self._about_lost_noise():
+            self.ledger.check(self.entries())
+
+    @contextlib.contextmanager
+    def _about_lost_noise(self):
+        try:
+            yield
+        except BudgetExceededError as e:
+            if any(self.ledger in part.claims_made for part in self._own):
+                raise BudgetExceededError(
+                    "The model was trained under noise of this ledger, which "
+                    "is in no file. The callback that drew it goes on with "
+                    "it, `callbacks=[private]`; any other draws new noise, "
+                    f"which is charged again. {e}"
+                ) from e
+            raise
+
+    def restore(self):
+        """Gives parts that come back from a file the noise that this callback
+        drew for them. Returns whether there were any."""
+        found = False
+        for part, claims in self._claims:
+            known = self.ledger in part.claims_made and all(
+                claim.name in self._drawn for claim in claims
+            )
+            if known and part in self._own and not part.is_perturbed:
+                for claim in claims:
+                    given, laplace = self._drawn.again(claim.name)
+                    scale = self._scale(claim, given)
+                    self._fix(claim, given, laplace, scale)
+                found = True
+        return found
+
+    def _fix(self, claim, given, laplace, scale):
+        if claim.per_lot:
+            scale = scale / self.lot
+        claim.fix(scale, laplace, *([] if claim.read is None else [given]))
 
     def check_pretrained(self):
         """Refuses parts that a fit would train without their noise."""
@@ -171,7 +309,8 @@ class PublishedPlan:
                 raise ValueError(
                     f"{type(part).__name__} '{part.name}' would be trained "
                     "on the records without its noise. Pre-train it with "
-                    "the callback first: `model.pretrain(x, private)`."
+                    "this callback first: "
+                    f"{part.how_to_pretrain(self._whole)}."
                 )
 
     def carry_out(self):
@@ -181,12 +320,25 @@ class PublishedPlan:
         found = [c.read and c.read() for _, c in asked]
         entries = [self._entry(c, f) for (_, c), f in zip(asked, found)]
         self.ledger.charge(entries)
+        for (part, claim), given, entry in zip(asked, found, entries):
+            values = []
 
-        def laplace(scale, shape):
-            return self.noise.generator().laplace(0.0, scale, shape)
+            def laplace(scale, shape, values=values):
+                drawn = self.noise.generator().laplace(0.0, scale, shape)
+                values.append(drawn)
+                return drawn
 
-        for (_, claim), given in zip(asked, found):
-            scale = self._scale(claim, given)
-            if claim.per_lot:
-                scale = scale / self.lot
-            claim.fix(scale, laplace, *([] if claim.read is None else [given]))
+            scale = entry.mechanism.get("laplace_scale")
+            self._fix(claim, given, laplace, scale)
+            self._drawn.keep(claim.name, given, values)
+            part.claims_made.add([self.ledger.to_json()])
+        for part, _ in self._claims:
+            # The ledger of a part says what all of them cost.
+            if self.ledger in part.claims_made:
+                part.claims_made.add([self.ledger.to_json()])
+
+
+def _wanted(part, count):
+    """The ranges that a part's sensitivity is stated for, of each input."""
+    known = getattr(part, "claimed_bounds", ())
+    return [*known, *[(0.0, 1.0)] * (count - len(known))]

@@ -14,8 +14,8 @@ from keras_fm.kernel.reads import columns, placed_records, sampling
 from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.kernel.reads.passes import Passes
 from keras_fm.kernel.reads.records_by_owner import batches_by_owner
-from keras_fm.parts import model_graph
-from keras_fm.training import model_check, model_inputs
+from keras_fm.parts import model_graph, model_inputs
+from keras_fm.training import model_check
 from keras_fm.training.kept_features import KeptFeatures
 
 # Rows of a batch as it is read, and of one in which records have places: of few
@@ -123,6 +123,15 @@ class Reading:
         """The number of privacy units, records or owners, public by
         declaration."""
         return self.n if self.owners is None else len(np.unique(self.owners))
+
+    @property
+    def known_units(self):
+        """`units`, if they are public and known without a pass."""
+        if not self.n_public:
+            return None
+        if self.owners is not None:
+            return self.units
+        return self._passes.n or records.number(self.data)
 
     def samples(self, rounds):
         """The samples of several reads, of any size: a `SamplingPlan`."""

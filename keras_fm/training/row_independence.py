@@ -8,9 +8,9 @@ with made-up records (`probe`).
 
 import keras
 
+from keras_fm.parts.model_inputs import arranged, single
 from keras_fm.parts.private_part import parts_of
 from keras_fm.training import row_probe
-from keras_fm.training.model_inputs import arranged, single
 from keras_fm.training.row_layers import check_layer, check_parts
 from keras_fm.training.row_operations import check_operation
 from keras_fm.training.row_probe import probe

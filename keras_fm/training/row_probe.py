@@ -273,12 +273,7 @@ def _ordinary(features, inputs, rows):
         if best is not None:
             break
     if best is None or not best[0]:
-        raise ValueError(
-            "The layers under the private layer could not be run on made-up "
-            "records, so it was not seen whether they treat every record on "
-            "its own. Give every length in `keras.Input(shape)`. Received "
-            f"inputs of shapes {[tuple(shape) for shape, *_ in inputs]}"
-        ) from failed
+        raise ValueError(_not_run(inputs, failed)) from failed
     _, records, found = best
     if any(np.shape(v)[:1] != (rows,) for v in found):
         raise ValueError(
@@ -287,6 +282,36 @@ def _ordinary(features, inputs, rows):
             f"for {rows} records"
         )
     return records, found
+
+
+def _not_run(inputs, failed):
+    shapes = [tuple(shape) for shape, *_ in inputs]
+    what = "they give no finite number"
+    if failed is not None:
+        what = f"{type(failed).__name__}"
+    backend = keras.backend.backend()
+    if any(None in shape for shape in shapes):
+        advice = "Give every length in `keras.Input(shape)`."
+    elif any(kind == "string" for _, kind, *_ in inputs) and (
+        backend != "tensorflow"
+    ):
+        advice = (
+            f"Text inputs need TensorFlow, and the backend is {backend}: pass "
+            "each word's place in a public list, "
+            "`np.array([words.index(v) for v in column])`, to an input of "
+            "whole numbers."
+        )
+    else:
+        advice = (
+            "Try `model.predict` on a batch of records of your own: the "
+            "layers must run on whatever has these shapes and types."
+        )
+    return (
+        "The layers under the private layer could not be run on made-up "
+        f"records ({what}), so it was not seen whether they treat every "
+        f"record on its own. {advice} Received inputs of shapes {shapes} and "
+        f"types {[kind for _, kind, *_ in inputs]}"
+    )
 
 
 def _compare(features, batch, expected, kept, kind, when):

@@ -6,7 +6,7 @@ import secrets
 import numpy as np
 
 from keras_fm.kernel.reads import columns
-from keras_fm.training import model_inputs
+from keras_fm.parts import model_inputs
 
 
 class Fingerprint:

@@ -12,7 +12,8 @@ from keras_fm.datasets.poisson_batches import PoissonBatches
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import records
 from keras_fm.kernel.reads import columns
-from keras_fm.training import compiled_loss, held_out, model_inputs
+from keras_fm.parts import held_out, model_inputs, sealed
+from keras_fm.training import compiled_loss
 
 
 def check(arguments, model, plan):
@@ -38,7 +39,12 @@ def check(arguments, model, plan):
     if shown is not None and not isinstance(shown, PoissonBatches):
         with _about("validation_data"):
             _check_shown(shown, model, plan)
-    held_out.check(arguments, plan)
+    if plan.guarantee.kind == "proven" and shown is not None:
+        records.check(plan.data)
+        held_out.check_held_out(shown, plan.data, plan.model)
+        if not sealed.is_sealed(model):
+            # Later fits, with the callback or without, look for themselves.
+            held_out.check_fit(arguments, model)
     compiled_loss.check(model, y)
     if plan.guarantee.kind == "published":
         # Its steps show metrics, too.

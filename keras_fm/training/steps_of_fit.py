@@ -8,8 +8,11 @@ model takes them a second time.
 import math
 
 from keras_fm.datasets.poisson_batches import PoissonBatches
+from keras_fm.kernel import records
 from keras_fm.kernel.ledger.ledger import BudgetExceededError
 from keras_fm.kernel.reads import columns
+from keras_fm.parts import model_inputs
+from keras_fm.training.reading import READ_BATCH
 
 
 class StepsOfFit:
@@ -32,8 +35,8 @@ class StepsOfFit:
 
     def _begin_epoch(self):
         """Reserves the steps of an epoch, and lets them be taken."""
-        # This brings JAX' state back before it is changed.
-        assert self._callback.model is not None
+        # On JAX, reading `model` brings the state back before it is changed.
+        _ = self._callback.model
         self._ledger.reserve(self._paid, self._epoch_steps)
         self._reserved, self._begun = self._epoch_steps, 0
         self._model._carrier().allow(self._reserved)
@@ -57,6 +60,7 @@ class StepsOfFit:
     def end(self):
         """Ends the fit: no step is taken until the next."""
         self.end_epoch()
+        self._model._carrier().note_optimizer()
         self._model._carrier().disarm()
         self._model._carrier().mark_released(
             self._ledger.to_json(), self._model.published
@@ -72,9 +76,28 @@ def check(plan):
             "`data` must be left out for steps on `PoissonBatches`, which "
             "`fit` is given, or be `(x, y)`. Received: data=PoissonBatches"
         )
-    if plan.data is not None:
-        for x, y, *_ in plan.checked():
-            plan.check_labels(y, columns.count(x))
+    check_records(plan)
+
+
+def check_records(plan):
+    """Refuses records that a step would stop at, and labels that no output is
+    for: what can be known of them before they are paid for."""
+    below, batches = plan.top.feature_model, plan.batches
+    if isinstance(batches, PoissonBatches):
+        # What the steps read, whatever the releases below do.
+        labelled = isinstance(batches.data, tuple)
+        found = (
+            (model_inputs.checked(plan.model, x), y)
+            for x, y in records.batches(
+                batches.data, READ_BATCH, labelled=labelled
+            )
+        )
+    else:
+        found = plan.checked() if plan.data is not None else ()
+    for x, y, *_ in found:
+        plan.check_labels(y, columns.count(x))
+        if len(below.layers) > 1:
+            model_inputs.predicted(below, x)
 
 
 def check_paid(plan):
@@ -129,9 +152,12 @@ def check_paid(plan):
             "exceed less often. Go on with `PoissonBatches` of the same "
             f"capacity. Received: capacity={plan.batches.capacity}"
         )
+    moves = model.step_query().sensitivity(
+        "l2", neighbours=plan.ledger.neighbours
+    )
     if not math.isclose(
         paid["noise_multiplier"], model.noise_multiplier
-    ) or paid["sensitivity"] < model.sensitivity * (1 - 1e-9):
+    ) or paid["sensitivity"] < moves * (1 - 1e-9):
         raise ValueError(
             f"The file of '{model.name}' says other noise than its ledger: a "
             f"multiplier of {model.noise_multiplier:g} in place of "
@@ -157,6 +183,8 @@ def resume(plan, steps):
     model = plan.top
     model.check_batches(plan.batches)
     paid = check_paid(plan)
+    check_records(plan)
+    model._carrier().begin_optimizer()
     left = plan.ledger.steps_left(paid)
     if steps > left:
         more = type(plan)(
@@ -188,7 +216,7 @@ def resume(plan, steps):
             ) from None
         return paid
     model.fix_steps(
-        noise_multiplier=model.noise_multiplier,
+        mechanism=paid.build_mechanism(),
         expected_batch_size=model.expected_batch_size,
         steps=model.steps_taken + left,
         ledger_json=plan.ledger.to_json(),

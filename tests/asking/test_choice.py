@@ -261,9 +261,9 @@ def test_a_split_is_printed_and_checked():
     assert split.training + split.choice + split.evaluation == pytest.approx(1)
     assert float(lines[-1].split()[-1]) <= 2.0
     with pytest.raises(ValueError, match="share of a privacy plan"):
-        PrivacyBudget(1.0).split()
+        PrivacyBudget(1.0, 0.0).split()
     with pytest.raises(ValueError, match="share of a privacy plan"):
-        PrivacyBudget(1.0).split(training=-1.0, choice=1.0)
+        PrivacyBudget(1.0, 0.0).split(training=-1.0, choice=1.0)
 
 
 # Attack -----------------------------------------------------------------------

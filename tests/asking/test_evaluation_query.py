@@ -240,7 +240,7 @@ def test_what_is_shown():
 def test_an_audit_sees_epsilon_and_half_the_noise(neighbours):
     """The best test on the worst pair; a fresh seed passes with 99%."""
     query = query_of("accuracy, calibration", records=0)
-    budget = PrivacyBudget(1.0)
+    budget = PrivacyBudget(1.0, 0.0)
     mechanism = calibrate(query, budget, neighbours=neighbours)
     one = (np.ones((1, 1)), np.array([[0]]))
     other = (np.zeros((1, 1)), np.array([[1]]))

@@ -69,6 +69,8 @@ def run(fit, claim=1.0, control=table, **kwargs):
         "progress": False,
         **kwargs,
     }
+    if isinstance(claim, float):
+        claim = PrivacyBudget(claim, delta=0)
     return audit(fit, (X, Y), claim, control=control, **given)
 
 
@@ -272,7 +274,7 @@ def test_a_score_of_ones_own_needs_no_labels():
     report = audit(
         fit,
         X,
-        1.0,
+        PrivacyBudget(1.0, delta=0),
         control=lambda x: fit(x),
         neighbours="replace_one",
         kind="noise",
@@ -470,9 +472,9 @@ def never(x, y):
         ({"claim": None, "neighbours": "add_remove"}, "a ledger has its own"),
         ({"neighbours": None}, "needs its relation"),
         ({"neighbours": "both"}, "`neighbours` must be"),
-        ({"claim": -1.0}, "`epsilon` must be"),
-        ({"claim": float("nan")}, "`epsilon` must be"),
-        ({"claim": "small"}, "`epsilon` must be"),
+        # An epsilon alone would be compared at delta = 0.
+        ({"claim": 1}, "`claim` must be a keras_fm.PrivacyBudget(epsilon, d"),
+        ({"claim": "small"}, "`claim` must be a keras_fm.PrivacyBudget"),
         ({"design": "include"}, "says nothing about a replace_one"),
         ({"design": "drop"}, "`design` must be one of"),
         ({"kind": "odd"}, "`kind` must be one of"),
@@ -505,7 +507,7 @@ def test_bad_data_and_ledgers_are_refused_before_any_training():
                 progress=False,
             )
 
-    empty = Ledger(PrivacyBudget(1.0), neighbours="replace_one")
+    empty = Ledger(PrivacyBudget(1.0, 0.0), neighbours="replace_one")
     refuse((X, Y), empty, "has no entry")
     refuse((X[:, 0], Y), ledger(), "shape \\(records, ...\\)")
     refuse((np.full_like(X, np.nan), Y), ledger(), "must be finite")

@@ -6,6 +6,7 @@ import pytest
 
 from keras_fm.auditing import audit, gradient_losses
 from keras_fm.auditing.report import NOT_REFUTED, VIOLATED
+from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.layers import PrivateDense
 from keras_fm.papers.batch_standardization import BatchStandardization
 
@@ -133,7 +134,7 @@ def test_an_audit_by_gradients():
         return audit(
             fit,
             (x, y),
-            1.0,
+            PrivacyBudget(1.0, delta=0),
             control=lambda x, y: learned(x, y),
             neighbours="replace_one",
             classes=2,

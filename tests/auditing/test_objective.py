@@ -52,7 +52,7 @@ def test_a_worst_pair_reaches_most_of_the_sensitivity(neighbours, delta):
 
 def test_a_pure_release_in_one_coordinate_shows_nearly_all():
     objective = SecondMomentQuery(num_features=1, feature_bound=2.0)
-    budget = PrivacyBudget(1.0)
+    budget = PrivacyBudget(1.0, 0.0)
     mechanism = calibrate(objective, budget, neighbours="add_remove")
     record, other = worst_pair(
         objective,

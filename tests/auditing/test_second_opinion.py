@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_fm.auditing import AuditReport, audit, second_opinion
+from keras_fm.kernel.budget import PrivacyBudget
 
 # An environment with tensorflow-empirical-privacy; CI makes one.
 PYTHON = os.environ.get("KERAS_FM_SECOND_OPINION")
@@ -36,7 +37,7 @@ def run(python, fit=ignores):
     return audit(
         fit,
         (X, Y),
-        1.0,
+        PrivacyBudget(1.0, delta=0),
         control=table,
         neighbours="replace_one",
         classes=2,

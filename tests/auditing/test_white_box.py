@@ -63,7 +63,7 @@ def test_pure_mechanisms_are_found_but_not_exceeded():
     for epsilon in (0.5, 1.0, 2.0):
         mechanism = LaplaceMechanism(sensitivity=SENSITIVITY, epsilon=epsilon)
         bound = release_epsilon(
-            mechanism, [SENSITIVITY], noise=NoiseSource([1, 1])
+            mechanism, [SENSITIVITY], noise=NoiseSource([1, 1]), delta=0
         )
         assert 0.85 * epsilon < bound.epsilon <= epsilon
         assert bound.runs == 35_000 and bound.confidence == 0.99
@@ -107,7 +107,7 @@ def test_rounding_of_bounded_ratios_is_not_taken_for_a_leak():
     mechanism = LaplaceMechanism(sensitivity=2.0, epsilon=0.5)
     found = [
         release_epsilon(
-            mechanism, [2.0], noise=NoiseSource(s), runs=4000
+            mechanism, [2.0], noise=NoiseSource(s), delta=0, runs=4000
         ).epsilon
         for s in range(100)
     ]
@@ -120,7 +120,9 @@ def test_a_seed_repeats_and_spread_differences_show_less():
     mechanism = LaplaceMechanism(sensitivity=2.0, epsilon=1.0)
 
     def bound(difference, seed=3):
-        return release_epsilon(mechanism, difference, noise=NoiseSource(seed))
+        return release_epsilon(
+            mechanism, difference, noise=NoiseSource(seed), delta=0
+        )
 
     assert bound([2.0]) == bound([2.0]) != bound([2.0], 4)
     one = bound([2.0, 0.0, 0.0, 0.0]).epsilon
@@ -156,7 +158,7 @@ class RepeatedGaussian(GaussianMechanism):
 def test_half_the_noise_is_caught():
     for seed in range(5):
         half = HalfLaplace(sensitivity=1.0, epsilon=1.0)
-        bound = release_epsilon(half, [1.0], noise=NoiseSource(seed))
+        bound = release_epsilon(half, [1.0], noise=NoiseSource(seed), delta=0)
         assert 1.7 < bound.epsilon < 2.0
     half = HalfGaussian(
         sensitivity=1.0, noise_multiplier=gaussian_multiplier(1.0, 1e-5)
@@ -169,7 +171,7 @@ def test_half_the_noise_is_caught():
 
 def test_a_sensitivity_that_is_too_small_is_caught():
     mechanism = LaplaceMechanism(sensitivity=1.0, epsilon=1.0)
-    bound = release_epsilon(mechanism, [2.0], noise=NoiseSource(6))
+    bound = release_epsilon(mechanism, [2.0], noise=NoiseSource(6), delta=0)
     assert 1.7 < bound.epsilon <= 2.0
 
 
@@ -220,7 +222,7 @@ def test_worst_records_have_the_stated_difference(neighbours):
 def test_whole_releases_are_told_apart_no_better_than_claimed():
     """`release` itself, its ledger included, runs on D and on D'."""
     objective = SecondMomentQuery(num_features=1, feature_bound=2.0)
-    budget = PrivacyBudget(2.0)
+    budget = PrivacyBudget(2.0, 0.0)
     mechanism = calibrate(objective, budget, neighbours="add_remove")
     rng = np.random.default_rng(9)
     rest = rng.uniform(-2, 2, (5, 1))
@@ -271,7 +273,7 @@ def test_several_releases_show_what_they_cost_together():
     ]
     assert max(found.epsilon for found in alone) < 0.8 * bound.epsilon
     with pytest.raises(ValueError, match="nothing to tell apart"):
-        releases_epsilon([(parts[0], [0.0])], noise=NoiseSource(1))
+        releases_epsilon([(parts[0], [0.0])], noise=NoiseSource(1), delta=0)
     # A record that one of them does not see is told apart by the other.
     kept = releases_epsilon(
         [(parts[0], [0.0]), (parts[1], differences[1])],
@@ -290,19 +292,24 @@ def test_bad_input():
     source = NoiseSource(0)
     for difference in ([math.nan], [[1.0]], 1.0):
         with pytest.raises(ValueError, match="`difference` must be"):
-            release_epsilon(mechanism, difference, noise=source)
+            release_epsilon(mechanism, difference, noise=source, delta=0)
     for difference in ([0.0], []):
         with pytest.raises(ValueError, match="nothing to tell apart"):
-            release_epsilon(mechanism, difference, noise=source)
+            release_epsilon(mechanism, difference, noise=source, delta=0)
     for runs in (1, 2.5, True, math.inf, math.nan):
         with pytest.raises(ValueError, match="`runs`"):
-            release_epsilon(mechanism, [1.0], noise=source, runs=runs)
+            release_epsilon(mechanism, [1.0], noise=source, delta=0, runs=runs)
     with pytest.raises(ValueError, match="`delta`"):
         release_epsilon(mechanism, [1.0], noise=source, delta=1.0, runs=10)
     with pytest.raises(ValueError, match="`confidence`"):
-        release_epsilon(mechanism, [1.0], noise=source, confidence=0.1, runs=10)
+        release_epsilon(
+            mechanism, [1.0], noise=source, delta=0, confidence=0.1, runs=10
+        )
     choice = PermuteAndFlip(sensitivity=1.0, epsilon=1.0)
     with pytest.raises(ValueError, match="PermuteAndFlip"):
-        release_epsilon(choice, [1.0], noise=source, runs=10)
+        release_epsilon(choice, [1.0], noise=source, delta=0, runs=10)
     # Two runs are few, but no error.
-    assert release_epsilon(mechanism, [1.0], noise=source, runs=2).epsilon == 0
+    assert (
+        release_epsilon(mechanism, [1.0], noise=source, delta=0, runs=2).epsilon
+        == 0
+    )

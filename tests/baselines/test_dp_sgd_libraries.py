@@ -4,6 +4,7 @@ its own: what both must do."""
 import dataclasses
 import importlib.util
 import math
+import warnings
 
 import keras
 import numpy as np
@@ -194,6 +195,33 @@ def test_a_seed_repeats_the_fit_and_voids_the_guarantee(library):
     np.testing.assert_array_equal(*results)
     assert fit.report()["private"] is False
     assert fit.report()["epsilon_proven"] == math.inf
+
+
+@pytest.mark.parametrize("delta", [0.05, 1 / N, 0.99 / N])
+def test_a_delta_that_permits_publishing_a_record_is_not_private(
+    library, delta
+):
+    """With delta 0.05 on 100 records an algorithm may hand out five of them as
+    they are; the report said `private: True`, and nothing warned."""
+    x, y = data()
+    fit = library.classifier(
+        linear_model(),
+        config(**library.settings, steps=2),
+        1.0,
+        delta,
+        public="test",
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit.fit(x, y)
+    found = [w for w in caught if "not below one over" in str(w.message)]
+    too_large = delta * N >= 1
+    assert len(found) == too_large
+    assert fit.report()["private"] is not too_large
+    # Nothing is promised without noise.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "delta = ")
+        library.fit(None, {"steps": 1})
 
 
 # Report and use ------------------------------------------------------------

@@ -5,8 +5,10 @@ Statistical tests use fixed seeds; each states how often a fresh one fails.
 
 import concurrent.futures
 import functools
+import importlib.util
 import math
 import pickle
+import re
 
 import keras
 import numpy as np
@@ -455,7 +457,7 @@ def written_over(record, rng):
         (mixed_with_the_one_before(), "whatever it was given"),
         (
             lambda record, rng: record + np.random.rand(),
-            "Draw all chance from the generator",
+            "draw all chance from the generator",
         ),
         (written_over, "read-only"),
     ],
@@ -519,3 +521,38 @@ def test_whole_numbers_that_jax_wraps_round_are_refused(large):
         PoissonBatches(x, batch_size=1)
     PoissonBatches(np.array(x, "float64"), batch_size=1)
     PoissonBatches([[1], [2**31 - 1], [-(2**31)]], batch_size=1)
+
+
+def data_sets():
+    """Data sets, loaders and the code that collects their batches."""
+    x, y = np.ones((40, 3), "float32"), np.arange(40)
+
+    class Batches(keras.utils.PyDataset):
+        num_batches = 4
+
+        def __getitem__(self, index):
+            rows = slice(10 * index, 10 * index + 10)
+            return x[rows], y[rows]
+
+    yield Batches()
+    if importlib.util.find_spec("torch") is not None:
+        from torch.utils import data
+
+        yield data.DataLoader([*zip(x, y)], batch_size=16)
+    if importlib.util.find_spec("tensorflow") is not None:
+        import tensorflow as tf
+
+        yield tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+
+
+def test_a_data_set_is_sent_to_arrays():
+    """It said "call `.batch()`" where that was called."""
+    for dataset in data_sets():
+        for given in ((dataset,), (np.ones((40, 3)), dataset)):
+            with pytest.raises(ValueError, match="not a data set") as e:
+                PoissonBatches(*given, batch_size=8)
+            assert type(dataset).__name__ in str(e.value)
+        code = re.search(r"batches: `x, y = (.*?)`,", str(e.value)).group(1)
+        x, y = eval(code, {"np": np, "dataset": dataset})
+        assert x.shape == (40, 3) and sorted(y.tolist()) == list(range(40))
+        PoissonBatches(x, y, batch_size=8)

@@ -36,6 +36,7 @@ X, Y = X[:500], Y[:500]
 def fit(guarantee):
     keras.utils.set_random_seed(0)
     first = keras.layers.Dense(32, activation="relu", trainable=False)
+    below = []
     private = fm.callbacks.PrivateModel(
         fm.PrivacyBudget(2.0, 1e-5),
         data=(X, Y),
@@ -44,13 +45,15 @@ def fit(guarantee):
     )
     if guarantee == "published":
         first = fm.layers.PerturbedAffine(32, activation="relu")
+        below = [fm.layers.NormalizationLayer((0, 1), "linf")]
         private = fm.callbacks.PrivateModel(
-            100.0, guarantee=fm.Published(lot=100), reproducible_noise=0
+            100.0, 0.0, guarantee=fm.Published(lot=100), reproducible_noise=0
         )
     model = keras.Sequential(
         [
             keras.Input(X.shape[1:]),
             keras.layers.Flatten(),
+            *below,
             first,
             fm.layers.NormalizationLayer(),
             fm.layers.PrivateDense(10),

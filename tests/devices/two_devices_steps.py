@@ -136,7 +136,8 @@ def energies():
 def copies(model):
     """Weights, counts and seed of every device, as bytes."""
     found = []
-    for variable in model.variables:
+    hidden = model._noise._hidden.variables.values()
+    for variable in (*model.weights, *hidden):
         value = variable.value
         if BACKEND == "jax":
             parts = [shard.data for shard in value.addressable_shards]

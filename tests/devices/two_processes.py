@@ -118,7 +118,7 @@ def main():
             # Keras itself cannot fit such a model from arrays.
             model_check.check_one_process(model)
         else:
-            private = fm.callbacks.PrivateModel(2.0, data=(flat, Y))
+            private = fm.callbacks.PrivateModel(2.0, 0.0, data=(flat, Y))
             model.fit(flat, Y, callbacks=[private], verbose=0)
     except ValueError as e:
         refusal = str(e)

@@ -1,13 +1,33 @@
 import copy
 import os
 import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from fit_checks import shown
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    BaggingClassifier,
+    GradientBoostingClassifier,
+    StackingClassifier,
+    VotingClassifier,
+)
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.multiclass import (
+    OneVsOneClassifier,
+    OneVsRestClassifier,
+    OutputCodeClassifier,
+)
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MaxAbsScaler, OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import keras_fm as fm
@@ -41,7 +61,13 @@ def test_scikit_learn_takes_it_for_one_of_its_own(estimator, check):
 
 def made(epsilon=1e3, **kwargs):
     given = {"bounds": (-4, 4), "classes": ["no", "yes"], **kwargs}
-    return PrivateClassifier(epsilon, DELTA, **given)
+    delta = None if epsilon is None else DELTA
+    return PrivateClassifier(epsilon, delta, **given)
+
+
+def numbers(epsilon=1e3, **kwargs):
+    given = {"bounds": (-4, 4), "target_bounds": (-4, 4), **kwargs}
+    return PrivateRegressor(epsilon, DELTA, **given)
 
 
 # What it costs ---------------------------------------------------------------
@@ -119,8 +145,12 @@ def test_other_terms_than_those_of_the_ledger_are_refused(tmp_path):
         made(3.0, ledger=path).fit(X, Y)
     ledger = fm.Ledger(fm.PrivacyBudget(2.0, DELTA), neighbours="replace_one")
     model = made(None, ledger=ledger)
-    for name, value in (("epsilon", 3.0), ("neighbours", "add_remove")):
-        other = clone(model).set_params(**{name: value})
+    for name, given in (
+        ("epsilon", {"epsilon": 3.0, "delta": DELTA}),
+        ("delta", {"epsilon": 2.0, "delta": 0}),
+        ("neighbours", {"neighbours": "add_remove"}),
+    ):
+        other = clone(model).set_params(**given)
         with pytest.raises(ValueError, match=f"`{name}` must be that of"):
             other.fit(X, Y)
     assert not ledger.entries
@@ -128,6 +158,22 @@ def test_other_terms_than_those_of_the_ledger_are_refused(tmp_path):
     assert model.ledger_ is ledger
     with pytest.raises(ValueError, match="`epsilon` must be given"):
         made(None).fit(X, Y)
+    with pytest.raises(ValueError, match="`delta` belongs to an epsilon"):
+        model.set_params(delta=DELTA).fit(X, Y)
+
+
+@pytest.mark.once
+def test_a_forgotten_delta_is_asked_for():
+    """`PrivateClassifier(1.0, bounds=...)` meant delta = 0."""
+    for estimator in (
+        PrivateClassifier(1.0, bounds=(-4, 4), classes=["no", "yes"]),
+        PrivateRegressor(1.0, bounds=(-4, 4), target_bounds=(0, 1)),
+    ):
+        with pytest.raises(ValueError, match="`delta` must be given") as e:
+            estimator.fit(X, np.zeros(len(X)))
+        name = type(estimator).__name__
+        assert f"`{name}(epsilon=1, delta=1e-5, ...)`" in str(e.value)
+        assert f"`{name}(epsilon=1, delta=0, ...)`" in str(e.value)
 
 
 @pytest.mark.once
@@ -153,6 +199,145 @@ def test_another_process_needs_a_file(tmp_path, monkeypatch):
     model._shared._process = None
     model.fit(X, Y)
     assert pickle.loads(pickle.dumps(model)).score(X, Y) > 0.8
+
+
+FITS_OF_COPIES = """
+import copy, pickle
+import numpy as np
+import keras_fm as fm
+
+x = np.linspace(-1, 1, 60)[:, None]
+y = (x[:, 0] > 0).astype(int)
+for way in (copy.copy, copy.deepcopy, lambda v: pickle.loads(pickle.dumps(v))):
+    model = fm.estimators.PrivateClassifier(
+        1.0, 1e-5, bounds=(-1, 1), classes=[0, 1]
+    )
+    # Before the first fit, and copies of a copy.
+    one = way(model)
+    fits = 0
+    for estimator in (model, one, way(model), way(one)):
+        try:
+            fits += estimator.fit(x, y) is not None
+        except fm.BudgetExceededError:
+            pass
+    print("fits:", fits)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.once
+@pytest.mark.parametrize("optimised", [(), ("-O",), ("-OO",)])
+def test_unfitted_copies_share_one_budget_in_every_mode(optimised):
+    """`python -O` drops assertions, and with one of them went what copies
+    share: four fits of a budget for one."""
+    found = subprocess.run(
+        [sys.executable, *optimised, "-c", FITS_OF_COPIES],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(private_estimator.__file__).parents[2],
+    )
+    assert found.stdout.split() == ["fits:", "1"] * 3
+
+
+def spoil_folder(path, folder):
+    os.chdir(folder)
+
+
+def spoil_file(path, folder):
+    path.unlink()
+
+
+def spoil_by_another(path, folder):
+    path.unlink()
+    (folder / "privacy.json").rename(path)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("spoil", [spoil_folder, spoil_file, spoil_by_another])
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda model: model,
+        clone,
+        copy.copy,
+        copy.deepcopy,
+        lambda model: pickle.loads(pickle.dumps(model)),
+        lambda model: model.set_params(ledger="privacy.json"),
+    ],
+    ids=["itself", "clone", "copy", "deepcopy", "pickle", "set_params"],
+)
+def test_a_path_is_one_file_for_an_estimator(
+    tmp_path, monkeypatch, spoil, copied
+):
+    """A notebook that changes its folder, or a job that cleans it up, gave
+    the same object a second budget."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    if spoil is spoil_by_another:
+        fm.Ledger.open(
+            folder / "privacy.json",
+            budget=fm.PrivacyBudget(2.0, DELTA),
+            neighbours="add_remove",
+        )
+    model = made(2.0, ledger="privacy.json").fit(X, Y)
+    spoil(tmp_path / "privacy.json", folder)
+    with pytest.raises(ValueError, match="exceed|is gone|lost or changed"):
+        copied(model).fit(X, Y)
+    assert not (folder / "privacy.json").exists()
+
+
+@pytest.mark.once
+def test_a_path_means_the_folder_in_which_an_estimator_is_made(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    model = made(2.0, ledger=Path("privacy.json"))
+    sent = pickle.dumps(model)
+    assert clone(model).get_params()["ledger"] == Path("privacy.json")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    # As in a worker, which knows nothing.
+    monkeypatch.setattr("keras_fm.estimators.shared_ledger._known", {})
+    other = pickle.loads(sent)
+    for each in (other, clone(other), model):
+        assert each._shared is not None
+    other.fit(X, Y)
+    assert other.ledger_.path == str(tmp_path / "privacy.json")
+    with pytest.raises(fm.BudgetExceededError):
+        clone(model).fit(X, Y)
+    # What a worker spent is known to the next, with the pickle.
+    sent = pickle.dumps(clone(other))
+    monkeypatch.setattr("keras_fm.estimators.shared_ledger._known", {})
+    monkeypatch.setattr("keras_fm.kernel.ledger.ledger_state._spent", {})
+    (tmp_path / "privacy.json").unlink()
+    with pytest.raises(ValueError, match="is gone"):
+        pickle.loads(sent).fit(X, Y)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "ledger, match",
+    [(3, "`ledger` must be"), (".", "is a folder"), (os.devnull, "a device")],
+)
+def test_a_ledger_that_is_no_file_costs_nothing(ledger, match):
+    with pytest.raises(ValueError, match=match):
+        made(2.0, ledger=ledger).fit(X, Y)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("delta, warned", [(0.05, True), (1e-3, False)])
+def test_a_delta_that_permits_publishing_a_record_is_warned_about(
+    delta, warned
+):
+    for kind in (made(), numbers()):
+        kind.set_params(epsilon=1.0, delta=delta)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            kind.fit(X, Y if hasattr(kind, "classes") else X[:, 0])
+        found = [w for w in caught if "not below one over" in str(w.message)]
+        assert len(found) == warned
 
 
 @pytest.mark.once
@@ -249,9 +434,9 @@ def test_one_fraction_in_a_table_rounds_no_other_record(monkeypatch):
     pd, read = pytest.importorskip("pandas"), []
 
     class Spy(private_estimator.PrivateModel):
-        def __init__(self, ledger, data, *args, **kwargs):
+        def __init__(self, ledger, *, data, **kwargs):
             read.append(data[0])
-            super().__init__(ledger, data, *args, **kwargs)
+            super().__init__(ledger, data=data, **kwargs)
 
     monkeypatch.setattr(private_estimator, "PrivateModel", Spy)
     bounds = ([2.0**60, 0], [2.0**60 + 2.0**40, 8])
@@ -273,7 +458,7 @@ def test_one_fraction_among_labels_is_no_other_class(observed):
     x = np.linspace(0, 1, 21)[:, None]
     for labels in (y, [*y, 2.0**60]):
         model = PrivateClassifier(
-            1.0, bounds=(0, 1), classes="observed" if observed else ids
+            1.0, 0, bounds=(0, 1), classes="observed" if observed else ids
         )
         with pytest.raises(ValueError, match="text where they are whole"):
             model.fit(x[: len(labels)], labels)
@@ -415,8 +600,288 @@ def test_an_error_of_pandas_shows_no_record_beneath_its_words(monkeypatch):
             raise ValueError("Cannot cast object dtype to float32") from e
 
     monkeypatch.setattr(private_estimator, "_validated", validated)
-    model = PrivateClassifier(1.0, bounds=(0, 1), classes=[0, 1])
+    model = PrivateClassifier(1.0, 0.0, bounds=(0, 1), classes=[0, 1])
     with pytest.raises(ValueError, match="must hold numbers") as found:
         model.fit(np.zeros((4, 2)), [0, 1, 0, 1])
     assert found.value.__cause__ is None
     assert found.value.__context__ is None
+
+
+# Gaps of pandas ---------------------------------------------------------------
+
+
+def with_gap(pd, values, dtype):
+    found = pd.Series(values).astype(dtype)
+    found[7] = pd.NA
+    return found
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("dtype", ["string", "object", "category"])
+@pytest.mark.parametrize("classes", ["observed", ["no", "yes"]])
+def test_a_label_that_pandas_misses_is_refused_in_words(dtype, classes):
+    """`read_csv` of a file with one label missing: "boolean value of NA is
+    ambiguous", a TypeError."""
+    pd = pytest.importorskip("pandas")
+    model = made(1.0, classes=classes)
+    for y in (with_gap(pd, Y, dtype), list(with_gap(pd, Y, dtype))):
+        with pytest.raises(ValueError, match="NaN|none missing|none of them"):
+            model.fit(X, y)
+    model.fit(X, Y)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("dtype", ["Int64", "Float64", "object"])
+def test_a_number_that_pandas_misses_is_refused_in_words(dtype):
+    pd = pytest.importorskip("pandas")
+    y = with_gap(pd, np.arange(200), dtype)
+    label = with_gap(pd, np.arange(200) % 2, dtype)
+    for given in (y, y.to_numpy(), list(y)):
+        with pytest.raises(ValueError, match="NaN"):
+            numbers(1.0).fit(X, given)
+        with pytest.raises(ValueError, match="NaN"):
+            made(1.0, classes=[0, 1]).fit(X, label)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("dtype", ["Int64", "Float64", "object", "float"])
+@pytest.mark.parametrize("form", [lambda f: f, lambda f: f.to_numpy(object)])
+def test_a_gap_of_pandas_in_a_column_is_as_nan(dtype, form):
+    """ "float() argument must be a string or a real number, not 'NAType'"."""
+    pd = pytest.importorskip("pandas")
+    age = np.arange(200) % 40
+    column = pd.Series(age).astype(dtype)
+    column[7] = np.nan if dtype == "float" else pd.NA
+    table = form(pd.DataFrame({"age": column, "other": 1.0}))
+    y = np.where(age > 20, "yes", "no")
+    filled = fm.layers.PrivateNormalization((0, 40), missing="mean")
+    for given in (
+        {"features": filled},
+        {"columns": {"age": (0, 40)} if hasattr(table, "columns") else None},
+        {"columns": None if hasattr(table, "columns") else [(0, 40), (0, 1)]},
+    ):
+        if list(given.values()) != [None]:
+            model = made(1e4, bounds=None, **given).fit(table, y)
+            assert model.score(table, y) > 0.8
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        made(1.0).fit(table, y)
+
+
+# Inside other estimators ------------------------------------------------------
+
+LETTERS = np.array(["a", "b", "c"])[THREE]
+AROUND = {
+    "voting": lambda model: VotingClassifier([("a", model)]),
+    "soft voting": lambda model: VotingClassifier(
+        [("a", model), ("b", GaussianNB())], voting="soft"
+    ),
+    "bagging": lambda model: BaggingClassifier(
+        model, n_estimators=2, bootstrap=False, max_samples=0.9
+    ),
+    "stacking": lambda model: StackingClassifier([("a", model)], cv=2),
+    "last": lambda model: StackingClassifier(
+        [("a", GaussianNB())], final_estimator=model, cv=2
+    ),
+    "boosting from": lambda model: GradientBoostingClassifier(
+        init=model, n_estimators=1
+    ),
+    "calibrated": lambda model: CalibratedClassifierCV(model, cv=2),
+    "chosen": lambda model: GridSearchCV(model, {"rounds": [None]}, cv=2),
+    "pipeline": lambda model: make_pipeline(MaxAbsScaler(), model),
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize(
+    "y, classes",
+    [
+        (Y, ["no", "yes"]),
+        (LETTERS, ["c", "a", "b"]),
+        ((Y == "yes") + 1, [1, 2]),
+        (np.where(Y == "yes", 7, 5), [5, 7]),
+        (Y == "yes", [False, True]),
+        (THREE, [0, 1, 2]),
+    ],
+    ids=["text", "three", "1 and 2", "5 and 7", "truth", "0 to 2"],
+)
+def test_estimators_around_it_hand_over_numbered_labels(around, y, classes):
+    """Voting, bagging and stacking number the labels before they train, and
+    `classes=["no", "yes"]` was told that none of them is one."""
+    ledger = fm.Ledger(fm.PrivacyBudget(1e4, DELTA), neighbours="add_remove")
+    model = PrivateClassifier(
+        bounds=(-4, 4), classes=classes, fits=8, ledger=ledger
+    )
+    found = AROUND[around](model).fit(X, y)
+    assert (found.predict(X) == y).mean() > 0.6
+    assert ledger.entries
+    numbered = around in ("voting", "soft voting", "bagging", "stacking")
+    numbered |= around in ("last", "boosting from")
+    numbered &= list(classes) not in ([False, True], [0, 1, 2])
+    said = "which labels there are, taken from the records (numbered"
+    assert (said in ledger.statement()) == numbered
+
+
+@pytest.mark.once
+def test_one_class_against_the_rest_is_said():
+    """Its 0 and 1 are not the first two of three classes: what such an
+    estimator predicted broke after the budget was spent."""
+    for around, own in (
+        (OneVsRestClassifier, [0, 1]),
+        (OneVsOneClassifier, [0, 1]),
+        (OutputCodeClassifier, [-1, 1]),
+    ):
+        with pytest.raises(ValueError, match=r"the rest.*classes=\[0, 1\]"):
+            around(made(1.0, classes=["a", "b", "c"])).fit(X, LETTERS)
+        model = around(made(1e4, classes=own, fits=6)).fit(X, LETTERS)
+        assert (model.predict(X) == LETTERS).mean() > 0.5
+    # A class that does not occur: numbers are places among the others.
+    with pytest.raises(ValueError, match="those that occur"):
+        VotingClassifier([("a", made(classes=["a", "no", "yes"]))]).fit(X, Y)
+    with pytest.raises(ValueError, match="sample_weight"):
+        AdaBoostClassifier(made(1.0)).fit(X, Y)
+
+
+# Encoders ---------------------------------------------------------------------
+
+
+@pytest.mark.once
+def test_an_encoder_without_arrays_is_told_what_to_give():
+    """The pages advised `OneHotEncoder(categories=[...])`, whose sparse result
+    was a TypeError, and whose errors print a value that is in no list."""
+    words = np.array([["farm"], ["office"]])[np.arange(200) % 2]
+    y = np.where(words[:, 0] == "farm", "no", "yes")
+    given = {"categories": [["farm", "office"]], "handle_unknown": "ignore"}
+    model = made(1e4, bounds=(0, 1))
+    with pytest.raises(ValueError, match="OneHotEncoder.*sparse_output=False"):
+        make_pipeline(OneHotEncoder(**given), model).fit(words, y)
+    encoder = OneHotEncoder(sparse_output=False, **given)
+    words[3] = "private word"
+    assert make_pipeline(encoder, model).fit(words, y).score(words, y) > 0.9
+
+
+# Questions about it -----------------------------------------------------------
+
+
+def words_of(ledger):
+    return [note for entry in ledger.entries for note in entry.notes]
+
+
+def asked(model, data, ledger, **kwargs):
+    return fm.evaluation.private_evaluate(
+        model, data, ledger=ledger, epsilon=100.0, **kwargs
+    )
+
+
+def of_a_ledger(neighbours="add_remove"):
+    return fm.Ledger(fm.PrivacyBudget(1e4, DELTA), neighbours=neighbours)
+
+
+@pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])
+@pytest.mark.parametrize(
+    "y, classes",
+    [(Y, ["yes", "no"]), (LETTERS, ["a", "b", "c"]), (THREE, [0, 1, 2])],
+    ids=["text", "three", "numbers"],
+)
+def test_an_estimator_is_asked_as_it_is(y, classes, neighbours):
+    """Of 200 rows it took 83 seconds; text labels were refused after the
+    training budget was spent, and an estimator that carries the very ledger
+    had to say where it is from."""
+    ledger = of_a_ledger(neighbours)
+    model = PrivateClassifier(
+        bounds=(-4, 4), classes=classes, fits=100, ledger=ledger
+    ).fit(X, y)
+    calls = []
+    predict = model.model_.predict_on_batch
+    model.model_.predict_on_batch = lambda x: calls.append(1) or predict(x)
+    for given in ({}, {"classes": classes}, {"classes": len(classes)}):
+        found = asked(model, (X, y), ledger, **given)
+        truth = (model.predict(X) == y).mean()
+        accuracy = found.mean("accuracy", level=1 - 1e-6)
+        assert accuracy.low <= truth <= accuracy.high
+        assert accuracy.high - accuracy.low < 0.2
+    # Never one record after the other.
+    assert len(calls) <= 3
+    assert any("by the releases of this ledger" in v for v in words_of(ledger))
+    assert not any("declared to keep" in v for v in words_of(ledger))
+    spent = len(ledger.entries)
+    for data, given, match in (
+        ((X, np.where(y == y[3], "secret", y)), {}, "must hold labels among"),
+        ((X, y), {"classes": [*classes, "more"]}, "those of the model"),
+        ((X, y), {"classes": 9}, "The model has"),
+        ((X[:, :2], y), {}, "features"),
+        ((X, y), {"metrics": "mean_squared_error", "bounds": (0, 1)}, "labels"),
+    ):
+        with pytest.raises(ValueError, match=match) as caught:
+            asked(model, data, ledger, **given)
+        assert not any("secret" in text for text in shown(caught.value))
+    with pytest.raises(ValueError, match="under another ledger"):
+        asked(model, (X, y), of_a_ledger(neighbours))
+    assert len(ledger.entries) == spent
+
+
+def test_a_table_of_words_is_asked_as_it_is():
+    """A frame was refused with "`X` must be a data frame"."""
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame(
+        {"a": X[:, 0], "word": np.where(X[:, 1] > 0, "x", "y")}
+    )
+    ledger = of_a_ledger()
+    columns = {"word": ["x", "y"], "a": (-2, 0, 2)}
+    models = [
+        PrivateClassifier(
+            columns=given, classes=["no", "yes"], fits=100, ledger=ledger
+        ).fit(table, Y)
+        for given in ({"word": ["x", "y"]}, columns)
+    ]
+    truth = (models[1].predict(table) == Y).mean()
+    for labels in (Y, pd.Series(Y), list(Y)):
+        found = asked(models[1], (table, labels), ledger)
+        accuracy = found.mean("accuracy", level=1 - 1e-6)
+        assert accuracy.low <= truth <= accuracy.high
+    best = fm.evaluation.private_choice(
+        models, (table, Y), ledger=ledger, epsilon=10.0
+    )
+    assert best.index == 1
+    train, held = fm.evaluation.part_by_hash(table, Y)
+    assert asked(models[1], held, ledger).mean("accuracy").value > 0.5
+
+
+def test_numbers_are_asked_within_the_range_of_the_predictions():
+    ledger = of_a_ledger()
+    y = X[:, 0] * 4
+    model = PrivateRegressor(
+        bounds=(-4, 4), target_bounds=(-1, 1), fits=100, ledger=ledger
+    ).fit(X, y)
+    metric = "mean_absolute_error"
+    found = asked(model, (X, y), ledger, metrics=metric, bounds=(-16, 16))
+    error = np.abs(model.predict(X) - y).mean()
+    within = found.mean(metric, level=1 - 1e-6)
+    assert within.low <= error <= within.high
+    with pytest.raises(ValueError, match="predicts numbers"):
+        asked(model, (X, y), ledger)
+
+
+def test_an_estimator_around_it_says_where_it_is_from():
+    ledger = of_a_ledger()
+    model = PrivateClassifier(
+        bounds=(-4, 4), classes=["no", "yes"], fits=100, ledger=ledger
+    )
+    model = make_pipeline(MaxAbsScaler(), model).fit(X, Y)
+    with pytest.raises(ValueError, match="`public` must say"):
+        asked(model, (X[:20], Y[:20]), ledger)
+    found = asked(model, (X[:20], Y[:20]), ledger, public="not so")
+    assert found.mean("accuracy").value > 0.5
+
+
+def test_labels_of_functions_and_of_predictions():
+    def tell(x):
+        return np.where(x[:, 0] > 0, "yes", "no")
+
+    said = {"classes": ["no", "yes"], "public": "it has no weights"}
+    for model, x in ((tell, X), (None, tell(X))):
+        found = asked(model, (x, Y), of_a_ledger(), **said)
+        assert found.mean("accuracy").value > 0.9
+    for classes in ("yes", ["no", "no"], [["no", "yes"]]):
+        with pytest.raises(ValueError, match="`classes` must be"):
+            asked(tell, (X, Y), of_a_ledger(), public="x", classes=classes)

@@ -164,9 +164,9 @@ def test_columns_are_learned_and_cost_nothing():
 
 def test_numbers_are_learned_from_columns():
     y = AGE + 10 * (WORD == "x")
-    model = PrivateRegressor(1e5, columns=COLUMNS, target_bounds=(0, 100)).fit(
-        X, y
-    )
+    model = PrivateRegressor(
+        1e5, 0, columns=COLUMNS, target_bounds=(0, 100)
+    ).fit(X, y)
     assert model.score(X, y) > 0.9
 
 
@@ -272,7 +272,7 @@ def test_dates_are_refused():
             with pytest.raises(ValueError, match="`X` must hold.*dates"):
                 made(columns=[(0, 9)]).fit(dates.to_numpy()[:, None], Y)
         model = PrivateRegressor(
-            1.0, columns={"age": (20, 60)}, target_bounds=(0, 9)
+            1.0, 0.0, columns={"age": (20, 60)}, target_bounds=(0, 9)
         )
         with pytest.raises(ValueError, match="`y` must hold.*dates"):
             model.fit(frame, dates)
@@ -327,3 +327,30 @@ def test_a_value_that_is_no_number_is_not_shown(bad, match):
     with pytest.raises(ValueError, match=match) as caught:
         made().fit(table, Y)
     assert not any("123454321" in text for text in shown(caught.value))
+
+
+@pytest.mark.parametrize("declared", ["farm", " farm", "farm\t"])
+@pytest.mark.parametrize("value", ["farm", " farm", "farm ", "\u00a0farm\n"])
+def test_blanks_around_words_do_not_count(declared, value):
+    """Files of UCI have one after every comma: all of the column was gaps,
+    silently, if either side had it and the other had not."""
+    found = encode([[value], [" "], ["fa rm"]], [[declared, "office", True]])
+    assert found.tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 0]]
+    found = TableColumns([[declared.encode(), b"office"]]).encode(
+        np.array([[b" farm"], [b"office "]], object)
+    )
+    assert found.tolist() == [[1, 0], [0, 1]]
+
+
+def test_words_that_differ_by_blanks_are_one_word():
+    with pytest.raises(ValueError, match="differ in more than the blanks"):
+        TableColumns([["farm", " farm"]])
+
+
+@pytest.mark.once
+def test_a_file_with_blanks_is_learned_and_predicted():
+    table = X.copy()
+    table[:, 1] = [f" {word}" for word in WORD]
+    model = made().fit(table, Y)
+    np.testing.assert_array_equal(model.predict(table), model.predict(X))
+    assert model.score(X, Y) > 0.9

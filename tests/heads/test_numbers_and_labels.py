@@ -43,7 +43,7 @@ def model(*body, layer=None, loss="mse", **kwargs):
 
 
 def private(epsilon=1.0, data=(X, Y), delta=1e-6, **kwargs):
-    return PrivateModel(fm.PrivacyBudget(epsilon, delta), data, **kwargs)
+    return PrivateModel(fm.PrivacyBudget(epsilon, delta), data=data, **kwargs)
 
 
 def array(x):

@@ -198,7 +198,7 @@ def test_a_pure_release_has_less_noise_and_says_why():
         query = CrossEntropyQuery(
             num_features=m, num_outputs=1, feature_l1_bound=l1
         )
-        ledger = Ledger(PrivacyBudget(1.0), neighbours="add_remove")
+        ledger = Ledger(PrivacyBudget(1.0, 0.0), neighbours="add_remove")
         mechanism = calibrate(query, ledger.budget, neighbours="add_remove")
         found = release(
             query,

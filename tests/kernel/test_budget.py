@@ -22,7 +22,7 @@ def test_accepts_the_whole_range(epsilon, delta):
 )
 def test_refuses_an_epsilon_outside_its_range(epsilon):
     with pytest.raises(ValueError, match="epsilon"):
-        budget.PrivacyBudget(epsilon)
+        budget.PrivacyBudget(epsilon, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,27 @@ def test_refuses_a_delta_outside_its_range(delta):
         budget.PrivacyBudget(1.0, delta)
 
 
-def test_delta_is_zero_unless_asked():
-    assert budget.PrivacyBudget(1.0).delta == 0.0
+@pytest.mark.parametrize("given", [(2.0,), (2.0, None)])
+def test_an_epsilon_alone_is_refused(given):
+    """A forgotten delta meant delta = 0, and the noise of it."""
+    with pytest.raises(ValueError, match="`delta` must be given") as e:
+        budget.PrivacyBudget(*given)
+    for code in (
+        "`PrivacyBudget(2, delta=1e-5)`",
+        "`PrivacyBudget(2, delta=0)`",
+    ):
+        assert code in str(e.value)
+
+
+def test_what_is_no_number_is_not_shown():
+    """Records stand where a number was meant: `PrivateModel(1.0, (x, y))`."""
+    with pytest.raises(ValueError, match="Received: list") as e:
+        budget.PrivacyBudget(1.0, [57913])
+    assert "57913" not in str(e.value)
 
 
 def test_is_immutable():
-    made = budget.PrivacyBudget(1.0)
+    made = budget.PrivacyBudget(1.0, 0.0)
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.epsilon = 2.0
 

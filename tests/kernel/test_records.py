@@ -128,6 +128,32 @@ def test_tf_data_that_gives_records_more_than_once():
     assert_all_once(of.zip((xs, ys)).batch(3))
 
 
+@pytest.mark.parametrize("targets", [True, False])
+@pytest.mark.parametrize(
+    "more", [{}, {"shuffle": True}, {"sequence_stride": 5}]
+)
+def test_windows_of_one_series_are_refused_in_words(targets, more):
+    """The user wrote no `.repeat()`: Keras does, inside."""
+    pytest.importorskip("tensorflow")
+    keras = pytest.importorskip("keras")
+    dataset = keras.utils.timeseries_dataset_from_array(
+        np.ones((40, 3)), np.ones(36) if targets else None, 5, **more
+    )
+    for check in (records.check, lambda d: next(records.batches(d))):
+        with pytest.raises(ValueError, match="windows out of one series") as e:
+            check(dataset)
+    assert "repeat" not in str(e.value) and "-1" not in str(e.value)
+
+
+def test_a_part_without_end_is_not_repeated_minus_one_times():
+    tf = pytest.importorskip("tensorflow")
+    of = tf.data.Dataset.from_tensor_slices
+    dataset = of((X, Y)).repeat().take(30).batch(3)
+    with pytest.raises(ValueError, match="without end") as e:
+        records.check(dataset)
+    assert "-1" not in str(e.value)
+
+
 def test_tf_data_in_which_a_record_decides_about_others():
     """Only kinds that are known pass: batches that are dropped unless they
     are full brought in 63 records for one, and `shuffle_and_repeat`, windows

@@ -104,7 +104,7 @@ def test_calibrate_chooses_gaussian_noise_for_a_positive_delta():
 def test_calibrate_chooses_laplace_noise_for_pure_epsilon(m, outputs):
     objective = make_objective(m, outputs)
     made = calibrate(
-        objective, PrivacyBudget(2.0), neighbours="add_remove", share=0.5
+        objective, PrivacyBudget(2.0, 0.0), neighbours="add_remove", share=0.5
     )
     assert isinstance(made, mechanisms.LaplaceMechanism)
     assert made.pure_epsilon() == 1.0
@@ -231,7 +231,7 @@ def test_more_records_than_the_bound_is_for_are_refused(monkeypatch):
 
 
 def test_a_lattice_that_cannot_be_is_refused_before_reading():
-    ledger = Ledger(PrivacyBudget(1e-9), neighbours="add_remove")
+    ledger = Ledger(PrivacyBudget(1e-9, 0.0), neighbours="add_remove")
     with pytest.raises(ValueError, match="steps of the lattice"):
         make_release(
             make_objective(60, 40),

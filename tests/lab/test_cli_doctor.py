@@ -233,7 +233,7 @@ def test_the_whole_package_is_there_when_a_command_computes(run):
         "            '--out=']\n"
         "assert cli.main() == 0\n"
         "import keras, keras_fm as fm\n"
-        "assert fm.layers.PrivateDense and fm.PrivacyBudget(1.0)\n"
+        "assert fm.layers.PrivateDense and fm.PrivacyBudget(1.0, 0)\n"
         "name = 'keras_fm>PrivateDense'\n"
         "assert keras.saving.get_registered_object(name)\n"
         "sys.argv = ['keras_fm', '--version']\n"

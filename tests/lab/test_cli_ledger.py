@@ -20,7 +20,7 @@ def run(capsys):
 
 def spent(path, epsilon=0.25):
     ledger = Ledger.open(
-        path, budget=PrivacyBudget(1.0), neighbours="add_remove"
+        path, budget=PrivacyBudget(1.0, 0.0), neighbours="add_remove"
     )
     mechanism = mechanisms.LaplaceMechanism(sensitivity=1.0, epsilon=epsilon)
     ledger.charge(

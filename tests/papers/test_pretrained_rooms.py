@@ -216,7 +216,9 @@ def test_a_layer_whose_ledger_is_unknown_is_refused(room, tmp_path):
     assert 0.99 * EPSILON < p.ledger.epsilon() <= EPSILON * (1 + 1e-9)
     assert_equal(kept, first.get_weights())
     # Nothing is left for a further reading, by whatever callback.
-    rest = PrivateModel(fm.Ledger.from_json(p.ledger.to_json()), Unreadable())
+    rest = PrivateModel(
+        fm.Ledger.from_json(p.ledger.to_json()), data=Unreadable()
+    )
     rest.new_release = True
     with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
         room.fit(loaded, data, rest)
@@ -299,7 +301,9 @@ def test_forms_do_not_mix(room):
             room.model(units, **one),
             room.fitted(units=units, **one)[0],
         ):
-            p = PrivateModel(2.0, data, fm.Published(lot="data"))
+            p = PrivateModel(
+                2.0, 0.0, data=data, guarantee=fm.Published(lot="data")
+            )
             words = f"{room.kind} '.*' is of the proven form"
             with pytest.raises(ValueError, match=words):
                 room.fit(m, data, p)

@@ -84,13 +84,15 @@ def test_its_release_is_audited():
 
 
 def test_noise_to_zero_gives_the_means():
-    mechanism = calibrate(QUERY, fm.PrivacyBudget(1e6), neighbours="add_remove")
+    mechanism = calibrate(
+        QUERY, fm.PrivacyBudget(1e6, 0.0), neighbours="add_remove"
+    )
     rows = X / np.linalg.norm(X, axis=1, keepdims=True)
     found = release(
         QUERY,
         [(rows, Y)],
         mechanism=mechanism,
-        ledger=fm.Ledger(fm.PrivacyBudget(1e6), neighbours="add_remove"),
+        ledger=fm.Ledger(fm.PrivacyBudget(1e6, 0.0), neighbours="add_remove"),
         name="means",
         noise=fm.mechanisms.NoiseSource(),
     )

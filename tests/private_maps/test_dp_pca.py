@@ -178,7 +178,7 @@ def test_nothing_is_trained_above_it_before_its_release(tmp_path):
     """Its inputs are records, which a layer above would learn from."""
     check_promise(lambda **k: DPPCA(3, **k), X, tmp_path, trainable_fit=False)
     for model in came_to_be(with_head(), tmp_path / "m.keras"):
-        words = ["DPPCA(..., unprotected=True)", "PrivateModel(budget"]
+        words = ["DPPCA(..., unprotected=True)", "PrivateModel(epsilon"]
         check_refuses(model, X, words=words)
     # In a twin it stays what it is before a release.
     twin = with_head(unprotected=True)

@@ -97,7 +97,8 @@ def test_the_stated_sensitivity_is_attained(views):
         domain.query, *(domain.arguments(v) for v in opposite(model))
     )
     for relation, stated in (("add_remove", 1.0), ("replace_one", 2.0)):
-        assert model.sensitivity == 1.0
+        query = model.step_query()
+        assert query.sensitivity("l2", neighbours=relation) == stated
         reached = found["joint", "l2", relation]
         assert stated * (1 - 2e-4) < reached <= stated
 

@@ -163,7 +163,7 @@ def test_pure_budgets():
     objective = make()
     for relation in ("add_remove", "replace_one"):
         mechanism = calibrate(
-            objective, PrivacyBudget(1.0), neighbours=relation
+            objective, PrivacyBudget(1.0, 0.0), neighbours=relation
         )
         # 210 counts, of which one record moves three: Laplace noise.
         scale = objective.sensitivity("l1", neighbours=relation)

@@ -7,6 +7,7 @@ was meant.
 
 import copy
 import csv
+import os
 
 import keras
 import numpy as np
@@ -530,16 +531,15 @@ def test_a_released_layer_as_features_under_a_new_ledger():
     assert not callback.ledger.entries
     whole = fm.Ledger(fm.PrivacyBudget(9.0, 1e-5), neighbours="add_remove")
     first = dense()
-    first.fit(X, HOT, callbacks=[PrivateModel(whole, (X, HOT),
-              fm.Proven(shares=None, releases=2))], verbose=0)  # fmt: skip
+    twice = fm.Proven(releases=2)
+    callback = PrivateModel(whole, data=(X, HOT), guarantee=twice)
+    first.fit(X, HOT, callbacks=[callback], verbose=0)
     first.layers[-1].trainable = False
     features = fm.layers.NormalizationLayer()(first(inputs))
     model = keras.Model(inputs, fm.layers.PrivateDense(3)(features))
     model.compile("sgd", fm.losses.TaylorCrossEntropy())
-    model.fit(
-        X, HOT, verbose=0,
-        callbacks=[PrivateModel(whole, (X, HOT), fm.Proven(releases=2))],
-    )  # fmt: skip
+    callback = PrivateModel(whole, data=(X, HOT), guarantee=twice)
+    model.fit(X, HOT, callbacks=[callback], verbose=0)
     assert len(whole.entries) == 2 and 8 < whole.epsilon() <= 9
 
 
@@ -610,6 +610,30 @@ def test_one_checkpoint_is_resumed_once(tmp_path):
             callback = PrivateModel(fm.Ledger.from_json(again.ledger_json))
         with pytest.raises(ValueError, match="exceed|paid"):
             again.fit(batches(), verbose=0, callbacks=[callback])
+
+
+@pytest.mark.once
+def test_a_ledger_in_a_file_is_one_budget_wherever_the_process_goes(
+    tmp_path, monkeypatch
+):
+    """A cell that makes model and callback anew began a second budget after
+    the ledger's file had been deleted."""
+    monkeypatch.chdir(tmp_path)
+    callback = private(ledger="privacy.json")
+    dense().fit(X, HOT, callbacks=[callback], verbose=0)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(fm.BudgetExceededError):
+        dense().fit(X, HOT, callbacks=[callback], verbose=0)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "privacy.json").unlink()
+    with pytest.raises(ValueError, match="is gone"):
+        dense().fit(X, HOT, callbacks=[callback], verbose=0)
+    with pytest.raises(ValueError, match="is gone"):
+        private(ledger="privacy.json")
+    for name in (".", os.devnull):
+        with pytest.raises(ValueError, match="must be a file and is a"):
+            private(ledger=name)
 
 
 def test_the_file_of_a_model_decides_nothing(tmp_path):

@@ -51,7 +51,7 @@ def model(head=None, metrics=("accuracy",), loss=None):
 
 
 def fit(m, x=X, y=Y, data=(X, Y), callbacks=(), **arguments):
-    private = PrivateModel(fm.PrivacyBudget(2.0, 1e-6), data)
+    private = PrivateModel(fm.PrivacyBudget(2.0, 1e-6), data=data)
     try:
         found = m.fit(
             x, y, callbacks=[private, *(c(private) for c in callbacks)],
@@ -306,7 +306,7 @@ def test_records_in_another_order_of_bytes():
     found = []
     for x in (X, X.astype(">f4")):
         m = model()
-        seeded = PrivateModel(1.0, (x, Y), reproducible_noise=0)
+        seeded = PrivateModel(1.0, 0.0, data=(x, Y), reproducible_noise=0)
         m.fit(X, Y, callbacks=[seeded], verbose=0)
         found.append(m.get_weights()[0])
     np.testing.assert_array_equal(*found)
@@ -357,6 +357,8 @@ def test_what_a_backend_says_of_a_record_is_not_shown():
     x[3] = 471147
     below = [
         keras.Input((1,), dtype="int32"),
+        # Not of the input itself, whose numbers are looked at.
+        keras.layers.Reshape((1,)),
         keras.layers.Embedding(5, 3, trainable=False),
         keras.layers.Flatten(),
         fm.layers.NormalizationLayer(),
@@ -391,7 +393,7 @@ def test_the_statement_declares_lengths_that_a_model_leaves_open():
         )
         m.compile("sgd", fm.losses.TaylorCrossEntropy())
         x = np.ones((N, 5), int)
-        private = PrivateModel(fm.PrivacyBudget(1.0, 1e-6), (x, Y))
+        private = PrivateModel(fm.PrivacyBudget(1.0, 1e-6), data=(x, Y))
         m.fit(x, Y, verbose=0, callbacks=[private])
         said = "public by declaration: the lengths" in private.report()
         assert said == (length is None)
@@ -400,7 +402,9 @@ def test_the_statement_declares_lengths_that_a_model_leaves_open():
 def test_one_private_model_in_a_fit():
     """The second found the first's release, and its ledger stayed empty."""
     m = model()
-    pair = [PrivateModel(fm.PrivacyBudget(1.0, 1e-6), (X, Y)) for _ in "ab"]
+    pair = [
+        PrivateModel(fm.PrivacyBudget(1.0, 1e-6), data=(X, Y)) for _ in "ab"
+    ]
     with pytest.raises(ValueError, match="one PrivateModel.*Received: 2"):
         m.fit(X, Y, callbacks=pair, verbose=0)
     assert not any(private.ledger.entries for private in pair)
@@ -408,7 +412,7 @@ def test_one_private_model_in_a_fit():
 
 def test_a_summary_without_an_output(monkeypatch):
     """A process without a console has no `sys.stdout`."""
-    private = PrivateModel(fm.PrivacyBudget(1.0, 1e-6), (X, Y))
+    private = PrivateModel(fm.PrivacyBudget(1.0, 1e-6), data=(X, Y))
     m = model()
     m.fit(X, Y, callbacks=[private], verbose=0)
     private.set_params({"verbose": 2})

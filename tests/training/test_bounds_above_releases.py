@@ -65,6 +65,6 @@ def test_what_is_paid_for_already_is_not_refused():
     private.guarantee = guarantee
     model.fit(X, Y, verbose=0, callbacks=[private])
     model, _ = built(lower, head(feature_bound=50.0))
-    again = PrivateModel(private.ledger, (X, Y), guarantee)
+    again = PrivateModel(private.ledger, data=(X, Y), guarantee=guarantee)
     model.fit(X, Y, verbose=0, callbacks=[again])
     assert len(private.ledger.entries) == 3

@@ -70,7 +70,7 @@ def model(head, loss):
 
 
 def private(head):
-    return PrivateModel(fm.PrivacyBudget(1.0, 1e-5), (X, HEADS[head][2]))
+    return PrivateModel(fm.PrivacyBudget(1.0, 1e-5), data=(X, HEADS[head][2]))
 
 
 def refused(head, loss, match):

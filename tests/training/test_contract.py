@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -94,7 +95,10 @@ class Kind:
         promise = kwargs.pop("guarantee", fm.Proven())
         promise = dataclasses.replace(promise, neighbours=self.neighbours)
         return PrivateModel(
-            fm.PrivacyBudget(epsilon, DELTA), data, promise, **kwargs
+            fm.PrivacyBudget(epsilon, DELTA),
+            data=data,
+            guarantee=promise,
+            **kwargs,
         )
 
     def fit(self, model, callbacks=(), data=None, **kwargs):
@@ -400,7 +404,8 @@ def test_a_spent_budget_refuses_and_reads_nothing(name, fitted):
     spent = callback.ledger.entries
     other = kind.compiled()
     again = PrivateModel(
-        callback.ledger, (kind.x, kind.y) if name in COUNTED else Unreadable()
+        callback.ledger,
+        data=(kind.x, kind.y) if name in COUNTED else Unreadable(),
     )
     for ask in (
         lambda: again.plan(
@@ -509,12 +514,58 @@ def test_a_crash_after_the_charge_stays_charged(name, monkeypatch, tmp_path):
 def test_a_seed_is_labelled_and_a_large_delta_warned_about(name):
     kind = KINDS[name]
     callback = PrivateModel(
-        fm.PrivacyBudget(EPSILON, 0.02), (kind.x, kind.y), reproducible_noise=1
+        fm.PrivacyBudget(EPSILON, 0.02),
+        data=(kind.x, kind.y),
+        reproducible_noise=1,
     )
     with pytest.warns(UserWarning, match="not below one over"):
         kind.fit(kind.compiled(), [callback])
     assert callback.ledger.epsilon() == np.inf
     assert "NOT PRIVATE" in callback.report()
+
+
+def of_batches(data):
+    def batches():
+        for start in range(0, N, 20):
+            yield tuple(v[start : start + 20] for v in data)
+
+    return batches
+
+
+@pytest.mark.parametrize(
+    "form, data",
+    [
+        ("arrays", (X, Y)),
+        ("function", of_batches((X, Y))),
+        ("published", (X, Y)),
+        ("steps", None),
+        ("owners", (X, Y)),
+    ],
+)
+def test_a_large_delta_is_warned_about_in_every_form(form, data):
+    """Samples that the fit draws, streams, and published forms said nothing of
+    a delta that permits publishing a record."""
+    guarantee, delta = fm.Proven(), 1 / N
+    if form == "published":
+        guarantee = fm.Published(lot=20)
+    if form == "owners":
+        guarantee = fm.Proven(unit=fm.Unit(owners=np.arange(N) // 8))
+        delta = 0.1
+    for at, warned in ((delta, True), (0.9 * delta, False)):
+        model, loss = stack(), LOSS
+        given = {"x": X, "y": Y, "batch_size": 20}
+        if form == "steps":
+            model, loss = network(fm.models.GradientNet, clip=0.1), None
+            given = {"x": fm.datasets.PoissonBatches(X, Y, batch_size=20)}
+        model.compile("sgd", loss)
+        callback = PrivateModel(
+            fm.PrivacyBudget(EPSILON, at), data=data, guarantee=guarantee
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(**given, verbose=0, callbacks=[callback])
+        found = [w for w in caught if "not below one over" in str(w.message)]
+        assert len(found) == warned
 
 
 @every_kind
@@ -572,7 +623,7 @@ def test_later_fits_are_free_and_see_no_record(name, tmp_path):
         assert same(found[0][0], moved) and found[0][1] == history
     assert callback.ledger.entries == spent
     # Another callback asks for nothing.
-    again = PrivateModel(fm.PrivacyBudget(EPSILON, DELTA), Unreadable())
+    again = PrivateModel(fm.PrivacyBudget(EPSILON, DELTA), data=Unreadable())
     kind.fit(loaded, [again])
     assert not again.ledger.entries
 

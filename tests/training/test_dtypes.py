@@ -7,7 +7,7 @@ import pytest
 import keras_fm as fm
 from keras_fm.layers import DPPCA, NormalizationLayer, PrivateDense
 from keras_fm.losses import TaylorCrossEntropy
-from keras_fm.training import model_inputs
+from keras_fm.parts import model_inputs
 
 N = 200
 RANDOM = np.random.default_rng(0)
@@ -25,8 +25,9 @@ def float64():
     keras.config.set_dtype_policy(policy)
 
 
-def model_of(*body, head=None, dtype=None):
-    layers = [keras.Input((4,)), *body, NormalizationLayer(dtype=dtype)]
+def model_of(*body, head=None, dtype=None, bounds=None):
+    norm = NormalizationLayer(bounds, dtype=dtype)
+    layers = [keras.Input((4,)), *body, norm]
     model = keras.Sequential([*layers, head or PrivateDense(2, dtype=dtype)])
     model.compile("adam", TaylorCrossEntropy())
     return model
@@ -78,7 +79,7 @@ def test_truth_values_are_labels(units, guarantee):
     found = []
     for y in (Y, Y.astype(bool), Y.astype(object)):
         keras.utils.set_random_seed(1)
-        model = model_of(head=PrivateDense(units))
+        model = model_of(head=PrivateDense(units), bounds=(0, 1))
         private = fm.callbacks.PrivateModel(
             fm.PrivacyBudget(1.0, 1e-6),
             data=(X, y),

@@ -48,7 +48,7 @@ def headed(body):
 
 def private(budget=1.0, **kwargs):
     budget = fm.PrivacyBudget(budget, 1e-5)
-    return fm.callbacks.PrivateModel(budget, (X, Y), **kwargs)
+    return fm.callbacks.PrivateModel(budget, data=(X, Y), **kwargs)
 
 
 def statistics(model):

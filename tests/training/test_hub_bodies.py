@@ -118,7 +118,9 @@ def released(request):
     else:
         x = RANDOM.normal(size=(ROWS, 16, 16, 3)).astype("float32")
     y = np.arange(ROWS) % 2
-    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(1.0, 1e-5), (x, y))
+    private = fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(1.0, 1e-5), data=(x, y)
+    )
     with pytest.MonkeyPatch.context() as patch:
         # Fewer rows cost less, and mean the same.
         patch.setattr(reading, "PLACES", ROWS)

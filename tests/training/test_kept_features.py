@@ -53,8 +53,8 @@ def passes(monkeypatch, model, data, **unit):
         )
         private = fm.callbacks.PrivateModel(
             fm.PrivacyBudget(5.0, 1e-5),
-            data,
-            fm.Proven(**unit),
+            data=data,
+            guarantee=fm.Proven(**unit),
             reproducible_noise=7,
         )
         model.fit(X, Y, callbacks=[private], verbose=0)

@@ -37,7 +37,10 @@ def test_features_may_whiten_themselves_in_a_frozen_layer():
     whiten = keras.layers.Dense(len(map_), trainable=False, name="whiten")
     whiten.build((None, len(map_)))
     whiten.set_weights([map_, -h.mean(axis=0) @ map_])
-    model, private = built(whiten), PrivateModel(BUDGET, (X, Y), ALONE)
+    model, private = (
+        built(whiten),
+        PrivateModel(BUDGET, data=(X, Y), guarantee=ALONE),
+    )
     model.fit(X, Y, verbose=0, callbacks=[private])
     assert "whiten" in private.report()
     # White but for being brought to one length.
@@ -63,7 +66,7 @@ def test_what_is_released_of_features_depends_on_no_label():
         y[7] = label
         model = built(ByRow(name="by_row"))
         guarantee = fm.Proven(neighbours="replace_label", per_record="by_row")
-        private = PrivateModel(BUDGET, (X, y), guarantee)
+        private = PrivateModel(BUDGET, data=(X, y), guarantee=guarantee)
         model.fit(X, y, verbose=0, callbacks=[private])
         found.append(private.release.quadratic)
     np.testing.assert_array_equal(found[0], found[1])
@@ -73,7 +76,7 @@ def test_what_is_released_of_features_depends_on_no_label():
 @pytest.mark.once
 def test_the_statement_says_that_features_are_public():
     model = built()
-    private = PrivateModel(BUDGET, (X, Y), ALONE)
+    private = PrivateModel(BUDGET, data=(X, Y), guarantee=ALONE)
     assert "features are public" in private.plan(model)
     model.fit(X, Y, epochs=2, verbose=0, callbacks=[private])
     text = private.report()
@@ -102,7 +105,7 @@ def test_numbers_and_several_labels_alone(numbers):
         ]
     )
     model.compile("sgd", "mse" if numbers else fm.losses.TaylorCrossEntropy())
-    private = PrivateModel(BUDGET, (X, y), ALONE)
+    private = PrivateModel(BUDGET, data=(X, y), guarantee=ALONE)
     model.fit(X, y, verbose=0, callbacks=[private])
     release = private.release
     assert release.objective.public_features
@@ -117,7 +120,9 @@ def test_numbers_and_several_labels_alone(numbers):
 def test_less_noise_than_under_replace_one():
     found = {}
     for relation in ("replace_one", "replace_label"):
-        private = PrivateModel(BUDGET, (X, Y), fm.Proven(neighbours=relation))
+        private = PrivateModel(
+            BUDGET, data=(X, Y), guarantee=fm.Proven(neighbours=relation)
+        )
         built().fit(X, Y, verbose=0, callbacks=[private])
         found[relation] = private.release.mechanism.sensitivity
     assert found["replace_label"] < 0.75 * found["replace_one"]
@@ -155,7 +160,7 @@ def test_less_noise_than_under_replace_one():
 )
 def test_what_is_not_proved_is_refused_and_reads_nothing(make, match):
     model = make()
-    private = PrivateModel(BUDGET, Unreadable(), ALONE)
+    private = PrivateModel(BUDGET, data=Unreadable(), guarantee=ALONE)
     batches = None
     if isinstance(model, fm.models.DPMAC):
         batches = fm.datasets.PoissonBatches(
@@ -172,38 +177,42 @@ def test_other_units_forms_and_ledgers_are_refused():
     for more in ({"unit": unit}, {"unit": fm.Unit(reach=1)}):
         with pytest.raises(ValueError, match="not supported"):
             PrivateModel(
-                BUDGET, (X, Y), fm.Proven(neighbours="replace_label", **more)
+                BUDGET,
+                data=(X, Y),
+                guarantee=fm.Proven(neighbours="replace_label", **more),
             )
     with pytest.raises(ValueError, match="no paper here claims it"):
         PrivateModel(
-            BUDGET, (X, Y), fm.Published(lot=10, neighbours="replace_label")
+            BUDGET,
+            data=(X, Y),
+            guarantee=fm.Published(lot=10, neighbours="replace_label"),
         )
     ledger = fm.Ledger(BUDGET, neighbours="replace_one")
     with pytest.raises(ValueError, match="that of the ledger"):
-        PrivateModel(ledger, (X, Y), ALONE)
+        PrivateModel(ledger, data=(X, Y), guarantee=ALONE)
     # Nor by the relation of a ledger that is continued.
     ledger = fm.Ledger(BUDGET, neighbours="replace_label")
     with pytest.raises(ValueError, match="no paper here claims it"):
-        PrivateModel(ledger, (X, Y), fm.Published(lot=10))
-    private = PrivateModel(ledger, (X, Y))
+        PrivateModel(ledger, data=(X, Y), guarantee=fm.Published(lot=10))
+    private = PrivateModel(ledger, data=(X, Y))
     built().fit(X, Y, verbose=0, callbacks=[private])
     assert ledger.entries[0].neighbours == "replace_label"
 
 
 def test_a_file_of_a_ledger_keeps_the_relation(tmp_path):
     path = str(tmp_path / "privacy.json")
-    private = PrivateModel(BUDGET, (X, Y), ALONE, ledger=path)
+    private = PrivateModel(BUDGET, data=(X, Y), guarantee=ALONE, ledger=path)
     built().fit(X, Y, verbose=0, callbacks=[private])
     opened = fm.Ledger.open(path)
     assert str(opened.neighbours) == "replace_label"
     with pytest.raises(ValueError, match="neighbours"):
-        PrivateModel(BUDGET, (X, Y), ledger=path)
+        PrivateModel(BUDGET, data=(X, Y), ledger=path)
 
 
 def test_canaries_whose_label_alone_changes_audit_it():
     def fit(x, y):
         model = built()
-        private = PrivateModel(BUDGET, (x, y), ALONE)
+        private = PrivateModel(BUDGET, data=(x, y), guarantee=ALONE)
         model.fit(x, y, verbose=0, callbacks=[private])
         return model, private.ledger
 

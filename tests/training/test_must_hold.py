@@ -7,6 +7,7 @@ from fit_checks import Unreadable, forms_of
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
+from keras_fm.kernel.planning import calibration
 
 EPSILON, DELTA = 3.0, 1e-5
 
@@ -40,7 +41,10 @@ def model(units=3, body=(), head=None, shape=(6,), optimizer="adam"):
 def private(data, epsilon=EPSILON, seed=None, **proven):
     budget = fm.PrivacyBudget(epsilon, DELTA)
     return PrivateModel(
-        budget, data, fm.Proven(**proven), reproducible_noise=seed
+        budget,
+        data=data,
+        guarantee=fm.Proven(**proven),
+        reproducible_noise=seed,
     )
 
 
@@ -114,7 +118,9 @@ def test_a_new_release_needs_the_ledger_of_the_first():
         m.fit(x, y, callbacks=[other], verbose=0)
     assert not other.ledger.entries
     ledger = fm.Ledger.from_json(m.layers[-1].ledger_json)
-    going_on = PrivateModel(ledger, (x, y), fm.Proven(releases=2))
+    going_on = PrivateModel(
+        ledger, data=(x, y), guarantee=fm.Proven(releases=2)
+    )
     going_on.new_release = True
     m.fit(x, y, callbacks=[going_on], verbose=0)
     assert len(ledger.entries) == 2
@@ -414,16 +420,79 @@ def test_a_secret_number_of_records_is_not_in_the_loss(tmp_path, own):
             m = Counts(m.inputs, m.outputs)
             m.compile("sgd", fm.losses.TaylorCrossEntropy())
         fit = {"batch_size": 32, "steps_per_epoch": 3, "verbose": 0}
-        p = PrivateModel(p.ledger, (x, y), fm.Proven(n_public=False))
+        p = PrivateModel(
+            p.ledger, data=(x, y), guarantee=fm.Proven(n_public=False)
+        )
         logged.append(m.fit(x[:n], y[:n], callbacks=[p], **fit).history)
     assert logged[0] == logged[1] == logged[2]
     assert {*seen} <= {1, None}
 
 
+def ledger_of(epsilon):
+    return fm.Ledger(fm.PrivacyBudget(epsilon, 0.0), neighbours="add_remove")
+
+
+@pytest.mark.once
+def test_a_forgotten_delta_is_asked_for():
+    """`PrivateModel(2.0, data=...)` meant delta = 0: a third of the accuracy
+    that the same epsilon has at delta = 1e-5."""
+    for given in ((2.0,), (2.0, None)):
+        with pytest.raises(ValueError, match="`delta` must be given") as e:
+            PrivateModel(*given, data=records())
+        for delta in ("1e-5", "0"):
+            code = f"`PrivateModel(epsilon=2, delta={delta}, data=...)`"
+            assert code in str(e.value)
+    by_name = PrivateModel(epsilon=2.0, delta=1e-5, data=records())
+    by_place = PrivateModel(2.0, 1e-5, data=records())
+    whole = PrivateModel(fm.PrivacyBudget(2.0, 1e-5), data=records())
+    for p in (by_name, by_place, whole):
+        assert p.ledger.budget == fm.PrivacyBudget(2.0, 1e-5)
+    assert PrivateModel(2, delta=0).ledger.budget == fm.PrivacyBudget(2.0, 0.0)
+    ledger = ledger_of(3.0)
+    assert PrivateModel(ledger, data=records()).ledger is ledger
+
+
+@pytest.mark.once
+def test_records_in_the_place_of_delta_are_not_shown():
+    """`PrivateModel(budget, (x, y))`: data are given by name alone."""
+    secret = np.full((2, 2), 57913.0)
+    for given in ((secret, secret[0]), secret, [57913.0], "57913"):
+        for first in (1.0, fm.PrivacyBudget(1.0, 1e-5)):
+            with pytest.raises(ValueError, match=r"`data=\(x, y\)`") as e:
+                PrivateModel(first, given)
+            assert "57913" not in str(e.value)
+
+
+def test_epsilon_at_another_delta_is_composed_from_the_ledger():
+    x, y = records()
+    m = model()
+    p = PrivateModel(epsilon=2.0, delta=1e-5, data=(x, y))
+    assert p.epsilon() == 0.0
+    m.fit(x, y, callbacks=[p], verbose=0)
+    assert p.epsilon() == p.ledger.epsilon() == pytest.approx(2.0, rel=1e-3)
+    (entry,) = p.ledger.entries
+    for delta in (1e-9, 1e-6, 1e-3):
+        # One Gaussian release: the closed form, by another route.
+        alone = calibration.gaussian_epsilon(
+            entry.mechanism["noise_multiplier"], delta
+        )
+        for found in (p.epsilon(delta=delta), p.ledger.epsilon(delta=delta)):
+            assert alone <= found <= alone * 1.001
+    assert p.ledger.epsilon(delta=0) == np.inf
+    # Of a model that was released before, its ledger answers, not an empty
+    # one.
+    again = PrivateModel(epsilon=9.0, delta=0, data=(x, y))
+    m.fit(x, y, callbacks=[again], verbose=0)
+    assert again.epsilon(delta=1e-6) == p.epsilon(delta=1e-6) > 0
+    for delta in (-1e-9, 1.0, np.nan, "1e-5"):
+        with pytest.raises(ValueError, match="`delta` must be a number"):
+            p.epsilon(delta=delta)
+
+
 def test_a_proven_fit_needs_its_records():
     x, y = records()
     m = model()
-    p = PrivateModel(1.0)
+    p = PrivateModel(1.0, 0.0)
     with pytest.raises(ValueError, match="needs the private records"):
         m.fit(x, y, callbacks=[p], verbose=0)
     assert not p.ledger.entries
@@ -432,13 +501,31 @@ def test_a_proven_fit_needs_its_records():
 @pytest.mark.parametrize(
     "make, match",
     [
-        (lambda: PrivateModel(1.0, guarantee="sure"), "`guarantee` must be"),
-        (lambda: PrivateModel(1.0, guarantee=None), "`guarantee` must be"),
-        (lambda: PrivateModel(1.0, np.eye(2), np.ones(2)), "`data=.x, y.`"),
-        (lambda: PrivateModel(1.0, guarantee="published"), "`batch_size`"),
-        (lambda: PrivateModel(0.0), "`epsilon` must be"),
-        (lambda: PrivateModel(float("nan")), "`epsilon` must be"),
-        (lambda: PrivateModel(1.0, lots=3), "unexpected keyword .*'lots'"),
+        (
+            lambda: PrivateModel(1.0, 0.0, guarantee="sure"),
+            "`guarantee` must be",
+        ),
+        (lambda: PrivateModel(1.0, 0.0, guarantee=None), "`guarantee` must be"),
+        (
+            lambda: PrivateModel(
+                1.0, 0.0, data=np.eye(2), guarantee=np.ones(2)
+            ),
+            "`guarantee` must be",
+        ),
+        (lambda: PrivateModel(1.0, 0.0, guarantee="published"), "`batch_size`"),
+        (lambda: PrivateModel(0.0, 0.0), "`epsilon` must be"),
+        (lambda: PrivateModel(float("nan"), 0.0), "`epsilon` must be"),
+        (lambda: PrivateModel("two"), "`epsilon` must be a number"),
+        (lambda: PrivateModel(1.0, 1.0), "`delta` must be in"),
+        (
+            lambda: PrivateModel(fm.PrivacyBudget(1.0, 0.0), 1e-5),
+            "`delta` must be left out beside a PrivacyBudget",
+        ),
+        (
+            lambda: PrivateModel(ledger_of(2.0), delta=1e-5),
+            "`delta` must be left out beside a Ledger",
+        ),
+        (lambda: PrivateModel(1.0, 0.0, lots=3), "unexpected keyword .*'lots'"),
         (lambda: fm.Proven(releases=0), "`releases`"),
         (lambda: fm.Proven(releases=1.5), "`releases`"),
         (lambda: fm.Proven(start="zero"), "`start` must be"),
@@ -467,7 +554,8 @@ def test_bad_arguments(make, match):
 def published_model():
     keras.utils.set_random_seed(0)
     m = of(
-        fm.layers.PerturbedAffine(4, activation="relu"),
+        fm.layers.NormalizationLayer((0, 1), "linf"),
+        fm.layers.PerturbedAffine(4, activation="sigmoid"),
         fm.layers.PrivateDense(3),
     )
     m.compile("adam", fm.losses.TaylorCrossEntropy())
@@ -476,7 +564,7 @@ def published_model():
 
 def published():
     return PrivateModel(
-        2.0, guarantee=fm.Published(lot=50), reproducible_noise=3
+        2.0, 0.0, guarantee=fm.Published(lot=50), reproducible_noise=3
     )
 
 
@@ -484,6 +572,7 @@ def noises(m):
     return [
         keras.ops.convert_to_numpy(v)
         for layer in m.layers
+        if hasattr(layer, "_hidden")
         for v in layer._hidden.variables.values()
     ]
 
@@ -537,7 +626,9 @@ def test_published_noise_never_reaches_a_file_or_a_repr(tmp_path):
 def test_published_loss_holds_the_perturbed_coefficients():
     x, y = records(50)
     keras.utils.set_random_seed(0)
-    m = of(fm.layers.PrivateDense(3))
+    m = of(
+        fm.layers.NormalizationLayer((0, 1), "linf"), fm.layers.PrivateDense(3)
+    )
     m.compile(keras.optimizers.SGD(0.0), fm.losses.TaylorCrossEntropy())
     plain = m.evaluate(x, y, verbose=0)
     loss = m.fit(x, y, batch_size=50, callbacks=[published()], verbose=0)
@@ -558,7 +649,8 @@ def test_published_loss_holds_the_perturbed_coefficients():
 
 def test_published_and_proven_do_not_mix():
     x, y = records()
-    m = of(fm.layers.PrivateDense(3, clip=True))
+    box = fm.layers.NormalizationLayer((0, 1), "linf")
+    m = of(box, fm.layers.PrivateDense(3, clip=True))
     m.compile("sgd", fm.losses.TaylorCrossEntropy())
     m.fit(x, y, batch_size=50, callbacks=[published()], verbose=0)
     p = private((x, y))
@@ -621,97 +713,3 @@ def test_a_proven_fit_trains_the_release_whatever_the_loss_is():
         histories.append(fit.history["loss"])
     np.testing.assert_allclose(*found, atol=1e-6)
     np.testing.assert_allclose(*histories, rtol=1e-5)
-
-
-# Keywords of version 0.1.0 --------------------
-
-
-OLD = {
-    # Value, what to write instead, and what it is then.
-    "neighbours": ("replace_one", "Proven(neighbours=...)", "neighbours"),
-    "shares": ((1.0,), "Proven(shares=...)", "shares"),
-    "planned_releases": (2, "Proven(releases=...)", "releases"),
-    "start": ("current", "Proven(start=...)", "start"),
-    "ridge_factor": (0.25, "Proven(ridge_factor=...)", "ridge_factor"),
-    "n_public": (False, "Proven(n_public=...)", "n_public"),
-    "owners": ([5, 6], "Proven(unit=Unit(owners=...))", "unit.owners"),
-    "reach": (1, "Proven(unit=Unit(reach=...))", "unit.reach"),
-    "unit": ("one user", "Proven(unit=Unit(words=...))", "unit.words"),
-    "batch_size": (50, "nothing, it has no effect", None),
-}
-OLD_PUBLISHED = {
-    "batch_size": (50, "Published(lot=...)", "lot"),
-    "lot": ("data", "Published(lot=...)", "lot"),
-    "neighbours": ("add_remove", "Published(neighbours=...)", "neighbours"),
-    "shares": ((1.0,), "Published(shares=...)", "shares"),
-    "published_orders": (("linear",), "Published(orders=...)", "orders"),
-    "planned_releases": (2, "nothing, it has no effect", None),
-}
-
-
-def old_form(**old):
-    """A callback and the text of its one warning, which points here."""
-    line = old_form.__code__.co_firstlineno + 4
-    with pytest.warns(DeprecationWarning) as found:
-        p = PrivateModel(1.0, records(), **old)
-    (warning,) = found
-    assert (warning.filename, warning.lineno) == (__file__, line)
-    assert "0.3.0" in str(warning.message)
-    return p, str(warning.message)
-
-
-@pytest.mark.parametrize(
-    "guarantee, name",
-    [("proven", name) for name in OLD]
-    + [("published", name) for name in OLD_PUBLISHED],
-)
-def test_old_keywords_still_work_and_say_what_to_write(guarantee, name):
-    known = {"proven": OLD, "published": OLD_PUBLISHED}[guarantee]
-    value, successor, field = known[name]
-    old = {name: value}
-    if guarantee == "published" and name not in ("batch_size", "lot"):
-        old["batch_size"] = 50
-    p, text = old_form(guarantee=guarantee, **old)
-    assert f"{name}: {successor}" in text
-    if field is not None:
-        found = p.guarantee
-        for part in field.split("."):
-            found = getattr(found, part)
-        assert np.all(found == value) and type(p.guarantee) is {
-            "proven": fm.Proven, "published": fm.Published,
-        }[guarantee]  # fmt: skip
-    given = fm.Proven() if guarantee == "proven" else fm.Published(lot=50)
-    with pytest.raises(ValueError, match=f"`{name}` belongs into.*both"):
-        PrivateModel(1.0, records(), given, **{name: value})
-
-
-@pytest.mark.once
-def test_old_keywords_of_a_model_reach_it():
-    p, text = old_form(new_release=True)
-    assert p.new_release and "new_release: `private.new_release = T" in text
-    dpmac = fm.models.DPMAC((6,), [keras.layers.Dense(3)], clip=0.5)
-    dpmac.compile("sgd")
-    batches = fm.datasets.PoissonBatches(*records(), batch_size=50)
-    with pytest.warns(DeprecationWarning, match=r"`DPMAC\(planned_steps=") as w:
-        p = PrivateModel(
-            fm.PrivacyBudget(100.0, DELTA), planned_steps=7, noise_multiplier=3
-        )
-    assert len(w) == 1 and "`DPMAC(noise_multiplier=...)`" in str(w[0].message)
-    text = p.plan(dpmac, batches)
-    assert "steps 7" in text and "noise_multiplier 3" in text
-    with pytest.raises(ValueError, match="belong to a DPMAC"):
-        p.plan(model())
-    m = published_model()
-    m.layers[0].adaptive = True
-    twin = fm.models.unprotected_twin(m)
-    p, text = old_form(
-        guarantee="published", batch_size=50, pretrained=twin,
-        relevance_form="code", relevance_floor=0.1,
-    )  # fmt: skip
-    for name in ("relevance_form=", "relevance_floor=", "relevance_of(pre"):
-        assert name in text
-    x, y = records()
-    m.fit(x, y, batch_size=50, callbacks=[p], verbose=0)
-    first = m.layers[0]
-    assert (first.relevance_form, first.relevance_floor) == ("code", 0.1)
-    assert p.relevance is not None and len(p.ledger.entries) == 3

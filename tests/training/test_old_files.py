@@ -38,7 +38,7 @@ def test_a_released_model_is_still_released(name):
     y = np.arange(len(x)) % 3
     for callbacks in (
         [],
-        [fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, 1e-5), (x, y))],
+        [fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, 1e-5), data=(x, y))],
     ):
         history = model.fit(x, y, callbacks=callbacks, verbose=0).history
         assert set(history) == {"loss"}
@@ -69,6 +69,6 @@ def test_steps_of_an_old_ledger_count_as_used(tmp_path):
     assert len(ledger.entries) == 1 and 0 < ledger.epsilon() <= 2
     assert ledger.steps_left(ledger.entries[0].name) == 0
     batches = fm.datasets.PoissonBatches(x, np.arange(120) % 3, batch_size=20)
-    callback = fm.callbacks.PrivateModel(ledger, (x, np.arange(120) % 3))
+    callback = fm.callbacks.PrivateModel(ledger, data=(x, np.arange(120) % 3))
     with pytest.raises(fm.BudgetExceededError):
         model.fit(batches, callbacks=[callback], verbose=0)

@@ -75,7 +75,7 @@ def model():
 def private(**fields):
     guarantee = fm.Proven(per_record=("Centred",), **fields)
     budget = fm.PrivacyBudget(1e4, 1e-5)
-    return fm.callbacks.PrivateModel(budget, (X, Y), guarantee)
+    return fm.callbacks.PrivateModel(budget, data=(X, Y), guarantee=guarantee)
 
 
 def test_it_is_planned_released_and_charged():
@@ -93,7 +93,9 @@ def test_it_is_planned_released_and_charged():
 
 
 def test_it_is_declared_or_refused():
-    callback = fm.callbacks.PrivateModel(fm.PrivacyBudget(1.0, 1e-5), (X, Y))
+    callback = fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(1.0, 1e-5), data=(X, Y)
+    )
     with pytest.raises(ValueError, match=r"per_record=\('centred',\)"):
         model().fit(X, Y, callbacks=[callback], verbose=0)
     assert not callback.ledger.entries

@@ -60,7 +60,7 @@ def rounds():
 
 def refused(m, data, match, spent=0, **proven):
     private = PrivateModel(
-        fm.PrivacyBudget(2.0, 1e-6), data, fm.Proven(**proven)
+        fm.PrivacyBudget(2.0, 1e-6), data=data, guarantee=fm.Proven(**proven)
     )
     fit = {"steps_per_epoch": 2} if "n_public" in proven else {}
     with pytest.raises(ValueError, match=match) as error:
@@ -83,7 +83,7 @@ def test_one_iterator_is_refused_before_any_charge(make):
 
 def test_one_iterator_is_enough_for_one_pass():
     one = iter(batches())
-    private = PrivateModel(fm.PrivacyBudget(2.0, 1e-6), lambda: one)
+    private = PrivateModel(fm.PrivacyBudget(2.0, 1e-6), data=lambda: one)
     model().fit(X, Y, callbacks=[private], verbose=0)
     assert len(private.ledger.entries) == 1
 

@@ -28,12 +28,12 @@ def data():
     return records()
 
 
-def dense_model():
+def dense_model(bounds=None):
     model = keras.Sequential(
         [
             keras.Input((4, 4)),
             keras.layers.Flatten(),
-            fm.layers.NormalizationLayer(),
+            fm.layers.NormalizationLayer(bounds),
             fm.layers.PrivateDense(3),
         ]
     )
@@ -43,7 +43,7 @@ def dense_model():
 
 def private_model(data, guarantee="proven"):
     return fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(2.0, DELTA), data, guarantee
+        fm.PrivacyBudget(2.0, DELTA), data=data, guarantee=guarantee
     )
 
 
@@ -133,7 +133,7 @@ def test_a_proven_fit(data, tmp_path):
 @needs_tensorflow
 def test_a_published_fit_is_marked(data, tmp_path):
     private = private_model(data, fm.Published(lot=32))
-    found = fit(dense_model(), data, private, tmp_path)
+    found = fit(dense_model((0, 1)), data, private, tmp_path)
     assert "private_records/accuracy" in found
     assert "private_records/loss" in found and "released/loss" not in found
     budget = found["privacy/budget"][0][1].ravel()[0].decode()

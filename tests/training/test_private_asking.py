@@ -69,7 +69,9 @@ def private_model():
 def fitted(budget, **kwargs):
     model = private_model()
     model.compile("sgd", fm.losses.TaylorCrossEntropy())
-    private = fm.callbacks.PrivateModel(budget, (X, Y), fm.Proven(**kwargs))
+    private = fm.callbacks.PrivateModel(
+        budget, data=(X, Y), guarantee=fm.Proven(**kwargs)
+    )
     model.fit(X, Y, epochs=1, verbose=0, callbacks=[private])
     return model, private
 

@@ -81,7 +81,9 @@ def released(request):
     model.compile("sgd", fm.losses.TaylorCrossEntropy())
     x = RANDOM.uniform(0, 255, (ROWS, *body.input_shape[1:]))
     x, y = x.astype("float32"), np.arange(ROWS) % 2
-    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(1.0, 1e-5), (x, y))
+    private = fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(1.0, 1e-5), data=(x, y)
+    )
     before = body.get_weights()
     with pytest.MonkeyPatch.context() as patch:
         # Fewer rows cost less, and mean the same.

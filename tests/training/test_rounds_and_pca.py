@@ -65,8 +65,8 @@ def model(rounds=FULL, pca=None, units=3, optimizer="adam", **kwargs):
 def private(data, epsilon=EPSILON, delta=DELTA, seed=None, **proven):
     return PrivateModel(
         fm.PrivacyBudget(epsilon, delta),
-        data,
-        fm.Proven(**proven),
+        data=data,
+        guarantee=fm.Proven(**proven),
         reproducible_noise=seed,
     )
 
@@ -153,7 +153,9 @@ def test_a_released_dp_pca_is_free_under_another_output_layer():
 
     # What is left of the budget pays for the other output layer.
     ledger = fm.Ledger.from_json(p.ledger.to_json())
-    again = PrivateModel(ledger, records(), fm.Proven(releases=2))
+    again = PrivateModel(
+        ledger, data=records(), guarantee=fm.Proven(releases=2)
+    )
     fit(other("second"), again)
     names = [e.name for e in ledger.entries]
     assert names == ["pca (second moment)", "output", "second"]
@@ -499,7 +501,7 @@ def test_without_a_release_it_is_a_fixed_map_that_does_not_train():
 
 def test_a_published_model_cannot_hold_one():
     m = model(None, {"units": 4})
-    p = PrivateModel(2.0, guarantee=fm.Published(lot=50))
+    p = PrivateModel(2.0, 0.0, guarantee=fm.Published(lot=50))
     with pytest.raises(ValueError, match="DPPCA 'pca' learns from a proven"):
         m.fit(*records(), batch_size=50, callbacks=[p], verbose=0)
     assert not p.ledger.entries
@@ -565,7 +567,7 @@ def test_relevance_scaling():
 
 def test_the_published_form_has_no_rounds():
     m = model(FULL)
-    p = PrivateModel(2.0, guarantee=fm.Published(lot=50))
+    p = PrivateModel(2.0, 0.0, guarantee=fm.Published(lot=50))
     with pytest.raises(ValueError, match="rounds"):
         m.fit(*records(), batch_size=50, callbacks=[p], verbose=0)
     assert not p.ledger.entries

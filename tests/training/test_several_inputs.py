@@ -168,7 +168,7 @@ def test_what_is_wrong_is_named_and_nothing_is_spent():
 def test_text_where_numbers_are_expected_names_no_record():
     secret = np.full(N, "a private text", object)
     model = model_of()
-    private = fm.callbacks.PrivateModel(1.0, data=changed(age=secret))
+    private = fm.callbacks.PrivateModel(1.0, 0.0, data=changed(age=secret))
     with pytest.raises(ValueError) as e:
         model.fit(TABLE, Y, verbose=0, callbacks=[private])
     assert "a private" not in str(e.value)
@@ -201,7 +201,7 @@ def test_records_mixed_across_inputs_are_refused():
 
 def test_a_published_fit_has_one_input():
     private = fm.callbacks.PrivateModel(
-        1.0, data=(TABLE, Y), guarantee=fm.Published(lot=32)
+        1.0, 0.0, data=(TABLE, Y), guarantee=fm.Published(lot=32)
     )
     with pytest.raises(ValueError, match="models with one input"):
         private.plan(model_of())

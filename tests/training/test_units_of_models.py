@@ -30,8 +30,8 @@ def adaptive():
 def private(x, y, owners, epsilon=2.0, **kwargs):
     return PrivateModel(
         fm.PrivacyBudget(epsilon, 1e-5),
-        (x, y),
-        fm.Proven(unit=fm.Unit(owners=owners)),
+        data=(x, y),
+        guarantee=fm.Proven(unit=fm.Unit(owners=owners)),
         **kwargs,
     )
 
@@ -93,6 +93,110 @@ def test_streams_and_reach_are_refused():
     assert not callback.ledger.entries
     guarantee = fm.Proven(unit=fm.Unit(owners=OWNERS, reach=1))
     for build in (functional, adaptive):
-        callback = PrivateModel(fm.PrivacyBudget(2.0, 1e-5), (X, Y), guarantee)
+        callback = PrivateModel(
+            fm.PrivacyBudget(2.0, 1e-5), data=(X, Y), guarantee=guarantee
+        )
         with pytest.raises(ValueError, match="`reach` is not supported"):
             callback.plan(build())
+
+
+# Words, and what a record is -----------------------------------------------
+
+
+WORDS = "one patient with all rows"
+DECLARED = "one record (one row of the data given), by declaration " + WORDS
+
+
+def dense():
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            fm.layers.NormalizationLayer(),
+            fm.layers.PrivateDense(3),
+        ]
+    )
+    model.compile("sgd", fm.losses.TaylorCrossEntropy())
+    return model
+
+
+def declared(words=WORDS, data=(X, Y), **kwargs):
+    guarantee = fm.Proven(unit=fm.Unit(words=words))
+    return PrivateModel(
+        epsilon=2.0, delta=1e-5, data=data, guarantee=guarantee, **kwargs
+    )
+
+
+@pytest.mark.once
+def test_words_that_nobody_proved_stand_as_a_declaration(tmp_path):
+    """`Unit(words="one patient with all rows")` without owners was printed as
+    the unit of a guarantee that is for one row."""
+    callback, model = declared(ledger=tmp_path / "ledger.json"), dense()
+    assert f"unit: {DECLARED}\n" in callback.plan(model)
+    model.fit(X, Y, callbacks=[callback], verbose=0)
+    ledger = callback.ledger
+    for text in (
+        callback.report(),
+        ledger.statement(),
+        fm.Ledger.open(tmp_path / "ledger.json").statement(),
+        fm.Ledger.from_json(ledger.to_json()).statement(),
+        fm.Ledger.from_json(model.layers[-1].ledger_json).statement(),
+    ):
+        assert f"unit:       {DECLARED}\n" in text
+        assert text.count(WORDS) == 1
+    # With owners their grouping is proved, and the words are not.
+    unit = fm.Unit(owners=OWNERS, words="one patient")
+    assert unit.name == (
+        "one owner with all its rows (ids given as `owners`), by declaration "
+        "one patient"
+    )
+    # Of a ledger that was begun with words nothing else is known.
+    budget = fm.PrivacyBudget(1.0, 1e-5)
+    by_hand = fm.Ledger(budget, neighbours="add_remove", unit=WORDS)
+    assert f"unit:       {WORDS} (by declaration)\n" in by_hand.statement()
+
+
+@pytest.mark.once
+def test_estimators_of_a_ledger_with_words_declare_them_too():
+    callback = declared()
+    model = fm.estimators.PrivateClassifier(
+        bounds=(0, 1), classes=[0, 1, 2], ledger=callback.ledger
+    )
+    assert f"unit:       {DECLARED}\n" in model.fit(X, Y).report()
+
+
+@pytest.mark.once
+def test_words_do_not_make_owners_of_rows_in_a_ledger_that_goes_on():
+    """Releases for rows, in the words of a ledger of owners."""
+    by_owner = private(X, Y, OWNERS).ledger
+    for words in (None, WORDS, by_owner.unit):
+        guarantee = fm.Proven(unit=fm.Unit(words=words))
+        with pytest.raises(ValueError, match="`unit` is that|do not add up"):
+            PrivateModel(by_owner, data=(X, Y), guarantee=guarantee)
+    rows = declared().ledger
+    for words, owners in ((WORDS, OWNERS), (None, OWNERS), ("a user", None)):
+        guarantee = fm.Proven(unit=fm.Unit(words=words, owners=owners))
+        with pytest.raises(ValueError, match="`unit` is that|do not add up"):
+            PrivateModel(rows, data=(X, Y), guarantee=guarantee)
+    for words in (None, WORDS):
+        guarantee = fm.Proven(unit=fm.Unit(words=words))
+        again = PrivateModel(rows, data=(X, Y), guarantee=guarantee)
+        assert again.ledger is rows
+    with pytest.raises(ValueError, match="`unit` must say in words"):
+        fm.Unit(words="")
+
+
+@pytest.mark.parametrize("owners", [None, OWNERS])
+@pytest.mark.once
+def test_every_statement_says_once_what_a_record_is(owners):
+    """`np.repeat(x, 16)`, oversampling and bootstraps were certified without
+    a word on what one record is."""
+    callback, model = private(X, Y, owners), dense()
+    line = (
+        "record:     one row of the data as given; a person or record that "
+        "stands in several rows needs `owners`\n"
+    )
+    assert callback.report().count(line) == 1
+    model.fit(X, Y, callbacks=[callback], verbose=0)
+    assert callback.report().count(line) == 1
+    published = fm.Ledger(fm.PrivacyBudget(1.0, 0), neighbours="replace_one")
+    assert published.statement().count(line) == 1

@@ -179,7 +179,7 @@ def _releases(order, tell):
 
     opened = ledger.Ledger.open(
         order["path"],
-        budget=budget.PrivacyBudget(order.get("budget", 1.0)),
+        budget=budget.PrivacyBudget(order.get("budget", 1.0), 0.0),
         neighbours="add_remove",
     )
     objective = SecondMomentQuery(num_features=2)

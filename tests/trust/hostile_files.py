@@ -72,7 +72,7 @@ def release_file():
             epsilon=1.0,
         ),
         ledger=ledger.Ledger(
-            budget.PrivacyBudget(1.0), neighbours="add_remove"
+            budget.PrivacyBudget(1.0, 0.0), neighbours="add_remove"
         ),
         name="moments",
         noise=mechanisms.NoiseSource(0),

@@ -16,9 +16,9 @@ def compiled(model, *loss, **arguments):
     return model
 
 
-def dense(**arguments):
+def dense(bounds=None, **arguments):
     inputs = keras.Input((D,))
-    x = fm.layers.NormalizationLayer()(inputs)
+    x = fm.layers.NormalizationLayer(bounds)(inputs)
     outputs = fm.layers.PrivateDense(CLASSES, name="head", **arguments)(x)
     return compiled(
         keras.Model(inputs, outputs),
@@ -108,7 +108,8 @@ def perturbed():
         keras.Sequential(
             [
                 keras.Input((D,)),
-                fm.layers.PerturbedAffine(4, activation="relu"),
+                fm.layers.NormalizationLayer((0, 1), "linf"),
+                fm.layers.PerturbedAffine(4, activation="sigmoid"),
                 fm.layers.PrivateDense(CLASSES),
             ]
         ),
@@ -121,8 +122,8 @@ OF_ALL = {"guarantee": fm.Published(lot="data")}
 # How a model is made and what its PrivateModel is given.
 FORMS = {
     "dense": (dense, {}),
-    "dense pure": (dense, {"budget": fm.PrivacyBudget(4.0)}),
-    "dense published": (dense, PUBLISHED),
+    "dense pure": (dense, {"budget": fm.PrivacyBudget(4.0, 0.0)}),
+    "dense published": (lambda: dense(bounds=(0, 1)), PUBLISHED),
     "rounds": (lambda: dense(rounds=2), {}),
     "AdLM": (adaptive, {}),
     "ILM published": (perturbed, PUBLISHED),

@@ -68,7 +68,9 @@ def released(part):
 
 def refused(model, match, optimizer="sgd"):
     model.compile(optimizer, loss=fm.losses.TaylorCrossEntropy())
-    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(1.0, 1e-5), (X, Y))
+    private = fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(1.0, 1e-5), data=(X, Y)
+    )
     with pytest.raises(ValueError, match=match):
         model.fit(X, Y, verbose=0, callbacks=[private])
     assert not private.ledger.entries

@@ -47,8 +47,8 @@ def releases(monkeypatch):
         unit = {} if owners is None else {"unit": fm.Unit(owners=owners)}
         private = fm.callbacks.PrivateModel(
             arguments.get("budget", fm.PrivacyBudget(4.0, 1e-5)),
-            (x, y),
-            fm.Proven(neighbours=neighbours, **unit),
+            data=(x, y),
+            guarantee=fm.Proven(neighbours=neighbours, **unit),
         )
         keras.utils.set_random_seed(0)
         make().fit(x[:8], y[:8], verbose=0, callbacks=[private])

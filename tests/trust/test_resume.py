@@ -30,9 +30,9 @@ class Cut(keras.callbacks.Callback):
 
 
 # Names as a new process would give them.
-def dense():
+def dense(bounds=None):
     inputs = keras.Input((6,))
-    x = fm.layers.NormalizationLayer()(inputs)
+    x = fm.layers.NormalizationLayer(bounds)(inputs)
     model = keras.Model(inputs, fm.layers.PrivateDense(3, name="head")(x))
     model.compile("adam", fm.losses.TaylorCrossEntropy())
     return model
@@ -78,8 +78,8 @@ MODELS = {
 def private(path, epsilon=1.0, guarantee="proven"):
     return fm.callbacks.PrivateModel(
         fm.PrivacyBudget(epsilon, 1e-5),
-        (RECORDS, LABELS),
-        guarantee,
+        data=(RECORDS, LABELS),
+        guarantee=guarantee,
         ledger=path,
     )
 
@@ -195,10 +195,10 @@ def test_published_noise_is_in_no_backup(tmp_path):
     published = {"guarantee": fm.Published(lot=32)}
     backup = keras.callbacks.BackupAndRestore(folder)
     with pytest.raises(KeyboardInterrupt):
-        fit(dense(), [backup, private(path, **published), Cut(2)])
+        fit(dense((0, 1)), [backup, private(path, **published), Cut(2)])
     backup = keras.callbacks.BackupAndRestore(folder)
     with pytest.raises(fm.BudgetExceededError):
-        fit(dense(), [backup, private(path, **published)])
+        fit(dense((0, 1)), [backup, private(path, **published)])
     assert len(fm.Ledger.load(path).entries) == 1
 
 

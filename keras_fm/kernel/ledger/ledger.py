@@ -50,8 +50,7 @@ class Ledger(StepLedger):
     """
 
     def __init__(self, budget, *, neighbours, unit=ONE_RECORD):
-        kind = budget_lib.PrivacyBudget
-        checks.instance("budget", budget, kind, "a keras_fm.PrivacyBudget")
+        check_budget(budget)
         contents = ledger_text.Contents(
             id=ledger_text.new_id(),
             budget=budget,
@@ -114,15 +113,25 @@ class Ledger(StepLedger):
 
     # Composition ---------------------------------------------------------
 
-    def epsilon(self, planned=()):
-        """Proven epsilon at the budget's delta; infinite if any access to
-        the records has no valid proof.
+    def epsilon(self, planned=(), *, delta=None):
+        """Proven epsilon at `delta`; infinite if any access to the records
+        has no valid proof, or no epsilon is met at this delta.
+
+        It is composed from the entries alone, for any delta.
 
         Args:
             planned: entries that are not charged yet, composed with those
                 that are.
+            delta: number in [0, 1), or `None` for the budget's.
+
+        Raises:
+            ValueError: if `delta` is outside its range.
         """
-        return self._compose([*self._entries, *planned])
+        if delta is not None:
+            delta = checks.number(
+                "delta", delta, at_least=0, below=1, wanted="a number in [0, 1)"
+            )
+        return self._compose([*self._entries, *planned], delta)
 
     def claimed_epsilon(self):
         """The sum of all claims and of the proven epsilon of the rest.
@@ -138,15 +147,15 @@ class Ledger(StepLedger):
         """Epsilon not yet spent, at least 0; 0 if nothing is proven."""
         return max(0.0, self.budget.epsilon - self.epsilon())
 
-    def _compose(self, entries):
+    def _compose(self, entries, delta=None):
         if any(e.guarantee != "proven" or not e.private for e in entries):
             return math.inf
-        return self._compose_mechanisms(e.build_mechanism() for e in entries)
+        mechanisms = [e.build_mechanism() for e in entries]
+        return self._compose_mechanisms(mechanisms, delta)
 
-    def _compose_mechanisms(self, mechanisms):
-        return compose_epsilon(
-            mechanisms, self.budget.delta, scale=self.budget.epsilon
-        )
+    def _compose_mechanisms(self, mechanisms, delta=None):
+        delta = self.budget.delta if delta is None else delta
+        return compose_epsilon(mechanisms, delta, scale=self.budget.epsilon)
 
     # Spending ------------------------------------------------------------
 
@@ -284,8 +293,7 @@ class Ledger(StepLedger):
 
         Args:
             path: of a JSON file in a folder that exists and is writable.
-            budget: a `PrivacyBudget` or an epsilon; optional if the file
-                exists.
+            budget: a `PrivacyBudget`; optional if the file exists.
             neighbours: the relation; optional if the file exists.
             unit: the privacy unit in words; default: the file's, or one
                 record.
@@ -310,10 +318,8 @@ class Ledger(StepLedger):
         ```
         """
         file = locked_file.LockedFile(path)
-        if budget is not None and not isinstance(
-            budget, budget_lib.PrivacyBudget
-        ):
-            budget = budget_lib.PrivacyBudget(budget)
+        if budget is not None:
+            check_budget(budget)
         with ledger_state.LOCK, file.lock():
             found = ledger_state.read_file(file)
             if found is not None:
@@ -436,6 +442,13 @@ class Ledger(StepLedger):
             f"{privacy_statement.rounded_up(self.epsilon())} at delta "
             f"{self.budget.delta:g}, {self.neighbours}>"
         )
+
+
+def check_budget(budget):
+    """Refuses what is not a `PrivacyBudget`, such as an epsilon alone."""
+    kind = budget_lib.PrivacyBudget
+    wanted = "a keras_fm.PrivacyBudget(epsilon, delta)"
+    checks.instance("budget", budget, kind, wanted)
 
 
 def _unpickled(text, process):

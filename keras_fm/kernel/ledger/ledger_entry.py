@@ -137,8 +137,12 @@ class LedgerEntry:
         )
 
     def build_mechanism(self):
-        """The `Mechanism` of a proven entry."""
-        return known_mechanisms.from_config(self.mechanism)
+        """The `Mechanism` of a proven entry, or of claimed steps: what draws
+        the noise that was charged."""
+        config = dict(self.mechanism)
+        if self.guarantee == "claimed":
+            config.pop("claimed_epsilon", None)
+        return known_mechanisms.from_config(config)
 
     def describe(self):
         """The mechanism in a line: its name and public parameters."""

@@ -272,10 +272,7 @@ class State:
     def _refresh(self):
         found = read_file(self.file)
         if found is None:
-            raise ValueError(
-                f"The ledger {self.file.path!r} is gone, and what was spent "
-                "with it. Put it back before anything else is released."
-            )
+            raise ValueError(_gone(self.file))
         self.take_file(found, self.file)
 
     def _where(self):
@@ -337,14 +334,19 @@ def read_file(file):
     """The contents of a locked file, or `None` if there is none.
 
     Raises:
-        ValueError: if it is no ledger, or has another name (a hard link).
+        ValueError: if it is no ledger, has another name (a hard link), or is
+            gone and this process charged it.
     """
     file.check_one_name()
     try:
         text = file.read()
     except ValueError as e:
         raise ValueError(f"{file.path!r} is not a keras_fm ledger: {e}") from e
-    return None if text is None else parse_file(file, text)
+    if text is not None:
+        return parse_file(file, text)
+    if any(s.file and s.file.path == file.path for s in _spent.values()):
+        raise ValueError(_gone(file))
+    return None
 
 
 def parse_file(file, text):
@@ -379,6 +381,13 @@ def _lost(what):
     return (
         f"{what} lost or changed entries that were in it (an older copy was "
         "put in its place, or it was edited). Put the newest copy back."
+    )
+
+
+def _gone(file):
+    return (
+        f"The ledger {file.path!r} is gone, and what was spent with it. Put "
+        "it back before anything else is released."
     )
 
 

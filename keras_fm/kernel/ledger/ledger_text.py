@@ -16,7 +16,11 @@ from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 # the first alone would take one for another.
 _FORMATS = 1, 2
 _LARGEST_COUNT = 10**18
+# What the unit is where a release was proved for it; other words are their
+# writer's.
 ONE_RECORD = "one record (one row of the data given)"
+ONE_OWNER = "one owner with all its rows (ids given as `owners`)"
+_DECLARED = ", by declaration "
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -268,6 +272,36 @@ def _derived_id(contents):
 
 
 # Validation ------------------------------------------------------------------
+
+
+def unit_of(proved, words=None):
+    """The privacy unit of a release.
+
+    Args:
+        proved: `ONE_RECORD` or `ONE_OWNER`.
+        words: `None`, or what somebody says that this is.
+    """
+    return proved if words is None else f"{proved}{_DECLARED}{words}"
+
+
+def declared_words(unit):
+    """What somebody says that a unit is, or `None`."""
+    if unit in (ONE_RECORD, ONE_OWNER):
+        return None
+    return unit.split(_DECLARED, 1)[1] if proved_unit(unit) else unit
+
+
+def proved_unit(unit):
+    """`ONE_RECORD` or `ONE_OWNER`, or `None` if words are all there is."""
+    for proved in (ONE_RECORD, ONE_OWNER):
+        if unit == proved or unit.startswith(f"{proved}{_DECLARED}"):
+            return proved
+    return None
+
+
+def shown_unit(unit):
+    """A unit as everybody reads it: words that nobody proved say so."""
+    return unit if proved_unit(unit) else f"{unit} (by declaration)"
 
 
 def checked_unit(unit):

@@ -8,8 +8,11 @@ kernel's, not files that stay behind.
 import contextlib
 import errno
 import os
+import stat
 import tempfile
 import time
+
+from keras_fm.kernel import checks
 
 try:
     import fcntl
@@ -20,6 +23,13 @@ except ImportError:  # Windows
 _PATIENCE = 300.0
 _PAUSE = 0.01
 _LARGEST = 64_000_000
+# A pipe that nobody writes to is opened, too, and then refused.
+_PROMPTLY = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
 
 
 class LockedFile:
@@ -31,10 +41,19 @@ class LockedFile:
     Args:
         path: the file; links are followed once, here, so that all who name
             one file hold one lock.
+
+    Raises:
+        ValueError: if something else than a file is there: a folder, or
+            what a reader or its lock would wait at for ever.
     """
 
     def __init__(self, path):
-        self.path = os.path.realpath(os.fspath(path))
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            checks.refuse("path", path, 'the path of a file, "privacy.json"')
+        path = os.fsdecode(path)
+        with contextlib.suppress(OSError):
+            _check_is_file(path, os.stat(path).st_mode)
+        self.path = os.path.realpath(path)
         # Of the lock file, while this object holds it.
         self._handle = None
 
@@ -77,7 +96,7 @@ class LockedFile:
                     return
 
     def _opened(self):
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+        flags = os.O_RDWR | os.O_CREAT | _PROMPTLY
         try:
             handle = os.open(f"{self.path}.lock", flags, 0o666)
         except FileNotFoundError:
@@ -85,7 +104,13 @@ class LockedFile:
                 f"There is no folder {os.path.dirname(self.path)!r} for the "
                 f"ledger {self.path!r}. Make it first."
             ) from None
-        return os.fdopen(handle, "r+b", buffering=0)
+        found = os.fdopen(handle, "r+b", buffering=0)
+        try:
+            _check_is_file(f"{self.path}.lock", os.fstat(handle).st_mode)
+        except BaseException:
+            found.close()
+            raise
+        return found
 
     def _is_lock(self, handle):
         """Whether an open file is the lock file that others would open."""
@@ -111,16 +136,11 @@ class LockedFile:
             return None
 
     def check_one_name(self):
-        """Refuses a folder, and a file that hard links give several names.
+        """Refuses a file that hard links give several names.
 
         Raises:
             ValueError: a write replaces one of the names only.
         """
-        if os.path.isdir(self.path):
-            raise ValueError(
-                f"{self.path!r} must be a file and is a folder. Name the "
-                'file of the ledger in it, such as "privacy.json".'
-            )
         try:
             names = os.stat(self.path).st_nlink
         except FileNotFoundError:
@@ -173,14 +193,33 @@ def read_text(path):
     """The text of a file in UTF-8, at most 64 MB.
 
     Raises:
-        ValueError: if it is larger or not UTF-8.
+        ValueError: if it is larger, not UTF-8, or no file: a folder, a pipe
+            or a device.
         OSError: if it cannot be read.
     """
-    with open(path, "rb") as f:
+    with open(path, "rb", opener=_opened_promptly) as f:
+        _check_is_file(path, os.fstat(f.fileno()).st_mode)
         raw = f.read(_LARGEST + 1)
     if len(raw) > _LARGEST:
         raise ValueError(f"it is larger than {_LARGEST / 1e6:g} MB")
     return raw.decode("utf-8")
+
+
+def _opened_promptly(path, flags):
+    return os.open(path, flags | _PROMPTLY)
+
+
+def _check_is_file(path, mode):
+    if stat.S_ISREG(mode):
+        return
+    kind = next((name for is_one, name in _KINDS if is_one(mode)), "a device")
+    example = "privacy.json"
+    if stat.S_ISDIR(mode):
+        example = os.path.join(os.fspath(path), example)
+    raise ValueError(
+        f"{os.fspath(path)!r} must be a file and is {kind}, which cannot be "
+        f"locked, read again and replaced. Name a file, such as {example!r}."
+    )
 
 
 def write_text(path, text):

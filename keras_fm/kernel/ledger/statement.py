@@ -7,7 +7,12 @@ import re
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours
 from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT
+from keras_fm.kernel.ledger.ledger_text import shown_unit
 
+RECORD = (
+    "one row of the data as given; a person or record that stands in several "
+    "rows needs `owners`"
+)
 _COVERED = (
     "weights, all checkpoints and everything computed from the releases below"
 )
@@ -154,7 +159,8 @@ def _summary(ledger, entries):
     lines += [
         f"budget:     {_pair(ledger.budget.epsilon, delta)}",
         f"neighbours: {ledger.neighbours}{_LABELS * labels}",
-        f"unit:       {ledger.unit}",
+        f"unit:       {shown_unit(ledger.unit)}",
+        f"record:     {RECORD}",
     ]
     if math.isfinite(proven):
         asked = [n for n, e in enumerate(entries, start=1) if e.proof == ASKED]

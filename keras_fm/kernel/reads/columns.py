@@ -166,6 +166,7 @@ def one_array(value, name="x"):
             list or table of numbers that floats may not hold.
     """
     check_dense(value, name)
+    _check_no_batches(value, name)
     if hasattr(value, "detach"):
         # PyTorch keeps gradients and other devices from NumPy.
         value = value.detach().cpu()
@@ -192,6 +193,28 @@ def one_array(value, name="x"):
         _check_small(array, name)
     # Of another order JAX and PyTorch have no numbers.
     return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _check_no_batches(value, name):
+    """Refuses a data set or loader where an array belongs."""
+    kinds = [kind.__name__ for kind in type(value).__mro__]
+    if hasattr(value, "__array__") or not (
+        hasattr(value, "element_spec")
+        or "DataLoader" in kinds
+        or "PyDataset" in kinds
+    ):
+        return
+    batches = "dataset"
+    if "PyDataset" in kinds:
+        batches = "(dataset[i] for i in range(dataset.num_batches))"
+    parts = f"map(np.concatenate, zip(*{batches}))"
+    raise ValueError(
+        f"`{name}` must be an array with a row for each record, not a data "
+        f"set. Collect its batches: `x, y = {parts}`, or of records without "
+        f"labels `x = np.concatenate(list({batches}))`; call `.batch(1024)` "
+        "before if it gives single records. Received: "
+        f"{type(value).__name__}"
+    )
 
 
 def floats(array):

@@ -71,6 +71,14 @@ def _refuse_padding():
     )
 
 
+def _is_one_series(dataset):
+    """Whether this is one element, given again without end."""
+    kinds = [
+        type(part).__name__.strip("_") for part in (dataset, *dataset._inputs())
+    ]
+    return kinds == ["RepeatDataset", "TensorDataset"] and dataset._count == -1
+
+
 def _check_once(dataset):
     """Refuses a data set that takes another one twice, or in which one record
     decides which others come.
@@ -86,11 +94,27 @@ def _check_once(dataset):
             "come any number of times. Pass a dataset that gives each record "
             "once."
         )
+    if kind == "ZipDataset" and any(map(_is_one_series, dataset._inputs())):
+        # As `keras.utils.timeseries_dataset_from_array` makes them.
+        raise ValueError(
+            "The dataset cuts windows out of one series, as "
+            "`keras.utils.timeseries_dataset_from_array` does, so a row of it "
+            "may be in several windows. If a window is what you protect, "
+            "give the windows as arrays, `x, y = map(np.concatenate, "
+            "zip(*dataset))`; if a person has several of them, name the "
+            "persons: `Proven(unit=Unit(owners=ids))`."
+        )
     parts = [_check_once(part) for part in dataset._inputs()]
     found = {id(dataset): kind}
     for part in parts:
         found |= part
     is_shared = len(found) < 1 + sum(map(len, parts))
+    if kind == "RepeatDataset" and int(dataset._count) == -1:
+        raise ValueError(
+            "The dataset repeats its records without end, and a release "
+            "would never have read them all. Remove `.repeat()`; `epochs` of "
+            "`fit` repeats training."
+        )
     if kind == "RepeatDataset" and int(dataset._count) != 1:
         raise ValueError(
             f"The dataset repeats its records {int(dataset._count)} times, "
@@ -379,6 +403,16 @@ def _are_of_arguments(nodes):
 
 
 # PyTorch -------------------------------------------------------------------
+
+
+def is_function(data):
+    """Whether data are a function, which every reading calls."""
+    others = ("as_numpy_iterator", "num_batches", "__len__", "__array__")
+    return (
+        callable(data)
+        and not is_loader(data)
+        and not any(hasattr(data, name) for name in others)
+    )
 
 
 def is_loader(data):

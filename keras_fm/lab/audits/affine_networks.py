@@ -55,6 +55,7 @@ def _ilm_layers(subject, inputs, unprotected):
         "none": [],
     }[subject.normalization]
     return [
+        *_box(subject),
         PerturbedAffine(
             subject.hidden,
             noise=subject.noise,
@@ -63,8 +64,17 @@ def _ilm_layers(subject, inputs, unprotected):
         ),
         *after,
         keras.layers.Activation("relu"),
-        keras.layers.Dense(25, activation="relu"),
+        keras.layers.Dense(25),
+        # The claims are for features in [0, 1].
+        keras.layers.ReLU(max_value=1.0),
     ]
+
+
+def _box(subject):
+    """Inputs that the claims are for; the records are in it."""
+    if not subject.is_published:
+        return []
+    return [NormalizationLayer((0.0, 1.0), "linf", name="box")]
 
 
 def _head_layers(subject, inputs, unprotected):
@@ -72,7 +82,8 @@ def _head_layers(subject, inputs, unprotected):
     if subject.is_published:
         return [
             keras.layers.Dense(subject.hidden, activation="relu"),
-            keras.layers.Dense(25, activation="relu"),
+            keras.layers.Dense(25),
+            keras.layers.ReLU(max_value=1.0),
         ]
     # Frozen features must be many, or even the control fits no label.
     return [

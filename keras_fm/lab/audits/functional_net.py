@@ -82,7 +82,6 @@ def _build(subject, inputs, classes):
         return functional_net.network(
             inputs,
             functional_net.layers(hidden, classes),
-            is_published=False,
             below=functional_net.centred(),
         )
     public = keras.layers.Dense(
@@ -94,7 +93,6 @@ def _build(subject, inputs, classes):
     return functional_net.network(
         inputs,
         functional_net.layers([], classes),
-        is_published=True,
         below=[
             keras.layers.LayerNormalization(center=False, scale=False),
             public,

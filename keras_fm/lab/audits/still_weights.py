@@ -26,7 +26,6 @@ import numpy as np
 
 from keras_fm import datasets, models
 from keras_fm.callbacks import PrivateModel
-from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.lab.audits import affine_networks, papers
 from keras_fm.lab.audits.pictures import halved
 from keras_fm.lab.audits.subject import Subject
@@ -177,7 +176,7 @@ def score(name, epsilon, records, classes, *, there):
             _name_twin(model, data)
             given = {} if form.shares is None else {"shares": form.shares}
             guarantee = model.guarantee(lot=len(x), **given)
-        private = PrivateModel(epsilon, data=data, guarantee=guarantee)
+        private = PrivateModel(epsilon, 0.0, data=data, guarantee=guarantee)
         return form.seen(_moves(model, form.rate, data, private))
 
 
@@ -238,7 +237,7 @@ def control_moves(data, classes, epsilon, *, steps, **compiling):
     batches = datasets.PoissonBatches(
         x, y, batch_size=len(x) // 4, steps_per_epoch=steps
     )
-    private = PrivateModel(PrivacyBudget(epsilon, 1e-5), guarantee=Proven())
+    private = PrivateModel(epsilon=epsilon, delta=1e-5, guarantee=Proven())
     model.fit(batches, callbacks=[private], verbose=0)
     return [np.array(w) - b for w, b in zip(model.trainable_weights, before)]
 

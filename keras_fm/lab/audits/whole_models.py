@@ -126,8 +126,8 @@ def differences(
         model.compile(keras.optimizers.SGD(0.1), loss)
         private = fm.callbacks.PrivateModel(
             budget,
-            (x, y),
-            fm.Proven(
+            data=(x, y),
+            guarantee=fm.Proven(
                 neighbours=neighbours, unit=fm.Unit(owners=owners, reach=reach)
             ),
             **kwargs,

@@ -75,7 +75,7 @@ def _one_fit(budget, steps, sampling_rate, shown, seed):
     model.compile(keras.optimizers.SGD(1.0))
     model.fit(batches, epochs=1, callbacks=[private, sums], verbose=0)
     mechanism = private.ledger.entries[-1].build_mechanism()
-    stddev = mechanism.noise_multiplier * _CLIP
+    stddev = mechanism.stddev * _CLIP
     ratios, reached = np.zeros(lanes), 0.0
     for before, noisy in sums.found:
         # The label is 1: a probability less than that.

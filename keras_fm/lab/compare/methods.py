@@ -279,8 +279,10 @@ def functional_network(task, seed, is_published):
     return functional_net.network(
         task.x.shape[1:],
         trained,
-        is_published,
-        below=[keras.layers.Rescaling(functional_net.NORM)],
+        below=[
+            keras.layers.Rescaling(functional_net.NORM),
+            *functional_net.inside(is_published),
+        ],
     )
 
 

@@ -79,7 +79,7 @@ class Training:
         """The callback of a published form; `None` without privacy."""
         if self.epsilon is None:
             return None
-        return PrivateModel(self.epsilon, data=data, guarantee=guarantee)
+        return PrivateModel(self.epsilon, 0.0, data=data, guarantee=guarantee)
 
     def private(self, data, guarantee, **kwargs):
         """The callback of a form that spends the budget."""

@@ -151,8 +151,7 @@ def _functional(job, context):
     model = functional_net.network(
         train[0].shape[1:],
         _layers(context, is_published),
-        is_published,
-        functional_net.centred(),
+        [*functional_net.centred(), *functional_net.inside(is_published)],
         rounds=context["rounds"],
     )
     training = points.training(job, context)

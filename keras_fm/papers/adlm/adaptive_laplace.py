@@ -61,8 +61,10 @@ class AdaptiveLaplace(PaperModel):
         top: of the proven form: `None`, or a public layer or model between
             the scaled features (unit norm) and the output layer, in the
             place of `hidden`; its outputs must have L2 norm at most 1.
-        bounds: of the proven form: `None`, or the public `(low, high)` of
-            the inputs, which are first mapped to [-1, 1].
+        bounds: the public `(low, high)` of the inputs. Proven: they are
+            first mapped to [-1, 1]; `None` leaves them as they are.
+            Published: mapped to [0, 1], which the claims are for; `None` is
+            `(0, 1)`. Inputs outside are clipped.
         power: of the proven form: exponent of the relevance, see
             `RelevanceScaling`.
         form: of the published form: `"paper"` as printed (2 |h0| d, noise
@@ -88,7 +90,7 @@ class AdaptiveLaplace(PaperModel):
     model = fm.models.AdaptiveLaplace((30,), 1, bounds=(low, high))
     model.compile("adam", fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(1.0, 1e-5), data=(x, y)
+        epsilon=1.0, delta=1e-5, data=(x, y)
     )
     model.fit(x, y, callbacks=[private])
     ```
@@ -121,7 +123,6 @@ class AdaptiveLaplace(PaperModel):
             "proven",
             features=(features, None),
             top=(top, None),
-            bounds=(bounds, None),
             power=(power, 1.0),
         )
         layer_arguments.belongs(
@@ -171,10 +172,12 @@ class AdaptiveLaplace(PaperModel):
         inputs = keras.Input(tuple(input_shape))
         if guarantee == "proven":
             layers = self._proven_layers(features, top)
-        elif architecture == "dense":
-            layers = self._dense_layers()
         else:
-            layers = self._convolutional_layers()
+            made = self._dense_layers
+            if architecture != "dense":
+                made = self._convolutional_layers
+            box = NormalizationLayer(bounds or (0.0, 1.0), "linf", name="box")
+            layers = [box, *made()]
         # The papers' Delta_F counts the features only: no bias.
         head = PrivateDense(
             units,

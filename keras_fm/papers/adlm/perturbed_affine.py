@@ -18,9 +18,10 @@ class PerturbedAffine(PerturbedInputLayer):
         h = activation(W^T (x + noise_x / |L|) + b + noise_b / |L|),
 
     one noise vector for all records, Laplace(Delta_h0 / eps_j) on feature j
-    with Delta_h0 = 2 |h0| d. Noise acts only while training under a
-    `keras_fm.callbacks.PrivateModel` with `Published(lot=...)`; without it, and
-    at inference, this is `keras.layers.Dense`.
+    with Delta_h0 = 2 |h0| d, for inputs in [0, 1]^d. The layer trains under a
+    `keras_fm.callbacks.PrivateModel` with `Published(lot=...)`, and without it
+    refuses to train. At inference, and with `unprotected=True`, it is
+    `keras.layers.Dense`.
 
     No proof covers one noise vector that all records share, so a proven
     model refuses this layer: use `keras.layers.Dense(..., trainable=False)`
@@ -37,6 +38,7 @@ class PerturbedAffine(PerturbedInputLayer):
         input_bound: `None`, or the bound that perturbed inputs are clipped
             to while training (10 in the authors' code).
         kernel_initializer, bias_initializer: initializers.
+        unprotected: `True` for the non-private twin.
 
     Input shape: `(batch, ..., inputs)`. Output shape: `(batch, ..., units)`.
 

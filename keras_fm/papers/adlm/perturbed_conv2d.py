@@ -17,10 +17,11 @@ class PerturbedConv2D(PerturbedInputLayer):
 
     The convolutional form of `PerturbedAffine` (Phan et al., ICDM 2017): one
     Laplace(Delta_h0 / eps_j) / |L| value for each input pixel and channel,
-    the same for all records, and one for each filter's bias. It acts only
-    while training under a
-    `keras_fm.callbacks.PrivateModel` with `Published(lot=...)`; without it, and
-    at inference, this is `keras.layers.Conv2D`. A proven model refuses it.
+    the same for all records, and one for each filter's bias, for inputs in
+    [0, 1]. The layer trains under a `keras_fm.callbacks.PrivateModel` with
+    `Published(lot=...)`, and without it refuses to train. At inference, and
+    with `unprotected=True`, it is `keras.layers.Conv2D`. A proven model
+    refuses it.
 
     Args:
         filters: positive int, number of feature maps.
@@ -36,6 +37,7 @@ class PerturbedConv2D(PerturbedInputLayer):
             (14 x 14 for MNIST). `None` counts this layer's output.
         adaptive, noise, input_bound: as in `PerturbedAffine`.
         kernel_initializer, bias_initializer: initializers.
+        unprotected: `True` for the non-private twin.
 
     Input shape: `(batch, height, width, channels)`, channels last. Output
     shape: `(batch, new_height, new_width, filters)`.

@@ -9,6 +9,7 @@ from keras import ops
 from keras_fm.kernel import checks
 from keras_fm.papers.adlm import claims
 from keras_fm.papers.adlm.relevance import layer_wise, pictures
+from keras_fm.parts import entry_ranges
 from keras_fm.parts.private_part import ReleasedLayer
 from keras_fm.parts.step import NOISE, Claim
 
@@ -46,8 +47,21 @@ class PerturbedInputLayer(ReleasedLayer):
     unproven = (
         "no proof covers one noise vector that all records share. Use "
         "`keras.layers.Dense(..., trainable=False)` (or Conv2D) with public "
-        "weights"
+        "weights, or train all layers with noisy steps, "
+        "`keras_fm.models.GradientNet`"
     )
+
+    def _how_it_trains(self):
+        return (
+            "The layer trains in the published form alone, whose epsilon is "
+            "claimed by the paper and not proven: give fit `callbacks=["
+            "keras_fm.callbacks.PrivateModel(epsilon=1.0, delta=0, "
+            "data=(x, y), "
+            "guarantee=keras_fm.Published(lot=batch_size))]` with the "
+            "`batch_size` of fit. For a proof write "
+            "`keras.layers.Dense(..., trainable=False)` (or Conv2D) with "
+            "public weights, or `keras_fm.models.GradientNet`."
+        )
 
     def __init__(
         self,
@@ -281,6 +295,12 @@ class PerturbedInputLayer(ReleasedLayer):
             total = claims.normalised_relevance(total[None])[0] ** 4
             return total, count
         return total / count, count
+
+    def entry_range(self, low, high):
+        """See `keras_fm.parts.entry_ranges`."""
+        return entry_ranges.of_activation(
+            self.activation, *entry_ranges.UNBOUNDED
+        )
 
     def pictures(self):
         return pictures(self.relevance)

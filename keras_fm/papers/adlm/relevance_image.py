@@ -32,7 +32,7 @@ class RelevanceImage(keras.callbacks.Callback):
     Example:
 
     ```python
-    private = fm.callbacks.PrivateModel(budget, data=(x, y))
+    private = fm.callbacks.PrivateModel(epsilon=1.0, delta=1e-5, data=(x, y))
     picture = fm.callbacks.RelevanceImage(private, log_dir="runs/adlm")
     model.fit(x, y, callbacks=[private, picture])
     ```

@@ -40,7 +40,7 @@ class BehaviorAutoencoder(DeepPrivateAutoencoder):
     model = fm.models.BehaviorAutoencoder.of(train)
     model.compile("adam", fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(1.0, 1e-6),
+        epsilon=1.0, delta=1e-6,
         data=(train.x, train.y),
         notes=(train.note,),
     )

@@ -2,6 +2,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.heads.claims import check_loss
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
@@ -63,7 +64,7 @@ class DeepPrivateAutoencoder(PaperModel):
     ```python
     model = fm.models.DeepPrivateAutoencoder((8, 8, 1), hidden=(20,))
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(1.0, 1e-5), data=x
+        epsilon=1.0, delta=1e-5, data=x
     )
     model.pretrain(x, private)            # no labels needed
     picture = model.reconstruct(x_test)
@@ -343,6 +344,13 @@ class Autoencoder(StackView):
     ):
         return super().compute_loss(
             x, self._target(x), y_pred, sample_weight, training
+        )
+
+    def check_claimed_loss(self):
+        check_loss(
+            self,
+            PerturbedReconstruction,
+            "keras_fm.losses.PerturbedReconstruction()",
         )
 
     def _target(self, x):

@@ -56,9 +56,9 @@ class DPMAC(CoefficientModel):
     over the whole batch, noise of one draw (docs/scale.md).
 
     With P partitions (layers x orders), the thresholds as units, one record
-    more or less moves all sums together by at most sqrt(P) in L2 norm; noise
-    of standard deviation `noise_multiplier * sqrt(P) * threshold_k` on
-    partition k is one Gaussian mechanism of that multiplier.
+    more or less moves all sums together by at most sqrt(P) in L2 norm, and a
+    replaced one by 2 sqrt(P); noise of `noise_multiplier` times that, times
+    `threshold_k`, on partition k is one Gaussian mechanism of that multiplier.
 
     Args:
         input_shape: shape of one record.
@@ -115,7 +115,7 @@ class DPMAC(CoefficientModel):
     )
     model.compile(keras.optimizers.Adam(1e-3))
     batches = fm.datasets.PoissonBatches(x, y, batch_size=500)
-    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, 1e-5))
+    private = fm.callbacks.PrivateModel(epsilon=2.0, delta=1e-5)
     model.fit(batches, epochs=5, callbacks=[private])
     ```
     """

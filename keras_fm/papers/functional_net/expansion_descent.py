@@ -14,6 +14,8 @@ class ExpansionDescent:
     Args:
         model: a `FunctionalNet`, at the public weights it begins with.
         ridge_factor: ridge in units of the noise's spectral edge.
+        printed: whether steps are those of the paper, to the minimum of the
+            released quadratic as it is: the published form.
 
     Example:
 
@@ -25,8 +27,9 @@ class ExpansionDescent:
     ```
     """
 
-    def __init__(self, model, ridge_factor=0.5):
+    def __init__(self, model, ridge_factor=0.5, printed=False):
         self._model, self._ridge_factor = model, ridge_factor
+        self._printed = printed
         self._momentum = None
         self._releases = []
 
@@ -41,9 +44,13 @@ class ExpansionDescent:
         weights = model.augmented_weights()
         if self._momentum is None:
             self._momentum = [np.zeros_like(w) for w in weights]
-        quadratic = release.quadratic(self._ridge_factor, model.damping)
+        if self._printed:
+            quadratic, momentum, size = release.printed(), 0.0, 1.0
+        else:
+            quadratic = release.quadratic(self._ridge_factor, model.damping)
+            momentum, size = model.momentum, model.step_size
         self._momentum = [
-            model.momentum * before - model.step_size * g / h
+            momentum * before - size * g / h
             for before, (g, h) in zip(self._momentum, quadratic)
         ]
         self._curvatures = [h for _, h in quadratic]
@@ -52,10 +59,10 @@ class ExpansionDescent:
         if move:
             model.set_augmented_weights(self._minimiser)
 
-    def install(self, ledger_json, published=False):
+    def install(self, ledger_json):
         """Puts the last round's quadratic in the place of the records."""
         self._model.set_release(
-            self._curvatures, self._minimiser, ledger_json, published
+            self._curvatures, self._minimiser, ledger_json, self._printed
         )
 
     def finish(self, ledger):

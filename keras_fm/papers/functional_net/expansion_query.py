@@ -353,9 +353,33 @@ class NetworkExpansionRelease(Release):
         ):
             h = np.maximum(h, 0.0) + damping * max(h.mean(), 0.0) + ridge
             # Without noise a weight that no record moves stays where it is.
-            floor = max(h.max() * 1e-12, np.finfo(float).tiny)
-            found.append((g, np.maximum(h, floor)))
+            found.append((g, np.maximum(h, _floor(h))))
         return found
+
+    def printed(self):
+        """The quadratic as the paper prints it, neither damped nor ridged.
+
+        Along a weight whose curvature is not positive it has no minimum;
+        such a weight stays where it is.
+
+        Returns:
+            as `quadratic`.
+        """
+        objective, found = self.objective, []
+        for g, h in zip(
+            objective.layers(self.statistics["gradient"]),
+            objective.layers(self.statistics["curvature"]),
+        ):
+            convex = h > 0
+            found.append(
+                (np.where(convex, g, 0.0), np.where(convex, h, _floor(h)))
+            )
+        return found
+
+
+def _floor(h):
+    """What stands for a curvature of zero."""
+    return max(h.max() * 1e-12, np.finfo(float).tiny)
 
 
 class ExpansionAt(AtWeights):

@@ -12,6 +12,7 @@ from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT
 from keras_fm.kernel.mechanisms import LaplaceMechanism
 from keras_fm.papers.functional_net import claims
 from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
+from keras_fm.parts import entry_ranges
 from keras_fm.parts.step import Step
 
 
@@ -27,14 +28,15 @@ def steps(model, reading):
     published = reading.published
     grouped = reading.owners is not None
     query = model.objective(norm, clipped=not published, grouped=grouped)
-    descent = ExpansionDescent(model, reading.ridge_factor)
+    descent = ExpansionDescent(model, reading.ridge_factor, published)
     before = {}
+    how = {"curvature": "diagonal"} if published else {}
 
     def read():
         before.setdefault("weights", model.augmented_weights())
         for x, y, rows, *owners in reading.placed():
             model.check_labels(None if y is None else y[rows], len(rows))
-            found = model.factors(x, y)
+            found = model.factors(x, y, **how)
             found = [tuple(part[rows] for part in layer) for layer in found]
             yield found, *owners
 
@@ -43,7 +45,7 @@ def steps(model, reading):
         descent.learn(release, move=not last)
         if last:
             reading.keep_top(release)
-            descent.install(reading.ledger.to_json(), published)
+            descent.install(reading.ledger.to_json())
 
     def undo():
         # Weights between rounds are known to no ledger but this one.
@@ -58,6 +60,7 @@ def steps(model, reading):
                 "The published FunctionalNet has no private layers below. "
                 f"Received: '{reading.parts[0].name}'"
             )
+        _check_printed(model)
         sizes = [units for _, units in query.shapes_of_layers]
         sensitivity = claims.network_expansion_sensitivity(
             sizes, neighbours=reading.ledger.neighbours
@@ -102,7 +105,7 @@ def _claim(entry):
     )
 
 
-def _published_round(model, reading, step, *, mechanism, entry, noise, **_):
+def _published_round(model, reading, step, *, entry, noise, **_):
     """Exact sums, clipped as printed, with Laplace noise of Theorem 6."""
     ledger, query = reading.ledger, step.query
     ledger.check([entry])
@@ -110,22 +113,58 @@ def _published_round(model, reading, step, *, mechanism, entry, noise, **_):
     for batch in step.read():
         statistics = query.accumulate(statistics, *batch)
     sums = query.unpack(query.pack(statistics, "l1"), "l1")
-    sums = [_clipped_sum(model, query, values) for values in sums]
+    sums = [_clipped_sum(values, model.sum_clip) for values in sums]
     ledger.charge([entry])
     generator = noise.generator()
-    scale = mechanism.sensitivity / mechanism.epsilon
+    scale = entry.mechanism["laplace_scale"]
     noisy = [v + generator.laplace(0.0, scale, v.shape) for v in sums]
     return reading.release_of(step, dict(zip(query.names, noisy)))
 
 
-def _clipped_sum(model, query, values):
-    """`g / max(1, ||g||^2 / C)` of each layer's sum, as printed."""
-    bound = model.sum_clip
+def _clipped_sum(values, bound):
+    """`g / max(1, ||g||^2 / C)`, g the sums of all layers, as printed."""
     if bound is None:
         return values
-    return np.concatenate(
-        [
-            part.ravel() / max(1.0, np.sum(part**2) / bound)
-            for part in query.layers(values)
-        ]
+    return values / max(1.0, np.sum(values**2) / bound)
+
+
+# Arguments of the step: what they are if nobody says, and in the paper.
+_PRINTED = {
+    "curvature": ("majorized", "diagonal"),
+    "step_size": (None, 1.0),
+    "momentum": (0.8, 0.0),
+    "damping": (0.1, 0.0),
+}
+
+
+def _check_printed(model):
+    """Refuses a model that Theorem 6 is not about.
+
+    Raises:
+        ValueError: saying what to write instead.
+    """
+    for name, known in _PRINTED.items():
+        given = model.get_config()[name]
+        if given not in known:
+            raise ValueError(
+                f"`{name}` belongs to the proven form: the published one "
+                "steps to the minimum of the printed quadratic. Leave it out "
+                f"of FunctionalNet. Received: {name}={given!r}"
+            )
+    entry_ranges.check(
+        entry_ranges.of_outputs(model.feature_model)[0],
+        (0.0, 1.0),
+        f"FunctionalNet '{model.name}'",
+        "as the last of `below`",
     )
+    for layer, name in zip(model.private_layers, model.activations):
+        # Of cross-entropy the loss has the sigmoid of the last layer.
+        if name != "sigmoid" and (
+            layer is not model.private_layers[-1] or not model.needs_labels
+        ):
+            raise ValueError(
+                "The published FunctionalNet claims the sensitivity of "
+                "Theorem 6, which is of sigmoid units. Build layer "
+                f"'{layer.name}' with `activation=\"sigmoid\"`. Received: "
+                f"activation={name!r}"
+            )

@@ -51,7 +51,12 @@ class FunctionalNet(StackModel):
       delta = 0, Laplace noise (L1), the budget split equally over rounds.
     * `guarantee="published"` (with `lot="data"`): exact sums, clipped as a
       sum (`sum_clip`), Laplace noise of scale S / epsilon with the S of
-      Theorem 6, which is no bound (docs/guarantees.md): claimed.
+      Theorem 6, which is not a bound (docs/guarantees.md): claimed. The step
+      is the printed one, to the minimum of the released quadratic with the
+      diagonal curvature: the arguments of the step do not change it. Theorem
+      6 is of sigmoid units and inputs in [0, 1]: `below` must end with a
+      layer that gives them, such as `NormalizationLayer((low, high),
+      "linf")`.
 
     Without it, `fit` refuses. With `unprotected=True` it minimises the exact
     expansion about `expansion_point` (the weights the model was built with,
@@ -69,21 +74,24 @@ class FunctionalNet(StackModel):
         clip: float > 0, threshold on one record's coefficients, gradient
             and curvature together. Far below their norm every record counts
             the same.
-        curvature: `"majorized"`: bounds the error along all weights of a
-            unit at once, so that a full step does not overshoot; or
-            `"diagonal"`, the paper's.
+        curvature: of the proven form: `"majorized"`: bounds the error along
+            all weights of a unit at once, so that a full step does not
+            overshoot; or `"diagonal"`, the paper's.
         curvature_weight: float > 0, what the curvature counts beside the
             gradient when both are clipped and perturbed.
-        step_size: float > 0, part of the way to the minimum of a quadratic
-            that a round goes; 1 is the paper's. `None` is a rule: 1 for one
-            layer, for which the majorized curvature is a bound, and half as
-            much with every layer more.
-        momentum: float in [0, 1), part of the step before that is added.
-        damping: float >= 0, part of a layer's mean curvature that is added
-            to all of its curvatures, beside the noise's.
+        step_size: of the proven form: float > 0, part of the way to the
+            minimum of a quadratic that a round goes; 1 is the paper's. `None`
+            is a rule: 1 for one layer, for which the majorized curvature is a
+            bound, and half as much with every layer more.
+        momentum: of the proven form: float in [0, 1), part of the step before
+            that is added.
+        damping: of the proven form: float >= 0, part of a layer's mean
+            curvature that is added to all of its curvatures, beside the
+            noise's.
         sensitivity: of the published form: `"theorem6"`.
-        sum_clip: of the published form: `None`, or C > 0: sums g become
-            `g / max(1, ||g||^2 / C)`, as printed.
+        sum_clip: of the published form: `None`, or C > 0: the sums g of all
+            layers together become `g / max(1, ||g||^2 / C)`, as printed, and
+            so do those of the curvature.
         below: layers with public, frozen or already released weights that
             are applied first.
         unprotected: `True` for the non-private twin.
@@ -106,7 +114,7 @@ class FunctionalNet(StackModel):
         below=[fm.layers.NormalizationLayer(), keras.layers.Rescaling(8.0)],
     )
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(1.0, 1e-5), data=(x, y)
+        epsilon=1.0, delta=1e-5, data=(x, y)
     )
     model.compile("sgd", metrics=["accuracy"])
     model.fit(x, y, callbacks=[private], validation_data=test)
@@ -216,6 +224,11 @@ class FunctionalNet(StackModel):
         return self._given["damping"]
 
     @property
+    def activations(self):
+        """Names of the trained layers' activations."""
+        return [stage.activation.name for stage in self._expansion.stages]
+
+    @property
     def sum_clip(self):
         """C of the published form's clipping of sums, or `None`."""
         return self._given["sum_clip"]
@@ -257,7 +270,8 @@ class FunctionalNet(StackModel):
 
         Args:
             norm: `"l2"` or `"l1"`, the norm that is clipped.
-            clipped: `False` for the exact sums of the published form.
+            clipped: `False` for the exact sums of the published form, with
+                the diagonal curvature.
             grouped: whether the privacy unit is an owner of several records.
         """
         shapes = []
@@ -269,7 +283,7 @@ class FunctionalNet(StackModel):
             shapes_of_layers=tuple(shapes),
             clip=self._given["clip"] if clipped else None,
             norm=norm,
-            curvature=self._given["curvature"],
+            curvature=self._given["curvature"] if clipped else "diagonal",
             curvature_weight=self._given["curvature_weight"],
             grouped=grouped,
         )
@@ -349,13 +363,14 @@ class FunctionalNet(StackModel):
             )
         self._state.set_point(weights)
 
-    def factors(self, x, y=None):
+    def factors(self, x, y=None, curvature=None):
         """What every record's coefficients at the current weights are
         products of. They are private.
 
         Args:
             x: records, `(n, *input_shape)`.
             y: as in `fit`.
+            curvature: `None` for the model's, or the one that b is of.
 
         Returns:
             list of NumPy arrays `(z, delta, b)` for every trained layer, see
@@ -363,7 +378,10 @@ class FunctionalNet(StackModel):
         """
         features = self._features(x)
         found = self._expansion.factors(
-            features, self._targets(y, features), self._expansion.weights()
+            features,
+            self._targets(y, features),
+            self._expansion.weights(),
+            curvature,
         )
         return [tuple(ops.convert_to_numpy(v) for v in part) for part in found]
 

@@ -8,8 +8,6 @@ from keras_fm.papers.functional_net.functional_net import FunctionalNet
 from keras_fm.parts.guarantee import Published
 from keras_fm.public.normalization_layer import NormalizationLayer
 
-# What the paper has, where ours has the curvature of the whole layer.
-_PAPER = {"curvature": "diagonal", "step_size": 1.0, "momentum": 0.0}
 # Of inputs, where a network clips coefficients.
 NORM = 8.0
 
@@ -36,12 +34,14 @@ def activation(is_published):
     return "sigmoid" if is_published else "tanh"
 
 
-def network(inputs, trained, is_published, below, rounds=10, **kwargs):
+def inside(is_published):
+    """What comes last below: the paper's inputs are in [0, 1]."""
+    return [keras.layers.Activation("sigmoid")] if is_published else []
+
+
+def network(inputs, trained, below, rounds=10, **kwargs):
     """All of `trained` learn, on what `below` makes of the records."""
-    paper = _PAPER if is_published else {}
-    return FunctionalNet(
-        inputs, trained, rounds=rounds, below=below, **paper, **kwargs
-    )
+    return FunctionalNet(inputs, trained, rounds=rounds, below=below, **kwargs)
 
 
 def fit(training, model, data, is_published):

@@ -40,8 +40,8 @@ class ChebyshevCRBM(ConvolutionalEnergy):
 
         E(v) = - sum_k sum_ij P(h^k_ij | v) x^k_ij - c . v.
 
-    It is an ordinary layer until a `keras_fm.callbacks.PrivateModel` acts on
-    it.
+    It trains under a `keras_fm.callbacks.PrivateModel`, and without it refuses
+    to train.
 
     Proven (`trainable=False`, the default): the filters are functions of a
     release. With Z a public constant, the energy's only coefficients that
@@ -54,7 +54,8 @@ class ChebyshevCRBM(ConvolutionalEnergy):
     every step (`keras_fm.models.EnergyModel`), with fixed Laplace noise on
     the coefficients alpha of every map (Phan et al. 2017, Lemma 2), or noise
     drawn again at every step (the authors' code). That is claimed, not
-    proven. Without the callback this is CDBN (`polynomial="exact"`) or TCDBN.
+    proven. With `unprotected=True` this is CDBN (`polynomial="exact"`) or
+    TCDBN, without noise and not private.
 
     Args:
         filters: int, number of maps.
@@ -110,6 +111,7 @@ class ChebyshevCRBM(ConvolutionalEnergy):
     """
 
     claim_reason = claims.ENERGY_REASON
+    _view = "EnergyModel"
 
     def __init__(
         self,
@@ -192,6 +194,15 @@ class ChebyshevCRBM(ConvolutionalEnergy):
             return polynomials.published(self.degree)
         make = getattr(polynomials, self.polynomial)
         return make("sigmoid", self.degree, self.gain)
+
+    @property
+    def claimed_bounds(self):
+        """Ranges of the inputs that Lemma 2 is claimed for."""
+        return [self.bounds]
+
+    def entry_range(self, low, high):
+        """See `keras_fm.parts.entry_ranges`: probabilities."""
+        return 0.0, 1.0
 
     # Published -----------------------------------------------------------
 

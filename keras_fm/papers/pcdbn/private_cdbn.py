@@ -47,8 +47,8 @@ class PrivateCDBN(PaperModel):
 
     | | `polynomial` | callback |
     |---|---|---|
-    | CDBN | `"exact"` | no |
-    | TCDBN | `"chebyshev"` | no |
+    | CDBN | `"exact"` | no, `unprotected=True` |
+    | TCDBN | `"chebyshev"` | no, `unprotected=True` |
     | pCDBN | `"chebyshev"` or `"published"` | yes |
     | pCDBN_TE | `"taylor"` | yes |
     | pCDBN_PW | `"piecewise"` | yes |
@@ -93,7 +93,7 @@ class PrivateCDBN(PaperModel):
     model = fm.models.PrivateCDBN((28, 28, 1), 10)
     model.compile("adam", fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
     private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(0.5, 1e-5), data=(x, y)
+        epsilon=0.5, delta=1e-5, data=(x, y)
     )
     model.fit(x, y, callbacks=[private])
     ```
@@ -265,6 +265,9 @@ class PrivateCDBN(PaperModel):
             )
         if given["dropout"]:
             yield keras.layers.Dropout(given["dropout"], name="dropout")
+            # Kept units stay in [0, 1], as the claim has them.
+            kept = 1 - given["dropout"]
+            yield keras.layers.Rescaling(kept, name="kept")
 
     def _contrast(self, maps):
         # What all records have in common would fill the unit ball: every map

@@ -197,7 +197,7 @@ def test_a_ledger_needs_a_budget(budget):
 
 def test_a_ledger_needs_a_relation():
     with pytest.raises(TypeError):
-        Ledger(PrivacyBudget(1.0))
+        Ledger(PrivacyBudget(1.0, 0.0))
     with pytest.raises(ValueError, match="neighbours"):
         new(neighbours="both")
 
@@ -333,7 +333,7 @@ def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch, step):
 
 def begin(path, epsilon=1.0, **arguments):
     arguments = {"neighbours": "add_remove", **arguments}
-    return Ledger.open(path, budget=PrivacyBudget(epsilon), **arguments)
+    return Ledger.open(path, budget=PrivacyBudget(epsilon, 0.0), **arguments)
 
 
 def test_a_file_is_begun_and_continued(tmp_path):
@@ -343,7 +343,7 @@ def test_a_file_is_begun_and_continued(tmp_path):
     first.charge([entry(laplace(0.25), notes=("n is public",))])
     again = Ledger.open(path)
     assert again.entries == first.entries
-    assert again.unit == "one user" and again.budget == PrivacyBudget(1.0)
+    assert again.unit == "one user" and again.budget == PrivacyBudget(1.0, 0.0)
     again.charge([entry(laplace(0.5), name="other")])
     # One file is one ledger.
     assert first.epsilon() == 0.75
@@ -594,7 +594,9 @@ def test_an_audit_is_noted_and_changes_nothing_that_is_composed(tmp_path):
 
 def test_an_audit_is_in_the_file_and_stays_there(tmp_path):
     path = tmp_path / "ledger.json"
-    one = Ledger.open(path, budget=PrivacyBudget(1.0), neighbours="add_remove")
+    one = Ledger.open(
+        path, budget=PrivacyBudget(1.0, 0.0), neighbours="add_remove"
+    )
     two = Ledger.open(path)
     one.charge([entry()])
     two.note_audit("audit: not refuted")

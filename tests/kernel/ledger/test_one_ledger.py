@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import shutil
+import stat
 import threading
 import time
 import weakref
@@ -21,12 +22,12 @@ from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
 
 
 def new(epsilon=1.0):
-    return Ledger(PrivacyBudget(epsilon), neighbours="add_remove")
+    return Ledger(PrivacyBudget(epsilon, 0.0), neighbours="add_remove")
 
 
 def begin(path, epsilon=1.0):
     return Ledger.open(
-        path, budget=PrivacyBudget(epsilon), neighbours="add_remove"
+        path, budget=PrivacyBudget(epsilon, 0.0), neighbours="add_remove"
     )
 
 
@@ -224,7 +225,7 @@ def test_a_subclass_stays_one():
     class Watched(Ledger):
         pass
 
-    ledger = Watched(PrivacyBudget(1.0), neighbours="add_remove")
+    ledger = Watched(PrivacyBudget(1.0, 0.0), neighbours="add_remove")
     ledger.charge([entry()])
     found = Watched.from_json(ledger.to_json())
     assert type(found) is Watched and found.entries == ledger.entries
@@ -450,7 +451,7 @@ def test_a_pickle_of_a_ledger_in_a_file_opens_the_file(tmp_path):
     ledger.reload()
     assert ledger.epsilon() == 0.75
     path.unlink()
-    with pytest.raises(ValueError, match="no ledger at"):
+    with pytest.raises(ValueError, match="is gone"):
         pickle.loads(bytes.fromhex(pickled))
 
 
@@ -546,10 +547,76 @@ def test_a_new_process_refuses_a_file_with_two_names(tmp_path):
     assert all("hard links" in text for (text,) in said) and len(said) == 2
 
 
-def test_a_folder_is_no_ledger(tmp_path):
-    (tmp_path / "inner").mkdir()
-    with pytest.raises(ValueError, match="is a folder"):
-        begin(tmp_path)
+NO_FILES = {
+    "a folder": lambda path: path.mkdir(),
+    "a pipe": os.mkfifo,
+    "a socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_is_refused_at_once(tmp_path, kind):
+    """A pipe was waited at for ever, its lock held. `/dev/stdout`, the folder
+    of the ledger, or a name left by `mkfifo` are mistakes of a shell."""
+    path = tmp_path / "privacy.json"
+    NO_FILES[kind](path)
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    for way in (begin, Ledger.open, Ledger.load, new().save):
+        for name in (path, str(link), os.fsencode(path)):
+            error = (OSError, ValueError) if way == Ledger.load else ValueError
+            with pytest.raises(error, match=f"is {kind}|Is a dir|No such dev"):
+                way(name)
+    assert {p.name for p in tmp_path.iterdir()} == {"privacy.json", "link.json"}
+    with pytest.raises(ValueError, match="`path` must be the path of a file"):
+        begin(3)
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.parametrize("name", ["privacy.json", "privacy.json.lock"])
+def test_a_ledger_that_becomes_no_file_is_not_charged(tmp_path, kind, name):
+    ledger = begin(tmp_path / "privacy.json")
+    ledger.charge([entry(0.5)])
+    (tmp_path / name).rename(tmp_path / "kept")
+    NO_FILES[kind](tmp_path / name)
+    with pytest.raises((OSError, ValueError)):
+        ledger.charge([entry(0.25)])
+    assert ledger.epsilon() == 0.5
+
+
+def test_a_path_of_bytes_is_the_same_file(tmp_path):
+    """Its lock was named after the bytes' `repr`, in the working folder."""
+    ledger = begin(os.fsencode(tmp_path / "privacy.json"))
+    ledger.charge([entry(0.5)])
+    assert Ledger.open(tmp_path / "privacy.json").epsilon() == 0.5
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "privacy.json",
+        "privacy.json.lock",
+    }
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_no_new_ledger_begins_where_one_was_charged(tmp_path, keep):
+    """A cell that makes its ledger anew got a second budget, if the file had
+    been deleted since it ran first."""
+    path = tmp_path / "privacy.json"
+    ledger = begin(path)
+    ledger.charge([entry(0.5)])
+    text = path.read_text()
+    if not keep:
+        del ledger
+        gc.collect()
+    path.unlink()
+    with pytest.raises(ValueError, match="is gone.*Put it back"):
+        begin(path)
+    path.write_text(text)
+    assert begin(path).epsilon() == 0.5
+    # Nothing was spent from this one.
+    begin(tmp_path / "other.json")
+    (tmp_path / "other.json").unlink()
+    gc.collect()
+    begin(tmp_path / "other.json")
 
 
 def test_a_ledger_needs_its_folder(tmp_path):
@@ -597,7 +664,7 @@ def test_a_forked_process_has_no_second_budget(tmp_path):
     """Each worker of a pool had the whole of a ledger in memory, and the
     process that began it knew of none of their charges."""
     said = core_process.run(
-        "given = {'budget': PrivacyBudget(1.0), 'neighbours': 'add_remove'}\n"
+        "given = {'budget': PrivacyBudget(1, 0), 'neighbours': 'add_remove'}\n"
         "memory, file = Ledger(**given), Ledger.open(arguments[0], **given)\n"
         "if not (child := os.fork()):\n"
         "    copied = Ledger.from_json(memory.to_json())\n"

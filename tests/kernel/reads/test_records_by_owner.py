@@ -318,7 +318,8 @@ def test_the_statement_names_the_unit():
     text = "one user with all its windows"
     ledger = new(unit=text)
     assert ledger.unit == text
-    assert f"unit:       {text}\n" in ledger.statement()
+    # Nobody proved the words of a ledger.
+    assert f"unit:       {text} (by declaration)\n" in ledger.statement()
     assert ONE_RECORD not in ledger.statement()
     assert f"unit:       {ONE_RECORD}\n" in new().statement()
     with pytest.raises(AttributeError):

@@ -351,7 +351,7 @@ def test_what_no_noise_meets():
         sampling.noise_multiplier(greedy, budget, neighbours="add_remove")
     with pytest.raises(ValueError, match="needs delta"):
         sampling.noise_multiplier(
-            plan(), PrivacyBudget(1.0), neighbours="add_remove"
+            plan(), PrivacyBudget(1.0, 0.0), neighbours="add_remove"
         )
 
 

@@ -309,7 +309,7 @@ def test_published_architectures_train_and_are_only_claimed(
     twin.fit(x, y, batch_size=30, verbose=0)
     model.get_layer("perturbed").relevance_of(twin)
     p = fm.callbacks.PrivateModel(
-        2.0, data=(x, y), guarantee=model.guarantee(lot=30)
+        2.0, 0.0, data=(x, y), guarantee=model.guarantee(lot=30)
     )
     model.fit(x, y, batch_size=30, callbacks=[p], verbose=0)
     assert p.ledger.epsilon() == np.inf
@@ -340,7 +340,7 @@ def test_golden_scales_of_the_papers_sizes():
     assert first.claimed_sensitivity("replace_one") == 2 * 14 * 14 * 25
     assert head.num_features == 25
     p = fm.callbacks.PrivateModel(
-        0.3, data=(0, 0), guarantee=mnist.guarantee(lot=1800)
+        0.3, 0.0, data=(0, 0), guarantee=mnist.guarantee(lot=1800)
     )
     p.set_model(mnist)
     plan = p._make_plan()

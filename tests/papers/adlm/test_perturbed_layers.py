@@ -305,7 +305,9 @@ def test_scales_and_seed_stay_in_memory(kind, fixed_seed, tmp_path):
     secrets = [777.25, 555.5, 20170]
 
     assert len(layer.weights) == len(layer.get_weights()) == 2
-    assert len(layer.variables) == 5
+    # On JAX they are the state of its steps.
+    state = 3 if keras.backend.backend() == "jax" else 0
+    assert len(layer.variables) == 2 + state
     assert not any(np.isin(w, secrets).any() for w in model.get_weights())
     arrays, content = everything_saved(model, tmp_path)
     assert arrays.size >= 2 and not np.isin(arrays, secrets).any()

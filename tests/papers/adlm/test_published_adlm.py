@@ -46,12 +46,18 @@ def compiled(layers, optimizer="adam"):
     return model
 
 
+def box():
+    """What the claims need: inputs in [0, 1]."""
+    return fm.layers.NormalizationLayer((0.0, 1.0), "linf", name="box")
+
+
 def dense_model(optimizer="adam", **kwargs):
     keras.utils.set_random_seed(0)
-    kwargs = {"adaptive": True, "activation": "relu"} | kwargs
+    kwargs = {"adaptive": True, "activation": "sigmoid"} | kwargs
     return compiled(
         [
             keras.Input((6,)),
+            box(),
             fm.layers.PerturbedAffine(4, name="first", **kwargs),
             fm.layers.PrivateDense(3, name="head"),
         ],
@@ -65,6 +71,7 @@ def conv_model(optimizer="adam", **kwargs):
     return compiled(
         [
             keras.Input((6, 5, 2)),
+            box(),
             fm.layers.PerturbedConv2D(
                 3, 3, sensitivity="patch", name="first", **kwargs
             ),
@@ -116,8 +123,9 @@ def following(model, network, name="first"):
 def published(seed=3, epsilon=EPSILON, data=None, **fields):
     return PrivateModel(
         epsilon,
-        data,
-        fm.Published(**{"lot": BATCH} | fields),
+        0.0,
+        data=data,
+        guarantee=fm.Published(**{"lot": BATCH} | fields),
         reproducible_noise=seed,
     )
 
@@ -149,7 +157,7 @@ def plan_of(
     return PublishedPlan(
         model,
         data=data,
-        ledger=fm.Ledger(fm.PrivacyBudget(epsilon), neighbours=neighbours),
+        ledger=fm.Ledger(fm.PrivacyBudget(epsilon, 0.0), neighbours=neighbours),
         noise=noise or mechanisms.NoiseSource(seed),
         guarantee=fm.Published(lot=BATCH),
     )
@@ -279,7 +287,7 @@ def test_noise_follows_the_scales():
     average = np.array([1.0, 0.5, 0.25, 0.125, 0.01, 0.0])
     model = released_average(dense_model(), average)
     plan = plan_of(model, epsilon=1e6)
-    first, head = model.layers
+    _, first, head = model.layers
     epsilon = Fraction(EPSILON)
     # Scales at EPSILON from a ledger that lets 400 releases pass.
     plan.epsilons = {k: v * EPSILON / 1e6 for k, v in plan.epsilons.items()}
@@ -327,16 +335,19 @@ def test_noise_of_many_features_in_one_fit():
     model = compiled(
         [
             keras.Input((d,)),
-            fm.layers.PerturbedAffine(2, adaptive=True, name="first"),
+            box(),
+            fm.layers.PerturbedAffine(
+                2, activation="sigmoid", adaptive=True, name="first"
+            ),
             fm.layers.PrivateDense(2),
         ]
     )
     average = np.geomspace(1e-3, 1, d)
     plan_of(released_average(model, average, n=10**9)).carry_out()
-    released = model.layers[0].relevance
+    released = model.layers[1].relevance
     np.testing.assert_allclose(released, average, atol=1e-3)
-    drawn = hidden(model.layers[0])["input_noise"]
-    for layer in model.layers:
+    drawn = hidden(model.layers[1])["input_noise"]
+    for layer in model.layers[1:]:
         layer._hidden.variables.clear()
     own = drawn / input_scales(model, released)
     assert stats.kstest(own, stats.laplace.cdf).pvalue > 1e-3
@@ -351,7 +362,7 @@ def test_noise_of_many_features_in_one_fit():
 def test_per_step_keeps_the_scales_instead_of_a_draw(kind):
     make = KINDS[kind][0](noise="per_step")
     model, p, _ = fitted(kind, make=make)
-    kept = hidden(model.layers[0])
+    kept = hidden(model.layers[1])
     scales = input_scales(KINDS[kind][0](), p.relevance)
     np.testing.assert_allclose(kept["input_noise"], scales, rtol=1e-6)
     bias = KINDS[kind][3] / 0.5 / BATCH
@@ -364,9 +375,9 @@ def test_training_sees_the_shifted_inputs_and_the_perturbed_loss():
     model = dense_model(keras.optimizers.SGD(0.0))
     following(model, pretrained("dense"))
     loss = fit(model, (x, y), published(data=(x, y)))
-    first, head = (hidden(layer) for layer in model.layers)
+    first, head = (hidden(layer) for layer in model.layers[1:])
     kernel, bias, out, out_bias = model.get_weights()
-    plain = dense_model()
+    plain = compiled([keras.Input((6,)), *dense_model().layers[1:]])
     plain.set_weights([kernel, bias + first["bias_noise"], out, out_bias])
     shifted = plain.evaluate(x + first["input_noise"], y, verbose=0)
     w = np.concatenate([out, out_bias[None] / 0.1])
@@ -411,7 +422,10 @@ def test_relevance_is_taken_at_the_perturbed_layer():
             keras.Input((3, 2)),
             keras.layers.Permute((2, 1)),
             keras.layers.Flatten(),
-            fm.layers.PerturbedAffine(4, adaptive=True, name="first"),
+            box(),
+            fm.layers.PerturbedAffine(
+                4, activation="sigmoid", adaptive=True, name="first"
+            ),
             fm.layers.PrivateDense(3),
         ]
     )
@@ -591,8 +605,11 @@ def test_adaptive_beside_identical_layers_share_equally():
     model = compiled(
         [
             keras.Input((6,)),
-            fm.layers.PerturbedAffine(4, adaptive=True, name="first"),
-            fm.layers.PerturbedAffine(5, name="second"),
+            box(),
+            fm.layers.PerturbedAffine(
+                4, activation="sigmoid", adaptive=True, name="first"
+            ),
+            fm.layers.PerturbedAffine(5, activation="sigmoid", name="second"),
             fm.layers.PrivateDense(3, name="head"),
         ]
     )
@@ -602,7 +619,7 @@ def test_adaptive_beside_identical_layers_share_equally():
     }  # fmt: skip
     average = np.array([1.0, 2, 3, 4, 5, 6])
     assert np.unique(input_scales(model, average)).size == 6
-    for layer in model.layers:
+    for layer in model.layers[1:]:
         layer._hidden.variables.clear()
     scales = input_scales(model, average, name="second")
     np.testing.assert_allclose(scales, 2 * 5 * 4 / 0.5 / BATCH)
@@ -638,9 +655,9 @@ def test_no_noise_in_a_file_and_a_loaded_model_predicts_the_same(
     text = str(content) + repr(model.variables) + repr(p.__dict__["_noise"])
     assert not any(repr(float(v)) in text for v in secret)
     loaded = keras.saving.load_model(tmp_path / "m.keras")
-    assert not loaded.layers[0].is_perturbed
+    assert not loaded.layers[1].is_perturbed
     assert not loaded.layers[-1].is_perturbed
-    assert loaded.layers[0].adaptive and loaded.layers[0].noise == noise
+    assert loaded.layers[1].adaptive and loaded.layers[1].noise == noise
     np.testing.assert_array_equal(
         loaded.predict(data[0], verbose=0), model.predict(data[0], verbose=0)
     )
@@ -796,7 +813,7 @@ def test_bad_arguments(fields, match):
 def test_a_proven_model_refuses_perturbed_convolutions():
     x, y = image_records()
     model = conv_model(adaptive=False)
-    p = PrivateModel(fm.PrivacyBudget(3.0, 1e-5), (x, y))
+    p = PrivateModel(fm.PrivacyBudget(3.0, 1e-5), data=(x, y))
     with pytest.raises(
         ValueError,
         match=r"'first' \(PerturbedConv2D\) cannot be part of a proven "

@@ -131,7 +131,7 @@ def test_the_published_form_conditions_the_code(parts):
     train, _ = parts
     model = BehaviorAutoencoder.of(train, hidden=(8, 6), guarantee="published")
     private = PrivateModel(
-        1.0, data=(train.x, train.y), guarantee=model.guarantee()
+        1.0, 0.0, data=(train.x, train.y), guarantee=model.guarantee()
     )
     scales = [
         e.mechanism["laplace_scale"] for e in private_entries(private, model)

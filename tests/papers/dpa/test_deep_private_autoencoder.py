@@ -40,13 +40,13 @@ def array(x):
 
 def proven(data, epsilon=1e5, **kwargs):
     return fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon), data=data, **kwargs
+        fm.PrivacyBudget(epsilon, 0.0), data=data, **kwargs
     )
 
 
 def published(m, data, epsilon, **kwargs):
     return fm.callbacks.PrivateModel(
-        epsilon, data=data, guarantee=m.guarantee(), **kwargs
+        epsilon, 0.0, data=data, guarantee=m.guarantee(), **kwargs
     )
 
 
@@ -90,7 +90,7 @@ def test_layers_of_the_proven_form():
     assert second.input_bound == 1.0 and not second.clip
     assert first.seed != second.seed
     assert [w.path.split("/")[0] for w in m.trainable_weights] == ["output"] * 2
-    assert m.private_arguments == {"guarantee": "proven"}
+    assert m.guarantee().kind == "proven"
 
 
 def test_layers_of_the_published_form():
@@ -102,7 +102,7 @@ def test_layers_of_the_published_form():
     assert all(e.tied and e.trainable for e in m.encoders)
     assert not m.get_layer("output").use_bias
     assert len(m.trainable_weights) == 5
-    assert m.private_arguments == {"guarantee": "published", "lot": "data"}
+    assert m.guarantee() == fm.Published(lot="data")
 
 
 @pytest.mark.parametrize("guarantee", ["proven", "published"])

@@ -164,7 +164,7 @@ def test_a_ledger_that_is_continued_keeps_its_relation_and_unit():
         (fm.Proven(unit=fm.Unit(words="a user")), "`unit` is that of the"),
     ):
         with pytest.raises(ValueError, match=match):
-            PrivateModel(p.ledger, records(), guarantee)
+            PrivateModel(p.ledger, data=records(), guarantee=guarantee)
     assert PrivateModel(p.ledger, data=records()).ledger is p.ledger
 
 
@@ -383,12 +383,15 @@ def test_records_and_owners_are_not_added_up_in_one_ledger():
     by_user = fm.Ledger(budget, neighbours="add_remove", unit="one user")
     owned = fm.Proven(unit=fm.Unit(owners=[0, 0]))
     with pytest.raises(ValueError, match="do not add up"):
-        PrivateModel(by_record, data, owned)
+        PrivateModel(by_record, data=data, guarantee=owned)
     with pytest.raises(ValueError, match="do not add up"):
-        PrivateModel(by_user, data)
+        PrivateModel(by_user, data=data)
     for ledger, guarantee in (
         (by_record, fm.Proven()),
         (by_user, owned),
         (by_user, fm.Proven(unit=fm.Unit(words="one user"))),
     ):
-        assert PrivateModel(ledger, data, guarantee).ledger is ledger
+        assert (
+            PrivateModel(ledger, data=data, guarantee=guarantee).ledger
+            is ledger
+        )

@@ -49,8 +49,8 @@ def poisson(data, **arguments):
 def private_model(epsilon=2.0, guarantee="proven", data=None, seed=None):
     return fm.callbacks.PrivateModel(
         fm.PrivacyBudget(epsilon, DELTA),
-        data,
-        guarantee,
+        data=data,
+        guarantee=guarantee,
         reproducible_noise=seed,
     )
 
@@ -189,7 +189,7 @@ def test_unsafe_use_is_refused_before_anything_is_spent(
 
 @pytest.mark.once
 def test_a_budget_without_delta_is_refused(data):
-    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0))
+    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, 0.0))
     with pytest.raises(ValueError, match="needs delta > 0"):
         fit(build(), poisson(data), private)
     assert not private.ledger.entries
@@ -332,7 +332,9 @@ def test_going_on_with_another_guarantee_is_refused(data):
     with their metrics shown."""
     model, private = build(planned_steps=20), private_model()
     fit(model, poisson(data), private, epochs=1)
-    shuffled = fm.callbacks.PrivateModel(private.ledger, data, SHUFFLED)
+    shuffled = fm.callbacks.PrivateModel(
+        private.ledger, data=data, guarantee=SHUFFLED
+    )
     with pytest.raises(ValueError, match='paid for with guarantee="proven"'):
         model.fit(*data, batch_size=BATCH, callbacks=[shuffled], verbose=0)
     assert model.steps_taken == 4 and not model.published
@@ -341,7 +343,7 @@ def test_going_on_with_another_guarantee_is_refused(data):
         private_model(guarantee=SHUFFLED, data=data),
     )
     model.fit(*data, batch_size=BATCH, callbacks=[private], verbose=0)
-    proven = fm.callbacks.PrivateModel(private.ledger, data)
+    proven = fm.callbacks.PrivateModel(private.ledger, data=data)
     with pytest.raises(ValueError, match='with guarantee="published"'):
         fit(model, poisson(data), proven, epochs=1)
     assert model.steps_taken == 4 and model.published

@@ -131,7 +131,7 @@ def check_refuses(model, data, *words):
             train()
         for part in (
             f"FunctionalNet '{model.name}' has no release",
-            "keras_fm.callbacks.PrivateModel(budget",
+            "keras_fm.callbacks.PrivateModel(epsilon=",
             "FunctionalNet(..., unprotected=True)",
             *words,
         ):

@@ -308,7 +308,9 @@ def test_the_ledger_is_charged_once_and_says_what_was_read():
 @pytest.mark.parametrize("order", ORDERS)
 def test_without_delta_noise_is_laplace(order):
     objective = make_objective(6, order)
-    made = calibrate(objective, PrivacyBudget(1.0), neighbours="add_remove")
+    made = calibrate(
+        objective, PrivacyBudget(1.0, 0.0), neighbours="add_remove"
+    )
     assert isinstance(made, mechanisms.LaplaceMechanism)
     # The error of the whole tensor, measured.
     squares = []

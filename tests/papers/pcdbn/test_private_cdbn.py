@@ -61,7 +61,7 @@ def test_layers_of_the_proven_form():
     )  # fmt: skip
     assert m.output_shape == (None, 3)
     assert [w.path.split("/")[0] for w in m.trainable_weights] == ["output"] * 2
-    assert m.private_arguments == {"guarantee": "proven"}
+    assert m.guarantee().kind == "proven"
     assert [r.gain for r in m.rbms] == [5.0, 5.0]
     assert [r.output.shape[1:] for r in m.rbms] == [(8, 8, 5), (4, 4, 4)]
     # As many units as there are values, or none.
@@ -89,7 +89,7 @@ def test_layers_of_the_published_form():
     assert not m.get_layer("output").use_bias
     penalty = m.get_layer("dense").kernel_regularizer
     assert float(array(penalty.l1)) == pytest.approx(0.1)
-    assert m.private_arguments == {"guarantee": "published"}
+    assert m.guarantee(lot=5) == fm.Published(lot=5)
     m = PrivateCDBN((8, 8, 1), 3, form="code", **kwargs)
     assert [layer.name for layer in m.layers][-4:] == [
         "dense", "standardization", "relu", "output",
@@ -98,10 +98,7 @@ def test_layers_of_the_published_form():
         assert (r.normalization, r.noise, r.sensitivity) == (
             "batch", "per_step", "code",
         )  # fmt: skip
-    assert m.private_arguments == {
-        "guarantee": "published",
-        "published_orders": ("linear",),
-    }
+    assert m.guarantee(lot=5) == fm.Published(lot=5, orders=("linear",))
 
 
 def test_the_default_is_the_papers_model_for_digits():
@@ -286,13 +283,13 @@ def test_an_energy_model_shares_its_layers():
 
 def proven(data, epsilon=1e3, **kwargs):
     return fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon), data=data, **kwargs
+        fm.PrivacyBudget(epsilon, 0.0), data=data, **kwargs
     )
 
 
 def published(m, data, epsilon=1e5, **kwargs):
     return fm.callbacks.PrivateModel(
-        epsilon, data=data, guarantee=m.guarantee(lot=30), **kwargs
+        epsilon, 0.0, data=data, guarantee=m.guarantee(lot=30), **kwargs
     )
 
 
@@ -372,7 +369,7 @@ def test_every_variant_can_learn_digits(name):
     p = None
     if private:
         p = fm.callbacks.PrivateModel(
-            1e6, data=(x, y), guarantee=m.guarantee(lot=50),
+            1e6, 0.0, data=(x, y), guarantee=m.guarantee(lot=50),
             reproducible_noise=0,
         )  # fmt: skip
     m.pretrain(x, p, epochs=1, batch_size=50, optimizer=adam())

@@ -322,13 +322,13 @@ def test_little_budget_gives_finite_weights():
 @pytest.mark.once
 def test_a_second_model_continues_the_ledger():
     data = records()
-    ledger = fm.Ledger(fm.PrivacyBudget(EPSILON), neighbours="add_remove")
+    ledger = fm.Ledger(fm.PrivacyBudget(EPSILON, 0.0), neighbours="add_remove")
     for _ in range(2):
-        p = PrivateModel(ledger, data, fm.Proven(releases=2))
+        p = PrivateModel(ledger, data=data, guarantee=fm.Proven(releases=2))
         fit(model(**ONE), data, p)
     assert p.ledger is ledger and len(ledger.entries) == 4
     assert ledger.epsilon() == pytest.approx(EPSILON)
-    p = PrivateModel(ledger, Unreadable(), fm.Proven(releases=2))
+    p = PrivateModel(ledger, data=Unreadable(), guarantee=fm.Proven(releases=2))
     m = model(**ONE)
     with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
         fit(m, data, p)

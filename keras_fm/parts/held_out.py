@@ -5,10 +5,8 @@ import itertools
 import keras
 import numpy as np
 
-from keras_fm.datasets.poisson_batches import PoissonBatches
-from keras_fm.kernel import records
-from keras_fm.kernel.reads import columns
-from keras_fm.training import model_inputs
+from keras_fm.kernel.reads import columns, read_once
+from keras_fm.parts import model_inputs
 
 # Steps that NumPy may take to see whether two views overlap.
 _WORK = 100_000
@@ -21,20 +19,35 @@ _DISTINCT = 0.95
 _BATCHES = 16
 
 
-def check(arguments, plan):
-    """`check_held_out` of the running fit of a proven plan.
+def check_fit(arguments, model):
+    """Refuses what a fit on a release would show of the records that the fit
+    itself was given, whatever the release was of.
 
     Args:
         arguments: of `fit`.
-        plan: what it releases.
+        model: that is fitted.
+
+    Raises:
+        ValueError: see `check_held_out`.
     """
+    if arguments.get("validation_split"):
+        raise ValueError(
+            "`validation_split` would hold out records of which the release "
+            "was made. Split first, release the training part, and fit "
+            "`validation_data=`. Received: validation_split="
+            f"{arguments['validation_split']}"
+        )
     shown = arguments.get("validation_data")
-    if plan.guarantee.kind == "proven" and shown is not None:
-        records.check(plan.data)
-        check_held_out(shown, plan.data, plan.model)
+    check_held_out(shown, given(arguments), model, "x of this fit")
 
 
-def check_held_out(validation_data, data, model=None):
+def given(arguments):
+    """The records that a fit was given: x, or `(x, y)`."""
+    x, y = arguments.get("x"), arguments.get("y")
+    return x if y is None else (x, y)
+
+
+def check_held_out(validation_data, data, model=None, name="`data`"):
     """Refuses validation data that are the private records.
 
     What a fit shows of them would be a function of private records that no
@@ -42,13 +55,14 @@ def check_held_out(validation_data, data, model=None):
     different: a table of few different rows is no sign of anything. Of a
     `tf.data.Dataset`, `PyDataset` or `DataLoader` the first batches are
     compared, and where a `tf.data.Dataset` or `DataLoader` comes from. Records
-    that were changed, and those of functions, are not recognised.
+    that were changed, and those of generators, are not recognised.
 
     Args:
         validation_data: as `fit` takes it: x, `(x, y)`, `(x, y, weights)`
             or a data set; or `None`.
         data: the private records: x, `(x, y)` or a data set; or `None`.
         model: whose inputs the arrays of x are, where there are several.
+        name: of the private records, for errors.
 
     Raises:
         ValueError: if they are the same object, share memory, or have most
@@ -63,7 +77,7 @@ def check_held_out(validation_data, data, model=None):
     ...
     ValueError: `validation_data` holds private records: it shares memory ...
     """
-    reason = private_because(validation_data, data, model)
+    reason = private_because(validation_data, data, model, name)
     if reason is not None:
         raise ValueError(
             f"`validation_data` holds private records: {reason}. Metrics on "
@@ -75,30 +89,37 @@ def check_held_out(validation_data, data, model=None):
         )
 
 
-def private_because(shown, data, model=None):
+def private_because(shown, data, model=None, name="`data`"):
     """Why records that are to be shown are private ones, in words; `None` if
     they are not known to be.
 
     Args:
-        shown, data, model: see `check_held_out`.
+        shown, data, model, name: see `check_held_out`.
     """
     if shown is None or data is None:
         return None
-    if isinstance(shown, PoissonBatches):
-        shown = shown.data
     if shown is data:
-        return "it is `data`"
+        return f"it is {name}"
+    shown, data = _sampled(shown), _sampled(data)
     if _sources(shown) & _whole_sources(data):
-        return "it is made of what `data` is made of"
+        return f"it is made of what {name} is made of"
     (shown, labels), (private, others) = (
         _arrays(_first_of(v), model) for v in (shown, data)
     )
     for a in (*shown, *labels):
         if any(_overlap(a, b) for b in (*private, *others)):
-            return "it shares memory with `data`"
+            return f"it shares memory with {name}"
     if shown and len(shown) == len(private):
-        return _in_rows(shown, private)
+        return _in_rows(shown, private, name)
     return None
+
+
+def _sampled(data):
+    """What `PoissonBatches` draw from; other data as they are."""
+    drawn = isinstance(data, keras.utils.PyDataset) and hasattr(
+        data, "sampling_rate"
+    )
+    return data.data if drawn else data
 
 
 # Data sets of TensorFlow that hand on all records of others as they are.
@@ -127,7 +148,7 @@ def _sources(data, only=None):
     """
     found = {id(data)}
     kind = type(data).__name__.strip("_")
-    if records.is_loader(data):
+    if read_once.is_loader(data):
         found.add(id(data.dataset))
     elif hasattr(data, "_inputs") and (only is None or kind in only):
         for part in data._inputs():
@@ -149,8 +170,10 @@ def _first_of(data):
         count = data.num_batches
         count = _BATCHES if count is None else min(count, _BATCHES)
         found = (data[index] for index in range(count))
-    elif records.is_loader(data):
+    elif read_once.is_loader(data):
         found = itertools.islice(data, _BATCHES)
+    elif read_once.is_function(data):
+        found = itertools.islice(data(), _BATCHES)
     else:
         return data
     found = [v if isinstance(v, (tuple, list)) else (v,) for v in found]
@@ -180,7 +203,8 @@ def _arrays(data, model):
     if not isinstance(data, (tuple, list)) and not columns.are_inputs(data):
         return [], []
     x, *y = [data] if columns.are_inputs(data) else data[:2]
-    x = model_inputs.arranged(model, x) if columns.are_several(x) else x
+    if columns.are_several(x) and getattr(model, "inputs", None):
+        x = model_inputs.arranged(model, x)
     return [
         [columns.one_array(array) for _, array in columns.flatten(part)]
         for part in (x, y[0] if y and y[0] is not None else [])
@@ -194,7 +218,7 @@ def _overlap(a, b):
         return False
 
 
-def _in_rows(shown, private):
+def _in_rows(shown, private, name):
     """`private_because` of arrays, by the hashes of their rows."""
     if not (len(shown[0]) and len(private[0])):
         return None
@@ -208,15 +232,15 @@ def _in_rows(shown, private):
             return None
     found, known = _hashes(shown, kinds), _hashes(private, kinds)
     if len(found) == len(known) and np.array_equal(found, known):
-        return "its records are those of `data`"
+        return f"its records are those of {name}"
     different = np.unique(known)
     if len(different) >= _DISTINCT * len(known):
         share = float(np.mean(np.isin(found, different)))
         if share > 0.5:
-            return f"{share:.0%} of its records are in `data`"
+            return f"{share:.0%} of its records are in {name}"
         share = float(np.mean(np.isin(different, found)))
         if share > 0.5:
-            return f"{share:.0%} of the records of `data` are in it"
+            return f"{share:.0%} of the records of {name} are in it"
     return None
 
 

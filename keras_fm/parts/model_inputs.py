@@ -1,5 +1,6 @@
 """Which array of the records is which input of a model."""
 
+import keras
 import numpy as np
 
 from keras_fm.kernel.reads import columns
@@ -232,7 +233,28 @@ def _checked(model, tensor, array, name):
             '`keras_fm.layers.PrivateNormalization(missing="mean")`); '
             "nothing was spent."
         )
+    _check_tokens(model, tensor, array, of)
     return array if is_text else _held(tensor, array)
+
+
+def _check_tokens(model, tensor, array, of):
+    """Refuses numbers that are in no table of the `Embedding`s that read an
+    input: backends stop at them and show them, or make NaN of them."""
+    tables = [
+        layer
+        for layer in _readers(model, tensor)
+        if isinstance(layer, keras.layers.Embedding)
+    ]
+    for layer in tables if array.size else ():
+        if array.min() < 0 or array.max() >= layer.input_dim:
+            raise ValueError(
+                f"Records{of} must hold numbers from 0 to "
+                f"{layer.input_dim - 1}, the rows of layer '{layer.name}' "
+                f"(Embedding, input_dim={layer.input_dim}); at least one is "
+                "outside. Map others to a public token of their own: "
+                f"`np.where((x >= 0) & (x < {layer.input_dim}), x, unknown)`. "
+                "Nothing was spent."
+            )
 
 
 def _held(tensor, array):
@@ -253,14 +275,19 @@ def _are_values(model, tensor, array):
     found = np.isfinite(array)
     if found.all():
         return True
-    readers = [
+    readers = _readers(model, tensor)
+    if readers and all(getattr(r, "takes_missing", False) for r in readers):
+        found |= np.isnan(array)
+    return bool(found.all())
+
+
+def _readers(model, tensor):
+    """The layers and operations that read an input."""
+    return [
         node.operation
         for node in model_graph.nodes(model)
         if any(t is tensor for t in node.input_tensors)
     ]
-    if readers and all(getattr(r, "takes_missing", False) for r in readers):
-        found |= np.isnan(array)
-    return bool(found.all())
 
 
 def _wrong_type(tensor, kind, of):

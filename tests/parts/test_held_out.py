@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_fm.training.held_out import check_held_out
+from keras_fm.parts.held_out import check_held_out
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.random((40, 3, 2), np.float32)

@@ -1,0 +1,52 @@
+"""What is said when a step that reads records fails.
+
+A backend's own words may show a record, an index that is out of range with
+its value, and every error that they cause or follow would print them too.
+"""
+
+import functools
+import re
+
+# Refusals of the batches: they hold no number of a record, and TensorFlow
+# wraps them into errors of its own.
+_OF_BATCHES = re.compile(
+    r"A Poisson sample exceeded its capacity of \d+ records|"
+    r"`augment` failed on a record"
+)
+
+
+def without_records(step, name):
+    """A compiled step whose failures say nothing of the records.
+
+    Args:
+        step: function that Keras calls with batches.
+        name: of the model.
+    """
+    if getattr(step, "tells_no_records", False):
+        return step
+
+    @functools.wraps(step)
+    def guarded(*arguments):
+        try:
+            return step(*arguments)
+        except Exception as e:
+            if _ends_an_epoch(e):
+                raise
+            told = _OF_BATCHES.search(str(e))
+            failed = f"({told.group() if told else type(e).__name__})"
+        # Outside of `except`, which would keep the first error beside it.
+        raise RuntimeError(
+            f"A step of '{name}' failed on the records {failed}; the steps of "
+            "this epoch stay charged. What the backend says may show a record "
+            "and is left out. Try `fit` on made-up records with a model built "
+            "with `unprotected=True`."
+        )
+
+    guarded.tells_no_records = True
+    return guarded
+
+
+def _ends_an_epoch(error):
+    """Whether Keras catches it: there is no batch left."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & {"StopIteration", "OutOfRangeError"})

@@ -1,0 +1,138 @@
+"""Labels that are words, as tables have them: one refusal, and what to write.
+
+Keras stops at them before a fit begins, with "Invalid dtype: str96".
+"""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fm as fm
+from keras_fm.callbacks import PrivateModel
+from keras_fm.training.row_probe import probe
+
+N = 24
+X = np.random.default_rng(0).normal(size=(N, 4)).astype("float32")
+NUMBERS = np.arange(N) % 2
+WORDS = np.array(["no", "secretly"])[NUMBERS]
+CODE = "y = np.array([classes.index(v) for v in y])"
+
+
+def network():
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            fm.layers.NormalizationLayer(),
+            fm.layers.PrivateDense(2),
+        ]
+    )
+    model.compile("sgd", fm.losses.TaylorCrossEntropy(), metrics=["accuracy"])
+    return model
+
+
+def of_pandas(make):
+    def made():
+        return make(pytest.importorskip("pandas"))
+
+    return made
+
+
+FORMS = {
+    "text": lambda: WORDS,
+    "objects": lambda: WORDS.astype(object),
+    "bytes": lambda: WORDS.astype("S8"),
+    "a list": WORDS.tolist,
+    "a column": lambda: WORDS[:, None],
+    "digits": lambda: NUMBERS.astype(str),
+    "a series": of_pandas(lambda pd: pd.Series(WORDS)),
+    "categories": of_pandas(lambda pd: pd.Series(WORDS).astype("category")),
+    "pandas' text": of_pandas(lambda pd: pd.Series(WORDS, dtype="string")),
+    "a frame": of_pandas(lambda pd: pd.DataFrame({"y": WORDS})),
+    "a tensor": lambda: pytest.importorskip("tensorflow").constant(WORDS),
+}
+
+
+def refused(function):
+    with pytest.raises(ValueError, match="must .*numbers") as e:
+        function()
+    assert CODE in str(e.value) and "secretly" not in str(e.value)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_words_are_refused_where_they_are_given(form):
+    y = FORMS[form]()
+    refused(lambda: PrivateModel(epsilon=1.0, delta=1e-5, data=(X, y)))
+    if form != "a tensor":
+        refused(lambda: fm.datasets.PoissonBatches(X, y, batch_size=4))
+
+
+def test_words_in_data_sets_are_refused_before_the_charge():
+    def function():
+        yield X, WORDS
+
+    forms = [function]
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        forms.append(tf.data.Dataset.from_tensor_slices((X, WORDS)).batch(8))
+    for data in forms:
+        private = PrivateModel(epsilon=1.0, delta=1e-5, data=data)
+        fit = {"callbacks": [private], "verbose": 0}
+        refused(lambda fit=fit: network().fit(X, NUMBERS, **fit))
+        assert not private.ledger.entries
+
+
+def test_what_the_refusal_says_works():
+    classes = ["no", "secretly"]
+    y = np.array([classes.index(v) for v in WORDS])
+    private = PrivateModel(epsilon=1.0, delta=1e-5, data=(X, y))
+    network().fit(X, y, callbacks=[private], verbose=0)
+    assert len(private.ledger.entries) == 1
+    # Numbers of any kind, and objects that are numbers, pass as before.
+    for kind in ("bool", "uint8", "float32", object):
+        PrivateModel(epsilon=1.0, delta=1e-5, data=(X, y.astype(kind)))
+    PrivateModel(epsilon=1.0, delta=1e-5, data=(X, None))
+
+
+@pytest.mark.parametrize(
+    "shape, kind", [((1,), "string"), ((4,), "float32"), ((None,), "float32")]
+)
+def test_a_map_that_does_not_run_is_told_why(shape, kind):
+    """A text input said "Give every length in `keras.Input(shape)`", and every
+    length was given."""
+
+    def stops(arrays):
+        raise TypeError("57913 is no number")
+
+    with pytest.raises(ValueError, match=r"made-up records \(TypeError\)") as e:
+        probe(stops, [(shape, kind, None)], rows=8)
+    message = str(e.value)
+    assert ("Give every length" in message) == (None in shape)
+    text = kind == "string" and keras.backend.backend() != "tensorflow"
+    assert ("words.index(v)" in message) == text
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="Keras looks words up in it"
+)
+@pytest.mark.parametrize("mode", ["one_hot", "multi_hot", "count", "embedded"])
+def test_text_that_is_looked_up_is_taken_as_a_tensor(mode):
+    """The form in which Keras takes text."""
+    import tensorflow as tf
+
+    city = keras.Input((1,), dtype="string")
+    given = {} if mode == "embedded" else {"output_mode": mode}
+    lookup = keras.layers.StringLookup(
+        vocabulary=tf.constant(["no", "secretly"]), **given
+    )
+    h = lookup(city)
+    if mode == "embedded":
+        body = keras.layers.Embedding(3, 4)
+        h = keras.layers.Flatten()(body(h))
+        body.trainable = False
+    model = keras.Model(city, fm.layers.PrivateDense(2, clip=True)(h))
+    model.compile("sgd", fm.losses.TaylorCrossEntropy())
+    x = tf.constant(WORDS[:, None])
+    private = PrivateModel(epsilon=1.0, delta=1e-5, data=(x, NUMBERS))
+    model.fit(x, NUMBERS, callbacks=[private], verbose=0)
+    assert len(private.ledger.entries) == 1
