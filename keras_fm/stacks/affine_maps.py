@@ -105,6 +105,23 @@ def without_cancelling(read, returned, views):
     return _ROUNDING * read * returned
 
 
+def convolved(operation, images, kernel, **given):
+    """A convolution of images whose channels come last.
+
+    PyTorch's `vmap` knows none of these, so there channels come first.
+    """
+    if keras.backend.backend() != "torch":
+        return operation(images, kernel, data_format="channels_last", **given)
+    axes = tuple(range(1, len(images.shape) - 1))
+    found = operation(
+        ops.transpose(images, (0, len(axes) + 1, *axes)),
+        kernel,
+        data_format="channels_first",
+        **given,
+    )
+    return ops.transpose(found, (0, *(a + 1 for a in axes), 1))
+
+
 class DenseMap:
     """`inputs @ kernel + bias` of a `keras.layers.Dense`.
 
@@ -227,6 +244,7 @@ class ConvolutionMap:
             strides = (*ones, *layer.strides)
             image = (*ones, *input_shape[:-1])
         self.kernel_size, self.strides = size, strides
+        self._is_product = math.prod(size) == math.prod(strides) == 1
         self._image_shape = (*image, self.channels)
         self._kernel_shape = (*size, self.channels, self.filters)
         self.fan_in = self.channels * math.prod(size)
@@ -251,12 +269,15 @@ class ConvolutionMap:
         return ops.reshape(delta, (-1, *self._seen_shape))
 
     def _convolved(self, images, kernel):
-        return ops.conv(
+        if self._is_product:
+            shape = (self.fan_in, self.filters)
+            return ops.matmul(images, ops.reshape(kernel, shape))
+        return convolved(
+            ops.conv,
             images,
             ops.reshape(kernel, self._kernel_shape),
             strides=self.strides,
             padding=self.padding,
-            data_format="channels_last",
         )
 
     def forward(self, inputs, weights):

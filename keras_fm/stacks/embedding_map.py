@@ -27,17 +27,18 @@ class EmbeddingMap:
         layer: the layer.
         input_shape: `(tokens,)`.
         views: int, rows of the batch that are one record.
+        masked: whether what reads it knows its masks.
     """
 
     names = ("embeddings",)
 
-    def __init__(self, layer, input_shape, views=1):
+    def __init__(self, layer, input_shape, views=1, masked=False):
         if len(input_shape) != 1:
             raise ValueError(
                 f"Layer '{layer.name}' (Embedding) must read `(tokens,)` of "
                 f"each record. Received: input_shape={tuple(input_shape)}"
             )
-        if layer.mask_zero:
+        if layer.mask_zero and not masked:
             raise ValueError(
                 f"Layer '{layer.name}' (Embedding) must be of mask_zero=False: "
                 "masks are not known here."

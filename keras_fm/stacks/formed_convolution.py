@@ -16,6 +16,7 @@ from keras import ops
 from keras_fm.stacks.affine_maps import (
     UNDERFLOW,
     chosen,
+    convolved,
     of_rows,
     refuse_option,
     scaled,
@@ -131,17 +132,15 @@ class FormedConvolution:
             "padding": layer.padding,
             "strides": layer.strides,
             "dilation_rate": layer.dilation_rate,
-            "data_format": "channels_last",
         }
         if self._transposed:
-            return ops.conv_transpose(
-                inputs, kernel, **{**given, "strides": list(layer.strides)}
-            )
+            given["strides"] = list(layer.strides)
+            return convolved(ops.conv_transpose, inputs, kernel, **given)
         if layer.padding == "causal":
             (before, _), given["padding"] = self._padding[0], "valid"
             inputs = ops.pad(inputs, [(0, 0), (before, 0), (0, 0)])
-        convolved = ops.depthwise_conv if self._by_channel else ops.conv
-        return convolved(inputs, kernel, **given)
+        operation = ops.depthwise_conv if self._by_channel else ops.conv
+        return convolved(operation, inputs, kernel, **given)
 
     def forward(self, inputs, weights):
         outputs = self._linear(inputs, weights[0])

@@ -186,7 +186,8 @@ class PrivateModel(keras.callbacks.Callback):
                 f"claimed:    (epsilon = {self._claimed_epsilon():.6g}, delta "
                 f"= {delta:g})   (their sum; not a guarantee)",
             )
-        return "\n\n".join(texts)
+        line = getattr(self.model, "statement_line", None)
+        return "\n\n".join([*texts, *([line] if line else [])])
 
     def _claimed_epsilon(self):
         """The sum of all claims that the model was trained under."""
@@ -298,8 +299,20 @@ class PrivateModel(keras.callbacks.Callback):
 
     # Keras' hooks --------------------------------------------------------
 
+    # What a fit looks for among its callbacks.
+    makes_private = True
+
+    @property
+    def known_seed(self):
+        """`None`, or the seed of reproducible noise, which protects nobody."""
+        return self._seed
+
     @refusals.told()
     def on_train_begin(self, logs=None):
+        if hasattr(self.model, "begin_private_fit"):
+            self._noisy = ()
+            self._steps = self.model.begin_private_fit(self)
+            return
         arguments = fit_frame.arguments(self.model) or {}
         arguments["steps"] = self._steps_of_fit(arguments)
         self._steps = None
@@ -329,6 +342,10 @@ class PrivateModel(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         if self._steps is not None:
             self._steps.begin_batches()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if logs is not None and hasattr(self._steps, "end_batches"):
+            self._steps.end_batches(logs)
 
     def on_epoch_end(self, epoch, logs=None):
         if self._steps is not None:

@@ -1,0 +1,310 @@
+"""Layers whose per-record gradients have a norm that is known before them.
+
+A layer that reads u and gets back d has the gradient sum_p u_p d_p^T. Its norm
+follows from u and d, and so does the sum over records: no gradient of a record
+is formed. While a step runs, the `call` of such a layer is replaced by its map
+(`keras_fm.stacks`) with a probe of zeros added to what it gives; the
+derivative by the probe is d.
+"""
+
+import contextlib
+import math
+
+import keras
+from keras import ops
+
+from keras_fm.stacks import affine_maps, passages
+from keras_fm.stacks.affine_maps import ConvolutionMap, Part
+from keras_fm.stacks.embedding_map import EmbeddingMap
+from keras_fm.stacks.formed_convolution import (
+    DEPTHWISE,
+    SEPARABLE,
+    TRANSPOSED,
+    FormedConvolution,
+)
+from keras_fm.stacks.scale_map import RectifierMap, ScaleMap
+from keras_fm.stacks.stages import weights_of
+
+_L = keras.layers
+_SCALES = tuple(
+    getattr(_L, name)
+    for name in ("LayerNormalization", "RMSNormalization", "GroupNormalization")
+    if hasattr(_L, name)
+)
+
+
+class GhostLayer:
+    """One layer, used once by a record, through its map.
+
+    Args:
+        layer: the layer, built.
+        input_shape, output_shape: of one record.
+    """
+
+    def __init__(self, layer, input_shape, output_shape):
+        self.layer = layer
+        self._shape = tuple(output_shape)
+        self._before = None
+        self.map = self._map(tuple(input_shape))
+        self.variables = weights_of(layer, self.map.names)
+
+    def _map(self, shape):
+        layer, kind = self.layer, type(self.layer)
+        if kind is _L.Embedding:
+            return EmbeddingMap(layer, (math.prod(shape),), masked=True)
+        if kind is _L.EinsumDense:
+            fan_in = _contracted(layer, shape)
+            filters = math.prod(layer.kernel.shape) // fan_in
+            bias = layer.bias_axes is not None
+            if bias and math.prod(layer.bias.shape) != filters:
+                raise ValueError("a bias for some of the outputs")
+            places = math.prod(shape) // fan_in
+            return ConvolutionMap(
+                layer, (places, fan_in), part=Part(filters=filters, use_bias=bias)
+            )
+        if kind in _SCALES:
+            batched = keras.KerasTensor((None, *shape))
+            self._before = passages.unscaled(layer, [batched])
+            return ScaleMap(layer, shape)
+        if kind is _L.PReLU:
+            return RectifierMap(layer, shape)
+        if kind in (*DEPTHWISE, *TRANSPOSED):
+            return FormedConvolution(layer, shape)
+        if kind in (_L.Conv1D, _L.Conv2D) and affine_maps.is_plain(layer):
+            return affine_maps.of_layer(layer, shape)
+        if kind in (_L.Conv1D, _L.Conv2D, _L.Conv3D):
+            return FormedConvolution(layer, shape)
+        return affine_maps.of_layer(layer, shape)
+
+    @property
+    def reads_tokens(self):
+        """Whether it reads whole numbers."""
+        return isinstance(self.map, EmbeddingMap)
+
+    @property
+    def probe_shape(self):
+        """Shape of the probe of one record."""
+        return tuple(self.map.output_shape)
+
+    def read(self, inputs):
+        """What the map reads of the inputs of the layer."""
+        if self._before is not None:
+            inputs = self._before(ops.cast(inputs, "float32"))
+        return ops.reshape(inputs, (-1, *self.map.input_shape))
+
+    def outputs(self, read, weights, probe):
+        """What the layer gives."""
+        dtype = self.layer.compute_dtype
+        if not self.reads_tokens:
+            read = ops.cast(read, dtype)
+        weights = [ops.cast(w, dtype) for w in weights]
+        z = self.map.forward(read, weights) + ops.cast(probe, dtype)
+        z = ops.reshape(z, (-1, *self._shape))
+        activation = getattr(self.layer, "activation", None)
+        return z if activation is None else activation(z)
+
+
+def _contracted(layer, shape):
+    """The size of what a plain `EinsumDense` sums over."""
+    inputs, _, rest = layer.equation.replace(" ", "").partition(",")
+    kernel, _, outputs = rest.partition("->")
+    common = [c for c in kernel if c in inputs]
+    count = len(common)
+    if (
+        "." in layer.equation
+        or not count
+        or inputs[-count:] != "".join(common)
+        or kernel[:count] != inputs[-count:]
+        or outputs != inputs[:-count] + kernel[count:]
+        or inputs[0] not in outputs
+    ):
+        raise ValueError("an equation of another form")
+    return math.prod(shape[-count:])
+
+
+def may_be_ghost(layer):
+    """Whether a map may be known for the kind and settings of a layer."""
+    kinds = (
+        *(_L.Dense, _L.EinsumDense, _L.Embedding, _L.PReLU, *_SCALES),
+        *(_L.Conv1D, _L.Conv2D, _L.Conv3D, *DEPTHWISE, *TRANSPOSED),
+    )
+    # A subclass may do anything in `call`.
+    return (
+        type(layer) in kinds
+        and layer.built
+        and not getattr(layer, "lora_enabled", False)
+        and getattr(layer, "quantization_mode", None) is None
+        and getattr(layer, "data_format", None) != "channels_first"
+    )
+
+
+@contextlib.contextmanager
+def replaced_calls(functions):
+    """In the context, layers call `functions[layer]` in the place of their
+    own `call`.
+
+    Args:
+        functions: list of pairs of a layer and a function of its inputs.
+    """
+    for layer, function in functions:
+        layer.__dict__["call"] = function
+    try:
+        yield
+    finally:
+        for layer, _ in functions:
+            del layer.__dict__["call"]
+
+
+def found_in(network, run):
+    """The layers of a network that are used once, by `run`, in a way that a
+    map is known for.
+
+    Args:
+        network: a built Keras model.
+        run: function that calls it on one made-up record.
+
+    Returns:
+        list of `GhostLayer`.
+    """
+    met = {}
+
+    def watching(layer):
+        own = layer.call
+
+        def call(inputs, *args, **kwargs):
+            outputs = own(inputs, *args, **kwargs)
+            met.setdefault(id(layer), []).append((inputs, outputs))
+            return outputs
+
+        return call
+
+    layers = [
+        layer for layer in network._flatten_layers() if may_be_ghost(layer)
+    ]
+    with replaced_calls([(layer, watching(layer)) for layer in layers]):
+        run()
+    learned = {id(v) for v in network.trainable_variables}
+    holders = {}
+    for layer in network._flatten_layers():
+        for variable in layer.trainable_variables:
+            if all(variable is not v for v in _of_sublayers(layer)):
+                holders.setdefault(id(variable), set()).add(id(layer))
+    found = []
+    for layer in layers:
+        calls = met.get(id(layer), [])
+        if len(calls) != 1:
+            continue
+        (inputs, outputs), = calls
+        shapes = [getattr(v, "shape", None) for v in (inputs, outputs)]
+        if None in shapes or shapes[0][0] != 1 or shapes[1][0] != 1:
+            continue
+        try:
+            ghost = GhostLayer(layer, shapes[0][1:], shapes[1][1:])
+        except (ValueError, TypeError, AttributeError):
+            continue
+        whole = {id(v) for v in layer.trainable_variables}
+        if (
+            whole
+            and whole == {id(v) for v in ghost.variables}
+            and whole <= learned
+            and all(len(holders[v]) == 1 for v in whole)
+        ):
+            found.append(ghost)
+    return found
+
+
+def _of_sublayers(layer):
+    return [
+        v
+        for other in layer._flatten_layers(include_self=False)
+        for v in other.trainable_variables
+    ]
+
+
+def lowered(network, way):
+    """Calls in the place of Keras' own: of tables, where a token outside
+    them must not stop a step and show itself, and of what PyTorch's `vmap`
+    does not know: convolutions, and frozen batch normalisation.
+
+    Args:
+        network: a built Keras model.
+        way: see `RecordMap`.
+
+    Returns:
+        list of pairs of a layer and a function, see `replaced_calls`.
+    """
+    kinds = {_L.Embedding: _table}
+    if way == "vmap" and keras.backend.backend() == "torch":
+        kinds.update(_FOR_TORCH)
+    return [
+        (layer, kinds[type(layer)](layer))
+        for layer in network._flatten_layers()
+        if type(layer) in kinds
+        and getattr(layer, "data_format", None) != "channels_first"
+        and getattr(layer, "padding", None) != "causal"
+        and getattr(layer, "quantization_mode", None) is None
+    ]
+
+
+def _table(layer):
+    def call(inputs):
+        table = ops.cast(layer.embeddings, layer.compute_dtype)
+        last = layer.input_dim - 1
+        return ops.take(
+            table, ops.clip(ops.cast(inputs, "int32"), 0, last), axis=0
+        )
+
+    return call
+
+
+def _normalized(layer):
+    def call(inputs, training=None, mask=None):
+        axis = layer.axis % len(inputs.shape)
+        shape = [1] * len(inputs.shape)
+        shape[axis] = inputs.shape[axis]
+
+        def along(variable):
+            return ops.reshape(ops.cast(variable, inputs.dtype), shape)
+
+        scale = ops.rsqrt(along(layer.moving_variance) + layer.epsilon)
+        found = (inputs - along(layer.moving_mean)) * scale
+        if layer.scale:
+            found = found * along(layer.gamma)
+        return found + along(layer.beta) if layer.center else found
+
+    return call
+
+
+def _convolution(layer):
+    given = {
+        "strides": layer.strides,
+        "padding": layer.padding,
+        "dilation_rate": layer.dilation_rate,
+    }
+
+    def applied(operation, inputs, variable, **more):
+        kernel = ops.cast(variable, inputs.dtype)
+        return affine_maps.convolved(operation, inputs, kernel, **given | more)
+
+    def call(inputs):
+        if hasattr(layer, "pointwise_kernel"):
+            found = applied(ops.depthwise_conv, inputs, layer.depthwise_kernel)
+            one = {"strides": 1, "padding": "valid", "dilation_rate": 1}
+            found = applied(ops.conv, found, layer.pointwise_kernel, **one)
+        elif type(layer) in DEPTHWISE:
+            found = applied(ops.depthwise_conv, inputs, layer.kernel)
+        else:
+            found = applied(ops.conv, inputs, layer.kernel)
+        if layer.use_bias:
+            found = found + ops.cast(layer.bias, found.dtype)
+        return found if layer.activation is None else layer.activation(found)
+
+    return call
+
+
+_FOR_TORCH = {
+    _L.BatchNormalization: _normalized,
+    **dict.fromkeys(
+        (_L.Conv1D, _L.Conv2D, _L.Conv3D, *DEPTHWISE, *SEPARABLE), _convolution
+    ),
+}

@@ -1,0 +1,231 @@
+"""What `fit` was given, as arrays of rows: a row is a record.
+
+Data sets and loaders are read through their public interfaces, once, and kept
+in memory, since Poisson samples need every row at hand.
+"""
+
+import math
+
+import keras
+import numpy as np
+
+# More than this is not kept in memory.
+_MOST_BYTES = 2**33
+
+
+class GivenRecords:
+    """Rows of x and y, and the batch size that came with them.
+
+    Args:
+        x, y, sample_weight: as `keras.Model.fit` takes them.
+        batch_size: int, or `None`: that of a data set or loader, else 32.
+
+    Attributes:
+        x, y: trees of arrays `(n, ...)`; `y` may be `None`.
+        weights: `None`, or `(n,)` numbers from 0 to 1.
+        n: int.
+        batch_size: int.
+
+    Raises:
+        ValueError: if rows cannot be read of it.
+    """
+
+    def __init__(self, x, y=None, sample_weight=None, batch_size=None):
+        loader = getattr(x, "dataset", None)
+        if hasattr(loader, "__getitem__") and hasattr(loader, "__len__"):
+            # A loader of PyTorch: its order is its own, its data set is not.
+            batch_size = batch_size or getattr(x, "batch_size", None)
+            _check_alone(y, sample_weight, x)
+            x, y, sample_weight = _stacked(loader)
+        elif isinstance(x, keras.utils.PyDataset):
+            _check_alone(y, sample_weight, x)
+            if x.num_batches is None:
+                raise ValueError(
+                    "A data set without end has no number of records, which "
+                    "the privacy of a sample depends on. Give `fit` a "
+                    f"`PyDataset` with a length. Received: {type(x).__name__}"
+                )
+            batches = (x[i] for i in range(x.num_batches))
+            x, y, sample_weight, size = _joined(batches)
+            batch_size = batch_size or size
+        elif hasattr(x, "as_numpy_iterator"):
+            _check_alone(y, sample_weight, x)
+            known = getattr(x, "cardinality", lambda: -2)()
+            if int(known) == -1:
+                raise ValueError(
+                    "A data set without end has no number of records, which "
+                    "the privacy of a sample depends on. Leave `.repeat()` "
+                    "out; `fit` repeats the records by `epochs`."
+                )
+            x, y, sample_weight, size = _joined(x.as_numpy_iterator())
+            batch_size = batch_size or size
+        elif hasattr(x, "__next__") or callable(x):
+            raise ValueError(
+                "`x` must be arrays, a `PyDataset`, a finite "
+                "`tf.data.Dataset` or a PyTorch `DataLoader`: a Poisson sample "
+                "chooses among all rows, and a generator shows each of them "
+                f"once. Received: x={type(x).__name__}"
+            )
+        self.x = keras.tree.map_structure(lambda v: _array("x", v), x)
+        self.y = y
+        if y is not None:
+            self.y = keras.tree.map_structure(lambda v: _array("y", v), y)
+        leaves = keras.tree.flatten((self.x, [] if y is None else self.y))
+        lengths = sorted({len(leaf) for leaf in leaves})
+        if len(lengths) != 1 or lengths[0] == 0:
+            raise ValueError(
+                "All arrays of `x` and `y` must hold the same number of rows, "
+                f"at least one. Received lengths: {lengths}"
+            )
+        self.n = lengths[0]
+        self.batch_size = 32 if batch_size is None else int(batch_size)
+        if not 1 <= self.batch_size:
+            raise ValueError(
+                "`batch_size` must be an integer of at least 1. Received: "
+                f"batch_size={batch_size}"
+            )
+        self.batch_size = min(self.batch_size, self.n)
+        self.weights = None
+        if sample_weight is not None:
+            self.weights = _factors(sample_weight, self.n)
+
+    def weigh(self, class_weight):
+        """Weighs records by the public weights of their classes.
+
+        Args:
+            class_weight: dict from labels, whole numbers, to numbers.
+        """
+        most = max(class_weight.values(), default=0)
+        if not class_weight or not all(
+            math.isfinite(v) and v >= 0 for v in class_weight.values()
+        ):
+            raise ValueError(
+                "`class_weight` must be a dict from whole numbers to numbers "
+                f"of at least 0. Received: class_weight={class_weight}"
+            )
+        labels = self.y
+        if not isinstance(labels, np.ndarray):
+            raise ValueError(
+                "`class_weight` is for one array of labels. Give "
+                "`sample_weight=` instead, numbers from 0 to 1."
+            )
+        if labels.ndim > 1 and labels.shape[-1] > 1:
+            labels = labels.argmax(-1)
+        labels = labels.reshape(self.n)
+        found = np.ones(self.n)
+        for label, weight in class_weight.items():
+            found[labels == label] = weight
+        most = max(most, 1.0 if set(np.unique(labels)) - set(class_weight) else 0)
+        found = (found / most).astype("float32")
+        self.weights = found if self.weights is None else self.weights * found
+
+
+def _check_alone(y, sample_weight, x):
+    for name, value in (("y", y), ("sample_weight", sample_weight)):
+        if value is not None:
+            raise ValueError(
+                f"`{name}` must be left out if `x` is a data set, which holds "
+                f"it. Received: x={type(x).__name__}, {name} given"
+            )
+
+
+def _array(name, value):
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    if hasattr(value, "to_numpy"):
+        value = value.to_numpy()
+    found = np.asarray(value)
+    if found.ndim == 0:
+        raise ValueError(
+            f"`{name}` must hold rows along its first axis. Received: one "
+            f"value of type {type(value).__name__}"
+        )
+    if name == "y" and found.dtype.kind in "OUS":
+        raise ValueError(
+            "`y` must hold numbers. Give each class a number that does not "
+            "depend on the data: `y = np.array([classes.index(v) for v in "
+            "labels])` with a public list `classes`. Received: dtype="
+            f"{found.dtype}"
+        )
+    return found.astype("float32") if found.dtype == "float64" else found
+
+
+def _factors(weights, n):
+    found = np.asarray(weights, "float64")
+    if found.shape not in ((n,), (n, 1)):
+        raise ValueError(
+            f"`sample_weight` must hold one number for each of the {n} rows. "
+            f"Received shape: {found.shape}"
+        )
+    found = found.reshape(n)
+    if not np.all((found >= 0) & (found <= 1)):
+        raise ValueError(
+            "`sample_weight` must be from 0 to 1: it multiplies the clipped "
+            "gradient of a record. Divide it by a public maximum."
+        )
+    return found.astype("float32")
+
+
+def _stacked(dataset):
+    items = [_parts(dataset[i]) for i in range(len(dataset))]
+    x, y, weights = (
+        None
+        if parts[0] is None
+        else keras.tree.map_structure(
+            lambda *v: np.stack([np.asarray(one) for one in v]), *parts
+        )
+        for parts in zip(*items)
+    )
+    return x, y, weights
+
+
+def _joined(batches):
+    """The rows of batches, and the size of the first."""
+    found, held, size = [], 0, None
+    for batch in batches:
+        batch = _parts(batch)
+        batch = keras.tree.map_structure(
+            lambda v: None if v is None else np.asarray(v), batch
+        )
+        leaves = [v for v in keras.tree.flatten(batch) if v is not None]
+        if any(v.ndim == 0 for v in leaves):
+            raise ValueError(
+                "A data set must give batches of rows. Write "
+                "`dataset.batch(256)`."
+            )
+        held += sum(v.nbytes for v in leaves)
+        if held > _MOST_BYTES:
+            raise ValueError(
+                f"The data set holds more than {_MOST_BYTES / 2**30:g} GiB, "
+                "and a Poisson sample needs every row at hand. Give `fit` "
+                "memory-mapped arrays (`np.load(path, mmap_mode='r')`)."
+            )
+        size = size or len(leaves[0])
+        found.append(batch)
+    if not found:
+        raise ValueError("`x` must hold at least one row. Received: none")
+    shapes = {
+        tuple(v.shape[1:] for v in keras.tree.flatten(batch) if v is not None)
+        for batch in found
+    }
+    if len(shapes) > 1:
+        raise ValueError(
+            "Rows must have one shape in all batches: what a batch is padded "
+            "to tells of its other rows. Pad to a public length: "
+            "`padded_batch(..., padded_shapes=...)`. Received shapes: "
+            f"{sorted(shapes)}"
+        )
+    x, y, weights = (
+        None
+        if parts[0] is None
+        else keras.tree.map_structure(
+            lambda *v: np.concatenate(v), *parts
+        )
+        for parts in zip(*found)
+    )
+    return x, y, weights, size
+
+
+def _parts(batch):
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+    return x, y, weights

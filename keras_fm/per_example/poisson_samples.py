@@ -1,0 +1,79 @@
+"""The samples of a private fit: drawn inside, each with fresh secret keys."""
+
+import math
+import secrets
+
+import keras
+import numpy as np
+
+from keras_fm.kernel.reads import sampling
+
+# Words of keys: TensorFlow's streams reduce them by this.
+_WORD = 2**31 - 2
+RECORDS, KEYS, FACTORS = "records", "keys", "factors"
+
+
+def are_drawn(x):
+    """Whether x is a batch of `PoissonSamples`."""
+    return isinstance(x, dict) and set(x) == {RECORDS, KEYS, FACTORS}
+
+
+class PoissonSamples(keras.utils.PyDataset):
+    """Batches that every record joins by itself, padded to one shape.
+
+    Every batch has keys of its own from the operating system, one for each
+    row: they are the source of all its random numbers, and no variable.
+
+    Args:
+        records: a `GivenRecords`.
+        plan: a `keras_fm.sampling.SamplingPlan`.
+        rows: int, rows of a batch, at least the capacity of the plan.
+        key_shape: shape of the key of one record.
+        key_dtype: dtype of keys.
+        seed: `None`, or an int: reproducible, hence not private.
+    """
+
+    def __init__(self, records, plan, rows, key_shape, key_dtype, seed=None):
+        super().__init__()
+        self._records, self._plan, self._rows = records, plan, rows
+        self._key_shape, self._key_dtype = tuple(key_shape), key_dtype
+        self._drawn = 0
+        self._seed = seed
+        self._per_epoch = max(1, math.ceil(plan.n / plan.expected_batch_size))
+
+    @property
+    def num_batches(self):
+        return self._per_epoch
+
+    def __getitem__(self, index):
+        if self._seed is None:
+            seed = np.random.SeedSequence(secrets.randbits(256))
+        else:
+            seed = np.random.SeedSequence([self._seed, self._drawn])
+            self._drawn += 1
+        rng = np.random.Generator(np.random.Philox(seed))
+        joined = np.arange(self._plan.n)
+        if self._plan.sampling == "poisson":
+            joined = sampling.poisson_sample(
+                self._plan.n, self._plan.sampling_rate, self._plan.capacity, rng
+            )
+        given, rows = self._records, self._rows
+
+        def padded(array):
+            batch = np.zeros((rows, *array.shape[1:]), array.dtype)
+            batch[: len(joined)] = array[joined]
+            return batch
+
+        factors = np.zeros(rows, "float32")
+        factors[: len(joined)] = (
+            1.0 if given.weights is None else given.weights[joined]
+        )
+        keys = rng.integers(0, _WORD, (rows, *self._key_shape), "int64")
+        x = {
+            RECORDS: keras.tree.map_structure(padded, given.x),
+            KEYS: keys.astype(self._key_dtype),
+            FACTORS: factors,
+        }
+        if given.y is None:
+            return (x,)
+        return x, keras.tree.map_structure(padded, given.y)

@@ -1,0 +1,400 @@
+"""What one record says to a step: its clipped gradient, computed of it alone.
+
+For every record the map (weights, record, key) -> contribution is a function
+without state: no other record, no generator of the framework and nothing that
+an earlier step left enters it, and nothing but the contribution leaves it. The
+obligations are proven in docs/proofs/record_alone.md.
+"""
+
+import contextlib
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.per_example import ghost_layers, row_layers
+from keras_fm.stacks.affine_maps import chosen, total
+
+# A norm is of float32 numbers; below the clip by more than it may be wrong.
+_MARGIN = 1 - 1e-4
+_TINY = 1e-30
+# Added to the norm that a gradient is divided by, Bu et al. 2023.
+STABILITY = 0.01
+# Gradients of records that are held at a time, in numbers.
+_HELD = 2**25
+# Words of keys, below 2^31: TensorFlow's streams take no unsigned ones.
+KEY_DTYPE = "int64" if keras.backend.backend() == "torch" else "int32"
+WAYS = ("vmap", "batch", "one")
+
+
+class RecordMap:
+    """Sums of clipped gradients of single records.
+
+    Args:
+        network: a built Keras model.
+        loss_of: function of `(y, y_pred)` to the loss; called after the
+            network, in the same scope.
+        clip: a float, the largest norm of a gradient, or `None`: every
+            gradient is divided by its norm.
+        way: of `WAYS`: `"vmap"`, a vectorised map over records; `"batch"`,
+            one pass over rows that its layers tell apart; `"one"`, one record
+            after the other.
+        ghosts: list of `GhostLayer`.
+        is_mean: whether the loss of a batch is the mean of those of its
+            records, and not their sum; of `way="batch"`.
+    """
+
+    def __init__(self, network, loss_of, clip, way, ghosts=(), is_mean=True):
+        self.network, self.clip, self.way = network, clip, way
+        self.ghosts, self.is_mean = list(ghosts), is_mean
+        self.training, self.hides = True, False
+        self._loss_of = loss_of
+        self.learned = list(network.trainable_variables)
+        learned = {id(v) for v in self.learned}
+        weights = {id(v) for v in network.weights}
+        weights |= {id(v) for v in network.metrics_variables}
+        others = [v for v in network.variables if id(v) not in learned]
+        # Of the variables of a model, streams of random numbers are those that
+        # are no weights.
+        self._seeds = [v for v in others if id(v) not in weights]
+        self._fixed = [v for v in others if id(v) in weights]
+        layers = [ghost.layer for ghost in self.ghosts]
+        self._lowered = [
+            pair
+            for pair in ghost_layers.lowered(network, way)
+            if all(pair[0] is not layer for layer in layers)
+        ]
+        of_ghosts = {id(v) for g in self.ghosts for v in g.variables}
+        self.direct = [v for v in self.learned if id(v) not in of_ghosts]
+        held = sum(int(np.prod(v.shape)) for v in self.direct)
+        held += sum(int(np.prod(g.probe_shape)) for g in self.ghosts)
+        self.piece = 1 if way == "one" else max(_HELD // max(held, 1), 1)
+
+    @property
+    def key_shape(self):
+        """Shape of the key of one record: two words for the noise of a step,
+        two for every stream of random numbers, and two for all others."""
+        return (2 + len(self._seeds), 2)
+
+    # One record ----------------------------------------------------------
+
+    def loss_of_one(self, example):
+        """The loss of the first of some made-up records."""
+        x, y = keras.tree.map_structure(lambda v: v[:1], example)
+        values = [(v, v.value) for v in self.network.variables]
+        with keras.StatelessScope(values, collect_losses=True):
+            return self._loss_of(y, self.network(x, training=False))
+
+    def _loss(self, direct, probes, rest, x, y, key):
+        """The loss of a batch, of one record or of many that its layers tell
+        apart, and what the layers with probes read."""
+        fixed, ghost = rest
+        mapping = [*zip(self.direct, direct), *zip(self._fixed, fixed)]
+        for index, seed in enumerate(self._seeds):
+            mapping.append((seed, ops.cast(key[index + 1], seed.dtype)))
+        reads, functions = [None] * len(self.ghosts), list(self._lowered)
+        for at, layer in enumerate(self.ghosts):
+            outside = ghost[at]
+            if self.hides:
+                outside = [v + float("nan") for v in outside]
+            mapping += zip(layer.variables, outside)
+            functions.append(
+                (layer.layer, _call(layer, ghost[at], probes[at], reads, at))
+            )
+        with (
+            keras.StatelessScope(mapping, collect_losses=True),
+            ghost_layers.replaced_calls(functions),
+        ):
+            y_pred = self.network(x, training=self.training)
+            value = self._loss_of(y, y_pred)
+        return ops.cast(ops.sum(value), "float32"), reads
+
+    # A piece of a batch ----------------------------------------------------
+
+    def _gradients(self, direct, rest, x, y, keys):
+        """Of every record: gradients by what is not of a ghost layer, what
+        came back to each of these, and what it read."""
+        backend = keras.backend.backend()
+        n = ops.shape(keys)[0]
+        probes = [
+            ops.zeros((1, *ghost.probe_shape), "float32")
+            for ghost in self.ghosts
+        ]
+        if self.way == "batch":
+            probes = [ops.repeat(p, n, axis=0) for p in probes]
+            by, reads = _derivative(
+                lambda p: self._loss([], p, rest, x, y, keys[0]), probes
+            )
+            scale = ops.cast(n, "float32") if self.is_mean else 1.0
+            return [], [d * scale for d in by], reads
+
+        def of_one(x, y, key):
+            x, y = keras.tree.map_structure(
+                lambda v: ops.expand_dims(v, 0), (x, y)
+            )
+            (by, probed), reads = _derivative(
+                lambda both: self._loss(*both, rest, x, y, key),
+                (direct, probes),
+            )
+            return by, probed, reads
+
+        if self.way == "one":
+            x, y, key = keras.tree.map_structure(lambda v: v[0], (x, y, keys))
+            found = of_one(x, y, key)
+            return [[v[None] for v in found[0]], *found[1:]]
+        if backend == "jax":
+            import jax
+
+            found = jax.vmap(of_one)(x, y, keys)
+        else:
+            import torch
+
+            found = torch.func.vmap(
+                lambda x, y: of_one(x, y, keys[0]), randomness="same"
+            )(x, y)
+        by, probed, reads = found
+        return by, [v[:, 0] for v in probed], [v[:, 0] for v in reads]
+
+    def _piece(self, direct, rest, x, y, keys, factors):
+        """Sums of the contributions of some records."""
+        by, returned, reads = self._gradients(direct, rest, x, y, keys)
+        by = [ops.cast(v, "float32") for v in by]
+        returned = [ops.cast(v, "float32") for v in returned]
+        reads = [
+            v if ghost.reads_tokens else ops.cast(v, "float32")
+            for ghost, v in zip(self.ghosts, reads)
+        ]
+        squared = ops.zeros_like(factors)
+        for value in by:
+            axes = tuple(range(1, len(value.shape)))
+            squared = squared + ops.sum(ops.square(value), axis=axes)
+        for ghost, read, delta in zip(self.ghosts, reads, returned):
+            squared = squared + ghost.map.squared_norm(read, delta)
+        norms = ops.sqrt(squared)
+        kept = ops.logical_and(factors > 0, ops.isfinite(norms))
+        if self.clip is None:
+            scale = _MARGIN / (norms + STABILITY)
+        else:
+            scale = _MARGIN / ops.maximum(norms, self.clip)
+        scale = scale * factors
+        found = {}
+        for variable, value in zip(self.direct, by):
+            found[id(variable)] = total(value, scale, kept)
+        for ghost, read, delta in zip(self.ghosts, reads, returned):
+            sums = ghost.map.sums(read, delta, scale, kept)
+            for variable, value in zip(ghost.variables, sums):
+                found[id(variable)] = value
+        return [found[id(v)] for v in self.learned]
+
+    def sums(self, x, y, keys, factors):
+        """Sums over the records of a batch, in the order of `learned`.
+
+        A record adds at most 1 to the norm of all sums together: its gradient
+        over the clip, or over its norm.
+
+        Args:
+            x, y: trees of tensors `(n, ...)`.
+            keys: `(n, *key_shape)` words that nobody knows.
+            factors: `(n,)` numbers from 0 to 1 that contributions are
+                multiplied by; 0 for padding.
+
+        Returns:
+            list of float32 tensors.
+        """
+        if keras.backend.backend() == "torch":
+            # Its generators know no keys of single records: one mask a step.
+            keys = ops.broadcast_to(keys[:1], keys.shape)
+            with _seeded_torch(keys):
+                return self._sums(x, y, keys, factors)
+        return self._sums(x, y, keys, factors)
+
+    def _sums(self, x, y, keys, factors):
+        direct = [_constant(v) for v in self.direct]
+        fixed = [_constant(v) for v in self._fixed]
+        ghost = [[_constant(v) for v in g.variables] for g in self.ghosts]
+        rest = (fixed, ghost)
+        n = factors.shape[0]
+        piece = self.piece
+        if piece >= n:
+            return self._piece(direct, rest, x, y, keys, factors)
+        if n % piece:
+            raise ValueError(
+                f"A batch of {n} rows cannot be taken {piece} at a time."
+            )
+
+        def add(i, sums):
+            part = keras.tree.map_structure(
+                lambda v: _rows(v, i * piece, piece), (x, y, keys, factors)
+            )
+            more = self._piece(direct, rest, *part)
+            return [a + b for a, b in zip(sums, more)]
+
+        zeros = [ops.zeros(v.shape, "float32") for v in self.learned]
+        return _repeat(n // piece, add, zeros)
+
+
+def _call(ghost, weights, probe, reads, at):
+    def call(inputs, *args, **kwargs):
+        reads[at] = ghost.read(inputs)
+        return ghost.outputs(reads[at], weights, probe)
+
+    return call
+
+
+def _constant(variable):
+    return ops.stop_gradient(ops.convert_to_tensor(variable))
+
+
+@contextlib.contextmanager
+def _seeded_torch(keys):
+    """What draws from PyTorch's own generator, as `Dropout` does, draws from
+    the key of the step, and leaves the generator as it was."""
+    import torch
+
+    devices = list(range(torch.cuda.device_count()))
+    words = ops.convert_to_numpy(keys)[0, -1].astype("int64").tolist()
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(words[0] * 2**31 + words[1])
+        yield
+
+
+def _rows(value, start, size):
+    begin = (start, *(0 for _ in value.shape[1:]))
+    return ops.slice(value, begin, (size, *value.shape[1:]))
+
+
+def _derivative(function, at):
+    """The derivative of a function's first result, and its second."""
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return jax.grad(function, has_aux=True)(at)
+    if backend == "torch":
+        import torch
+
+        return torch.func.grad(function, has_aux=True)(at)
+    import tensorflow as tf
+
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(at)
+        value, more = function(at)
+    found = tape.gradient(value, at, unconnected_gradients="zero")
+    found = keras.tree.map_structure(tf.convert_to_tensor, found)
+    return found, more
+
+
+def _repeat(times, add, sums):
+    """`add(i, sums)` for every i below `times`, one after the other."""
+    if keras.backend.backend() == "torch":
+        for i in range(times):
+            sums = add(i, sums)
+        return sums
+    return ops.fori_loop(0, times, add, sums)
+
+
+def chosen_for(network, loss_of, clip, example, piece=None):
+    """The fastest `RecordMap` that agrees with plain gradients of single
+    records.
+
+    Args:
+        network, loss_of, clip, example, piece: see `RecordMap`.
+
+    Returns:
+        a `RecordMap`.
+    """
+
+    def made(way, ghosts=(), is_mean=True):
+        found = RecordMap(network, loss_of, clip, way, ghosts, is_mean)
+        if piece is not None:
+            found.piece = piece
+        return found
+
+    plain = made("one")
+    wanted = _tried(plain, example)
+    # A step may do more than a call that does not train.
+    _tried(plain, example, training=True)
+    ghosts = ghost_layers.found_in(
+        network, lambda: plain.loss_of_one(example)
+    )
+    ghosts = _read_once(made, ghosts, example)
+    if keras.backend.backend() == "tensorflow":
+        ways = [("batch", ghosts, True), ("batch", ghosts, False)]
+        if not row_layers.are_all(network):
+            ways = []
+    else:
+        ways = [("vmap", ghosts), ("vmap",)]
+    for way in ways:
+        found = made(*way)
+        if found.way == "batch" and found.direct:
+            continue
+        try:
+            got = _tried(found, example)
+            _tried(found, example, training=True)
+        except Exception:
+            # What a way does not know, another one does.
+            continue
+        if all(_near(a, b) for a, b in zip(got, wanted)):
+            return found
+    return plain
+
+
+def _read_once(made, ghosts, example):
+    """The ghost layers whose weights nothing reads but their own call: what
+    else reads them sees no numbers, and shows it."""
+
+    def is_read_elsewhere(some):
+        found = made("one", some)
+        found.hides = True
+        x, y = keras.tree.map_structure(lambda v: v[:1], example)
+        probes = [ops.zeros((1, *ghost.probe_shape)) for ghost in some]
+        value, _ = found._loss(
+            [_constant(v) for v in found.direct],
+            probes,
+            (
+                [_constant(v) for v in found._fixed],
+                [[_constant(v) for v in g.variables] for g in some],
+            ),
+            *keras.tree.map_structure(ops.convert_to_tensor, (x, y)),
+            ops.ones(found.key_shape, KEY_DTYPE),
+        )
+        return not np.isfinite(ops.convert_to_numpy(value))
+
+    if not is_read_elsewhere(ghosts):
+        return ghosts
+    return [ghost for ghost in ghosts if not is_read_elsewhere([ghost])]
+
+
+def _tried(made, example, training=False):
+    """The sums over made-up records, as arrays."""
+    made.training = training
+    try:
+        n = len(keras.tree.flatten(example)[0])
+        x, y = keras.tree.map_structure(ops.convert_to_tensor, example)
+        keys = ops.ones((n, *made.key_shape), KEY_DTYPE)
+        factors = ops.convert_to_tensor(
+            np.linspace(1, 0.5, n).astype("float32")
+        )
+        sums = _compiled(made.sums)(x, y, keys, factors)
+        return [ops.convert_to_numpy(v) for v in sums]
+    finally:
+        made.training = True
+
+
+def _compiled(function):
+    """What is compiled once is faster than its parts, also if it runs once."""
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return jax.jit(function)
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, autograph=False, jit_compile=True)
+    return function
+
+
+def _near(one, other):
+    far = np.max(np.abs(one - other), initial=0.0)
+    return far <= 1e-3 * np.max(np.abs(other), initial=0.0) + 1e-5

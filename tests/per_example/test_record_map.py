@@ -1,0 +1,337 @@
+"""What a record adds to a step is computed of that record alone.
+
+The habits that these guard: layers that carry state, that draw random numbers,
+that are used twice or share weights, records that hold NaN, half precision,
+and code of one's own in a layer.
+"""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_fm.per_example import record_map
+from keras_fm.per_example.given_records import GivenRecords
+from keras_fm.per_example.private_network import PrivateNetwork, _made_up
+
+L = keras.layers
+N = 5
+BACKEND = keras.backend.backend()
+
+
+def dense():
+    return keras.Sequential(
+        [keras.Input((6,)), L.Dense(5, activation="tanh"), L.Dense(3)]
+    )
+
+
+def convolutional():
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 2)),
+            L.Conv2D(4, 3, strides=2, padding="same", activation="relu"),
+            L.GroupNormalization(2),
+            L.SeparableConv2D(4, 2),
+            L.DepthwiseConv2D(2),
+            L.MaxPooling2D(2),
+            L.Flatten(),
+            L.Dense(3),
+        ]
+    )
+
+
+def recurrent():
+    return keras.Sequential(
+        [
+            keras.Input((4,), dtype="int32"),
+            L.Embedding(7, 3, mask_zero=True),
+            L.Bidirectional(L.GRU(3)),
+            L.Dense(3),
+        ]
+    )
+
+
+def attending():
+    inputs = keras.Input((4,), dtype="int32")
+    x = L.Embedding(7, 4)(inputs)
+    x = L.LayerNormalization()(x + L.MultiHeadAttention(2, 2)(x, x))
+    return keras.Model(inputs, L.Dense(3)(L.GlobalAveragePooling1D()(x)))
+
+
+def used_twice():
+    inputs = keras.Input((5,))
+    shared = L.Dense(5, activation="tanh")
+    return keras.Model(inputs, L.Dense(3)(shared(shared(inputs))))
+
+
+class Tied(keras.Model):
+    """A table that is the output layer, too, as in language models."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = L.Embedding(7, 4)
+        self.last = L.Dense(3)
+
+    def call(self, inputs):
+        found = ops.mean(self.table(inputs), axis=1)
+        return self.last(ops.matmul(found, ops.transpose(self.table.embeddings)))
+
+
+class Noting(keras.layers.Layer):
+    """Keeps an average of what it saw, and the last of it."""
+
+    def build(self, shape):
+        self.average = self.add_weight(
+            shape=(shape[-1],), initializer="zeros", trainable=False
+        )
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+    def call(self, inputs):
+        self.last_seen = inputs
+        self.average.assign(0.9 * self.average + 0.1 * ops.mean(inputs, 0))
+        return inputs * self.scale + self.average
+
+
+def noting():
+    return keras.Sequential(
+        [keras.Input((6,)), Noting(), L.Dropout(0.3), L.Dense(3)]
+    )
+
+
+def frozen_statistics():
+    made = keras.Sequential(
+        [
+            keras.Input((6, 6, 2)),
+            L.Conv2D(3, 3, use_bias=False),
+            L.BatchNormalization(),
+            L.Flatten(),
+            L.Dense(3),
+        ]
+    )
+    made.layers[1].trainable = False
+    return made
+
+
+def penalised():
+    return keras.Sequential(
+        [
+            keras.Input((6,)),
+            L.Dense(
+                5, kernel_regularizer="l2", activity_regularizer="l2", name="a"
+            ),
+            L.Dense(3),
+        ]
+    )
+
+
+def lambda_of_a_batch():
+    inputs = keras.Input((6,))
+    x = L.Dense(5)(inputs)
+    x = L.Lambda(lambda v: v - ops.mean(v, axis=0, keepdims=True) + v)(x)
+    return keras.Model(inputs, L.Dense(3)(x))
+
+
+def low_rank():
+    made = dense()
+    made.layers[0].enable_lora(2)
+    return made
+
+
+MODELS = (
+    dense,
+    convolutional,
+    recurrent,
+    attending,
+    used_twice,
+    Tied,
+    noting,
+    frozen_statistics,
+    penalised,
+    lambda_of_a_batch,
+    low_rank,
+)
+
+
+def records_for(build, seed=0):
+    rng = np.random.default_rng(seed)
+    shape = {
+        recurrent: (4,),
+        attending: (4,),
+        Tied: (4,),
+        convolutional: (8, 8, 2),
+        frozen_statistics: (6, 6, 2),
+        used_twice: (5,),
+    }.get(build, (6,))
+    x = rng.normal(size=(N, *shape)).astype("float32")
+    if build in (recurrent, attending, Tied):
+        x = rng.integers(1, 7, (N, *shape)).astype("int32")
+    return x, rng.integers(0, 3, N)
+
+
+def map_of(build, clip=0.05, physical=None):
+    keras.utils.set_random_seed(1)
+    model, (x, y) = build(), records_for(build)
+    model(x[:1])
+    private = PrivateNetwork(model, clip=clip)
+    private.compile(
+        "sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    example = _made_up(GivenRecords(x, y))
+    made = record_map.chosen_for(
+        model, private.loss_of_records, clip, example, physical
+    )
+    return private, made, x, y
+
+
+def sums_of(made, x, y, keys, factors):
+    given = [x, y, keys, np.asarray(factors, "float32")]
+    return [
+        ops.convert_to_numpy(v)
+        for v in record_map._compiled(made.sums)(
+            *[ops.convert_to_tensor(v) for v in given]
+        )
+    ]
+
+
+def keys_for(made, n, seed=3):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 2**31 - 2, (n, *made.key_shape)).astype(
+        record_map.KEY_DTYPE
+    )
+
+
+def length(values):
+    return np.sqrt(sum(np.sum(np.square(v, dtype="float64")) for v in values))
+
+
+def plain_gradient(private, x, y):
+    """The gradient of one record by the backend's own differentiation."""
+    model = private.model
+    trained, fixed = model.trainable_variables, model.non_trainable_variables
+
+    def loss(values):
+        with keras.StatelessScope(
+            [*zip(trained, values), *[(v, v.value) for v in fixed]],
+            collect_losses=True,
+        ):
+            return ops.sum(private.loss_of_records(y, model(x, training=False)))
+
+    values = [ops.convert_to_tensor(v) for v in trained]
+    if BACKEND == "jax":
+        import jax
+
+        found = jax.grad(loss)(values)
+    elif BACKEND == "torch":
+        import torch
+
+        values = [v.detach().requires_grad_() for v in values]
+        found = torch.autograd.grad(loss(values), values)
+    else:
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            value = loss(values)
+        found = tape.gradient(value, values, unconnected_gradients="zero")
+        found = [tf.convert_to_tensor(v) for v in found]
+    return [ops.convert_to_numpy(v) for v in found]
+
+
+@pytest.mark.parametrize("build", MODELS, ids=lambda b: b.__name__)
+def test_a_record_adds_its_clipped_gradient(build):
+    private, made, x, y = map_of(build)
+    made.training = False
+    keys = keys_for(made, N)
+    wanted = 0
+    for i in range(N):
+        alone = plain_gradient(private, x[i : i + 1], y[i : i + 1])
+        scale = 1 / max(length(alone), 0.05)
+        wanted = wanted + np.concatenate([np.ravel(v) * scale for v in alone])
+    found = sums_of(made, x, y, keys, np.ones(N))
+    found = np.concatenate([np.ravel(v) for v in found])
+    np.testing.assert_allclose(found, wanted, atol=3e-4)
+
+
+@pytest.mark.parametrize("build", MODELS, ids=lambda b: b.__name__)
+def test_a_record_adds_at_most_one_clip(build):
+    """In training, with whatever its layers draw, keep and mix."""
+    _, made, x, y = map_of(build)
+    keys = keys_for(made, N)
+    if x.dtype == "float32":
+        x *= 5
+    for i in range(N):
+        alone = sums_of(made, x, y, keys, np.eye(N)[i])
+        assert 0 < length(alone) <= 1
+    # Of records whose masks are their own, one fewer takes away its part. (On
+    # PyTorch all records of a step share one mask, so the keys stay.)
+    whole = sums_of(made, x, y, keys, np.ones(N))
+    less = sums_of(made, x, y, keys, [1, 1, 0, 1, 1])
+    assert length([a - b for a, b in zip(whole, less)]) <= 1
+
+
+@pytest.mark.parametrize("build", [dense, recurrent, noting])
+def test_what_is_not_finite_is_not_added(build):
+    _, made, x, y = map_of(build)
+    keys = keys_for(made, N)
+    wanted = sums_of(made, x, y, keys, [1, 1, 0, 1, 1])
+    if x.dtype == "float32":
+        x[2] = np.nan
+    else:
+        # A token outside the table names the nearest in it.
+        x[2] = 57913
+    found = sums_of(made, x, y, keys, np.ones(N))
+    assert all(np.isfinite(v).all() for v in found)
+    assert length([a - b for a, b in zip(found, wanted)]) <= 1
+
+
+def test_pieces_add_up_to_the_whole():
+    _, whole, x, y = map_of(convolutional)
+    whole.training = False
+    x, y = np.concatenate([x, x[:1]]), np.concatenate([y, y[:1]])
+    keys = keys_for(whole, 6)
+    found = sums_of(whole, x, y, keys, np.ones(6))
+    whole.piece = 2 if whole.way != "one" else 1
+    pieces = sums_of(whole, x, y, keys, np.ones(6))
+    np.testing.assert_allclose(
+        np.concatenate([v.ravel() for v in found]),
+        np.concatenate([v.ravel() for v in pieces]),
+        atol=1e-5,
+    )
+
+
+def test_a_layer_used_twice_and_a_tied_table_have_no_ghost_norm():
+    """The norm of the sum of two uses is not that of the two: up to twice."""
+    for build, own in ((used_twice, 1), (Tied, 1)):
+        _, made, *_ = map_of(build)
+        if made.way == "one":
+            continue
+        assert len(made.ghosts) == own
+        assert made.direct
+
+
+def test_a_gradient_is_divided_by_its_norm_without_a_clip():
+    private, made, x, y = map_of(dense, clip=None)
+    made.training = False
+    for i in range(N):
+        alone = plain_gradient(private, x[i : i + 1], y[i : i + 1])
+        found = length(
+            sums_of(made, x, y, keys_for(made, N), np.eye(N)[i])
+        )
+        norm = length(alone)
+        assert found == pytest.approx(
+            norm / (norm + record_map.STABILITY), rel=1e-3
+        )
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_is_clipped_as_stored(policy):
+    keras.config.set_dtype_policy(policy)
+    try:
+        _, made, x, y = map_of(dense)
+        keys = keys_for(made, N)
+        for i in range(N):
+            alone = sums_of(made, 100 * x, y, keys, np.eye(N)[i])
+            assert length(alone) <= 1
+            assert all(v.dtype == "float32" for v in alone)
+    finally:
+        keras.config.set_dtype_policy("float32")
