@@ -23,6 +23,7 @@ NAMES = {
     "Rounds": "keras_fm.heads.rounds",
     "Unit": "keras_fm.parts.guarantee",
     "audit": "keras_fm.auditing",
+    "check": "keras_fm.per_example.layer_table",
     "make_private": "keras_fm.per_example.private_network",
 }
 MODULES = {

@@ -2,7 +2,7 @@
 
 import keras
 
-_ADVICE = (
+ADVICE = (
     "Write `keras.layers.GroupNormalization(groups=-1)` or "
     "`keras.layers.LayerNormalization()`, freeze it (`layer.trainable = "
     "False`) if it was pretrained on public data, or let "
@@ -36,7 +36,7 @@ def check(model):
         names = ", ".join(f"'{layer.name}'" for layer in found)
         raise ValueError(
             f"Batch normalization mixes the records of a batch: {names}. "
-            + _ADVICE
+            + ADVICE
         )
 
 

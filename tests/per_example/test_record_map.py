@@ -216,7 +216,7 @@ def plain_gradient(private, x, y):
         ):
             return ops.sum(private.loss_of_records(y, model(x, training=False)))
 
-    values = [ops.convert_to_tensor(v) for v in trained]
+    values = [ops.stop_gradient(ops.convert_to_tensor(v)) for v in trained]
     if BACKEND == "jax":
         import jax
 

@@ -1,0 +1,68 @@
+"""How each layer of a model would be trained with privacy, as one table."""
+
+import keras
+
+from keras_fm.per_example import ghost_layers, mended, row_layers
+
+FAST, ALONE, CHANGE = "fast", "record by record", "must change"
+
+
+def check(model):
+    """Says of every layer how `keras_fm.make_private` trains it.
+
+    Nothing is read or spent. A layer is *fast* if the norms of its gradients
+    are known before them, *record by record* if a gradient of each record is
+    formed, and *must change* if it mixes the records of a batch.
+
+    Args:
+        model: a built Keras model.
+
+    Returns:
+        str, a table with a row for each layer, and what to write where one
+        must change.
+
+    Raises:
+        ValueError: if `model` is not a built Keras model.
+
+    Example:
+
+    >>> import keras
+    >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    >>> print(check(model).splitlines()[1].split()[-1])
+    fast
+    """
+    if not isinstance(model, keras.Model) or not model.built:
+        raise ValueError(
+            "`model` must be a built `keras.Model`: give it an `Input`, or "
+            "call it on one batch. Received: model="
+            f"{type(model).__name__}"
+        )
+    must = mended.must_change(model)
+    layers = [
+        layer
+        for layer in model._flatten_layers(include_self=False)
+        if layer.trainable_weights or not list(layer._flatten_layers(False))
+    ]
+    layers = [v for v in layers if not isinstance(v, keras.layers.InputLayer)]
+    on_batches = keras.backend.backend() != "tensorflow" or row_layers.are_all(
+        model
+    )
+    rows = [("layer", "kind", "trained")]
+    for layer in layers:
+        if any(layer is other for other in must):
+            how = CHANGE
+        elif not on_batches or (
+            layer.trainable_weights and not ghost_layers.may_be_ghost(layer)
+        ):
+            how = ALONE
+        else:
+            how = FAST
+        rows.append((layer.name, type(layer).__name__, how))
+    widths = [max(len(row[i]) for row in rows) for i in range(2)]
+    lines = [
+        f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {how}"
+        for name, kind, how in rows
+    ]
+    if must:
+        lines.append(mended.ADVICE)
+    return "\n".join(lines)
