@@ -60,7 +60,9 @@ class GhostLayer:
                 raise ValueError("a bias for some of the outputs")
             places = math.prod(shape) // fan_in
             return ConvolutionMap(
-                layer, (places, fan_in), part=Part(filters=filters, use_bias=bias)
+                layer,
+                (places, fan_in),
+                part=Part(filters=filters, use_bias=bias),
             )
         if kind in _SCALES:
             batched = keras.KerasTensor((None, *shape))
@@ -194,7 +196,7 @@ def found_in(network, run):
         calls = met.get(id(layer), [])
         if len(calls) != 1:
             continue
-        (inputs, outputs), = calls
+        ((inputs, outputs),) = calls
         shapes = [getattr(v, "shape", None) for v in (inputs, outputs)]
         if None in shapes or shapes[0][0] != 1 or shapes[1][0] != 1:
             continue

@@ -115,7 +115,9 @@ class GivenRecords:
         found = np.ones(self.n)
         for label, weight in class_weight.items():
             found[labels == label] = weight
-        most = max(most, 1.0 if set(np.unique(labels)) - set(class_weight) else 0)
+        most = max(
+            most, 1.0 if set(np.unique(labels)) - set(class_weight) else 0
+        )
         found = (found / most).astype("float32")
         self.weights = found if self.weights is None else self.weights * found
 
@@ -218,9 +220,7 @@ def _joined(batches):
     x, y, weights = (
         None
         if parts[0] is None
-        else keras.tree.map_structure(
-            lambda *v: np.concatenate(v), *parts
-        )
+        else keras.tree.map_structure(lambda *v: np.concatenate(v), *parts)
         for parts in zip(*found)
     )
     return x, y, weights, size

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import checks, mechanisms
+from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.ledger_entry import (
     FLOATING_POINT,
     LedgerEntry,
@@ -289,9 +289,7 @@ class PrivateFit:
         self._callback, self._epochs = callback, epochs
         example = _made_up(given)
         if not network.model.built:
-            network.model(
-                keras.tree.map_structure(lambda v: v[:1], example[0])
-            )
+            network.model(keras.tree.map_structure(lambda v: v[:1], example[0]))
         if not network.model.trainable_variables:
             raise ValueError(
                 f"'{network.model.name}' has no trainable weights. Set "

@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.per_example import ghost_layers, row_layers
-from keras_fm.stacks.affine_maps import chosen, total
+from keras_fm.stacks.affine_maps import total
 
 # A norm is of float32 numbers; below the clip by more than it may be wrong.
 _MARGIN = 1 - 1e-4
@@ -314,9 +314,7 @@ def chosen_for(network, loss_of, clip, example, piece=None):
     wanted = _tried(plain, example)
     # A step may do more than a call that does not train.
     _tried(plain, example, training=True)
-    ghosts = ghost_layers.found_in(
-        network, lambda: plain.loss_of_one(example)
-    )
+    ghosts = ghost_layers.found_in(network, lambda: plain.loss_of_one(example))
     ghosts = _read_once(made, ghosts, example)
     if keras.backend.backend() == "tensorflow":
         ways = [("batch", ghosts, True), ("batch", ghosts, False)]

@@ -42,9 +42,7 @@ def compiled(model, optimizer=None, **kwargs):
 
 
 def callback(epsilon=8.0, **kwargs):
-    return fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon, 1e-3), **kwargs
-    )
+    return fm.callbacks.PrivateModel(fm.PrivacyBudget(epsilon, 1e-3), **kwargs)
 
 
 def test_three_lines():
@@ -67,8 +65,7 @@ def test_three_lines():
     assert entry.guarantee == "proven" and entry.steps == 8
     assert 7.9 < given.ledger.epsilon() <= 8.0
     assert any(
-        np.any(one != other)
-        for one, other in zip(before, model.get_weights())
+        np.any(one != other) for one, other in zip(before, model.get_weights())
     )
     assert "sha256" in given.report()
 
@@ -83,7 +80,11 @@ def test_steps_are_charged_before_the_first():
 
     with pytest.raises(KeyboardInterrupt):
         compiled(network()).fit(
-            X, Y, batch_size=10, epochs=2, verbose=0,
+            X,
+            Y,
+            batch_size=10,
+            epochs=2,
+            verbose=0,
             callbacks=[given, Stops()],
         )
     assert given.ledger.entries[0].steps == 8
@@ -165,7 +166,11 @@ def test_noise_drawn_is_noise_charged(full):
     before = np.concatenate([w.ravel() for w in model.get_weights()])
     size = 40 if full else 10
     private.fit(
-        X, Y, batch_size=size, epochs=8 if full else 2, verbose=0,
+        X,
+        Y,
+        batch_size=size,
+        epochs=8 if full else 2,
+        verbose=0,
         callbacks=[given],
     )
     (entry,) = given.ledger.entries
@@ -196,9 +201,7 @@ def test_batch_normalization_must_change():
         fm.make_private(model)
     private = fm.make_private(model, fix=True)
     assert "norm" in private.changes[0]
-    assert isinstance(
-        private.model.get_layer("norm"), L.GroupNormalization
-    )
+    assert isinstance(private.model.get_layer("norm"), L.GroupNormalization)
     np.testing.assert_array_equal(
         private.model.get_layer("first").get_weights()[0],
         model.get_layer("first").get_weights()[0],
@@ -287,8 +290,8 @@ def test_a_row_is_a_record_whatever_holds_it():
         with pytest.raises(ValueError, match="without end"):
             GivenRecords(data.batch(7).repeat())
     if BACKEND == "torch":
-        from torch.utils.data import DataLoader, TensorDataset
         import torch
+        from torch.utils.data import DataLoader, TensorDataset
 
         held = TensorDataset(torch.tensor(X), torch.tensor(Y))
         given = GivenRecords(DataLoader(held, batch_size=8, shuffle=True))
@@ -312,7 +315,10 @@ def test_several_inputs_and_a_subclass():
     private = fm.make_private(model)
     private.compile("adam", "mse")
     private.fit(
-        {"a": X, "b": X[:, :2]}, X[:, 0], batch_size=10, verbose=0,
+        {"a": X, "b": X[:, :2]},
+        X[:, 0],
+        batch_size=10,
+        verbose=0,
         callbacks=[callback()],
     )
     assert private.predict({"a": X, "b": X[:, :2]}, verbose=0).shape == (40, 1)

@@ -74,7 +74,9 @@ class Tied(keras.Model):
 
     def call(self, inputs):
         found = ops.mean(self.table(inputs), axis=1)
-        return self.last(ops.matmul(found, ops.transpose(self.table.embeddings)))
+        return self.last(
+            ops.matmul(found, ops.transpose(self.table.embeddings))
+        )
 
 
 class Noting(keras.layers.Layer):
@@ -314,9 +316,7 @@ def test_a_gradient_is_divided_by_its_norm_without_a_clip():
     made.training = False
     for i in range(N):
         alone = plain_gradient(private, x[i : i + 1], y[i : i + 1])
-        found = length(
-            sums_of(made, x, y, keys_for(made, N), np.eye(N)[i])
-        )
+        found = length(sums_of(made, x, y, keys_for(made, N), np.eye(N)[i]))
         norm = length(alone)
         assert found == pytest.approx(
             norm / (norm + record_map.STABILITY), rel=1e-3
