@@ -95,7 +95,6 @@ class GivenRecords:
         Args:
             class_weight: dict from labels, whole numbers, to numbers.
         """
-        most = max(class_weight.values(), default=0)
         if not class_weight or not all(
             math.isfinite(v) and v >= 0 for v in class_weight.values()
         ):
@@ -115,9 +114,8 @@ class GivenRecords:
         found = np.ones(self.n)
         for label, weight in class_weight.items():
             found[labels == label] = weight
-        most = max(
-            most, 1.0 if set(np.unique(labels)) - set(class_weight) else 0
-        )
+        # Of classes without a weight it is 1, whether they occur or not.
+        most = max(1.0, *class_weight.values())
         found = (found / most).astype("float32")
         self.weights = found if self.weights is None else self.weights * found
 

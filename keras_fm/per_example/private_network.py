@@ -15,11 +15,12 @@ from keras_fm.kernel.ledger.ledger_entry import (
     check_line,
 )
 from keras_fm.kernel.reads import sampling
-from keras_fm.parts import replicas, sealed
+from keras_fm.parts import full_precision, replicas, sealed
 from keras_fm.per_example import mended, poisson_samples, record_map
 from keras_fm.per_example.given_records import GivenRecords
 from keras_fm.per_example.poisson_samples import FACTORS, KEYS, RECORDS
 from keras_fm.per_example.sum_noise import SumNoise
+from keras_fm.stacks import step_failure
 from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
 
 _OWN_STEPS = ("train_step", "compute_loss", "make_train_function")
@@ -240,6 +241,17 @@ class PrivateNetwork(keras.Model):
         finally:
             self._fit = None
 
+    @full_precision.scope()
+    def train_step(self, *args, **kwargs):
+        return super().train_step(*args, **kwargs)
+
+    def make_train_function(self, force=False):
+        made = super().make_train_function(force=force)
+        self.train_function = step_failure.without_records(
+            self.train_function, self.name
+        )
+        return made
+
     def train_on_batch(self, *args, **kwargs):
         raise ValueError(
             "`train_on_batch` cannot draw the samples that privacy is "
@@ -383,6 +395,7 @@ class PrivateFit:
                 "`fit` must be given one `PrivateModel` callback, in "
                 "`callbacks=`."
             )
+        _check_place(self._network)
         entry, ledger = self.entry(), callback.ledger
         ledger.charge([entry])
         self._paid = entry
@@ -438,6 +451,27 @@ class PrivateFit:
             weight = ops.cast(ops.convert_to_tensor(variable), "float32")
             total = total + ops.sum(ops.stop_gradient(value) * scale * weight)
         return replicas.share(total)
+
+
+def _check_place(network):
+    """Refuses places in which noise would not be added once, or fresh."""
+    full_precision.check()
+    count, mirrored = replicas.of_strategy(network)
+    if count > 1 and not mirrored:
+        raise ValueError(
+            "Of the tf.distribute strategies with several replicas, noisy "
+            "steps are known to be right under MirroredStrategy alone. "
+            f"Received: {count} replicas of another one"
+        )
+    if replicas.processes(network) > 1:
+        raise ValueError(
+            "Each of several processes would add its own noise. Train in one."
+        )
+    if keras.backend.backend() == "torch" and network.jit_compile:
+        raise ValueError(
+            "`jit_compile=True` on PyTorch would compile the noise of one "
+            "step into all of them. Compile with `jit_compile=False`."
+        )
 
 
 def _made_up(given):

@@ -15,10 +15,8 @@ from keras_fm.training import public_constants
 
 # Of refusals of a network of which more is to learn than its output layer.
 _TRAIN_ALL = (
-    "To train all layers with privacy, write "
-    "`keras_fm.models.GradientNet(input_shape, layers)`, the last of them a "
-    "`keras.layers.Dense` of logits, and fit it on "
-    "`keras_fm.datasets.PoissonBatches(x, y, batch_size=...)` with this "
+    "To train all layers with privacy, write `private = "
+    "keras_fm.make_private(model)`, and compile and fit `private` with this "
     "callback."
 )
 

@@ -613,7 +613,7 @@ def test_an_ordinary_network_is_sent_to_private_ways(number):
         fit(model, private, x=x)
     message = str(e.value)
     assert "Published" not in message and "published" not in message
-    assert "`keras_fm.models.GradientNet(input_shape, layers)`" in message
+    assert "`private = keras_fm.make_private(model)`" in message
     assert not private.ledger.entries
 
 

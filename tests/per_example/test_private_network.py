@@ -185,6 +185,11 @@ def test_class_weights_act_after_the_clip():
     given = GivenRecords(X, Y, batch_size=10)
     given.weigh({0: 1.0, 1: 4.0})
     np.testing.assert_allclose(given.weights, np.where(Y == 1, 1.0, 0.25))
+    # The largest weight does not depend on which classes occur.
+    for labels in (Y, np.where(np.arange(40) == 7, 3, Y)):
+        other = GivenRecords(X, labels, batch_size=10)
+        other.weigh({0: 0.5, 1: 0.25})
+        assert set(other.weights[labels == 0]) == {np.float32(0.5)}
 
 
 def test_batch_normalization_must_change():
