@@ -92,6 +92,7 @@ FULL = (
     "papers/test_image_data_format.py",
     "papers/test_pretrained_rooms.py",
     "papers/test_sixth_paper.py",
+    "per_example",
     "private_maps/test_dp_pca.py",
     "private_maps/test_private_normalization.py",
     "public/test_efficientnet_lite.py",
@@ -129,6 +130,7 @@ EVERY_CASE = (
     "baselines/test_dp_sgd_jax.py",
     "baselines/test_dp_sgd_libraries.py",
     "baselines/test_whole_dp_sgd.py",
+    "per_example",
     "trust",
 )
 # Of XLA. The emitters of fusions took half the time of compiling.
