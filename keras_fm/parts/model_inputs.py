@@ -317,8 +317,10 @@ def refuse_text_labels(data):
     if not isinstance(data, tuple) or len(data) != 2:
         return
     y = data[1]
-    numeric = getattr(getattr(y, "dtype", None), "kind", "") in tuple("biuf")
-    if numeric or not (isinstance(y, list) or hasattr(y, "__array__")):
+    # What has no type is not touched.
+    typed = hasattr(y, "dtype") or hasattr(y, "dtypes") or isinstance(y, list)
+    kind = getattr(getattr(y, "dtype", None), "kind", None)
+    if not typed or kind in tuple("biufc"):
         return
     try:
         y = np.asarray(y)

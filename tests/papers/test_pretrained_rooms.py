@@ -518,7 +518,8 @@ def test_owners_are_named(room):
         ({"owners": owners}, "one owner with all its rows"),
         (
             {"owners": owners, "words": "one pupil in all waves"},
-            "one pupil in all waves",
+            "one owner with all its rows (ids given as `owners`), by "
+            "declaration one pupil in all waves\n",
         ),
     ):
         p = private(

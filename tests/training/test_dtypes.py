@@ -106,7 +106,11 @@ def refused(data, match, x=X):
 
 def test_labels_of_text_are_refused_without_showing_any():
     names = np.array(["healthy", "ill"])[Y]
-    assert "healthy" not in refused((X, names), "public list")
+    # Where they are given, or in the first batch of a function.
+    with pytest.raises(ValueError, match="public list") as e:
+        private_of((X, names))
+    assert "healthy" not in str(e.value)
+    assert "healthy" not in refused(lambda: [(X, names)], "public list")
 
 
 def test_a_sparse_fit_is_refused_before_anything_is_spent():

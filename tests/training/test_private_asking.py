@@ -147,7 +147,7 @@ def test_what_a_ledger_does_not_know_is_refused():
         private_evaluate(twin, untouched, ledger=ledger, epsilon=1)
     with pytest.raises(ValueError, match="`public` must say"):
         private_evaluate(lambda x: x, untouched, ledger=ledger, epsilon=1)
-    model, private = fitted(8.0)
+    model, private = fitted(fm.PrivacyBudget(8.0, 0.0))
     with pytest.raises(ValueError, match="released under another ledger"):
         private_evaluate(model, untouched, ledger=ledger, epsilon=1)
     above = keras.Sequential([model, keras.layers.Dense(2)])
