@@ -130,7 +130,7 @@ def test_without_jax_privacy_the_error_names_the_extra(monkeypatch):
     fit = JaxDPSGDClassifier(None, config(), 1.0, 1e-5)
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     monkeypatch.setitem(sys.modules, "jax_privacy.clipping", None)
-    with pytest.raises(ImportError, match=r"keras-fm\[jax-privacy\]"):
+    with pytest.raises(ImportError, match="jax-privacy>=2,<3"):
         fit.fit(*data(), num_classes=CLASSES)
 
 

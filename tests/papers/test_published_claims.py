@@ -544,7 +544,8 @@ def test_a_unit_that_is_constant_at_a_large_value_is_no_nan(value):
     found = keras.ops.convert_to_numpy(layer(x, training=True))
     assert np.all(np.isfinite(found))
     wanted = (x - x.mean(0, dtype="f8")) / np.sqrt(x.var(0, dtype="f8") + 1e-3)
-    np.testing.assert_allclose(found[:, 2], wanted[:, 2], atol=0.05)
+    # Float32 knows 300,000 to 0.03.
+    np.testing.assert_allclose(found[:, 2], wanted[:, 2], atol=0.15)
     assert np.abs(found[:, :2]).max() < 2
 
 
