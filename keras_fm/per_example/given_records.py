@@ -95,7 +95,7 @@ class GivenRecords:
         Args:
             class_weight: dict from labels, whole numbers, to numbers.
         """
-        if not class_weight or not all(
+        if not isinstance(class_weight, dict) or not all(
             math.isfinite(v) and v >= 0 for v in class_weight.values()
         ):
             raise ValueError(

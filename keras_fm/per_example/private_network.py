@@ -14,6 +14,8 @@ from keras_fm.kernel.ledger.ledger_entry import (
     LedgerEntry,
     check_line,
 )
+from keras_fm.kernel.noise_mechanisms import GaussianMechanism
+from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.reads import sampling
 from keras_fm.parts import full_precision, replicas, sealed
 from keras_fm.per_example import mended, poisson_samples, record_map
@@ -123,7 +125,7 @@ class PrivateNetwork(keras.Model):
         else:
             check_line("`public`", public)
         self._public = public
-        self._fit = self._weights_line = None
+        self._fit = self._digest = self._iterations = None
 
     # Calls ---------------------------------------------------------------
 
@@ -221,11 +223,22 @@ class PrivateNetwork(keras.Model):
                 '`private.compile("sgd", "sparse_categorical_crossentropy")`.'
             )
         callback = _callback_of(callbacks)
+        _check_guarantee(callback.guarantee)
+        self._check_past()
         given = GivenRecords(x, y, sample_weight, batch_size)
         if class_weight is not None:
             given.weigh(class_weight)
         _check_other_rows(given, validation_data)
-        fit = PrivateFit(self, given, callback, epochs)
+        fit = PrivateFit(self, given, callback, epochs - initial_epoch)
+        fit.notes = [
+            *(["weights of classes: public"] if class_weight else []),
+            *(
+                ["weights of rows: each a function of its row, by declaration"]
+                if sample_weight is not None
+                else []
+            ),
+            *(["validation rows are not protected"] if validation_data else []),
+        ]
         self._fit = fit
         try:
             with _attributes_kept(self.model):
@@ -264,25 +277,46 @@ class PrivateNetwork(keras.Model):
             raise ValueError("A private network is trained by `fit` alone.")
         return self._fit.begin(callback)
 
+    def save(self, filepath, **kwargs):
+        """Saves the plain model, which holds what was learned."""
+        self.model.save(filepath, **kwargs)
+
     @property
     def statement_line(self):
         """`None`, or which weights the last private fit led to."""
-        return self._weights_line
+        if self._digest is None:
+            return None
+        return (
+            f"Weights of '{self.model.name}' after the private fit: sha256 "
+            f"{self._digest}. Other weights are not covered."
+        )
 
     def note_weights(self):
         """Keeps a digest of the weights for the statement."""
-        digest = hashlib.sha256()
-        for weight in self.model.weights:
-            digest.update(np.ascontiguousarray(ops.convert_to_numpy(weight)))
-        self._weights_line = (
-            f"Weights of '{self.model.name}' after the private fit: sha256 "
-            f"{digest.hexdigest()}. Other weights are not covered."
-        )
+        self._digest = _digest(self.model)
+        self._iterations = _steps_of(self.optimizer)
+
+    def _check_past(self):
+        """Refuses weights and optimizers that no ledger knows."""
+        if self._digest is None and self._public is None:
+            _check_untrained(self.model)
+        elif self._digest not in (None, _digest(self.model)):
+            raise ValueError(
+                f"'{self.model.name}' has other weights than its private fit "
+                "led to, and no ledger knows on what they were trained. Build "
+                "the model anew, or say where they are from: "
+                '`make_private(model, public="...")`.'
+            )
+        if _steps_of(self.optimizer) not in (0, self._iterations):
+            raise ValueError(
+                "The optimizer took steps that no private fit took: its "
+                "momenta may hold private records. Compile with a new one."
+            )
 
     def get_config(self):
         raise NotImplementedError(
-            "A private network is not saved. Save the plain model that holds "
-            'what was learned: `private.model.save("mine.keras")`.'
+            "A private network has no config. Save or clone the plain model "
+            "that holds what was learned, `private.model`."
         )
 
 
@@ -322,6 +356,12 @@ class PrivateFit:
                 f"delta={ledger.budget.delta:g}"
             )
         full = given.batch_size == given.n
+        if not full and str(ledger.neighbours) != "add_remove":
+            raise ValueError(
+                'Samples are accounted for neighbours="add_remove" only. '
+                f"Give `fit` batch_size={given.n}, all rows, or leave "
+                f"`neighbours` out. Received: neighbours={ledger.neighbours}"
+            )
         self._plan = sampling.plan(
             given.n,
             sampling="full" if full else "poisson",
@@ -345,7 +385,7 @@ class PrivateFit:
             record_map.KEY_DTYPE,
             seed=callback.known_seed,
         )
-        self._noise, self.charged = None, 0.0
+        self._noise, self.charged, self.notes = None, 0.0, []
         self._taken = 0
 
     # Charging ------------------------------------------------------------
@@ -360,7 +400,7 @@ class PrivateFit:
             self._plan,
             ledger.budget,
             neighbours=ledger.neighbours,
-            others=[e.build_mechanism() for e in ledger.entries],
+            others=self._others(),
         )
         mechanism = self._plan.mechanism(
             multiplier, query.sensitivity("l2", neighbours=ledger.neighbours)
@@ -385,8 +425,20 @@ class PrivateFit:
                 "first weights: random, by declaration"
                 if start is None
                 else f"first weights: public by declaration: {start}",
+                *self.notes,
             ),
         )
+
+    def _others(self):
+        """What was released before, and what is left to others."""
+        ledger, spends = self._callback.ledger, self._callback.guarantee.spends
+        found = [e.build_mechanism() for e in ledger.entries]
+        if spends < 1:
+            left = calibration.gaussian_share(ledger.budget, 1 - spends)
+            found.append(
+                GaussianMechanism(sensitivity=1.0, noise_multiplier=left)
+            )
+        return found
 
     def begin(self, callback):
         """Charges all steps before the first."""
@@ -508,6 +560,29 @@ def _callback_of(callbacks):
     return found[0]
 
 
+def _check_guarantee(guarantee):
+    """Refuses what noisy steps of rows do not promise."""
+    if guarantee.kind != "proven":
+        raise ValueError(
+            "`make_private` trains with a proof. Leave `guarantee` out. "
+            f"Received: guarantee={guarantee.kind!r}"
+        )
+    plain = (
+        guarantee.unit.owners is None
+        and not guarantee.unit.reach
+        and guarantee.n_public
+        and guarantee.releases == 1
+        and guarantee.neighbours != "replace_label"
+    )
+    if not plain:
+        raise ValueError(
+            "`make_private` protects rows whose number is public, in one fit: "
+            "of `Proven(...)` it knows `neighbours` and `spends` alone. For "
+            "owners train a `keras_fm.models.GradientNet` on "
+            "`keras_fm.datasets.PoissonBatches(..., owners=ids)`."
+        )
+
+
 def _check_other_rows(given, validation_data):
     """Refuses to show metrics of the private records themselves."""
     if not isinstance(validation_data, (tuple, list)):
@@ -538,16 +613,26 @@ def _check_own_steps(model):
 
 
 def _check_untrained(model):
-    optimizer = getattr(model, "optimizer", None)
-    steps = 0
-    if optimizer is not None and optimizer.built:
-        steps = int(ops.convert_to_numpy(optimizer.iterations))
+    steps = _steps_of(getattr(model, "optimizer", None))
     if steps:
         raise ValueError(
             f"'{model.name}' was trained before, for {steps} steps, and no "
             "ledger knows on what. Build it anew, or, if it was trained on "
             'public data, say on which: `make_private(model, public="...")`.'
         )
+
+
+def _steps_of(optimizer):
+    if optimizer is None or not optimizer.built:
+        return 0
+    return int(ops.convert_to_numpy(optimizer.iterations))
+
+
+def _digest(model):
+    found = hashlib.sha256()
+    for weight in model.weights:
+        found.update(np.ascontiguousarray(ops.convert_to_numpy(weight)))
+    return found.hexdigest()
 
 
 @contextlib.contextmanager

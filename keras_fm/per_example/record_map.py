@@ -306,7 +306,7 @@ def chosen_for(network, loss_of, clip, example, piece=None):
 
     def made(way, ghosts=(), is_mean=True):
         found = RecordMap(network, loss_of, clip, way, ghosts, is_mean)
-        if piece is not None:
+        if piece is not None and way != "one":
             found.piece = piece
         return found
 

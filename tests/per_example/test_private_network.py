@@ -254,10 +254,21 @@ def test_models_that_are_refused(model, words):
         ({"steps_per_epoch": 3}, "`steps_per_epoch` must be left out"),
         ({"sample_weight": 2 * np.ones(40)}, "must be from 0 to 1"),
         ({"y": np.array(["no", "yes"] * 20)}, "`y` must hold numbers"),
+        ({"class_weight": "balanced"}, "`class_weight` must be a dict"),
+        (
+            {"guarantee": fm.Proven(unit=fm.Unit(owners=np.arange(40) // 2))},
+            "protects rows whose number is public",
+        ),
+        ({"guarantee": fm.Published(lot=10)}, "trains with a proof"),
+        (
+            {"guarantee": fm.Proven(neighbours="replace_one")},
+            "batch_size=40, all rows",
+        ),
     ],
 )
 def test_fits_that_are_refused(arguments, words):
-    given = callback()
+    arguments = dict(arguments)
+    given = callback(guarantee=arguments.pop("guarantee", "proven"))
     arguments = {"y": Y, "callbacks": [given], **arguments}
     with pytest.raises(ValueError, match=words):
         compiled(network()).fit(X, batch_size=10, verbose=0, **arguments)
@@ -270,8 +281,55 @@ def test_no_step_outside_of_a_fit():
         private.train_on_batch(X[:4], Y[:4])
     with pytest.raises(ValueError, match="trained by `fit` alone"):
         private(X[:4], training=True)
-    with pytest.raises(NotImplementedError, match="private.model.save"):
+    with pytest.raises(NotImplementedError, match="`private.model`"):
         private.get_config()
+
+
+def test_weights_and_optimizers_that_no_ledger_knows():
+    model = network()
+    private = compiled(model)
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(X, Y, verbose=0)
+    with pytest.raises(ValueError, match="was trained before"):
+        private.fit(X, Y, verbose=0, callbacks=[callback()])
+    model, fed = network(), keras.optimizers.SGD(0.1, momentum=0.9)
+    fed.build(model.trainable_variables)
+    fed.iterations.assign(3)
+    private = compiled(model, fed)
+    with pytest.raises(ValueError, match="The optimizer took steps"):
+        private.fit(X, Y, verbose=0, callbacks=[callback()])
+    private = compiled(network())
+    private.fit(X, Y, batch_size=10, verbose=0, callbacks=[callback()])
+    private.model.layers[0].kernel.assign_add(np.ones((6, 5)))
+    with pytest.raises(ValueError, match="has other weights"):
+        private.fit(X, Y, batch_size=10, verbose=0, callbacks=[callback()])
+
+
+def test_a_part_of_the_budget_is_left_to_others(tmp_path):
+    given = callback(guarantee=fm.Proven(spends=0.5))
+    private = compiled(network())
+    saved = keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"))
+    private.fit(
+        X,
+        Y,
+        batch_size=10,
+        verbose=0,
+        callbacks=[given, saved],
+        class_weight={0: 1.0, 1: 2.0},
+    )
+    assert 3 < given.ledger.epsilon() < 7
+    (entry,) = given.ledger.entries
+    assert "weights of classes: public" in entry.notes
+    plain = keras.saving.load_model(tmp_path / "best.keras")
+    assert type(plain) is keras.Sequential
+
+
+def test_pieces_of_a_batch():
+    given = callback()
+    compiled(network(), physical_batch_size=4).fit(
+        X, Y, batch_size=10, verbose=0, callbacks=[given]
+    )
+    assert given.ledger.entries
 
 
 class Batches(keras.utils.PyDataset):
