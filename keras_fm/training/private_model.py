@@ -408,7 +408,7 @@ class PrivateModel(keras.callbacks.Callback):
                 f"'{self.model.name}' carries a proven release. Build a new "
                 'model for guarantee="published".'
             )
-        elif not self._ledger.entries:
+        elif model_check.ledger_besides(self._ledger, plan.top.ledger_json):
             raise ValueError(
                 f"'{self.model.name}' carries the release of another "
                 "PrivateModel, whose ledger holds the claim. Go on with "

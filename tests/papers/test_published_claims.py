@@ -731,3 +731,24 @@ def test_docstrings_say_what_a_layer_does_without_the_callback():
         )
         with pytest.raises(ValueError, match="unprotected"):
             fit(model, x=x)
+
+
+@pytest.mark.once
+def test_a_ledger_of_another_model_does_not_go_on():
+    """Whether it held the claim was not asked, only whether it held any."""
+
+    def network(name):
+        below = [fm.layers.NormalizationLayer((0.0, 1.0), "linf")]
+        layers = [keras.layers.Dense(CLASSES)]
+        net = fm.models.FunctionalNet((D,), layers, below=below, name=name)
+        net.compile("sgd")
+        return net
+
+    for make, lot in ((network, "data"), (lambda name: compiled(small()), LOT)):
+        first, other = (claimed(lot=lot) for _ in range(2))
+        model = make("one")
+        fit(model, first)
+        fit(make("two"), other)
+        with pytest.raises(ValueError, match="of another PrivateModel"):
+            fit(model, other)
+        assert other.ledger.claimed_epsilon() == pytest.approx(1.0)
