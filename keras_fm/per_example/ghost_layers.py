@@ -163,12 +163,12 @@ def found_in(network, run):
 
     Args:
         network: a built Keras model.
-        run: function that calls it on one made-up record.
+        run: function of `training` that calls it on one made-up record.
 
     Returns:
         list of `GhostLayer`.
     """
-    met = {}
+    met, counts = {}, {}
 
     def watching(layer):
         own = layer.call
@@ -183,8 +183,14 @@ def found_in(network, run):
     layers = [
         layer for layer in network._flatten_layers() if may_be_ghost(layer)
     ]
-    with replaced_calls([(layer, watching(layer)) for layer in layers]):
-        run()
+    # A step may use a layer that a call does not, or once more.
+    for training in (False, True):
+        met.clear()
+        with replaced_calls([(layer, watching(layer)) for layer in layers]):
+            run(training)
+        for layer in layers:
+            uses = len(met.get(id(layer), []))
+            counts.setdefault(id(layer), []).append(uses)
     learned = {id(v) for v in network.trainable_variables}
     holders = {}
     for layer in network._flatten_layers():
@@ -194,7 +200,7 @@ def found_in(network, run):
     found = []
     for layer in layers:
         calls = met.get(id(layer), [])
-        if len(calls) != 1:
+        if counts[id(layer)] != [1, 1]:
             continue
         ((inputs, outputs),) = calls
         shapes = [getattr(v, "shape", None) for v in (inputs, outputs)]

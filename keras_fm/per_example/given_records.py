@@ -34,6 +34,7 @@ class GivenRecords:
         loader = getattr(x, "dataset", None)
         if hasattr(loader, "__getitem__") and hasattr(loader, "__len__"):
             # A loader of PyTorch: its order is its own, its data set is not.
+            _check_loader(x)
             batch_size = batch_size or getattr(x, "batch_size", None)
             _check_alone(y, sample_weight, x)
             x, y, sample_weight = _stacked(loader)
@@ -115,9 +116,31 @@ class GivenRecords:
         for label, weight in class_weight.items():
             found[labels == label] = weight
         # Of classes without a weight it is 1, whether they occur or not.
-        most = max(1.0, *class_weight.values())
+        most = max([1.0, *class_weight.values()])
         found = (found / most).astype("float32")
         self.weights = found if self.weights is None else self.weights * found
+
+
+def _check_loader(loader):
+    """Refuses a loader that gives other rows than its data set holds."""
+    from torch.utils.data import (
+        RandomSampler,
+        SequentialSampler,
+        default_collate,
+    )
+
+    sampler = getattr(loader, "sampler", None)
+    plain = type(sampler) is SequentialSampler or (
+        type(sampler) is RandomSampler and not sampler.replacement
+    )
+    if not plain or loader.collate_fn is not default_collate:
+        raise ValueError(
+            "A `DataLoader` must take every row of its data set as it is: "
+            "samples are drawn by `fit`, and its sampler or `collate_fn` "
+            "would be left out. Give `torch.utils.data.Subset(dataset, rows)`, "
+            "and transform rows in the data set. Received: sampler="
+            f"{type(sampler).__name__}"
+        )
 
 
 def _check_alone(y, sample_weight, x):

@@ -31,6 +31,13 @@ def check(model):
             "`model` must be a `keras.Model`. Received: model="
             f"{type(model).__name__}"
         )
+    for layer in model._flatten_layers():
+        if type(layer).__name__ == "TorchModuleWrapper":
+            raise ValueError(
+                f"'{layer.name}' (TorchModuleWrapper) trains weights of its "
+                "own, which no gradient of a record reaches. Write the module "
+                "as Keras layers."
+            )
     found = must_change(model)
     if found:
         names = ", ".join(f"'{layer.name}'" for layer in found)

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import math
+import weakref
 
 import keras
 import numpy as np
@@ -25,6 +26,8 @@ from keras_fm.per_example.sum_noise import SumNoise
 from keras_fm.stacks import step_failure
 from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
 
+# The ledgers that plain models were trained under.
+_LEDGERS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _OWN_STEPS = ("train_step", "compute_loss", "make_train_function")
 
 
@@ -102,6 +105,9 @@ class PrivateNetwork(keras.Model):
         changes: list of str, what `fix=True` replaced in it.
     """
 
+    # Whether the loss of a record is being computed.
+    _alone = False
+
     def __init__(
         self,
         model,
@@ -161,10 +167,20 @@ class PrivateNetwork(keras.Model):
     def get_metrics_result(self):
         return sealed.results(self)
 
+    @property
+    def losses(self):
+        # Of a record alone the map takes what its layers add.
+        return [] if self._alone else super().losses
+
     def loss_of_records(self, y, y_pred):
-        """The loss without penalties of weights, which no record enters."""
-        found = super().compute_loss(None, y, y_pred, None)
-        return found - self.weight_penalties()
+        """The compiled loss, without what layers add to it."""
+        if self.loss is None:
+            return ops.zeros(())
+        self._alone = True
+        try:
+            return super().compute_loss(None, y, y_pred, None)
+        finally:
+            self._alone = False
 
     def weight_penalties(self):
         """Regularizers of weights."""
@@ -224,8 +240,10 @@ class PrivateNetwork(keras.Model):
             )
         callback = _callback_of(callbacks)
         _check_guarantee(callback.guarantee)
-        self._check_past()
+        self._check_past(callback.ledger)
         given = GivenRecords(x, y, sample_weight, batch_size)
+        weighed = given.weights is not None
+        _check_labels(self, given.y)
         if class_weight is not None:
             given.weigh(class_weight)
         _check_other_rows(given, validation_data)
@@ -234,7 +252,7 @@ class PrivateNetwork(keras.Model):
             *(["weights of classes: public"] if class_weight else []),
             *(
                 ["weights of rows: each a function of its row, by declaration"]
-                if sample_weight is not None
+                if weighed
                 else []
             ),
             *(["validation rows are not protected"] if validation_data else []),
@@ -242,7 +260,7 @@ class PrivateNetwork(keras.Model):
         self._fit = fit
         try:
             with _attributes_kept(self.model):
-                return super().fit(
+                found = super().fit(
                     fit.samples,
                     epochs=epochs,
                     verbose=verbose,
@@ -251,6 +269,9 @@ class PrivateNetwork(keras.Model):
                     initial_epoch=initial_epoch,
                     **kwargs,
                 )
+            # Callbacks may set weights when training ends.
+            self.note_weights()
+            return found
         finally:
             self._fit = None
 
@@ -270,6 +291,11 @@ class PrivateNetwork(keras.Model):
             "`train_on_batch` cannot draw the samples that privacy is "
             "accounted for. Use `fit`."
         )
+
+    @property
+    def declared_public(self):
+        """What first weights are from, as it was declared, or `None`."""
+        return self._public
 
     def begin_private_fit(self, callback):
         """Charges the steps of the running fit, for its `PrivateModel`."""
@@ -296,8 +322,14 @@ class PrivateNetwork(keras.Model):
         self._digest = _digest(self.model)
         self._iterations = _steps_of(self.optimizer)
 
-    def _check_past(self):
-        """Refuses weights and optimizers that no ledger knows."""
+    def _check_past(self, ledger):
+        """Refuses weights and optimizers that this ledger does not know."""
+        if any(known is not ledger for known in _LEDGERS.get(self.model, ())):
+            raise ValueError(
+                f"'{self.model.name}' was trained with privacy under another "
+                "ledger, and what that spent is not in this one. Go on with "
+                "the same `PrivateModel`, or build the model anew."
+            )
         if self._digest is None and self._public is None:
             _check_untrained(self.model)
         elif self._digest not in (None, _digest(self.model)):
@@ -342,11 +374,7 @@ class PrivateFit:
                 "`layer.trainable = True` on the layers that are to learn."
             )
         self.map = record_map.chosen_for(
-            network.model,
-            network.loss_of_records,
-            network._clip,
-            example,
-            network._physical,
+            network, network._clip, example, network._physical
         )
         ledger = callback.ledger
         if ledger.budget.delta <= 0:
@@ -450,6 +478,7 @@ class PrivateFit:
         _check_place(self._network)
         entry, ledger = self.entry(), callback.ledger
         ledger.charge([entry])
+        _LEDGERS.setdefault(self._network.model, []).append(ledger)
         self._paid = entry
         self.charged = ledger.epsilon()
         self._noise = SumNoise(entry.build_mechanism())
@@ -478,7 +507,6 @@ class PrivateFit:
 
     def end(self):
         self.end_epoch()
-        self._network.note_weights()
 
     # A step --------------------------------------------------------------
 
@@ -558,6 +586,25 @@ def _callback_of(callbacks):
             f"Received: {len(found)} such callbacks"
         )
     return found[0]
+
+
+def _check_labels(network, y):
+    """Refuses labels that no output is for: a step would stop at them."""
+    loss = network.loss
+    name = loss if isinstance(loss, str) else type(loss).__name__
+    outputs = getattr(network.model, "outputs", None) or ()
+    if (
+        "sparse" not in str(name).lower()
+        or not isinstance(y, np.ndarray)
+        or len(outputs) != 1
+    ):
+        return
+    classes = outputs[0].shape[-1]
+    if classes and not np.all((y >= 0) & (y < classes)):
+        raise ValueError(
+            f"`y` must hold whole numbers from 0 to {classes - 1}, one for "
+            f"each of the {classes} outputs of '{network.model.name}'."
+        )
 
 
 def _check_guarantee(guarantee):

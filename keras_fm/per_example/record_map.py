@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.per_example import ghost_layers, row_layers
+from keras_fm.per_example import ghost_layers
 from keras_fm.stacks.affine_maps import total
 
 # A norm is of float32 numbers; below the clip by more than it may be wrong.
@@ -24,40 +24,32 @@ STABILITY = 0.01
 _HELD = 2**25
 # Words of keys, below 2^31: TensorFlow's streams take no unsigned ones.
 KEY_DTYPE = "int64" if keras.backend.backend() == "torch" else "int32"
-WAYS = ("vmap", "batch", "one")
+WAYS = ("vmap", "one")
 
 
 class RecordMap:
     """Sums of clipped gradients of single records.
 
     Args:
-        network: a built Keras model.
-        loss_of: function of `(y, y_pred)` to the loss; called after the
-            network, in the same scope.
+        trainer: a `PrivateNetwork`: its model, its loss, and what that keeps.
         clip: a float, the largest norm of a gradient, or `None`: every
             gradient is divided by its norm.
-        way: of `WAYS`: `"vmap"`, a vectorised map over records; `"batch"`,
-            one pass over rows that its layers tell apart; `"one"`, one record
-            after the other.
+        way: of `WAYS`: `"vmap"`, a vectorised map over records; `"one"`, one
+            record after the other.
         ghosts: list of `GhostLayer`.
-        is_mean: whether the loss of a batch is the mean of those of its
-            records, and not their sum; of `way="batch"`.
     """
 
-    def __init__(self, network, loss_of, clip, way, ghosts=(), is_mean=True):
-        self.network, self.clip, self.way = network, clip, way
-        self.ghosts, self.is_mean = list(ghosts), is_mean
+    def __init__(self, trainer, clip, way, ghosts=()):
+        network = trainer.model
+        self._trainer, self.network = trainer, network
+        self.clip, self.way, self.ghosts = clip, way, list(ghosts)
         self.training, self.hides = True, False
-        self._loss_of = loss_of
         self.learned = list(network.trainable_variables)
         learned = {id(v) for v in self.learned}
-        weights = {id(v) for v in network.weights}
-        weights |= {id(v) for v in network.metrics_variables}
         others = [v for v in network.variables if id(v) not in learned]
-        # Of the variables of a model, streams of random numbers are those that
-        # are no weights.
-        self._seeds = [v for v in others if id(v) not in weights]
-        self._fixed = [v for v in others if id(v) in weights]
+        self._seeds = _seeds_of(network)
+        seeds = {id(v) for v in self._seeds}
+        self._fixed = [v for v in others if id(v) not in seeds]
         layers = [ghost.layer for ghost in self.ghosts]
         self._lowered = [
             pair
@@ -78,18 +70,19 @@ class RecordMap:
 
     # One record ----------------------------------------------------------
 
-    def loss_of_one(self, example):
+    def loss_of_one(self, example, training):
         """The loss of the first of some made-up records."""
         x, y = keras.tree.map_structure(lambda v: v[:1], example)
         values = [(v, v.value) for v in self.network.variables]
         with keras.StatelessScope(values, collect_losses=True):
-            return self._loss_of(y, self.network(x, training=False))
+            y_pred = self.network(x, training=training)
+            return self._trainer.loss_of_records(y, y_pred)
 
     def _loss(self, direct, probes, rest, x, y, key):
-        """The loss of a batch, of one record or of many that its layers tell
-        apart, and what the layers with probes read."""
-        fixed, ghost = rest
-        mapping = [*zip(self.direct, direct), *zip(self._fixed, fixed)]
+        """The loss of a batch of one record, and what the layers with probes
+        read."""
+        fixed, ghost, kept = rest
+        mapping = [*zip(self.direct, direct), *zip(self._fixed, fixed), *kept]
         for index, seed in enumerate(self._seeds):
             mapping.append((seed, ops.cast(key[index + 1], seed.dtype)))
         reads, functions = [None] * len(self.ghosts), list(self._lowered)
@@ -102,12 +95,15 @@ class RecordMap:
                 (layer.layer, _call(layer, ghost[at], probes[at], reads, at))
             )
         with (
-            keras.StatelessScope(mapping, collect_losses=True),
+            keras.StatelessScope(mapping, collect_losses=True) as scope,
             ghost_layers.replaced_calls(functions),
         ):
             y_pred = self.network(x, training=self.training)
-            value = self._loss_of(y, y_pred)
-        return ops.cast(ops.sum(value), "float32"), reads
+            value = ops.sum(self._trainer.loss_of_records(y, y_pred))
+            # Penalties of activities; those of weights are not among them.
+            for more in scope.losses:
+                value = value + ops.sum(more)
+        return ops.cast(value, "float32"), reads
 
     # A piece of a batch ----------------------------------------------------
 
@@ -115,18 +111,10 @@ class RecordMap:
         """Of every record: gradients by what is not of a ghost layer, what
         came back to each of these, and what it read."""
         backend = keras.backend.backend()
-        n = ops.shape(keys)[0]
         probes = [
             ops.zeros((1, *ghost.probe_shape), "float32")
             for ghost in self.ghosts
         ]
-        if self.way == "batch":
-            probes = [ops.repeat(p, n, axis=0) for p in probes]
-            by, reads = _derivative(
-                lambda p: self._loss([], p, rest, x, y, keys[0]), probes
-            )
-            scale = ops.cast(n, "float32") if self.is_mean else 1.0
-            return [], [d * scale for d in by], reads
 
         def of_one(x, y, key):
             x, y = keras.tree.map_structure(
@@ -157,7 +145,9 @@ class RecordMap:
 
     def _piece(self, direct, rest, x, y, keys, factors):
         """Sums of the contributions of some records."""
-        by, returned, reads = self._gradients(direct, rest, x, y, keys)
+        with _seeded_torch(keys):
+            # Anew in every piece: all records of a step share one mask.
+            by, returned, reads = self._gradients(direct, rest, x, y, keys)
         by = [ops.cast(v, "float32") for v in by]
         returned = [ops.cast(v, "float32") for v in returned]
         reads = [
@@ -204,15 +194,15 @@ class RecordMap:
         if keras.backend.backend() == "torch":
             # Its generators know no keys of single records: one mask a step.
             keys = ops.broadcast_to(keys[:1], keys.shape)
-            with _seeded_torch(keys):
-                return self._sums(x, y, keys, factors)
         return self._sums(x, y, keys, factors)
 
     def _sums(self, x, y, keys, factors):
         direct = [_constant(v) for v in self.direct]
         fixed = [_constant(v) for v in self._fixed]
         ghost = [[_constant(v) for v in g.variables] for g in self.ghosts]
-        rest = (fixed, ghost)
+        # What a loss of several outputs keeps of each.
+        kept = [(v, _constant(v)) for v in self._trainer.metrics_variables]
+        rest = (fixed, ghost, kept)
         n = factors.shape[0]
         piece = self.piece
         if piece >= n:
@@ -249,6 +239,9 @@ def _constant(variable):
 def _seeded_torch(keys):
     """What draws from PyTorch's own generator, as `Dropout` does, draws from
     the key of the step, and leaves the generator as it was."""
+    if keras.backend.backend() != "torch":
+        yield
+        return
     import torch
 
     devices = list(range(torch.cuda.device_count()))
@@ -293,19 +286,21 @@ def _repeat(times, add, sums):
     return ops.fori_loop(0, times, add, sums)
 
 
-def chosen_for(network, loss_of, clip, example, piece=None):
+def chosen_for(trainer, clip, example, piece=None):
     """The fastest `RecordMap` that agrees with plain gradients of single
     records.
 
     Args:
-        network, loss_of, clip, example, piece: see `RecordMap`.
+        trainer, clip: see `RecordMap`.
+        example: `(x, y)` of made-up records.
+        piece: how many records are held at a time, or `None`.
 
     Returns:
         a `RecordMap`.
     """
 
-    def made(way, ghosts=(), is_mean=True):
-        found = RecordMap(network, loss_of, clip, way, ghosts, is_mean)
+    def made(way, ghosts=()):
+        found = RecordMap(trainer, clip, way, ghosts)
         if piece is not None and way != "one":
             found.piece = piece
         return found
@@ -314,18 +309,16 @@ def chosen_for(network, loss_of, clip, example, piece=None):
     wanted = _tried(plain, example)
     # A step may do more than a call that does not train.
     _tried(plain, example, training=True)
-    ghosts = ghost_layers.found_in(network, lambda: plain.loss_of_one(example))
-    ghosts = _read_once(made, ghosts, example)
     if keras.backend.backend() == "tensorflow":
-        ways = [("batch", ghosts, True), ("batch", ghosts, False)]
-        if not row_layers.are_all(network):
-            ways = []
-    else:
-        ways = [("vmap", ghosts), ("vmap",)]
-    for way in ways:
-        found = made(*way)
-        if found.way == "batch" and found.direct:
-            continue
+        # `vectorized_map` ends the process at some layers.
+        return plain
+    ghosts = ghost_layers.found_in(
+        trainer.model,
+        lambda training: plain.loss_of_one(example, training),
+    )
+    ghosts = _read_once(made, ghosts, example)
+    for some in (ghosts, ()):
+        found = made("vmap", some)
         try:
             got = _tried(found, example)
             _tried(found, example, training=True)
@@ -335,6 +328,19 @@ def chosen_for(network, loss_of, clip, example, piece=None):
         if all(_near(a, b) for a, b in zip(got, wanted)):
             return found
     return plain
+
+
+def _seeds_of(network):
+    """The states of streams of random numbers: what is no weight, nor kept by
+    a metric of a layer."""
+    known = {id(v) for v in network.weights}
+    for layer in network._flatten_layers():
+        known |= {id(v) for v in layer.metrics_variables}
+    return [
+        v
+        for v in network.variables
+        if id(v) not in known and tuple(v.shape) == (2,) and "int" in v.dtype
+    ]
 
 
 def _read_once(made, ghosts, example):
@@ -352,6 +358,7 @@ def _read_once(made, ghosts, example):
             (
                 [_constant(v) for v in found._fixed],
                 [[_constant(v) for v in g.variables] for g in some],
+                [],
             ),
             *keras.tree.map_structure(ops.convert_to_tensor, (x, y)),
             ops.ones(found.key_shape, KEY_DTYPE),
@@ -365,9 +372,11 @@ def _read_once(made, ghosts, example):
 
 def _tried(made, example, training=False):
     """The sums over made-up records, as arrays."""
-    made.training = training
+    made.training, piece = training, made.piece
+    n = len(keras.tree.flatten(example)[0])
+    if made.way != "one":
+        made.piece = n
     try:
-        n = len(keras.tree.flatten(example)[0])
         x, y = keras.tree.map_structure(ops.convert_to_tensor, example)
         keys = ops.ones((n, *made.key_shape), KEY_DTYPE)
         factors = ops.convert_to_tensor(
@@ -376,7 +385,7 @@ def _tried(made, example, training=False):
         sums = _compiled(made.sums)(x, y, keys, factors)
         return [ops.convert_to_numpy(v) for v in sums]
     finally:
-        made.training = True
+        made.training, made.piece = True, piece
 
 
 def _compiled(function):

@@ -38,8 +38,8 @@ def without_records(step, name):
         raise RuntimeError(
             f"A step of '{name}' failed on the records {failed}; the steps of "
             "this epoch stay charged. What the backend says may show a record "
-            "and is left out. Try `fit` on made-up records with a model built "
-            "with `unprotected=True`."
+            "and is left out. Try the same fit on made-up records, without "
+            "privacy."
         )
 
     guarded.tells_no_records = True

@@ -19,6 +19,7 @@ from keras_fm.training import (
     fit_arguments,
     ledger_of_callback,
     model_check,
+    public_constants,
     refusals,
     same_data,
     shown_records,
@@ -310,6 +311,8 @@ class PrivateModel(keras.callbacks.Callback):
     @refusals.told()
     def on_train_begin(self, logs=None):
         if hasattr(self.model, "begin_private_fit"):
+            if self.model.declared_public is None:
+                public_constants.check(self.model.model._flatten_layers())
             self._noisy = ()
             self._steps = self.model.begin_private_fit(self)
             return

@@ -11,6 +11,7 @@ import pytest
 from keras import ops
 
 import keras_fm as fm
+from keras_fm.per_example import record_map
 from keras_fm.per_example.given_records import GivenRecords
 
 L = keras.layers
@@ -254,6 +255,7 @@ def test_models_that_are_refused(model, words):
         ({"steps_per_epoch": 3}, "`steps_per_epoch` must be left out"),
         ({"sample_weight": 2 * np.ones(40)}, "must be from 0 to 1"),
         ({"y": np.array(["no", "yes"] * 20)}, "`y` must hold numbers"),
+        ({"y": Y + 1}, "whole numbers from 0 to 1"),
         ({"class_weight": "balanced"}, "`class_weight` must be a dict"),
         (
             {"guarantee": fm.Proven(unit=fm.Unit(owners=np.arange(40) // 2))},
@@ -298,11 +300,127 @@ def test_weights_and_optimizers_that_no_ledger_knows():
     private = compiled(model, fed)
     with pytest.raises(ValueError, match="The optimizer took steps"):
         private.fit(X, Y, verbose=0, callbacks=[callback()])
-    private = compiled(network())
-    private.fit(X, Y, batch_size=10, verbose=0, callbacks=[callback()])
+    private, given = compiled(network()), callback()
+    private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
     private.model.layers[0].kernel.assign_add(np.ones((6, 5)))
     with pytest.raises(ValueError, match="has other weights"):
-        private.fit(X, Y, batch_size=10, verbose=0, callbacks=[callback()])
+        private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+
+
+def test_layers_that_were_adapted_are_not_public():
+    """The exact mean and variance of the records would be in the file."""
+    learned = L.Normalization()
+    learned.adapt(X)
+    model = keras.Sequential([keras.Input((6,)), learned, L.Dense(2)])
+    given = callback()
+    with pytest.raises(ValueError, match="was adapted to data"):
+        compiled(model).fit(X, Y, verbose=0, callbacks=[given])
+    assert not given.ledger.entries
+    given = callback()
+    compiled(model, public="means of a census").fit(
+        X, Y, batch_size=10, verbose=0, callbacks=[given]
+    )
+    assert given.ledger.entries
+
+
+def test_a_cell_that_is_run_twice():
+    """Two fits under two callbacks had a statement of one of them."""
+    model = network()
+    compiled(model).fit(X, Y, batch_size=10, verbose=0, callbacks=[callback()])
+    with pytest.raises(ValueError, match="under another ledger"):
+        compiled(model).fit(
+            X, Y, batch_size=10, verbose=0, callbacks=[callback()]
+        )
+
+
+def test_penalties_of_weights_act_outside_of_the_clip():
+    """On JAX they were taken off every record's gradient. With a clip that
+    reaches no record and hardly any noise two fits differ by the penalty."""
+    found = []
+    for penalty in (None, keras.regularizers.L2(1.0)):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(
+            [keras.Input((6,)), L.Dense(2, kernel_regularizer=penalty)]
+        )
+        private = fm.make_private(model, clip=1e4)
+        private.compile(
+            keras.optimizers.SGD(0.1),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+        before = model.get_weights()[0]
+        budget = fm.PrivacyBudget(1e6, 1e-3)
+        private.fit(
+            X,
+            Y,
+            batch_size=40,
+            verbose=0,
+            callbacks=[fm.callbacks.PrivateModel(budget)],
+        )
+        found.append(model.get_weights()[0] - before)
+    # Noise of a deviation of some 0.2 would not hide twice the weights.
+    difference = found[1] - found[0]
+    wanted = -0.1 * 2 * before
+    slope = np.sum(difference * wanted) / np.sum(wanted**2)
+    assert slope == pytest.approx(1, abs=0.4)
+
+
+def test_several_outputs_and_metrics_in_layers():
+    class Counting(L.Layer):
+        def __init__(self):
+            super().__init__()
+            self.mean = keras.metrics.Mean()
+
+        def call(self, inputs):
+            self.mean.update_state(inputs)
+            return inputs
+
+    inputs = keras.Input((6,))
+    x = Counting()(L.Dense(4)(inputs))
+    model = keras.Model(
+        inputs, {"a": L.Dense(1, name="a")(x), "b": L.Dense(1, name="b")(x)}
+    )
+    private = fm.make_private(model)
+    private.compile("sgd", {"a": "mse", "b": "mae"})
+    given = callback()
+    private.fit(
+        X,
+        {"a": X[:, 0], "b": X[:, 1]},
+        batch_size=10,
+        verbose=0,
+        callbacks=[given],
+    )
+    assert given.ledger.entries
+
+
+def test_masks_of_other_records_do_not_matter():
+    """Keras averages the loss of a batch with a mask over all its tokens."""
+    model = keras.Sequential(
+        [
+            keras.Input((8,), dtype="int32"),
+            L.Embedding(9, 4, mask_zero=True),
+            L.Dense(3),
+        ]
+    )
+    private = fm.make_private(model, clip=1.0)
+    private.compile(
+        "sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    x = np.zeros((6, 8), "int32")
+    x[:, 0], x[0] = 1, np.arange(1, 9)
+    y = np.arange(48).reshape(6, 8) % 3
+    example = (x[:3], y[:3])
+    made = record_map.chosen_for(private, 1.0, example)
+    keys = np.ones((6, *made.key_shape), record_map.KEY_DTYPE)
+    sums = []
+    for factors in (np.ones(6), np.array([0, 1, 1, 1, 1, 1])):
+        given = (x, y, keys, factors.astype("float32"))
+        found = record_map._compiled(made.sums)(
+            *[ops.convert_to_tensor(v) for v in given]
+        )
+        sums.append(
+            np.concatenate([ops.convert_to_numpy(v).ravel() for v in found])
+        )
+    assert 0 < np.linalg.norm(sums[0] - sums[1]) <= 1
 
 
 def test_a_part_of_the_budget_is_left_to_others(tmp_path):
@@ -360,6 +478,11 @@ def test_a_row_is_a_record_whatever_holds_it():
         given = GivenRecords(DataLoader(held, batch_size=8, shuffle=True))
         np.testing.assert_array_equal(given.x, X)
         assert given.batch_size == 8
+        from torch.utils.data import SubsetRandomSampler
+
+        some = DataLoader(held, sampler=SubsetRandomSampler(range(10)))
+        with pytest.raises(ValueError, match="must take every row"):
+            GivenRecords(some)
     with pytest.raises(ValueError, match="a generator shows each"):
         GivenRecords(iter([(X, Y)]))
 
