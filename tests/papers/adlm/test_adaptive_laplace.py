@@ -405,8 +405,6 @@ def test_noise_can_be_chosen_apart_from_the_form():
         ({"form": "code"}, 'belongs to guarantee="published"'),
         ({"noise": "once"}, 'belongs to guarantee="published"'),
         ({"noise": "never"}, "`noise` must be one of"),
-        ({"guarantee": "published", "bounds": (0, 1), "hidden": 4},
-         'belongs to guarantee="proven"'),
         ({"guarantee": "published", "power": 0.5, "hidden": 4},
          'belongs to guarantee="proven"'),
         ({"guarantee": "published"}, "needs `hidden`"),
