@@ -3,7 +3,6 @@
 import dataclasses
 import enum
 import numbers
-import warnings
 
 _LARGEST_EPSILON = 1e6
 
@@ -125,31 +124,6 @@ class PrivacyBudget:
         )
 
 
-def is_too_large(delta, n):
-    """Whether delta lets an algorithm publish one of n records as it is."""
-    return delta * n >= 1
-
-
-def warn_of_delta(delta, n):
-    """The one warning of a delta that promises nothing.
-
-    Args:
-        delta: float in [0, 1).
-        n: the public number of records, or of owners; `None` if unknown.
-
-    Example:
-
-    >>> warn_of_delta(1e-6, 1000)
-    """
-    if n and is_too_large(delta, n):
-        warnings.warn(
-            f"delta = {delta:g} is not below one over the number of records "
-            f"({n}): it permits publishing a whole record. Take it far "
-            f"smaller, such as delta={0.01 / n:.0e}.",
-            stacklevel=3,
-        )
-
-
 def _checked_epsilon(value):
     epsilon = as_float("epsilon", value)
     if not 0 < epsilon <= _LARGEST_EPSILON:
@@ -163,16 +137,8 @@ def _checked_epsilon(value):
 
 
 def check_delta_given(epsilon, delta, call):
-    """Refuses an epsilon without a delta.
-
-    Args:
-        epsilon: as it was given.
-        delta: as it was given, `None` if it was left out.
-        call: str, what to write, with `{}` for epsilon and for delta.
-
-    Raises:
-        ValueError: if epsilon is not a budget's, or delta is missing.
-    """
+    """Refuses an epsilon without a delta; `call` is what to write, with `{}`
+    for each of them."""
     epsilon = _checked_epsilon(epsilon)
     if delta is None:
         raise ValueError(
