@@ -66,4 +66,7 @@ def as_held(values, dtype):
     where they are too large, 0 where they are too small."""
     with np.errstate(over="ignore"):
         held = ops.convert_to_tensor(np.asarray(values, float), dtype=dtype)
+    if "16" in str(dtype):
+        # NumPy itself has no bfloat16.
+        held = ops.cast(held, "float32")
     return np.array(ops.convert_to_numpy(held), float)

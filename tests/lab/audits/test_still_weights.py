@@ -95,13 +95,18 @@ def test_the_noise_is_in_the_network(digits):
     assert np.abs(ends[0] - ends[1]).max() > 1e-6
 
 
-def test_columns_of_a_whole_training_give_their_coins_away(digits):
-    """Adam, float32, a fifth of the steps of the table."""
-    scores, coins = whole_trainings.lit_columns(
-        "minmax", 0.3, *digits, columns=60, seed=0, epochs=220
-    )
-    surest = np.argsort(-np.abs(scores))[:30]
-    assert np.mean((scores[surest] > 0) == coins[surest]) > 0.9
+def test_columns_of_whole_trainings_give_their_coins_away(digits):
+    """Adam, float32, a fifth of the steps of the table; five trainings, of
+    which each alone was between 0.7 and 0.93. Fair coins give 0.7 on average
+    with a probability below 1e-6."""
+    right = []
+    for _ in range(5):
+        scores, coins = whole_trainings.lit_columns(
+            "minmax", 0.3, *digits, columns=60, seed=0, epochs=220
+        )
+        surest = np.argsort(-np.abs(scores))[:30]
+        right.append(np.mean((scores[surest] > 0) == coins[surest]))
+    assert np.mean(right) > 0.7
 
 
 def test_control_columns_do_not(digits):
