@@ -17,6 +17,7 @@ from keras_fm.kernel.ledger.ledger_entry import (
 )
 from keras_fm.kernel.noise_mechanisms import GaussianMechanism
 from keras_fm.kernel.planning import calibration
+from keras_fm.kernel.planning.delta_warning import warn_of_delta
 from keras_fm.kernel.reads import sampling
 from keras_fm.parts import full_precision, replicas, sealed
 from keras_fm.per_example import mended, poisson_samples, record_map
@@ -363,8 +364,7 @@ class PrivateFit:
     """
 
     def __init__(self, network, given, callback, epochs):
-        self._network, self._given = network, given
-        self._callback, self._epochs = callback, epochs
+        self._network, self._callback = network, callback
         example = _made_up(given)
         if not network.model.built:
             network.model(keras.tree.map_structure(lambda v: v[:1], example[0]))
@@ -448,8 +448,6 @@ class PrivateFit:
             noise=FLOATING_POINT,
             notes=(
                 "the number of records n is public by declaration",
-                "a record is a row of the data as given; a person with "
-                "several rows needs `owners`",
                 "first weights: random, by declaration"
                 if start is None
                 else f"first weights: public by declaration: {start}",
@@ -477,6 +475,7 @@ class PrivateFit:
             )
         _check_place(self._network)
         entry, ledger = self.entry(), callback.ledger
+        warn_of_delta(ledger.budget.delta, self._plan.n)
         ledger.charge([entry])
         _LEDGERS.setdefault(self._network.model, []).append(ledger)
         self._paid = entry
