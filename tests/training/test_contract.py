@@ -552,7 +552,9 @@ def test_a_large_delta_is_warned_about_in_every_form(form, data):
         guarantee = fm.Proven(unit=fm.Unit(owners=np.arange(N) // 8))
         delta = 0.1
     for at, warned in ((delta, True), (0.9 * delta, False)):
-        model, loss = stack(), LOSS
+        model, loss = stack(fm.layers.NormalizationLayer((0, 1), "linf")), LOSS
+        if form != "published":
+            model = stack()
         given = {"x": X, "y": Y, "batch_size": 20}
         if form == "steps":
             model, loss = network(fm.models.GradientNet, clip=0.1), None

@@ -459,7 +459,7 @@ def test_records_in_the_place_of_delta_are_not_shown():
     for given in ((secret, secret[0]), secret, [57913.0], "57913"):
         for first in (1.0, fm.PrivacyBudget(1.0, 1e-5)):
             with pytest.raises(ValueError, match=r"`data=\(x, y\)`") as e:
-                PrivateModel(first, data=given)
+                PrivateModel(first, given)
             assert "57913" not in str(e.value)
 
 

@@ -12,8 +12,6 @@ import stat
 import tempfile
 import time
 
-from keras_fm.kernel import checks
-
 try:
     import fcntl
 except ImportError:  # Windows
@@ -49,7 +47,10 @@ class LockedFile:
 
     def __init__(self, path):
         if not isinstance(path, (str, bytes, os.PathLike)):
-            checks.refuse("path", path, 'the path of a file, "privacy.json"')
+            raise ValueError(
+                '`path` must be the path of a file, "privacy.json". '
+                f"Received: path={path!r}"
+            )
         path = os.fsdecode(path)
         with contextlib.suppress(OSError):
             _check_is_file(path, os.stat(path).st_mode)
