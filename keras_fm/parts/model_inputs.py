@@ -107,7 +107,8 @@ def predicted(call, x):
     # Outside of `except`, which would keep the first error as its cause.
     raise ValueError(
         f"The layers fail on a record ({failed}): a number is perhaps not an "
-        "index of an `Embedding`. What the backend says "
+        "index of an `Embedding`, or a category not in the vocabulary of a "
+        "lookup (give it `num_oov_indices=1`). What the backend says "
         "may show the record and is left out; try `model.predict` on records "
         "of your own."
     )

@@ -9,7 +9,7 @@ from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.reads import passes, sampling
 from keras_fm.parts import full_precision, sealed
-from keras_fm.training import model_check, public_constants
+from keras_fm.training import model_check
 from keras_fm.training.reading import Reading
 
 # What is left to what is above the pre-trained layers, however many.
@@ -248,7 +248,6 @@ class ProvenPlan(Reading):
         """Refuses models no proof covers and budgets already spent."""
         self.check_model()
         records.check(self.data)
-        public_constants.check_maps(self.data)
         self.ledger.check(self.entries())
         if len(self.how_computed) > 1:
             warnings.warn(
