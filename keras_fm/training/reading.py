@@ -115,7 +115,9 @@ class Reading:
         """What the passes over the records have in common."""
         data, passes = self.__dict__.get("_counted", (None, None))
         if passes is None or data is not self.data:
-            passes = Passes(n_public=self.n_public)
+            # Arrays in memory do not change.
+            stream = records.number(data) is None
+            passes = Passes(n_public=self.n_public, compared=stream)
             self._counted = self.data, passes
         return passes
 

@@ -96,10 +96,12 @@ def released(request):
 
 
 def test_records_stay_apart(released):
-    model, private, x, _ = released
+    model, private, x, turn = released
     extractor = keras.Model(model.inputs, model.layers[-1].input)
     features = RecordMap(extractor)
-    assert features.unlisted is None
+    # That one has layers that Keras does not export.
+    convnext = list(FAMILIES)[turn] == "convnext"
+    assert (features.unlisted is not None) == convnext
     assert_alone(features, x)
     assert "frozen weights of" in private.report()
     assert model.layers[-1].is_released
