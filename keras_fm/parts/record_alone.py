@@ -171,9 +171,13 @@ def _is_plain(layer, rank):
         given, kernel, found = equation.replace("->", ",").split(",")
         if given[0] != found[0] or (given[0] in kernel and given[0] != "."):
             return False
+    # On processors that multiply tiles, PyTorch's rows of half precision are
+    # no numbers beside a row that is none.
+    torch = keras.backend.backend() == "torch"
     return not (
         getattr(layer, "stateful", False)
         or getattr(layer, "quantization_mode", None)
+        or (torch and layer.compute_dtype in ("bfloat16", "float16"))
     )
 
 

@@ -108,7 +108,7 @@ def private_evaluate(
         An `Evaluation`.
 
     Raises:
-        ValueError: if the model may mix records or be a function of them
+        ValueError: if the model may be a function of the records
             that the ledger does not know, or a record is invalid; before
             anything is spent.
         BudgetExceededError: before anything is read.
