@@ -266,7 +266,8 @@ class RecordMap:
                 "SeedGenerator`, or leave the layer out."
             )
         try:
-            together = ops.convert_to_numpy(_stateless(self.model, x))
+            with _forked():
+                together = ops.convert_to_numpy(_stateless(self.model, x))
         except Exception:
             return True
         if together.shape != found.shape or not _is_float(found):
@@ -334,14 +335,21 @@ def each_alone(model, x, values=None, graph=True):
             one, x, fn_output_signature=kind, parallel_iterations=1
         )
     rows = range(len(keras.tree.flatten(x)[0]))
-    return ops.stack([one(at(row)) for row in rows])
+    with _forked():
+        return ops.stack([one(at(row)) for row in rows])
 
 
 def _stateless(model, x, mapping=(), kept=None):
     """A call of a model that leaves nothing in it."""
     kept = kept or Attributes(model)
+    if keras.backend.backend() == "torch":
+        import torch
+
+        torch.default_generator.manual_seed(0)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(0)
     try:
-        with keras.StatelessScope(mapping), _seeded():
+        with keras.StatelessScope(mapping):
             return model(x, training=False)
     finally:
         kept.give_back()
@@ -361,8 +369,8 @@ def _compiled(function):
 
 
 @contextlib.contextmanager
-def _seeded():
-    """PyTorch's own generator begins anew, and nothing is kept for
+def _forked():
+    """PyTorch's own generators are given back, and nothing is kept for
     gradients."""
     if keras.backend.backend() != "torch":
         yield
@@ -371,7 +379,6 @@ def _seeded():
 
     devices = list(range(torch.cuda.device_count()))
     with torch.random.fork_rng(devices), torch.no_grad():
-        torch.manual_seed(0)
         yield
 
 

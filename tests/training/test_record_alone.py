@@ -16,8 +16,8 @@ import keras_fm as fm
 from keras_fm.parts.record_alone import Attributes, RecordMap, unlisted
 
 RANDOM = np.random.default_rng(0)
-X = RANDOM.normal(size=(90, 6, 4)).astype("float32")
-Y = np.arange(90) % 2
+X = RANDOM.normal(size=(24, 6, 4)).astype("float32")
+Y = np.arange(24) % 2
 OTHERS = 50 * RANDOM.normal(size=(3, 6, 4)).astype("float32")
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 
@@ -294,7 +294,7 @@ def test_steps_on_records_take_each_alone_below():
     found = ops.convert_to_numpy(net._features(ops.convert_to_tensor(X[:5])))
     np.testing.assert_array_equal(found, np.zeros((5, 24)))
     net.compile(keras.optimizers.SGD(1.0))
-    batches = fm.datasets.PoissonBatches(X, Y, batch_size=30)
+    batches = fm.datasets.PoissonBatches(X, Y, batch_size=8)
     private = fm.callbacks.PrivateModel(100.0, 1e-3)
     net.fit(batches, epochs=2, callbacks=[private], verbose=0)
     kernel, bias = net.get_weights()[:2]
