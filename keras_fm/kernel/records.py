@@ -14,7 +14,7 @@ from keras_fm.kernel.reads.data_sets import (
     check,
     is_function,
     is_loader,
-    may_be_padded,
+    of_one_length,
 )
 
 # Says that no batch follows.
@@ -43,22 +43,9 @@ def batches(data, batch_size=4096, labelled=True):
             sparse, ragged or padded to the longest record of a batch, or x
             and y differ in length.
     """
-    found, several, forms = 0, False, set()
-    padded = may_be_padded(data)
-    for x, y in _batches(data, batch_size, labelled):
-        count = columns.count(x)
-        found += count
-        several |= count > 1
-        if count:
-            forms.add(tuple(v.shape[1:] for _, v in columns.flatten(x)))
-        if several and (padded or len(forms) > 1):
-            raise ValueError(
-                "Records must have one length in all batches, and a dataset "
-                "must say which: padded to the longest of a batch, one record "
-                "more changes what others are. Pad to a public length, "
-                "`padded_batch(size, padded_shapes=...)` or `x.to_tensor(shape="
-                "(None, length))`, or give batches of one record."
-            )
+    found = 0
+    for x, y in of_one_length(data, _batches(data, batch_size, labelled)):
+        found += columns.count(x)
         yield x, y
     if not found:
         raise ValueError(

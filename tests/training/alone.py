@@ -5,7 +5,6 @@ import numpy as np
 
 from keras_fm.kernel.reads.placed_records import placed
 
-
 ROWS = 16
 
 

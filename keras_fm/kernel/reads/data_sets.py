@@ -53,9 +53,31 @@ def _check_dataset(data):
             )
 
 
-def may_be_padded(data):
-    """Whether a `tf.data.Dataset` does not say how long its records are, as
-    after a padding to the longest of a batch."""
+def of_one_length(data, batches):
+    """Yields the batches `(x, y)` that were read of `data`.
+
+    Raises:
+        ValueError: if records of several batches have different lengths, or
+            a dataset does not say how long they are.
+    """
+    unknown, several, forms = _has_unknown_lengths(data), False, set()
+    for x, y in batches:
+        count = columns.count(x)
+        several |= count > 1
+        if count:
+            forms.add(tuple(v.shape[1:] for _, v in columns.flatten(x)))
+        if several and (unknown or len(forms) > 1):
+            raise ValueError(
+                "Records must have one length in all batches, and a dataset "
+                "must say which: padded to the longest of a batch, one record "
+                "more changes what others are. Pad to a public length, "
+                "`padded_batch(size, padded_shapes=...)` or `x.to_tensor(shape="
+                "(None, length))`, or give batches of one record."
+            )
+        yield x, y
+
+
+def _has_unknown_lengths(data):
     if not hasattr(data, "as_numpy_iterator"):
         return False
     shapes = [v.shape for _, v in columns.flatten(data.element_spec, "data")]
