@@ -87,11 +87,15 @@ def _has_unknown_lengths(data):
 def _check_loader(loader):
     # A `batch_sampler` of one's own has no sampler that is used.
     sampler = getattr(loader.batch_sampler, "sampler", None)
-    if getattr(sampler, "replacement", False):
+    rows = loader.dataset
+    count = len(rows) if hasattr(rows, "__len__") else None
+    drawn = getattr(sampler, "num_samples", count)
+    if getattr(sampler, "replacement", False) or drawn != count:
         raise ValueError(
-            "The DataLoader draws its records with replacement, so that one "
-            "may come any number of times. Build it with `shuffle=True` in "
-            f"the place of the sampler. Received: {type(sampler).__name__}"
+            "The DataLoader draws its records with replacement, or another "
+            "number of them than there are, so that one may come any number "
+            "of times. Build it with `shuffle=True` in the place of the "
+            f"sampler. Received: {type(sampler).__name__}"
         )
     if getattr(loader.batch_sampler, "drop_last", False):
         raise ValueError(
