@@ -374,13 +374,18 @@ class PrivateFit:
                 f"'{network.model.name}' has no trainable weights. Set "
                 "`layer.trainable = True` on the layers that are to learn."
             )
-        self.map = record_map.chosen_for(
-            network,
-            network._clip,
-            example,
-            network._physical,
-            given.batch_size,
-        )
+        # What is tried leaves nothing in the layers.
+        kept = Attributes(network.model)
+        try:
+            self.map = record_map.chosen_for(
+                network,
+                network._clip,
+                example,
+                network._physical,
+                given.batch_size,
+            )
+        finally:
+            kept.give_back()
         ledger = callback.ledger
         if ledger.budget.delta <= 0:
             raise ValueError(
