@@ -1,6 +1,5 @@
 """Any Keras model, trained by noisy sums of clipped gradients of records."""
 
-import contextlib
 import hashlib
 import math
 import weakref
@@ -20,6 +19,7 @@ from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.planning.delta_warning import warn_of_delta
 from keras_fm.kernel.reads import sampling
 from keras_fm.parts import full_precision, replicas, sealed
+from keras_fm.parts.record_alone import Attributes
 from keras_fm.per_example import mended, poisson_samples, record_map
 from keras_fm.per_example.given_records import GivenRecords
 from keras_fm.per_example.poisson_samples import FACTORS, KEYS, RECORDS
@@ -259,21 +259,22 @@ class PrivateNetwork(keras.Model):
             *(["validation rows are not protected"] if validation_data else []),
         ]
         self._fit = fit
+        kept = Attributes(self.model)
         try:
-            with _attributes_kept(self.model):
-                found = super().fit(
-                    fit.samples,
-                    epochs=epochs,
-                    verbose=verbose,
-                    callbacks=callbacks,
-                    validation_data=validation_data,
-                    initial_epoch=initial_epoch,
-                    **kwargs,
-                )
+            found = super().fit(
+                fit.samples,
+                epochs=epochs,
+                verbose=verbose,
+                callbacks=callbacks,
+                validation_data=validation_data,
+                initial_epoch=initial_epoch,
+                **kwargs,
+            )
             # Callbacks may set weights when training ends.
             self.note_weights()
             return found
         finally:
+            kept.give_back()
             self._fit = None
 
     @full_precision.scope()
@@ -373,13 +374,18 @@ class PrivateFit:
                 f"'{network.model.name}' has no trainable weights. Set "
                 "`layer.trainable = True` on the layers that are to learn."
             )
-        self.map = record_map.chosen_for(
-            network,
-            network._clip,
-            example,
-            network._physical,
-            given.batch_size,
-        )
+        # What is tried leaves nothing in the layers.
+        kept = Attributes(network.model)
+        try:
+            self.map = record_map.chosen_for(
+                network,
+                network._clip,
+                example,
+                network._physical,
+                given.batch_size,
+            )
+        finally:
+            kept.give_back()
         ledger = callback.ledger
         if ledger.budget.delta <= 0:
             raise ValueError(
@@ -683,21 +689,3 @@ def _digest(model):
     for weight in model.weights:
         found.update(np.ascontiguousarray(ops.convert_to_numpy(weight)))
     return found.hexdigest()
-
-
-@contextlib.contextmanager
-def _attributes_kept(network):
-    """Gives every layer its attributes back: a layer may keep what it was
-    called with."""
-    layers = list(network._flatten_layers())
-    before = [dict(vars(layer)) for layer in layers]
-    try:
-        yield
-    finally:
-        for layer, kept in zip(layers, before):
-            held = vars(layer)
-            for name in set(held) - set(kept):
-                del held[name]
-            for name, value in kept.items():
-                if held.get(name) is not value:
-                    held[name] = value

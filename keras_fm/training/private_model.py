@@ -221,6 +221,7 @@ class PrivateModel(keras.callbacks.Callback):
             f"{budget.delta:g}), {self._ledger.neighbours}, {times} planned "
             "release(s)",
             f"  unit: {shown_unit(self._ledger.unit)}",
+            *(f"  {line}" for line in getattr(plan, "how_computed", ())),
         ]
         for e in entries:
             lines.append(f"  {e.name} ({e.guarantee}): {e.describe()}")
