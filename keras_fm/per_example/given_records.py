@@ -9,6 +9,8 @@ import math
 import keras
 import numpy as np
 
+from keras_fm.per_example.owner_rows import OwnerRows
+
 # More than this is not kept in memory.
 _MOST_BYTES = 2**33
 
@@ -23,8 +25,9 @@ class GivenRecords:
     Attributes:
         x, y: trees of arrays `(n, ...)`; `y` may be `None`.
         weights: `None`, or `(n,)` numbers from 0 to 1.
-        n: int.
+        n: int, how many records.
         batch_size: int.
+        owners: `None`, or the `OwnerRows` if a record is an owner.
 
     Raises:
         ValueError: if rows cannot be read of it.
@@ -86,9 +89,20 @@ class GivenRecords:
                 f"batch_size={batch_size}"
             )
         self.batch_size = min(self.batch_size, self.n)
-        self.weights = None
+        self.weights = self.owners = None
         if sample_weight is not None:
             self.weights = _factors(sample_weight, self.n)
+
+    def own(self, owners, most):
+        """Makes every owner one record, with at most `most` of its rows.
+
+        Args:
+            owners: `(n,)` ids.
+            most: int, public.
+        """
+        self.owners = OwnerRows(owners, most, self.n)
+        self.n = self.owners.n
+        self.batch_size = min(self.batch_size, self.n)
 
     def weigh(self, class_weight):
         """Weighs records by the public weights of their classes.
@@ -111,8 +125,8 @@ class GivenRecords:
             )
         if labels.ndim > 1 and labels.shape[-1] > 1:
             labels = labels.argmax(-1)
-        labels = labels.reshape(self.n)
-        found = np.ones(self.n)
+        labels = labels.reshape(len(labels))
+        found = np.ones(len(labels))
         for label, weight in class_weight.items():
             found[labels == label] = weight
         # Of classes without a weight it is 1, whether they occur or not.

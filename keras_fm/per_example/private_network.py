@@ -22,6 +22,7 @@ from keras_fm.kernel.reads import sampling
 from keras_fm.parts import full_precision, replicas, sealed
 from keras_fm.per_example import mended, poisson_samples, record_map
 from keras_fm.per_example.given_records import GivenRecords
+from keras_fm.per_example.owner_rows import OwnerLoss
 from keras_fm.per_example.poisson_samples import FACTORS, KEYS, RECORDS
 from keras_fm.per_example.sum_noise import SumNoise
 from keras_fm.stacks import step_failure
@@ -37,6 +38,7 @@ def make_private(
     *,
     clip=None,
     physical_batch_size=None,
+    rows_per_owner=None,
     public=None,
     fix=False,
 ):
@@ -54,6 +56,10 @@ def make_private(
             A float: gradients longer than it are scaled back to it.
         physical_batch_size: `None`, or int: how many records are held in
             memory at a time. It changes neither noise nor accounting.
+        rows_per_owner: `None`, or int, public: how many rows of a person
+            enter a step, if the guarantee protects people with several rows,
+            `PrivateModel(..., guarantee=Proven(unit=Unit(owners=ids)))`. Of
+            people with more, every step draws so many anew.
         public: `None`, or str: what the first weights are from
             (`"ImageNet"`). The statement repeats it as your declaration.
             `None` says that they are random.
@@ -93,6 +99,7 @@ def make_private(
         model,
         clip=clip,
         physical_batch_size=physical_batch_size,
+        rows_per_owner=rows_per_owner,
         public=public,
         changes=changes,
     )
@@ -115,6 +122,7 @@ class PrivateNetwork(keras.Model):
         *,
         clip=None,
         physical_batch_size=None,
+        rows_per_owner=None,
         public=None,
         changes=(),
         **kwargs,
@@ -126,6 +134,9 @@ class PrivateNetwork(keras.Model):
         self._clip = checks.optional(checks.norm_bound, "clip", clip)
         self._physical = checks.optional(
             checks.count, "physical_batch_size", physical_batch_size
+        )
+        self._rows_per_owner = checks.optional(
+            checks.count, "rows_per_owner", rows_per_owner
         )
         if public is None:
             _check_untrained(model)
@@ -150,7 +161,10 @@ class PrivateNetwork(keras.Model):
         if training:
             # The step takes its records in `compute_loss`.
             return ops.zeros((1,))
-        return self.model(inputs[RECORDS], training=False)
+        records = inputs[RECORDS]
+        if self._rows_per_owner is not None:
+            records = keras.tree.map_structure(lambda v: v[:, 0], records[0])
+        return self.model(records, training=False)
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -173,13 +187,13 @@ class PrivateNetwork(keras.Model):
         # Of a record alone the map takes what its layers add.
         return [] if self._alone else super().losses
 
-    def loss_of_records(self, y, y_pred):
+    def loss_of_records(self, y, y_pred, weights=None):
         """The compiled loss, without what layers add to it."""
         if self.loss is None:
             return ops.zeros(())
         self._alone = True
         try:
-            return super().compute_loss(None, y, y_pred, None)
+            return super().compute_loss(None, y, y_pred, weights)
         finally:
             self._alone = False
 
@@ -240,9 +254,11 @@ class PrivateNetwork(keras.Model):
                 '`private.compile("sgd", "sparse_categorical_crossentropy")`.'
             )
         callback = _callback_of(callbacks)
-        _check_guarantee(callback.guarantee)
+        _check_guarantee(callback.guarantee, self._rows_per_owner)
         self._check_past(callback.ledger)
         given = GivenRecords(x, y, sample_weight, batch_size)
+        if self._rows_per_owner is not None:
+            given.own(callback.guarantee.unit.owners, self._rows_per_owner)
         weighed = given.weights is not None
         _check_labels(self, given.y)
         if class_weight is not None:
@@ -365,16 +381,20 @@ class PrivateFit:
 
     def __init__(self, network, given, callback, epochs):
         self._network, self._callback = network, callback
+        self._given = given
         example = _made_up(given)
         if not network.model.built:
             network.model(keras.tree.map_structure(lambda v: v[:1], example[0]))
+        trainer = network
+        if given.owners is not None:
+            trainer, example = OwnerLoss(network), _of_owners(given, example)
         if not network.model.trainable_variables:
             raise ValueError(
                 f"'{network.model.name}' has no trainable weights. Set "
                 "`layer.trainable = True` on the layers that are to learn."
             )
         self.map = record_map.chosen_for(
-            network, network._clip, example, network._physical
+            trainer, network._clip, example, network._physical
         )
         ledger = callback.ledger
         if ledger.budget.delta <= 0:
@@ -436,6 +456,11 @@ class PrivateFit:
         reads = query.reads
         if self._network._clip is None:
             reads = "gradients of records, each divided by its norm"
+        if self._given.owners is not None:
+            reads += (
+                "; a record is an owner, with the mean over at most "
+                f"{self._given.owners.most} of its rows"
+            )
         start = self._network._public
         return LedgerEntry(
             name=f"{self._network.model.name} (steps)",
@@ -447,7 +472,9 @@ class PrivateFit:
             private=self._callback.known_seed is None,
             noise=FLOATING_POINT,
             notes=(
-                "the number of records n is public by declaration",
+                "the number of records n is public by declaration"
+                if self._given.owners is None
+                else "the number of owners is public by declaration",
                 "first weights: random, by declaration"
                 if start is None
                 else f"first weights: public by declaration: {start}",
@@ -517,7 +544,7 @@ class PrivateFit:
                 "Give `fit` the callback `keras_fm.callbacks.PrivateModel`."
             )
         # One shape, also where the number of rows is not known to a trace.
-        rows = self._rows // replicas.in_step()
+        rows, y = self._rows // replicas.in_step(), () if y is None else y
         x, y = keras.tree.map_structure(
             lambda v: ops.reshape(v, (rows, *v.shape[1:])), (x, y)
         )
@@ -568,8 +595,16 @@ def _made_up(given):
         return np.full(shape, "a", dtype=array.dtype)
 
     x = keras.tree.map_structure(of, given.x)
-    y = None if given.y is None else keras.tree.map_structure(of, given.y)
+    y = () if given.y is None else keras.tree.map_structure(of, given.y)
     return x, y
+
+
+def _of_owners(given, example):
+    """Three owners, with made-up rows."""
+    x, y = keras.tree.map_structure(
+        lambda v: np.repeat(v[:, None], given.owners.most, axis=1), example
+    )
+    return (x, np.ones((3, given.owners.most), "float32")), y
 
 
 def _callback_of(callbacks):
@@ -606,26 +641,31 @@ def _check_labels(network, y):
         )
 
 
-def _check_guarantee(guarantee):
-    """Refuses what noisy steps of rows do not promise."""
+def _check_guarantee(guarantee, rows_per_owner):
+    """Refuses what noisy steps do not promise."""
     if guarantee.kind != "proven":
         raise ValueError(
             "`make_private` trains with a proof. Leave `guarantee` out. "
             f"Received: guarantee={guarantee.kind!r}"
         )
     plain = (
-        guarantee.unit.owners is None
-        and not guarantee.unit.reach
+        not guarantee.unit.reach
         and guarantee.n_public
         and guarantee.releases == 1
         and guarantee.neighbours != "replace_label"
     )
     if not plain:
         raise ValueError(
-            "`make_private` protects rows whose number is public, in one fit: "
-            "of `Proven(...)` it knows `neighbours` and `spends` alone. For "
-            "owners train a `keras_fm.models.GradientNet` on "
-            "`keras_fm.datasets.PoissonBatches(..., owners=ids)`."
+            "`make_private` protects rows or owners whose number is public, "
+            "in one fit: of `Proven(...)` it knows `neighbours`, `spends` and "
+            "`unit=Unit(owners=ids)` alone."
+        )
+    if (guarantee.unit.owners is None) != (rows_per_owner is None):
+        raise ValueError(
+            "`rows_per_owner` and the owners belong together: "
+            "`make_private(model, rows_per_owner=8)` and `PrivateModel(..., "
+            "guarantee=Proven(unit=Unit(owners=ids)))`. Received: "
+            f"rows_per_owner={rows_per_owner}"
         )
 
 

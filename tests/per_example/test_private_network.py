@@ -257,10 +257,6 @@ def test_models_that_are_refused(model, words):
         ({"y": np.array(["no", "yes"] * 20)}, "`y` must hold numbers"),
         ({"y": Y + 1}, "whole numbers from 0 to 1"),
         ({"class_weight": "balanced"}, "`class_weight` must be a dict"),
-        (
-            {"guarantee": fm.Proven(unit=fm.Unit(owners=np.arange(40) // 2))},
-            "protects rows whose number is public",
-        ),
         ({"guarantee": fm.Published(lot=10)}, "trains with a proof"),
         (
             {"guarantee": fm.Proven(neighbours="replace_one")},
@@ -508,3 +504,19 @@ def test_several_inputs_and_a_subclass():
         callbacks=[callback()],
     )
     assert private.predict({"a": X, "b": X[:, :2]}, verbose=0).shape == (40, 1)
+
+
+class Square(L.Layer):
+    """What it adds is all the loss there is."""
+
+    def call(self, inputs):
+        self.add_loss(ops.mean(ops.square(inputs)))
+        return inputs
+
+
+def test_a_model_without_labels():
+    model = keras.Sequential([keras.Input((6,)), L.Dense(2), Square()])
+    private, given = fm.make_private(model), callback()
+    private.compile("sgd")
+    private.fit(X, batch_size=10, verbose=0, callbacks=[given])
+    assert given.ledger.entries
