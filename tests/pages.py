@@ -101,7 +101,7 @@ open("people.csv", "w").write(text)
     "docs/any_model": Given(
         before={
             1: "x, y, public_rows = given((28, 28, 1), n=600)",
-            2: "ids = np.arange(600) // 3",
+            2: "import numpy as np; ids = np.arange(600) // 3",
         },
         smaller={"epochs=10": "epochs=1"},
         prints=("proven:     (epsilon = 1.9", 1),

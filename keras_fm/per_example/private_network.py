@@ -15,13 +15,15 @@ from keras_fm.kernel.ledger.ledger_entry import (
     LedgerEntry,
     check_line,
 )
+from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.noise_mechanisms import GaussianMechanism
 from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.planning.delta_warning import warn_of_delta
 from keras_fm.kernel.reads import sampling
 from keras_fm.parts import full_precision, replicas, sealed
 from keras_fm.per_example import mended, poisson_samples, record_map
-from keras_fm.per_example.given_records import GivenRecords
+from keras_fm.per_example.balanced_classes import BalancedClasses
+from keras_fm.per_example.given_records import GivenRecords, numbered
 from keras_fm.per_example.owner_rows import OwnerLoss
 from keras_fm.per_example.poisson_samples import FACTORS, KEYS, RECORDS
 from keras_fm.per_example.sum_noise import SumNoise
@@ -39,6 +41,7 @@ def make_private(
     clip=None,
     physical_batch_size=None,
     rows_per_owner=None,
+    classes=None,
     public=None,
     fix=False,
 ):
@@ -60,6 +63,8 @@ def make_private(
             enter a step, if the guarantee protects people with several rows,
             `PrivateModel(..., guarantee=Proven(unit=Unit(owners=ids)))`. Of
             people with more, every step draws so many anew.
+        classes: `None`, or a public list of what the labels name, in the
+            order of the outputs: `["no", "yes"]`.
         public: `None`, or str: what the first weights are from
             (`"ImageNet"`). The statement repeats it as your declaration.
             `None` says that they are random.
@@ -100,6 +105,7 @@ def make_private(
         clip=clip,
         physical_batch_size=physical_batch_size,
         rows_per_owner=rows_per_owner,
+        classes=classes,
         public=public,
         changes=changes,
     )
@@ -123,6 +129,7 @@ class PrivateNetwork(keras.Model):
         clip=None,
         physical_batch_size=None,
         rows_per_owner=None,
+        classes=None,
         public=None,
         changes=(),
         **kwargs,
@@ -138,6 +145,7 @@ class PrivateNetwork(keras.Model):
         self._rows_per_owner = checks.optional(
             checks.count, "rows_per_owner", rows_per_owner
         )
+        self._classes = _checked_classes(classes)
         if public is None:
             _check_untrained(model)
         else:
@@ -232,7 +240,9 @@ class PrivateNetwork(keras.Model):
         `batch_size` is the expected size of a sample (of a data set or
         loader: its own). An epoch has as many steps as samples of that size
         are in the records. Weights of records multiply their clipped
-        gradients. `validation_data` is not protected.
+        gradients. `class_weight="balanced"` releases noisy counts of the
+        classes, for a twentieth of the budget of the fit, and weighs by
+        them; a dict is public. `validation_data` is not protected.
         """
         del shuffle  # Every sample is drawn anew.
         if validation_split:
@@ -256,17 +266,27 @@ class PrivateNetwork(keras.Model):
         callback = _callback_of(callbacks)
         _check_guarantee(callback.guarantee, self._rows_per_owner)
         self._check_past(callback.ledger)
-        given = GivenRecords(x, y, sample_weight, batch_size)
+        given = GivenRecords(x, y, sample_weight, batch_size, self._classes)
+        if isinstance(validation_data, tuple):
+            validation_data = self._numbered(*validation_data)
         if self._rows_per_owner is not None:
             given.own(callback.guarantee.unit.owners, self._rows_per_owner)
         weighed = given.weights is not None
         _check_labels(self, given.y)
-        if class_weight is not None:
+        balanced = isinstance(class_weight, str) and class_weight == "balanced"
+        if class_weight is not None and not balanced:
             given.weigh(class_weight)
         _check_other_rows(given, validation_data)
-        fit = PrivateFit(self, given, callback, epochs - initial_epoch)
+        fit = PrivateFit(
+            self, given, callback, epochs - initial_epoch, balanced
+        )
         fit.notes = [
-            *(["weights of classes: public"] if class_weight else []),
+            *(["weights of classes: released"] if balanced else []),
+            *(
+                ["weights of classes: public, by declaration"]
+                if class_weight and not balanced
+                else []
+            ),
             *(
                 ["weights of rows: each a function of its row, by declaration"]
                 if weighed
@@ -291,6 +311,19 @@ class PrivateNetwork(keras.Model):
             return found
         finally:
             self._fit = None
+
+    def evaluate(self, x=None, y=None, **kwargs):
+        """As `keras.Model.evaluate`. What it shows of private records is not
+        protected."""
+        if self._fit is None:
+            x, y = self._numbered(x, y)
+        return super().evaluate(x, y, **kwargs)
+
+    def _numbered(self, x, y=None, *more):
+        """Validation data with numbers in the place of named classes."""
+        if self._classes is not None and y is not None:
+            y = numbered(y, self._classes)
+        return (x, y, *more)
 
     @full_precision.scope()
     def train_step(self, *args, **kwargs):
@@ -377,15 +410,16 @@ class PrivateFit:
         given: the `GivenRecords`.
         callback: the `PrivateModel` of the fit.
         epochs: int, as `fit` was given.
+        balanced: whether classes are weighed by their released counts.
     """
 
-    def __init__(self, network, given, callback, epochs):
+    def __init__(self, network, given, callback, epochs, balanced=False):
         self._network, self._callback = network, callback
         self._given = given
         example = _made_up(given)
         if not network.model.built:
             network.model(keras.tree.map_structure(lambda v: v[:1], example[0]))
-        trainer = network
+        trainer, made_up = network, example
         if given.owners is not None:
             trainer, example = OwnerLoss(network), _of_owners(given, example)
         if not network.model.trainable_variables:
@@ -402,6 +436,14 @@ class PrivateFit:
                 "Noisy steps need delta > 0, far below one over the number of "
                 "records: `PrivateModel(epsilon=2.0, delta=1e-5)`. Received: "
                 f"delta={ledger.budget.delta:g}"
+            )
+        self._balanced = None
+        if balanced:
+            self._balanced = BalancedClasses(
+                _number_of_classes(network, made_up[0]),
+                given.owners is not None,
+                ledger,
+                callback.guarantee.spends,
             )
         full = given.batch_size == given.n
         if not full and str(ledger.neighbours) != "add_remove":
@@ -491,6 +533,8 @@ class PrivateFit:
             found.append(
                 GaussianMechanism(sensitivity=1.0, noise_multiplier=left)
             )
+        if self._balanced is not None:
+            found.append(self._balanced.mechanism)
         return found
 
     def begin(self, callback):
@@ -503,6 +547,14 @@ class PrivateFit:
         _check_place(self._network)
         entry, ledger = self.entry(), callback.ledger
         warn_of_delta(ledger.budget.delta, self._plan.n)
+        if self._balanced is not None:
+            noise = NoiseSource(callback.known_seed)
+            ledger.check([self._balanced.entry(noise), entry])
+            self._given.weigh(
+                self._balanced.released(
+                    self._given.labels, callback.guarantee.unit.owners, noise
+                )
+            )
         ledger.charge([entry])
         _LEDGERS.setdefault(self._network.model, []).append(ledger)
         self._paid = entry
@@ -620,6 +672,33 @@ def _callback_of(callbacks):
             f"Received: {len(found)} such callbacks"
         )
     return found[0]
+
+
+def _checked_classes(classes):
+    if classes is None:
+        return None
+    found = list(classes)
+    if len(found) < 2 or len(set(found)) < len(found):
+        raise ValueError(
+            "`classes` must be a list of at least two different labels. "
+            f"Received: classes={classes}"
+        )
+    return found
+
+
+def _number_of_classes(network, x):
+    """How many classes the outputs of a model are for."""
+    if network._classes is not None:
+        return len(network._classes)
+    outputs = keras.tree.flatten(
+        network.model(keras.tree.map_structure(lambda v: v[:1], x))
+    )
+    if len(outputs) != 1:
+        raise ValueError(
+            '`class_weight="balanced"` is for a model of one output. '
+            f"Received: {len(outputs)} outputs"
+        )
+    return max(int(outputs[0].shape[-1]), 2)
 
 
 def _check_labels(network, y):

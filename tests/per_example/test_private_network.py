@@ -11,7 +11,9 @@ import pytest
 from keras import ops
 
 import keras_fm as fm
+from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.per_example import record_map
+from keras_fm.per_example.balanced_classes import BalancedClasses
 from keras_fm.per_example.given_records import GivenRecords
 
 L = keras.layers
@@ -193,6 +195,64 @@ def test_class_weights_act_after_the_clip():
         assert set(other.weights[labels == 0]) == {np.float32(0.5)}
 
 
+class AtBegin(keras.callbacks.Callback):
+    """Keeps the weights of records that the samples are drawn with."""
+
+    def on_train_begin(self, logs=None):
+        self.weights = self.model._fit._given.weights
+
+
+def test_balanced_classes_are_released_and_charged():
+    """Counts of labels are private; what they cost is part of the budget,
+    and the rare class weighs most. Counts of 100 and 300 with noise of a
+    deviation of 5 are 8 deviations off once in 10^15 runs."""
+    x = np.zeros((400, 6), "float32")
+    y = np.where(np.arange(400) < 100, "yes", "no")
+    given, begun = callback(), AtBegin()
+    private = compiled(network(), classes=["no", "yes"])
+    private.fit(
+        x,
+        y,
+        batch_size=100,
+        verbose=0,
+        class_weight="balanced",
+        validation_data=(x[:5] + 1, y[:5]),
+        callbacks=[given, begun],
+    )
+    counts, steps = given.ledger.entries
+    noise = counts.build_mechanism()
+    assert counts.name == "counts of classes" and noise.stddev < 5
+    assert "weights of classes: released" in steps.notes
+    assert 7.9 < given.ledger.epsilon() <= 8.0
+    common, rare = begun.weights[200], begun.weights[0]
+    assert rare == 1
+    exact, off = 100 / 300, 8 * noise.stddev
+    assert (100 - off) / (300 + off) < common < (100 + off) / (300 - off)
+    assert common != pytest.approx(exact, rel=1e-6)
+    assert private.evaluate(x, y, verbose=0)
+
+
+def test_counts_of_owners():
+    """However many rows an owner has, it counts once."""
+    ledger = fm.Ledger(fm.PrivacyBudget(1e5, 1e-3), neighbours="replace_one")
+    found = BalancedClasses(2, True, ledger, 1.0)
+    owners = np.r_[np.zeros(900, int), np.arange(1, 1001)]
+    labels = np.r_[np.ones(900, int), np.zeros(1000, int)]
+    weights = found.released(labels, owners, NoiseSource())
+    # 1 owner of class 1, and a floor of four deviations of the noise.
+    assert weights[1] == 1 and weights[0] < 0.02
+    assert ledger.entries[0].build_mechanism().sensitivity == 2
+
+
+def test_labels_that_are_named():
+    given = GivenRecords(X, ["yes", "no"] * 20, classes=["no", "yes"])
+    np.testing.assert_array_equal(given.y[:2], [1, 0])
+    with pytest.raises(ValueError, match="not among the public `classes`"):
+        GivenRecords(X, ["yes", "maybe"] * 20, classes=["no", "yes"])
+    with pytest.raises(ValueError, match="two different labels"):
+        fm.make_private(network(), classes=["no", "no"])
+
+
 def test_batch_normalization_must_change():
     model = keras.Sequential(
         [
@@ -254,9 +314,9 @@ def test_models_that_are_refused(model, words):
         ({"validation_data": (X, Y)}, "holds the private records"),
         ({"steps_per_epoch": 3}, "`steps_per_epoch` must be left out"),
         ({"sample_weight": 2 * np.ones(40)}, "must be from 0 to 1"),
-        ({"y": np.array(["no", "yes"] * 20)}, "`y` must hold numbers"),
+        ({"y": np.array(["no", "yes"] * 20)}, r'classes=\["no", "yes"\]'),
         ({"y": Y + 1}, "whole numbers from 0 to 1"),
-        ({"class_weight": "balanced"}, "`class_weight` must be a dict"),
+        ({"class_weight": "auto"}, '`class_weight` must be "balanced"'),
         ({"guarantee": fm.Published(lot=10)}, "trains with a proof"),
         (
             {"guarantee": fm.Proven(neighbours="replace_one")},
@@ -433,7 +493,7 @@ def test_a_part_of_the_budget_is_left_to_others(tmp_path):
     )
     assert 3 < given.ledger.epsilon() < 7
     (entry,) = given.ledger.entries
-    assert "weights of classes: public" in entry.notes
+    assert "weights of classes: public, by declaration" in entry.notes
     plain = keras.saving.load_model(tmp_path / "best.keras")
     assert type(plain) is keras.Sequential
 
