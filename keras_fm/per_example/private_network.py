@@ -1,37 +1,34 @@
 """Any Keras model, trained by noisy sums of clipped gradients of records."""
 
 import contextlib
-import hashlib
 import math
-import weakref
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
-from keras_fm.kernel.ledger.ledger_entry import (
-    FLOATING_POINT,
-    LedgerEntry,
-    check_line,
-)
+from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.mechanisms import NoiseSource
-from keras_fm.kernel.noise_mechanisms import GaussianMechanism
-from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.planning.delta_warning import warn_of_delta
-from keras_fm.kernel.reads import sampling
 from keras_fm.parts import full_precision, replicas, sealed
-from keras_fm.per_example import mended, poisson_samples, record_map
-from keras_fm.per_example.balanced_classes import BalancedClasses
+from keras_fm.per_example import (
+    mended,
+    past_weights,
+    poisson_samples,
+    record_map,
+)
+from keras_fm.per_example.fit_charge import (
+    FitCharge,
+    number_of_classes,
+    number_of_records,
+)
 from keras_fm.per_example.given_records import GivenRecords, numbered
 from keras_fm.per_example.owner_rows import OwnerLoss
 from keras_fm.per_example.poisson_samples import FACTORS, KEYS, RECORDS
 from keras_fm.per_example.sum_noise import SumNoise
 from keras_fm.stacks import step_failure
-from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
 
-# The ledgers that plain models were trained under.
-_LEDGERS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _OWN_STEPS = ("train_step", "compute_loss", "make_train_function")
 
 
@@ -42,6 +39,7 @@ def make_private(
     physical_batch_size=None,
     rows_per_owner=None,
     classes=None,
+    start="untrained",
     public=None,
     fix=False,
 ):
@@ -65,9 +63,12 @@ def make_private(
             people with more, every step draws so many anew.
         classes: `None`, or a public list of what the labels name, in the
             order of the outputs: `["no", "yes"]`.
-        public: `None`, or str: what the first weights are from
-            (`"ImageNet"`). The statement repeats it as your declaration.
-            `None` says that they are random.
+        start: `"untrained"`: the first weights are random, by your
+            declaration. Weights of a model that was trained in this process
+            are refused.
+        public: `None`, or str: in the place of `start`, the public data that
+            the first weights are from (`"ImageNet"`). The statement repeats
+            it as your declaration.
         fix: `True` trains a copy of a sequential or functional model in which
             layers that mix records are replaced; `changes` lists them.
 
@@ -97,6 +98,12 @@ def make_private(
     Source: Abadi et al., "Deep Learning with Differential Privacy", 2016; Bu
     et al., "Automatic Clipping", 2023.
     """
+    if start != "untrained":
+        raise ValueError(
+            '`start` must be "untrained". Weights that were trained on public '
+            'data are declared so: `make_private(model, public="ImageNet")`. '
+            f"Received: start={start!r}"
+        )
     changes = []
     if fix:
         model, changes = mended.copy_of(model)
@@ -119,6 +126,7 @@ class PrivateNetwork(keras.Model):
         changes: list of str, what `fix=True` replaced in it.
     """
 
+    makes_private_steps = True
     # Whether the loss of a record is being computed.
     _alone = False
 
@@ -138,16 +146,16 @@ class PrivateNetwork(keras.Model):
         mended.check(model)
         _check_own_steps(model)
         self.model, self.changes = model, list(changes)
-        self._clip = checks.optional(checks.norm_bound, "clip", clip)
-        self._physical = checks.optional(
+        self.clip = checks.optional(checks.norm_bound, "clip", clip)
+        self.physical = checks.optional(
             checks.count, "physical_batch_size", physical_batch_size
         )
-        self._rows_per_owner = checks.optional(
+        self.rows_per_owner = checks.optional(
             checks.count, "rows_per_owner", rows_per_owner
         )
-        self._classes = _checked_classes(classes)
+        self.classes = _checked_classes(classes)
         if public is None:
-            _check_untrained(model)
+            past_weights.check_untrained(model)
         else:
             check_line("`public`", public)
         self._public = public
@@ -170,7 +178,7 @@ class PrivateNetwork(keras.Model):
             # The step takes its records in `compute_loss`.
             return ops.zeros((1,))
         records = inputs[RECORDS]
-        if self._rows_per_owner is not None:
+        if self.rows_per_owner is not None:
             records = keras.tree.map_structure(lambda v: v[:, 0], records[0])
         return self.model(records, training=False)
 
@@ -264,13 +272,16 @@ class PrivateNetwork(keras.Model):
                 '`private.compile("sgd", "sparse_categorical_crossentropy")`.'
             )
         callback = _callback_of(callbacks)
-        _check_guarantee(callback.guarantee, self._rows_per_owner)
+        _check_guarantee(callback.guarantee, self.rows_per_owner)
+        given = GivenRecords(x, y, sample_weight, batch_size, self.classes)
+        if not self.model.built:
+            x = keras.tree.map_structure(lambda v: v[:1], _made_up(given)[0])
+            self.model(x)
         self._check_past(callback.ledger)
-        given = GivenRecords(x, y, sample_weight, batch_size, self._classes)
         if isinstance(validation_data, tuple):
             validation_data = self._numbered(*validation_data)
-        if self._rows_per_owner is not None:
-            given.own(callback.guarantee.unit.owners, self._rows_per_owner)
+        if self.rows_per_owner is not None:
+            given.own(callback.guarantee.unit.owners, self.rows_per_owner)
         weighed = given.weights is not None
         _check_labels(self, given.y)
         balanced = isinstance(class_weight, str) and class_weight == "balanced"
@@ -321,8 +332,8 @@ class PrivateNetwork(keras.Model):
 
     def _numbered(self, x, y=None, *more):
         """Validation data with numbers in the place of named classes."""
-        if self._classes is not None and y is not None:
-            y = numbered(y, self._classes)
+        if self.classes is not None and y is not None:
+            y = numbered(y, self.classes)
         return (x, y, *more)
 
     @full_precision.scope()
@@ -347,6 +358,18 @@ class PrivateNetwork(keras.Model):
         """What first weights are from, as it was declared, or `None`."""
         return self._public
 
+    def plan_private_fit(self, callback, x, batch_size, epochs):
+        """The text of `PrivateModel.plan`; checks what `fit` would."""
+        _check_guarantee(callback.guarantee, self.rows_per_owner)
+        if x is None or not self.model.built:
+            raise ValueError(
+                "A plan needs a built model and the records, or how many "
+                "there are: `plan(private, 60_000, batch_size=256, epochs=10)`."
+            )
+        self._check_past(callback.ledger)
+        n, size = number_of_records(x, callback, batch_size)
+        return FitCharge(self, callback, n, size, epochs).table()
+
     def begin_private_fit(self, callback):
         """Charges the steps of the running fit, for its `PrivateModel`."""
         if self._fit is None:
@@ -369,27 +392,14 @@ class PrivateNetwork(keras.Model):
 
     def note_weights(self):
         """Keeps a digest of the weights for the statement."""
-        self._digest = _digest(self.model)
-        self._iterations = _steps_of(self.optimizer)
+        self._digest = past_weights.note_weights(self.model)
+        self._iterations = past_weights.steps_of(self.optimizer)
 
     def _check_past(self, ledger):
         """Refuses weights and optimizers that this ledger does not know."""
-        if any(known is not ledger for known in _LEDGERS.get(self.model, ())):
-            raise ValueError(
-                f"'{self.model.name}' was trained with privacy under another "
-                "ledger, and what that spent is not in this one. Go on with "
-                "the same `PrivateModel`, or build the model anew."
-            )
-        if self._digest is None and self._public is None:
-            _check_untrained(self.model)
-        elif self._digest not in (None, _digest(self.model)):
-            raise ValueError(
-                f"'{self.model.name}' has other weights than its private fit "
-                "led to, and no ledger knows on what they were trained. Build "
-                "the model anew, or say where they are from: "
-                '`make_private(model, public="...")`.'
-            )
-        if _steps_of(self.optimizer) not in (0, self._iterations):
+        public = self._public is not None
+        past_weights.check(self.model, ledger, public, self._digest)
+        if past_weights.steps_of(self.optimizer) not in (0, self._iterations):
             raise ValueError(
                 "The optimizer took steps that no private fit took: its "
                 "momenta may hold private records. Compile with a new one."
@@ -417,8 +427,6 @@ class PrivateFit:
         self._network, self._callback = network, callback
         self._given = given
         example = _made_up(given)
-        if not network.model.built:
-            network.model(keras.tree.map_structure(lambda v: v[:1], example[0]))
         trainer, made_up = network, example
         if given.owners is not None:
             trainer, example = OwnerLoss(network), _of_owners(given, example)
@@ -428,38 +436,17 @@ class PrivateFit:
                 "`layer.trainable = True` on the layers that are to learn."
             )
         self.map = record_map.chosen_for(
-            trainer, network._clip, example, network._physical
+            trainer, network.clip, example, network.physical
         )
-        ledger = callback.ledger
-        if ledger.budget.delta <= 0:
-            raise ValueError(
-                "Noisy steps need delta > 0, far below one over the number of "
-                "records: `PrivateModel(epsilon=2.0, delta=1e-5)`. Received: "
-                f"delta={ledger.budget.delta:g}"
-            )
-        self._balanced = None
-        if balanced:
-            self._balanced = BalancedClasses(
-                _number_of_classes(network, made_up[0]),
-                given.owners is not None,
-                ledger,
-                callback.guarantee.spends,
-            )
-        full = given.batch_size == given.n
-        if not full and str(ledger.neighbours) != "add_remove":
-            raise ValueError(
-                'Samples are accounted for neighbours="add_remove" only. '
-                f"Give `fit` batch_size={given.n}, all rows, or leave "
-                f"`neighbours` out. Received: neighbours={ledger.neighbours}"
-            )
-        self._plan = sampling.plan(
+        self._charge = FitCharge(
+            network,
+            callback,
             given.n,
-            sampling="full" if full else "poisson",
-            batch_size=None if full else given.batch_size,
-            steps=epochs * max(1, math.ceil(given.n / given.batch_size)),
-            delta=ledger.budget.delta,
-            epsilon=ledger.budget.epsilon,
+            given.batch_size,
+            epochs,
+            number_of_classes(network, made_up[0]) if balanced else None,
         )
+        self._plan = self._charge.plan
         parts = self.map.piece * replicas.parts_of_batch(network)
         rows = self._plan.capacity
         if rows > self.map.piece:
@@ -480,63 +467,6 @@ class PrivateFit:
 
     # Charging ------------------------------------------------------------
 
-    def entry(self):
-        """What all steps of the fit are charged as."""
-        ledger = self._callback.ledger
-        query = LayerCoefficientsQuery(
-            thresholds=(self._network._clip or 1.0,), joint=True
-        )
-        multiplier = sampling.noise_multiplier(
-            self._plan,
-            ledger.budget,
-            neighbours=ledger.neighbours,
-            others=self._others(),
-        )
-        mechanism = self._plan.mechanism(
-            multiplier, query.sensitivity("l2", neighbours=ledger.neighbours)
-        )
-        reads = query.reads
-        if self._network._clip is None:
-            reads = "gradients of records, each divided by its norm"
-        if self._given.owners is not None:
-            reads += (
-                "; a record is an owner, with the mean over at most "
-                f"{self._given.owners.most} of its rows"
-            )
-        start = self._network._public
-        return LedgerEntry(
-            name=f"{self._network.model.name} (steps)",
-            guarantee="proven",
-            neighbours=str(ledger.neighbours),
-            mechanism=mechanism.config(),
-            reads=reads,
-            proof="docs/proofs/record_alone.md, docs/proofs/mechanisms.md",
-            private=self._callback.known_seed is None,
-            noise=FLOATING_POINT,
-            notes=(
-                "the number of records n is public by declaration"
-                if self._given.owners is None
-                else "the number of owners is public by declaration",
-                "first weights: random, by declaration"
-                if start is None
-                else f"first weights: public by declaration: {start}",
-                *self.notes,
-            ),
-        )
-
-    def _others(self):
-        """What was released before, and what is left to others."""
-        ledger, spends = self._callback.ledger, self._callback.guarantee.spends
-        found = [e.build_mechanism() for e in ledger.entries]
-        if spends < 1:
-            left = calibration.gaussian_share(ledger.budget, 1 - spends)
-            found.append(
-                GaussianMechanism(sensitivity=1.0, noise_multiplier=left)
-            )
-        if self._balanced is not None:
-            found.append(self._balanced.mechanism)
-        return found
-
     def begin(self, callback):
         """Charges all steps before the first."""
         if callback is not self._callback:
@@ -545,18 +475,19 @@ class PrivateFit:
                 "`callbacks=`."
             )
         _check_place(self._network)
-        entry, ledger = self.entry(), callback.ledger
+        entry, ledger = self._charge.entry(self.notes), callback.ledger
         warn_of_delta(ledger.budget.delta, self._plan.n)
-        if self._balanced is not None:
+        balanced = self._charge.balanced
+        if balanced is not None:
             noise = NoiseSource(callback.known_seed)
-            ledger.check([self._balanced.entry(noise), entry])
+            ledger.check([balanced.entry(noise), entry])
             self._given.weigh(
-                self._balanced.released(
+                balanced.released(
                     self._given.labels, callback.guarantee.unit.owners, noise
                 )
             )
         ledger.charge([entry])
-        _LEDGERS.setdefault(self._network.model, []).append(ledger)
+        past_weights.note_charge(self._network.model, ledger)
         self._paid = entry
         self.charged = ledger.epsilon()
         self._noise = SumNoise(entry.build_mechanism())
@@ -602,7 +533,7 @@ class PrivateFit:
         )
         sums = self.map.sums(x[RECORDS], y, x[KEYS], x[FACTORS])
         noisy = self._noise.added_to(sums, x[KEYS])
-        clip = self._network._clip or 1.0
+        clip = self._network.clip or 1.0
         scale = clip / self._plan.expected_batch_size
         total = self._network.weight_penalties()
         for variable, value in zip(self.map.learned, noisy):
@@ -686,21 +617,6 @@ def _checked_classes(classes):
     return found
 
 
-def _number_of_classes(network, x):
-    """How many classes the outputs of a model are for."""
-    if network._classes is not None:
-        return len(network._classes)
-    outputs = keras.tree.flatten(
-        network.model(keras.tree.map_structure(lambda v: v[:1], x))
-    )
-    if len(outputs) != 1:
-        raise ValueError(
-            '`class_weight="balanced"` is for a model of one output. '
-            f"Received: {len(outputs)} outputs"
-        )
-    return max(int(outputs[0].shape[-1]), 2)
-
-
 def _check_labels(network, y):
     """Refuses labels that no output is for: a step would stop at them."""
     loss = network.loss
@@ -775,29 +691,6 @@ def _check_own_steps(model):
                 f"`{name}`, which a private step does not run. Leave it out; "
                 "losses belong into `compile` or `add_loss`."
             )
-
-
-def _check_untrained(model):
-    steps = _steps_of(getattr(model, "optimizer", None))
-    if steps:
-        raise ValueError(
-            f"'{model.name}' was trained before, for {steps} steps, and no "
-            "ledger knows on what. Build it anew, or, if it was trained on "
-            'public data, say on which: `make_private(model, public="...")`.'
-        )
-
-
-def _steps_of(optimizer):
-    if optimizer is None or not optimizer.built:
-        return 0
-    return int(ops.convert_to_numpy(optimizer.iterations))
-
-
-def _digest(model):
-    found = hashlib.sha256()
-    for weight in model.weights:
-        found.update(np.ascontiguousarray(ops.convert_to_numpy(weight)))
-    return found.hexdigest()
 
 
 @contextlib.contextmanager

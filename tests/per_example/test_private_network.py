@@ -12,7 +12,7 @@ from keras import ops
 
 import keras_fm as fm
 from keras_fm.kernel.mechanisms import NoiseSource
-from keras_fm.per_example import record_map
+from keras_fm.per_example import past_weights, record_map
 from keras_fm.per_example.balanced_classes import BalancedClasses
 from keras_fm.per_example.given_records import GivenRecords
 
@@ -98,7 +98,7 @@ def test_a_spent_budget_trains_nothing():
     private = compiled(model)
     private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
     before = model.get_weights()
-    with pytest.raises((ValueError, fm.BudgetExceededError)):
+    with pytest.raises(fm.BudgetExceededError, match="too little left"):
         private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
     for one, other in zip(before, model.get_weights()):
         np.testing.assert_array_equal(one, other)
@@ -244,6 +244,33 @@ def test_counts_of_owners():
     assert ledger.entries[0].build_mechanism().sensitivity == 2
 
 
+def test_a_plan_spends_nothing_and_says_what_a_fit_does():
+    given = callback()
+    private = compiled(network())
+    text = given.plan(private, X, batch_size=10, epochs=2)
+    assert not given.ledger.entries
+    assert text == given.plan(private, 40, batch_size=10, epochs=2)
+    private.fit(X, Y, batch_size=10, epochs=2, verbose=0, callbacks=[given])
+    (entry,) = given.ledger.entries
+    noise = entry.build_mechanism()
+    # 47 weights: 6 x 5 + 5 and 5 x 2 + 2.
+    signal = 10 / noise.stddev / np.sqrt(47)
+    for words in (
+        f"epsilon = {given.ledger.epsilon():.4g} in all",
+        "8 step(s)",
+        "10 of 40 records expected",
+        f"multiplier {noise.noise_multiplier:.4g}",
+        "each of 47 weights",
+        f"at most {signal:.3g}",
+        "layer",
+    ):
+        assert words in text
+    with pytest.raises(fm.BudgetExceededError):
+        given.plan(private, 40, batch_size=10)
+    with pytest.raises(ValueError, match="how many there are"):
+        callback().plan(private)
+
+
 def test_labels_that_are_named():
     given = GivenRecords(X, ["yes", "no"] * 20, classes=["no", "yes"])
     np.testing.assert_array_equal(given.y[:2], [1, 0])
@@ -320,7 +347,7 @@ def test_models_that_are_refused(model, words):
         ({"guarantee": fm.Published(lot=10)}, "trains with a proof"),
         (
             {"guarantee": fm.Proven(neighbours="replace_one")},
-            "batch_size=40, all rows",
+            "batch_size=40, all records",
         ),
     ],
 )
@@ -361,6 +388,64 @@ def test_weights_and_optimizers_that_no_ledger_knows():
     private.model.layers[0].kernel.assign_add(np.ones((6, 5)))
     with pytest.raises(ValueError, match="has other weights"):
         private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+
+
+def private_copy(folder):
+    """A model that a private fit led to, and its callback."""
+    model, given = network(), callback(guarantee=fm.Proven(spends=0.5))
+    compiled(model).fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+    model.save(folder / "mine.keras")
+    return model, given
+
+
+def test_weights_that_were_copied_are_not_random(tmp_path):
+    """A clone, a body or a file of a trained model has no optimizer that
+    took steps."""
+    trained = trained_before()
+    clone = keras.models.clone_model(trained)
+    clone.set_weights(trained.get_weights())
+    body = keras.Sequential([trained.layers[0], L.Dense(2)])
+    for model in (clone, body):
+        given = callback()
+        with pytest.raises(ValueError, match="trained in this process"):
+            compiled(model).fit(X, Y, verbose=0, callbacks=[given])
+        assert not given.ledger.entries
+        compiled(model, public="a census").fit(
+            X, Y, batch_size=10, verbose=0, callbacks=[given]
+        )
+    model, given = private_copy(tmp_path)
+    loaded = keras.saving.load_model(tmp_path / "mine.keras")
+    with pytest.raises(ValueError, match="under another ledger"):
+        compiled(loaded).fit(X, Y, verbose=0, callbacks=[callback()])
+    compiled(loaded).fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+    assert len(given.ledger.entries) == 2
+
+
+def test_one_ledger_of_a_file(tmp_path):
+    """Two callbacks that open one file charge one ledger."""
+    path, budget = tmp_path / "ledger.json", fm.PrivacyBudget(8.0, 1e-3)
+    private = compiled(network())
+    (tmp_path / "link.json").symlink_to(path)
+    for name in ("ledger.json", "link.json"):
+        given = fm.callbacks.PrivateModel(
+            budget,
+            ledger=tmp_path / name,
+            guarantee=fm.Proven(spends=0.5),
+        )
+        private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+    assert len(given.ledger.entries) == 2
+
+
+def test_the_statement_is_of_these_weights():
+    """A plain `fit` afterwards is not covered, and the digest shows it."""
+    model, given = network(), callback()
+    private = compiled(model)
+    private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+    assert past_weights.digest(model) in given.report()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(X, Y, verbose=0)
+    assert past_weights.digest(model) not in given.report()
+    assert "Other weights are not covered" in given.report()
 
 
 def test_layers_that_were_adapted_are_not_public():
