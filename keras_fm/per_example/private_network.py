@@ -18,6 +18,7 @@ from keras_fm.per_example import (
     poisson_samples,
     record_map,
 )
+from keras_fm.per_example.charged_bar import ChargedBar
 from keras_fm.per_example.fit_charge import (
     FitCharge,
     number_of_classes,
@@ -303,9 +304,12 @@ class PrivateNetwork(keras.Model):
                 if weighed
                 else []
             ),
-            *(["validation rows are not protected"] if validation_data else []),
+            *_of_validation(validation_data),
         ]
         self._fit = fit
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            # Takes the place of Keras' own.
+            callbacks = [*keras.tree.flatten(callbacks), ChargedBar(fit)]
         try:
             with _attributes_kept(self.model):
                 found = super().fit(
@@ -463,7 +467,7 @@ class PrivateFit:
             seed=callback.known_seed,
         )
         self._noise, self.charged, self.notes = None, 0.0, []
-        self._taken = 0
+        self.taken, self.steps = 0, self._plan.steps
 
     # Charging ------------------------------------------------------------
 
@@ -503,9 +507,9 @@ class PrivateFit:
             self._reserved = self.samples.num_batches
             self._callback.ledger.reserve(self._paid, self._reserved)
 
-    def end_batches(self, logs):
-        self._taken += int(self._network.steps_per_execution)
-        logs["step"] = min(self._taken, self._plan.steps)
+    def end_batches(self):
+        steps = int(self._network.steps_per_execution)
+        self.taken = min(self.taken + steps, self.steps)
 
     def end_epoch(self):
         if self._reserved:
@@ -680,6 +684,16 @@ def _check_other_rows(given, validation_data):
                 "would not be protected. Give records that need no "
                 "protection, or measure with `keras_fm.evaluation`."
             )
+
+
+def _of_validation(data):
+    """What the statement says of validation data."""
+    if data is None:
+        return []
+    rows = "a data set"
+    if isinstance(data, (tuple, list)):
+        rows = f"{len(keras.tree.flatten(data)[0]):,} rows"
+    return [f"validation: {rows}, not protected"]
 
 
 def _check_own_steps(model):

@@ -351,8 +351,8 @@ class PrivateModel(keras.callbacks.Callback):
             self._steps.begin_batches()
 
     def on_train_batch_end(self, batch, logs=None):
-        if logs is not None and hasattr(self._steps, "end_batches"):
-            self._steps.end_batches(logs)
+        if hasattr(self._steps, "end_batches"):
+            self._steps.end_batches()
 
     def on_epoch_end(self, epoch, logs=None):
         if self._steps is not None:

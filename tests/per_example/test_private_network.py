@@ -73,6 +73,27 @@ def test_three_lines():
     assert "sha256" in given.report()
 
 
+def test_the_bar_shows_what_was_charged(capsys):
+    """An epsilon of the steps so far would promise something to a fit that
+    is stopped because of what it showed."""
+    given = callback(2.0)
+    compiled(network()).fit(
+        X,
+        Y,
+        batch_size=10,
+        epochs=2,
+        verbose=2,
+        validation_data=(X[:5], Y[:5]),
+        callbacks=[given],
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert "Metrics of training rows are not shown" in lines[0]
+    assert lines[1] == "Epoch 1/2"
+    assert lines[2].startswith("charged 2, step 4 of 8 - val_")
+    assert "val_accuracy" in lines[2] and "step 8 of 8" in lines[4]
+    assert "validation: 5 rows, not protected" in given.report()
+
+
 def test_steps_are_charged_before_the_first():
     given = callback()
 
