@@ -1,5 +1,6 @@
 """Any Keras model, trained by noisy sums of clipped gradients of records."""
 
+import collections
 import contextlib
 import math
 
@@ -161,6 +162,8 @@ class PrivateNetwork(keras.Model):
             check_line("`public`", public)
         self._public = public
         self._fit = self._digest = self._iterations = None
+        # The optimizer of the last fit, and the weights that it moved.
+        self._moved = (None, ())
 
     # Calls ---------------------------------------------------------------
 
@@ -289,10 +292,7 @@ class PrivateNetwork(keras.Model):
         if class_weight is not None and not balanced:
             given.weigh(class_weight)
         _check_other_rows(given, validation_data)
-        fit = PrivateFit(
-            self, given, callback, epochs - initial_epoch, balanced
-        )
-        fit.notes = [
+        notes = [
             *(["weights of classes: released"] if balanced else []),
             *(
                 ["weights of classes: public, by declaration"]
@@ -306,12 +306,18 @@ class PrivateNetwork(keras.Model):
             ),
             *_of_validation(validation_data),
         ]
-        self._fit = fit
-        if not isinstance(callbacks, keras.callbacks.CallbackList):
-            # Takes the place of Keras' own.
-            callbacks = [*keras.tree.flatten(callbacks), ChargedBar(fit)]
         try:
             with _attributes_kept(self.model):
+                fit = PrivateFit(
+                    self, given, callback, epochs - initial_epoch, balanced
+                )
+                self._fit, fit.notes = fit, notes
+                if not isinstance(callbacks, keras.callbacks.CallbackList):
+                    # Takes the place of Keras' own.
+                    callbacks = [
+                        *keras.tree.flatten(callbacks),
+                        ChargedBar(fit),
+                    ]
                 found = super().fit(
                     fit.samples,
                     epochs=epochs,
@@ -398,6 +404,8 @@ class PrivateNetwork(keras.Model):
         """Keeps a digest of the weights for the statement."""
         self._digest = past_weights.note_weights(self.model)
         self._iterations = past_weights.steps_of(self.optimizer)
+        learned = [id(v) for v in self.model.trainable_variables]
+        self._moved = (self.optimizer, learned)
 
     def _check_past(self, ledger):
         """Refuses weights and optimizers that this ledger does not know."""
@@ -407,6 +415,14 @@ class PrivateNetwork(keras.Model):
             raise ValueError(
                 "The optimizer took steps that no private fit took: its "
                 "momenta may hold private records. Compile with a new one."
+            )
+
+        learned = [id(v) for v in self.model.trainable_variables]
+        if self._moved[0] is self.optimizer and learned != self._moved[1]:
+            raise ValueError(
+                f"Other layers of '{self.model.name}' are trainable than when "
+                "the private model was compiled. Compile it again: "
+                "`private.compile(...)`."
             )
 
     def get_config(self):
@@ -709,10 +725,13 @@ def _check_own_steps(model):
 
 @contextlib.contextmanager
 def _attributes_kept(network):
-    """Gives every layer its attributes back: a layer may keep what it was
-    called with."""
+    """Gives every layer its attributes back, and what these held: a layer may
+    keep what it was called with."""
     layers = list(network._flatten_layers())
-    before = [dict(vars(layer)) for layer in layers]
+    before = [
+        {name: (value, _copied(value)) for name, value in vars(layer).items()}
+        for layer in layers
+    ]
     try:
         yield
     finally:
@@ -720,6 +739,43 @@ def _attributes_kept(network):
             held = vars(layer)
             for name in set(held) - set(kept):
                 del held[name]
-            for name, value in kept.items():
+            for name, (value, copy) in kept.items():
                 if held.get(name) is not value:
                     held[name] = value
+                _put_back(value, copy)
+
+
+def _copied(value):
+    """What a container or an array holds, or `None`."""
+    if isinstance(value, dict):
+        return dict(value)
+    if isinstance(value, (list, set, collections.deque)):
+        return list(value)
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if hasattr(value, "detach") and not value.requires_grad:
+        return value.detach().clone()
+    return None
+
+
+def _put_back(value, copy):
+    if copy is None:
+        return
+    if not isinstance(copy, (dict, list)):
+        # An array, or a tensor of PyTorch.
+        value[...] = copy
+        return
+    now = [id(v) for v in _entries(value)]
+    if now == [id(v) for v in _entries(copy)]:
+        return
+    value.clear()
+    if isinstance(value, (dict, set)):
+        value.update(copy)
+    else:
+        value.extend(copy)
+
+
+def _entries(value):
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    return list(value)

@@ -133,9 +133,12 @@ class Watching(keras.layers.Layer):
             shape=(shape[-1],), initializer="zeros", trainable=False
         )
         self.seeds = keras.random.SeedGenerator(1)
+        self.all_seen, self.of_batch = [], {"first": None}
 
     def call(self, inputs, training=None):
         self.last_seen = inputs
+        self.all_seen.append(inputs)
+        self.of_batch["first"] = inputs[0]
         if training:
             self.average.assign(0.9 * self.average + ops.mean(inputs, axis=0))
         return inputs + keras.random.normal(
@@ -160,10 +163,15 @@ def test_no_state_leaves():
     kept = [v for v in model.variables if id(v) not in learned]
     before = [np.array(ops.convert_to_numpy(v)) for v in kept]
     attributes = dict(vars(model.layers[0]))
+    seen = (*attributes["all_seen"], attributes["of_batch"]["first"])
     compiled(model).fit(X, Y, batch_size=10, verbose=0, callbacks=[callback()])
     for variable, value in zip(kept, before):
         np.testing.assert_array_equal(ops.convert_to_numpy(variable), value)
-    assert vars(model.layers[0]).keys() == attributes.keys()
+    now = vars(model.layers[0])
+    assert now.keys() == attributes.keys()
+    assert all(now[name] is value for name, value in attributes.items())
+    held = (*now["all_seen"], now["of_batch"]["first"])
+    assert [id(v) for v in held] == [id(v) for v in seen]
 
 
 class _Constant(keras.losses.Loss):
@@ -320,6 +328,52 @@ def test_batch_normalization_must_change():
         private.model.get_layer("first").get_weights()[0],
         model.get_layer("first").get_weights()[0],
     )
+
+
+def test_a_copy_keeps_weights_of_layers_that_are_built():
+    """A sequential model without an input is not built, its layers may be."""
+    first = L.Dense(4)
+    first.build((None, 6))
+    model = keras.Sequential([first, L.BatchNormalization(), L.Dense(2)])
+    private = fm.make_private(model, fix=True)
+    private.model.build((None, 6))
+    np.testing.assert_array_equal(
+        private.model.layers[0].get_weights()[0], first.get_weights()[0]
+    )
+
+
+def test_spectral_normalization_must_change():
+    """It divides its weights in every call that trains; a private step keeps
+    none of that, so that a prediction used other weights than training."""
+    model = keras.Sequential(
+        [keras.Input((6,)), L.SpectralNormalization(L.Dense(2), name="norm")]
+    )
+    with pytest.raises(ValueError, match="'norm'.*fix=True"):
+        fm.make_private(model)
+    assert "Spectral normalization changes weights" in fm.check(model)
+    private = fm.make_private(model, fix=True)
+    assert type(private.model.layers[0]) is L.Dense
+    np.testing.assert_array_equal(
+        private.model.get_weights()[0], model.layers[0].layer.get_weights()[0]
+    )
+
+
+def test_unfreezing_needs_a_new_compile():
+    """Keras fails in the first step then, after the charge."""
+    model = network()
+    model.layers[0].trainable = False
+    given = callback(guarantee=fm.Proven(spends=0.4))
+    private = compiled(model)
+    private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+    model.layers[0].trainable = True
+    with pytest.raises(ValueError, match="Compile it again"):
+        private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+    assert len(given.ledger.entries) == 1
+    private.compile(
+        keras.optimizers.SGD(0.5), "sparse_categorical_crossentropy"
+    )
+    private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+    assert len(given.ledger.entries) == 2
 
 
 class OwnStep(keras.Model):
