@@ -231,8 +231,9 @@ def _of_sublayers(layer):
 
 def lowered(network, way):
     """Calls in the place of Keras' own: of tables, where a token outside
-    them must not stop a step and show itself, and of what PyTorch's `vmap`
-    does not know: convolutions, and frozen batch normalisation.
+    them must not stop a step and show itself, and of what the map of a
+    backend does not know: convolutions and frozen batch normalisation on
+    PyTorch, depthwise convolutions on TensorFlow.
 
     Args:
         network: a built Keras model.
@@ -242,8 +243,8 @@ def lowered(network, way):
         list of pairs of a layer and a function, see `replaced_calls`.
     """
     kinds = {_L.Embedding: _table}
-    if way == "vmap" and keras.backend.backend() == "torch":
-        kinds.update(_FOR_TORCH)
+    if way == "vmap":
+        kinds.update(_LOWERED.get(keras.backend.backend(), {}))
     return [
         (layer, kinds[type(layer)](layer))
         for layer in network._flatten_layers()
@@ -310,9 +311,12 @@ def _convolution(layer):
     return call
 
 
-_FOR_TORCH = {
-    _L.BatchNormalization: _normalized,
-    **dict.fromkeys(
-        (_L.Conv1D, _L.Conv2D, _L.Conv3D, *DEPTHWISE, *SEPARABLE), _convolution
-    ),
+_BY_CHANNEL = dict.fromkeys((*DEPTHWISE, *SEPARABLE), _convolution)
+_LOWERED = {
+    "tensorflow": _BY_CHANNEL,
+    "torch": {
+        _L.BatchNormalization: _normalized,
+        **dict.fromkeys((_L.Conv1D, _L.Conv2D, _L.Conv3D), _convolution),
+        **_BY_CHANNEL,
+    },
 }

@@ -26,6 +26,12 @@ _HELD = 2**25
 # Words of keys, below 2^31: TensorFlow's streams take no unsigned ones.
 KEY_DTYPE = "int64" if keras.backend.backend() == "torch" else "int32"
 WAYS = ("vmap", "one")
+# Operations of TensorFlow that go on where the last one stopped.
+_STREAMS = (
+    *("Random", "TruncatedNormal", "ParameterizedTruncatedNormal"),
+    *("Multinomial", "RngReadAndSkip", "StatefulRandom", "StatefulUniform"),
+    *("StatefulStandardNormal", "StatefulTruncatedNormal"),
+)
 
 
 class RecordMap:
@@ -68,6 +74,16 @@ class RecordMap:
         """Shape of the key of one record: two words for the noise of a step,
         two for every stream of random numbers, and two for all others."""
         return (2 + len(self._seeds), 2)
+
+    @property
+    def _shares_key(self):
+        """Whether all records of a step share one mask: PyTorch's generators
+        know no keys of single records, and TensorFlow's map none that
+        differ."""
+        backend = keras.backend.backend()
+        return backend == "torch" or (
+            backend == "tensorflow" and self.way == "vmap"
+        )
 
     # One record ----------------------------------------------------------
 
@@ -135,6 +151,14 @@ class RecordMap:
             import jax
 
             found = jax.vmap(of_one)(x, y, keys)
+        elif backend == "tensorflow":
+            import tensorflow as tf
+
+            found = tf.vectorized_map(
+                lambda rows: of_one(*rows, keys[0]),
+                (x, y),
+                fallback_to_while_loop=False,
+            )
         else:
             import torch
 
@@ -192,8 +216,7 @@ class RecordMap:
         Returns:
             list of float32 tensors.
         """
-        if keras.backend.backend() == "torch":
-            # Its generators know no keys of single records: one mask a step.
+        if self._shares_key:
             keys = ops.broadcast_to(keys[:1], keys.shape)
         return self._sums(x, y, keys, factors)
 
@@ -310,9 +333,6 @@ def chosen_for(trainer, clip, example, piece=None):
     wanted = _tried(plain, example)
     # A step may do more than a call that does not train.
     _tried(plain, example, training=True)
-    if keras.backend.backend() == "tensorflow":
-        # `vectorized_map` ends the process at some layers.
-        return plain
     ghosts = ghost_layers.found_in(
         trainer.model,
         lambda training: plain.loss_of_one(example, training),
@@ -376,7 +396,8 @@ def _read_once(made, ghosts, example):
 
 
 def _tried(made, example, training=False):
-    """The sums over made-up records, as arrays."""
+    """The sums over made-up records, as arrays; of a call that trains they
+    are random, and it is only seen to work."""
     made.training, piece = training, made.piece
     n = len(keras.tree.flatten(example)[0])
     if made.way != "one":
@@ -387,24 +408,67 @@ def _tried(made, example, training=False):
         factors = ops.convert_to_tensor(
             np.linspace(1, 0.5, n).astype("float32")
         )
-        sums = _compiled(made.sums)(x, y, keys, factors)
+        sums = _run(made, (x, y, keys, factors), traced=training)
         return [ops.convert_to_numpy(v) for v in sums]
     finally:
         made.training, made.piece = True, piece
 
 
-def _compiled(function):
-    """What is compiled once is faster than its parts, also if it runs once."""
+def _run(made, arguments, traced):
+    """`made.sums(*arguments)`, or nothing but a trace of it."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
 
-        return jax.jit(function)
+        if traced:
+            jax.eval_shape(made.sums, *arguments)
+            return []
+        return jax.jit(made.sums)(*arguments)
     if backend == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(function, autograph=False, jit_compile=True)
-    return function
+        if made.way == "one" and not traced:
+            return made.sums(*arguments)
+        function = tf.function(made.sums, autograph=False)
+        with _quiet():
+            if not traced:
+                return function(*arguments)
+            graph = function.get_concrete_function(*arguments).graph
+        _check_streams(graph.as_graph_def(), made.network)
+        return []
+    return made.sums(*arguments)
+
+
+def _check_streams(graph, network):
+    """Refuses a stream of TensorFlow's that runs from record to record: with
+    a seed that is known, one record fewer would change the others' masks."""
+    nodes = [
+        *graph.node,
+        *(n for f in graph.library.function for n in f.node_def),
+    ]
+    for node in nodes:
+        if node.op.startswith(_STREAMS):
+            raise ValueError(
+                f"'{network.name}' draws from TensorFlow's own generator "
+                f"({node.op}) while it trains, so what a record gives would "
+                "depend on the records before it. Draw with `keras.random` "
+                "and a `keras.random.SeedGenerator` that the layer keeps."
+            )
+
+
+@contextlib.contextmanager
+def _quiet():
+    """TensorFlow's log tells of every operation that its map does not know,
+    and another way is taken then."""
+    import tensorflow as tf
+
+    log = tf.get_logger()
+    level = log.level
+    log.setLevel("CRITICAL")
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _near(one, other):

@@ -187,8 +187,8 @@ def sums_of(made, x, y, keys, factors):
     given = [x, y, keys, np.asarray(factors, "float32")]
     return [
         ops.convert_to_numpy(v)
-        for v in record_map._compiled(made.sums)(
-            *[ops.convert_to_tensor(v) for v in given]
+        for v in record_map._run(
+            made, [ops.convert_to_tensor(v) for v in given], traced=False
         )
     ]
 
