@@ -1,9 +1,9 @@
 """Whatever the network is, a record adds at most one clip.
 
-300 random networks on PyTorch and 20 of them elsewhere, of layers that are used
-twice, share weights, keep state,
-draw random numbers, mask, make NaN or compute in half precision. The oracle is
-the gradient of one record after the other in float64.
+300 random networks on PyTorch, and 20 of them elsewhere. They have layers that
+are used twice, share weights, keep state, draw random numbers, mask, make NaN
+or compute in half precision. The oracle is the gradient of one record after the
+other in float64.
 """
 
 import contextlib
