@@ -140,6 +140,14 @@ def may_be_ghost(layer):
     )
 
 
+def has_loops(network):
+    """Whether the backend's vectorised map knows no gradients of a network's
+    layers: on TensorFlow, of recurrent ones."""
+    return keras.backend.backend() == "tensorflow" and any(
+        isinstance(layer, _L.RNN) for layer in network._flatten_layers()
+    )
+
+
 @contextlib.contextmanager
 def replaced_calls(functions):
     """In the context, layers call `functions[layer]` in the place of their

@@ -45,10 +45,7 @@ def check(model):
         if layer.trainable_weights or not list(layer._flatten_layers(False))
     ]
     layers = [v for v in layers if not isinstance(v, keras.layers.InputLayer)]
-    # Its vectorised map knows no gradients of loops.
-    alone = keras.backend.backend() == "tensorflow" and any(
-        isinstance(layer, keras.layers.RNN) for layer in layers
-    )
+    alone = ghost_layers.has_loops(model)
     rows = [("layer", "kind", "trained")]
     for layer in layers:
         if any(layer is other for other in must):

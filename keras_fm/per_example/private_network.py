@@ -456,7 +456,11 @@ class PrivateFit:
                 "`layer.trainable = True` on the layers that are to learn."
             )
         self.map = record_map.chosen_for(
-            trainer, network.clip, example, network.physical
+            trainer,
+            network.clip,
+            example,
+            network.physical,
+            given.batch_size,
         )
         self._charge = FitCharge(
             network,

@@ -23,6 +23,9 @@ _TINY = 1e-30
 STABILITY = 0.01
 # Gradients of records that are held at a time, in numbers.
 _HELD = 2**25
+# Where the shape of a piece is fixed it has at least so many records, and of a
+# large batch so large a part, for pieces of padding alone are skipped.
+_FEWEST, _PART = 32, 8
 # Words of keys, below 2^31: TensorFlow's streams take no unsigned ones.
 KEY_DTYPE = "int64" if keras.backend.backend() == "torch" else "int32"
 WAYS = ("vmap", "one")
@@ -227,24 +230,36 @@ class RecordMap:
         # What a loss of several outputs keeps of each.
         kept = [(v, _constant(v)) for v in self._trainer.metrics_variables]
         rest = (fixed, ghost, kept)
-        n = factors.shape[0]
-        piece = self.piece
-        if piece >= n:
-            return self._piece(direct, rest, x, y, keys, factors)
-        if n % piece:
-            raise ValueError(
-                f"A batch of {n} rows cannot be taken {piece} at a time."
-            )
+        n, sums = (
+            factors.shape[0],
+            [ops.zeros(v.shape, "float32") for v in self.learned],
+        )
+        piece = min(self.piece, n)
+        # Behind the last record there is only padding.
+        count = ops.max(ops.where(factors > 0, ops.arange(1, n + 1), 0))
 
-        def add(i, sums):
+        def add(start, sums, size=piece):
             part = keras.tree.map_structure(
-                lambda v: _rows(v, i * piece, piece), (x, y, keys, factors)
+                lambda v: _rows(v, start, size), (x, y, keys, factors)
             )
             more = self._piece(direct, rest, *part)
             return [a + b for a, b in zip(sums, more)]
 
-        zeros = [ops.zeros(v.shape, "float32") for v in self.learned]
-        return _repeat(n // piece, add, zeros)
+        if keras.backend.backend() == "torch":
+            count = int(count)
+            for start in range(0, count, piece):
+                sums = add(start, sums, min(piece, count - start))
+            return sums
+        if n % piece:
+            raise ValueError(
+                f"A batch of {n} rows cannot be taken {piece} at a time."
+            )
+        return ops.fori_loop(
+            ops.zeros((), "int32"),
+            ops.cast((count + piece - 1) // piece, "int32"),
+            lambda i, sums: add(i * piece, sums),
+            sums,
+        )
 
 
 def _call(ghost, weights, probe, reads, at):
@@ -301,16 +316,7 @@ def _derivative(function, at):
     return found, more
 
 
-def _repeat(times, add, sums):
-    """`add(i, sums)` for every i below `times`, one after the other."""
-    if keras.backend.backend() == "torch":
-        for i in range(times):
-            sums = add(i, sums)
-        return sums
-    return ops.fori_loop(0, times, add, sums)
-
-
-def chosen_for(trainer, clip, example, piece=None):
+def chosen_for(trainer, clip, example, piece=None, expected=None):
     """The fastest `RecordMap` that agrees with plain gradients of single
     records.
 
@@ -318,6 +324,7 @@ def chosen_for(trainer, clip, example, piece=None):
         trainer, clip: see `RecordMap`.
         example: `(x, y)` of made-up records.
         piece: how many records are held at a time, or `None`.
+        expected: how many records a batch has, or `None`.
 
     Returns:
         a `RecordMap`.
@@ -325,14 +332,19 @@ def chosen_for(trainer, clip, example, piece=None):
 
     def made(way, ghosts=()):
         found = RecordMap(trainer, clip, way, ghosts)
-        if piece is not None and way != "one":
-            found.piece = piece
+        if way != "one":
+            some = max(_FEWEST, (expected or _FEWEST) // _PART)
+            if keras.backend.backend() != "torch":
+                found.piece = min(found.piece, some)
+            found.piece = piece or found.piece
         return found
 
     plain = made("one")
     wanted = _tried(plain, example)
     # A step may do more than a call that does not train.
     _tried(plain, example, training=True)
+    if ghost_layers.has_loops(trainer.model):
+        return plain
     ghosts = ghost_layers.found_in(
         trainer.model,
         lambda training: plain.loss_of_one(example, training),
