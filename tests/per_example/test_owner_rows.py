@@ -7,8 +7,7 @@ if every row were a person of its own.
 import keras
 import numpy as np
 import pytest
-from keras import ops
-from test_record_map import keys_for, length, plain_gradient
+from test_record_map import keys_for, length, plain_gradient, sums_of
 
 import keras_fm as fm
 from keras_fm.per_example import record_map
@@ -66,23 +65,13 @@ def test_an_owner_adds_one_clip():
         own = np.flatnonzero(owner == IDS)
         assert set(rows[owner]) == set(own)
         alone = plain_gradient(private, X[own], Y[own])
-        found = _sums(made, records, Y[rows], np.eye(12)[owner])
+        found = sums_of(made, records, Y[rows], np.eye(12)[owner])
         scale = 1 / max(length(alone), 0.05)
         wanted = [v * scale for v in alone]
         for one, other in zip(found, wanted):
             np.testing.assert_allclose(one, other, atol=3e-4)
         assert length(found) <= 1
     assert np.all(factors == 1)
-
-
-def _sums(made, records, y, factors):
-    x, weights = (ops.convert_to_tensor(v) for v in records)
-    keys = keys_for(made, len(y))
-    given = [y, keys, np.asarray(factors, "float32")]
-    found = record_map._compiled(made.sums)(
-        (x, weights), *[ops.convert_to_tensor(v) for v in given]
-    )
-    return [ops.convert_to_numpy(v) for v in found]
 
 
 def test_rows_of_an_owner_are_drawn_anew():

@@ -190,7 +190,8 @@ def sums_of(made, x, y, keys, factors):
     way = made.training, made.piece
     if way not in traces:
         traces[way] = compiled(made.sums)
-    found = traces[way](*[ops.convert_to_tensor(v) for v in given])
+    given = keras.tree.map_structure(ops.convert_to_tensor, given)
+    found = traces[way](*given)
     return [ops.convert_to_numpy(v) for v in found]
 
 
