@@ -61,11 +61,12 @@ def test_an_owner_adds_one_clip():
     owners = np.arange(12)
     rows, shares, factors = given.owners.drawn(owners, None, RNG)
     records = (X[rows], shares)
+    keys = keys_for(made, 12)
     for owner in owners:
         own = np.flatnonzero(owner == IDS)
         assert set(rows[owner]) == set(own)
         alone = plain_gradient(private, X[own], Y[own])
-        found = sums_of(made, records, Y[rows], np.eye(12)[owner])
+        found = sums_of(made, records, Y[rows], keys, np.eye(12)[owner])
         scale = 1 / max(length(alone), 0.05)
         wanted = [v * scale for v in alone]
         for one, other in zip(found, wanted):
