@@ -11,11 +11,13 @@ from keras import ops
 # The ids of ledgers that plain models were trained under, and those of
 # weights, by their digest: copies and files of a model have them, too.
 _OF_MODELS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_LEARNED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _OF_DIGESTS: dict = {}
 
 
 def note_charge(model, ledger):
-    """Keeps under which ledger a model is trained."""
+    """Keeps under which ledger a model is trained, and which weights."""
+    _LEARNED.setdefault(model, []).extend(model.trainable_variables)
     _OF_MODELS.setdefault(model, set()).add(ledger.id)
 
 
@@ -82,12 +84,7 @@ def _check_copied(model, ledger):
     for other in gc.get_objects():
         if not issubclass(type(other), keras.Model) or other is model:
             continue
-        if getattr(other, "makes_private_steps", False):
-            continue
-        private = _OF_MODELS.get(other, set()) - {ledger.id}
-        if not private and not steps_of(getattr(other, "optimizer", None)):
-            continue
-        for weight in other.weights:
+        for weight in _moved(other, ledger):
             for path, value in mine.get(tuple(weight.shape), ()):
                 if np.array_equal(value, ops.convert_to_numpy(weight)):
                     raise ValueError(
@@ -97,6 +94,21 @@ def _check_copied(model, ledger):
                         "data, say on which: `make_private(model, "
                         'public="...")`.'
                     )
+
+
+def _moved(model, ledger):
+    """The weights of a model that training moved, but for what this ledger
+    knows of."""
+    if getattr(model, "makes_private_steps", False):
+        # Those of its plain model.
+        return ()
+    if _OF_MODELS.get(model, set()) - {ledger.id}:
+        return _LEARNED[model]
+    optimizer = getattr(model, "optimizer", None)
+    if not steps_of(optimizer):
+        return ()
+    # What is frozen is not there.
+    return getattr(optimizer, "_trainable_variables", None) or model.weights
 
 
 def steps_of(optimizer):

@@ -496,6 +496,24 @@ def test_weights_that_were_copied_are_not_random(tmp_path):
     assert len(given.ledger.entries) == 2
 
 
+def test_frozen_weights_of_one_seed_are_random():
+    """Two experiments of one seed have the same frozen random features."""
+    for private in (False, True):
+        keras.utils.set_random_seed(3)
+        model = network()
+        model.layers[0].trainable = False
+        if not private:
+            plain = model
+            plain.compile("sgd", "sparse_categorical_crossentropy")
+            plain.fit(X, Y, verbose=0)
+    np.testing.assert_array_equal(
+        plain.get_weights()[0], model.get_weights()[0]
+    )
+    given = callback()
+    compiled(model).fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+    assert given.ledger.entries
+
+
 def test_one_ledger_of_a_file(tmp_path):
     """Two callbacks that open one file charge one ledger."""
     path, budget = tmp_path / "ledger.json", fm.PrivacyBudget(8.0, 1e-3)
