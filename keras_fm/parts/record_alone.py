@@ -5,6 +5,7 @@ run in batches. A model with any other layer is called with one record at a
 time, and keeps nothing of it.
 """
 
+import collections
 import contextlib
 import functools
 import sys
@@ -400,12 +401,15 @@ class Attributes:
             kept.give_back()
 
 
+_CONTAINERS = (dict, list, set, collections.deque)
+
+
 class _Kept:
     """What a list, dict, set or array holds."""
 
     def __init__(self, held):
         self._held, self._inner = held, []
-        if isinstance(held, (dict, list, set)):
+        if isinstance(held, _CONTAINERS):
             self._before = _plain(held)(held)
             inner = held.values() if isinstance(held, dict) else held
             self._inner = [_Kept(v) for v in inner if _is_filled(v)]
@@ -428,6 +432,9 @@ class _Kept:
         elif isinstance(held, set):
             set.clear(held)
             set.update(held, before)
+        elif isinstance(held, collections.deque):
+            held.clear()
+            held.extend(before)
         elif isinstance(held, np.ndarray):
             held[...] = before
         else:
@@ -437,14 +444,14 @@ class _Kept:
 
 
 def _plain(held):
-    return next(k for k in (dict, list, set) if isinstance(held, k))
+    return next(k for k in _CONTAINERS if isinstance(held, k))
 
 
 def _is_filled(value):
     """Whether something can be put into it that is no weight."""
     if isinstance(value, np.ndarray):
         return value.flags.writeable
-    if isinstance(value, (dict, list, set)):
+    if isinstance(value, _CONTAINERS):
         return True
     if keras.backend.backend() != "torch":
         return False
