@@ -7,9 +7,8 @@ import keras
 import numpy as np
 
 from keras_fm.kernel.reads import sampling
+from keras_fm.stacks.sum_noise import WORD
 
-# Words of keys: TensorFlow's streams reduce them by this.
-_WORD = 2**31 - 2
 RECORDS, KEYS, FACTORS = "records", "keys", "factors"
 
 
@@ -68,7 +67,7 @@ class PoissonSamples(keras.utils.PyDataset):
         factors[: len(joined)] = (
             1.0 if given.weights is None else given.weights[joined]
         )
-        keys = rng.integers(0, _WORD, (rows, *self._key_shape), "int64")
+        keys = rng.integers(0, WORD, (rows, *self._key_shape), "int64")
         x = {
             RECORDS: keras.tree.map_structure(padded, given.x),
             KEYS: keys.astype(self._key_dtype),

@@ -1,6 +1,5 @@
 """Any Keras model, trained by noisy sums of clipped gradients of records."""
 
-import contextlib
 import hashlib
 import math
 import weakref
@@ -19,12 +18,16 @@ from keras_fm.kernel.noise_mechanisms import GaussianMechanism
 from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.planning.delta_warning import warn_of_delta
 from keras_fm.kernel.reads import sampling
-from keras_fm.parts import full_precision, replicas, sealed
-from keras_fm.per_example import mended, poisson_samples, record_map
+from keras_fm.parts import full_precision, place, replicas, sealed
+from keras_fm.per_example import (
+    kept_attributes,
+    mended,
+    poisson_samples,
+    record_map,
+)
 from keras_fm.per_example.given_records import GivenRecords
 from keras_fm.per_example.poisson_samples import FACTORS, KEYS, RECORDS
-from keras_fm.per_example.sum_noise import SumNoise
-from keras_fm.stacks import step_failure
+from keras_fm.stacks import step_failure, sum_noise
 from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
 
 # The ledgers that plain models were trained under.
@@ -260,7 +263,7 @@ class PrivateNetwork(keras.Model):
         ]
         self._fit = fit
         try:
-            with _attributes_kept(self.model):
+            with kept_attributes.kept(self.model):
                 found = super().fit(
                     fit.samples,
                     epochs=epochs,
@@ -413,7 +416,7 @@ class PrivateFit:
             record_map.KEY_DTYPE,
             seed=callback.known_seed,
         )
-        self._noise, self.charged, self.notes = None, 0.0, []
+        self._mechanism, self.charged, self.notes = None, 0.0, []
         self._taken = 0
 
     # Charging ------------------------------------------------------------
@@ -473,14 +476,14 @@ class PrivateFit:
                 "`fit` must be given one `PrivateModel` callback, in "
                 "`callbacks=`."
             )
-        _check_place(self._network)
+        place.check(self._network)
         entry, ledger = self.entry(), callback.ledger
         warn_of_delta(ledger.budget.delta, self._plan.n)
         ledger.charge([entry])
         _LEDGERS.setdefault(self._network.model, []).append(ledger)
         self._paid = entry
         self.charged = ledger.epsilon()
-        self._noise = SumNoise(entry.build_mechanism())
+        self._mechanism = entry.build_mechanism()
         # A step that was traced before holds other noise, or none.
         self._network.make_train_function(force=True)
         self._reserved = 0
@@ -511,7 +514,7 @@ class PrivateFit:
 
     def loss(self, x, y):
         """A loss whose gradient is the noisy mean of clipped gradients."""
-        if self._noise is None:
+        if self._mechanism is None:
             raise ValueError(
                 "A private step has no noise before its ledger is charged. "
                 "Give `fit` the callback `keras_fm.callbacks.PrivateModel`."
@@ -522,7 +525,7 @@ class PrivateFit:
             lambda v: ops.reshape(v, (rows, *v.shape[1:])), (x, y)
         )
         sums = self.map.sums(x[RECORDS], y, x[KEYS], x[FACTORS])
-        noisy = self._noise.added_to(sums, x[KEYS])
+        noisy = sum_noise.noisy(self._mechanism, sums, x[KEYS])
         clip = self._network._clip or 1.0
         scale = clip / self._plan.expected_batch_size
         total = self._network.weight_penalties()
@@ -530,27 +533,6 @@ class PrivateFit:
             weight = ops.cast(ops.convert_to_tensor(variable), "float32")
             total = total + ops.sum(ops.stop_gradient(value) * scale * weight)
         return replicas.share(total)
-
-
-def _check_place(network):
-    """Refuses places in which noise would not be added once, or fresh."""
-    full_precision.check()
-    count, mirrored = replicas.of_strategy(network)
-    if count > 1 and not mirrored:
-        raise ValueError(
-            "Of the tf.distribute strategies with several replicas, noisy "
-            "steps are known to be right under MirroredStrategy alone. "
-            f"Received: {count} replicas of another one"
-        )
-    if replicas.processes(network) > 1:
-        raise ValueError(
-            "Each of several processes would add its own noise. Train in one."
-        )
-    if keras.backend.backend() == "torch" and network.jit_compile:
-        raise ValueError(
-            "`jit_compile=True` on PyTorch would compile the noise of one "
-            "step into all of them. Compile with `jit_compile=False`."
-        )
 
 
 def _made_up(given):
@@ -679,21 +661,3 @@ def _digest(model):
     for weight in model.weights:
         found.update(np.ascontiguousarray(ops.convert_to_numpy(weight)))
     return found.hexdigest()
-
-
-@contextlib.contextmanager
-def _attributes_kept(network):
-    """Gives every layer its attributes back: a layer may keep what it was
-    called with."""
-    layers = list(network._flatten_layers())
-    before = [dict(vars(layer)) for layer in layers]
-    try:
-        yield
-    finally:
-        for layer, kept in zip(layers, before):
-            held = vars(layer)
-            for name in set(held) - set(kept):
-                del held[name]
-            for name, value in kept.items():
-                if held.get(name) is not value:
-                    held[name] = value

@@ -13,7 +13,6 @@ import math
 import keras
 from keras import ops
 
-from keras_fm.stacks import passages
 from keras_fm.stacks.affine_maps import (
     UNDERFLOW,
     chosen,
@@ -54,10 +53,6 @@ class ScaleMap:
             isinstance(weight, keras.Variable) for weight in held
         ]
         self._has_scale = any(scales)
-
-    def passage(self, args):
-        """What gives the inputs: the layer without its weights."""
-        return passages.unscaled(self.layer, args)
 
     def factor(self, inputs):
         """What the scale is multiplied by."""
@@ -129,11 +124,30 @@ class RectifierMap(ScaleMap):
         self._shape = self._weight_shape = tuple(layer.alpha.shape)
         self._has_scale, self._has_offset = True, False
 
-    def passage(self, args):
-        return None
-
     def factor(self, inputs):
         return ops.minimum(inputs, 0)
 
     def forward(self, inputs, weights):
         return ops.relu(inputs) + weights[0] * self.factor(inputs)
+
+
+def unscaled(layer, shape):
+    """A normalisation as it is before it learns anything, without an effect
+    of its scale and offset: in float32, in float64 if the layer itself is.
+
+    Args:
+        layer: the layer.
+        shape: of what it reads, without the batch.
+    """
+    config = {
+        **layer.get_config(),
+        "dtype": "float64" if layer.compute_dtype == "float64" else "float32",
+    }
+    neutral = {"scale": False, "center": False}
+    if config.get("rms_scaling"):
+        # Has a scale whatever is said.
+        neutral = {"gamma_initializer": "ones"}
+    config.update({k: v for k, v in neutral.items() if k in config})
+    made = type(layer).from_config(config)
+    made(keras.KerasTensor((None, *shape), config["dtype"]))
+    return made

@@ -60,16 +60,6 @@ class Stack:
         self.stages = stages
         self.loss = loss
 
-    def by_layer(self, meetings):
-        """For each layer a list of its stages, and one of what `meetings`
-        has for them."""
-        found = {}
-        for stage, meeting in zip(self.stages, meetings):
-            stages, met = found.setdefault(stage.layer, ([], []))
-            stages.append(stage)
-            met.append(meeting)
-        return list(found.values())
-
     def weights(self):
         """Current weights of every stage, as constants of full precision."""
         return [
