@@ -51,7 +51,7 @@ class GhostLayer:
     def _map(self, shape):
         layer, kind = self.layer, type(self.layer)
         if kind is _L.Embedding:
-            return EmbeddingMap(layer, (math.prod(shape),), masked=True)
+            return EmbeddingMap(layer, (math.prod(shape),))
         if kind is _L.EinsumDense:
             fan_in = _contracted(layer, shape)
             filters = math.prod(layer.kernel.shape) // fan_in

@@ -156,6 +156,11 @@ class GradientNet(CoefficientModel):
             )
         inputs = keras.Input(tuple(input_shape), name="records")
         features = layer_stack.apply_public(below, inputs, input_bound)
+        if None in features.shape[1:]:
+            raise ValueError(
+                "`layers` must read records of a known shape. Received: "
+                f"{tuple(features.shape[1:])}"
+            )
         network = _network(layers, features.shape[1:])
         mended.check(network)
         outputs = network(features)
@@ -204,6 +209,13 @@ class GradientNet(CoefficientModel):
 
     def check_learning_layers(self):
         mended.check(self.network)
+        known = [*map(id, self._carrier().described_weights())]
+        if known != [*map(id, self._learned())]:
+            raise ValueError(
+                f"Layers of '{self.name}' have other weights than when it was "
+                "built (`enable_lora`, `quantize`). Change the layers first, "
+                "and build the model of them then."
+            )
 
     # Gradients of single records -------------------------------------------
 
@@ -387,7 +399,7 @@ class _Views(keras.Model):
     """A network on a record that is several rows."""
 
     def __init__(self, network):
-        super().__init__()
+        super().__init__(name="views")
         self.network, self.built = network, True
 
     def call(self, inputs, training=None):

@@ -181,10 +181,10 @@ class CoefficientModel(StepModel):
         total = 0.0
         for weight, coefficient in coefficients:
             weight = ops.convert_to_tensor(weight)
-            coefficient = ops.stop_gradient(coefficient)
-            total = total + ops.sum(
-                ops.cast(coefficient, weight.dtype) * weight
-            )
+            coefficient = ops.cast(coefficient, weight.dtype)
+            one = ops.sum(ops.stop_gradient(coefficient) * weight)
+            # Layers may differ in their dtype.
+            total = total + ops.cast(one, "float32")
         return total
 
     # Looking at records: private -----------------------------------------

@@ -356,12 +356,15 @@ class StepNoise(ReleasedLayer):
         taken = self._get_hidden("steps_taken")
         refused = self._get_hidden("steps_refused")
         allowed = ops.less(taken.value, self._get_hidden(_ARMED).value)
-        keys = self.keys() if keys is None else keys
+        if self.has_seed:
+            keys = self.keys() if keys is None else keys
+            noisy = sum_noise.noisy(self._mechanism, sums, keys, symmetric)
+            noisy = [value / self.expected_batch_size for value in noisy]
+        else:
+            # Nothing to draw from, so nothing to release.
+            allowed, noisy = ops.zeros_like(allowed), sums
         found = [
-            ops.where(
-                allowed, value / self.expected_batch_size, ops.zeros_like(value)
-            )
-            for value in sum_noise.noisy(self._mechanism, sums, keys, symmetric)
+            ops.where(allowed, value, ops.zeros_like(value)) for value in noisy
         ]
         counted = ops.cast(allowed, taken.dtype)
         taken.assign_add(counted)
