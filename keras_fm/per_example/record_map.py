@@ -7,6 +7,7 @@ obligations are proven in docs/proofs/record_alone.md.
 """
 
 import contextlib
+import operator
 
 import keras
 import numpy as np
@@ -217,13 +218,10 @@ class RecordMap:
         Args:
             x, y, keys: see `sums`; at most a piece of records is held.
         """
-        keys, n = _one_mask(keys), keys.shape[0]
-        found = []
+        given, n, found = (x, y, _one_mask(keys)), keys.shape[0], []
         for start in range(0, n, self.piece):
-            part = keras.tree.map_structure(
-                lambda v: v[start : start + self.piece], (x, y, keys)
-            )
-            found.append(self._norms(*part))
+            some = operator.itemgetter(slice(start, start + self.piece))
+            found.append(self._norms(*keras.tree.map_structure(some, given)))
         return np.concatenate([ops.convert_to_numpy(v) for v in found])
 
     def _norms(self, x, y, keys):
@@ -231,7 +229,9 @@ class RecordMap:
 
             def measured(values, x, y, keys):
                 direct, *rest = values
-                _, squared = self._measured(direct, self._rest(rest), x, y, keys)
+                _, squared = self._measured(
+                    direct, self._rest(rest), x, y, keys
+                )
                 return ops.sqrt(ops.stack(squared, axis=1))
 
             self._measuring = (self.training, _compiled(measured))

@@ -297,8 +297,12 @@ def test_mixed_precision(policy):
 @pytest.mark.parametrize(
     "shape, layers, kwargs, match",
     [
-        ((6, 6, 1), [L.BatchNormalization(), L.Flatten(), L.Dense(3)], {},
-         "mixes the records"),
+        (
+            (6, 6, 1),
+            [L.BatchNormalization(), L.Flatten(), L.Dense(3)],
+            {},
+            "mixes the records",
+        ),
         ((7, 2), [L.Dense(3)], {}, "one output of shape"),
         ((7,), [L.Dense(3, activation="softmax")], {}, "loss of logits"),
         ((7,), [L.Dense(3), L.Activation("tanh")], {}, "loss of logits"),

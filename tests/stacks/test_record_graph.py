@@ -264,9 +264,7 @@ def test_any_network_has_the_gradients_of_its_records_alone(case):
     lengths = np.array([np.linalg.norm(v) for v in exact])
     found = model.coefficient_norms(x, y)[:, 0]
     np.testing.assert_allclose(found, lengths, rtol=1e-3)
-    right = sum(
-        v * min(1, 0.5 / length) for v, length in zip(exact, lengths)
-    )
+    right = sum(v * min(1, 0.5 / length) for v, length in zip(exact, lengths))
     made = np.concatenate(sums(model, x, y))
     np.testing.assert_allclose(made, right, atol=2e-3, rtol=1e-3)
 
@@ -291,7 +289,9 @@ def test_any_network_has_the_gradients_of_its_records_alone(case):
             "one output",
         ),
         (
-            lambda: keras.Model(a := keras.Input((6,)), L.Activation("tanh")(a)),
+            lambda: keras.Model(
+                a := keras.Input((6,)), L.Activation("tanh")(a)
+            ),
             "weights that are trainable",
         ),
     ],
