@@ -139,6 +139,14 @@ def may_be_ghost(layer):
     )
 
 
+def has_loops(network):
+    """Whether the backend's vectorised map knows no gradients of a network's
+    layers: on TensorFlow, of recurrent ones."""
+    return keras.backend.backend() == "tensorflow" and any(
+        isinstance(layer, _L.RNN) for layer in network._flatten_layers()
+    )
+
+
 @contextlib.contextmanager
 def replaced_calls(functions):
     """In the context, layers call `functions[layer]` in the place of their
@@ -230,8 +238,9 @@ def _of_sublayers(layer):
 
 def lowered(network, way):
     """Calls in the place of Keras' own: of tables, where a token outside
-    them must not stop a step and show itself, and of what PyTorch's `vmap`
-    does not know: convolutions, and frozen batch normalisation.
+    them must not stop a step and show itself, and of what the map of a
+    backend does not know: convolutions and frozen batch normalisation on
+    PyTorch, depthwise convolutions on TensorFlow.
 
     Args:
         network: a built Keras model.
@@ -241,8 +250,8 @@ def lowered(network, way):
         list of pairs of a layer and a function, see `replaced_calls`.
     """
     kinds = {_L.Embedding: _table}
-    if way == "vmap" and keras.backend.backend() == "torch":
-        kinds.update(_FOR_TORCH)
+    if way == "vmap":
+        kinds.update(_LOWERED.get(keras.backend.backend(), {}))
     return [
         (layer, kinds[type(layer)](layer))
         for layer in network._flatten_layers()
@@ -309,9 +318,12 @@ def _convolution(layer):
     return call
 
 
-_FOR_TORCH = {
-    _L.BatchNormalization: _normalized,
-    **dict.fromkeys(
-        (_L.Conv1D, _L.Conv2D, _L.Conv3D, *DEPTHWISE, *SEPARABLE), _convolution
-    ),
+_BY_CHANNEL = dict.fromkeys((*DEPTHWISE, *SEPARABLE), _convolution)
+_LOWERED = {
+    "tensorflow": _BY_CHANNEL,
+    "torch": {
+        _L.BatchNormalization: _normalized,
+        **dict.fromkeys((_L.Conv1D, _L.Conv2D, _L.Conv3D), _convolution),
+        **_BY_CHANNEL,
+    },
 }

@@ -12,8 +12,8 @@ def check(model):
 
     Nothing is read or spent. A layer is *fast* if the norms of its gradients
     are known before them, *record by record* if a gradient of each record is
-    formed (on TensorFlow all layers), and *must change* if it mixes the
-    records of a batch.
+    formed (on TensorFlow of all layers beside a recurrent one), and *must
+    change* if it mixes the records of a batch.
 
     Args:
         model: a built Keras model.
@@ -45,7 +45,7 @@ def check(model):
         if layer.trainable_weights or not list(layer._flatten_layers(False))
     ]
     layers = [v for v in layers if not isinstance(v, keras.layers.InputLayer)]
-    alone = keras.backend.backend() == "tensorflow"
+    alone = ghost_layers.has_loops(model)
     rows = [("layer", "kind", "trained")]
     for layer in layers:
         if any(layer is other for other in must):

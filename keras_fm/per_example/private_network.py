@@ -377,7 +377,11 @@ class PrivateFit:
                 "`layer.trainable = True` on the layers that are to learn."
             )
         self.map = record_map.chosen_for(
-            network, network._clip, example, network._physical
+            network,
+            network._clip,
+            example,
+            network._physical,
+            given.batch_size,
         )
         ledger = callback.ledger
         if ledger.budget.delta <= 0:

@@ -20,8 +20,17 @@ from keras_fm.stacks.affine_maps import total
 
 # Gradients of records that are held at a time, in numbers.
 _HELD = 2**25
+# Where the shape of a piece is fixed it has at least so many records, and of a
+# large batch so large a part, for pieces of padding alone are skipped.
+_FEWEST, _PART = 32, 8
 KEY_DTYPE = sum_noise.DTYPE
 WAYS = ("vmap", "one")
+# Operations of TensorFlow that go on where the last one stopped.
+_STREAMS = (
+    *("Random", "TruncatedNormal", "ParameterizedTruncatedNormal"),
+    *("Multinomial", "RngReadAndSkip", "StatefulRandom", "StatefulUniform"),
+    *("StatefulStandardNormal", "StatefulTruncatedNormal"),
+)
 
 
 class RecordMap:
@@ -64,6 +73,16 @@ class RecordMap:
         """Shape of the key of one record: two words for the noise of a step,
         two for every stream of random numbers, and two for all others."""
         return (2 + len(self._seeds), 2)
+
+    @property
+    def _shares_key(self):
+        """Whether all records of a step share one mask: PyTorch's generators
+        know no keys of single records, and TensorFlow's map none that
+        differ."""
+        backend = keras.backend.backend()
+        return backend == "torch" or (
+            backend == "tensorflow" and self.way == "vmap"
+        )
 
     # One record ----------------------------------------------------------
 
@@ -131,6 +150,14 @@ class RecordMap:
             import jax
 
             found = jax.vmap(of_one)(x, y, keys)
+        elif backend == "tensorflow":
+            import tensorflow as tf
+
+            found = tf.vectorized_map(
+                lambda rows: of_one(*rows, keys[0]),
+                (x, y),
+                fallback_to_while_loop=False,
+            )
         else:
             import torch
 
@@ -194,23 +221,43 @@ class RecordMap:
         Returns:
             list of float32 tensors.
         """
+        keys = self._shared(keys)
         direct, *rest = self._values()
-        rest, keys = self._rest(rest), _one_mask(keys)
-        rows, piece = factors.shape[0], self.piece
-        if rows is not None and piece >= rows:
-            return self._piece(direct, rest, x, y, keys, factors)
-        # Whole pieces; rows beyond the records count for nothing.
-        records = _whole((x, y, keys, factors), piece)
+        rest, rows = self._rest(rest), factors.shape[0]
+        sums = [ops.zeros(v.shape, "float32") for v in self.learned]
+        piece = self.piece if rows is None else min(self.piece, rows)
+        backend = keras.backend.backend()
+        records = (x, y, keys, factors)
+        if backend != "torch":
+            records = _whole(records, rows, piece)
+        # Behind the last record there is only padding.
+        places = ops.arange(1, ops.shape(records[-1])[0] + 1)
+        count = ops.max(ops.where(records[-1] > 0, places, 0))
 
-        def add(i, sums):
+        def add(start, sums, size=piece):
             part = keras.tree.map_structure(
-                lambda v: _rows(v, i * piece, piece), records
+                lambda v: _rows(v, start, size), records
             )
             more = self._piece(direct, rest, *part)
             return [a + b for a, b in zip(sums, more)]
 
-        zeros = [ops.zeros(v.shape, "float32") for v in self.learned]
-        return _repeat(ops.shape(records[-1])[0] // piece, add, zeros)
+        if backend == "torch":
+            count = int(count)
+            for start in range(0, count, piece):
+                sums = add(start, sums, min(piece, count - start))
+            return sums
+        return ops.fori_loop(
+            ops.zeros((), "int32"),
+            ops.cast((count + piece - 1) // piece, "int32"),
+            lambda i, sums: add(i * piece, sums),
+            sums,
+        )
+
+    def _shared(self, keys):
+        """The keys of all records, alike where they must be."""
+        if self._shares_key:
+            return ops.broadcast_to(keys[:1], ops.shape(keys))
+        return keys
 
     def norms(self, x, y, keys):
         """Norms of the gradients of records, unclipped: `(n, parts)`.
@@ -218,7 +265,7 @@ class RecordMap:
         Args:
             x, y, keys: see `sums`; at most a piece of records is held.
         """
-        given, n, found = (x, y, _one_mask(keys)), keys.shape[0], []
+        given, n, found = (x, y, self._shared(keys)), keys.shape[0], []
         for start in range(0, n, self.piece):
             some = operator.itemgetter(slice(start, start + self.piece))
             found.append(self._norms(*keras.tree.map_structure(some, given)))
@@ -229,9 +276,8 @@ class RecordMap:
 
             def measured(values, x, y, keys):
                 direct, *rest = values
-                _, squared = self._measured(
-                    direct, self._rest(rest), x, y, keys
-                )
+                rest = self._rest(rest)
+                _, squared = self._measured(direct, rest, x, y, keys)
                 return ops.sqrt(ops.stack(squared, axis=1))
 
             self._measuring = (self.training, _compiled(measured))
@@ -254,17 +300,9 @@ class RecordMap:
         return fixed, ghost, list(zip(self._trainer.metrics_variables, kept))
 
 
-def _one_mask(keys):
-    """On PyTorch, whose generators know no keys of single records, one key
-    for all records of a step."""
-    if keras.backend.backend() == "torch":
-        return ops.broadcast_to(keys[:1], keys.shape)
-    return keys
-
-
-def _whole(tree, piece):
+def _whole(tree, rows, piece):
     """Rows of zeros after those of tensors, so that they are whole pieces."""
-    if piece == 1:
+    if piece == 1 or (rows is not None and rows % piece == 0):
         return tree
 
     def padded(value):
@@ -273,6 +311,19 @@ def _whole(tree, piece):
         return ops.concatenate([value, zeros])
 
     return keras.tree.map_structure(padded, tree)
+
+
+def _compiled(function):
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return jax.jit(function)
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, autograph=False)
+    return function
 
 
 def _call(ghost, weights, probe, reads, at):
@@ -329,16 +380,7 @@ def _derivative(function, at):
     return found, more
 
 
-def _repeat(times, add, sums):
-    """`add(i, sums)` for every i below `times`, one after the other."""
-    if keras.backend.backend() == "torch":
-        for i in range(times):
-            sums = add(i, sums)
-        return sums
-    return ops.fori_loop(0, times, add, sums)
-
-
-def chosen_for(trainer, clip, example, piece=None):
+def chosen_for(trainer, clip, example, piece=None, expected=None):
     """The fastest `RecordMap` that agrees with plain gradients of single
     records.
 
@@ -346,6 +388,7 @@ def chosen_for(trainer, clip, example, piece=None):
         trainer, clip: see `RecordMap`.
         example: `(x, y)` of made-up records.
         piece: how many records are held at a time, or `None`.
+        expected: how many records a batch has, or `None`.
 
     Returns:
         a `RecordMap`.
@@ -353,16 +396,18 @@ def chosen_for(trainer, clip, example, piece=None):
 
     def made(way, ghosts=()):
         found = RecordMap(trainer, clip, way, ghosts)
-        if piece is not None and way != "one":
-            found.piece = piece
+        if way != "one":
+            some = max(_FEWEST, (expected or _FEWEST) // _PART)
+            if keras.backend.backend() != "torch":
+                found.piece = min(found.piece, some)
+            found.piece = piece or found.piece
         return found
 
     plain = made("one")
     wanted = _tried(plain, example)
     # A step may do more than a call that does not train.
     _tried(plain, example, training=True)
-    if keras.backend.backend() == "tensorflow":
-        # `vectorized_map` ends the process at some layers.
+    if ghost_layers.has_loops(trainer.model):
         return plain
     ghosts = ghost_layers.found_in(
         trainer.model,
@@ -423,7 +468,8 @@ def _read_once(made, ghosts, example):
 
 
 def _tried(made, example, training=False):
-    """The sums over made-up records, as arrays."""
+    """The sums over made-up records, as arrays; of a call that trains they
+    are random, and it is only seen to work."""
     made.training, piece = training, made.piece
     n = len(keras.tree.flatten(example)[0])
     if made.way != "one":
@@ -434,24 +480,67 @@ def _tried(made, example, training=False):
         factors = ops.convert_to_tensor(
             np.linspace(1, 0.5, n).astype("float32")
         )
-        sums = _compiled(made.sums)(x, y, keys, factors)
+        sums = _run(made, (x, y, keys, factors), traced=training)
         return [ops.convert_to_numpy(v) for v in sums]
     finally:
         made.training, made.piece = True, piece
 
 
-def _compiled(function):
-    """What is compiled once is faster than its parts, also if it runs once."""
+def _run(made, arguments, traced):
+    """`made.sums(*arguments)`, or nothing but a trace of it."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
 
-        return jax.jit(function)
+        if traced:
+            jax.eval_shape(made.sums, *arguments)
+            return []
+        return jax.jit(made.sums)(*arguments)
     if backend == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(function, autograph=False, jit_compile=True)
-    return function
+        if made.way == "one" and not traced:
+            return made.sums(*arguments)
+        function = tf.function(made.sums, autograph=False)
+        with _quiet():
+            if not traced:
+                return function(*arguments)
+            graph = function.get_concrete_function(*arguments).graph
+        _check_streams(graph.as_graph_def(), made.network)
+        return []
+    return made.sums(*arguments)
+
+
+def _check_streams(graph, network):
+    """Refuses a stream of TensorFlow's that runs from record to record: with
+    a seed that is known, one record fewer would change the others' masks."""
+    nodes = [
+        *graph.node,
+        *(n for f in graph.library.function for n in f.node_def),
+    ]
+    for node in nodes:
+        if node.op.startswith(_STREAMS):
+            raise ValueError(
+                f"'{network.name}' draws from TensorFlow's own generator "
+                f"({node.op}) while it trains, so what a record gives would "
+                "depend on the records before it. Draw with `keras.random` "
+                "and a `keras.random.SeedGenerator` that the layer keeps."
+            )
+
+
+@contextlib.contextmanager
+def _quiet():
+    """TensorFlow's log tells of every operation that its map does not know,
+    and another way is taken then."""
+    import tensorflow as tf
+
+    log = tf.get_logger()
+    level = log.level
+    log.setLevel("CRITICAL")
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _near(one, other):

@@ -12,6 +12,7 @@ windows of one position; sequences are images of one row.
 """
 
 import dataclasses
+import itertools
 import math
 
 import keras
@@ -90,9 +91,13 @@ def without_cancelling(read, returned):
 def convolved(operation, images, kernel, **given):
     """A convolution of images whose channels come last.
 
-    PyTorch's `vmap` knows none of these, so there channels come first.
+    PyTorch's `vmap` knows none of these, so there channels come first;
+    TensorFlow's map knows no depthwise ones.
     """
-    if keras.backend.backend() != "torch":
+    backend = keras.backend.backend()
+    if backend == "tensorflow" and operation is ops.depthwise_conv:
+        return _by_places(images, kernel, **given)
+    if backend != "torch":
         return operation(images, kernel, data_format="channels_last", **given)
     axes = tuple(range(1, len(images.shape) - 1))
     found = operation(
@@ -102,6 +107,39 @@ def convolved(operation, images, kernel, **given):
         **given,
     )
     return ops.transpose(found, (0, *(a + 1 for a in axes), 1))
+
+
+def _by_places(images, kernel, strides, padding, dilation_rate):
+    """A depthwise convolution as a sum over the places of its kernel."""
+    *sizes, channels = images.shape[1:]
+    window, pads, outputs = kernel.shape[: len(sizes)], [(0, 0)], []
+    strides, apart = (
+        (v,) * len(sizes) if isinstance(v, int) else tuple(v)
+        for v in (strides, dilation_rate)
+    )
+    for size, width, stride, gap in zip(sizes, window, strides, apart):
+        width = (width - 1) * gap + 1
+        count, more = (size - width) // stride + 1, 0
+        if padding == "same":
+            count = -(-size // stride)
+            more = max((count - 1) * stride + width - size, 0)
+        outputs.append(count)
+        pads.append((more // 2, more - more // 2))
+    images, found = ops.pad(images, [*pads, (0, 0)]), 0.0
+    for place in itertools.product(*map(range, window)):
+        seen = images[
+            (
+                slice(None),
+                *(
+                    slice(at * gap, at * gap + (count - 1) * stride + 1, stride)
+                    for at, gap, count, stride in zip(
+                        place, apart, outputs, strides
+                    )
+                ),
+            )
+        ]
+        found = found + ops.expand_dims(seen, -1) * kernel[place]
+    return ops.reshape(found, (-1, *outputs, channels * kernel.shape[-1]))
 
 
 class DenseMap:

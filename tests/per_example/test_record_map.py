@@ -185,12 +185,25 @@ def map_of(build, clip=0.05, physical=None):
 
 def sums_of(made, x, y, keys, factors):
     given = [x, y, keys, np.asarray(factors, "float32")]
-    return [
-        ops.convert_to_numpy(v)
-        for v in record_map._compiled(made.sums)(
-            *[ops.convert_to_tensor(v) for v in given]
-        )
-    ]
+    # Traced once for each way to call it.
+    traces = made.__dict__.setdefault("traces", {})
+    way = made.training, made.piece
+    if way not in traces:
+        traces[way] = compiled(made.sums)
+    found = traces[way](*[ops.convert_to_tensor(v) for v in given])
+    return [ops.convert_to_numpy(v) for v in found]
+
+
+def compiled(function):
+    if BACKEND == "jax":
+        import jax
+
+        return jax.jit(function)
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, autograph=False)
+    return function
 
 
 def keys_for(made, n, seed=3):

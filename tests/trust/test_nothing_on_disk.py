@@ -238,6 +238,49 @@ def test_no_secret_is_in_a_file(tmp_path, secrets, seeds, form):
 
 
 @pytest.mark.usefixtures("untraced")
+def test_no_record_is_in_a_file_of_a_private_network(tmp_path, seeds):
+    """Samples of its records, and the keys of its noise, are batches like any
+    other to Keras and its callbacks."""
+    model = keras.Sequential(
+        [keras.Input(RECORDS.shape[1:]), keras.layers.Dense(3)]
+    )
+    private = fm.make_private(model)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    private.compile("adam", loss, metrics=["accuracy"])
+    budget = fm.callbacks.PrivateModel(
+        fm.PrivacyBudget(4.0, 1e-5), ledger=tmp_path / "privacy.json"
+    )
+    callbacks = [
+        budget,
+        keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}.keras")),
+        keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
+        Fails(),
+    ]
+    if keras.backend.backend() == "tensorflow":
+        board = keras.callbacks.TensorBoard(str(tmp_path), histogram_freq=1)
+        callbacks.insert(1, board)
+    with pytest.raises(ZeroDivisionError):
+        private.fit(
+            RECORDS,
+            LABELS,
+            batch_size=20,
+            epochs=3,
+            verbose=0,
+            callbacks=callbacks,
+        )
+    private.save(tmp_path / "model.keras")
+    (tmp_path / "statement.txt").write_text(budget.report())
+    (tmp_path / "repr.txt").write_text(repr(vars(private)))
+    watch = secret_scan.Secrets({}, {"records": RECORDS})
+    found = watch.found_under(tmp_path)
+    assert not {name for name, held in found.items() if held}
+    assert len(seeds) >= 2
+    for path in (p for p in tmp_path.rglob("*") if p.is_file()):
+        for name, raw in secret_scan.unpacked(path.name, path.read_bytes()):
+            assert not any(seed in raw for seed in seeds), name
+
+
+@pytest.mark.usefixtures("untraced")
 def test_the_scan_finds_what_is_there(tmp_path, secrets):
     """The releases themselves, and secrets that are put into files."""
     private, *_ = everything("dense", tmp_path)

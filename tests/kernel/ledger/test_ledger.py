@@ -557,6 +557,12 @@ def test_statement_of_a_proven_ledger():
         "docs/proofs/cross_entropy.md",
         "n is public",
         ledger.entries[0].when,
+        # What people do with private records beside a fit.
+        "metrics on private records",
+        "choices made by looking at them",
+        "what was scaled, filled in or selected by their statistics before",
+        "refusals of invalid records",
+        "side channels",
     ):
         assert words in text
     assert "claimed" not in text and "NOT PRIVATE" not in text

@@ -1,0 +1,369 @@
+"""A private step of any network, over the plain step of the same backend.
+
+    python benchmarks/record_alone.py --out=docs/results
+    KERAS_BACKEND=jax python benchmarks/record_alone.py --out=docs/results
+    KERAS_BACKEND=torch python benchmarks/record_alone.py --out=docs/results
+
+In an environment with Opacus the last command measures it, too, on the same
+networks written in PyTorch, over plain steps of these; with jax-privacy the
+second one measures that on the same Keras network. Every row is a process of
+its own. Steps are whole: what `fit` does of a sample that was drawn, padded
+rows included, noise and optimizer. Seconds are of all processors (one thread
+is asked for), medians of steps taken in turn with plain ones; compiling is
+given apart. Memory: what the process needed at most beyond plain steps.
+"""
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+for _name in (
+    "OMP_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+):
+    os.environ.setdefault(_name, "1")
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+)
+
+from absl import app, flags  # noqa: E402
+from results_file import ResultsFile  # noqa: E402
+
+_OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
+_MODELS = flags.DEFINE_list("models", None, "What is trained; all if not set.")
+_METHODS = flags.DEFINE_list("methods", None, "How; all if not set.")
+_REPEATS = flags.DEFINE_integer("repeats", 9, "Steps that are measured.")
+_ROW = flags.DEFINE_list("row", None, "One row: method, model.")
+
+_RATE = 1 / 8  # of Poisson samples
+_TOKENS, _LENGTH = 2000, 64
+
+
+def dense():
+    from keras import Input, Sequential, layers
+
+    hidden = [layers.Dense(units, activation="relu") for units in (300,)]
+    return Sequential([Input((784,)), *hidden, layers.Dense(10)])
+
+
+def cnn():
+    from keras import Input, Sequential, layers
+
+    return Sequential(
+        [
+            Input((28, 28, 1)),
+            layers.Conv2D(16, 8, 2, padding="same", activation="relu"),
+            layers.MaxPooling2D(2, 1),
+            layers.Conv2D(32, 4, 2, activation="relu"),
+            layers.MaxPooling2D(2, 1),
+            layers.Flatten(),
+            layers.Dense(32, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+
+
+def resnet():
+    """ResNet-8: three stages of one block, group normalisation."""
+    from keras import Input, Model, layers
+
+    def block(x, filters, strides):
+        y = layers.Conv2D(filters, 3, strides, padding="same", use_bias=False)(
+            x
+        )
+        y = layers.ReLU()(layers.GroupNormalization(8)(y))
+        y = layers.Conv2D(filters, 3, padding="same", use_bias=False)(y)
+        y = layers.GroupNormalization(8)(y)
+        if strides > 1:
+            x = layers.Conv2D(filters, 1, strides, use_bias=False)(x)
+        return layers.ReLU()(layers.Add()([x, y]))
+
+    inputs = Input((32, 32, 3))
+    x = layers.Conv2D(16, 3, padding="same", use_bias=False)(inputs)
+    x = layers.ReLU()(layers.GroupNormalization(8)(x))
+    for filters, strides in ((16, 1), (32, 2), (64, 2)):
+        x = block(x, filters, strides)
+    x = layers.GlobalAveragePooling2D()(x)
+    return Model(inputs, layers.Dense(10)(x))
+
+
+def transformer(rank=None):
+    """Two blocks of four heads; with `rank` only LoRA and the head learn."""
+    from keras import Input, Model, layers
+
+    inputs = Input((_LENGTH,), dtype="int32")
+    x = layers.Embedding(_TOKENS, 64)(inputs)
+    for _ in range(2):
+        y = layers.MultiHeadAttention(4, 16)(x, x)
+        x = layers.LayerNormalization()(layers.Add()([x, y]))
+        y = layers.Dense(128, activation="relu")(x)
+        y = layers.Dense(64)(y)
+        x = layers.LayerNormalization()(layers.Add()([x, y]))
+    outputs = layers.Dense(10)(layers.GlobalAveragePooling1D()(x))
+    model = Model(inputs, outputs)
+    if rank:
+        for layer in model._flatten_layers(include_self=False):
+            if layer.built and layer.trainable_weights:
+                if type(layer) in (layers.Dense, layers.EinsumDense):
+                    if layer is not model.layers[-1]:
+                        layer.enable_lora(rank)
+                elif not list(layer._flatten_layers(include_self=False)):
+                    layer.trainable = False
+    return model
+
+
+def lora():
+    return transformer(rank=4)
+
+
+def lstm():
+    from keras import Input, Sequential, layers
+
+    return Sequential(
+        [
+            Input((_LENGTH,), dtype="int32"),
+            layers.Embedding(_TOKENS, 64),
+            layers.LSTM(64),
+            layers.Dense(10),
+        ]
+    )
+
+
+# Of every network: who builds it, and how many records a step expects.
+_NETWORKS = {
+    "dense": (dense, 1024),
+    "cnn": (cnn, 256),
+    "resnet": (resnet, 64),
+    "transformer": (transformer, 64),
+    "lstm": (lstm, 64),
+    "lora": (lora, 64),
+}
+
+
+def records(model, n):
+    import numpy as np
+
+    shape = tuple(model.input_shape[1:])
+    rng = np.random.default_rng(0)
+    if len(shape) == 1 and shape[0] == _LENGTH:
+        x = rng.integers(0, _TOKENS, (n, *shape)).astype("int32")
+    else:
+        x = rng.random((n, *shape), np.float32)
+    return x, (np.arange(n) % 10).astype("int32")
+
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+class Clock:
+    """Seconds of all processors, of steps taken in turn."""
+
+    def __init__(self):
+        self.seconds = {}
+
+    def __call__(self, name, run):
+        wall, began = time.perf_counter(), time.process_time()
+        run()
+        self.seconds.setdefault(name, []).append(time.process_time() - began)
+        return time.perf_counter() - wall
+
+    def median(self, name):
+        # The first one compiles.
+        return statistics.median(self.seconds[name][1:])
+
+
+def measure(method, name):
+    """One row, in this process."""
+    import keras
+
+    build, batch = _NETWORKS[name]
+    if method.startswith("Opacus"):
+        import opacus_steps
+
+        return opacus_steps.measure(method, name, batch, _REPEATS.value, Clock)
+    keras.utils.set_random_seed(0)
+    plain, network = build(), build()
+    x, y = records(plain, round(batch / _RATE))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    plain.compile(keras.optimizers.SGD(0.1), loss)
+    clock = Clock()
+
+    def plain_step():
+        plain.train_on_batch(x[:batch], y[:batch])
+
+    for _ in range(3):
+        plain_step()
+    before = peak()
+    step, way = _STEPS[method](network, loss, x, y, batch)
+    began = time.perf_counter()
+    step()
+    first = time.perf_counter() - began
+    for _ in range(_REPEATS.value + 1):
+        clock("private", step)
+    memory = peak() - before
+    for _ in range(_REPEATS.value + 1):
+        clock("plain", plain_step)
+        clock("private", step)
+    return {
+        "batch": batch,
+        "processor_ms": round(1000 * clock.median("private"), 2),
+        "plain_ms": round(1000 * clock.median("plain"), 2),
+        "ratio": round(clock.median("private") / clock.median("plain"), 3),
+        "memory_mib": round(memory),
+        "first_step_s": round(first, 1),
+        "way": way,
+    }
+
+
+def private_steps(network, loss, x, y, batch):
+    """Steps of `make_private`: the train function on samples of its fit."""
+    import keras
+
+    import keras_fm as fm
+
+    private = fm.make_private(network)
+    private.compile(keras.optimizers.SGD(0.1), loss)
+    taken = {}
+
+    class Stop(Exception):
+        pass
+
+    class Catch(keras.callbacks.Callback):
+        """Takes the place of the loop that `fit` would run."""
+
+        def on_epoch_begin(self, epoch, logs=None):
+            taken["fit"] = self.model._fit
+            raise Stop
+
+    try:
+        private.fit(
+            x,
+            y,
+            batch_size=batch,
+            epochs=10,
+            verbose=0,
+            callbacks=[
+                fm.callbacks.PrivateModel(epsilon=8.0, delta=1e-6),
+                Catch(),
+            ],
+        )
+    except Stop:
+        pass
+    fit = private._fit = taken["fit"]
+    samples = [fit.samples[i % 8] for i in range(4)]
+    turn = iter(range(10**9))
+
+    def step():
+        sample = samples[next(turn) % len(samples)]
+        keras.Model.train_on_batch(private, *sample)
+
+    return step, f"{fit.map.way}, {len(fit.map.ghosts)} ghost layers"
+
+
+def jax_privacy_steps(network, loss, x, y, batch):
+    """jax-privacy's clipped gradients of the same network, its noise, SGD;
+    samples padded as its own batch selection pads them: not at all here."""
+    import jax
+    import jax_privacy
+    import numpy as np
+
+    def of_one(trainable, fixed, x, y):
+        logits, _ = network.stateless_call(
+            trainable, fixed, x, training=True
+        )
+        return loss(y, logits)
+
+    clipped = jax_privacy.clipped_grad(
+        of_one,
+        argnums=0,
+        batch_argnums=(2, 3),
+        l2_clip_norm=1.0,
+        keep_batch_dim=True,
+    )
+
+    @jax.jit
+    def update(trainable, fixed, x, y, key):
+        sums = clipped(trainable, fixed, x, y)
+        keys = jax.random.split(key, len(trainable))
+        return [
+            w - 0.1 * (g + jax.random.normal(k, g.shape)) / batch
+            for w, g, k in zip(trainable, sums, keys)
+        ]
+
+    state = [v.value for v in network.trainable_variables]
+    fixed = [v.value for v in network.non_trainable_variables]
+    rng = np.random.default_rng(1)
+
+    def step():
+        nonlocal state
+        rows = rng.choice(len(x), batch, replace=False)
+        key = jax.random.key(int(rng.integers(2**31)))
+        state = update(state, fixed, x[rows], y[rows], key)
+        jax.block_until_ready(state)
+
+    return step, "clipped_grad"
+
+
+_STEPS = {"keras_fm": private_steps, "jax-privacy": jax_privacy_steps}
+_OF_BACKEND = {
+    "tensorflow": ["keras_fm"],
+    "jax": ["keras_fm", "jax-privacy"],
+    "torch": ["keras_fm"],
+}
+
+
+def table(rows):
+    """Markdown: milliseconds, their ratio to the plain step, memory."""
+    lines = [
+        "| network | backend | step | ms | over plain | MiB | first step, s |",
+        "|---" * 7 + "|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row['model']} | {row['backend']} | {row['method']} | "
+            f"{row['processor_ms']:,.0f} | {row['ratio']:.2f} | "
+            f"{row['memory_mib']} | {row['first_step_s']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main(_):
+    if _ROW.value:
+        print("ROW " + json.dumps(measure(*_ROW.value)))
+        return
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    methods = _METHODS.value or _OF_BACKEND[backend]
+    results = ResultsFile(
+        _OUT.value, "record_alone", ("backend", "method", "model")
+    )
+    for name in _MODELS.value or _NETWORKS:
+        for method in methods:
+            key = (backend, method, name)
+            if results.has(*key):
+                continue
+            child = subprocess.run(
+                [
+                    sys.executable,
+                    __file__,
+                    f"--row={method},{name}",
+                    f"--repeats={_REPEATS.value}",
+                ],
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
+            (line,) = (v for v in child.stdout.splitlines() if v[:4] == "ROW ")
+            results.add(key, None, **json.loads(line[4:]))
+            print(table(results.rows[-1:]).splitlines()[-1], flush=True)
+    print(table(results.rows))
+
+
+if __name__ == "__main__":
+    app.run(main)
