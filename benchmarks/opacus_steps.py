@@ -141,7 +141,10 @@ def private(network, ghost, batch):
 
 
 def plain(network):
-    sgd, loss = torch.optim.SGD(network.parameters(), 0.1), nn.CrossEntropyLoss()
+    sgd, loss = (
+        torch.optim.SGD(network.parameters(), 0.1),
+        nn.CrossEntropyLoss(),
+    )
 
     def step(x, y):
         sgd.zero_grad()

@@ -12,7 +12,7 @@ from keras_fm.papers.pcdbn.behavior_cdbn import BehaviorCDBN
 from keras_fm.papers.pcdbn.energy_model import EnergyModel
 from keras_fm.papers.pcdbn.private_cdbn import PrivateCDBN
 from keras_fm.parts.unprotected_twin import unprotected_twin
-from keras_fm.stacks.gradient_net import GradientNet
+from keras_fm.per_example.gradient_net import GradientNet
 
 __all__ = [
     "AdaptiveLaplace",

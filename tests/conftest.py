@@ -101,7 +101,6 @@ FULL = (
     "stacks/test_gradient_net_views.py",
     "stacks/test_network_recursions.py",
     "stacks/test_record_graph.py",
-    "stacks/test_row_masks.py",
     "test_beam.py",
     "test_examples.py",
     "test_imports.py",

@@ -23,6 +23,7 @@ TENSORFLOW = (
     "keras_fm.parts.record_alone",
     "keras_fm.parts.replicas",
     "keras_fm.stacks.pull_backs",
+    "keras_fm.stacks.sum_noise",
     "keras_fm.parts.full_precision",
     "keras_fm.per_example",
 )

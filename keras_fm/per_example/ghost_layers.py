@@ -13,7 +13,7 @@ import math
 import keras
 from keras import ops
 
-from keras_fm.stacks import affine_maps, passages
+from keras_fm.stacks import affine_maps
 from keras_fm.stacks.affine_maps import ConvolutionMap, Part
 from keras_fm.stacks.embedding_map import EmbeddingMap
 from keras_fm.stacks.formed_convolution import (
@@ -22,7 +22,7 @@ from keras_fm.stacks.formed_convolution import (
     TRANSPOSED,
     FormedConvolution,
 )
-from keras_fm.stacks.scale_map import RectifierMap, ScaleMap
+from keras_fm.stacks.scale_map import RectifierMap, ScaleMap, unscaled
 from keras_fm.stacks.stages import weights_of
 
 _L = keras.layers
@@ -51,7 +51,7 @@ class GhostLayer:
     def _map(self, shape):
         layer, kind = self.layer, type(self.layer)
         if kind is _L.Embedding:
-            return EmbeddingMap(layer, (math.prod(shape),), masked=True)
+            return EmbeddingMap(layer, (math.prod(shape),))
         if kind is _L.EinsumDense:
             fan_in = _contracted(layer, shape)
             filters = math.prod(layer.kernel.shape) // fan_in
@@ -65,8 +65,7 @@ class GhostLayer:
                 part=Part(filters=filters, use_bias=bias),
             )
         if kind in _SCALES:
-            batched = keras.KerasTensor((None, *shape))
-            self._before = passages.unscaled(layer, [batched])
+            self._before = unscaled(layer, shape)
             return ScaleMap(layer, shape)
         if kind is _L.PReLU:
             return RectifierMap(layer, shape)

@@ -7,9 +7,8 @@ import keras
 import numpy as np
 
 from keras_fm.kernel.reads import sampling
+from keras_fm.stacks.sum_noise import WORD
 
-# Words of keys: TensorFlow's streams reduce them by this.
-_WORD = 2**31 - 2
 RECORDS, KEYS, FACTORS = "records", "keys", "factors"
 
 
@@ -74,7 +73,7 @@ class PoissonSamples(keras.utils.PyDataset):
         def taken(tree):
             return keras.tree.map_structure(lambda v: padded(v[rows]), tree)
 
-        keys = rng.integers(0, _WORD, (size, *self._key_shape), "int64")
+        keys = rng.integers(0, WORD, (size, *self._key_shape), "int64")
         records = taken(given.x)
         if given.owners is not None:
             records = (records, padded(shares))

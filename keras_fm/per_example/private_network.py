@@ -10,7 +10,7 @@ from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.planning.delta_warning import warn_of_delta
-from keras_fm.parts import full_precision, replicas, sealed
+from keras_fm.parts import full_precision, place, replicas, sealed
 from keras_fm.parts.record_alone import Attributes
 from keras_fm.per_example import (
     mended,
@@ -27,8 +27,7 @@ from keras_fm.per_example.fit_charge import (
 from keras_fm.per_example.given_records import GivenRecords, numbered
 from keras_fm.per_example.owner_rows import OwnerLoss
 from keras_fm.per_example.poisson_samples import FACTORS, KEYS, RECORDS
-from keras_fm.per_example.sum_noise import SumNoise
-from keras_fm.stacks import step_failure
+from keras_fm.stacks import step_failure, sum_noise
 
 _OWN_STEPS = ("train_step", "compute_loss", "make_train_function")
 
@@ -305,32 +304,31 @@ class PrivateNetwork(keras.Model):
             ),
             *_of_validation(validation_data),
         ]
-        kept = Attributes(self.model)
         try:
-            fit = PrivateFit(
-                self, given, callback, epochs - initial_epoch, balanced
-            )
-            self._fit, fit.notes = fit, notes
-            if not isinstance(callbacks, keras.callbacks.CallbackList):
-                # Takes the place of Keras' own.
-                callbacks = [
-                    *keras.tree.flatten(callbacks),
-                    ChargedBar(fit),
-                ]
-            found = super().fit(
-                fit.samples,
-                epochs=epochs,
-                verbose=verbose,
-                callbacks=callbacks,
-                validation_data=validation_data,
-                initial_epoch=initial_epoch,
-                **kwargs,
-            )
+            with Attributes(self.model):
+                fit = PrivateFit(
+                    self, given, callback, epochs - initial_epoch, balanced
+                )
+                self._fit, fit.notes = fit, notes
+                if not isinstance(callbacks, keras.callbacks.CallbackList):
+                    # Takes the place of Keras' own.
+                    callbacks = [
+                        *keras.tree.flatten(callbacks),
+                        ChargedBar(fit),
+                    ]
+                found = super().fit(
+                    fit.samples,
+                    epochs=epochs,
+                    verbose=verbose,
+                    callbacks=callbacks,
+                    validation_data=validation_data,
+                    initial_epoch=initial_epoch,
+                    **kwargs,
+                )
             # Callbacks may set weights when training ends.
             self.note_weights()
             return found
         finally:
-            kept.give_back()
             self._fit = None
 
     def evaluate(self, x=None, y=None, **kwargs):
@@ -456,8 +454,7 @@ class PrivateFit:
                 "`layer.trainable = True` on the layers that are to learn."
             )
         # What is tried leaves nothing in the layers.
-        kept = Attributes(network.model)
-        try:
+        with Attributes(network.model):
             self.map = record_map.chosen_for(
                 trainer,
                 network.clip,
@@ -465,8 +462,6 @@ class PrivateFit:
                 network.physical,
                 given.batch_size,
             )
-        finally:
-            kept.give_back()
         self._charge = FitCharge(
             network,
             callback,
@@ -491,7 +486,7 @@ class PrivateFit:
             record_map.KEY_DTYPE,
             seed=callback.known_seed,
         )
-        self._noise, self.charged, self.notes = None, 0.0, []
+        self._mechanism, self.charged, self.notes = None, 0.0, []
         self.taken, self.steps = 0, self._plan.steps
 
     # Charging ------------------------------------------------------------
@@ -503,7 +498,7 @@ class PrivateFit:
                 "`fit` must be given one `PrivateModel` callback, in "
                 "`callbacks=`."
             )
-        _check_place(self._network)
+        place.check(self._network)
         entry, ledger = self._charge.entry(self.notes), callback.ledger
         warn_of_delta(ledger.budget.delta, self._plan.n)
         balanced = self._charge.balanced
@@ -519,7 +514,7 @@ class PrivateFit:
         past_weights.note_charge(self._network.model, ledger)
         self._paid = entry
         self.charged = ledger.epsilon()
-        self._noise = SumNoise(entry.build_mechanism())
+        self._mechanism = entry.build_mechanism()
         # A step that was traced before holds other noise, or none.
         self._network.make_train_function(force=True)
         self._reserved = 0
@@ -550,7 +545,7 @@ class PrivateFit:
 
     def loss(self, x, y):
         """A loss whose gradient is the noisy mean of clipped gradients."""
-        if self._noise is None:
+        if self._mechanism is None:
             raise ValueError(
                 "A private step has no noise before its ledger is charged. "
                 "Give `fit` the callback `keras_fm.callbacks.PrivateModel`."
@@ -561,7 +556,7 @@ class PrivateFit:
             lambda v: ops.reshape(v, (rows, *v.shape[1:])), (x, y)
         )
         sums = self.map.sums(x[RECORDS], y, x[KEYS], x[FACTORS])
-        noisy = self._noise.added_to(sums, x[KEYS])
+        noisy = sum_noise.noisy(self._mechanism, sums, x[KEYS])
         clip = self._network.clip or 1.0
         scale = clip / self._plan.expected_batch_size
         total = self._network.weight_penalties()
@@ -569,27 +564,6 @@ class PrivateFit:
             weight = ops.cast(ops.convert_to_tensor(variable), "float32")
             total = total + ops.sum(ops.stop_gradient(value) * scale * weight)
         return replicas.share(total)
-
-
-def _check_place(network):
-    """Refuses places in which noise would not be added once, or fresh."""
-    full_precision.check()
-    count, mirrored = replicas.of_strategy(network)
-    if count > 1 and not mirrored:
-        raise ValueError(
-            "Of the tf.distribute strategies with several replicas, noisy "
-            "steps are known to be right under MirroredStrategy alone. "
-            f"Received: {count} replicas of another one"
-        )
-    if replicas.processes(network) > 1:
-        raise ValueError(
-            "Each of several processes would add its own noise. Train in one."
-        )
-    if keras.backend.backend() == "torch" and network.jit_compile:
-        raise ValueError(
-            "`jit_compile=True` on PyTorch would compile the noise of one "
-            "step into all of them. Compile with `jit_compile=False`."
-        )
 
 
 def _made_up(given):

@@ -7,6 +7,7 @@ obligations are proven in docs/proofs/record_alone.md.
 """
 
 import contextlib
+import operator
 
 import keras
 import numpy as np
@@ -14,20 +15,16 @@ from keras import ops
 from keras.src.random.seed_generator import global_seed_generator
 
 from keras_fm.per_example import ghost_layers
+from keras_fm.per_example.clipping import Clips
+from keras_fm.stacks import sum_noise
 from keras_fm.stacks.affine_maps import total
 
-# A norm is of float32 numbers; below the clip by more than it may be wrong.
-_MARGIN = 1 - 1e-4
-_TINY = 1e-30
-# Added to the norm that a gradient is divided by, Bu et al. 2023.
-STABILITY = 0.01
 # Gradients of records that are held at a time, in numbers.
 _HELD = 2**25
 # Where the shape of a piece is fixed it has at least so many records, and of a
 # large batch so large a part, for pieces of padding alone are skipped.
 _FEWEST, _PART = 32, 8
-# Words of keys, below 2^31: TensorFlow's streams take no unsigned ones.
-KEY_DTYPE = "int64" if keras.backend.backend() == "torch" else "int32"
+KEY_DTYPE = sum_noise.DTYPE
 WAYS = ("vmap", "one")
 # Operations of TensorFlow that go on where the last one stopped.
 _STREAMS = (
@@ -42,8 +39,7 @@ class RecordMap:
 
     Args:
         trainer: a `PrivateNetwork`: its model, its loss, and what that keeps.
-        clip: a float, the largest norm of a gradient, or `None`: every
-            gradient is divided by its norm.
+        clip: see `Clips`.
         way: of `WAYS`: `"vmap"`, a vectorised map over records; `"one"`, one
             record after the other.
         ghosts: list of `GhostLayer`.
@@ -52,12 +48,13 @@ class RecordMap:
     def __init__(self, trainer, clip, way, ghosts=()):
         network = trainer.model
         self._trainer, self.network = trainer, network
-        self.clip, self.way, self.ghosts = clip, way, list(ghosts)
+        self.clips, self.way, self.ghosts = Clips(clip), way, list(ghosts)
         self.training, self.hides = True, False
+        self._measuring = None
         self.learned = list(network.trainable_variables)
         learned = {id(v) for v in self.learned}
         others = [v for v in network.variables if id(v) not in learned]
-        self._seeds = _seeds_of(network)
+        self._seeds = seeds_of(network)
         seeds = {id(v) for v in self._seeds}
         self._fixed = [v for v in others if id(v) not in seeds]
         layers = [ghost.layer for ghost in self.ghosts]
@@ -171,8 +168,9 @@ class RecordMap:
         by, probed, reads = found
         return by, [v[:, 0] for v in probed], [v[:, 0] for v in reads]
 
-    def _piece(self, direct, rest, x, y, keys, factors):
-        """Sums of the contributions of some records."""
+    def _measured(self, direct, rest, x, y, keys):
+        """Of some records: gradients, what came back to ghost layers and what
+        these read; and of each part the squared norms."""
         with _seeded_torch(keys):
             # Anew in every piece: all records of a step share one mask.
             by, returned, reads = self._gradients(direct, rest, x, y, keys)
@@ -182,23 +180,27 @@ class RecordMap:
             v if ghost.reads_tokens else ops.cast(v, "float32")
             for ghost, v in zip(self.ghosts, reads)
         ]
-        squared = ops.zeros_like(factors)
-        for value in by:
-            axes = tuple(range(1, len(value.shape)))
-            squared = squared + ops.sum(ops.square(value), axis=axes)
-        for ghost, read, delta in zip(self.ghosts, reads, returned):
-            squared = squared + ghost.map.squared_norm(read, delta)
-        norms = ops.sqrt(squared)
-        kept = ops.logical_and(factors > 0, ops.isfinite(norms))
-        if self.clip is None:
-            scale = _MARGIN / (norms + STABILITY)
-        else:
-            scale = _MARGIN / ops.maximum(norms, self.clip)
-        scale = scale * factors
-        found = {}
+        part_of = self.clips.part_of
+        squared = [ops.zeros(keys.shape[:1]) for _ in self.clips.clips]
         for variable, value in zip(self.direct, by):
+            axes = tuple(range(1, len(value.shape)))
+            squared[part_of(variable)] += ops.sum(ops.square(value), axis=axes)
+        for ghost, read, delta in zip(self.ghosts, reads, returned):
+            part = part_of(ghost.variables[0])
+            squared[part] += ghost.map.squared_norm(read, delta)
+        return (by, returned, reads), squared
+
+    def _piece(self, direct, rest, x, y, keys, factors):
+        """Sums of the contributions of some records."""
+        measured, squared = self._measured(direct, rest, x, y, keys)
+        scales, kept = self.clips.scales(squared, factors)
+        part_of, found = self.clips.part_of, {}
+        by, returned, reads = measured
+        for variable, value in zip(self.direct, by):
+            scale = scales[part_of(variable)]
             found[id(variable)] = total(value, scale, kept)
         for ghost, read, delta in zip(self.ghosts, reads, returned):
+            scale = scales[part_of(ghost.variables[0])]
             sums = ghost.map.sums(read, delta, scale, kept)
             for variable, value in zip(ghost.variables, sums):
                 found[id(variable)] = value
@@ -207,8 +209,9 @@ class RecordMap:
     def sums(self, x, y, keys, factors):
         """Sums over the records of a batch, in the order of `learned`.
 
-        A record adds at most 1 to the norm of all sums together: its gradient
-        over the clip, or over its norm.
+        A record adds at most 1 to the norm of each part, with one clip to
+        that of all sums together: its gradient over the clip, or over its
+        norm.
 
         Args:
             x, y: trees of tensors `(n, ...)`.
@@ -219,47 +222,109 @@ class RecordMap:
         Returns:
             list of float32 tensors.
         """
-        if self._shares_key:
-            keys = ops.broadcast_to(keys[:1], keys.shape)
-        return self._sums(x, y, keys, factors)
-
-    def _sums(self, x, y, keys, factors):
-        direct = [_constant(v) for v in self.direct]
-        fixed = [_constant(v) for v in self._fixed]
-        ghost = [[_constant(v) for v in g.variables] for g in self.ghosts]
-        # What a loss of several outputs keeps of each.
-        kept = [(v, _constant(v)) for v in self._trainer.metrics_variables]
-        rest = (fixed, ghost, kept)
-        n, sums = (
-            factors.shape[0],
-            [ops.zeros(v.shape, "float32") for v in self.learned],
-        )
-        piece = min(self.piece, n)
+        keys = self._shared(keys)
+        direct, *rest = self._values()
+        rest, rows = self._rest(rest), factors.shape[0]
+        sums = [ops.zeros(v.shape, "float32") for v in self.learned]
+        piece = self.piece if rows is None else min(self.piece, rows)
+        backend = keras.backend.backend()
+        records = (x, y, keys, factors)
+        if backend != "torch":
+            records = _whole(records, rows, piece)
         # Behind the last record there is only padding.
-        count = ops.max(ops.where(factors > 0, ops.arange(1, n + 1), 0))
+        places = ops.arange(1, ops.shape(records[-1])[0] + 1)
+        count = ops.max(ops.where(records[-1] > 0, places, 0))
 
         def add(start, sums, size=piece):
             part = keras.tree.map_structure(
-                lambda v: _rows(v, start, size), (x, y, keys, factors)
+                lambda v: _rows(v, start, size), records
             )
             more = self._piece(direct, rest, *part)
             return [a + b for a, b in zip(sums, more)]
 
-        if keras.backend.backend() == "torch":
+        if backend == "torch":
             count = int(count)
             for start in range(0, count, piece):
                 sums = add(start, sums, min(piece, count - start))
             return sums
-        if n % piece:
-            raise ValueError(
-                f"A batch of {n} rows cannot be taken {piece} at a time."
-            )
         return ops.fori_loop(
             ops.zeros((), "int32"),
             ops.cast((count + piece - 1) // piece, "int32"),
             lambda i, sums: add(i * piece, sums),
             sums,
         )
+
+    def _shared(self, keys):
+        """The keys of all records, alike where they must be."""
+        if self._shares_key:
+            return ops.broadcast_to(keys[:1], ops.shape(keys))
+        return keys
+
+    def norms(self, x, y, keys):
+        """Norms of the gradients of records, unclipped: `(n, parts)`.
+
+        Args:
+            x, y, keys: see `sums`; at most a piece of records is held.
+        """
+        given, n, found = (x, y, self._shared(keys)), keys.shape[0], []
+        for start in range(0, n, self.piece):
+            some = operator.itemgetter(slice(start, start + self.piece))
+            found.append(self._norms(*keras.tree.map_structure(some, given)))
+        return np.concatenate([ops.convert_to_numpy(v) for v in found])
+
+    def _norms(self, x, y, keys):
+        if self._measuring is None or self._measuring[0] is not self.training:
+
+            def measured(values, x, y, keys):
+                direct, *rest = values
+                rest = self._rest(rest)
+                _, squared = self._measured(direct, rest, x, y, keys)
+                return ops.sqrt(ops.stack(squared, axis=1))
+
+            self._measuring = (self.training, _compiled(measured))
+        # Not captured, since they change.
+        return self._measuring[1](self._values(), x, y, keys)
+
+    def _values(self):
+        """Values of what is learned outside of ghost layers, of what is not
+        learned, of ghost layers, and of what a loss keeps."""
+        return [
+            [_constant(v) for v in self.direct],
+            [_constant(v) for v in self._fixed],
+            [[_constant(v) for v in g.variables] for g in self.ghosts],
+            # What a loss of several outputs keeps of each.
+            [_constant(v) for v in self._trainer.metrics_variables],
+        ]
+
+    def _rest(self, values):
+        fixed, ghost, kept = values
+        return fixed, ghost, list(zip(self._trainer.metrics_variables, kept))
+
+
+def _whole(tree, rows, piece):
+    """Rows of zeros after those of tensors, so that they are whole pieces."""
+    if piece == 1 or (rows is not None and rows % piece == 0):
+        return tree
+
+    def padded(value):
+        more = -ops.shape(value)[0] % piece
+        zeros = ops.zeros((more, *value.shape[1:]), value.dtype)
+        return ops.concatenate([value, zeros])
+
+    return keras.tree.map_structure(padded, tree)
+
+
+def _compiled(function):
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return jax.jit(function)
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, autograph=False)
+    return function
 
 
 def _call(ghost, weights, probe, reads, at):
@@ -363,7 +428,7 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
     return plain
 
 
-def _seeds_of(network):
+def seeds_of(network):
     """The states of streams of random numbers: what is no weight, nor kept by
     a metric of a layer."""
     known = {id(v) for v in network.weights}

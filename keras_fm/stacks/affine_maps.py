@@ -7,8 +7,6 @@ Its Frobenius norm is ||d|| ||[u; 1]|| for a Dense layer; for a convolution it
 follows from sums over positions. No tensor of batch x weights is made, but for
 a convolution that has fewer weights than outputs.
 
-A record may be given as several rows of the batch, its views: its coefficient
-is the sum of theirs, and views are to it what positions are to a convolution.
 A `Dense` layer that reads a vector at every position is a convolution of
 windows of one position; sequences are images of one row.
 """
@@ -66,17 +64,6 @@ def total(values, scale, kept):
     return ops.reshape(ops.matmul(scale, values), shape)
 
 
-def of_rows(values, views):
-    """Of every row, what is of its record."""
-    return values if views == 1 else ops.repeat(values, views)
-
-
-def _products(values, views):
-    """`(n, views, views)` products between the rows of a record."""
-    values = ops.reshape(values, (-1, views, values.shape[-1]))
-    return ops.matmul(values, ops.transpose(values, (0, 2, 1)))
-
-
 def joined(read, returned, entries):
     """Squared norms of coefficients from the products between places of what
     was read and of what came back, sums of `entries` numbers together; not
@@ -94,15 +81,10 @@ def joined(read, returned, entries):
     return total + rounding * lengths[0] * lengths[1]
 
 
-def without_cancelling(read, returned, views):
+def without_cancelling(read, returned):
     """A small part of the squared bound on the norm, by the Cauchy-Schwarz
     inequality, which no cancelling makes smaller: `read` and `returned` are
-    squared lengths of rows."""
-    if views > 1:
-        read, returned = (
-            ops.sum(ops.reshape(v, (-1, views)), axis=1)
-            for v in (read, returned)
-        )
+    squared lengths of records."""
     return _ROUNDING * read * returned
 
 
@@ -145,17 +127,11 @@ def _by_places(images, kernel, strides, padding, dilation_rate):
         pads.append((more // 2, more - more // 2))
     images, found = ops.pad(images, [*pads, (0, 0)]), 0.0
     for place in itertools.product(*map(range, window)):
-        seen = images[
-            (
-                slice(None),
-                *(
-                    slice(at * gap, at * gap + (count - 1) * stride + 1, stride)
-                    for at, gap, count, stride in zip(
-                        place, apart, outputs, strides
-                    )
-                ),
-            )
-        ]
+        sides = tuple(
+            slice(at * gap, at * gap + (count - 1) * stride + 1, stride)
+            for at, gap, count, stride in zip(place, apart, outputs, strides)
+        )
+        seen = images[(slice(None),) + sides]
         found = found + ops.expand_dims(seen, -1) * kernel[place]
     return ops.reshape(found, (-1, *outputs, channels * kernel.shape[-1]))
 
@@ -166,13 +142,12 @@ class DenseMap:
     Args:
         layer: the layer.
         input_shape: shape of what it reads, without the batch.
-        views: int, rows of the batch that are one record.
     """
 
     names = ("kernel", "bias")
 
-    def __init__(self, layer, input_shape, views=1):
-        self.layer, self.views = layer, views
+    def __init__(self, layer, input_shape):
+        self.layer = layer
         self.input_shape = tuple(input_shape)
         self.output_shape = (layer.units,)
 
@@ -187,15 +162,7 @@ class DenseMap:
     def squared_norm(self, inputs, delta):
         """`(n,)` squared Frobenius norms of the coefficients."""
         returned = ops.sum(ops.square(delta), axis=1) + UNDERFLOW
-        squared = self.squared_inputs(inputs)
-        if self.views == 1:
-            return squared * returned
-        total = without_cancelling(squared, returned, self.views)
-        between = _products(inputs, self.views)
-        if self.layer.use_bias:
-            between = between + 1
-        entries = self.input_shape[0] + self.layer.units
-        return total + joined(between, _products(delta, self.views), entries)
+        return self.squared_inputs(inputs) * returned
 
     def squared_inputs(self, inputs):
         """`(n,)` squared norms of the inputs and the constant."""
@@ -205,7 +172,6 @@ class DenseMap:
     def sums(self, inputs, delta, scale, kept):
         """Coefficients times `scale`, summed over the records that are
         `kept`, in the shapes of the weights."""
-        scale, kept = (of_rows(v, self.views) for v in (scale, kept))
         inputs, delta = chosen(inputs, kept), chosen(delta, kept)
         scale = ops.expand_dims(chosen(scale, kept), 1)
         # The narrower one is scaled, and comes first in the product.
@@ -253,7 +219,6 @@ class ConvolutionMap:
     Args:
         layer: the layer: `Conv2D`, `Conv1D`, or `Dense` of several positions.
         input_shape: shape of what it reads, without the batch.
-        views: int, rows of the batch that are one record.
         part: `None`, or a `Part` of another layer.
 
     Raises:
@@ -261,8 +226,8 @@ class ConvolutionMap:
             are known, naming it.
     """
 
-    def __init__(self, layer, input_shape, views=1, part=None):
-        self.layer, self.views = layer, views
+    def __init__(self, layer, input_shape, part=None):
+        self.layer = layer
         self.input_shape = tuple(input_shape)
         self.channels = input_shape[-1]
         if type(layer) is keras.layers.Dense:
@@ -295,9 +260,7 @@ class ConvolutionMap:
             outputs = outputs[2 - layer.rank :]
         self.output_shape = (*outputs, self.filters)
         self.positions = math.prod(outputs)
-        # Of a record, over all its views.
-        self._places = views * self.positions
-        work = self._places * (self.fan_in + self.filters)
+        work = self.positions * (self.fan_in + self.filters)
         self._by_blocks = work >= self.fan_in * self.filters
 
     def _image(self, inputs):
@@ -337,12 +300,12 @@ class ConvolutionMap:
         inputs = self._windows.of_inputs(covered)
         return ops.reshape(inputs, (-1, *self.input_shape))
 
-    def _views(self, inputs):
+    def _columns(self, inputs):
         """`(n, places, columns)` of the unfolded input, a few columns at a
         time."""
         found, width = [], 0
         for block in self._windows.blocks(inputs):
-            block = ops.reshape(block, (-1, self._places, block.shape[-1]))
+            block = ops.reshape(block, (-1, self.positions, block.shape[-1]))
             for start in range(0, block.shape[-1], _COLUMNS):
                 part = block[..., start : start + _COLUMNS]
                 if found and width + part.shape[-1] > _COLUMNS:
@@ -353,7 +316,7 @@ class ConvolutionMap:
         yield ops.concatenate(found, axis=-1)
 
     def _by_position(self, delta):
-        return ops.reshape(delta, (-1, self._places, self.filters))
+        return ops.reshape(delta, (-1, self.positions, self.filters))
 
     def squared_norm(self, inputs, delta):
         """`(n,)` squared Frobenius norms of the coefficients.
@@ -377,9 +340,7 @@ class ConvolutionMap:
         if self.use_bias:
             read = read + self.positions
         returned = ops.sum(ops.square(delta), axis=(1, 2, 3))
-        return without_cancelling(
-            read + UNDERFLOW, returned + UNDERFLOW, self.views
-        )
+        return without_cancelling(read + UNDERFLOW, returned + UNDERFLOW)
 
     def _often(self):
         """Of how many patches an entry of the input is part at most."""
@@ -390,8 +351,8 @@ class ConvolutionMap:
 
     def _norm_by_products(self, inputs, delta):
         between = sum(
-            ops.matmul(view, ops.transpose(view, (0, 2, 1)))
-            for view in self._views(inputs)
+            ops.matmul(part, ops.transpose(part, (0, 2, 1)))
+            for part in self._columns(inputs)
         )
         returned = ops.matmul(delta, ops.transpose(delta, (0, 2, 1)))
         return joined(between, returned, self.fan_in + self.filters)
@@ -401,8 +362,8 @@ class ConvolutionMap:
         time."""
         # This way round, which is the faster of the two.
         returned = ops.transpose(delta, (0, 2, 1))
-        for view in self._views(inputs):
-            yield ops.matmul(returned, view)
+        for part in self._columns(inputs):
+            yield ops.matmul(returned, part)
 
     def _norm_by_blocks(self, inputs, delta):
         return sum(
@@ -414,10 +375,9 @@ class ConvolutionMap:
         """Coefficients times `scale`, summed over the records that are
         `kept`, in the shapes of the weights."""
         inputs, delta = self._image(inputs), self._seen(delta)
-        if self._by_blocks and self.fan_in <= self._places:
+        if self._by_blocks and self.fan_in <= self.positions:
             found = self._sums_of_blocks(inputs, delta, scale, kept)
         else:
-            scale, kept = (of_rows(v, self.views) for v in (scale, kept))
             found = self._sums_at_once(
                 chosen(inputs, kept), scaled(delta, scale, kept)
             )
@@ -486,10 +446,10 @@ def is_plain(layer):
     )
 
 
-def of_layer(layer, input_shape, views=1):
+def of_layer(layer, input_shape):
     """The map of a layer, with a way back; the arguments are those of the
     maps, which refuse other kinds than theirs."""
     # Subclasses may do anything in `call`.
     if type(layer) is keras.layers.Dense and len(input_shape) == 1:
-        return DenseMap(layer, input_shape, views)
-    return ConvolutionMap(layer, input_shape, views)
+        return DenseMap(layer, input_shape)
+    return ConvolutionMap(layer, input_shape)

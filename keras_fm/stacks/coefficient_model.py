@@ -1,6 +1,6 @@
 """The coefficients that a noisy step takes of its records.
 
-All that leaves a private step comes from `CoefficientModel._released`: sums of
+All that leaves a private step comes from `CoefficientModel._noisy`: sums of
 clipped coefficients, with noise.
 """
 
@@ -8,30 +8,25 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
-from keras_fm.parts import full_precision, replicas, sealed
+from keras_fm.parts import replicas, sealed
 from keras_fm.stacks import coefficient_sums, layer_stack
 from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
-from keras_fm.stacks.stages import constant, weights_of
+from keras_fm.stacks.stages import constant
 from keras_fm.stacks.step_model import StepModel
 
-_BATCH = 1024
 # Learned thresholds are no numbers.
 LEARNED = "histogram"
 
 
 class CoefficientModel(StepModel):
-    """A stack whose layers' objectives are given by the coefficients of its
-    records: their thresholds, their sums, and a step from them.
+    """A stack that learns from clipped coefficients of its records: their
+    thresholds, and a step from their sums.
 
-    `_given` holds the arguments, `_thresholds` floats or `None` by order,
-    `_steps` what finds the coefficients of records, and `_noise` the
-    `StepNoise`. A subclass says in `_meet` what the records have to say to
-    each layer, and what the last one makes of them before its activation.
+    `_given` holds the arguments, `_thresholds` floats or `None` by order, and
+    `_noise` the `StepNoise`. A subclass gives `_sums_of`, sums over given
+    records; `_released`, pairs of a variable and its coefficient, from what
+    `_noisy` returned; and `_plain_loss`, that of the twin.
     """
-
-    @property
-    def _solver(self):
-        return self._steps
 
     @property
     def order(self):
@@ -152,158 +147,47 @@ class CoefficientModel(StepModel):
         rows = coefficient_sums.weights_of_rows(
             sample_weight, features, private
         )
+        if training:
+            self._noise.enter_training()
         penalties = self._weight_penalties()
-        if not training:
-            outputs = constant(y_pred)
-            mean = layer_stack.mean(self._steps.loss.value(outputs, y), rows)
-            return replicas.share(mean + penalties)
-        self._noise.enter_training()
-        meetings, affine = self._meet(
-            features, y, self._steps.weights(), training=True
-        )
-        records = coefficient_sums.weights_of_records(rows, self.views)
         if private:
-            coefficients = self._released(meetings, records)
-        else:
-            coefficients = self._exact(meetings, records)
-        surrogate = self._surrogate(coefficients)
-        if private:
+            released = self._released(features, y, rows)
             sealed.expect_metrics()
-            return replicas.share(surrogate + penalties)
-        last = self._steps.stages[-1].activation.value(affine)
-        mean = layer_stack.mean(self._steps.loss.value(last, y), rows)
-        # The value of the one with the gradient of the other.
-        surrogate = surrogate - ops.stop_gradient(surrogate)
-        return replicas.share(mean + surrogate + penalties)
+            return replicas.share(self._surrogate(released) + penalties)
+        if training:
+            return replicas.share(self._plain_loss(features, y, y_pred, rows))
+        outputs = constant(y_pred)
+        mean = layer_stack.mean(self._solver.loss.value(outputs, y), rows)
+        return replicas.share(mean + penalties)
 
-    def _try_step(self):
-        """What a step takes of one record of zeros, whatever is below."""
-        weights = self._steps.weights()
-        kind = weights[0][0].dtype
-        features = ops.zeros((self.views, *self._feature_shape), kind)
-        y = ops.zeros((self.views, self._steps.loss.units), kind)
-        meetings, _ = self._meet(features, y, weights)
-        self._sums(meetings, ops.ones((1,), kind), self.has_thresholds)
+    def _noisy(self, sums, units, symmetric=None, keys=None):
+        """Sums with noise over the expected batch size: all that leaves a
+        private step comes from here.
 
-    def _sums(self, meetings, rows, clipped):
-        """Per layer: sums in the shapes of its weights, then those of
-        second order if there are."""
-        found, norms = [], None
-        if clipped and self.clips_jointly:
-            norms = coefficient_sums.whole_norms(self._steps.stages, meetings)
-        for index, (stages, met) in enumerate(self._steps.by_layer(meetings)):
-            thresholds = [
-                self._threshold(order, index) if clipped else None
-                for order in range(1, self.order + 1)
-            ]
-            if clipped and not self.clips_jointly:
-                norms = coefficient_sums.whole_norms(stages, met)
-            first = []
-            for stage, meeting in zip(stages, met):
-                first += coefficient_sums.first_order(
-                    stage, meeting, rows, thresholds[0], norms
-                )
-            second = None
-            if self.order == 2:
-                second = coefficient_sums.second_order(
-                    stage, meeting, rows, thresholds[1]
-                )
-            found.append((first, second))
-        return found
-
-    def _exact(self, meetings, rows):
-        total = layer_stack.total(rows)
-        found = []
-        for first, second in self._sums(meetings, rows, clipped=False):
-            first = [values / total for values in replicas.total(first)]
-            if second is not None:
-                (second,) = replicas.total([second])
-                first = coefficient_sums.newton_direction(
-                    first, second / total, 0.0, self._given["damping"]
-                )
-            found.append(first)
-        return found
-
-    def _released(self, meetings, rows):
-        """Noisy clipped sums over the expected batch size, and what follows
-        from them. All that leaves a private step comes from here."""
-        sums, units, mirrored = [], [], []
-        both = self._sums(meetings, rows, clipped=True)
-        for index, (first, second) in enumerate(both):
-            sums += first
-            units += [self._threshold(1, index)] * len(first)
-            mirrored += [False] * len(first)
-            if second is not None:
-                sums.append(second)
-                units.append(self._threshold(2, index))
-                mirrored.append(True)
-        # In the units of `step_query`, which the noise is for.
-        sums = [value / unit for value, unit in zip(sums, units)]
-        noisy = self._noise.release(sums, mirrored)
-        noisy = [value * unit for value, unit in zip(noisy, units)]
-        found = []
-        for index, (first, second) in enumerate(both):
-            first, noisy = noisy[: len(first)], noisy[len(first) :]
-            if second is not None:
-                first = coefficient_sums.newton_direction(
-                    first,
-                    noisy[0],
-                    self._noise.deviation * self._threshold(2, index),
-                    self._given["damping"],
-                )
-                noisy = noisy[1:]
-            found.append(first)
-        return found
+        Args:
+            sums: list of tensors, in the units of `step_query`.
+            units: list of floats, the threshold of each, its unit.
+            symmetric, keys: see `StepNoise.release`.
+        """
+        noisy = self._noise.release(sums, symmetric, keys)
+        return [value * unit for value, unit in zip(noisy, units)]
 
     def _surrogate(self, coefficients):
+        """What has the coefficients for gradients.
+
+        Args:
+            coefficients: list of pairs of a variable and a tensor.
+        """
         total = 0.0
-        for layer, found in zip(self.private_layers, coefficients):
-            for weight, coefficient in zip(weights_of(layer), found):
-                weight = ops.convert_to_tensor(weight)
-                coefficient = ops.stop_gradient(coefficient)
-                total = total + ops.sum(
-                    ops.cast(coefficient, weight.dtype) * weight
-                )
+        for weight, coefficient in coefficients:
+            weight = ops.convert_to_tensor(weight)
+            coefficient = ops.cast(coefficient, weight.dtype)
+            one = ops.sum(ops.stop_gradient(coefficient) * weight)
+            # Layers may differ in their dtype.
+            total = total + ops.cast(one, "float32")
         return total
 
     # Looking at records: private -----------------------------------------
-
-    @full_precision.scope()
-    def coefficient_norms(self, x, y=None):
-        """Norms of every record's coefficients, before clipping.
-
-        They are private: thresholds chosen by them must be released (a
-        noisy histogram, Algorithm 2 of the paper) or come from public data.
-
-        Args:
-            x: records, `(n, *input_shape)`, or their views one after the
-                other.
-            y: as in `fit`.
-
-        Returns:
-            NumPy array `(n, P)` in the order of `partitions`.
-        """
-        found = []
-        size = self.views * max(_BATCH // self.views, 1)
-        for start in range(0, len(x), size):
-            part = slice(start, start + size)
-            labels = None if y is None else y[part]
-            meetings, _ = self._observe(x[part], labels)
-            if self.clips_jointly:
-                norms = coefficient_sums.whole_norms(
-                    self._steps.stages, meetings
-                )
-                found.append(ops.convert_to_numpy(norms)[:, None])
-                continue
-            columns = []
-            for stages, met in self._steps.by_layer(meetings):
-                columns.append(coefficient_sums.whole_norms(stages, met))
-                if self.order == 2:
-                    columns.append(coefficient_sums.second_norms(*stages, *met))
-            found.append(
-                np.stack([ops.convert_to_numpy(c) for c in columns], axis=1)
-            )
-        return np.concatenate(found)
 
     def coefficient_sums(self, x, y=None, sample_weight=None, clipped=True):
         """Sums of the coefficients over given records, without noise.
@@ -321,29 +205,12 @@ class CoefficientModel(StepModel):
         found = self._sums_of(x, y, sample_weight, clipped)
         return [[ops.convert_to_numpy(v) for v in parts] for parts in found]
 
-    @full_precision.scope()
-    def _sums_of(self, x, y, sample_weight, clipped):
-        """The same as tensors."""
-        meetings, features = self._observe(x, y)
-        rows = coefficient_sums.weights_of_rows(
-            sample_weight, features, clipped
-        )
-        found = []
-        rows = coefficient_sums.weights_of_records(rows, self.views)
-        for first, second in self._sums(meetings, rows, clipped):
-            found.append(first)
-            if second is not None:
-                found.append([second])
-        return found
-
-    def _observe(self, x, y):
-        """The meetings of one batch, and its features."""
+    def _observed(self, x, y):
+        """Features and targets of one batch."""
         if isinstance(y, (list, tuple)):
             y = np.asarray(y)
         features = self._features(x)
-        y = self._targets(y, features)
-        meetings, _ = self._meet(features, y, self._steps.weights())
-        return meetings, features
+        return features, self._targets(y, features)
 
 
 def thresholds_of(name, value, count, elsewhere=(LEARNED,), joint=False):

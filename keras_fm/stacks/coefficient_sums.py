@@ -31,20 +31,10 @@ def weights_of_rows(sample_weight, features, private):
     return ops.where(weights > 0, ops.minimum(weights, 1.0), 0.0)
 
 
-def weights_of_records(rows, views):
-    """`(n,)` weights of records from those of their rows: the least."""
-    if views == 1:
-        return rows
-    return ops.min(ops.reshape(rows, (-1, views)), axis=1)
-
-
-def whole_norms(stages, meetings):
-    """`(n,)` norms of the first-order coefficients of all layers together.
-    Of a record whose inputs or derivatives are no numbers it is none."""
-    total = 0.0
-    for stage, meeting in zip(stages, meetings):
-        total = total + stage.map.squared_norm(meeting.inputs, meeting.delta)
-    return ops.sqrt(total)
+def norms(stage, meeting):
+    """`(n,)` norms of the first-order coefficients. Of a record whose inputs
+    or derivatives are no numbers it is none."""
+    return ops.sqrt(stage.map.squared_norm(meeting.inputs, meeting.delta))
 
 
 def second_norms(stage, meeting):
@@ -53,22 +43,22 @@ def second_norms(stage, meeting):
     return curved * stage.map.squared_inputs(meeting.inputs)
 
 
-def factors(norms, weights, threshold):
+def factors(lengths, weights, threshold):
     """`(n,)` scale of every record, and whether it is counted at all.
 
     Args:
-        norms: `(n,)`, before clipping.
+        lengths: `(n,)`, before clipping.
         weights: `(n,)`.
         threshold: float, or `None`: no clipping.
     """
     if threshold is None:
         return weights, weights != 0
-    kept = ops.logical_and(weights > 0, ops.isfinite(norms))
-    scale = threshold * _MARGIN / ops.maximum(norms, _TINY)
+    kept = ops.logical_and(weights > 0, ops.isfinite(lengths))
+    scale = threshold * _MARGIN / ops.maximum(lengths, _TINY)
     return weights * ops.minimum(scale, 1.0), kept
 
 
-def first_order(stage, meeting, weights, threshold, norms):
+def first_order(stage, meeting, weights, threshold, lengths):
     """Sum of `delta [inputs; 1]^T`, in the shapes of the layer's weights.
 
     Args:
@@ -76,12 +66,12 @@ def first_order(stage, meeting, weights, threshold, norms):
         meeting: its `Meeting`.
         weights: `(n,)` weights of records.
         threshold: float, bound on the norm of a record, or `None`.
-        norms: `(n,)` that the threshold is on, `None` without one.
+        lengths: `(n,)` that the threshold is on, `None` without one.
 
     Returns:
         list of tensors.
     """
-    scale, kept = factors(norms, weights, threshold)
+    scale, kept = factors(lengths, weights, threshold)
     return stage.map.sums(meeting.inputs, meeting.delta, scale, kept)
 
 
@@ -91,8 +81,8 @@ def second_order(stage, meeting, weights, threshold):
     Returns:
         tensor `(units, m, m)`.
     """
-    norms = None if threshold is None else second_norms(stage, meeting)
-    scale, kept = factors(norms, weights, threshold)
+    lengths = None if threshold is None else second_norms(stage, meeting)
+    scale, kept = factors(lengths, weights, threshold)
     inputs = stage.map.augmented(chosen(meeting.inputs, kept))
     curved = scaled(meeting.curvature, scale, kept)
 

@@ -11,7 +11,6 @@ from keras import ops
 from keras_fm.stacks.affine_maps import (
     UNDERFLOW,
     joined,
-    of_rows,
     scaled,
     without_cancelling,
 )
@@ -26,22 +25,15 @@ class EmbeddingMap:
     Args:
         layer: the layer.
         input_shape: `(tokens,)`.
-        views: int, rows of the batch that are one record.
-        masked: whether what reads it knows its masks.
     """
 
     names = ("embeddings",)
 
-    def __init__(self, layer, input_shape, views=1, masked=False):
+    def __init__(self, layer, input_shape):
         if len(input_shape) != 1:
             raise ValueError(
                 f"Layer '{layer.name}' (Embedding) must read `(tokens,)` of "
                 f"each record. Received: input_shape={tuple(input_shape)}"
-            )
-        if layer.mask_zero and not masked:
-            raise ValueError(
-                f"Layer '{layer.name}' (Embedding) must be of mask_zero=False: "
-                "masks are not known here."
             )
         # Tokens come as float32.
         if layer.input_dim > 2**24:
@@ -49,10 +41,10 @@ class EmbeddingMap:
                 f"Layer '{layer.name}' (Embedding) must have at most 2^24 "
                 f"tokens. Received: input_dim={layer.input_dim}"
             )
-        self.layer, self.views = layer, views
+        self.layer = layer
         self.input_shape = tuple(input_shape)
         self.output_shape = (*input_shape, layer.output_dim)
-        self._places = views * input_shape[0]
+        self._places = input_shape[0]
 
     def _tokens(self, inputs):
         known = ops.clip(inputs, 0, self.layer.input_dim - 1)
@@ -74,12 +66,11 @@ class EmbeddingMap:
         # Squares may vanish where a threshold is as small; both are lengths of
         # records already.
         total, returned = total + UNDERFLOW, returned + UNDERFLOW
-        return total + without_cancelling(self._places, returned, 1)
+        return total + without_cancelling(self._places, returned)
 
     def sums(self, inputs, delta, scale, kept):
         """Coefficients times `scale`, summed over the records that are
         `kept`, in the shape of the table."""
-        scale, kept = (of_rows(v, self.views) for v in (scale, kept))
         delta = scaled(delta, scale, kept)
         return [
             ops.segment_sum(

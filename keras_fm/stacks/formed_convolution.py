@@ -17,7 +17,6 @@ from keras_fm.stacks.affine_maps import (
     UNDERFLOW,
     chosen,
     convolved,
-    of_rows,
     refuse_option,
     scaled,
     total,
@@ -38,24 +37,20 @@ class FormedConvolution:
     """The convolution of a layer, formed place by place of its kernel.
 
     Args:
-        layer: one of the kinds above; of a separable convolution it is the
-            first half, channel by channel.
+        layer: one of the kinds above.
         input_shape: shape of what it reads, without the batch.
-        views: int, rows of the batch that are one record.
     """
 
-    def __init__(self, layer, input_shape, views=1):
+    def __init__(self, layer, input_shape):
         if layer.data_format != "channels_last":
             refuse_option(layer, "data_format", "channels_last")
-        self.layer, self.views = layer, views
+        self.layer = layer
         self.input_shape = tuple(input_shape)
         channels, kind = input_shape[-1], type(layer)
         self._transposed = kind in TRANSPOSED
-        self._by_channel = kind in (*DEPTHWISE, *SEPARABLE)
+        self._by_channel = kind in DEPTHWISE
         self.names = ("kernel", "bias")
-        if kind in SEPARABLE:
-            self.names = ("depthwise_kernel",)
-        self._has_bias = len(self.names) > 1 and layer.use_bias
+        self._has_bias = layer.use_bias
         self._groups = getattr(layer, "groups", 1)
         filters = getattr(layer, "filters", 0)
         if self._by_channel:
@@ -176,15 +171,13 @@ class FormedConvolution:
         return math.prod(self.output_shape[:-1])
 
     def _over_outputs(self, delta):
-        shape = (-1, self.views * self._of_outputs, delta.shape[-1])
+        shape = (-1, self._of_outputs, delta.shape[-1])
         return ops.sum(ops.reshape(delta, shape), axis=1)
 
     def _rows(self, values):
-        """`(n, places, groups, channels of one)` of a record, over all its
-        views."""
+        """`(n, places, groups, channels of one)`."""
         channels = values.shape[-1]
-        places = self.views * self._places
-        shape = (-1, places, self._groups, channels // self._groups)
+        shape = (-1, self._places, self._groups, channels // self._groups)
         return ops.reshape(values, shape)
 
     def _formed(self, one, other):
@@ -204,15 +197,12 @@ class FormedConvolution:
             shape = (-1, math.prod(values.shape[1:-1]), self._groups)
             shape = (*shape, values.shape[-1] // self._groups)
             squares = ops.square(ops.reshape(values, shape))
-            squares = ops.sum(squares, axis=(1, 3))
-            # A record, over all its views.
-            squares = ops.reshape(squares, (-1, self.views, self._groups))
-            return ops.sum(squares, axis=1) + UNDERFLOW
+            return ops.sum(squares, axis=(1, 3)) + UNDERFLOW
 
         read = self._often() * lengths(inputs)
         if self._has_bias:
-            read = read + self.views * self._of_outputs
-        return ops.sum(without_cancelling(read, lengths(delta), 1), axis=1)
+            read = read + self._of_outputs
+        return ops.sum(without_cancelling(read, lengths(delta)), axis=1)
 
     def _often(self):
         """How often one entry is read at most."""
@@ -238,7 +228,6 @@ class FormedConvolution:
             if self._has_bias:
                 found.append(total(self._over_outputs(delta), scale, kept))
             return found
-        scale, kept = (of_rows(v, self.views) for v in (scale, kept))
         inputs, delta = chosen(inputs, kept), scaled(delta, scale, kept)
         _, back = pull_back(
             lambda kernel: (self._linear(inputs, kernel), None),

@@ -13,7 +13,6 @@ import math
 import keras
 from keras import ops
 
-from keras_fm.stacks import passages
 from keras_fm.stacks.affine_maps import (
     UNDERFLOW,
     chosen,
@@ -27,7 +26,6 @@ class ScaleMap:
     Args:
         layer: the layer, built.
         input_shape: shape of what it reads, without the batch.
-        views: int, rows of the batch that are one record.
 
     Raises:
         ValueError: if its axes are not the last ones.
@@ -35,8 +33,8 @@ class ScaleMap:
 
     names: tuple[str, ...] = ("gamma", "scale", "beta")
 
-    def __init__(self, layer, input_shape, views=1):
-        self.layer, self.views = layer, views
+    def __init__(self, layer, input_shape):
+        self.layer = layer
         self.input_shape = self.output_shape = tuple(input_shape)
         axes = layer.axis if isinstance(layer.axis, list) else [layer.axis]
         rank = len(input_shape) + 1
@@ -54,10 +52,6 @@ class ScaleMap:
             isinstance(weight, keras.Variable) for weight in held
         ]
         self._has_scale = any(scales)
-
-    def passage(self, args):
-        """What gives the inputs: the layer without its weights."""
-        return passages.unscaled(self.layer, args)
 
     def factor(self, inputs):
         """What the scale is multiplied by."""
@@ -79,10 +73,9 @@ class ScaleMap:
             ops.sum(ops.square(self._record(v)), axis=1) + UNDERFLOW
             for v in (self.factor(inputs), delta)
         )
-        places = self.views * math.prod(self.input_shape)
-        read = read + places // math.prod(self._shape)
+        read = read + math.prod(self.input_shape) // math.prod(self._shape)
         # Both are lengths of records already.
-        return total + without_cancelling(read, returned, 1)
+        return total + without_cancelling(read, returned)
 
     def sums(self, inputs, delta, scale, kept):
         """Coefficients times `scale`, summed over the records that are
@@ -105,16 +98,13 @@ class ScaleMap:
 
     def _over_places(self, values):
         """`(n, entries)` sums over all places that share an entry."""
-        shape = (-1, self.views, *self.input_shape)
-        shared = [k for k, size in enumerate(self._shape) if size == 1]
-        axes = (1, *(2 + k for k in shared))
-        return self._record(ops.sum(ops.reshape(values, shape), axis=axes), 1)
+        values = ops.reshape(values, (-1, *self.input_shape))
+        axes = tuple(k + 1 for k, size in enumerate(self._shape) if size == 1)
+        return self._record(ops.sum(values, axis=axes) if axes else values)
 
-    def _record(self, values, views=None):
-        """A row for each record, over all its views."""
-        views = self.views if views is None else views
-        size = views * math.prod(values.shape[1:])
-        return ops.reshape(values, (-1, size))
+    def _record(self, values):
+        """A row for each record."""
+        return ops.reshape(values, (-1, math.prod(values.shape[1:])))
 
 
 class RectifierMap(ScaleMap):
@@ -123,17 +113,36 @@ class RectifierMap(ScaleMap):
 
     names = ("alpha",)
 
-    def __init__(self, layer, input_shape, views=1):
-        self.layer, self.views = layer, views
+    def __init__(self, layer, input_shape):
+        self.layer = layer
         self.input_shape = self.output_shape = tuple(input_shape)
         self._shape = self._weight_shape = tuple(layer.alpha.shape)
         self._has_scale, self._has_offset = True, False
-
-    def passage(self, args):
-        return None
 
     def factor(self, inputs):
         return ops.minimum(inputs, 0)
 
     def forward(self, inputs, weights):
         return ops.relu(inputs) + weights[0] * self.factor(inputs)
+
+
+def unscaled(layer, shape):
+    """A normalisation as it is before it learns anything, without an effect
+    of its scale and offset: in float32, in float64 if the layer itself is.
+
+    Args:
+        layer: the layer.
+        shape: of what it reads, without the batch.
+    """
+    config = {
+        **layer.get_config(),
+        "dtype": "float64" if layer.compute_dtype == "float64" else "float32",
+    }
+    neutral = {"scale": False, "center": False}
+    if config.get("rms_scaling"):
+        # Has a scale whatever is said.
+        neutral = {"gamma_initializer": "ones"}
+    config.update({k: v for k, v in neutral.items() if k in config})
+    made = type(layer).from_config(config)
+    made(keras.KerasTensor((None, *shape), config["dtype"]))
+    return made

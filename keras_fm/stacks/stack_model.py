@@ -35,9 +35,7 @@ class StackModel(PrivatePart, keras.Model):
         self.__dict__["_feature_shape"] = tuple(features.shape[1:])
         self.__dict__["_traced"] = self._carrier().generation
         self._carrier().__dict__["_owner"] = weakref.ref(self)
-        self._carrier().describe(
-            [w for layer in self.private_layers for w in weights_of(layer)]
-        )
+        self._carrier().describe(self._learned())
         # Weights that the layers brought along have a past.
         known = self._carrier()._digest() if first else None
         self.__dict__["_start"] = (known, None)
@@ -119,6 +117,10 @@ class StackModel(PrivatePart, keras.Model):
         """The layers that are trained, from the features upwards."""
         return list(dict.fromkeys(s.layer for s in self._solver.stages))
 
+    def _learned(self):
+        """The variables that learn, those of one layer after the other."""
+        return [w for layer in self.private_layers for w in weights_of(layer)]
+
     @property
     def feature_model(self):
         """The model of the layers in `below`: from records to what the
@@ -171,9 +173,7 @@ class StackModel(PrivatePart, keras.Model):
         """What the first trained layer reads, as constants."""
         x = constant(self._below(x))
         # By its name: in a symbolic step a weight has no value.
-        kind = keras.backend.standardize_dtype(
-            weights_of(self.private_layers[0])[0].dtype
-        )
+        kind = keras.backend.standardize_dtype(self._learned()[0].dtype)
         x = ops.cast(x, "float64" if kind == "float64" else "float32")
         return ops.reshape(x, (-1, *self._feature_shape))
 

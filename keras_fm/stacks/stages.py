@@ -60,16 +60,6 @@ class Stack:
         self.stages = stages
         self.loss = loss
 
-    def by_layer(self, meetings):
-        """For each layer a list of its stages, and one of what `meetings`
-        has for them."""
-        found = {}
-        for stage, meeting in zip(self.stages, meetings):
-            stages, met = found.setdefault(stage.layer, ([], []))
-            stages.append(stage)
-            met.append(meeting)
-        return list(found.values())
-
     def weights(self):
         """Current weights of every stage, as constants of full precision."""
         return [
@@ -103,7 +93,6 @@ def constant(value):
 _NAMES = (
     *("depthwise_kernel", "pointwise_kernel", "kernel", "embeddings"),
     *("gamma", "scale", "alpha", "bias", "beta"),
-    *("_query_dense", "_key_dense", "_value_dense", "_output_dense"),
 )
 
 
@@ -112,15 +101,8 @@ def weights_of(layer, names=_NAMES):
 
     Args:
         layer: the layer.
-        names: of variables, or of layers in it; of one in it `"layer.name"`.
+        names: of variables.
     """
-    found = []
-    for name in names:
-        holder, _, rest = name.partition(".")
-        held = getattr(layer, holder, None)
-        if isinstance(held, keras.Layer):
-            found += weights_of(held, (rest,) if rest else _NAMES)
-        elif isinstance(held, keras.Variable):
-            # `scale` of some layers is a flag.
-            found.append(held)
-    return found
+    found = [getattr(layer, name, None) for name in names]
+    # `scale` of some layers is a flag.
+    return [v for v in found if isinstance(v, keras.Variable)]

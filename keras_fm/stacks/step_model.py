@@ -12,8 +12,8 @@ from keras import ops
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.noise_mechanisms import GaussianMechanism
-from keras_fm.parts import fit_frame, full_precision, replicas, sealed
-from keras_fm.stacks import layer_stack, step_failure, step_release
+from keras_fm.parts import fit_frame, full_precision, place, replicas, sealed
+from keras_fm.stacks import step_failure, step_keys, step_release
 from keras_fm.stacks.stack_model import StackModel
 
 
@@ -21,8 +21,7 @@ class StepModel(StackModel):
     """A stack that is trained by noisy steps.
 
     A subclass has `_noise`, a `StepNoise`, says in `partitions` what a step
-    releases, and takes one of made-up records in `_try_step`
-    (`CoefficientModel`).
+    releases, and takes one of made-up records in `_try_step`.
     """
 
     # Whether Keras is about to run a training step, and not a test.
@@ -128,9 +127,7 @@ class StepModel(StackModel):
         anything is spent."""
         self._check_steps()
         self._check_place()
-        for layer in self.private_layers:
-            # It may have changed since the model was built.
-            layer_stack.check_layer(layer, seen=False)
+        self.check_learning_layers()
         try:
             self._try_step()
         except Exception as e:
@@ -139,6 +136,10 @@ class StepModel(StackModel):
                 f"would one that was paid for: {e}"
             ) from e
         step_release.check_parts(self, batches)
+
+    def check_learning_layers(self):
+        """Refuses layers whose gradients of single records are not known; they
+        may have changed since the model was built."""
 
     def top_shares(self, left):
         """How what is left of the budget is split over the releases."""
@@ -166,15 +167,8 @@ class StepModel(StackModel):
             )
 
     def _check_place(self):
-        full_precision.check()
-        count, mirrored = replicas.of_strategy(self)
-        if count > 1 and not mirrored:
-            raise ValueError(
-                "Of the tf.distribute strategies with several replicas, noisy "
-                "steps are known to be right under MirroredStrategy alone. "
-                f"Received: {type(self.distribute_strategy).__name__} with "
-                f"{count} replicas"
-            )
+        place.check(self)
+        count, _ = replicas.of_strategy(self)
         if count > 1 and not self._noise.is_mirrored:
             raise ValueError(
                 "The model was built outside the strategy that it is trained "
@@ -187,17 +181,6 @@ class StepModel(StackModel):
                 "Replicas would draw the same masks (Dropout and its kin), so "
                 "those of two records could be one. Train on one device, or "
                 f"without such layers. Received: {count} replicas"
-            )
-        together = replicas.processes(self)
-        if together > 1:
-            raise ValueError(
-                "Each of several processes would add its own noise. Train in "
-                f"one. Received: {together} processes"
-            )
-        if keras.backend.backend() == "torch" and self.jit_compile:
-            raise ValueError(
-                "`jit_compile=True` on PyTorch would compile the noise of "
-                "one step into all of them. Compile with jit_compile=False."
             )
 
     @property
@@ -286,8 +269,13 @@ class StepModel(StackModel):
                 self._noise.disarm()
 
     @full_precision.scope()
-    def train_step(self, *args, **kwargs):
-        return super().train_step(*args, **kwargs)
+    def train_step(self, *args):
+        *state, data = args
+        if not step_keys.are_with(data):
+            return super().train_step(*args)
+        # On JAX what a step draws would otherwise be in it for good.
+        with self._noise.on_batch(data[step_keys.KEY]):
+            return super().train_step(*state, data[step_keys.BATCH])
 
     def call(self, inputs, training=None, mask=None):
         if training and self.is_perturbed:
@@ -299,6 +287,10 @@ class StepModel(StackModel):
     def make_train_function(self, force=False):
         self.__dict__["_about_to_train"] = True
         made = super().make_train_function(force=force)
+        if keras.backend.backend() == "jax":
+            self.train_function = step_keys.given_to(
+                self.train_function, self._noise
+            )
         if not self.unprotected and self.train_function is not None:
             self.train_function = step_failure.without_records(
                 self.train_function, self.name

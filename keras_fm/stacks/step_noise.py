@@ -1,3 +1,4 @@
+import contextlib
 import os
 import secrets
 
@@ -6,15 +7,16 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
-from keras_fm.parts import concrete, optimizer_state, replicas
+from keras_fm.parts import concrete, optimizer_state
 from keras_fm.parts.hidden_state import HiddenVariable
 from keras_fm.parts.private_part import ReleasedLayer
+from keras_fm.stacks import sum_noise
 
 _COUNTERS = ("steps_taken", "steps_allowed", "steps_refused")
 # Steps that may be taken now, those before included: never in a file.
 _ARMED = "steps_armed"
-# What TensorFlow reduces the words of a seed by; smaller than all others.
-_WORD = 2**31 - 2
+# Rows of keys where none are asked for: words enough for any generator.
+_ROWS = 4
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -26,11 +28,11 @@ class StepNoise(ReleasedLayer):
     comes back is all that a step may know of the records. Steps beyond the
     allowed number come back as zeros.
 
-    The seed of the noise has two words from the operating system. It is
-    carried through compiled steps with the layer's variables but is in no
-    weight, file, config or repr, and forgotten when a private fit ends.
-    (PyTorch would reduce both words to one of 32 bits, which can be searched
-    through, so there the noise is NumPy's Philox with a key of 128 bits.)
+    The keys of a step come from a stream that the operating system seeds: on
+    JAX and PyTorch NumPy's Philox with a key of 128 bits, on TensorFlow one
+    of two words. On JAX the key of a step travels with its batch. The stream
+    is no variable of the model and in no weight, file, config or repr, and is
+    forgotten when a private fit ends.
     Noise has the precision of the sums, single or double, as in every form of
     DP-SGD: no statement covers its floating-point grid.
 
@@ -58,6 +60,9 @@ class StepNoise(ReleasedLayer):
         self.__dict__["_optimizer_left"] = None
         # Whether the seed was asked for, so that a pause does not change it.
         self.__dict__["_known_seed"] = False
+        # The key of the batch that a compiled step of JAX runs on, and how
+        # often it was used.
+        self.__dict__["_of_batch"] = None
         # Changes whenever a compiled step is stale.
         self.generation = 0
         # Set when a training step with noise is traced.
@@ -66,7 +71,9 @@ class StepNoise(ReleasedLayer):
     def build(self, input_shape):
         for name in (*_COUNTERS, _ARMED):
             self._make_counter(name)
-        # Compiled steps of JAX take the variables that are there at first.
+        if keras.backend.backend() != "tensorflow":
+            return
+        # Found by compiled steps of TensorFlow, and no variable of the layer.
         self._hidden.variables["seed"] = HiddenVariable(
             np.zeros(2),
             dtype=keras.random.SeedGenerator(0).state.dtype,
@@ -180,8 +187,8 @@ class StepNoise(ReleasedLayer):
     @property
     def is_mirrored(self):
         """Whether TensorFlow keeps counts and seed the same on replicas."""
-        seed = self._get_hidden("seed").value
-        return len(getattr(seed, "values", ())) > 1
+        taken = self._get_hidden("steps_taken").value
+        return len(getattr(taken, "values", ())) > 1
 
     # Noise ---------------------------------------------------------------
 
@@ -268,7 +275,8 @@ class StepNoise(ReleasedLayer):
         # Reads nothing: an interrupted step of JAX may have lost the counts.
         self._get_hidden(_ARMED).assign(0)
         if not self._known_seed:
-            self._get_hidden("seed").assign(np.zeros(2))
+            if keras.backend.backend() == "tensorflow":
+                self._get_hidden("seed").assign(np.zeros(2))
             self._hidden.seed = None
 
     @property
@@ -279,57 +287,57 @@ class StepNoise(ReleasedLayer):
     def _set_seed(self, seed, taken):
         self.__dict__["_known_seed"] = seed is not None
         if seed is None:
-            words = [secrets.randbelow(_WORD), secrets.randbelow(_WORD)]
-            key = secrets.randbits(128)
+            key = np.random.SeedSequence(secrets.randbits(128))
         else:
             # Steps after a pause must not see the noise of those before.
-            known = np.random.SeedSequence([seed, taken])
-            words = (known.generate_state(2) % _WORD).tolist()
-            key = known
-        if keras.backend.backend() == "torch":
-            self._hidden.seed = _host_generator(key)
+            key = np.random.SeedSequence([seed, taken])
+        if keras.backend.backend() == "tensorflow":
+            stream = keras.random.SeedGenerator(0)
+            stream.state = self._get_hidden("seed")
+            words = key.generate_state(2) % sum_noise.WORD
+            stream.state.assign(words.tolist())
+            self._hidden.seed = stream
             return
-        stream = keras.random.SeedGenerator(0)
-        stream.state = self._get_hidden("seed")
-        stream.state.assign(np.asarray(words))
-        self._hidden.seed = stream
+        self._hidden.seed = np.random.Generator(np.random.Philox(key))
 
-    def _normal(self, shape, dtype):
-        stream = self._hidden.seed
-        if isinstance(stream, np.random.Generator):
-            drawn = stream.standard_normal(shape, dtype=dtype)
-            return ops.convert_to_tensor(drawn)
-        return keras.random.normal(shape, dtype=dtype, seed=stream)
+    # Keys ------------------------------------------------------------------
 
-    def numbers(self, shape, normal):
-        """Random numbers that no one knows, from the stream of the noise:
-        standard normal or uniform in [0, 1)."""
-        if normal:
-            return self._normal(shape, "float32")
-        stream = self._hidden.seed
-        if isinstance(stream, np.random.Generator):
-            drawn = stream.random(shape, dtype=np.float32)
-            return ops.convert_to_tensor(drawn)
-        return keras.random.uniform(shape, dtype="float32", seed=stream)
+    def key_of_batch(self):
+        """Two words for the next batch of a compiled step of JAX."""
+        if self._hidden.seed is None:
+            return np.zeros(2, "uint32")
+        return self._hidden.seed.integers(0, 2**32, 2, "uint32")
 
-    def draw(self, shape, symmetric=False, dtype="float32"):
-        """Standard normal noise that is new at every step.
+    @contextlib.contextmanager
+    def on_batch(self, key):
+        """A step that takes its random numbers from the key of a batch."""
+        self.__dict__["_of_batch"] = [key, 0]
+        try:
+            yield
+        finally:
+            self.__dict__["_of_batch"] = None
 
-        Args:
-            shape: static shape.
-            symmetric: whether the last two axes are those of a symmetric
-                matrix: independent entries of variance 1 on its diagonal
-                and 1/2 above, so that its density depends on the Frobenius
-                norm alone.
-            dtype: of what it hides: finer numbers would show beside it.
-        """
-        noise = self._normal(tuple(shape), dtype)
-        if not symmetric:
-            return noise
-        axes = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-        return (noise + ops.transpose(noise, axes)) / 2
+    def keys(self, rows=_ROWS, streams=1):
+        """Words that nobody knows, new at every call: `(rows, streams, 2)`."""
+        stream, shape = self._hidden.seed, (rows, streams, 2)
+        backend = keras.backend.backend()
+        if backend == "tensorflow":
+            return keras.random.randint(
+                shape, 0, sum_noise.WORD, dtype="int32", seed=stream
+            )
+        if backend == "jax" and self._of_batch is not None:
+            import jax
 
-    def release(self, sums, symmetric):
+            key, used = self._of_batch
+            self._of_batch[1] += 1
+            key = jax.random.fold_in(sum_noise.jax_key(key), used)
+            return jax.random.randint(key, shape, 0, sum_noise.WORD, "int32")
+        if backend == "jax":
+            _check_runs()
+        words = stream.integers(0, sum_noise.WORD, shape)
+        return ops.convert_to_tensor(words.astype(sum_noise.DTYPE))
+
+    def release(self, sums, symmetric=None, keys=None):
         """Noisy sums over the expected batch size; counts one step.
 
         Replicas of a step add up their sums, and the first one's noise is
@@ -339,7 +347,8 @@ class StepNoise(ReleasedLayer):
             sums: list of tensors, over the records of this replica: together
                 the vector of the query that the noise was paid for, in its
                 units.
-            symmetric: list of bools, see `draw`.
+            symmetric: `None`, or list of bools, see `sum_noise.noisy`.
+            keys: `None`, or what `keys` returned for this step.
 
         Returns:
             list of tensors, all zeros if the step is not allowed.
@@ -347,16 +356,13 @@ class StepNoise(ReleasedLayer):
         taken = self._get_hidden("steps_taken")
         refused = self._get_hidden("steps_refused")
         allowed = ops.less(taken.value, self._get_hidden(_ARMED).value)
-        noisy = []
-        for value, mirrored in zip(sums, symmetric):
-            dtype = keras.backend.standardize_dtype(value.dtype)
-            noise = self._mechanism.device_noise(
-                self.draw(value.shape, mirrored, dtype)
-            )
-            noisy.append(value + replicas.of_first(noise))
-        noisy = [
-            value / self.expected_batch_size for value in replicas.total(noisy)
-        ]
+        if self.has_seed:
+            keys = self.keys() if keys is None else keys
+            noisy = sum_noise.noisy(self._mechanism, sums, keys, symmetric)
+            noisy = [value / self.expected_batch_size for value in noisy]
+        else:
+            # Nothing to draw from, so nothing to release.
+            allowed, noisy = ops.zeros_like(allowed), sums
         found = [
             ops.where(allowed, value, ops.zeros_like(value)) for value in noisy
         ]
@@ -406,7 +412,13 @@ class StepNoise(ReleasedLayer):
         self.generation += 1
 
 
-def _host_generator(key):
-    if isinstance(key, np.random.SeedSequence):
-        return np.random.Generator(np.random.Philox(key))
-    return np.random.Generator(np.random.Philox(key=key))
+def _check_runs():
+    """Refuses to take words of the host into a compiled step of JAX, where
+    they would be the same in every run."""
+    import jax
+
+    if isinstance(jax.numpy.add(0, 1), jax.core.Tracer):
+        raise ValueError(
+            "A compiled step of JAX has its noise from the key of its batch. "
+            "Train with `model.fit`."
+        )

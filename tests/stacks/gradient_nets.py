@@ -300,6 +300,8 @@ def compiled(step):
 
 def step_of(model):
     """What a step sums of its inputs and labels, compiled."""
+    # Chosen outside of what is compiled, as before a fit.
+    model._records()
     return compiled(
         lambda x, y: model._sums_of(x, y, sample_weight=None, clipped=True)
     )

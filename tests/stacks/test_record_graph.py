@@ -7,6 +7,7 @@ from gradient_nets import (
     MADE,
     NETWORKS,
     array,
+    gradients,
     longest,
     network,
     opposite,
@@ -20,6 +21,7 @@ from keras import ops
 from neighbours import check_sensitivity
 
 import keras_fm as fm
+from keras_fm.parts import replicas
 from keras_fm.stacks.embedding_map import EmbeddingMap
 from keras_fm.stacks.scale_map import RectifierMap, ScaleMap
 
@@ -71,8 +73,9 @@ def test_no_pair_moves_a_step_by_more_than_is_stated(made, shape, views):
     check_sensitivity(searched(model), [opposite(model)], tries=10)
 
 
-@pytest.mark.parametrize("views", [1, 3])
-@pytest.mark.parametrize("case", GRAPHS)
+@pytest.mark.parametrize(
+    "case, views", [("residual", 1), ("tokens", 3), ("attention", 1)]
+)
 def test_no_record_adds_more_than_the_clip(case, views):
     model = network(case, clip=0.1, views=views)
     normal = records(case, views)
@@ -188,24 +191,26 @@ def test_a_private_fit_is_charged_and_saved(case, tmp_path):
     )
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-@pytest.mark.parametrize("case", GRAPHS)
-def test_gradients_do_not_feel_the_policy(case, policy):
-    plain = network(case)
+# JAX multiplies no stacks of float16 on a CPU.
+@pytest.mark.parametrize(
+    "case, policy",
+    [("residual", "mixed_float16"), ("attention", "mixed_bfloat16")],
+)
+def test_no_record_is_longer_than_the_clip_in_half_precision(case, policy):
+    """bfloat16 reached 1.0037 of the clip, and float16 lost records."""
     keras.config.set_dtype_policy(policy)
     try:
-        model = network(case, unprotected=True)
+        model = network(case, clip=0.1, unprotected=True)
     finally:
         keras.config.set_dtype_policy("float32")
     x, y = records(case, 6), np.arange(6) % 3
-    for a, b in zip(
-        sums(model, x, y, clipped=False), sums(plain, x, y, clipped=False)
-    ):
-        assert a.dtype == "float32"
-        np.testing.assert_allclose(a, b, atol=1e-5)
+    for k in range(6):
+        made = sums(model, x[k : k + 1], y[k : k + 1])
+        length = np.linalg.norm(np.concatenate(made).astype("float64"))
+        assert 0.099 < length <= 0.1
 
 
-# Refusals -----------------------------------------------------------------
+# Networks that no list names ------------------------------------------------
 
 
 def of(function, shape=(6,)):
@@ -219,40 +224,75 @@ def shared(x):
 
 
 class Own(keras.Model):
+    """Would mix records in a batch, and does not where each is alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = L.Dense(3)
+
     def call(self, x):
-        return x - ops.mean(x, axis=0)
+        return self.dense(ops.tanh(x) - ops.mean(x, axis=0) / 2)
+
+
+def lora():
+    dense = L.Dense(5, activation="tanh")
+    network = of(lambda x: dense(x))
+    dense.enable_lora(2)
+    return network
+
+
+OPEN = {
+    "a mean over the batch": lambda: of(lambda x: x - ops.mean(x, 0) / 2),
+    "a layer twice": lambda: of(shared),
+    "subclassed": Own,
+    "recurrent": lambda: of(lambda x: L.LSTM(4)(L.Reshape((3, 2))(x))),
+    "lora": lora,
+}
+
+
+@pytest.mark.parametrize("case", OPEN)
+def test_any_network_has_the_gradients_of_its_records_alone(case):
+    """Shared weights, code of one's own, weights that a list did not name."""
+    keras.utils.set_random_seed(0)
+    model = fm.models.GradientNet((6,), OPEN[case](), clip=0.5)
+    rng = np.random.default_rng(1)
+    for weight in model.trainable_variables:
+        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
+    x = rng.normal(size=(4, 6)).astype("float32")
+    y = np.arange(4) % 3
+    exact = [np.concatenate(found) for found in gradients(model, x, y)]
+    lengths = np.array([np.linalg.norm(v) for v in exact])
+    found = model.coefficient_norms(x, y)[:, 0]
+    np.testing.assert_allclose(found, lengths, rtol=1e-3)
+    right = sum(v * min(1, 0.5 / length) for v, length in zip(exact, lengths))
+    made = np.concatenate(sums(model, x, y))
+    np.testing.assert_allclose(made, right, atol=2e-3, rtol=1e-3)
+
+
+# Refusals -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "network, match",
     [
-        (lambda: of(lambda x: x - ops.mean(x, axis=0)), "different axes|Mean"),
-        (lambda: of(lambda x: ops.flip(x, axis=0)), "Flip"),
-        (lambda: of(lambda x: x + np.ones((6,), "float32")), "constant array"),
-        (lambda: of(lambda x: ops.reshape(x, (-1, 6))), "Reshape"),
-        (lambda: of(shared), "twice"),
-        (lambda: of(L.BatchNormalization()), "BatchNormalization"),
-        (lambda: of(Own()), "Own"),
+        (lambda: of(L.BatchNormalization()), "mixes the records"),
         (lambda: of(L.Dense(4), (7,)), "shape"),
         (lambda: of(L.Dense(4), (7, 6)), "shape"),
         (
             lambda: keras.Model(
-                [a := keras.Input((6,)), b := keras.Input((6,))],
-                L.Dense(3)(L.Add()([a, b])),
-            ),
-            "one input",
-        ),
-        (
-            lambda: keras.Model(
                 a := keras.Input((6,)), L.Activation("tanh")(L.Dense(3)(a))
             ),
-            "must end with",
+            "loss of logits",
+        ),
+        (
+            lambda: keras.Model(a := keras.Input((6,)), [L.Dense(3)(a)] * 2),
+            "one output",
         ),
         (
             lambda: keras.Model(
-                a := keras.Input((6,)), L.Add()([L.Dense(3)(a), L.Dense(3)(a)])
+                a := keras.Input((6,)), L.Activation("tanh")(a)
             ),
-            "must end with",
+            "weights that are trainable",
         ),
     ],
 )
@@ -261,54 +301,71 @@ def test_refusals(network, match):
         fm.models.GradientNet((6,), network())
 
 
-def attends(called=(), **kwargs):
-    x = keras.Input((4, 3))
-    y = L.MultiHeadAttention(2, 3, **kwargs)(x, x, **dict(called))
-    y = L.Flatten()(y[0] if isinstance(y, tuple) else y)
-    return keras.Model(x, L.Dense(3)(y))
-
-
-def lora():
-    network = attends()
-    network.layers[1]._query_dense.enable_lora(2)
-    return network
-
-
-@pytest.mark.parametrize(
-    "network, match",
-    [
-        (lambda: attends(dropout=0.1), "dropout=0"),
-        (lambda: attends(attention_axes=(1, 2)), "attention_axes"),
-        (lambda: attends(output_shape=(2, 3)), "one number"),
-        (lambda: attends(activity_regularizer="l2"), "activity_regularizer"),
-        (
-            lambda: attends(called={"return_attention_scores": True}),
-            "return_attention_scores|called without",
-        ),
-        (
-            lambda: attends(
-                called={"attention_mask": np.ones((1, 4, 4), "bool")}
-            ),
-            "attention_mask",
-        ),
-        (lora, "LoRA"),
-    ],
-)
-def test_attention_that_is_not_known_is_refused(network, match):
-    with pytest.raises(ValueError, match=match):
-        fm.models.GradientNet((4, 3), network())
-
-
 def test_records_of_no_known_shape_are_refused():
     layers = [L.Conv1D(2, 3), L.GlobalAveragePooling1D(), L.Dense(2)]
     with pytest.raises(ValueError, match="of a known shape"):
         fm.models.GradientNet((None, 4), layers)
 
 
-def test_tensors_that_are_given_by_name():
-    x = keras.Input((6,))
-    h = L.Dense(4)(inputs=x)
-    h = ops.add(x1=h, x2=L.Dense(4, activation="tanh")(x, training=True))
-    model = fm.models.GradientNet((6,), keras.Model(x, L.Dense(2)(h)), clip=0.1)
-    made = sums(model, np.ones((3, 6), "float32"), np.zeros(3))
-    assert np.linalg.norm(np.concatenate(made)) > 0.2
+# Masks -----------------------------------------------------------------------
+
+# Four rows, each of its own block of inputs: gradients show their masks.
+ROWS = np.kron(np.eye(4), np.ones(12)).astype("float32")
+
+
+class Seen(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.last, self.masks = self.kernel(), []
+
+    def on_train_batch_end(self, batch, logs=None):
+        now = self.kernel()
+        self.masks.append(abs(now - self.last).max(axis=1) > 1e-4)
+        self.last = now
+
+    def kernel(self):
+        return array(self.model.private_layers[0].kernel)
+
+
+def shown(noisy, seed=None):
+    """Masks of eight compiled steps, `(8, 4, 12)`."""
+    layers = [L.Dropout(0.5, seed=seed), L.Dense(2, kernel_initializer="zeros")]
+    model = fm.models.GradientNet((48,), layers, clip=10.0, unprotected=True)
+    model.compile(keras.optimizers.SGD(0.1))
+    if noisy:
+        model.perturb(1e-6, 4.0, 8)
+    seen, y = Seen(), np.zeros(4)
+    fit = {"batch_size": 4, "epochs": 8, "shuffle": False, "verbose": 0}
+    model.fit(ROWS, y, callbacks=[seen], **fit)
+    predicted = model.predict(ROWS, verbose=0)
+    np.testing.assert_array_equal(predicted, model.predict(ROWS, verbose=0))
+    return np.stack(seen.masks).reshape(8, 4, 12)
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_masks_are_new_at_every_step_and_of_every_row(noisy):
+    masks = shown(noisy).reshape(32, 12)
+    # On PyTorch a step has one mask, of which every row shows its block.
+    assert len(np.unique(masks, axis=0)) >= 30
+    assert 0.3 < masks.mean() < 0.7
+    # Neither the next step's nor the next row's.
+    for shift in (1, 4):
+        alike = (masks[shift:] == masks[:-shift]).mean()
+        assert 0.3 < alike < 0.7
+
+
+def test_a_seed_of_masks_is_of_the_twin_alone():
+    """Masks that somebody knows would not hide in which row a record is."""
+    first, second = (shown(False, seed=5) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    first, second = (shown(True, seed=5) for _ in range(2))
+    assert 0.3 < (first == second).mean() < 0.7
+
+
+def test_several_replicas_are_refused_masks(monkeypatch):
+    model = fm.models.GradientNet(
+        (6,), [L.Dropout(0.5), L.Dense(2)], unprotected=True
+    )
+    monkeypatch.setattr(replicas, "of_strategy", lambda model: (2, True))
+    monkeypatch.setattr(type(model._noise), "is_mirrored", True)
+    with pytest.raises(ValueError, match="same masks"):
+        model.perturb(1.0, 8.0, 3)

@@ -291,8 +291,8 @@ class Watched(keras.callbacks.Callback):
         )
         self.told = []
 
-        def released(sums, symmetric):
-            noisy = release(sums, symmetric)
+        def released(sums, symmetric, keys):
+            noisy = release(sums, symmetric, keys)
             size = model.expected_batch_size
             self.sums = [np.array(keras.ops.convert_to_numpy(s)) for s in sums]
             self.noise = [
@@ -308,8 +308,8 @@ class Watched(keras.callbacks.Callback):
         model._noise.release = released
         with self.patched.context() as patched:
             patched.setattr(coefficient_sums, "newton_direction", solved)
-            meetings, _ = model._observe(self.x, self.y)
-            model._released(meetings, keras.ops.ones((len(self.x),)))
+            features, y = model._observed(self.x, self.y)
+            model._released(features, y, keras.ops.ones((len(self.x),)))
         del model._noise.release
 
 

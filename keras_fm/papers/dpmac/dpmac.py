@@ -2,13 +2,15 @@ import math
 import warnings
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
-from keras_fm.parts import layer_arguments
+from keras_fm.parts import full_precision, layer_arguments, replicas
 from keras_fm.parts.record_optimizer import RecordOptimizer
 from keras_fm.stacks import (
     affine_maps,
+    coefficient_sums,
     first_weights,
     layer_stack,
     output_losses,
@@ -23,6 +25,8 @@ from keras_fm.stacks.step_noise import StepNoise
 
 # Values of `clip` that are no thresholds.
 _ELSEWHERE = (LEARNED, "analytic")
+# Records that are looked at together.
+_BATCH = 1024
 # Floats in all second-order coefficients of a layer.
 _LARGEST_CURVATURE = 5e7
 
@@ -312,19 +316,157 @@ class DPMAC(CoefficientModel):
 
     # One step ------------------------------------------------------------
 
+    @property
+    def _solver(self):
+        return self._steps
+
+    def check_learning_layers(self):
+        for layer in self.private_layers:
+            layer_stack.check_layer(layer, seen=False)
+
     def _targets(self, y, features):
         y = super()._targets(y, features)
         if self._given["clip"] == "analytic" and not self.needs_labels:
             y = ops.clip(y, *self._steps.stages[-1].activation.bounds)
         return y
 
-    def _meet(self, features, y, weights, training=False):
+    def _meet(self, features, y):
+        """What the records have to say to each layer, and what the last one
+        makes of them before its activation."""
+        weights = self._steps.weights()
         affine = self._steps.forward(features, weights)
         z = self._steps.coordinates(features, y, weights, affine)
         meetings = self._steps.meetings(
             features, z, y, weights, affine, curvature=self.order == 2
         )
         return meetings, affine[-1]
+
+    def _try_step(self):
+        """What a step takes of one record of zeros, whatever is below."""
+        kind = self._steps.weights()[0][0].dtype
+        features = ops.zeros((1, *self._feature_shape), kind)
+        y = ops.zeros((1, self._steps.loss.units), kind)
+        meetings, _ = self._meet(features, y)
+        self._sums(meetings, ops.ones((1,), kind), self.has_thresholds)
+
+    def _sums(self, meetings, rows, clipped):
+        """Per layer: sums in the shapes of its weights, then those of
+        second order if there are."""
+        found = []
+        for index, (stage, met) in enumerate(zip(self._steps.stages, meetings)):
+            thresholds = [
+                self._threshold(order, index) if clipped else None
+                for order in range(1, self.order + 1)
+            ]
+            norms = coefficient_sums.norms(stage, met) if clipped else None
+            first = coefficient_sums.first_order(
+                stage, met, rows, thresholds[0], norms
+            )
+            second = None
+            if self.order == 2:
+                second = coefficient_sums.second_order(
+                    stage, met, rows, thresholds[1]
+                )
+            found.append((first, second))
+        return found
+
+    def _plain_loss(self, features, y, y_pred, rows):
+        """The mean loss, with the gradient of mean coefficients."""
+        meetings, affine = self._meet(features, y)
+        total = layer_stack.total(rows)
+        pairs = []
+        for stage, (first, second) in zip(
+            self._steps.stages, self._sums(meetings, rows, clipped=False)
+        ):
+            first = [values / total for values in replicas.total(first)]
+            if second is not None:
+                (second,) = replicas.total([second])
+                first = coefficient_sums.newton_direction(
+                    first, second / total, 0.0, self._given["damping"]
+                )
+            pairs += zip(stage.weights, first)
+        last = self._steps.stages[-1].activation.value(affine)
+        mean = layer_stack.mean(self._steps.loss.value(last, y), rows)
+        surrogate = self._surrogate(pairs)
+        penalties = self._weight_penalties()
+        return mean + surrogate - ops.stop_gradient(surrogate) + penalties
+
+    def _released(self, features, y, rows):
+        """Of each weight its coefficient, a function of noisy sums."""
+        meetings, _ = self._meet(features, y)
+        sums, units, mirrored = [], [], []
+        both = self._sums(meetings, rows, clipped=True)
+        for index, (first, second) in enumerate(both):
+            sums += first
+            units += [self._threshold(1, index)] * len(first)
+            mirrored += [False] * len(first)
+            if second is not None:
+                sums.append(second)
+                units.append(self._threshold(2, index))
+                mirrored.append(True)
+        sums = [value / unit for value, unit in zip(sums, units)]
+        noisy = self._noisy(sums, units, mirrored)
+        pairs = []
+        for index, (stage, (first, second)) in enumerate(
+            zip(self._steps.stages, both)
+        ):
+            first, noisy = noisy[: len(first)], noisy[len(first) :]
+            if second is not None:
+                first = coefficient_sums.newton_direction(
+                    first,
+                    noisy[0],
+                    self._noise.deviation * self._threshold(2, index),
+                    self._given["damping"],
+                )
+                noisy = noisy[1:]
+            pairs += zip(stage.weights, first)
+        return pairs
+
+    # Looking at records: private -----------------------------------------
+
+    @full_precision.scope()
+    def coefficient_norms(self, x, y=None):
+        """Norms of every record's coefficients, before clipping.
+
+        They are private: thresholds chosen by them must be released (a
+        noisy histogram, Algorithm 2 of the paper) or come from public data.
+
+        Args:
+            x: records, `(n, *input_shape)`.
+            y: as in `fit`.
+
+        Returns:
+            NumPy array `(n, P)` in the order of `partitions`.
+        """
+        found = []
+        for start in range(0, len(x), _BATCH):
+            part = slice(start, start + _BATCH)
+            labels = None if y is None else y[part]
+            meetings, _ = self._meet(*self._observed(x[part], labels))
+            columns = []
+            for stage, met in zip(self._steps.stages, meetings):
+                columns.append(coefficient_sums.norms(stage, met))
+                if self.order == 2:
+                    columns.append(coefficient_sums.second_norms(stage, met))
+            found.append(
+                np.stack([ops.convert_to_numpy(c) for c in columns], axis=1)
+            )
+        return np.concatenate(found)
+
+    @full_precision.scope()
+    def _sums_of(self, x, y, sample_weight, clipped):
+        """The sums of one batch, as tensors."""
+        features, y = self._observed(x, y)
+        meetings, _ = self._meet(features, y)
+        rows = coefficient_sums.weights_of_rows(
+            sample_weight, features, clipped
+        )
+        found = []
+        for first, second in self._sums(meetings, rows, clipped):
+            found.append(first)
+            if second is not None:
+                found.append([second])
+        return found
 
     # Saving --------------------------------------------------------------
 

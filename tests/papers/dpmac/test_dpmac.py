@@ -1,5 +1,6 @@
 """DPMAC as a Keras model: training, noise, counting, saving, refusals."""
 
+import contextlib
 import copy
 import io
 import json
@@ -15,6 +16,7 @@ from keras_fm.datasets.poisson_batches import PoissonBatches
 from keras_fm.kernel.noise_mechanisms import GaussianMechanism
 from keras_fm.papers.dpmac.dpmac import DPMAC
 from keras_fm.public.normalization_layer import NormalizationLayer
+from keras_fm.stacks import sum_noise
 
 BACKEND = keras.backend.backend()
 X = np.random.default_rng(0).normal(size=(24, 7)).astype("float32")
@@ -192,6 +194,18 @@ def test_a_noisy_step_is_the_clipped_sums_and_noise_of_the_stated_size():
         assert all(np.std(n[2 * index + 1]) > 0 for n in noise)
 
 
+def first_noise(layer, shapes):
+    """What the first step of a layer draws for sums of these shapes."""
+    zeros = [keras.ops.zeros(shape) for shape in shapes]
+    symmetric = [len(shape) == 3 for shape in shapes]
+    one = GaussianMechanism(sensitivity=1.0, noise_multiplier=1.0)
+    batch = contextlib.nullcontext()
+    if keras.backend.backend() == "jax":
+        batch = layer.on_batch(layer.key_of_batch())
+    with batch:
+        return sum_noise.noisy(one, zeros, layer.keys(), symmetric)
+
+
 def test_second_order_noise_is_released_and_solved():
     model = small(order=2, clip=1e-4, curvature_clip=0.5, damping=0.2)
     model.perturb(1.0, 10.0, 5, seed=2)
@@ -199,10 +213,7 @@ def test_second_order_noise_is_released_and_solved():
     other = small(order=2, clip=1e-4, curvature_clip=0.5, damping=0.2)
     other.perturb(1.0, 10.0, 5, seed=2)
     shapes = [(7, 5), (5,), (5, 8, 8), (5, 3), (3,), (3, 6, 6)]
-    noise = [
-        array(other._noise.draw(shape, len(shape) == 3)).astype(float)
-        for shape in shapes
-    ]
+    noise = [array(v).astype(float) for v in first_noise(other._noise, shapes)]
     sums = sum(other.coefficient_sums(X, Y), [])
     for layer in range(2):
         kernel, bias, second = (

@@ -65,7 +65,7 @@ def sums_of(model, x, y, masks, clipped=True):
 
     The Z-steps, which JAX compiles anew at every call, are taken once.
     """
-    meetings, _ = model._observe(x, y)
+    meetings, _ = model._meet(*model._observed(x, y))
     found = []
     for mask in masks:
         sums = []
@@ -592,7 +592,8 @@ def test_no_tensor_of_batch_times_weights(kind):
     y = tensor(np.eye(units)[classes(rows, units)])
 
     def step(x, y):
-        meetings, features = model._observe(x, y)
+        features, y = model._observed(x, y)
+        meetings, _ = model._meet(features, y)
         rows = ops.ones((features.shape[0],))
         return model._sums(meetings, rows, True)
 

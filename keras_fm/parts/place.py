@@ -1,0 +1,37 @@
+"""Where noisy steps may run."""
+
+import keras
+
+from keras_fm.parts import full_precision, replicas
+
+
+def check(model):
+    """Refuses places in which noise would not be added once, or not be fresh,
+    or in which products are rounded more than a clip allows for.
+
+    Args:
+        model: the Keras model that is trained.
+
+    Raises:
+        ValueError: saying what the place must be.
+    """
+    full_precision.check()
+    count, mirrored = replicas.of_strategy(model)
+    if count > 1 and not mirrored:
+        raise ValueError(
+            "Of the tf.distribute strategies with several replicas, noisy "
+            "steps are known to be right under MirroredStrategy alone. "
+            f"Received: {type(model.distribute_strategy).__name__} with "
+            f"{count} replicas"
+        )
+    together = replicas.processes(model)
+    if together > 1:
+        raise ValueError(
+            "Each of several processes would add its own noise. Train in "
+            f"one. Received: {together} processes"
+        )
+    if keras.backend.backend() == "torch" and model.jit_compile:
+        raise ValueError(
+            "`jit_compile=True` on PyTorch would compile the noise of "
+            "one step into all of them. Compile with jit_compile=False."
+        )

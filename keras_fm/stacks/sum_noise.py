@@ -1,0 +1,78 @@
+"""The noise of a step, made of the ledger's entry and of the keys of a batch.
+
+All noisy sums that are formed on a device come from here.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.parts import replicas
+
+# Words of keys, below 2^31: TensorFlow's streams take no unsigned ones.
+WORD = 2**31 - 2
+DTYPE = "int64" if keras.backend.backend() == "torch" else "int32"
+
+
+def noisy(mechanism, sums, keys, symmetric=None):
+    """Sums with the noise that an entry of the ledger charges, the same on
+    all replicas.
+
+    Args:
+        mechanism: the mechanism of the entry, a `GaussianNoise`; its
+            sensitivity is in the units of the sums together.
+        sums: list of tensors of one dtype, over the records of this replica.
+        keys: `(rows, streams, 2)` words that nobody knows, drawn for this
+            step; nothing else is drawn from the first stream.
+        symmetric: `None`, or of each tensor whether its last two axes are
+            those of a symmetric matrix: independent entries of variance 1 on
+            its diagonal and 1/2 above, so that their density depends on the
+            Frobenius norm alone.
+
+    Returns:
+        list of tensors.
+    """
+    sizes = [int(np.prod(v.shape)) for v in sums]
+    dtype = keras.backend.standardize_dtype(sums[0].dtype)
+    drawn = mechanism.device_noise(_normal(sum(sizes), keys, dtype))
+    drawn, found, start = replicas.of_first(drawn), [], 0
+    for index, (value, size) in enumerate(zip(sums, sizes)):
+        part = ops.reshape(drawn[start : start + size], value.shape)
+        if symmetric is not None and symmetric[index]:
+            axes = (*range(len(part.shape) - 2), -1, -2)
+            axes = [axis % len(part.shape) for axis in axes]
+            part = (part + ops.transpose(part, axes)) / 2
+        found.append(value + part)
+        start += size
+    return replicas.total(found)
+
+
+def _normal(size, keys, dtype):
+    """Standard normal numbers from the first keys of a batch, as fine as what
+    they hide: others would show beside it."""
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return jax.random.normal(jax_key(keys[0, 0]), (size,), dtype)
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        # What it would choose by itself takes twenty times as long in XLA.
+        return tf.random.stateless_normal(
+            (size,), keys[0, 0], dtype=dtype, alg="philox"
+        )
+    # PyTorch's generator reduces a seed to 32 bits, which can be searched
+    # through: NumPy's takes the words of all rows.
+    words = ops.convert_to_numpy(keys)[:, 0].ravel().tolist()
+    seed = np.random.SeedSequence(words)
+    rng = np.random.Generator(np.random.Philox(seed))
+    return ops.convert_to_tensor(rng.standard_normal(size, dtype))
+
+
+def jax_key(words):
+    """A key of JAX from two words."""
+    import jax
+
+    words = ops.cast(words, "uint32")
+    return jax.random.wrap_key_data(words, impl="threefry2x32")
