@@ -275,9 +275,7 @@ def jax_privacy_steps(network, loss, x, y, batch):
     import numpy as np
 
     def of_one(trainable, fixed, x, y):
-        logits, _ = network.stateless_call(
-            trainable, fixed, x, training=True
-        )
+        logits, _ = network.stateless_call(trainable, fixed, x, training=True)
         return loss(y, logits)
 
     clipped = jax_privacy.clipped_grad(
