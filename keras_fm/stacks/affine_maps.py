@@ -399,11 +399,21 @@ class ConvolutionMap:
         return [kernel, total(ops.sum(delta, axis=1), scale, kept)]
 
     def _sums_at_once(self, inputs, delta):
-        _, back = pull_back(
-            lambda kernel: (self._convolved(inputs, kernel), None),
-            ops.zeros(self._kernel_shape, inputs.dtype),
+        """From what positions read: XLA takes long for the derivative of a
+        convolution by its kernel."""
+        delta = ops.reshape(delta, (-1, self.filters))
+        rows = ops.concatenate(
+            [
+                ops.matmul(
+                    ops.transpose(ops.reshape(part, (-1, part.shape[-1]))),
+                    delta,
+                )
+                for part in self._columns(inputs)
+            ]
         )
-        return [back(delta), ops.sum(delta, axis=(0, 1, 2))]
+        rows = ops.reshape(rows, (-1, self.channels, self.filters))
+        kernel = ops.take(rows, self._windows.places, axis=0)
+        return [kernel, ops.sum(delta, axis=0)]
 
     def input_bound(self, norm):
         """Bound on the norm of all patches, each with its constant.
