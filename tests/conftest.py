@@ -122,6 +122,8 @@ FULL = (
     "trust/test_paid_steps.py",
     "trust/test_resume.py",
 )
+# Below a folder of these, what has spread cases in the fast tier.
+SPREAD_ALONE = ("per_example/test_random_networks.py",)
 # Every case of these, on every backend: where promises are attacked, and what
 # runs on one backend only, which need not be TensorFlow.
 EVERY_CASE = (
@@ -233,7 +235,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker("numpy")
         elif _is_in(item.path, ONCE):
             item.add_marker("once")
-        if _is_in(item.path, FULL):
+        if _is_in(item.path, FULL) and not _is_in(item.path, SPREAD_ALONE):
             item.add_marker("full")
         cases.setdefault((item.path, item.originalname), []).append(item)
     turns = collections.Counter()

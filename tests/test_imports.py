@@ -20,6 +20,7 @@ TENSORFLOW = (
     "keras_fm.auditing.gradient_score",
     "keras_fm.baselines",
     "keras_fm.parts.concrete",
+    "keras_fm.parts.record_alone",
     "keras_fm.parts.replicas",
     "keras_fm.stacks.pull_backs",
     "keras_fm.stacks.sum_noise",

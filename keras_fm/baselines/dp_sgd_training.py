@@ -29,8 +29,9 @@ from keras_fm.kernel.ledger.ledger_entry import LedgerEntry, check_line
 from keras_fm.kernel.ledger.statement import RECORD
 from keras_fm.kernel.planning.delta_warning import is_too_large
 from keras_fm.kernel.reads import columns
+from keras_fm.parts import batch_statistics
+from keras_fm.parts.record_alone import unlisted
 from keras_fm.stacks import first_weights
-from keras_fm.training import row_independence
 
 
 class DPSGDTrainer:
@@ -326,24 +327,21 @@ class DPSGDTrainer:
 
     def _check_records_apart(self):
         """Raises for layers through which records reach other gradients."""
-        try:
-            row_independence.check_layers(
-                self._model,
-                self._model.outputs,
-                training=True,
-                only_mixing=self._one_by_one,
-            )
-        except row_independence.NotPerRecordError as e:
-            mixes = (
-                "mixes the records of a batch"
-                if e.mixes
-                else "is not known to keep the records of a batch apart"
-            )
+        model = self._model
+        for layer in batch_statistics.learned_by(model):
             raise ValueError(
-                f"DP-SGD does not support the layer {e.name!r} of type "
-                f"{e.kind}. It {mixes}, so no record has a gradient of its "
-                f"own to clip: {e.reason}. Apply it to the data beforehand."
-            ) from None
+                f"DP-SGD does not support the layer {layer.name!r} of type "
+                f"{type(layer).__name__}. It mixes the records of a batch, so "
+                "no record has a gradient of its own to clip. Use "
+                "`keras.layers.GroupNormalization`."
+            )
+        found = None if self._one_by_one else unlisted(model)
+        if found is not None:
+            raise ValueError(
+                f"DP-SGD does not support the layer {found}. It is not known "
+                "to keep the records of a batch apart, so no record has a "
+                "gradient of its own to clip. Apply it to the data beforehand."
+            )
 
     def _outputs(self, x):
         """Logits, float32, of few records at a time."""

@@ -10,14 +10,19 @@ import numpy as np
 
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel.reads import columns
-from keras_fm.kernel.reads.read_once import check, is_function, is_loader
+from keras_fm.kernel.reads.data_sets import (
+    check,
+    is_function,
+    is_loader,
+    of_one_length,
+)
 
 # Says that no batch follows.
 _END = object()
 
 
 def batches(data, batch_size=4096, labelled=True):
-    """Yields `(x, y)` NumPy batches from `data`, each record once.
+    """Yields `(x, y)` NumPy batches from `data`, each row once: a record.
 
     x is one array, or a structure of several: a list or dict, nested too.
     A whole pass without a record is an error: what it released would be
@@ -33,25 +38,14 @@ def batches(data, batch_size=4096, labelled=True):
             then `None`.
 
     Raises:
-        ValueError: if `data` has another form, is infinite or empty, hands on
-            records more than once, holds sample weights, is sparse, ragged or
-            padded to the longest record of a batch, or x and y differ in
-            length.
+        ValueError: if `data` has another form, is infinite or empty, leaves
+            records out, draws them with replacement, holds sample weights, is
+            sparse, ragged or padded to the longest record of a batch, or x
+            and y differ in length.
     """
-    found, several, forms = 0, False, set()
-    for x, y in _batches(data, batch_size, labelled):
-        count = columns.count(x)
-        found += count
-        several |= count > 1
-        if count:
-            forms.add(tuple(v.shape[1:] for _, v in columns.flatten(x)))
-        if several and len(forms) > 1:
-            raise ValueError(
-                "Records of several batches have different lengths: padded to "
-                "the longest of a batch, one record more changes what others "
-                "are. Pad all to one public length, or give batches of one "
-                "record."
-            )
+    found = 0
+    for x, y in of_one_length(data, _batches(data, batch_size, labelled)):
+        found += columns.count(x)
         yield x, y
     if not found:
         raise ValueError(

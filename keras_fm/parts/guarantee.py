@@ -97,9 +97,6 @@ class Proven:
             where they are, which must be those it was built with.
         ridge_factor: float >= 0, ridge in units of the noise's spectral
             edge. A rule fixed in advance.
-        per_record: names (or class names) of layers and operations under the
-            private layer that you declare to treat every record on its own,
-            where the library cannot know; the statement repeats them.
 
     Raises:
         ValueError: if a value is outside its range.
@@ -118,7 +115,6 @@ class Proven:
     n_public: bool = True
     start: str = "minimiser"
     ridge_factor: float = 0.5
-    per_record: tuple = ()
 
     kind = "proven"
     own_neighbours = "add_remove"
@@ -135,14 +131,6 @@ class Proven:
             ridge_factor=checks.nonnegative,
             spends=functools.partial(checks.number, above=0, at_most=1),
         )
-        names = self.per_record
-        names = (names,) if isinstance(names, str) else tuple(names)
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError(
-                "`per_record` must hold names of layers. Received: "
-                f"per_record={names!r}"
-            )
-        object.__setattr__(self, "per_record", names)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

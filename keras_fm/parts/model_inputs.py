@@ -92,8 +92,8 @@ def single(tensors):
     return tensors[0] if len(tensors) == 1 else tensors
 
 
-def predicted(model, x):
-    """What a model makes of a batch of records, an array.
+def predicted(call, x):
+    """What a function makes of a batch of records, an array.
 
     Raises:
         ValueError: if it fails. A backend's own words may show a record (an
@@ -101,13 +101,14 @@ def predicted(model, x):
     """
     try:
         with full_precision.scope():
-            return np.asarray(model.predict_on_batch(x))
+            return np.asarray(call(x))
     except Exception as e:
         failed = type(e).__name__
     # Outside of `except`, which would keep the first error as its cause.
     raise ValueError(
-        f"The layers fail on a record ({failed}), and not on made-up ones: a "
-        "number is perhaps no index of an `Embedding`. What the backend says "
+        f"The layers fail on a record ({failed}): a number is perhaps not an "
+        "index of an `Embedding`, or a category not in the vocabulary of a "
+        "lookup (give it `num_oov_indices=1`). What the backend says "
         "may show the record and is left out; try `model.predict` on records "
         "of your own."
     )

@@ -7,9 +7,7 @@ train, however it came into it: never released, copied, cloned, loaded from a
 file without the release, or given weights that its release does not describe.
 """
 
-import contextlib
 import dataclasses
-import threading
 
 import keras
 import numpy as np
@@ -27,19 +25,6 @@ from keras_fm.parts.released import (
     stored_ledger,
     stored_steps,
 )
-
-_looking = threading.local()
-
-
-@contextlib.contextmanager
-def looked_at():
-    """Calls with `training=True` in this context are no training: they look
-    at what a layer does with records that are made up."""
-    _looking.on = True
-    try:
-        yield
-    finally:
-        _looking.on = False
 
 
 class PrivatePart:
@@ -179,8 +164,6 @@ class PrivatePart:
 
     def enter_training(self):
         """What a part's `call` does first in training."""
-        if self.is_looked_at:
-            return
         carrier, model = self._carrier(), self._trainer()
         if carrier._released is None:
             if self.unprotected or self.is_perturbed:
@@ -198,11 +181,6 @@ class PrivatePart:
             concrete.give_back(model)
             raise
         carrier._count_step()
-
-    @property
-    def is_looked_at(self):
-        """Whether calls are no training now, see `looked_at`."""
-        return getattr(_looking, "on", False)
 
     def _trainer(self):
         """The Keras model whose step calls the part, or `None`."""

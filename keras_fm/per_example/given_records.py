@@ -9,6 +9,8 @@ import math
 import keras
 import numpy as np
 
+from keras_fm.per_example.owner_rows import OwnerRows
+
 # More than this is not kept in memory.
 _MOST_BYTES = 2**33
 
@@ -19,18 +21,22 @@ class GivenRecords:
     Args:
         x, y, sample_weight: as `keras.Model.fit` takes them.
         batch_size: int, or `None`: that of a data set or loader, else 32.
+        classes: `None`, or a list of what `y` names; y is then their numbers.
 
     Attributes:
         x, y: trees of arrays `(n, ...)`; `y` may be `None`.
         weights: `None`, or `(n,)` numbers from 0 to 1.
-        n: int.
+        n: int, how many records.
         batch_size: int.
+        owners: `None`, or the `OwnerRows` if a record is an owner.
 
     Raises:
         ValueError: if rows cannot be read of it.
     """
 
-    def __init__(self, x, y=None, sample_weight=None, batch_size=None):
+    def __init__(
+        self, x, y=None, sample_weight=None, batch_size=None, classes=None
+    ):
         loader = getattr(x, "dataset", None)
         if hasattr(loader, "__getitem__") and hasattr(loader, "__len__"):
             # A loader of PyTorch: its order is its own, its data set is not.
@@ -68,6 +74,8 @@ class GivenRecords:
                 f"once. Received: x={type(x).__name__}"
             )
         self.x = keras.tree.map_structure(lambda v: _array("x", v), x)
+        if classes is not None:
+            y = numbered(y, classes)
         self.y = y
         if y is not None:
             self.y = keras.tree.map_structure(lambda v: _array("y", v), y)
@@ -86,9 +94,33 @@ class GivenRecords:
                 f"batch_size={batch_size}"
             )
         self.batch_size = min(self.batch_size, self.n)
-        self.weights = None
+        self.weights = self.owners = None
         if sample_weight is not None:
             self.weights = _factors(sample_weight, self.n)
+
+    def own(self, owners, most):
+        """Makes every owner one record, with at most `most` of its rows.
+
+        Args:
+            owners: `(n,)` ids.
+            most: int, public.
+        """
+        self.owners = OwnerRows(owners, most, self.n)
+        self.n = self.owners.n
+        self.batch_size = min(self.batch_size, self.n)
+
+    @property
+    def labels(self):
+        """The class of every row, a whole number."""
+        labels = self.y
+        if not isinstance(labels, np.ndarray):
+            raise ValueError(
+                "`class_weight` is for one array of labels. Give "
+                "`sample_weight=` instead, numbers from 0 to 1."
+            )
+        if labels.ndim > 1 and labels.shape[-1] > 1:
+            labels = labels.argmax(-1)
+        return labels.reshape(len(labels))
 
     def weigh(self, class_weight):
         """Weighs records by the public weights of their classes.
@@ -100,19 +132,12 @@ class GivenRecords:
             math.isfinite(v) and v >= 0 for v in class_weight.values()
         ):
             raise ValueError(
-                "`class_weight` must be a dict from whole numbers to numbers "
-                f"of at least 0. Received: class_weight={class_weight}"
+                '`class_weight` must be "balanced", or a dict from whole '
+                "numbers to numbers of at least 0. Received: class_weight="
+                f"{class_weight}"
             )
-        labels = self.y
-        if not isinstance(labels, np.ndarray):
-            raise ValueError(
-                "`class_weight` is for one array of labels. Give "
-                "`sample_weight=` instead, numbers from 0 to 1."
-            )
-        if labels.ndim > 1 and labels.shape[-1] > 1:
-            labels = labels.argmax(-1)
-        labels = labels.reshape(self.n)
-        found = np.ones(self.n)
+        labels = self.labels
+        found = np.ones(len(labels))
         for label, weight in class_weight.items():
             found[labels == label] = weight
         # Of classes without a weight it is 1, whether they occur or not.
@@ -152,6 +177,28 @@ def _check_alone(y, sample_weight, x):
             )
 
 
+def numbered(y, classes):
+    """The numbers of labels in a public list of classes.
+
+    Raises:
+        ValueError: if a label is not among them.
+    """
+    table = {label: i for i, label in enumerate(classes)}
+    y = np.asarray(y.to_numpy() if hasattr(y, "to_numpy") else y)
+    # TensorFlow's strings are bytes.
+    flat = [
+        table.get(v.decode() if isinstance(v, bytes) else v, -1)
+        for v in y.reshape(-1).tolist()
+    ]
+    if -1 in flat:
+        raise ValueError(
+            "`y` holds a label that is not among the public `classes` of "
+            "`make_private`. Name all that may occur. Received: classes="
+            f"{list(classes)}"
+        )
+    return np.array(flat, "int64").reshape(y.shape)
+
+
 def _array(name, value):
     if hasattr(value, "detach"):
         value = value.detach().cpu()
@@ -165,10 +212,9 @@ def _array(name, value):
         )
     if name == "y" and found.dtype.kind in "OUS":
         raise ValueError(
-            "`y` must hold numbers. Give each class a number that does not "
-            "depend on the data: `y = np.array([classes.index(v) for v in "
-            "labels])` with a public list `classes`. Received: dtype="
-            f"{found.dtype}"
+            "`y` must hold numbers, or a public list must say which classes "
+            'there are: `make_private(model, classes=["no", "yes"])`. '
+            f"Received: dtype={found.dtype}"
         )
     return found.astype("float32") if found.dtype == "float64" else found
 

@@ -9,7 +9,8 @@ from keras import ops
 
 from keras_fm.kernel import checks
 from keras_fm.parts import full_precision, layer_arguments
-from keras_fm.per_example import kept_attributes, mended, record_map
+from keras_fm.parts.record_alone import Attributes
+from keras_fm.per_example import mended, record_map
 from keras_fm.per_example.clipping import Clips
 from keras_fm.public import activations
 from keras_fm.stacks import (
@@ -309,8 +310,11 @@ class GradientNet(CoefficientModel):
     def fit(self, *args, **kwargs):
         if self.unprotected:
             return super().fit(*args, **kwargs)
-        with kept_attributes.kept(self.network):
+        kept = Attributes(self.network)
+        try:
             return super().fit(*args, **kwargs)
+        finally:
+            kept.give_back()
 
     # Looking at records: private -----------------------------------------
 

@@ -13,7 +13,7 @@ def check(model):
     Nothing is read or spent. A layer is *fast* if the norms of its gradients
     are known before them, *record by record* if a gradient of each record is
     formed (on TensorFlow of all layers beside a recurrent one), and *must
-    change* if it mixes the records of a batch.
+    change* if it mixes the records of a batch, or changes weights in a call.
 
     Args:
         model: a built Keras model.
@@ -62,6 +62,4 @@ def check(model):
         f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {how}"
         for name, kind, how in rows
     ]
-    if must:
-        lines.append(mended.ADVICE)
-    return "\n".join(lines)
+    return "\n".join([*lines, *mended.advice(model)])

@@ -1,23 +1,56 @@
-"""Layers that mix the records of a batch, and what to put in their place."""
+"""Layers that no private step can train, and what to put in their place."""
 
 import keras
 
-ADVICE = (
-    "Write `keras.layers.GroupNormalization(groups=-1)` or "
-    "`keras.layers.LayerNormalization()`, freeze it (`layer.trainable = "
-    "False`) if it was pretrained on public data, or let "
-    "`keras_fm.make_private(model, fix=True)` train a mended copy."
-)
+_MENDED = "or let `keras_fm.make_private(model, fix=True)` train a mended copy."
 
 
 def must_change(model):
-    """The layers of a model that learn from a whole batch."""
+    """The layers of a model that learn from a whole batch, or that assign
+    weights while they train, which no step keeps."""
+    return [*_batch_normalizations(model), *_spectral_normalizations(model)]
+
+
+def _batch_normalizations(model):
     return [
         layer
         for layer in model._flatten_layers()
         if isinstance(layer, keras.layers.BatchNormalization)
         and layer.trainable
     ]
+
+
+def _spectral_normalizations(model):
+    return [
+        layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.SpectralNormalization)
+        and layer.trainable
+    ]
+
+
+def advice(model):
+    """Lines of what to write in the place of layers that must change."""
+    lines = []
+    if found := _batch_normalizations(model):
+        lines.append(
+            f"Batch normalization mixes the records of a batch: "
+            f"{_names(found)}. Write `keras.layers.GroupNormalization("
+            "groups=-1)` or `keras.layers.LayerNormalization()`, freeze it "
+            "(`layer.trainable = False`) if it was pretrained on public data, "
+            + _MENDED
+        )
+    if found := _spectral_normalizations(model):
+        lines.append(
+            "Spectral normalization changes weights in a call, which no "
+            f"private step keeps: {_names(found)}. Write the layer that it "
+            "wraps alone, " + _MENDED
+        )
+    return lines
+
+
+def _names(layers):
+    return ", ".join(f"'{layer.name}'" for layer in layers)
 
 
 def check(model):
@@ -38,13 +71,9 @@ def check(model):
                 "own, which no gradient of a record reaches. Write the module "
                 "as Keras layers."
             )
-    found = must_change(model)
-    if found:
-        names = ", ".join(f"'{layer.name}'" for layer in found)
-        raise ValueError(
-            f"Batch normalization mixes the records of a batch: {names}. "
-            + ADVICE
-        )
+    lines = advice(model)
+    if lines:
+        raise ValueError("\n".join(lines))
 
 
 def copy_of(model):
@@ -74,6 +103,16 @@ def copy_of(model):
                 scale=config["scale"],
                 name=layer.name,
             )
+        if (
+            isinstance(layer, keras.layers.SpectralNormalization)
+            and layer.trainable
+        ):
+            changes.append(
+                f"'{layer.name}': SpectralNormalization became the layer that "
+                "it wraps"
+            )
+            layer = layer.layer
+            config = layer.get_config()
         made = type(layer).from_config(config)
         sources[id(made)] = (made, layer)
         return made
@@ -85,7 +124,7 @@ def copy_of(model):
     except ValueError:
         lines = [
             f"self.{layer.name} = keras.layers.GroupNormalization(groups=-1)"
-            for layer in must_change(model)
+            for layer in _batch_normalizations(model)
         ]
         raise ValueError(
             "`fix=True` is for sequential and functional models. In "
@@ -93,6 +132,8 @@ def copy_of(model):
             "BatchNormalization: " + "; ".join(lines)
         ) from None
     for copy, layer in sources.values():
-        if layer.built and copy.built:
+        if layer.built and layer.variables:
+            if not copy.built:
+                copy.build_from_config(layer.get_build_config())
             copy.set_weights(layer.get_weights())
     return made, changes

@@ -56,23 +56,30 @@ class PoissonSamples(keras.utils.PyDataset):
             joined = sampling.poisson_sample(
                 self._plan.n, self._plan.sampling_rate, self._plan.capacity, rng
             )
-        given, rows = self._records, self._rows
+        given, size = self._records, self._rows
+        rows, factors = joined, np.ones(len(joined), "float32")
+        if given.owners is not None:
+            rows, shares, factors = given.owners.drawn(
+                joined, given.weights, rng
+            )
+        elif given.weights is not None:
+            factors = given.weights[joined]
 
-        def padded(array):
-            batch = np.zeros((rows, *array.shape[1:]), array.dtype)
-            batch[: len(joined)] = array[joined]
+        def padded(values):
+            batch = np.zeros((size, *values.shape[1:]), values.dtype)
+            batch[: len(values)] = values
             return batch
 
-        factors = np.zeros(rows, "float32")
-        factors[: len(joined)] = (
-            1.0 if given.weights is None else given.weights[joined]
-        )
-        keys = rng.integers(0, WORD, (rows, *self._key_shape), "int64")
+        def taken(tree):
+            return keras.tree.map_structure(lambda v: padded(v[rows]), tree)
+
+        keys = rng.integers(0, WORD, (size, *self._key_shape), "int64")
+        records = taken(given.x)
+        if given.owners is not None:
+            records = (records, padded(shares))
         x = {
-            RECORDS: keras.tree.map_structure(padded, given.x),
+            RECORDS: records,
             KEYS: keys.astype(self._key_dtype),
-            FACTORS: factors,
+            FACTORS: padded(factors),
         }
-        if given.y is None:
-            return (x,)
-        return x, keras.tree.map_structure(padded, given.y)
+        return (x,) if given.y is None else (x, taken(given.y))

@@ -1,37 +1,34 @@
 """Any Keras model, trained by noisy sums of clipped gradients of records."""
 
-import hashlib
 import math
-import weakref
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
-from keras_fm.kernel.ledger.ledger_entry import (
-    FLOATING_POINT,
-    LedgerEntry,
-    check_line,
-)
-from keras_fm.kernel.noise_mechanisms import GaussianMechanism
-from keras_fm.kernel.planning import calibration
+from keras_fm.kernel.ledger.ledger_entry import check_line
+from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.planning.delta_warning import warn_of_delta
-from keras_fm.kernel.reads import sampling
 from keras_fm.parts import full_precision, place, replicas, sealed
+from keras_fm.parts.record_alone import Attributes
 from keras_fm.per_example import (
-    kept_attributes,
     mended,
+    past_weights,
     poisson_samples,
     record_map,
 )
-from keras_fm.per_example.given_records import GivenRecords
+from keras_fm.per_example.charged_bar import ChargedBar
+from keras_fm.per_example.fit_charge import (
+    FitCharge,
+    number_of_classes,
+    number_of_records,
+)
+from keras_fm.per_example.given_records import GivenRecords, numbered
+from keras_fm.per_example.owner_rows import OwnerLoss
 from keras_fm.per_example.poisson_samples import FACTORS, KEYS, RECORDS
 from keras_fm.stacks import step_failure, sum_noise
-from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
 
-# The ledgers that plain models were trained under.
-_LEDGERS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _OWN_STEPS = ("train_step", "compute_loss", "make_train_function")
 
 
@@ -40,6 +37,9 @@ def make_private(
     *,
     clip=None,
     physical_batch_size=None,
+    rows_per_owner=None,
+    classes=None,
+    start="untrained",
     public=None,
     fix=False,
 ):
@@ -57,9 +57,18 @@ def make_private(
             A float: gradients longer than it are scaled back to it.
         physical_batch_size: `None`, or int: how many records are held in
             memory at a time. It changes neither noise nor accounting.
-        public: `None`, or str: what the first weights are from
-            (`"ImageNet"`). The statement repeats it as your declaration.
-            `None` says that they are random.
+        rows_per_owner: `None`, or int, public: how many rows of a person
+            enter a step, if the guarantee protects people with several rows,
+            `PrivateModel(..., guarantee=Proven(unit=Unit(owners=ids)))`. Of
+            people with more, every step draws so many anew.
+        classes: `None`, or a public list of what the labels name, in the
+            order of the outputs: `["no", "yes"]`.
+        start: `"untrained"`: the first weights are random, by your
+            declaration. Weights of a model that was trained in this process
+            are refused.
+        public: `None`, or str: in the place of `start`, the public data that
+            the first weights are from (`"ImageNet"`). The statement repeats
+            it as your declaration.
         fix: `True` trains a copy of a sequential or functional model in which
             layers that mix records are replaced; `changes` lists them.
 
@@ -89,6 +98,12 @@ def make_private(
     Source: Abadi et al., "Deep Learning with Differential Privacy", 2016; Bu
     et al., "Automatic Clipping", 2023.
     """
+    if start != "untrained":
+        raise ValueError(
+            '`start` must be "untrained". Weights that were trained on public '
+            'data are declared so: `make_private(model, public="ImageNet")`. '
+            f"Received: start={start!r}"
+        )
     changes = []
     if fix:
         model, changes = mended.copy_of(model)
@@ -96,6 +111,8 @@ def make_private(
         model,
         clip=clip,
         physical_batch_size=physical_batch_size,
+        rows_per_owner=rows_per_owner,
+        classes=classes,
         public=public,
         changes=changes,
     )
@@ -109,6 +126,7 @@ class PrivateNetwork(keras.Model):
         changes: list of str, what `fix=True` replaced in it.
     """
 
+    makes_private_steps = True
     # Whether the loss of a record is being computed.
     _alone = False
 
@@ -118,6 +136,8 @@ class PrivateNetwork(keras.Model):
         *,
         clip=None,
         physical_batch_size=None,
+        rows_per_owner=None,
+        classes=None,
         public=None,
         changes=(),
         **kwargs,
@@ -126,16 +146,22 @@ class PrivateNetwork(keras.Model):
         mended.check(model)
         _check_own_steps(model)
         self.model, self.changes = model, list(changes)
-        self._clip = checks.optional(checks.norm_bound, "clip", clip)
-        self._physical = checks.optional(
+        self.clip = checks.optional(checks.norm_bound, "clip", clip)
+        self.physical = checks.optional(
             checks.count, "physical_batch_size", physical_batch_size
         )
+        self.rows_per_owner = checks.optional(
+            checks.count, "rows_per_owner", rows_per_owner
+        )
+        self.classes = _checked_classes(classes)
         if public is None:
-            _check_untrained(model)
+            past_weights.check_untrained(model)
         else:
             check_line("`public`", public)
         self._public = public
         self._fit = self._digest = self._iterations = None
+        # The optimizer of the last fit, and the weights that it moved.
+        self._moved = (None, ())
 
     # Calls ---------------------------------------------------------------
 
@@ -153,7 +179,10 @@ class PrivateNetwork(keras.Model):
         if training:
             # The step takes its records in `compute_loss`.
             return ops.zeros((1,))
-        return self.model(inputs[RECORDS], training=False)
+        records = inputs[RECORDS]
+        if self.rows_per_owner is not None:
+            records = keras.tree.map_structure(lambda v: v[:, 0], records[0])
+        return self.model(records, training=False)
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -176,13 +205,13 @@ class PrivateNetwork(keras.Model):
         # Of a record alone the map takes what its layers add.
         return [] if self._alone else super().losses
 
-    def loss_of_records(self, y, y_pred):
+    def loss_of_records(self, y, y_pred, weights=None):
         """The compiled loss, without what layers add to it."""
         if self.loss is None:
             return ops.zeros(())
         self._alone = True
         try:
-            return super().compute_loss(None, y, y_pred, None)
+            return super().compute_loss(None, y, y_pred, weights)
         finally:
             self._alone = False
 
@@ -221,7 +250,9 @@ class PrivateNetwork(keras.Model):
         `batch_size` is the expected size of a sample (of a data set or
         loader: its own). An epoch has as many steps as samples of that size
         are in the records. Weights of records multiply their clipped
-        gradients. `validation_data` is not protected.
+        gradients. `class_weight="balanced"` releases noisy counts of the
+        classes, for a twentieth of the budget of the fit, and weighs by
+        them; a dict is public. `validation_data` is not protected.
         """
         del shuffle  # Every sample is drawn anew.
         if validation_split:
@@ -243,41 +274,76 @@ class PrivateNetwork(keras.Model):
                 '`private.compile("sgd", "sparse_categorical_crossentropy")`.'
             )
         callback = _callback_of(callbacks)
-        _check_guarantee(callback.guarantee)
+        _check_guarantee(callback.guarantee, self.rows_per_owner)
+        given = GivenRecords(x, y, sample_weight, batch_size, self.classes)
+        if not self.model.built:
+            x = keras.tree.map_structure(lambda v: v[:1], _made_up(given)[0])
+            self.model(x)
         self._check_past(callback.ledger)
-        given = GivenRecords(x, y, sample_weight, batch_size)
+        if isinstance(validation_data, tuple):
+            validation_data = self._numbered(*validation_data)
+        if self.rows_per_owner is not None:
+            given.own(callback.guarantee.unit.owners, self.rows_per_owner)
         weighed = given.weights is not None
         _check_labels(self, given.y)
-        if class_weight is not None:
+        balanced = isinstance(class_weight, str) and class_weight == "balanced"
+        if class_weight is not None and not balanced:
             given.weigh(class_weight)
         _check_other_rows(given, validation_data)
-        fit = PrivateFit(self, given, callback, epochs - initial_epoch)
-        fit.notes = [
-            *(["weights of classes: public"] if class_weight else []),
+        notes = [
+            *(["weights of classes: released"] if balanced else []),
+            *(
+                ["weights of classes: public, by declaration"]
+                if class_weight and not balanced
+                else []
+            ),
             *(
                 ["weights of rows: each a function of its row, by declaration"]
                 if weighed
                 else []
             ),
-            *(["validation rows are not protected"] if validation_data else []),
+            *_of_validation(validation_data),
         ]
-        self._fit = fit
+        kept = Attributes(self.model)
         try:
-            with kept_attributes.kept(self.model):
-                found = super().fit(
-                    fit.samples,
-                    epochs=epochs,
-                    verbose=verbose,
-                    callbacks=callbacks,
-                    validation_data=validation_data,
-                    initial_epoch=initial_epoch,
-                    **kwargs,
-                )
+            fit = PrivateFit(
+                self, given, callback, epochs - initial_epoch, balanced
+            )
+            self._fit, fit.notes = fit, notes
+            if not isinstance(callbacks, keras.callbacks.CallbackList):
+                # Takes the place of Keras' own.
+                callbacks = [
+                    *keras.tree.flatten(callbacks),
+                    ChargedBar(fit),
+                ]
+            found = super().fit(
+                fit.samples,
+                epochs=epochs,
+                verbose=verbose,
+                callbacks=callbacks,
+                validation_data=validation_data,
+                initial_epoch=initial_epoch,
+                **kwargs,
+            )
             # Callbacks may set weights when training ends.
             self.note_weights()
             return found
         finally:
+            kept.give_back()
             self._fit = None
+
+    def evaluate(self, x=None, y=None, **kwargs):
+        """As `keras.Model.evaluate`. What it shows of private records is not
+        protected."""
+        if self._fit is None:
+            x, y = self._numbered(x, y)
+        return super().evaluate(x, y, **kwargs)
+
+    def _numbered(self, x, y=None, *more):
+        """Validation data with numbers in the place of named classes."""
+        if self.classes is not None and y is not None:
+            y = numbered(y, self.classes)
+        return (x, y, *more)
 
     @full_precision.scope()
     def train_step(self, *args, **kwargs):
@@ -301,6 +367,18 @@ class PrivateNetwork(keras.Model):
         """What first weights are from, as it was declared, or `None`."""
         return self._public
 
+    def plan_private_fit(self, callback, x, batch_size, epochs):
+        """The text of `PrivateModel.plan`; checks what `fit` would."""
+        _check_guarantee(callback.guarantee, self.rows_per_owner)
+        if x is None or not self.model.built:
+            raise ValueError(
+                "A plan needs a built model and the records, or how many "
+                "there are: `plan(private, 60_000, batch_size=256, epochs=10)`."
+            )
+        self._check_past(callback.ledger)
+        n, size = number_of_records(x, callback, batch_size)
+        return FitCharge(self, callback, n, size, epochs).table()
+
     def begin_private_fit(self, callback):
         """Charges the steps of the running fit, for its `PrivateModel`."""
         if self._fit is None:
@@ -323,30 +401,27 @@ class PrivateNetwork(keras.Model):
 
     def note_weights(self):
         """Keeps a digest of the weights for the statement."""
-        self._digest = _digest(self.model)
-        self._iterations = _steps_of(self.optimizer)
+        self._digest = past_weights.note_weights(self.model)
+        self._iterations = past_weights.steps_of(self.optimizer)
+        learned = [id(v) for v in self.model.trainable_variables]
+        self._moved = (self.optimizer, learned)
 
     def _check_past(self, ledger):
         """Refuses weights and optimizers that this ledger does not know."""
-        if any(known is not ledger for known in _LEDGERS.get(self.model, ())):
-            raise ValueError(
-                f"'{self.model.name}' was trained with privacy under another "
-                "ledger, and what that spent is not in this one. Go on with "
-                "the same `PrivateModel`, or build the model anew."
-            )
-        if self._digest is None and self._public is None:
-            _check_untrained(self.model)
-        elif self._digest not in (None, _digest(self.model)):
-            raise ValueError(
-                f"'{self.model.name}' has other weights than its private fit "
-                "led to, and no ledger knows on what they were trained. Build "
-                "the model anew, or say where they are from: "
-                '`make_private(model, public="...")`.'
-            )
-        if _steps_of(self.optimizer) not in (0, self._iterations):
+        public = self._public is not None
+        past_weights.check(self.model, ledger, public, self._digest)
+        if past_weights.steps_of(self.optimizer) not in (0, self._iterations):
             raise ValueError(
                 "The optimizer took steps that no private fit took: its "
                 "momenta may hold private records. Compile with a new one."
+            )
+
+        learned = [id(v) for v in self.model.trainable_variables]
+        if self._moved[0] is self.optimizer and learned != self._moved[1]:
+            raise ValueError(
+                f"Other layers of '{self.model.name}' are trainable than when "
+                "the private model was compiled. Compile it again: "
+                "`private.compile(...)`."
             )
 
     def get_config(self):
@@ -364,47 +439,42 @@ class PrivateFit:
         given: the `GivenRecords`.
         callback: the `PrivateModel` of the fit.
         epochs: int, as `fit` was given.
+        balanced: whether classes are weighed by their released counts.
     """
 
-    def __init__(self, network, given, callback, epochs):
+    def __init__(self, network, given, callback, epochs, balanced=False):
         self._network, self._callback = network, callback
+        self._given = given
         example = _made_up(given)
-        if not network.model.built:
-            network.model(keras.tree.map_structure(lambda v: v[:1], example[0]))
+        trainer, made_up = network, example
+        if given.owners is not None:
+            trainer, example = OwnerLoss(network), _of_owners(given, example)
         if not network.model.trainable_variables:
             raise ValueError(
                 f"'{network.model.name}' has no trainable weights. Set "
                 "`layer.trainable = True` on the layers that are to learn."
             )
-        self.map = record_map.chosen_for(
+        # What is tried leaves nothing in the layers.
+        kept = Attributes(network.model)
+        try:
+            self.map = record_map.chosen_for(
+                trainer,
+                network.clip,
+                example,
+                network.physical,
+                given.batch_size,
+            )
+        finally:
+            kept.give_back()
+        self._charge = FitCharge(
             network,
-            network._clip,
-            example,
-            network._physical,
-            given.batch_size,
-        )
-        ledger = callback.ledger
-        if ledger.budget.delta <= 0:
-            raise ValueError(
-                "Noisy steps need delta > 0, far below one over the number of "
-                "records: `PrivateModel(epsilon=2.0, delta=1e-5)`. Received: "
-                f"delta={ledger.budget.delta:g}"
-            )
-        full = given.batch_size == given.n
-        if not full and str(ledger.neighbours) != "add_remove":
-            raise ValueError(
-                'Samples are accounted for neighbours="add_remove" only. '
-                f"Give `fit` batch_size={given.n}, all rows, or leave "
-                f"`neighbours` out. Received: neighbours={ledger.neighbours}"
-            )
-        self._plan = sampling.plan(
+            callback,
             given.n,
-            sampling="full" if full else "poisson",
-            batch_size=None if full else given.batch_size,
-            steps=epochs * max(1, math.ceil(given.n / given.batch_size)),
-            delta=ledger.budget.delta,
-            epsilon=ledger.budget.epsilon,
+            given.batch_size,
+            epochs,
+            number_of_classes(network, made_up[0]) if balanced else None,
         )
+        self._plan = self._charge.plan
         parts = self.map.piece * replicas.parts_of_batch(network)
         rows = self._plan.capacity
         if rows > self.map.piece:
@@ -421,57 +491,9 @@ class PrivateFit:
             seed=callback.known_seed,
         )
         self._mechanism, self.charged, self.notes = None, 0.0, []
-        self._taken = 0
+        self.taken, self.steps = 0, self._plan.steps
 
     # Charging ------------------------------------------------------------
-
-    def entry(self):
-        """What all steps of the fit are charged as."""
-        ledger = self._callback.ledger
-        query = LayerCoefficientsQuery(
-            thresholds=(self._network._clip or 1.0,), joint=True
-        )
-        multiplier = sampling.noise_multiplier(
-            self._plan,
-            ledger.budget,
-            neighbours=ledger.neighbours,
-            others=self._others(),
-        )
-        mechanism = self._plan.mechanism(
-            multiplier, query.sensitivity("l2", neighbours=ledger.neighbours)
-        )
-        reads = query.reads
-        if self._network._clip is None:
-            reads = "gradients of records, each divided by its norm"
-        start = self._network._public
-        return LedgerEntry(
-            name=f"{self._network.model.name} (steps)",
-            guarantee="proven",
-            neighbours=str(ledger.neighbours),
-            mechanism=mechanism.config(),
-            reads=reads,
-            proof="docs/proofs/record_alone.md, docs/proofs/mechanisms.md",
-            private=self._callback.known_seed is None,
-            noise=FLOATING_POINT,
-            notes=(
-                "the number of records n is public by declaration",
-                "first weights: random, by declaration"
-                if start is None
-                else f"first weights: public by declaration: {start}",
-                *self.notes,
-            ),
-        )
-
-    def _others(self):
-        """What was released before, and what is left to others."""
-        ledger, spends = self._callback.ledger, self._callback.guarantee.spends
-        found = [e.build_mechanism() for e in ledger.entries]
-        if spends < 1:
-            left = calibration.gaussian_share(ledger.budget, 1 - spends)
-            found.append(
-                GaussianMechanism(sensitivity=1.0, noise_multiplier=left)
-            )
-        return found
 
     def begin(self, callback):
         """Charges all steps before the first."""
@@ -481,10 +503,19 @@ class PrivateFit:
                 "`callbacks=`."
             )
         place.check(self._network)
-        entry, ledger = self.entry(), callback.ledger
+        entry, ledger = self._charge.entry(self.notes), callback.ledger
         warn_of_delta(ledger.budget.delta, self._plan.n)
+        balanced = self._charge.balanced
+        if balanced is not None:
+            noise = NoiseSource(callback.known_seed)
+            ledger.check([balanced.entry(noise), entry])
+            self._given.weigh(
+                balanced.released(
+                    self._given.labels, callback.guarantee.unit.owners, noise
+                )
+            )
         ledger.charge([entry])
-        _LEDGERS.setdefault(self._network.model, []).append(ledger)
+        past_weights.note_charge(self._network.model, ledger)
         self._paid = entry
         self.charged = ledger.epsilon()
         self._mechanism = entry.build_mechanism()
@@ -500,9 +531,9 @@ class PrivateFit:
             self._reserved = self.samples.num_batches
             self._callback.ledger.reserve(self._paid, self._reserved)
 
-    def end_batches(self, logs):
-        self._taken += int(self._network.steps_per_execution)
-        logs["step"] = min(self._taken, self._plan.steps)
+    def end_batches(self):
+        steps = int(self._network.steps_per_execution)
+        self.taken = min(self.taken + steps, self.steps)
 
     def end_epoch(self):
         if self._reserved:
@@ -524,13 +555,13 @@ class PrivateFit:
                 "Give `fit` the callback `keras_fm.callbacks.PrivateModel`."
             )
         # One shape, also where the number of rows is not known to a trace.
-        rows = self._rows // replicas.in_step()
+        rows, y = self._rows // replicas.in_step(), () if y is None else y
         x, y = keras.tree.map_structure(
             lambda v: ops.reshape(v, (rows, *v.shape[1:])), (x, y)
         )
         sums = self.map.sums(x[RECORDS], y, x[KEYS], x[FACTORS])
         noisy = sum_noise.noisy(self._mechanism, sums, x[KEYS])
-        clip = self._network._clip or 1.0
+        clip = self._network.clip or 1.0
         scale = clip / self._plan.expected_batch_size
         total = self._network.weight_penalties()
         for variable, value in zip(self.map.learned, noisy):
@@ -554,8 +585,16 @@ def _made_up(given):
         return np.full(shape, "a", dtype=array.dtype)
 
     x = keras.tree.map_structure(of, given.x)
-    y = None if given.y is None else keras.tree.map_structure(of, given.y)
+    y = () if given.y is None else keras.tree.map_structure(of, given.y)
     return x, y
+
+
+def _of_owners(given, example):
+    """Three owners, with made-up rows."""
+    x, y = keras.tree.map_structure(
+        lambda v: np.repeat(v[:, None], given.owners.most, axis=1), example
+    )
+    return (x, np.ones((3, given.owners.most), "float32")), y
 
 
 def _callback_of(callbacks):
@@ -571,6 +610,18 @@ def _callback_of(callbacks):
             f"Received: {len(found)} such callbacks"
         )
     return found[0]
+
+
+def _checked_classes(classes):
+    if classes is None:
+        return None
+    found = list(classes)
+    if len(found) < 2 or len(set(found)) < len(found):
+        raise ValueError(
+            "`classes` must be a list of at least two different labels. "
+            f"Received: classes={classes}"
+        )
+    return found
 
 
 def _check_labels(network, y):
@@ -592,26 +643,31 @@ def _check_labels(network, y):
         )
 
 
-def _check_guarantee(guarantee):
-    """Refuses what noisy steps of rows do not promise."""
+def _check_guarantee(guarantee, rows_per_owner):
+    """Refuses what noisy steps do not promise."""
     if guarantee.kind != "proven":
         raise ValueError(
             "`make_private` trains with a proof. Leave `guarantee` out. "
             f"Received: guarantee={guarantee.kind!r}"
         )
     plain = (
-        guarantee.unit.owners is None
-        and not guarantee.unit.reach
+        not guarantee.unit.reach
         and guarantee.n_public
         and guarantee.releases == 1
         and guarantee.neighbours != "replace_label"
     )
     if not plain:
         raise ValueError(
-            "`make_private` protects rows whose number is public, in one fit: "
-            "of `Proven(...)` it knows `neighbours` and `spends` alone. For "
-            "owners train a `keras_fm.models.GradientNet` on "
-            "`keras_fm.datasets.PoissonBatches(..., owners=ids)`."
+            "`make_private` protects rows or owners whose number is public, "
+            "in one fit: of `Proven(...)` it knows `neighbours`, `spends` and "
+            "`unit=Unit(owners=ids)` alone."
+        )
+    if (guarantee.unit.owners is None) != (rows_per_owner is None):
+        raise ValueError(
+            "`rows_per_owner` and the owners belong together: "
+            "`make_private(model, rows_per_owner=8)` and `PrivateModel(..., "
+            "guarantee=Proven(unit=Unit(owners=ids)))`. Received: "
+            f"rows_per_owner={rows_per_owner}"
         )
 
 
@@ -633,6 +689,16 @@ def _check_other_rows(given, validation_data):
             )
 
 
+def _of_validation(data):
+    """What the statement says of validation data."""
+    if data is None:
+        return []
+    rows = "a data set"
+    if isinstance(data, (tuple, list)):
+        rows = f"{len(keras.tree.flatten(data)[0]):,} rows"
+    return [f"validation: {rows}, not protected"]
+
+
 def _check_own_steps(model):
     for name in _OWN_STEPS:
         own = getattr(type(model), name, None)
@@ -642,26 +708,3 @@ def _check_own_steps(model):
                 f"`{name}`, which a private step does not run. Leave it out; "
                 "losses belong into `compile` or `add_loss`."
             )
-
-
-def _check_untrained(model):
-    steps = _steps_of(getattr(model, "optimizer", None))
-    if steps:
-        raise ValueError(
-            f"'{model.name}' was trained before, for {steps} steps, and no "
-            "ledger knows on what. Build it anew, or, if it was trained on "
-            'public data, say on which: `make_private(model, public="...")`.'
-        )
-
-
-def _steps_of(optimizer):
-    if optimizer is None or not optimizer.built:
-        return 0
-    return int(ops.convert_to_numpy(optimizer.iterations))
-
-
-def _digest(model):
-    found = hashlib.sha256()
-    for weight in model.weights:
-        found.update(np.ascontiguousarray(ops.convert_to_numpy(weight)))
-    return found.hexdigest()

@@ -12,6 +12,7 @@ import operator
 import keras
 import numpy as np
 from keras import ops
+from keras.src.random.seed_generator import global_seed_generator
 
 from keras_fm.per_example import ghost_layers
 from keras_fm.per_example.clipping import Clips
@@ -433,11 +434,15 @@ def seeds_of(network):
     known = {id(v) for v in network.weights}
     for layer in network._flatten_layers():
         known |= {id(v) for v in layer.metrics_variables}
-    return [
+    found = [
         v
         for v in network.variables
         if id(v) not in known and tuple(v.shape) == (2,) and "int" in v.dtype
     ]
+    if keras.backend.backend() != "jax":
+        # What draws without a seed. JAX refuses that in a step.
+        found.append(global_seed_generator().state)
+    return found
 
 
 def _read_once(made, ghosts, example):

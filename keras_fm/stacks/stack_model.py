@@ -1,11 +1,13 @@
 """What models have in common whose layers are trained on coefficients."""
 
+import functools
 import weakref
 
 import keras
 from keras import ops
 
 from keras_fm.kernel.ledger.ledger_entry import check_line
+from keras_fm.parts import record_alone
 from keras_fm.parts.private_part import PrivatePart
 from keras_fm.stacks import layer_stack
 from keras_fm.stacks.stages import constant, weights_of
@@ -24,7 +26,12 @@ class StackModel(PrivatePart, keras.Model):
         # Plain objects: what Keras tracks it would save once more.
         self.__dict__["_given"] = given
         self.__dict__["_stack"] = (layers, below)
-        self.__dict__["_feature_model"] = keras.Model(inputs, features)
+        below = keras.Model(inputs, features)
+        self.__dict__["_feature_model"] = below
+        self.__dict__["_below"] = functools.partial(below, training=False)
+        if record_alone.unlisted(below) is not None:
+            alone = functools.partial(record_alone.each_alone, below)
+            self.__dict__["_below"] = alone
         self.__dict__["_feature_shape"] = tuple(features.shape[1:])
         self.__dict__["_traced"] = self._carrier().generation
         self._carrier().__dict__["_owner"] = weakref.ref(self)
@@ -164,7 +171,7 @@ class StackModel(PrivatePart, keras.Model):
 
     def _features(self, x):
         """What the first trained layer reads, as constants."""
-        x = constant(self._feature_model(x, training=False))
+        x = constant(self._below(x))
         # By its name: in a symbolic step a weight has no value.
         kind = keras.backend.standardize_dtype(self._learned()[0].dtype)
         x = ops.cast(x, "float64" if kind == "float64" else "float32")

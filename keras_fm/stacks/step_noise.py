@@ -88,7 +88,7 @@ class StepNoise(ReleasedLayer):
         return inputs
 
     def enter_training(self):
-        if not self.is_looked_at and not self.may_step:
+        if not self.may_step:
             self.refuse_step()
 
     @property

@@ -1,9 +1,8 @@
 """A model that is asked about private records, each of them on its own.
 
-What it says of a record must depend on that record alone, and it must not
-itself be a function of the records that no ledger knows. Models of Keras are
-checked for both. Anything else is called with one record at a time, and where
-it comes from is declared.
+What it says of a record depends on that record alone: a Keras model goes
+through a `RecordMap`, anything else is called with one record at a time. It
+must not itself be a function of the records that no ledger knows.
 """
 
 import keras
@@ -16,10 +15,10 @@ from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.reads import columns, placed_records
 from keras_fm.kernel.reads.passes import Passes
 from keras_fm.parts import model_inputs
-from keras_fm.parts.private_part import looked_at, parts_of
-from keras_fm.training import model_check, row_independence
+from keras_fm.parts.private_part import parts_of
+from keras_fm.parts.record_alone import RecordMap, runs_its_graph
+from keras_fm.training import model_check
 from keras_fm.training.reading import PLACES, READ_BATCH
-from keras_fm.training.row_independence import runs_its_graph
 
 # How far probabilities may be from adding up to 1.
 _SUM_TOLERANCE = 1e-2
@@ -36,14 +35,12 @@ class AskedModel:
         ledger: the `Ledger` that the question will be charged to.
         public: `None`, or words: why the model is no function of the
             records but through that ledger.
-        per_record: names, see `Proven`; or `True` for a function that is
-            declared to treat each row of a batch on its own.
 
     Raises:
-        ValueError: if the model may be more than it says, or mix records.
+        ValueError: if the model may be more than it says.
     """
 
-    def __init__(self, model, ledger, *, public=None, per_record=()):
+    def __init__(self, model, ledger, *, public=None):
         self.facts = []
         # Of an estimator: its labels in their order, what makes inputs of a
         # table, and the range of its predictions.
@@ -52,9 +49,8 @@ class AskedModel:
         if hasattr(model, "_as_keras"):
             model, self.inputs, self._range = model._as_keras()
         self.model = model
-        # Of a model that is what its graph says: what is checked is run.
-        self._graph = None
-        self._batches = per_record is True or model is None
+        # Of a model of Keras, what is called.
+        self._map = None
         if public is not None:
             checks.text("public", public, "words on one line: where from")
             check_line("`public`", public)
@@ -62,8 +58,7 @@ class AskedModel:
                 f"public by declaration: the model that is asked: {public}"
             )
         if isinstance(model, keras.Model):
-            names = () if per_record is True else per_record
-            self._check_keras(ledger, public, names)
+            self._check_keras(ledger, public)
         elif public is None:
             raise ValueError(
                 "`public` must say where the model comes from, since what it "
@@ -78,48 +73,31 @@ class AskedModel:
                 "function of a batch of records, or None where the data are "
                 f"(predictions, y). Received: {type(model).__name__}"
             )
-        if model is not None and self._graph is None:
+        if model is None:
+            self.facts.append(
+                "declared to be of one record each: predictions that were "
+                "computed before"
+            )
+        elif self._map is None:
             self.facts.append(
                 "declared to keep nothing of a record: the model that is asked"
             )
-        if self._batches:
-            what = "the model that is asked"
-            if model is None:
-                what = "predictions that were computed before"
-            self.facts.append(
-                f"declared to treat every record on its own: {what}"
-            )
+        elif self._map.unlisted is not None:
+            self.facts.append(f"asked record by record ({self._map.unlisted})")
 
     # What it is ----------------------------------------------------------
 
-    def _check_keras(self, ledger, public, per_record):
+    def _check_keras(self, ledger, public):
         model = self.model
         model_check.check_built(model)
         if public is None:
             self._check_released(ledger)
-        if not (getattr(model, "inputs", None) and runs_its_graph(model)):
-            # What its own code does is not known.
-            return
-        model_check.check_functional(model)
-        self._graph = keras.Model(
-            model_inputs.single(list(model.inputs)), model.outputs[0]
-        )
-        self._batches = False
-        try:
-            with looked_at():
-                self.facts += row_independence.check(
-                    model,
-                    model.outputs[0],
-                    rows=PLACES,
-                    declared=per_record,
-                    extractor=self._graph,
-                )
-        except row_independence.NotPerRecordError as e:
-            raise ValueError(
-                f"{e} A question may declare it as `per_record=` too. Or pass "
-                "a function, `lambda x: model.predict_on_batch(x)`: it is "
-                "called with one record at a time."
-            ) from e
+        if len(getattr(model, "outputs", None) or ()) > 1:
+            model_check.check_functional(model)
+        if runs_its_graph(model):
+            given = model_inputs.single(list(model.inputs))
+            model = keras.Model(given, model.outputs[0])
+        self._map = RecordMap(model)
 
     def _check_released(self, ledger):
         """Refuses weights that may be of the records and of no release in
@@ -220,26 +198,21 @@ class AskedModel:
         if model is None:
             given = columns.taken(x, rows)
             return _checked(self._numbered(given), len(rows))
-        if self._graph is not None:
-            x = model_inputs.checked(model, x)
-            found = model_inputs.predicted(self._graph, x)
+        if self._map is not None:
+            if getattr(model, "inputs", None):
+                x = model_inputs.checked(model, x)
+            found = self._map(x)
             if self._range is not None:
                 found = np.clip(found, *self._range)
             return _checked(found[rows], len(rows))
         call = model
-        if isinstance(model, keras.Model):
-            call = model.predict_on_batch
-        elif _predicts(model):
+        if _predicts(model):
             call = getattr(model, "predict_proba", model.predict)
             call = model.predict if numbers else call
-
-        def said(x, count):
-            return _checked(self._numbered(_array(call(x))), count)
-
-        if self._batches:
-            return said(x, columns.count(x))[rows]
         alone = (columns.taken(x, slice(row, row + 1)) for row in rows)
-        return np.concatenate([said(one, 1) for one in alone])
+        return np.concatenate(
+            [_checked(self._numbered(_array(call(v))), 1) for v in alone]
+        )
 
     def _numbered(self, found):
         """Predictions that are labels as places among them; those that are

@@ -8,7 +8,7 @@ each part.
 
 import keras
 
-from keras_fm.parts import model_inputs
+from keras_fm.parts.record_alone import RecordMap
 
 # Bytes that are kept at the most; of more records every part begins at them.
 MOST = 2**29
@@ -43,10 +43,9 @@ class KeptFeatures:
         if tensor is self._tensor:
             return lambda x: x
         try:
-            onwards = keras.Model(self._tensor, tensor)
+            return RecordMap(keras.Model(self._tensor, tensor))
         except ValueError:
             return None
-        return lambda x: model_inputs.predicted(onwards, x)
 
     def keeping(self, tensor, batches, records):
         """Batches as they are read, kept if they are read to the end and are

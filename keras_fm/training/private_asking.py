@@ -50,7 +50,6 @@ def private_evaluate(
     clip: bool = False,
     unit: str | None = None,
     reach: int = 0,
-    per_record: Sequence[str] | bool = (),
     name: str = "evaluation",
     notes: Sequence[str] = (),
     reproducible_noise: int | None = None,
@@ -101,8 +100,6 @@ def private_evaluate(
         unit: if the ledger's unit is not one record: that unit, repeated, to
             declare that each has at most one row of the data.
         reach: see `keras_fm.Unit`.
-        per_record: see `Proven`; `True` for a function that treats every row
-            of a batch on its own, and may be called with 256 at a time.
         name: of the ledger's entry.
         notes: further public facts for it.
         reproducible_noise: `None`, or an int seed: not private.
@@ -111,7 +108,7 @@ def private_evaluate(
         An `Evaluation`.
 
     Raises:
-        ValueError: if the model may mix records or be a function of them
+        ValueError: if the model may be a function of the records
             that the ledger does not know, or a record is invalid; before
             anything is spent.
         BudgetExceededError: before anything is read.
@@ -128,7 +125,7 @@ def private_evaluate(
     ```
     """
     facts = _unit_facts(ledger, unit, reach)
-    asked = AskedModel(model, ledger, public=public, per_record=per_record)
+    asked = AskedModel(model, ledger, public=public)
     facts += asked.facts
     records.check(data)
     metrics = _metrics(metrics)
@@ -186,7 +183,6 @@ def private_choice(
     clip: bool = False,
     unit: str | None = None,
     reach: int = 0,
-    per_record: Sequence[str] | bool = (),
     name: str = "choice",
     notes: Sequence[str] = (),
     reproducible_noise: int | None = None,
@@ -206,8 +202,7 @@ def private_choice(
             `"mean_absolute_error"`, `"mean_squared_error"` (a point less the
             error's share of the largest).
         data, ledger, public, classes, bounds, from_logits, clip, unit,
-            reach, per_record, name, notes, reproducible_noise: see
-            `private_evaluate`.
+            reach, name, notes, reproducible_noise: see `private_evaluate`.
         share: of the ledger's budget, see `PrivacyBudget.split`. Either this
             or `epsilon`.
         epsilon: pure epsilon of the choice alone.
@@ -228,10 +223,7 @@ def private_choice(
     if isinstance(models, (str, dict)) or not hasattr(models, "__len__"):
         checks.refuse("models", models, "a list of two or more models")
     facts = _unit_facts(ledger, unit, reach)
-    all_asked = [
-        AskedModel(model, ledger, public=public, per_record=per_record)
-        for model in models
-    ]
+    all_asked = [AskedModel(model, ledger, public=public) for model in models]
     if len(all_asked) < 2:
         checks.refuse("models", models, "a list of two or more models")
     if any(asked.model is None for asked in all_asked):

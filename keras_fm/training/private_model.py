@@ -196,18 +196,21 @@ class PrivateModel(keras.callbacks.Callback):
         ledgers = model_check.ledgers_of(self.model, self._ledger)
         return math.fsum(ledger.claimed_epsilon() for ledger in ledgers)
 
-    def plan(self, model, batches=None, epochs=1):
+    def plan(self, model, batches=None, epochs=1, batch_size=None):
         """A table, in text, of what a fit of `model` would release, before
         anything is read or spent.
 
         Args:
             model: the model.
-            batches, epochs: of a `DPMAC`: what `fit` will be given.
+            batches, epochs, batch_size: what `fit` will be given, if every
+                step reads records; of a `make_private`, also their number.
 
         Raises:
             ValueError: whatever `fit` would refuse of the model.
             BudgetExceededError: if the budget does not allow it.
         """
+        if hasattr(model, "plan_private_fit"):
+            return model.plan_private_fit(self, batches, batch_size, epochs)
         self.set_model(model)
         arguments = {"x": batches}
         if batches is not None:
@@ -221,6 +224,7 @@ class PrivateModel(keras.callbacks.Callback):
             f"{budget.delta:g}), {self._ledger.neighbours}, {times} planned "
             "release(s)",
             f"  unit: {shown_unit(self._ledger.unit)}",
+            *(f"  {line}" for line in getattr(plan, "how_computed", ())),
         ]
         for e in entries:
             lines.append(f"  {e.name} ({e.guarantee}): {e.describe()}")
@@ -348,8 +352,8 @@ class PrivateModel(keras.callbacks.Callback):
             self._steps.begin_batches()
 
     def on_train_batch_end(self, batch, logs=None):
-        if logs is not None and hasattr(self._steps, "end_batches"):
-            self._steps.end_batches(logs)
+        if hasattr(self._steps, "end_batches"):
+            self._steps.end_batches()
 
     def on_epoch_end(self, epoch, logs=None):
         if self._steps is not None:

@@ -2,19 +2,15 @@
 
 import dataclasses
 import functools
+import warnings
 
 from keras_fm.kernel import mechanisms, records
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.reads import passes, sampling
 from keras_fm.parts import full_precision, sealed
-from keras_fm.parts.private_part import looked_at
-from keras_fm.training import (
-    model_check,
-    public_constants,
-    row_independence,
-)
-from keras_fm.training.reading import PLACES, READ_BATCH, Reading
+from keras_fm.training import model_check
+from keras_fm.training.reading import Reading
 
 # What is left to what is above the pre-trained layers, however many.
 LEAST_TOP_SHARE = 0.5
@@ -213,7 +209,7 @@ class ProvenPlan(Reading):
 
     def _notes(self):
         facts = model_check.public_facts(self.model, self.top)
-        facts += self.declared
+        facts += self.how_computed
         if self.n_public:
             owners = "" if self.owners is None else ", and that of owners,"
             facts.append(
@@ -225,18 +221,19 @@ class ProvenPlan(Reading):
         start = getattr(self.top, "start_fact", None)
         return (*facts, *([start] if start else []), *self.extra_notes)
 
-    @property
-    def declared(self):
-        """What was declared to treat every record on its own, as notes."""
-        if "_declared" not in self.__dict__:
-            self._declared = row_independence.check_layers(
-                self.model, self._read, declared=self._per_record
-            )
-        return list(self._declared)
-
-    @property
-    def _per_record(self):
-        return getattr(self.guarantee, "per_record", ())
+    @functools.cached_property
+    def how_computed(self):
+        """How features are computed, if not in batches: lines for plan and
+        statement."""
+        if any(self._read is given for given in self.model.inputs):
+            return []
+        features = self.features(self._read)
+        if features.unlisted is None:
+            return []
+        found = [f"features: record by record ({features.unlisted})"]
+        if features.differs_in_batches():
+            found.append("predictions in batches differ from these features")
+        return found
 
     @property
     def _read(self):
@@ -251,17 +248,13 @@ class ProvenPlan(Reading):
         """Refuses models no proof covers and budgets already spent."""
         self.check_model()
         records.check(self.data)
-        public_constants.check_maps(self.data)
         self.ledger.check(self.entries())
-        if self.published and not self.top.reads_every_step:
-            return
-        with looked_at():
-            row_independence.check(
-                self.model,
-                self._read,
-                rows=PLACES if self.owners is None else READ_BATCH,
-                declared=self._per_record,
-                extractor=self.extractor(self._read),
+        if len(self.how_computed) > 1:
+            warnings.warn(
+                "Predictions in batches differ from what is released on, the "
+                f"{self.how_computed[0]}: the layer mixes the records of a "
+                "batch. Predict with `batch_size=1`, or replace the layer.",
+                stacklevel=2,
             )
 
     def check_model(self, spends=True):

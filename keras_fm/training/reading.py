@@ -15,6 +15,7 @@ from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.kernel.reads.passes import Passes
 from keras_fm.kernel.reads.records_by_owner import batches_by_owner
 from keras_fm.parts import model_graph, model_inputs
+from keras_fm.parts.record_alone import RecordMap, unlisted
 from keras_fm.training import model_check
 from keras_fm.training.kept_features import KeptFeatures
 
@@ -114,7 +115,9 @@ class Reading:
         """What the passes over the records have in common."""
         data, passes = self.__dict__.get("_counted", (None, None))
         if passes is None or data is not self.data:
-            passes = Passes(n_public=self.n_public)
+            # Arrays in memory do not change.
+            stream = records.number(data) is None
+            passes = Passes(n_public=self.n_public, compared=stream)
             self._counted = self.data, passes
         return passes
 
@@ -188,10 +191,11 @@ class Reading:
     # Features ------------------------------------------------------------
 
     def features(self, tensor):
-        """Function from a batch of records to a tensor of the model.
+        """Function from a batch of records to a tensor of the model, of each
+        record alone.
 
-        One compiled map for the check and every read: what layers learn in
-        between are variables.
+        One compiled map for every read: what layers learn in between are
+        variables.
         """
         known = self.__dict__.setdefault("_maps", {})
         if id(tensor) not in known:
@@ -203,8 +207,7 @@ class Reading:
         for place, given in enumerate(self.model.inputs):
             if tensor is given:
                 return lambda x: columns.floats(x[place] if several else x)
-        extractor = self.extractor(tensor)
-        return lambda x: model_inputs.predicted(extractor, x)
+        return RecordMap(self.extractor(tensor))
 
     def extractor(self, tensor):
         """The model from records to a tensor, or `None` for an input."""
@@ -344,7 +347,12 @@ class Reading:
         tensor = self.tensor_of(part)
         above = keras.Model(tensor, self.model.outputs[0])
         for x, _, rows, *owners in self.read(tensor):
-            yield function(above, x), rows, *owners
+            if unlisted(above) is None:
+                found = function(above, x)
+            else:
+                alone = [x[i : i + 1] for i in range(len(x))]
+                found = np.concatenate([function(above, one) for one in alone])
+            yield found, rows, *owners
 
     def descend(self, part, step, *, entry, **arguments):
         """The reads of an output layer with `rounds`, a `Release`."""

@@ -12,6 +12,7 @@ from keras_fm.kernel import records
 from keras_fm.kernel.ledger.ledger import BudgetExceededError
 from keras_fm.kernel.reads import columns
 from keras_fm.parts import model_inputs
+from keras_fm.parts.record_alone import RecordMap
 from keras_fm.training.reading import READ_BATCH
 
 
@@ -82,7 +83,7 @@ def check(plan):
 def check_records(plan):
     """Refuses records that a step would stop at, and labels that no output is
     for: what can be known of them before they are paid for."""
-    below, batches = plan.top.feature_model, plan.batches
+    below, batches = RecordMap(plan.top.feature_model), plan.batches
     if isinstance(batches, PoissonBatches):
         # What the steps read, whatever the releases below do.
         labelled = isinstance(batches.data, tuple)
@@ -96,8 +97,8 @@ def check_records(plan):
         found = plan.checked() if plan.data is not None else ()
     for x, y, *_ in found:
         plan.check_labels(y, columns.count(x))
-        if len(below.layers) > 1:
-            model_inputs.predicted(below, x)
+        if len(below.model.layers) > 1:
+            below(x)
 
 
 def check_paid(plan):

@@ -290,14 +290,6 @@ def test_a_second_fit_is_refused(library):
             "mixes the records of a batch",
         ),
         (
-            [
-                keras.Input((4,)),
-                keras.layers.UnitNormalization(axis=0),
-                keras.layers.Dense(2),
-            ],
-            "mixes the records of a batch",
-        ),
-        (
             [keras.layers.Dense(2, kernel_regularizer="l2")],
             "does not support `kernel_regularizer`",
         ),

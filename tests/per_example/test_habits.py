@@ -71,7 +71,7 @@ def test_the_statement_says_what_was_declared():
     for line, here, there in (
         ("first weights: random, by declaration", True, False),
         ("first weights: public by declaration: ImageNet", False, True),
-        ("validation rows are not protected", False, True),
+        ("validation: 5 rows, not protected", False, True),
         ("weights of rows: each a function of its row", False, True),
     ):
         assert (line in plain.report()) == here

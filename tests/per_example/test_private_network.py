@@ -11,7 +11,9 @@ import pytest
 from keras import ops
 
 import keras_fm as fm
-from keras_fm.per_example import record_map
+from keras_fm.kernel.mechanisms import NoiseSource
+from keras_fm.per_example import past_weights, record_map
+from keras_fm.per_example.balanced_classes import BalancedClasses
 from keras_fm.per_example.given_records import GivenRecords
 
 L = keras.layers
@@ -71,6 +73,27 @@ def test_three_lines():
     assert "sha256" in given.report()
 
 
+def test_the_bar_shows_what_was_charged(capsys):
+    """An epsilon of the steps so far would promise something to a fit that
+    is stopped because of what it showed."""
+    given = callback(2.0)
+    compiled(network()).fit(
+        X,
+        Y,
+        batch_size=10,
+        epochs=2,
+        verbose=2,
+        validation_data=(X[:5], Y[:5]),
+        callbacks=[given],
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert "Metrics of training rows are not shown" in lines[0]
+    assert lines[1] == "Epoch 1/2"
+    assert lines[2].startswith("charged 2, step 4 of 8 - val_")
+    assert "val_accuracy" in lines[2] and "step 8 of 8" in lines[4]
+    assert "validation: 5 rows, not protected" in given.report()
+
+
 def test_steps_are_charged_before_the_first():
     given = callback()
 
@@ -96,7 +119,7 @@ def test_a_spent_budget_trains_nothing():
     private = compiled(model)
     private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
     before = model.get_weights()
-    with pytest.raises((ValueError, fm.BudgetExceededError)):
+    with pytest.raises(fm.BudgetExceededError, match="too little left"):
         private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
     for one, other in zip(before, model.get_weights()):
         np.testing.assert_array_equal(one, other)
@@ -110,9 +133,12 @@ class Watching(keras.layers.Layer):
             shape=(shape[-1],), initializer="zeros", trainable=False
         )
         self.seeds = keras.random.SeedGenerator(1)
+        self.all_seen, self.of_batch = [], {"first": None}
 
     def call(self, inputs, training=None):
         self.last_seen = inputs
+        self.all_seen.append(inputs)
+        self.of_batch["first"] = inputs[0]
         if training:
             self.average.assign(0.9 * self.average + ops.mean(inputs, axis=0))
         return inputs + keras.random.normal(
@@ -137,10 +163,15 @@ def test_no_state_leaves():
     kept = [v for v in model.variables if id(v) not in learned]
     before = [np.array(ops.convert_to_numpy(v)) for v in kept]
     attributes = dict(vars(model.layers[0]))
+    seen = (*attributes["all_seen"], attributes["of_batch"]["first"])
     compiled(model).fit(X, Y, batch_size=10, verbose=0, callbacks=[callback()])
     for variable, value in zip(kept, before):
         np.testing.assert_array_equal(ops.convert_to_numpy(variable), value)
-    assert vars(model.layers[0]).keys() == attributes.keys()
+    now = vars(model.layers[0])
+    assert now.keys() == attributes.keys()
+    assert all(now[name] is value for name, value in attributes.items())
+    held = (*now["all_seen"], now["of_batch"]["first"])
+    assert [id(v) for v in held] == [id(v) for v in seen]
 
 
 class _Constant(keras.losses.Loss):
@@ -193,6 +224,91 @@ def test_class_weights_act_after_the_clip():
         assert set(other.weights[labels == 0]) == {np.float32(0.5)}
 
 
+class AtBegin(keras.callbacks.Callback):
+    """Keeps the weights of records that the samples are drawn with."""
+
+    def on_train_begin(self, logs=None):
+        self.weights = self.model._fit._given.weights
+
+
+def test_balanced_classes_are_released_and_charged():
+    """Counts of labels are private; what they cost is part of the budget,
+    and the rare class weighs most. Counts of 100 and 300 with noise of a
+    deviation of 5 are 8 deviations off once in 10^15 runs."""
+    x = np.zeros((400, 6), "float32")
+    y = np.where(np.arange(400) < 100, "yes", "no")
+    given, begun = callback(), AtBegin()
+    private = compiled(network(), classes=["no", "yes"])
+    private.fit(
+        x,
+        y,
+        batch_size=100,
+        verbose=0,
+        class_weight="balanced",
+        validation_data=(x[:5] + 1, y[:5]),
+        callbacks=[given, begun],
+    )
+    counts, steps = given.ledger.entries
+    noise = counts.build_mechanism()
+    assert counts.name == "counts of classes" and noise.stddev < 5
+    assert "weights of classes: released" in steps.notes
+    assert 7.9 < given.ledger.epsilon() <= 8.0
+    common, rare = begun.weights[200], begun.weights[0]
+    assert rare == 1
+    exact, off = 100 / 300, 8 * noise.stddev
+    assert (100 - off) / (300 + off) < common < (100 + off) / (300 - off)
+    assert common != pytest.approx(exact, rel=1e-6)
+    assert private.evaluate(x, y, verbose=0)
+
+
+def test_counts_of_owners():
+    """However many rows an owner has, it counts once."""
+    ledger = fm.Ledger(fm.PrivacyBudget(1e5, 1e-3), neighbours="replace_one")
+    found = BalancedClasses(2, True, ledger, 1.0)
+    owners = np.r_[np.zeros(900, int), np.arange(1, 1001)]
+    labels = np.r_[np.ones(900, int), np.zeros(1000, int)]
+    weights = found.released(labels, owners, NoiseSource())
+    # 1 owner of class 1, and a floor of four deviations of the noise.
+    assert weights[1] == 1 and weights[0] < 0.02
+    assert ledger.entries[0].build_mechanism().sensitivity == 2
+
+
+def test_a_plan_spends_nothing_and_says_what_a_fit_does():
+    given = callback()
+    private = compiled(network())
+    text = given.plan(private, X, batch_size=10, epochs=2)
+    assert not given.ledger.entries
+    assert text == given.plan(private, 40, batch_size=10, epochs=2)
+    private.fit(X, Y, batch_size=10, epochs=2, verbose=0, callbacks=[given])
+    (entry,) = given.ledger.entries
+    noise = entry.build_mechanism()
+    # 47 weights: 6 x 5 + 5 and 5 x 2 + 2.
+    signal = 10 / noise.stddev / np.sqrt(47)
+    for words in (
+        f"epsilon = {given.ledger.epsilon():.4g} in all",
+        "8 step(s)",
+        "10 of 40 records expected",
+        f"multiplier {noise.noise_multiplier:.4g}",
+        "each of 47 weights",
+        f"at most {signal:.3g}",
+        "layer",
+    ):
+        assert words in text
+    with pytest.raises(fm.BudgetExceededError):
+        given.plan(private, 40, batch_size=10)
+    with pytest.raises(ValueError, match="how many there are"):
+        callback().plan(private)
+
+
+def test_labels_that_are_named():
+    given = GivenRecords(X, ["yes", "no"] * 20, classes=["no", "yes"])
+    np.testing.assert_array_equal(given.y[:2], [1, 0])
+    with pytest.raises(ValueError, match="not among the public `classes`"):
+        GivenRecords(X, ["yes", "maybe"] * 20, classes=["no", "yes"])
+    with pytest.raises(ValueError, match="two different labels"):
+        fm.make_private(network(), classes=["no", "no"])
+
+
 def test_batch_normalization_must_change():
     model = keras.Sequential(
         [
@@ -212,6 +328,52 @@ def test_batch_normalization_must_change():
         private.model.get_layer("first").get_weights()[0],
         model.get_layer("first").get_weights()[0],
     )
+
+
+def test_a_copy_keeps_weights_of_layers_that_are_built():
+    """A sequential model without an input is not built, its layers may be."""
+    first = L.Dense(4)
+    first.build((None, 6))
+    model = keras.Sequential([first, L.BatchNormalization(), L.Dense(2)])
+    private = fm.make_private(model, fix=True)
+    private.model.build((None, 6))
+    np.testing.assert_array_equal(
+        private.model.layers[0].get_weights()[0], first.get_weights()[0]
+    )
+
+
+def test_spectral_normalization_must_change():
+    """It divides its weights in every call that trains; a private step keeps
+    none of that, so that a prediction used other weights than training."""
+    model = keras.Sequential(
+        [keras.Input((6,)), L.SpectralNormalization(L.Dense(2), name="norm")]
+    )
+    with pytest.raises(ValueError, match="'norm'.*fix=True"):
+        fm.make_private(model)
+    assert "Spectral normalization changes weights" in fm.check(model)
+    private = fm.make_private(model, fix=True)
+    assert type(private.model.layers[0]) is L.Dense
+    np.testing.assert_array_equal(
+        private.model.get_weights()[0], model.layers[0].layer.get_weights()[0]
+    )
+
+
+def test_unfreezing_needs_a_new_compile():
+    """Keras fails in the first step then, after the charge."""
+    model = network()
+    model.layers[0].trainable = False
+    given = callback(guarantee=fm.Proven(spends=0.4))
+    private = compiled(model)
+    private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+    model.layers[0].trainable = True
+    with pytest.raises(ValueError, match="Compile it again"):
+        private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+    assert len(given.ledger.entries) == 1
+    private.compile(
+        keras.optimizers.SGD(0.5), "sparse_categorical_crossentropy"
+    )
+    private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+    assert len(given.ledger.entries) == 2
 
 
 class OwnStep(keras.Model):
@@ -254,17 +416,13 @@ def test_models_that_are_refused(model, words):
         ({"validation_data": (X, Y)}, "holds the private records"),
         ({"steps_per_epoch": 3}, "`steps_per_epoch` must be left out"),
         ({"sample_weight": 2 * np.ones(40)}, "must be from 0 to 1"),
-        ({"y": np.array(["no", "yes"] * 20)}, "`y` must hold numbers"),
+        ({"y": np.array(["no", "yes"] * 20)}, r'classes=\["no", "yes"\]'),
         ({"y": Y + 1}, "whole numbers from 0 to 1"),
-        ({"class_weight": "balanced"}, "`class_weight` must be a dict"),
-        (
-            {"guarantee": fm.Proven(unit=fm.Unit(owners=np.arange(40) // 2))},
-            "protects rows whose number is public",
-        ),
+        ({"class_weight": "auto"}, '`class_weight` must be "balanced"'),
         ({"guarantee": fm.Published(lot=10)}, "trains with a proof"),
         (
             {"guarantee": fm.Proven(neighbours="replace_one")},
-            "batch_size=40, all rows",
+            "batch_size=40, all records",
         ),
     ],
 )
@@ -305,6 +463,82 @@ def test_weights_and_optimizers_that_no_ledger_knows():
     private.model.layers[0].kernel.assign_add(np.ones((6, 5)))
     with pytest.raises(ValueError, match="has other weights"):
         private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+
+
+def private_copy(folder):
+    """A model that a private fit led to, and its callback."""
+    model, given = network(), callback(guarantee=fm.Proven(spends=0.5))
+    compiled(model).fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+    model.save(folder / "mine.keras")
+    return model, given
+
+
+def test_weights_that_were_copied_are_not_random(tmp_path):
+    """A clone, a body or a file of a trained model has no optimizer that
+    took steps."""
+    trained = trained_before()
+    clone = keras.models.clone_model(trained)
+    clone.set_weights(trained.get_weights())
+    body = keras.Sequential([trained.layers[0], L.Dense(2)])
+    for model in (clone, body):
+        given = callback()
+        with pytest.raises(ValueError, match="trained in this process"):
+            compiled(model).fit(X, Y, verbose=0, callbacks=[given])
+        assert not given.ledger.entries
+        compiled(model, public="a census").fit(
+            X, Y, batch_size=10, verbose=0, callbacks=[given]
+        )
+    model, given = private_copy(tmp_path)
+    loaded = keras.saving.load_model(tmp_path / "mine.keras")
+    with pytest.raises(ValueError, match="under another ledger"):
+        compiled(loaded).fit(X, Y, verbose=0, callbacks=[callback()])
+    compiled(loaded).fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+    assert len(given.ledger.entries) == 2
+
+
+def test_frozen_weights_of_one_seed_are_random():
+    """Two experiments of one seed have the same frozen random features."""
+    for private in (False, True):
+        keras.utils.set_random_seed(3)
+        model = network()
+        model.layers[0].trainable = False
+        if not private:
+            plain = model
+            plain.compile("sgd", "sparse_categorical_crossentropy")
+            plain.fit(X, Y, verbose=0)
+    np.testing.assert_array_equal(
+        plain.get_weights()[0], model.get_weights()[0]
+    )
+    given = callback()
+    compiled(model).fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+    assert given.ledger.entries
+
+
+def test_one_ledger_of_a_file(tmp_path):
+    """Two callbacks that open one file charge one ledger."""
+    path, budget = tmp_path / "ledger.json", fm.PrivacyBudget(8.0, 1e-3)
+    private = compiled(network())
+    (tmp_path / "link.json").symlink_to(path)
+    for name in ("ledger.json", "link.json"):
+        given = fm.callbacks.PrivateModel(
+            budget,
+            ledger=tmp_path / name,
+            guarantee=fm.Proven(spends=0.5),
+        )
+        private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+    assert len(given.ledger.entries) == 2
+
+
+def test_the_statement_is_of_these_weights():
+    """A plain `fit` afterwards is not covered, and the digest shows it."""
+    model, given = network(), callback()
+    private = compiled(model)
+    private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
+    assert past_weights.digest(model) in given.report()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(X, Y, verbose=0)
+    assert past_weights.digest(model) not in given.report()
+    assert "Other weights are not covered" in given.report()
 
 
 def test_layers_that_were_adapted_are_not_public():
@@ -437,7 +671,7 @@ def test_a_part_of_the_budget_is_left_to_others(tmp_path):
     )
     assert 3 < given.ledger.epsilon() < 7
     (entry,) = given.ledger.entries
-    assert "weights of classes: public" in entry.notes
+    assert "weights of classes: public, by declaration" in entry.notes
     plain = keras.saving.load_model(tmp_path / "best.keras")
     assert type(plain) is keras.Sequential
 
@@ -508,6 +742,22 @@ def test_several_inputs_and_a_subclass():
         callbacks=[callback()],
     )
     assert private.predict({"a": X, "b": X[:, :2]}, verbose=0).shape == (40, 1)
+
+
+class Square(L.Layer):
+    """What it adds is all the loss there is."""
+
+    def call(self, inputs):
+        self.add_loss(ops.mean(ops.square(inputs)))
+        return inputs
+
+
+def test_a_model_without_labels():
+    model = keras.Sequential([keras.Input((6,)), L.Dense(2), Square()])
+    private, given = fm.make_private(model), callback()
+    private.compile("sgd")
+    private.fit(X, batch_size=10, verbose=0, callbacks=[given])
+    assert given.ledger.entries
 
 
 @pytest.mark.skipif(

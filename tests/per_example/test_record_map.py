@@ -190,7 +190,8 @@ def sums_of(made, x, y, keys, factors):
     way = made.training, made.piece
     if way not in traces:
         traces[way] = compiled(made.sums)
-    found = traces[way](*[ops.convert_to_tensor(v) for v in given])
+    given = keras.tree.map_structure(ops.convert_to_tensor, given)
+    found = traces[way](*given)
     return [ops.convert_to_numpy(v) for v in found]
 
 
@@ -356,3 +357,31 @@ def test_half_precision_is_clipped_as_stored(policy):
             assert all(v.dtype == "float32" for v in alone)
     finally:
         keras.config.set_dtype_policy("float32")
+
+
+class Unseeded(keras.layers.Layer):
+    def call(self, inputs, training=None):
+        if not training:
+            return inputs
+        return inputs * keras.random.uniform(ops.shape(inputs))
+
+
+def test_what_draws_without_a_seed_draws_anew_in_every_step():
+    """Its stream is Keras' own, which no step moves: all steps would have one
+    mask. JAX refuses it."""
+
+    def build():
+        return keras.Sequential([keras.Input((6,)), Unseeded(), L.Dense(3)])
+
+    if BACKEND == "jax":
+        with pytest.raises(ValueError, match="SeedGenerator"):
+            map_of(build)
+        return
+    _, made, x, y = map_of(build)
+    one, again, other = (
+        sums_of(made, x, y, keys_for(made, N, seed), np.ones(N))
+        for seed in (3, 3, 4)
+    )
+    for a, b in zip(one, again):
+        np.testing.assert_array_equal(a, b)
+    assert length([a - b for a, b in zip(one, other)]) > 1e-3

@@ -5,12 +5,13 @@ import importlib.util
 import keras
 import numpy as np
 import pytest
+from alone import assert_alone
 from exported import assert_same_when_exported
 from keras import ops
 
 import keras_fm as fm
-from keras_fm.training import proven_plan, reading, row_probe
-from keras_fm.training.row_independence import check_layers
+from keras_fm.parts.record_alone import RecordMap
+from keras_fm.training import reading
 
 # Imported by the worker that runs these: it holds 140 MB.
 pytestmark = pytest.mark.skipif(
@@ -124,16 +125,15 @@ def released(request):
     with pytest.MonkeyPatch.context() as patch:
         # Fewer rows cost less, and mean the same.
         patch.setattr(reading, "PLACES", ROWS)
-        patch.setattr(proven_plan, "PLACES", ROWS)
         model.fit(x, y, batch_size=ROWS, callbacks=[private], verbose=0)
     return model, private, x, request
 
 
 def test_records_stay_apart(released):
-    model, private, _, request = released
-    extractor = keras.Model(model.inputs, model.layers[-1].input)
-    row_probe.check_model(extractor, rows=ROWS, thorough=True)
-    assert ("code read as the calls" in private.report()) == (
+    model, private, x, request = released
+    features = RecordMap(keras.Model(model.inputs, model.layers[-1].input))
+    assert_alone(features, x)
+    assert ("record by record" in private.report()) == (
         request.param != "ResNet"
     )
     assert model.layers[-1].is_released
@@ -155,28 +155,9 @@ def test_it_is_exported(released, tmp_path):
     assert_same_when_exported(model, x, request.param_index, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name, more",
-    [
-        ("GemmaBackbone", {"head_dim": 4}),
-        ("Gemma3Backbone", {"head_dim": 4, "image_size": 16}),
-        ("Llama3Backbone", {}),
-        ("MistralBackbone", {"sliding_window": 4}),
-        ("Phi3Backbone", {}),
-        ("Qwen3Backbone", {"head_dim": 4}),
-    ],
-)
-def test_decoders_are_read(name, more):
-    """Their einsum layers were built for no length in particular."""
-    body = of_tokens(backbone_of(name, **DECODER, **more))
-    (note,) = check_layers(body, body.output)
-    assert "keras_hub" in note
-    row_probe.check_model(body, rows=ROWS, thorough=True)
-
-
-def test_windows_that_are_folded_into_records_are_refused():
-    """It takes every window for a record, and back: declare it."""
-    swin = backbone_of(
+def swin():
+    """It takes every window for a record, and back."""
+    return backbone_of(
         "SwinTransformerBackbone",
         image_shape=(16, 16, 3),
         patch_size=4,
@@ -185,7 +166,9 @@ def test_windows_that_are_folded_into_records_are_refused():
         num_heads=(1,),
         window_size=2,
     )
-    body = of_images(swin)
-    with pytest.raises(ValueError, match="other records.*per_record="):
-        check_layers(body, body.output)
-    assert check_layers(body, body.output, declared=("SwinTransformerStage",))
+
+
+def test_windows_that_are_folded_into_records():
+    features = RecordMap(of_images(swin()))
+    assert features.unlisted is not None
+    assert_alone(features, RANDOM.random((ROWS, 16, 16, 3), np.float32))

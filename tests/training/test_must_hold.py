@@ -221,7 +221,6 @@ class Mixer(keras.layers.Layer):
             "`body.trainable = False`",
         ),
         (lambda: fm.layers.NormalizationLayer(mode="batch"), "mixes records"),
-        (lambda: Mixer(), "is not known to treat every record"),
         (lambda: keras.layers.Dense(4), "trainable weights"),
         (
             lambda: fm.layers.PerturbedAffine(4),
@@ -231,14 +230,6 @@ class Mixer(keras.layers.Layer):
 )
 def test_unsafe_layers(layer, match):
     refused(match, model(body=[layer()]))
-
-
-def test_a_layer_that_is_said_to_be_safe_and_is_not():
-    refused(
-        "mix the records of a batch",
-        model(body=[Mixer(name="mixer")]),
-        per_record=("mixer",),
-    )
 
 
 def test_frozen_layers_count_as_public_and_are_named():
@@ -536,7 +527,6 @@ def test_a_proven_fit_needs_its_records():
         (lambda: fm.Proven(shares=1.0), "`shares` must be a tuple"),
         (lambda: fm.Proven(shares=("0.5", "0.5")), "`shares` must be a num"),
         (lambda: fm.Proven(unit="one user"), "`unit` must be a keras_fm.Unit"),
-        (lambda: fm.Proven(per_record=[3]), "`per_record` must hold names"),
         (lambda: fm.Published(lot=0), "pass the `batch_size` of fit as `lot`"),
         (lambda: fm.Published(lot=True), "pass the `batch_size`"),
         (lambda: fm.Published(lot="batch"), "pass the `batch_size`"),

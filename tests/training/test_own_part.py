@@ -73,7 +73,7 @@ def model():
 
 
 def private(**fields):
-    guarantee = fm.Proven(per_record=("Centred",), **fields)
+    guarantee = fm.Proven(**fields)
     budget = fm.PrivacyBudget(1e4, 1e-5)
     return fm.callbacks.PrivateModel(budget, data=(X, Y), guarantee=guarantee)
 
@@ -89,16 +89,7 @@ def test_it_is_planned_released_and_charged():
     assert 0.98e4 < callback.ledger.epsilon() <= 1e4 * (1 + 1e-9)
     mean = keras.ops.convert_to_numpy(made.layers[0].mean)
     np.testing.assert_allclose(mean, X.mean(axis=0), atol=1e-2)
-    assert "declared to treat every record on its own" in callback.report()
-
-
-def test_it_is_declared_or_refused():
-    callback = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(1.0, 1e-5), data=(X, Y)
-    )
-    with pytest.raises(ValueError, match=r"per_record=\('centred',\)"):
-        model().fit(X, Y, callbacks=[callback], verbose=0)
-    assert not callback.ledger.entries
+    assert "record by record (Centred 'centred')" in callback.report()
 
 
 def test_its_shares_are_given_in_the_order_of_the_plan():

@@ -139,3 +139,22 @@ def test_passes_that_end_early_do_not_count():
     assert len(list(passes.over(batches()))) == 5 and passes.n == N
     with pytest.raises(ValueError, match=ANEW):
         list(passes.over(batches(200)))
+
+
+def test_other_records_at_a_later_pass_are_refused():
+    """Of `shuffle(n).take(m)` every pass reads others."""
+    random = np.random.default_rng(0)
+
+    def some():
+        rows = random.choice(len(X), 200, replace=False)
+        yield X[rows], Y[rows]
+
+    def mixed():
+        rows = random.permutation(len(X))
+        yield X[rows[:99]], Y[rows[:99]]
+        yield X[rows[99:]], Y[rows[99:]]
+
+    refused(rounds(), some, "same records at every pass")
+    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(1.0, 1e-5), data=mixed)
+    rounds().fit(X, Y, callbacks=[private], verbose=0)
+    assert private.ledger.entries

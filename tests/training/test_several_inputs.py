@@ -7,7 +7,6 @@ import pytest
 import keras_fm as fm
 from keras_fm.layers import PrivateDense
 from keras_fm.losses import TaylorCrossEntropy
-from keras_fm.training.row_independence import check, check_layers
 
 N = 300
 RANDOM = np.random.default_rng(0)
@@ -79,7 +78,6 @@ def test_every_structure_is_released_saved_and_loaded(
     found = model.predict(x, verbose=0)
     # The same noise on the same records: the same release.
     np.testing.assert_array_equal(found, reference[2])
-    check(model, model.outputs, rows=8)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(loaded.predict(x, verbose=0), found)
@@ -172,31 +170,6 @@ def test_text_where_numbers_are_expected_names_no_record():
     with pytest.raises(ValueError) as e:
         model.fit(TABLE, Y, verbose=0, callbacks=[private])
     assert "a private" not in str(e.value)
-
-
-def test_a_nested_model_is_called_with_a_dict():
-    body = keras.Model(
-        (given := inputs()),
-        keras.layers.Concatenate()(
-            [keras.layers.Rescaling(0.01)(v) for v in given.values()]
-        ),
-    )
-    given = inputs()
-    model = keras.Model(given, PrivateDense(2, clip=True)(body(given)))
-    check_layers(model, model.outputs)
-
-
-def test_records_mixed_across_inputs_are_refused():
-    a, b = keras.Input((3,)), keras.Input((3,))
-    mixed = keras.ops.matmul(keras.ops.transpose(a), b)
-    for bad in (
-        keras.ops.matmul(a, keras.ops.transpose(b)),
-        keras.ops.einsum("ij,kj->ij", a, b),
-        keras.ops.add(a, keras.ops.mean(b, axis=0, keepdims=True)),
-        mixed,
-    ):
-        with pytest.raises(ValueError, match="mixes records"):
-            check_layers(keras.Model([a, b], bad), bad)
 
 
 def test_a_published_fit_has_one_input():

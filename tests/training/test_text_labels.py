@@ -9,7 +9,6 @@ import pytest
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
-from keras_fm.training.row_probe import probe
 
 N = 24
 X = np.random.default_rng(0).normal(size=(N, 4)).astype("float32")
@@ -92,24 +91,6 @@ def test_what_the_refusal_says_works():
     for kind in ("bool", "uint8", "float32", object):
         PrivateModel(epsilon=1.0, delta=1e-5, data=(X, y.astype(kind)))
     PrivateModel(epsilon=1.0, delta=1e-5, data=(X, None))
-
-
-@pytest.mark.parametrize(
-    "shape, kind", [((1,), "string"), ((4,), "float32"), ((None,), "float32")]
-)
-def test_a_map_that_does_not_run_is_told_why(shape, kind):
-    """A text input said "Give every length in `keras.Input(shape)`", and every
-    length was given."""
-
-    def stops(arrays):
-        raise TypeError("57913 is no number")
-
-    with pytest.raises(ValueError, match=r"made-up records \(TypeError\)") as e:
-        probe(stops, [(shape, kind, None)], rows=8)
-    message = str(e.value)
-    assert ("Give every length" in message) == (None in shape)
-    text = kind == "string" and keras.backend.backend() != "tensorflow"
-    assert ("words.index(v)" in message) == text
 
 
 @pytest.mark.skipif(

@@ -1,7 +1,9 @@
 """Several passes over the same records."""
 
-from keras_fm.kernel.reads import columns
-from keras_fm.kernel.records import is_function
+import numpy as np
+
+from keras_fm.kernel.reads import columns, placed_records
+from keras_fm.kernel.reads.data_sets import is_function
 
 
 class Passes:
@@ -10,10 +12,12 @@ class Passes:
     Args:
         n: int, how many there are; `None` until the first pass has ended.
         n_public: whether an error may say so.
+        compared: whether they must be the same, in any order.
     """
 
-    def __init__(self, n=None, n_public=False):
+    def __init__(self, n=None, n_public=False, compared=False):
         self.n, self._public = n, n_public
+        self._compared, self._digest = compared, None
 
     def over(self, batches):
         """Yields the batches, tuples `(x, ...)`, of one pass.
@@ -21,10 +25,21 @@ class Passes:
         Raises:
             ValueError: at its end, if it was another than the first.
         """
-        n = 0
+        n, digest = 0, np.uint64(0)
         for x, *more in batches:
             n += columns.count(x)
+            if self._compared:
+                digest += _digest(x, *more)
             yield x, *more
+        if self.n == n and self._digest not in (None, digest):
+            raise ValueError(
+                "`data` must give the same records at every pass, in any "
+                "order: a later pass had others. A dataset that is shuffled "
+                "and then cut (`.shuffle(n).take(m)`) chooses anew, and a "
+                "random `.map()` draws anew. Choose first, and write "
+                "`.cache()` after what is random, or pass arrays."
+            )
+        self._digest = digest if self._compared else None
         if self.n is None:
             self.n = n
         elif n != self.n:
@@ -35,6 +50,18 @@ class Passes:
                 + numbers
                 * self._public
             )
+
+
+def _digest(*parts):
+    """A sum over records, the same in any order."""
+    arrays = [
+        columns.one_array(array)
+        for part in parts
+        if part is not None
+        for _, array in columns.flatten(part)
+    ]
+    found = placed_records.hashes(arrays) if len(arrays[0]) else []
+    return np.sum(found, dtype=np.uint64)
 
 
 def check_begins_anew(data):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_fm.kernel.reads import columns
-from keras_fm.kernel.reads.read_once import check
+from keras_fm.kernel.reads.data_sets import check
 from keras_fm.kernel.records import checked_pair, without_tuple
 
 

@@ -1,0 +1,199 @@
+"""Steps of Opacus on the networks of `record_alone.py`, written in PyTorch."""
+
+import time
+
+import torch
+from opacus import GradSampleModule
+from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
+    GradSampleModuleFastGradientClipping,
+)
+from opacus.layers import DPLSTM, DPMultiheadAttention
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+from opacus.utils.fast_gradient_clipping_utils import (
+    DPLossFastGradientClipping,
+)
+from torch import nn
+from torch.nn import functional
+
+TOKENS, LENGTH, WIDTH = 2000, 64, 64
+
+
+def dense():
+    return nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 10))
+
+
+def cnn():
+    return nn.Sequential(
+        nn.ZeroPad2d(3),
+        nn.Conv2d(1, 16, 8, 2),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, 2),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 1),
+        nn.Flatten(),
+        nn.Linear(512, 32),
+        nn.ReLU(),
+        nn.Linear(32, 10),
+    )
+
+
+class Block(nn.Module):
+    def __init__(self, before, filters, strides):
+        super().__init__()
+        self.one = nn.Conv2d(before, filters, 3, strides, 1, bias=False)
+        self.two = nn.Conv2d(filters, filters, 3, 1, 1, bias=False)
+        self.norms = nn.ModuleList(nn.GroupNorm(8, filters) for _ in range(2))
+        self.short = nn.Identity()
+        if strides > 1:
+            self.short = nn.Conv2d(before, filters, 1, strides, bias=False)
+
+    def forward(self, x):
+        y = functional.relu(self.norms[0](self.one(x)))
+        y = self.norms[1](self.two(y))
+        return functional.relu(self.short(x) + y)
+
+
+def resnet():
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, 1, 1, bias=False),
+        nn.GroupNorm(8, 16),
+        nn.ReLU(),
+        Block(16, 16, 1),
+        Block(16, 32, 2),
+        Block(32, 64, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    )
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = DPMultiheadAttention(WIDTH, 4, batch_first=True)
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
+        self.mlp = nn.Sequential(
+            nn.Linear(WIDTH, 128), nn.ReLU(), nn.Linear(128, WIDTH)
+        )
+
+    def forward(self, x):
+        x = self.norms[0](x + self.attention(x, x, x, need_weights=False)[0])
+        return self.norms[1](x + self.mlp(x))
+
+
+class Transformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, WIDTH)
+        self.blocks = nn.Sequential(Encoder(), Encoder())
+        self.head = nn.Linear(WIDTH, 10)
+
+    def forward(self, x):
+        return self.head(self.blocks(self.embedding(x)).mean(1))
+
+
+class LSTM(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, WIDTH)
+        self.lstm = DPLSTM(WIDTH, WIDTH, batch_first=True)
+        self.head = nn.Linear(WIDTH, 10)
+
+    def forward(self, x):
+        return self.head(self.lstm(self.embedding(x))[0][:, -1])
+
+
+_NETWORKS = {
+    "dense": dense,
+    "cnn": cnn,
+    "resnet": resnet,
+    "transformer": Transformer,
+    "lstm": LSTM,
+}
+
+
+def private(network, ghost, batch):
+    """A step of Opacus of some records."""
+    sgd = torch.optim.SGD(network.parameters(), 0.1)
+    loss = nn.CrossEntropyLoss()
+    given = {
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+        "expected_batch_size": batch,
+    }
+    if ghost:
+        module = GradSampleModuleFastGradientClipping(
+            network, batch_first=True, loss_reduction="mean", max_grad_norm=1.0
+        )
+        optimizer = DPOptimizerFastGradientClipping(sgd, **given)
+        loss = DPLossFastGradientClipping(module, optimizer, loss, "mean")
+    else:
+        module = GradSampleModule(network, batch_first=True)
+        optimizer = DPOptimizer(sgd, **given)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss(module(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def plain(network):
+    sgd, loss = (
+        torch.optim.SGD(network.parameters(), 0.1),
+        nn.CrossEntropyLoss(),
+    )
+
+    def step(x, y):
+        sgd.zero_grad()
+        loss(network(x), y).backward()
+        sgd.step()
+
+    return step
+
+
+def measure(method, name, batch, repeats, clock, peak):
+    """One row; samples are drawn by Poisson's rule, and not padded."""
+    torch.set_num_threads(1)
+    network = _NETWORKS[name]()
+    base = plain(_NETWORKS[name]())
+    n = 8 * batch
+    shape = {"dense": (784,), "cnn": (1, 28, 28), "resnet": (3, 32, 32)}
+    if name in shape:
+        x = torch.rand((n, *shape[name]))
+    else:
+        x = torch.randint(0, TOKENS, (n, LENGTH))
+    y = torch.arange(n) % 10
+
+    def plain_step():
+        base(x[:batch], y[:batch])
+
+    for _ in range(3):
+        plain_step()
+    before = peak()
+    taken = private(network, "ghost" in method, batch)
+
+    def step():
+        rows = torch.rand(n) < 1 / 8
+        taken(x[rows], y[rows])
+
+    began = time.perf_counter()
+    step()
+    first = time.perf_counter() - began
+    for _ in range(repeats + 1):
+        clock("private", step)
+    memory = peak() - before
+    for _ in range(repeats + 1):
+        clock("plain", plain_step)
+        clock("private", step)
+    return {
+        "batch": batch,
+        "processor_ms": round(1000 * clock.median("private"), 2),
+        "plain_ms": round(1000 * clock.median("plain"), 2),
+        "ratio": round(clock.median("private") / clock.median("plain"), 3),
+        "memory_mib": round(memory),
+        "first_step_s": round(first, 1),
+        "way": method,
+    }
