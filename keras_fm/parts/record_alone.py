@@ -385,7 +385,8 @@ def _forked():
 
 class Attributes:
     """The attributes of all layers of a model, and what lists, dicts, sets and
-    arrays among them hold: a layer may keep what it is called with."""
+    arrays among them hold: a layer may keep what it is called with. As a
+    context they are given back at its end."""
 
     def __init__(self, model):
         holders = list(model._flatten_layers())
@@ -394,6 +395,12 @@ class Attributes:
             every = [module for layer in holders for module in layer.modules()]
             holders = list({id(module): module for module in every}.values())
         self._kept = [_Kept(vars(holder)) for holder in holders]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.give_back()
 
     def give_back(self):
         """Has all of it as it was."""

@@ -310,11 +310,8 @@ class GradientNet(CoefficientModel):
     def fit(self, *args, **kwargs):
         if self.unprotected:
             return super().fit(*args, **kwargs)
-        kept = Attributes(self.network)
-        try:
+        with Attributes(self.network):
             return super().fit(*args, **kwargs)
-        finally:
-            kept.give_back()
 
     # Looking at records: private -----------------------------------------
 

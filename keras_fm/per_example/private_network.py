@@ -304,32 +304,31 @@ class PrivateNetwork(keras.Model):
             ),
             *_of_validation(validation_data),
         ]
-        kept = Attributes(self.model)
         try:
-            fit = PrivateFit(
-                self, given, callback, epochs - initial_epoch, balanced
-            )
-            self._fit, fit.notes = fit, notes
-            if not isinstance(callbacks, keras.callbacks.CallbackList):
-                # Takes the place of Keras' own.
-                callbacks = [
-                    *keras.tree.flatten(callbacks),
-                    ChargedBar(fit),
-                ]
-            found = super().fit(
-                fit.samples,
-                epochs=epochs,
-                verbose=verbose,
-                callbacks=callbacks,
-                validation_data=validation_data,
-                initial_epoch=initial_epoch,
-                **kwargs,
-            )
+            with Attributes(self.model):
+                fit = PrivateFit(
+                    self, given, callback, epochs - initial_epoch, balanced
+                )
+                self._fit, fit.notes = fit, notes
+                if not isinstance(callbacks, keras.callbacks.CallbackList):
+                    # Takes the place of Keras' own.
+                    callbacks = [
+                        *keras.tree.flatten(callbacks),
+                        ChargedBar(fit),
+                    ]
+                found = super().fit(
+                    fit.samples,
+                    epochs=epochs,
+                    verbose=verbose,
+                    callbacks=callbacks,
+                    validation_data=validation_data,
+                    initial_epoch=initial_epoch,
+                    **kwargs,
+                )
             # Callbacks may set weights when training ends.
             self.note_weights()
             return found
         finally:
-            kept.give_back()
             self._fit = None
 
     def evaluate(self, x=None, y=None, **kwargs):
@@ -455,8 +454,7 @@ class PrivateFit:
                 "`layer.trainable = True` on the layers that are to learn."
             )
         # What is tried leaves nothing in the layers.
-        kept = Attributes(network.model)
-        try:
+        with Attributes(network.model):
             self.map = record_map.chosen_for(
                 trainer,
                 network.clip,
@@ -464,8 +462,6 @@ class PrivateFit:
                 network.physical,
                 given.batch_size,
             )
-        finally:
-            kept.give_back()
         self._charge = FitCharge(
             network,
             callback,

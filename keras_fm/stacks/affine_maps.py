@@ -127,17 +127,11 @@ def _by_places(images, kernel, strides, padding, dilation_rate):
         pads.append((more // 2, more - more // 2))
     images, found = ops.pad(images, [*pads, (0, 0)]), 0.0
     for place in itertools.product(*map(range, window)):
-        seen = images[
-            (
-                slice(None),
-                *(
-                    slice(at * gap, at * gap + (count - 1) * stride + 1, stride)
-                    for at, gap, count, stride in zip(
-                        place, apart, outputs, strides
-                    )
-                ),
-            )
-        ]
+        sides = tuple(
+            slice(at * gap, at * gap + (count - 1) * stride + 1, stride)
+            for at, gap, count, stride in zip(place, apart, outputs, strides)
+        )
+        seen = images[(slice(None),) + sides]
         found = found + ops.expand_dims(seen, -1) * kernel[place]
     return ops.reshape(found, (-1, *outputs, channels * kernel.shape[-1]))
 
