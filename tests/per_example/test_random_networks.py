@@ -20,7 +20,7 @@ from test_record_map import (
     plain_gradient,
 )
 
-from keras_fm.per_example import record_map
+from keras_fm.per_example import clipping, record_map
 from keras_fm.per_example.private_network import PrivateNetwork
 
 L = keras.layers
@@ -244,7 +244,7 @@ def oracle(seed, weights, clip, x, y):
             if not np.isfinite(norm):
                 continue
             if clip is None:
-                found = found + alone / (norm + record_map.STABILITY)
+                found = found + alone / (norm + clipping.STABILITY)
             else:
                 found = found + alone / max(norm, clip)
         return found
