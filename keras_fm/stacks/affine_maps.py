@@ -19,7 +19,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.stacks.pull_backs import pull_back
 from keras_fm.stacks.stages import weights_of
 from keras_fm.stacks.windows import Windows
 
