@@ -79,11 +79,20 @@ GIVEN = {
     "README": Given(
         before={
             1: """
+x, y, _ = given((64,))
+last = keras.layers.Dense(10, activation="softmax")
+model = keras.Sequential([keras.Input((64,)), last])
+""",
+            2: """
+body = keras.Sequential([keras.Input((64,)), keras.layers.Dense(8, "relu")])
+""",
+            3: """
 rows = [f"{20 + i % 60},{i % 5},{8 + i % 12},{i % 2}" for i in range(300)]
 text = "\\n".join(["age,children,education,label", *rows])
 open("people.csv", "w").write(text)
-"""
+""",
         },
+        smaller={"batch_size=256, epochs=10": "batch_size=16, epochs=1"},
         prints=("proven:     (epsilon = 0.9999", 1),
     ),
     "docs/adlm": Given(

@@ -129,12 +129,13 @@ def place_of_parts(model):
     parts = parts_below(whole, whole_top)
     if top is None and not parts:
         layer = below.outputs[0]._keras_history[0]
+        units = getattr(layer, "units", "units")
         raise ValueError(
-            "The last layer of the model must be "
-            "`keras_fm.layers.PrivateDense` (it gives logits; leave the "
-            "softmax to the loss), which learns on features that do not: "
-            f"public, frozen or released ones. {_TRAIN_ALL} Received: "
-            f"'{layer.name}' ({type(layer).__name__})"
+            "The last layer of the model must be `keras_fm.layers."
+            f"PrivateDense({units})` if this callback is to release it: it "
+            "gives logits, and what is below it must be frozen "
+            f"(`layer.trainable = False`) or released. {_TRAIN_ALL} "
+            f"Received: '{layer.name}' ({type(layer).__name__})"
         )
     return below, top, (parts, [] if whole_top is None else [whole_top])
 

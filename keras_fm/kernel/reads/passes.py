@@ -25,11 +25,11 @@ class Passes:
         Raises:
             ValueError: at its end, if it was another than the first.
         """
-        n, digest = 0, np.uint64(0)
+        n, digest = 0, 0
         for x, *more in batches:
             n += columns.count(x)
             if self._compared:
-                digest += _digest(x, *more)
+                digest = (digest + _digest(x, *more)) % 2**64
             yield x, *more
         if self.n == n and self._digest not in (None, digest):
             raise ValueError(
@@ -61,7 +61,7 @@ def _digest(*parts):
         for _, array in columns.flatten(part)
     ]
     found = placed_records.hashes(arrays) if len(arrays[0]) else []
-    return np.sum(found, dtype=np.uint64)
+    return int(np.sum(found, dtype=np.uint64))
 
 
 def check_begins_anew(data):
