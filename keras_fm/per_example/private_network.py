@@ -10,7 +10,7 @@ from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.planning.delta_warning import warn_of_delta
-from keras_fm.parts import full_precision, place, replicas, sealed
+from keras_fm.parts import full_precision, held_out, place, replicas, sealed
 from keras_fm.parts.record_alone import Attributes
 from keras_fm.per_example import (
     mended,
@@ -274,6 +274,7 @@ class PrivateNetwork(keras.Model):
                 '`private.compile("sgd", "sparse_categorical_crossentropy")`.'
             )
         callback = _callback_of(callbacks)
+        _check_monitors(callbacks)
         _check_guarantee(callback.guarantee, self.rows_per_owner)
         given = GivenRecords(x, y, sample_weight, batch_size, self.classes)
         if not self.model.built:
@@ -289,7 +290,8 @@ class PrivateNetwork(keras.Model):
         balanced = isinstance(class_weight, str) and class_weight == "balanced"
         if class_weight is not None and not balanced:
             given.weigh(class_weight)
-        _check_other_rows(given, validation_data)
+        private = given.x if given.y is None else (given.x, given.y)
+        held_out.check_held_out(validation_data, private, name="x of this fit")
         notes = [
             *(["weights of classes: released"] if balanced else []),
             *(
@@ -667,21 +669,16 @@ def _check_guarantee(guarantee, rows_per_owner):
         )
 
 
-def _check_other_rows(given, validation_data):
-    """Refuses to show metrics of the private records themselves."""
-    if not isinstance(validation_data, (tuple, list)):
-        return
-    for one, other in zip(
-        keras.tree.flatten(given.x), keras.tree.flatten(validation_data[0])
-    ):
-        other = np.asarray(other)
-        if other.dtype == "float64":
-            other = other.astype("float32")
-        if one.shape == other.shape and np.array_equal(one, other):
+def _check_monitors(callbacks):
+    """Refuses callbacks that wait for a metric of the records: there is none,
+    and Keras says so after the first epoch."""
+    for callback in keras.tree.flatten(callbacks):
+        monitor = getattr(callback, "monitor", "val_loss")
+        if isinstance(monitor, str) and not monitor.startswith("val_"):
             raise ValueError(
-                "`validation_data` holds the private records, whose metrics "
-                "would not be protected. Give records that need no "
-                "protection, or measure with `keras_fm.evaluation`."
+                f"{type(callback).__name__} monitors {monitor!r}, a metric of "
+                "the private records, which is not shown. Monitor one of "
+                '`validation_data`, as "val_loss".'
             )
 
 

@@ -42,15 +42,18 @@ class Spy(keras.callbacks.Callback):
 def test_no_callback_sees_a_metric_of_the_records():
     """`metrics=["accuracy"]`, and early stopping on it: there is none."""
     spies = Spy(), Spy()
-    stop = keras.callbacks.EarlyStopping("accuracy", mode="max", patience=1)
     private, given = compiled(network()), callback()
+    stop = keras.callbacks.EarlyStopping("accuracy")
+    with pytest.raises(ValueError, match="EarlyStopping monitors 'accuracy'"):
+        private.fit(X, Y, batch_size=10, callbacks=[given, stop])
+    assert not given.ledger.entries
     history = private.fit(
         X,
         Y,
         batch_size=10,
         epochs=4,
         verbose=0,
-        callbacks=[spies[0], given, spies[1], stop],
+        callbacks=[spies[0], given, spies[1]],
     ).history
     assert len(history["charged"]) == 4
     for spy in spies:
@@ -65,7 +68,7 @@ def test_the_statement_says_what_was_declared():
     fit(
         compiled(network(), public="ImageNet"),
         declared,
-        validation_data=(X[:5], Y[:5]),
+        validation_data=(X[:5] + 1, Y[:5].copy()),
         sample_weight=np.ones(40),
     )
     for line, here, there in (
