@@ -333,7 +333,11 @@ def each_alone(model, x, values=None, graph=True):
         first = one(at(0))
         kind = tf.TensorSpec(first.shape, first.dtype)
         return tf.map_fn(
-            one, x, fn_output_signature=kind, parallel_iterations=1
+            # Not rewritten by TensorFlow, layers and all.
+            tf.autograph.experimental.do_not_convert(one),
+            x,
+            fn_output_signature=kind,
+            parallel_iterations=1,
         )
     rows = range(len(keras.tree.flatten(x)[0]))
     with _forked():

@@ -155,7 +155,10 @@ class RecordMap:
             import tensorflow as tf
 
             found = tf.vectorized_map(
-                lambda rows: of_one(*rows, keys[0]),
+                # Not rewritten by TensorFlow, layers and all.
+                tf.autograph.experimental.do_not_convert(
+                    lambda rows: of_one(*rows, keys[0])
+                ),
                 (x, y),
                 fallback_to_while_loop=False,
             )
