@@ -710,12 +710,10 @@ def test_the_private_records_are_no_validation_data():
 def test_weights_inside_a_dataset_are_refused():
     tf = pytest.importorskip("tensorflow")
     weighted = tf.data.Dataset.from_tensor_slices((X, HOT, Y)).batch(32)
-    repeated = tf.data.Dataset.from_tensor_slices((X, HOT)).repeat(5).batch(32)
-    for data in (weighted, repeated):
-        model, callback = dense(), private(data)
-        with pytest.raises(ValueError, match="weight|repeat"):
-            model.fit(X, HOT, callbacks=[callback], verbose=0)
-        assert not callback.ledger.entries
+    model, callback = dense(), private(weighted)
+    with pytest.raises(ValueError, match="weight"):
+        model.fit(X, HOT, callbacks=[callback], verbose=0)
+    assert not callback.ledger.entries
 
 
 def test_every_part_is_found():
