@@ -32,6 +32,7 @@ os.environ.setdefault(
     "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 )
 
+import networks  # noqa: E402
 from absl import app, flags  # noqa: E402
 from results_file import ResultsFile  # noqa: E402
 
@@ -42,107 +43,14 @@ _REPEATS = flags.DEFINE_integer("repeats", 9, "Steps that are measured.")
 _ROW = flags.DEFINE_list("row", None, "One row: method, model.")
 
 _RATE = 1 / 8  # of Poisson samples
-_TOKENS, _LENGTH = 2000, 64
-
-
-def dense():
-    from keras import Input, Sequential, layers
-
-    hidden = [layers.Dense(units, activation="relu") for units in (300,)]
-    return Sequential([Input((784,)), *hidden, layers.Dense(10)])
-
-
-def cnn():
-    from keras import Input, Sequential, layers
-
-    return Sequential(
-        [
-            Input((28, 28, 1)),
-            layers.Conv2D(16, 8, 2, padding="same", activation="relu"),
-            layers.MaxPooling2D(2, 1),
-            layers.Conv2D(32, 4, 2, activation="relu"),
-            layers.MaxPooling2D(2, 1),
-            layers.Flatten(),
-            layers.Dense(32, activation="relu"),
-            layers.Dense(10),
-        ]
-    )
-
-
-def resnet():
-    """ResNet-8: three stages of one block, group normalisation."""
-    from keras import Input, Model, layers
-
-    def block(x, filters, strides):
-        y = layers.Conv2D(filters, 3, strides, padding="same", use_bias=False)(
-            x
-        )
-        y = layers.ReLU()(layers.GroupNormalization(8)(y))
-        y = layers.Conv2D(filters, 3, padding="same", use_bias=False)(y)
-        y = layers.GroupNormalization(8)(y)
-        if strides > 1:
-            x = layers.Conv2D(filters, 1, strides, use_bias=False)(x)
-        return layers.ReLU()(layers.Add()([x, y]))
-
-    inputs = Input((32, 32, 3))
-    x = layers.Conv2D(16, 3, padding="same", use_bias=False)(inputs)
-    x = layers.ReLU()(layers.GroupNormalization(8)(x))
-    for filters, strides in ((16, 1), (32, 2), (64, 2)):
-        x = block(x, filters, strides)
-    x = layers.GlobalAveragePooling2D()(x)
-    return Model(inputs, layers.Dense(10)(x))
-
-
-def transformer(rank=None):
-    """Two blocks of four heads; with `rank` only LoRA and the head learn."""
-    from keras import Input, Model, layers
-
-    inputs = Input((_LENGTH,), dtype="int32")
-    x = layers.Embedding(_TOKENS, 64)(inputs)
-    for _ in range(2):
-        y = layers.MultiHeadAttention(4, 16)(x, x)
-        x = layers.LayerNormalization()(layers.Add()([x, y]))
-        y = layers.Dense(128, activation="relu")(x)
-        y = layers.Dense(64)(y)
-        x = layers.LayerNormalization()(layers.Add()([x, y]))
-    outputs = layers.Dense(10)(layers.GlobalAveragePooling1D()(x))
-    model = Model(inputs, outputs)
-    if rank:
-        for layer in model._flatten_layers(include_self=False):
-            if layer.built and layer.trainable_weights:
-                if type(layer) in (layers.Dense, layers.EinsumDense):
-                    if layer is not model.layers[-1]:
-                        layer.enable_lora(rank)
-                elif not list(layer._flatten_layers(include_self=False)):
-                    layer.trainable = False
-    return model
-
-
-def lora():
-    return transformer(rank=4)
-
-
-def lstm():
-    from keras import Input, Sequential, layers
-
-    return Sequential(
-        [
-            Input((_LENGTH,), dtype="int32"),
-            layers.Embedding(_TOKENS, 64),
-            layers.LSTM(64),
-            layers.Dense(10),
-        ]
-    )
-
-
 # Of every network: who builds it, and how many records a step expects.
 _NETWORKS = {
-    "dense": (dense, 1024),
-    "cnn": (cnn, 256),
-    "resnet": (resnet, 64),
-    "transformer": (transformer, 64),
-    "lstm": (lstm, 64),
-    "lora": (lora, 64),
+    "dense": (networks.dense, 1024),
+    "cnn": (networks.cnn, 256),
+    "resnet": (networks.resnet, 64),
+    "transformer": (networks.transformer, 64),
+    "lstm": (networks.lstm, 64),
+    "lora": (networks.lora, 64),
 }
 
 
@@ -151,8 +59,8 @@ def records(model, n):
 
     shape = tuple(model.input_shape[1:])
     rng = np.random.default_rng(0)
-    if len(shape) == 1 and shape[0] == _LENGTH:
-        x = rng.integers(0, _TOKENS, (n, *shape)).astype("int32")
+    if len(shape) == 1 and shape[0] == networks.LENGTH:
+        x = rng.integers(0, networks.TOKENS, (n, *shape)).astype("int32")
     else:
         x = rng.random((n, *shape), np.float32)
     return x, (np.arange(n) % 10).astype("int32")
