@@ -353,6 +353,5 @@ def fixed_seed(monkeypatch):
 @pytest.fixture
 def small_batches(monkeypatch):
     """Several batches for few records, with rows that are free."""
-    for module in ("reading", "proven_plan"):
-        for name, rows in (("READ_BATCH", 80), ("PLACES", 32)):
-            monkeypatch.setattr(f"keras_fm.training.{module}.{name}", rows)
+    for name, rows in (("READ_BATCH", 80), ("PLACES", 32)):
+        monkeypatch.setattr(f"keras_fm.training.reading.{name}", rows)

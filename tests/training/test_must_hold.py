@@ -295,7 +295,7 @@ def test_wrong_models():
     unbuilt = keras.Sequential([fm.layers.PrivateDense(3)])
     with pytest.raises(ValueError, match="must be built"):
         private(records()).plan(unbuilt)
-    refused("must be `keras_fm.layers.PrivateDense`",
+    refused(r"must be `keras_fm.layers.PrivateDense\(3\)`",
             model(head=keras.layers.Dense(3)))  # fmt: skip
     a = keras.Input((6,))
     two = keras.Model(a, [a, fm.layers.PrivateDense(3)(a)])

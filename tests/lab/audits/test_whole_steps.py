@@ -7,7 +7,7 @@ import pytest
 
 from keras_fm import PrivacyBudget
 from keras_fm.lab.audits.whole_steps import audit_steps
-from keras_fm.stacks.step_noise import StepNoise
+from keras_fm.stacks import sum_noise
 
 BUDGET = PrivacyBudget(2.0, 1e-2)
 
@@ -26,8 +26,8 @@ def test_the_whole_comes_near_epsilon_and_stays_below():
 
 
 def test_a_quarter_of_the_noise_is_caught(monkeypatch):
-    draw = StepNoise.draw
+    drawn = sum_noise._normal
     monkeypatch.setattr(
-        StepNoise, "draw", lambda *args, **kwargs: draw(*args, **kwargs) / 4
+        sum_noise, "_normal", lambda *arguments: drawn(*arguments) / 4
     )
     assert bound().share > 1
