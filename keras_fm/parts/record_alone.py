@@ -121,6 +121,11 @@ def runs_its_graph(model):
 
 def _may_train(node):
     """Whether it is called as in training, whatever the model is."""
+    if isinstance(
+        node.operation, (keras.layers.Resizing, keras.layers.CenterCrop)
+    ):
+        # By their own default, of which they make nothing.
+        return False
     arguments = node.arguments
     return bool(arguments.kwargs.get("training")) or any(
         value is True for value in arguments.args

@@ -88,7 +88,7 @@ def test_the_noise_is_in_the_network(digits):
             0.3, 0.0, guarantee=fm.Published(lot=len(x))
         )
         model.compile(
-            keras.optimizers.SGD(1e-6), fm.losses.TaylorCrossEntropy()
+            keras.optimizers.SGD(1e-3), fm.losses.TaylorCrossEntropy()
         )
         model.fit(x, y, batch_size=len(x), callbacks=[private], verbose=0)
         ends.append(np.array(model.get_layer("affine").kernel))
