@@ -204,6 +204,7 @@ def test_every_product_of_a_step_says_how_it_is_taken():
         unprotected=True,
     )
     x, y = np.ones((2, 6, 6, 1), "float32"), np.array([0, 1])
+    model._records()  # chosen before a step is traced
     program = str(jax.make_jaxpr(lambda x: model._sums_of(x, y, None, True))(x))
     products = program.count("dot_general[") + program.count(
         "conv_general_dilated["
