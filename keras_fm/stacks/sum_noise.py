@@ -63,8 +63,8 @@ def _normal(size, keys, dtype):
             (size,), keys[0, 0], dtype=dtype, alg="philox"
         )
     # PyTorch's generator reduces a seed to 32 bits, which can be searched
-    # through: NumPy's takes the words of all rows.
-    words = ops.convert_to_numpy(keys)[:, 0].ravel().tolist()
+    # through: NumPy's takes the words of several rows.
+    words = ops.convert_to_numpy(keys)[:4, 0].ravel().tolist()
     seed = np.random.SeedSequence(words)
     rng = np.random.Generator(np.random.Philox(seed))
     return ops.convert_to_tensor(rng.standard_normal(size, dtype))
