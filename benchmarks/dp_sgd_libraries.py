@@ -18,8 +18,6 @@ import importlib.metadata
 import json
 import resource
 import statistics
-import subprocess
-import sys
 import time
 
 from absl import app, flags
@@ -236,22 +234,10 @@ def main(_):
                 key = (method, name, batch)
                 if results.has(*key) or (method, name) == ("DPMAC", "cnn"):
                     continue
-                child = subprocess.run(
-                    [
-                        sys.executable,
-                        __file__,
-                        # Commas part the values of the flag.
-                        f"--row={method.replace(',', ';')},{name},{batch}",
-                        f"--repeats={_REPEATS.value}",
-                    ],
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    check=True,
+                row = results.measure(
+                    __file__, key, f"--repeats={_REPEATS.value}"
                 )
-                (line,) = (
-                    v for v in child.stdout.splitlines() if v[:4] == "ROW "
-                )
-                results.add(key, None, **json.loads(line[4:]))
+                results.add(key, None, **row)
     print(table(results.rows))
 
 

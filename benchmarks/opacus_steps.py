@@ -1,7 +1,5 @@
 """Steps of Opacus on the networks of `record_alone.py`, written in PyTorch."""
 
-import time
-
 import torch
 from opacus import GradSampleModule
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
@@ -154,10 +152,10 @@ def plain(network):
     return step
 
 
-def measure(method, name, batch, repeats, clock, peak):
-    """One row; samples are drawn by Poisson's rule, and not padded."""
+def steps(method, name, batch):
+    """A plain step, and what makes a private one and says its way; samples
+    are drawn by Poisson's rule, and not padded."""
     torch.set_num_threads(1)
-    network = _NETWORKS[name]()
     base = plain(_NETWORKS[name]())
     n = 8 * batch
     shape = {"dense": (784,), "cnn": (1, 28, 28), "resnet": (3, 32, 32)}
@@ -167,33 +165,13 @@ def measure(method, name, batch, repeats, clock, peak):
         x = torch.randint(0, TOKENS, (n, LENGTH))
     y = torch.arange(n) % 10
 
-    def plain_step():
-        base(x[:batch], y[:batch])
+    def begun():
+        taken = private(_NETWORKS[name](), "ghost" in method, batch)
 
-    for _ in range(3):
-        plain_step()
-    before = peak()
-    taken = private(network, "ghost" in method, batch)
+        def step():
+            rows = torch.rand(n) < 1 / 8
+            taken(x[rows], y[rows])
 
-    def step():
-        rows = torch.rand(n) < 1 / 8
-        taken(x[rows], y[rows])
+        return step, method
 
-    began = time.perf_counter()
-    step()
-    first = time.perf_counter() - began
-    for _ in range(repeats + 1):
-        clock("private", step)
-    memory = peak() - before
-    for _ in range(repeats + 1):
-        clock("plain", plain_step)
-        clock("private", step)
-    return {
-        "batch": batch,
-        "processor_ms": round(1000 * clock.median("private"), 2),
-        "plain_ms": round(1000 * clock.median("plain"), 2),
-        "ratio": round(clock.median("private") / clock.median("plain"), 3),
-        "memory_mib": round(memory),
-        "first_step_s": round(first, 1),
-        "way": method,
-    }
+    return lambda: base(x[:batch], y[:batch]), begun

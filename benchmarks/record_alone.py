@@ -13,12 +13,11 @@ is asked for), medians of steps taken in turn with plain ones; compiling is
 given apart. Memory: what the process needed at most beyond plain steps.
 """
 
+import importlib.util
 import json
 import os
 import resource
 import statistics
-import subprocess
-import sys
 import time
 
 for _name in (
@@ -89,29 +88,15 @@ class Clock:
 
 def measure(method, name):
     """One row, in this process."""
-    import keras
 
     build, batch = _NETWORKS[name]
-    if method.startswith("Opacus"):
-        import opacus_steps
-
-        return opacus_steps.measure(
-            method, name, batch, _REPEATS.value, Clock(), peak
-        )
-    keras.utils.set_random_seed(0)
-    plain, network = build(), build()
-    x, y = records(plain, round(batch / _RATE))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    plain.compile(keras.optimizers.SGD(0.1), loss)
+    start = opacus_steps if method.startswith("Opacus") else keras_steps
+    plain_step, begun = start(method, name, build, batch)
     clock = Clock()
-
-    def plain_step():
-        plain.train_on_batch(x[:batch], y[:batch])
-
     for _ in range(3):
         plain_step()
     before = peak()
-    step, way = _STEPS[method](network, loss, x, y, batch)
+    step, way = begun()
     began = time.perf_counter()
     step()
     first = time.perf_counter() - began
@@ -130,6 +115,29 @@ def measure(method, name):
         "first_step_s": round(first, 1),
         "way": way,
     }
+
+
+def keras_steps(method, name, build, batch):
+    """A plain step, and what makes a private one and says its way."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    plain, network = build(), build()
+    x, y = records(plain, round(batch / _RATE))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    plain.compile(keras.optimizers.SGD(0.1), loss)
+    return (
+        lambda: plain.train_on_batch(x[:batch], y[:batch]),
+        lambda: _STEPS[method](network, loss, x, y, batch),
+    )
+
+
+def opacus_steps(method, name, build, batch):
+    """The same of Opacus."""
+    del build
+    import opacus_steps as opacus
+
+    return opacus.steps(method, name, batch)
 
 
 def private_steps(network, loss, x, y, batch):
@@ -220,6 +228,12 @@ def jax_privacy_steps(network, loss, x, y, batch):
 
 
 _STEPS = {"keras_fm": private_steps, "jax-privacy": jax_privacy_steps}
+_PACKAGES = {
+    "keras_fm": "keras_fm",
+    "jax-privacy": "jax_privacy",
+    "Opacus": "opacus",
+    "Opacus; ghost clipping": "opacus",
+}
 _OF_BACKEND = {
     "tensorflow": ["keras_fm"],
     "jax": ["keras_fm", "jax-privacy"],
@@ -247,7 +261,11 @@ def main(_):
         print("ROW " + json.dumps(measure(*_ROW.value)))
         return
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    methods = _METHODS.value or _OF_BACKEND[backend]
+    methods = _METHODS.value or [
+        method
+        for method in _OF_BACKEND[backend]
+        if importlib.util.find_spec(_PACKAGES[method])
+    ]
     results = ResultsFile(
         _OUT.value, "record_alone", ("backend", "method", "model")
     )
@@ -256,19 +274,10 @@ def main(_):
             key = (backend, method, name)
             if results.has(*key) or (name, method[:6]) == ("lora", "Opacus"):
                 continue
-            child = subprocess.run(
-                [
-                    sys.executable,
-                    __file__,
-                    f"--row={method},{name}",
-                    f"--repeats={_REPEATS.value}",
-                ],
-                stdout=subprocess.PIPE,
-                text=True,
-                check=True,
+            row = results.measure(
+                __file__, (method, name), f"--repeats={_REPEATS.value}"
             )
-            (line,) = (v for v in child.stdout.splitlines() if v[:4] == "ROW ")
-            results.add(key, None, **json.loads(line[4:]))
+            results.add(key, None, **row)
             print(table(results.rows[-1:]).splitlines()[-1], flush=True)
     print(table(results.rows))
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 
 class ResultsFile:
@@ -39,6 +41,23 @@ class ResultsFile:
         print(json.dumps(self.rows[-1]), flush=True)
         with open(f"{self.base}.json", "w") as f:
             json.dump(self.rows, f, indent=1)
+
+    def measure(self, script, key, *flags):
+        """Adds the row that a process of its own prints after `ROW `."""
+        child = subprocess.run(
+            # Commas part the values of the flag.
+            [
+                sys.executable,
+                script,
+                "--row=" + ",".join(str(k).replace(",", ";") for k in key),
+                *flags,
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        (line,) = (v for v in child.stdout.splitlines() if v[:4] == "ROW ")
+        return json.loads(line[4:])
 
     def finish(self, text):
         """Prints and writes the table."""

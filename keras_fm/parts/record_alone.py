@@ -195,7 +195,7 @@ def _activations():
 # One record at a time. ------------------------------------------------------
 
 
-class RecordMap:
+class FeatureMap:
     """Function from a batch of records to what a model makes of each, of it
     alone.
 
@@ -230,7 +230,7 @@ class RecordMap:
         x = keras.tree.map_structure(ops.convert_to_tensor, x)
         values = [ops.convert_to_tensor(v) for v in self.model.variables]
         if self._compiled is not False:
-            self._compiled = self._compiled or _compiled(self._all)
+            self._compiled = self._compiled or compiled(self._all)
             try:
                 return ops.convert_to_numpy(self._compiled(values, x))
             except Exception:
@@ -365,7 +365,8 @@ def _stateless(model, x, mapping=(), kept=None):
         kept.give_back()
 
 
-def _compiled(function):
+def compiled(function):
+    """A function as one graph of the backend, where it has such."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax

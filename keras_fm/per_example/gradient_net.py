@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
-from keras_fm.parts import full_precision, layer_arguments
+from keras_fm.parts import full_precision
 from keras_fm.parts.record_alone import Attributes
 from keras_fm.per_example import mended, record_map
 from keras_fm.per_example.clipping import Clips
@@ -23,6 +23,7 @@ from keras_fm.stacks import (
 from keras_fm.stacks.coefficient_model import (
     LEARNED,
     CoefficientModel,
+    given_arguments,
     thresholds_of,
 )
 from keras_fm.stacks.step_noise import StepNoise
@@ -130,25 +131,11 @@ class GradientNet(CoefficientModel):
             layers = layer_stack.as_list(layers=layers)
         below = layer_stack.as_list(below=below)
         first = first_weights.are_first(layers)
-        checks.one_of("loss", loss, output_losses.LOSSES)
         given = {
-            "input_shape": layer_arguments.sizes("input_shape", input_shape),
-            "loss": loss,
-            "clip": clip,
-            "clip_quantile": checks.number(
-                "clip_quantile",
-                clip_quantile,
-                above=0,
-                below=1,
-                wanted="between 0 and 1",
-            ),
-            "input_bound": checks.optional(
-                checks.norm_bound, "input_bound", input_bound
+            **given_arguments(
+                input_shape, loss, clip, clip_quantile, input_bound, unprotected
             ),
             "views": checks.count("views", views),
-            "planned_steps": None,
-            "noise_multiplier": None,
-            "unprotected": unprotected,
         }
         if views > 1 and clip == LEARNED:
             raise ValueError(

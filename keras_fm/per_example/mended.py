@@ -2,37 +2,30 @@
 
 import keras
 
+_BATCH = keras.layers.BatchNormalization
+_SPECTRAL = keras.layers.SpectralNormalization
+_KINDS = (_BATCH, _SPECTRAL)
 _MENDED = "or let `keras_fm.make_private(model, fix=True)` train a mended copy."
 
 
 def must_change(model):
     """The layers of a model that learn from a whole batch, or that assign
     weights while they train, which no step keeps."""
-    return [*_batch_normalizations(model), *_spectral_normalizations(model)]
+    return [layer for kind in _KINDS for layer in _trained(model, kind)]
 
 
-def _batch_normalizations(model):
+def _trained(model, kind):
     return [
         layer
         for layer in model._flatten_layers()
-        if isinstance(layer, keras.layers.BatchNormalization)
-        and layer.trainable
-    ]
-
-
-def _spectral_normalizations(model):
-    return [
-        layer
-        for layer in model._flatten_layers()
-        if isinstance(layer, keras.layers.SpectralNormalization)
-        and layer.trainable
+        if isinstance(layer, kind) and layer.trainable
     ]
 
 
 def advice(model):
     """Lines of what to write in the place of layers that must change."""
     lines = []
-    if found := _batch_normalizations(model):
+    if found := _trained(model, _BATCH):
         lines.append(
             f"Batch normalization mixes the records of a batch: "
             f"{_names(found)}. Write `keras.layers.GroupNormalization("
@@ -40,7 +33,7 @@ def advice(model):
             "(`layer.trainable = False`) if it was pretrained on public data, "
             + _MENDED
         )
-    if found := _spectral_normalizations(model):
+    if found := _trained(model, _SPECTRAL):
         lines.append(
             "Spectral normalization changes weights in a call, which no "
             f"private step keeps: {_names(found)}. Write the layer that it "
@@ -124,7 +117,7 @@ def copy_of(model):
     except ValueError:
         lines = [
             f"self.{layer.name} = keras.layers.GroupNormalization(groups=-1)"
-            for layer in _batch_normalizations(model)
+            for layer in _trained(model, _BATCH)
         ]
         raise ValueError(
             "`fix=True` is for sequential and functional models. In "

@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops
 from keras.src.random.seed_generator import global_seed_generator
 
+from keras_fm.parts import record_alone
 from keras_fm.per_example import ghost_layers
 from keras_fm.per_example.clipping import Clips
 from keras_fm.stacks import sum_noise
@@ -284,7 +285,7 @@ class RecordMap:
                 _, squared = self._measured(direct, rest, x, y, keys)
                 return ops.sqrt(ops.stack(squared, axis=1))
 
-            self._measuring = (self.training, _compiled(measured))
+            self._measuring = (self.training, record_alone.compiled(measured))
         # Not captured, since they change.
         return self._measuring[1](self._values(), x, y, keys)
 
@@ -315,19 +316,6 @@ def _whole(tree, rows, piece):
         return ops.concatenate([value, zeros])
 
     return keras.tree.map_structure(padded, tree)
-
-
-def _compiled(function):
-    backend = keras.backend.backend()
-    if backend == "jax":
-        import jax
-
-        return jax.jit(function)
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        return tf.function(function, autograph=False)
-    return function
 
 
 def _call(ghost, weights, probe, reads, at):

@@ -8,8 +8,8 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
-from keras_fm.parts import replicas, sealed
-from keras_fm.stacks import coefficient_sums, layer_stack
+from keras_fm.parts import layer_arguments, replicas, sealed
+from keras_fm.stacks import coefficient_sums, layer_stack, output_losses
 from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
 from keras_fm.stacks.stages import constant
 from keras_fm.stacks.step_model import StepModel
@@ -211,6 +211,35 @@ class CoefficientModel(StepModel):
             y = np.asarray(y)
         features = self._features(x)
         return features, self._targets(y, features)
+
+
+def given_arguments(
+    input_shape, loss, clip, clip_quantile, input_bound, unprotected
+):
+    """The arguments that all such models have, checked, as their config
+    holds them.
+
+    Raises:
+        ValueError: naming the one that is outside its range.
+    """
+    return {
+        "input_shape": layer_arguments.sizes("input_shape", input_shape),
+        "loss": checks.one_of("loss", loss, output_losses.LOSSES),
+        "clip": clip,
+        "clip_quantile": checks.number(
+            "clip_quantile",
+            clip_quantile,
+            above=0,
+            below=1,
+            wanted="between 0 and 1",
+        ),
+        "input_bound": checks.optional(
+            checks.norm_bound, "input_bound", input_bound
+        ),
+        "planned_steps": None,
+        "noise_multiplier": None,
+        "unprotected": unprotected,
+    }
 
 
 def thresholds_of(name, value, count, elsewhere=(LEARNED,), joint=False):

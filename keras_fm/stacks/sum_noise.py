@@ -58,7 +58,7 @@ def _normal(size, keys, dtype):
     if backend == "tensorflow":
         import tensorflow as tf
 
-        # What it would choose by itself takes twenty times as long in XLA.
+        # What it would choose by itself is slow in XLA on a processor.
         return tf.random.stateless_normal(
             (size,), keys[0, 0], dtype=dtype, alg="philox"
         )

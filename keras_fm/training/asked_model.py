@@ -1,7 +1,7 @@
 """A model that is asked about private records, each of them on its own.
 
 What it says of a record depends on that record alone: a Keras model goes
-through a `RecordMap`, anything else is called with one record at a time. It
+through a `FeatureMap`, anything else is called with one record at a time. It
 must not itself be a function of the records that no ledger knows.
 """
 
@@ -16,7 +16,7 @@ from keras_fm.kernel.reads import columns, placed_records
 from keras_fm.kernel.reads.passes import Passes
 from keras_fm.parts import model_inputs
 from keras_fm.parts.private_part import parts_of
-from keras_fm.parts.record_alone import RecordMap, runs_its_graph
+from keras_fm.parts.record_alone import FeatureMap, runs_its_graph
 from keras_fm.training import model_check
 from keras_fm.training.reading import PLACES, READ_BATCH
 
@@ -97,7 +97,7 @@ class AskedModel:
         if runs_its_graph(model):
             given = model_inputs.single(list(model.inputs))
             model = keras.Model(given, model.outputs[0])
-        self._map = RecordMap(model)
+        self._map = FeatureMap(model)
 
     def _check_released(self, ledger):
         """Refuses weights that may be of the records and of no release in

@@ -8,7 +8,7 @@ each part.
 
 import keras
 
-from keras_fm.parts.record_alone import RecordMap
+from keras_fm.parts.record_alone import FeatureMap
 
 # Bytes that are kept at the most; of more records every part begins at them.
 MOST = 2**29
@@ -43,7 +43,7 @@ class KeptFeatures:
         if tensor is self._tensor:
             return lambda x: x
         try:
-            return RecordMap(keras.Model(self._tensor, tensor))
+            return FeatureMap(keras.Model(self._tensor, tensor))
         except ValueError:
             return None
 

@@ -15,7 +15,7 @@ from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.kernel.reads.passes import Passes
 from keras_fm.kernel.reads.records_by_owner import batches_by_owner
 from keras_fm.parts import model_graph, model_inputs
-from keras_fm.parts.record_alone import RecordMap, unlisted
+from keras_fm.parts.record_alone import FeatureMap, unlisted
 from keras_fm.training import model_check
 from keras_fm.training.kept_features import KeptFeatures
 
@@ -207,7 +207,7 @@ class Reading:
         for place, given in enumerate(self.model.inputs):
             if tensor is given:
                 return lambda x: columns.floats(x[place] if several else x)
-        return RecordMap(self.extractor(tensor))
+        return FeatureMap(self.extractor(tensor))
 
     def extractor(self, tensor):
         """The model from records to a tensor, or `None` for an input."""

@@ -12,7 +12,7 @@ from keras_fm.kernel import records
 from keras_fm.kernel.ledger.ledger import BudgetExceededError
 from keras_fm.kernel.reads import columns
 from keras_fm.parts import model_inputs
-from keras_fm.parts.record_alone import RecordMap
+from keras_fm.parts.record_alone import FeatureMap
 from keras_fm.training.reading import READ_BATCH
 
 
@@ -83,7 +83,7 @@ def check(plan):
 def check_records(plan):
     """Refuses records that a step would stop at, and labels that no output is
     for: what can be known of them before they are paid for."""
-    below, batches = RecordMap(plan.top.feature_model), plan.batches
+    below, batches = FeatureMap(plan.top.feature_model), plan.batches
     if isinstance(batches, PoissonBatches):
         # What the steps read, whatever the releases below do.
         labelled = isinstance(batches.data, tuple)

@@ -87,3 +87,16 @@ def compared(alone, together):
         }
         for a, b in zip(alone, together)
     ]
+
+
+def copies(variables):
+    """The values of variables on every device, as bytes."""
+    found = []
+    for variable in variables:
+        value = variable.value
+        if BACKEND == "jax":
+            parts = [shard.data for shard in value.addressable_shards]
+        else:
+            parts = getattr(value, "values", [value])
+        found.append([np.asarray(part).tobytes() for part in parts])
+    return found

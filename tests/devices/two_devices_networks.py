@@ -66,15 +66,7 @@ def noise():
 
 def copies(model):
     """The weights of every device, as bytes."""
-    found = []
-    for variable in model.trainable_variables:
-        value = variable.value
-        if BACKEND == "jax":
-            parts = [shard.data for shard in value.addressable_shards]
-        else:
-            parts = getattr(value, "values", [value])
-        found.append([np.asarray(part).tobytes() for part in parts])
-    return found
+    return two_devices.copies(model.trainable_variables)
 
 
 def main():

@@ -135,16 +135,8 @@ def energies():
 
 def copies(model):
     """Weights, counts and seed of every device, as bytes."""
-    found = []
     hidden = model._noise._hidden.variables.values()
-    for variable in (*model.weights, *hidden):
-        value = variable.value
-        if BACKEND == "jax":
-            parts = [shard.data for shard in value.addressable_shards]
-        else:
-            parts = getattr(value, "values", [value])
-        found.append([np.asarray(part).tobytes() for part in parts])
-    return found
+    return two_devices.copies([*model.weights, *hidden])
 
 
 def refusals():

@@ -23,7 +23,7 @@ def assert_alone(features, x, others=None):
     short of records or holds one.
 
     Args:
-        features: a `RecordMap`.
+        features: a `FeatureMap`.
         x: array of records.
         others: records that may be in their place; `None`: zeros.
     """

@@ -10,7 +10,7 @@ from exported import assert_same_when_exported
 from keras import ops
 
 import keras_fm as fm
-from keras_fm.parts.record_alone import RecordMap
+from keras_fm.parts.record_alone import FeatureMap
 from keras_fm.training import reading
 
 # Imported by the worker that runs these: it holds 140 MB.
@@ -131,7 +131,7 @@ def released(request):
 
 def test_records_stay_apart(released):
     model, private, x, request = released
-    features = RecordMap(keras.Model(model.inputs, model.layers[-1].input))
+    features = FeatureMap(keras.Model(model.inputs, model.layers[-1].input))
     assert_alone(features, x)
     assert ("record by record" in private.report()) == (
         request.param != "ResNet"
@@ -169,6 +169,6 @@ def swin():
 
 
 def test_windows_that_are_folded_into_records():
-    features = RecordMap(of_images(swin()))
+    features = FeatureMap(of_images(swin()))
     assert features.unlisted is not None
     assert_alone(features, RANDOM.random((ROWS, 16, 16, 3), np.float32))

@@ -18,7 +18,7 @@ from keras.src.applications import (
 )
 
 import keras_fm as fm
-from keras_fm.parts.record_alone import RecordMap
+from keras_fm.parts.record_alone import FeatureMap
 from keras_fm.training import reading
 
 ROWS = 8
@@ -98,7 +98,7 @@ def released(request):
 def test_records_stay_apart(released):
     model, private, x, turn = released
     extractor = keras.Model(model.inputs, model.layers[-1].input)
-    features = RecordMap(extractor)
+    features = FeatureMap(extractor)
     # That one has layers that Keras does not export.
     convnext = list(FAMILIES)[turn] == "convnext"
     assert (features.unlisted is not None) == convnext

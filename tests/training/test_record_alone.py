@@ -13,7 +13,7 @@ from alone import assert_alone
 from keras import layers, ops
 
 import keras_fm as fm
-from keras_fm.parts.record_alone import Attributes, RecordMap, unlisted
+from keras_fm.parts.record_alone import Attributes, FeatureMap, unlisted
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(24, 6, 4)).astype("float32")
@@ -134,7 +134,7 @@ TOGETHER = {
 def map_of(function):
     keras.utils.set_random_seed(1)
     x = keras.Input((6, 4))
-    return RecordMap(keras.Model(x, function(x)))
+    return FeatureMap(keras.Model(x, function(x)))
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -156,7 +156,7 @@ def test_text_is_not_padded_to_the_longest_of_a_batch():
     text = layers.TextVectorization(vocabulary=["one", "two", "three"])
     x = keras.Input((), dtype="string")
     h = layers.Embedding(6, 4)(text(x))
-    features = RecordMap(keras.Model(x, layers.GlobalAveragePooling1D()(h)))
+    features = FeatureMap(keras.Model(x, layers.GlobalAveragePooling1D()(h)))
     words = np.array(
         ["one", "two", "one two", "three one one", "four two"], object
     )
@@ -277,7 +277,7 @@ def test_a_release_is_of_sums_of_single_records(kind):
     model = model_of(keras.Model(given, ALONE[kind](given)))
     private = private_of(1e6)
     model.fit(X, Y, callbacks=[private], verbose=0)
-    features = RecordMap(keras.Model(model.inputs, model.layers[-1].input))
+    features = FeatureMap(keras.Model(model.inputs, model.layers[-1].input))
     h = np.concatenate([features(X[i : i + 1]) for i in range(len(X))])
     h = model.layers[-1].augment(h)
     np.testing.assert_allclose(private.release.quadratic, h.T @ h, atol=0.1)

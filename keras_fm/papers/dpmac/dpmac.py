@@ -6,7 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
-from keras_fm.parts import full_precision, layer_arguments, replicas
+from keras_fm.parts import full_precision, replicas
 from keras_fm.parts.record_optimizer import RecordOptimizer
 from keras_fm.stacks import (
     affine_maps,
@@ -18,6 +18,7 @@ from keras_fm.stacks import (
 from keras_fm.stacks.coefficient_model import (
     LEARNED,
     CoefficientModel,
+    given_arguments,
     thresholds_of,
 )
 from keras_fm.stacks.coordinate_steps import CoordinateSteps
@@ -148,29 +149,15 @@ class DPMAC(CoefficientModel):
         below = layer_stack.as_list(below=below)
         first = first_weights.are_first(layers)
         checks.either("order", order, (1, 2))
-        checks.one_of("loss", loss, output_losses.LOSSES)
         given = {
-            "input_shape": layer_arguments.sizes("input_shape", input_shape),
-            "loss": loss,
-            "clip": clip,
-            "clip_quantile": checks.number(
-                "clip_quantile",
-                clip_quantile,
-                above=0,
-                below=1,
-                wanted="between 0 and 1",
+            **given_arguments(
+                input_shape, loss, clip, clip_quantile, input_bound, unprotected
             ),
             "order": order,
             "curvature_clip": curvature_clip,
             "damping": checks.norm_bound("damping", damping),
             "penalty": checks.norm_bound("penalty", penalty),
             "z_steps": checks.count("z_steps", z_steps),
-            "input_bound": checks.optional(
-                checks.norm_bound, "input_bound", input_bound
-            ),
-            "planned_steps": None,
-            "noise_multiplier": None,
-            "unprotected": unprotected,
         }
         trained = layer_stack.check_layers(layers)
         optimizer = RecordOptimizer(z_optimizer, len(trained) - 1)
