@@ -227,8 +227,8 @@ def test_a_fit_that_goes_on_has_other_noise():
         moved.append((model.get_weights()[0] - before).ravel())
     assert model.steps_taken == 4
     scale = model.noise_multiplier * 0.1 / 10 * 2**0.5
-    for found in moved:
-        assert 0.5 * scale < np.std(found) < 2 * scale
+    for found in moved:  # 18 entries: false alarm below 1e-7
+        assert 0.25 < np.sqrt(np.mean(found**2)) / scale < 2.5
     assert np.abs(moved[0] - moved[1]).max() > 0.1 * scale
 
 
