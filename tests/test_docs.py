@@ -94,9 +94,7 @@ WITHOUT_EXAMPLE = {
     },
     "a part that others are built of": {
         "keras_fm.datasets.health_network.counted_friendships",
-        "keras_fm.datasets.health_network.symmetrised",
         "keras_fm.datasets.health_simulator.SimulatorParameters",
-        "keras_fm.datasets.health_simulator.to_weekly",
         "keras_fm.features.check",
         "keras_fm.features.extract",
         "keras_fm.features.scattering",
