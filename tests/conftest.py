@@ -66,7 +66,6 @@ FULL = (
     "heads/test_sweeps.py",
     "lab/audits",
     "lab/compare",
-    "lab/report/test_report_in_chromium.py",
     "lab/reproduce/test_reproduction_runs.py",
     "lab/test_cli_audit.py",
     "lab/test_cli_doctor.py",

@@ -16,7 +16,6 @@ MODULES = {
 }
 # Who may ask for TensorFlow, and only inside a function.
 TENSORFLOW = (
-    "keras_fm.auditing.empirical_privacy",
     "keras_fm.auditing.gradient_score",
     "keras_fm.baselines",
     "keras_fm.parts.concrete",
@@ -78,7 +77,7 @@ def test_frameworks_are_imported_only_where_they_are_needed():
 
 
 def test_commands_import_nothing_heavy_before_they_run():
-    """`keras-fm COMMAND --help`, and a script for a shell, load nothing."""
+    """`keras-fm COMMAND --help` loads nothing."""
     light = {*sys.stdlib_module_names, "absl", "keras_fm"}
     for module, path in MODULES.items():
         if module.startswith(("keras_fm.lab.cli", "keras_fm.lab.commands")):

@@ -97,13 +97,6 @@ def _outputs(model, x):
     return model(x)
 
 
-def rows(model, x):
-    """Outputs as a finite row for each record, or `None`."""
-    outputs = _array(_outputs(model, x))
-    is_finite = len(outputs) == len(x) and np.all(np.isfinite(outputs))
-    return outputs.reshape(len(x), -1) if is_finite else None
-
-
 def _array(values):
     if hasattr(values, "detach"):
         values = values.detach().cpu()

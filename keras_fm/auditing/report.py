@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 
-from keras_fm.auditing import second_opinion
 from keras_fm.auditing.one_run import OneRunBound
 from keras_fm.kernel.ledger import strict_json
 from keras_fm.kernel.ledger.statement import rounded_up
@@ -67,7 +66,6 @@ class SeedRun:
         seconds, control_seconds: of the trainings.
         diverged, control_diverged: canaries without finite outputs, which
             are guessed blindly.
-        opinions, control_opinions: `second_opinion.Opinion`s, if asked for.
     """
 
     seed: int
@@ -79,8 +77,6 @@ class SeedRun:
     control_seconds: float
     diverged: int = 0
     control_diverged: int = 0
-    opinions: tuple = ()
-    control_opinions: tuple = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,27 +186,8 @@ class AuditReport:
                 else ""
             )
         )
-        if any(run.opinions for run in self.runs):
-            lines += ["", *self._opinions()]
         lines += [f"* {remark}" for remark in self.remarks()]
         return "\n".join(lines)
-
-    def _opinions(self):
-        """The table of second opinions, line by line."""
-        yield (
-            f"{second_opinion.TOOL:<36}  AUC  advantage  epsilon  "
-            "control: AUC  advantage  epsilon"
-        )
-        for run in self.runs:
-            for ours, plain in zip(run.opinions, run.control_opinions):
-                yield (
-                    f"{run.seed:>4}  {ours.attack:<27}"
-                    + "".join(
-                        f"  {o.auc:>{width}.3f}  {o.advantage:>9.3f}  "
-                        f"{o.epsilon:>7.3f}"
-                        for o, width in ((ours, 6), (plain, 12))
-                    )
-                )
 
     def remarks(self):
         """What limits this audit, as a list of sentences."""
@@ -265,8 +242,6 @@ class AuditReport:
                         f"output for {number} of {self.canaries} canaries; "
                         "these were guessed blindly."
                     )
-        if any(run.opinions for run in self.runs):
-            found.append(second_opinion.MEANING)
         return [*found, *self.notes]
 
     # Files -----------------------------------------------------------------
@@ -395,11 +370,4 @@ def _run(fields):
     for bound in bounds.values():
         if not (math.isfinite(bound.epsilon) and bound.epsilon >= 0):
             raise ValueError("a bound is not a number of at least 0")
-    opinions = {
-        name: tuple(
-            second_opinion.Opinion(**opinion)
-            for opinion in fields.get(name, ())
-        )
-        for name in ("opinions", "control_opinions")
-    }
-    return SeedRun(**{**fields, **bounds, **opinions})
+    return SeedRun(**{**fields, **bounds})

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import inspect
 import math
 import sys
 import time
@@ -16,9 +15,6 @@ from keras_fm.auditing import (
     claimed,
     gaussian_bounds,
     one_run,
-)
-from keras_fm.auditing import (
-    second_opinion as opinions,
 )
 from keras_fm.auditing.canaries import DESIGNS, CanaryPlan
 from keras_fm.auditing.one_run import CURVES
@@ -55,7 +51,6 @@ def audit(
     score: Any = "loss",
     curve: str | None = None,
     seeds: Sequence[int] = (0, 1, 2),
-    second_opinion: str | None = None,
     progress: bool = True,
 ) -> AuditReport:
     """Measures how much a training reveals, against what is said about it.
@@ -107,9 +102,6 @@ def audit(
             (`one_run_gaussian_epsilon`).
         seeds: distinct ints, one audit each. Their bounds are combined with
             a Bonferroni correction.
-        second_opinion: `None`, or the Python of an environment with
-            tensorflow-empirical-privacy: its membership attacks on the same
-            canaries are reported, too (half a minute for each training).
         progress: whether progress is written to standard error.
 
     Returns:
@@ -149,7 +141,6 @@ def audit(
     x, y = _split(data)
     seeds = _check_seeds(seeds)
     name = canary_scores.checked_score(score, y)
-    _check_calls({"fit": fit, "control": control}, (x, y))
     design_relation = DESIGNS.get(design)
     checks.optional(checks.one_of, "guarantee", guarantee, choices=GUARANTEES)
     given = claimed.given_claim(claim, neighbours, guarantee)
@@ -171,8 +162,6 @@ def audit(
     if given is not None:
         claimed.check_relation(given, design_relation, y is not None)
         claimed.check_curve(given, curve)
-    if second_opinion is not None:
-        opinions.check(second_opinion)
     # Whatever does not fit shows before anything is trained.
     plans[0].plant(x, y, classes)
 
@@ -197,13 +186,7 @@ def audit(
                 scores, diverged = canary_scores.score_canaries(
                     model, planted, score
                 )
-                opinion = second_opinion and opinions.ask(
-                    second_opinion,
-                    scores,
-                    planted.coins,
-                    canary_scores.rows(model, planted.canary_x[:, 0]),
-                )
-                found.append((scores, diverged, seconds, opinion or ()))
+                found.append((scores, diverged, seconds))
                 bar.advance()
             measured.append((found, planted.coins))
     stated, notes = claimed.final_claim(given, ledgers, guarantee)
@@ -238,8 +221,6 @@ def _report(claim, measured, notes, *, design, kind, score, curve, records):
                 control_seconds=control[2],
                 diverged=private[1],
                 control_diverged=control[1],
-                opinions=private[3],
-                control_opinions=control[3],
             )
         )
     right = np.ones(len(measured[0][1]))
@@ -343,22 +324,6 @@ def _check_functions(fit, control):
             "another function than `fit`, (x, y) to a model trained without "
             "privacy",
         )
-
-
-def _check_calls(functions, data):
-    """Refuses functions that cannot be called with the records."""
-    arrays = [part for part in data if part is not None]
-    for name, function in functions.items():
-        try:
-            inspect.signature(function).bind(*arrays)
-        except TypeError as e:
-            given = "x and y" if len(arrays) == 2 else "x alone"
-            raise ValueError(
-                f"`{name}` is called with {given}, and cannot be: {e}"
-            ) from None
-        # What has no signature is called and seen.
-        except ValueError:
-            pass
 
 
 def _split(data):

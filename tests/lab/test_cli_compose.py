@@ -137,34 +137,3 @@ def test_help_explains_every_flag(run):
     for method in composition.METHODS:
         assert method.removeprefix("sampled_") in text
     assert cli.main([]) == 0 and cli.main(["comply"]) == 2
-
-
-@pytest.mark.parametrize(
-    "args, message",
-    [
-        (["--nope"], "nope"),
-        (["extra"], "unexpected argument 'extra'"),
-        (["--count=x"], "count"),
-        (["--count=0"], "`count` must be a positive integer"),
-        (["--count=2000000"], "at most 1,000,000"),
-        (["--delta=nan"], "`delta` must be a number in [0, 1)"),
-        (["--noise_multiplier=-1"], "`noise_multiplier` of a stage"),
-        (["--noise_multiplier=nan"], "`noise_multiplier` of a stage"),
-        (["--sampling_rate=1.5"], "`sampling_rate` of a stage"),
-        (["--mechanism=cauchy"], "mechanism"),
-        (["--neighbours=replace_one", "--sampling_rate=0.1"], "add_remove"),
-        (["--plan=missing.json"], "missing.json"),
-        (["--plan=a.json", "--count=3"], "not --plan, --count"),
-        (["--plan=a.json", "--ledger=b.json"], "not --plan, --ledger"),
-    ],
-)
-def test_bad_input_ends_with_status_2_and_one_line(
-    run, tmp_path, monkeypatch, args, message
-):
-    monkeypatch.chdir(tmp_path)
-    status, text, error = run(*args)
-    assert status == 2 and message in error
-    assert error.startswith("keras-fm compose: ")
-    lines = error.strip().split("\n")
-    assert len(lines) == 1 or lines[1:] == ["Try --help."]
-    assert list(tmp_path.iterdir()) == []

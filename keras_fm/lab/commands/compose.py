@@ -5,7 +5,6 @@ import os
 import sys
 
 from keras_fm.lab.commands import command_line
-from keras_fm.lab.engine import folder
 
 NAME = "compose"
 ALONE = True
@@ -157,13 +156,9 @@ def _plan_and_delta(values):
 def run(values, rest):
     """Runs the command; returns the exit status."""
     del rest
-    folder.check(values.out)
     from keras_fm import composition
-    from keras_fm.kernel import checks
 
-    # All that may be wrong, before the first theorem is asked.
-    given = command_line.numbers("counts", values.counts or (), int)
-    counts = [checks.count("counts", count) for count in given] or None
+    counts = command_line.numbers("counts", values.counts or (), int) or None
     methods = composition.check_methods(values.methods)
     plan, delta = _plan_and_delta(values)
     composed = composition.compose(plan, delta, methods)

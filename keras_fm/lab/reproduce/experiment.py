@@ -4,6 +4,7 @@ import collections.abc
 import dataclasses
 
 from keras_fm.kernel import checks
+from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.lab import known
 from keras_fm.lab.engine.job import Job
 
@@ -120,15 +121,19 @@ class Experiment:
                 has no such choice.
         """
         made = dict(self.full if full else self.small)
-        known.check_choices(
-            self.name,
-            "epsilons" in made,
-            self.reads,
-            epsilons,
-            data,
-        )
+        if epsilons is not None and "epsilons" not in made:
+            raise ValueError(f"{self.name} has no epsilons to choose.")
+        kind = "network" if data in known.NETWORKS else "images"
+        if data is not None and kind != self.reads:
+            wanted = {None: "no data", "network": "a health network"}
+            raise ValueError(
+                f"{self.name} needs {wanted.get(self.reads, 'images')}. "
+                f"Received: data={data!r}"
+            )
         if epsilons is not None:
-            made["epsilons"] = tuple(epsilons)
+            made["epsilons"] = tuple(
+                PrivacyBudget(e, 0.0).epsilon for e in epsilons
+            )
         if seeds is not None:
             made["seeds"] = checks.count("seeds", seeds)
         if data is not None:
