@@ -1,6 +1,6 @@
 """Rivals: DP-SGD by its own libraries, and private regression."""
 
-from keras_fm.baselines.conditional_rbm import ConditionalRBM
+from keras_fm.baselines.conditional_rbm import ConditionalRBM, SocialRBM
 from keras_fm.baselines.dp_sgd import DPSGDClassifier
 from keras_fm.baselines.dp_sgd_autoencoder import DPSGDAutoencoder
 from keras_fm.baselines.dp_sgd_config import DPSGDConfig
@@ -11,7 +11,6 @@ from keras_fm.baselines.functional_regression import (
     FunctionalLinearRegression,
     FunctionalLogisticRegression,
 )
-from keras_fm.baselines.social_rbm import SocialRBM
 
 __all__ = [
     "ConditionalRBM",
