@@ -63,14 +63,13 @@ from keras_fm import queries
 from keras_fm.auditing import (
     audit,
     audit_objective,
-    coin_run_bound,
     last_weights_epsilon,
     many_run_epsilon,
     one_run_best,
     shuffled_batches_epsilon,
     worst_pair,
 )
-from keras_fm.auditing.bounds import lower_rate
+from keras_fm.auditing.bounds import coin_run_bound, lower_rate
 from keras_fm.auditing.report import VIOLATED
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import NoiseSource

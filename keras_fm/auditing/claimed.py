@@ -20,8 +20,7 @@ def given_claim(claim, neighbours, guarantee):
         if isinstance(claim, Ledger):
             return ledger_claim(claim, guarantee)
         return claim
-    wanted = "a keras_fm.PrivacyBudget(epsilon, delta), a Ledger or a Claim"
-    checks.instance("claim", claim, budget_lib.PrivacyBudget, wanted)
+    checks.instance("claim", claim, budget_lib.PrivacyBudget, "a PrivacyBudget")
     if neighbours is None:
         raise ValueError(
             "A claim in numbers needs its relation: `neighbours` "

@@ -58,10 +58,7 @@ def default_guess_counts(candidates):
     >>> default_guess_counts(1000)
     (1000, 500, 250, 125, 62, 31)
     """
-    candidates = check_whole("candidates", candidates)
-    if candidates < 1:
-        checks.refuse("candidates", int(candidates), "a positive integer")
-    counts = [int(candidates)]
+    counts = [checks.count("candidates", candidates)]
     while counts[-1] // 2 >= 25:
         counts.append(counts[-1] // 2)
     return tuple(counts)

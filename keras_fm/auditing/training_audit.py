@@ -3,19 +3,13 @@
 import dataclasses
 import hashlib
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_fm.auditing import (
-    canary_scores,
-    claimed,
-    gaussian_bounds,
-    one_run,
-)
+from keras_fm.auditing import canary_scores, claimed, gaussian_bounds, one_run
 from keras_fm.auditing.canaries import DESIGNS, CanaryPlan
 from keras_fm.auditing.one_run import CURVES
 from keras_fm.auditing.report import (
@@ -27,6 +21,8 @@ from keras_fm.auditing.report import (
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.reads import columns
+from keras_fm.lab.engine.progress import Progress
 
 _MOST_CANARIES = 1000
 # Of a bound that is converted between relations.
@@ -166,12 +162,14 @@ def audit(
     plans[0].plant(x, y, classes)
 
     measured, ledgers = [], []
-    with _Progress(2 * len(seeds), progress) as bar:
+    bar = Progress("trainings", str, None if progress else "")
+    bar.start(2 * len(seeds), 0)
+    try:
         for seed, plan in zip(seeds, plans):
             planted = plan.plant(x, y, classes)
             found: list[Any] = [seed]
             for which, function in (("private", fit), ("control", control)):
-                bar.show(f"seed {seed}, {which}")
+                bar.began(f"seed {seed}, {which}")
                 begin = time.perf_counter()
                 model, ledger = _train(function, planted)
                 seconds = time.perf_counter() - begin
@@ -187,8 +185,10 @@ def audit(
                     model, planted, score
                 )
                 found.append((scores, diverged, seconds))
-                bar.advance()
+                bar.done()
             measured.append((found, planted.coins))
+    finally:
+        bar.end()
     stated, notes = claimed.final_claim(given, ledgers, guarantee)
     return _report(
         stated,
@@ -304,12 +304,6 @@ def _train(function, planted):
 
 
 def _check_functions(fit, control):
-    if not callable(fit):
-        checks.refuse(
-            "fit",
-            fit,
-            "a function (x, y) that trains once and returns the model",
-        )
     if control is None:
         raise ValueError(
             "`control` is required: a function like `fit` that trains the "
@@ -317,43 +311,30 @@ def _check_functions(fit, control):
             "nothing in that, finding nothing in the private training says "
             "nothing, and there is no verdict."
         )
-    if not callable(control) or control is fit:
-        checks.refuse(
-            "control",
-            control,
-            "another function than `fit`, (x, y) to a model trained without "
-            "privacy",
-        )
+    for name, function in (("fit", fit), ("control", control)):
+        if not callable(function):
+            wanted = "a function (x, y) that trains and returns the model"
+            checks.refuse(name, function, wanted)
+    if control is fit:
+        raise ValueError("`control` must be another function than `fit`.")
 
 
 def _split(data):
-    x, y = data, None
-    if isinstance(data, (tuple, list)):
-        if len(data) != 2:
-            raise ValueError(
-                "`data` must be (x, y), or x alone. Received: a "
-                f"{type(data).__name__} of {len(data)}"
-            )
-        x, y = data
-    x = np.asarray(x)
-    if x.ndim < 2 or x.dtype.kind not in "fiu":
+    x, y = data if isinstance(data, (tuple, list)) else (data, None)
+    x = columns.as_numbers(x, "data")
+    if x.ndim < 2:
         raise ValueError(
-            "`data` must hold a numeric array of shape (records, ...). "
-            f"Received: shape={x.shape}, dtype={x.dtype}"
+            f"`data` must hold records, (n, ...). Received: shape={x.shape}"
         )
-    if not np.all(np.isfinite(x)):
-        raise ValueError("`data` must be finite.")
+    checks.finite("data", x)
     return x, None if y is None else np.asarray(y)
 
 
 def _check_seeds(seeds):
-    if isinstance(seeds, (int, np.integer)):
-        seeds = (seeds,)
-    seeds = tuple(seeds)
-    whole = all(map(checks.is_integer, seeds))
-    if not seeds or not whole or len(set(seeds)) < len(seeds):
+    seeds = (seeds,) if checks.is_integer(seeds) else tuple(seeds)
+    if not seeds or len(set(seeds)) < len(seeds):
         checks.refuse("seeds", seeds, "distinct integers")
-    return tuple(int(s) for s in seeds)
+    return seeds
 
 
 def _plan_seed(seed):
@@ -365,36 +346,3 @@ def _plan_seed(seed):
 def _added(design, kind, canaries):
     alone = design == "include" and kind != "labels"
     return checks.count("canaries", canaries) if alone else 0
-
-
-class _Progress:
-    """A bar of the trainings on standard error: one line that is replaced
-    on a terminal and ends however they end, elsewhere a line for each."""
-
-    def __init__(self, total, is_shown):
-        self._total, self._done, self._is_shown = total, 0, is_shown
-
-    def show(self, what):
-        if not self._is_shown:
-            return
-        filled = 20 * self._done // self._total
-        bar = "=" * filled + "." * (20 - filled)
-        text = f"audit [{bar}] {self._done}/{self._total} {what}"
-        if sys.stderr.isatty():
-            text = f"\r\x1b[K{text}"
-        else:
-            text += "\n"
-        sys.stderr.write(text)
-        sys.stderr.flush()
-
-    def advance(self):
-        self._done += 1
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        if kind is None:
-            self.show("done")
-        if self._is_shown and sys.stderr.isatty():
-            sys.stderr.write("\n")

@@ -86,12 +86,6 @@ class DPSGDClassifier(DPSGDTrainer):
             noise doubles).
         augment: with `views` of the config, a function of one record and a
             NumPy generator to a record of the same shape.
-        public: `None` for layers that were never trained, or where their
-            weights are from, in words, which the ledger repeats.
-
-    Raises:
-        ValueError: if an argument is outside its range or a layer is not
-            supported.
 
     Example:
 
@@ -111,17 +105,13 @@ class DPSGDClassifier(DPSGDTrainer):
 
     _library = "tensorflow-privacy"
     _generator = "TensorFlow's generator"
-    _check_layers = staticmethod(tf_keras_twin.check_twins)
 
     def __init__(self, model, config, epsilon, delta, **kwargs):
         super().__init__(model, config, epsilon, delta, **kwargs)
+        # The views of a record are clipped together by the Jacobian alone.
         self._form = config.form or "fast_clipping"
-        if config.views > 1 and self._form != "vectorized":
-            raise ValueError(
-                "`views` of a record are clipped together by "
-                'form="vectorized" alone, or by jax-privacy. Received: '
-                f"views={config.views}, form={config.form!r}"
-            )
+        if config.views > 1:
+            self._form = "vectorized"
         self._twin = None
 
     def _import_library(self):

@@ -58,21 +58,8 @@ class DPSGDAutoencoder(DPSGDClassifier):
 
     def _check_data(self, x, y, num_classes):
         x = columns.as_numbers(x, dtype=np.float32)
-        if x.ndim < 2 or len(x) == 0:
-            raise ValueError(
-                f"`x` must have shape (n, ...). Received: x.shape={x.shape}"
-            )
         check_records(x)
-        if self._model is None:
-            raise ValueError("A DPSGDAutoencoder needs a `model`.")
         if not self._model.built:
             self._model.build((None, *x.shape[1:]))
         targets = x.reshape(len(x), -1)
-        shapes = self._model.input_shape[1:], self._model.output_shape[1:]
-        if shapes != (x.shape[1:], targets.shape[1:]):
-            raise ValueError(
-                "The model must map records to one output for each entry. "
-                f"Received: x.shape={x.shape}, input_shape={shapes[0]}, "
-                f"output_shape={shapes[1]}"
-            )
         return x, targets

@@ -107,19 +107,10 @@ class DPSGDConfig:
             decay=partial(checks.number, above=0, at_most=1),
             average=partial(checks.number, at_least=0, below=1),
             views=checks.count,
+            epochs=partial(checks.optional, checks.positive),
         )
         if (self.steps is None) == (self.epochs is None):
-            raise ValueError(
-                "Exactly one of `steps` and `epochs` must be given. "
-                f"Received: steps={self.steps}, epochs={self.epochs}"
-            )
-        checks.optional(checks.positive, "epochs", self.epochs)
-        if (self.sampling == "full") != (self.batch_size is None):
-            raise ValueError(
-                '`batch_size` must be None with sampling="full" and a '
-                "positive integer otherwise. Received: "
-                f"batch_size={self.batch_size}, sampling={self.sampling!r}"
-            )
+            raise ValueError("Give one of `steps` and `epochs`.")
 
     def rates(self, schedules, steps):
         """The learning rate, or the `PolynomialDecay` of Keras' or tf-keras'

@@ -33,7 +33,7 @@ import types
 import keras
 import numpy as np
 
-from keras_fm.baselines.dp_sgd_training import DPSGDTrainer, check_layers
+from keras_fm.baselines.dp_sgd_training import DPSGDTrainer
 
 # Memory of the gradients that are held at a time. A processor is fastest when
 # they stay in its caches, an accelerator when it is busy.
@@ -77,12 +77,6 @@ class JaxDPSGDClassifier(DPSGDTrainer):
             noise doubles).
         augment: with `views` of the config, a function of one record and a
             NumPy generator to a record of the same shape.
-        public: `None` for layers that were never trained, or where their
-            weights are from, in words, which the ledger repeats.
-
-    Raises:
-        ValueError: if an argument is outside its range or a layer is not
-            supported.
 
     Example:
 
@@ -102,16 +96,6 @@ class JaxDPSGDClassifier(DPSGDTrainer):
     _generator = "JAX's generator"
     _form = "vmap"
     _clipping = "gradients"
-    _one_by_one = True
-    _check_layers = staticmethod(check_layers)
-
-    def __init__(self, model, config, epsilon, delta, **kwargs):
-        super().__init__(model, config, epsilon, delta, **kwargs)
-        if config.form is not None:
-            raise ValueError(
-                "`form` names a form of tensorflow-privacy; jax-privacy has "
-                f"one only. Leave it None. Received: form={config.form!r}"
-            )
 
     def to_keras(self):
         """The trained Keras 3 model.
@@ -125,7 +109,6 @@ class JaxDPSGDClassifier(DPSGDTrainer):
         return _import_jax_privacy()
 
     def _train(self, library, x, y, plan, batches):
-        _check_state(self._model)
         with _logits(self._model):
             step = _Step(self, library, plan, x, y)
             self._take(step, plan, batches)
@@ -267,25 +250,6 @@ def _logits(model):
         yield
     finally:
         last.activation = activation
-
-
-def _check_state(model):
-    """Raises for what `stateless_call` would change and the step drops."""
-    for layer in model.layers:
-        if layer.trainable and layer.non_trainable_variables:
-            raise ValueError(
-                "DP-SGD by jax-privacy does not support the layer "
-                f"{layer.name!r} of type {type(layer).__name__}: it holds "
-                "state that is not trained by gradients."
-            )
-        for variable in layer.trainable_variables:
-            if variable.dtype != "float32":
-                raise ValueError(
-                    "DP-SGD by jax-privacy trains float32 weights. Received: "
-                    f"{variable.path!r} of dtype {variable.dtype}"
-                )
-    if not model.trainable_variables:
-        raise ValueError("The model has no trainable weights.")
 
 
 def _import_jax_privacy():

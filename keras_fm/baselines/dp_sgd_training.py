@@ -25,29 +25,24 @@ from keras_fm.datasets.record_views import RecordViews, told
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
-from keras_fm.kernel.ledger.ledger_entry import LedgerEntry, check_line
+from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.kernel.ledger.statement import RECORD
 from keras_fm.kernel.planning.delta_warning import is_too_large
 from keras_fm.kernel.reads import columns
-from keras_fm.parts import batch_statistics
-from keras_fm.parts.record_alone import unlisted
-from keras_fm.stacks import first_weights
 
 
 class DPSGDTrainer:
     """Base of classifiers trained by DP-SGD; a subclass names the library.
 
     A subclass sets `_library`, `_generator`, `_form` and `_clipping`, which
-    the report names, and defines `_import_library`, `_check_layers`, `_train`,
-    `_forward` and `to_keras`.
+    the report names, and defines `_import_library`, `_train`, `_forward` and
+    `to_keras`.
     """
 
     _library: str | None = None
     _generator: str | None = None
     _form: str | None = None
     _clipping: str | None = None
-    # Whether the gradient of a record is formed in a batch of its own.
-    _one_by_one = False
 
     def __init__(
         self,
@@ -59,7 +54,6 @@ class DPSGDTrainer:
         seed=None,
         neighbours="add_remove",
         augment=None,
-        public=None,
     ):
         checks.instance("config", config, DPSGDConfig, "a DPSGDConfig")
         check_budget(epsilon, delta)
@@ -70,16 +64,8 @@ class DPSGDTrainer:
                 f"views={config.views}"
             )
         self._augment = augment
-        if public is not None:
-            checks.text("public", public, "words on one line: where from")
-            check_line("`public`", public)
-        self._public = public
         if model is not None and not isinstance(model, keras.Sequential):
-            wanted = "a keras.Sequential, a list of Keras layers or None"
-            checks.instance("model", model, (list, tuple), wanted)
             model = keras.Sequential(list(model))
-        if model is not None:
-            self._check_layers(model.layers)
         self.config = config
         self.epsilon = float(epsilon)
         self.delta = float(delta)
@@ -87,8 +73,6 @@ class DPSGDTrainer:
         self.seed = seed
         self.plan = None
         self._model = model
-        if model is not None and model.built:
-            self._check_records_apart()
         self._seconds = None
         self._step_seconds = []
 
@@ -118,11 +102,9 @@ class DPSGDTrainer:
                 "on the same records spends epsilon again: build another "
                 "classifier."
             )
-        self._check_start()
         library = self._import_library()
         began = time.perf_counter()
         x, y = self._check_data(x, y, num_classes)
-        self._check_records_apart()
         plan = self.config.plan(
             len(x), self.epsilon, self.delta, self.neighbours
         )
@@ -287,13 +269,13 @@ class DPSGDTrainer:
         return ledger
 
     def _notes(self):
-        notes = ["n is public", f"noise: float32, {self._generator}"]
+        notes = [
+            "n is public",
+            "initial weights: public by declaration",
+            f"noise: float32, {self._generator}",
+        ]
         if self.config.sampling == "shuffled":
             notes.append("shuffled batches accounted as if Poisson")
-        if self._public is not None:
-            notes.append(
-                f"initial weights: public by declaration: {self._public}"
-            )
         if self.seed is not None:
             notes.append("reproducible noise: not private")
         return tuple(notes)
@@ -306,41 +288,6 @@ class DPSGDTrainer:
         if self.plan is None:
             raise RuntimeError(
                 f"This {type(self).__name__} is not fitted. Call `fit` first."
-            )
-
-    @staticmethod
-    def _check_layers(layers):
-        raise NotImplementedError
-
-    def _check_start(self):
-        """Raises for weights that records may have trained."""
-        is_known = self._model is None or self._public is not None
-        if is_known or not self._private:
-            return
-        trained = [v for v in self._model.layers if v.trainable_weights]
-        if not first_weights.are_first(trained):
-            raise ValueError(
-                "The model is of layers that were trained before, and nothing "
-                "says on what. Build new layers, or say where their weights "
-                "are from: `public='trained on ...'`"
-            )
-
-    def _check_records_apart(self):
-        """Raises for layers through which records reach other gradients."""
-        model = self._model
-        for layer in batch_statistics.learned_by(model):
-            raise ValueError(
-                f"DP-SGD does not support the layer {layer.name!r} of type "
-                f"{type(layer).__name__}. It mixes the records of a batch, so "
-                "no record has a gradient of its own to clip. Use "
-                "`keras.layers.GroupNormalization`."
-            )
-        found = None if self._one_by_one else unlisted(model)
-        if found is not None:
-            raise ValueError(
-                f"DP-SGD does not support the layer {found}. It is not known "
-                "to keep the records of a batch apart, so no record has a "
-                "gradient of its own to clip. Apply it to the data beforehand."
             )
 
     def _outputs(self, x):
@@ -360,44 +307,26 @@ class DPSGDTrainer:
 
     def _check_data(self, x, y, num_classes):
         x = columns.as_numbers(x, dtype=np.float32)
-        y = np.asarray(y)
-        if x.ndim < 2 or y.shape != x.shape[:1] or len(x) == 0:
+        y = columns.as_numbers(y, "y", np.int32)
+        if x.ndim < 2 or y.shape != x.shape[:1]:
             raise ValueError(
                 "`x` must have shape (n, ...) and `y` shape (n,). "
                 f"Received: x.shape={x.shape}, y.shape={y.shape}"
             )
-        if not np.issubdtype(y.dtype, np.integer):
-            raise ValueError(
-                "`y` must hold integer class numbers. "
-                f"Received: y.dtype={y.dtype}"
-            )
         check_records(x)
         if self._model is None:
-            wanted = "an integer greater than 1 with model=None"
-            checks.integer(
-                "num_classes", num_classes, at_least=2, wanted=wanted
-            )
+            # Public: never read from the labels.
+            checks.integer("num_classes", num_classes, at_least=2)
             head = keras.layers.Dense(num_classes, kernel_initializer="zeros")
             self._model = keras.Sequential([head])
         if not self._model.built:
             self._model.build((None, *x.shape[1:]))
-        if tuple(self._model.input_shape[1:]) != x.shape[1:]:
+        if y.min() < 0 or y.max() >= self._model.output_shape[-1]:
             raise ValueError(
-                f"The model expects inputs of shape (n, "
-                f"{', '.join(map(str, self._model.input_shape[1:]))}). "
-                f"Received: x.shape={x.shape}"
+                "`y` must hold class numbers from 0 to "
+                f"{self._model.output_shape[-1] - 1}."
             )
-        shape = self._model.output_shape
-        if len(shape) != 2 or num_classes not in (None, shape[-1]):
-            raise ValueError(
-                "The model must end in one output per class. Received: "
-                f"output_shape={shape}, num_classes={num_classes}"
-            )
-        if y.min() < 0 or y.max() >= shape[-1]:
-            raise ValueError(
-                f"`y` must hold class numbers from 0 to {shape[-1] - 1}."
-            )
-        return x, y.astype("int32")
+        return x, y
 
 
 class Views:
@@ -446,12 +375,6 @@ def small_cnn(input_shape, num_classes):
     activation of Papernot et al., "Tempered Sigmoid Activations for Deep
     Learning with Differential Privacy", 2021.
     """
-    if len(input_shape) != 3 or min(input_shape[:2]) < 8:
-        checks.refuse(
-            "input_shape",
-            input_shape,
-            "(height, width, channels) with at least 8 x 8 pixels",
-        )
     layers, wide = keras.layers, min(input_shape[:2]) >= 14
     sizes, stride = ((8, 4), 2) if wide else ((4, 2), 1)
     first = {"strides": 2, "padding": "same", "activation": "tanh"}
@@ -473,30 +396,3 @@ def small_cnn(input_shape, num_classes):
             layers.Dense(num_classes),
         ]
     )
-
-
-def check_layers(layers):
-    """Raises for what no library here clips record by record."""
-    for layer in layers:
-        if isinstance(layer, keras.layers.BatchNormalization):
-            raise ValueError(
-                f"DP-SGD does not support the layer {layer.name!r} of type "
-                "BatchNormalization. It mixes the records of a batch, so no "
-                "record has a gradient of its own to clip."
-            )
-        for key, value in layer.get_config().items():
-            if key.endswith(("_regularizer", "_constraint")) and value:
-                raise ValueError(
-                    f"DP-SGD does not support `{key}` of the layer "
-                    f"{layer.name!r}: its libraries treat it differently."
-                )
-    last = layers[-1] if layers else None
-    activation = last.get_config().get("activation") if last else None
-    if activation not in (None, "linear", "softmax") or isinstance(
-        last, keras.layers.Softmax
-    ):
-        raise ValueError(
-            "The model must end in logits or a softmax activation. "
-            f"Received: activation={activation!r} in the last layer, "
-            f"{type(last).__name__}"
-        )

@@ -16,13 +16,10 @@ basic 100.0
 optimal 17.79
 """
 
-from keras_fm.composition.accountants import moments, pld, renyi
 from keras_fm.composition.composed import Composed
 from keras_fm.composition.plan import Plan, Stage
 from keras_fm.composition.side_by_side import (
     METHODS,
-    automatic_counts,
-    check_methods,
     compose,
     plot,
     series,
@@ -30,44 +27,17 @@ from keras_fm.composition.side_by_side import (
     title,
     write,
 )
-from keras_fm.composition.steps import amplified
-from keras_fm.composition.survey import (
-    survey_advanced,
-    survey_basic,
-    survey_sampling,
-)
-from keras_fm.composition.theorems import (
-    advanced,
-    basic,
-    kairouz,
-    optimal,
-    optimal_epsilon,
-)
-from keras_fm.kernel.planning.calibration import gaussian_epsilon
+from keras_fm.composition.theorems import optimal_epsilon
 
 __all__ = [
-    "METHODS",
     "Composed",
+    "METHODS",
     "Plan",
     "Stage",
-    "advanced",
-    "amplified",
-    "automatic_counts",
-    "basic",
-    "check_methods",
     "compose",
-    "gaussian_epsilon",
-    "kairouz",
-    "moments",
-    "optimal",
     "optimal_epsilon",
-    "pld",
     "plot",
-    "renyi",
     "series",
-    "survey_advanced",
-    "survey_basic",
-    "survey_sampling",
     "table",
     "title",
     "write",

@@ -9,12 +9,15 @@ from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel.planning import settings_file
 from keras_fm.kernel.reads import sampling as sampling_lib
 
-MECHANISMS = ("gaussian", "laplace", "pure", "approximate")
-
+# Mechanisms, and the parameters of noise that say what one is.
+_NEEDED = {
+    "gaussian": [{"noise_multiplier"}],
+    "laplace": [{"noise_multiplier"}, {"epsilon"}],
+    "pure": [{"epsilon"}],
+    "approximate": [{"epsilon", "delta"}],
+}
 _LARGEST_COUNT = 1_000_000
 _MOST_STAGES = 1000
-_NOISE = (1e-2, 1e6)
-_EPSILON = (1e-6, 500.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,63 +58,25 @@ class Stage:
     count: int = 1
 
     def __post_init__(self):
-        checks.one_of("mechanism", self.mechanism, MECHANISMS)
-        self._check_parameters()
-        self._check_number("sampling_rate", 0.0, 1.0, "in (0, 1]")
-        checks.count("count", self.count)
-        if self.count > _LARGEST_COUNT:
+        checks.one_of("mechanism", self.mechanism, _NEEDED)
+        names = "noise_multiplier", "epsilon", "delta"
+        given = {name for name in names if getattr(self, name) is not None}
+        needed = _NEEDED[self.mechanism]
+        if given not in needed:
+            words = " or ".join(", ".join(sorted(some)) for some in needed)
             raise ValueError(
-                f"`count` must be at most {_LARGEST_COUNT:,}. Received: "
-                f"count={self.count}"
+                f"A stage of kind {self.mechanism} needs {words}, and no other "
+                f"parameter of noise. Received: {sorted(given)}"
             )
-
-    def _check_parameters(self):
-        needed = {
-            "gaussian": {"noise_multiplier"},
-            "laplace": {"noise_multiplier", "epsilon"},
-            "pure": {"epsilon"},
-            "approximate": {"epsilon", "delta"},
-        }[self.mechanism]
-        given = {
-            name
-            for name in ("noise_multiplier", "epsilon", "delta")
-            if getattr(self, name) is not None
-        }
-        # A laplace stage needs exactly one of its two names.
-        if not given <= needed or (
-            len(given) != 1 if self.mechanism == "laplace" else given != needed
-        ):
-            names = sorted(f"`{name}`" for name in needed)
-            joint = " or " if self.mechanism == "laplace" else " and "
-            article = "An" if self.mechanism == "approximate" else "A"
-            raise ValueError(
-                f"{article} {self.mechanism} stage needs {joint.join(names)}, "
-                "and no other parameter of noise. Received: "
-                + (", ".join(sorted(given)) or "none")
-            )
-        if self.noise_multiplier is not None:
-            self._check_number("noise_multiplier", *_NOISE)
-        if self.epsilon is not None:
-            self._check_number("epsilon", *_EPSILON)
-        if self.delta is not None:
-            # The largest float below 1.
-            self._check_number("delta", 0.0, 1 - 2**-53, "in (0, 1)")
-
-    def _check_number(self, name, low, high, where=None):
-        value = getattr(self, name)
-        where = where or f"in [{low:g}, {high:g}]"
-        # An interval that begins at 0 is open there.
-        inside = (
-            checks.is_number(value)
-            and checks.is_finite(value)
-            and (value > low if low == 0 else value >= low)
-            and value <= high
+        number = partial(checks.optional, checks.number)
+        checks.fields(
+            self,
+            noise_multiplier=partial(number, at_least=1e-2, at_most=1e6),
+            epsilon=partial(number, at_least=1e-6, at_most=500),
+            delta=partial(number, above=0, below=1),
+            sampling_rate=partial(checks.number, above=0, at_most=1),
+            count=partial(checks.integer, at_least=1, at_most=_LARGEST_COUNT),
         )
-        if not inside:
-            raise ValueError(
-                f"`{name}` of a stage must be a number {where}. Received: "
-                f"{name}={value!r}"
-            )
 
     @property
     def pure_epsilon(self):
@@ -154,21 +119,12 @@ class Plan:
     def __post_init__(self):
         # Frozen, yet lists are accepted.
         object.__setattr__(self, "stages", tuple(self.stages))
-        if not self.stages or not all(
-            isinstance(s, Stage) for s in self.stages
-        ):
+        count = sum(s.count for s in self.stages)
+        if not 0 < len(self.stages) <= _MOST_STAGES or count > _LARGEST_COUNT:
             raise ValueError(
-                "A plan needs at least one stage (`Stage`). Received: "
-                f"{len(self.stages)} stages"
-            )
-        if len(self.stages) > _MOST_STAGES:
-            raise ValueError(
-                f"A plan has at most {_MOST_STAGES} stages. Received: "
-                f"{len(self.stages)}"
-            )
-        if sum(s.count for s in self.stages) > _LARGEST_COUNT:
-            raise ValueError(
-                f"A plan has at most {_LARGEST_COUNT:,} runs in all."
+                f"A plan has 1 to {_MOST_STAGES} stages, and at most "
+                f"{_LARGEST_COUNT:,} runs in all. Received: "
+                f"{len(self.stages)} stages, {count} runs"
             )
         checks.fields(
             self,
@@ -208,28 +164,13 @@ class Plan:
         """The plan of a dict `{"neighbours": ..., "stages": [{...}]}`.
 
         Raises:
-            ValueError: if it is not such a dict, or a value is wrong; the
-                message names the stage.
+            ValueError: if it is not such a dict, or a value is wrong.
         """
-        if not isinstance(config, dict):
-            raise ValueError("A plan must be a table with `stages`.")
-        _refuse_unknown(config, ("stages", "neighbours"), "a plan")
-        stages = config.get("stages")
-        if not isinstance(stages, list) or not stages:
-            raise ValueError("A plan needs `stages`, a list of tables.")
-        fields = [f.name for f in dataclasses.fields(Stage)]
-        built = []
-        for number, stage in enumerate(stages, start=1):
-            try:
-                if not isinstance(stage, dict):
-                    raise ValueError("it must be a table.")
-                _refuse_unknown(stage, fields, "a stage")
-                if "mechanism" not in stage:
-                    raise ValueError("it needs `mechanism`.")
-                built.append(Stage(**stage))
-            except ValueError as e:
-                raise ValueError(f"Stage {number}: {e}") from e
-        return cls(built, config.get("neighbours", "add_remove"))
+        try:
+            stages = [Stage(**stage) for stage in config["stages"]]
+            return cls(stages, config.get("neighbours", "add_remove"))
+        except (AttributeError, KeyError, TypeError) as e:
+            raise ValueError(f"This is not a plan with `stages`: {e}") from e
 
     @classmethod
     def load(cls, path):
@@ -239,11 +180,7 @@ class Plan:
             ValueError: if the file is not a plan.
             OSError: if it cannot be read.
         """
-        try:
-            config = settings_file.load(path)
-        except ValueError as e:
-            raise ValueError(f"{path} cannot be read as a plan: {e}") from e
-        return cls.from_config(config)
+        return cls.from_config(settings_file.load(path))
 
     @property
     def is_sampled(self):
@@ -264,15 +201,6 @@ class Plan:
             ]
         overflow = min(self.overflow_probability * factor, 1 - 1e-9)
         return Plan(stages, self.neighbours, overflow)
-
-
-def _refuse_unknown(config, known, what):
-    unknown = sorted(set(config) - set(known))
-    if unknown:
-        raise ValueError(
-            f"{what} has no {', '.join(map(repr, unknown))}; it may have "
-            f"{', '.join(known)}."
-        )
 
 
 def _stage_of(mechanism):

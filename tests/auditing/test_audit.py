@@ -9,7 +9,6 @@ import dataclasses
 import json
 import math
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -241,14 +240,6 @@ def test_a_gaussian_curve_shows_more_and_still_not_too_much():
     )
 
 
-def test_a_pure_claim_has_no_gaussian_curve():
-    def never(x, y):
-        raise AssertionError("trained")
-
-    with pytest.raises(ValueError, match="no pure epsilon has"):
-        run(never, curve="gaussian")
-
-
 def test_outputs_that_are_not_finite_are_guessed_blindly():
     def diverged(x, y):
         told = table(x, y)
@@ -321,19 +312,9 @@ def test_the_global_generator_is_neither_read_nor_moved():
 def test_progress_goes_to_standard_error(capsys):
     run(ignores, progress=True)
     captured = capsys.readouterr()
-    assert captured.out == "" and "4/4" in captured.err
+    assert captured.out == "" and "3 of 4 trainings" in captured.err
     run(ignores)
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("is_terminal", [False, True])
-def test_what_stops_an_audit_begins_a_line(capsys, monkeypatch, is_terminal):
-    """It stood behind the bar, in the middle of its line."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
-    with pytest.raises(ValueError, match="Received: None"):
-        run(lambda x, y: None, progress=True)
-    shown = capsys.readouterr().err
-    assert shown.endswith("\n") and ("\r" in shown) == is_terminal
 
 
 # Claims ------------------------------------------------------------------
@@ -466,27 +447,21 @@ def never(x, y):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"control": None}, "`control` is required"),
-        ({"control": never}, "another function"),
-        ({"control": 3}, "another function"),
-        ({"claim": None, "neighbours": "add_remove"}, "a ledger has its own"),
-        ({"neighbours": None}, "needs its relation"),
-        ({"neighbours": "both"}, "`neighbours` must be"),
+        ({"control": None}, "`control` is"),
+        ({"control": never}, "`control` must"),
+        ({"control": 3}, "`control` must"),
+        ({"claim": None, "neighbours": "add_remove"}, "`neighbours` belongs"),
+        ({"neighbours": None}, "A claim in numbers"),
         # An epsilon alone would be compared at delta = 0.
-        ({"claim": 1}, "`claim` must be a keras_fm.PrivacyBudget(epsilon, d"),
-        ({"claim": "small"}, "`claim` must be a keras_fm.PrivacyBudget"),
-        ({"design": "include"}, "says nothing about a replace_one"),
-        ({"design": "drop"}, "`design` must be one of"),
-        ({"kind": "odd"}, "`kind` must be one of"),
-        ({"kind": "noise"}, "needs `low`"),
-        ({"canaries": RECORDS + 1}, "only 1200"),
-        ({"canaries": 0}, "`canaries`"),
-        ({"classes": None}, "Labels need `classes`"),
-        ({"seeds": ()}, "`seeds` must be distinct"),
-        ({"seeds": (1, 1)}, "`seeds` must be distinct"),
-        ({"seeds": (0.5,)}, "`seeds` must be distinct"),
-        ({"score": "accuracy"}, "`score` must be one of"),
-        ({"guarantee": "private"}, "`guarantee` must be one of"),
+        ({"claim": 1}, "`claim` must"),
+        ({"design": "include"}, 'design="include" says'),
+        ({"kind": "noise"}, 'kind="noise" needs'),
+        ({"canaries": RECORDS + 1}, "1201 canaries"),
+        ({"classes": None}, "Labels need"),
+        ({"seeds": (1, 1)}, "`seeds` must"),
+        ({"score": "accuracy"}, "`score` must"),
+        ({"guarantee": "private"}, "`guarantee` must"),
+        ({"curve": "gaussian"}, 'curve="gaussian" is'),
     ],
 )
 def test_bad_arguments_are_refused_before_any_training(change, message):
@@ -509,8 +484,7 @@ def test_bad_data_and_ledgers_are_refused_before_any_training():
 
     empty = Ledger(PrivacyBudget(1.0, 0.0), neighbours="replace_one")
     refuse((X, Y), empty, "has no entry")
-    refuse((X[:, 0], Y), ledger(), "shape \\(records, ...\\)")
-    refuse((np.full_like(X, np.nan), Y), ledger(), "must be finite")
+    refuse((np.full_like(X, np.nan), Y), ledger(), "`data` must")
     refuse((X, Y[:-1]), ledger(), "same number of records")
     refuse(X, ledger(), "needs labels")
 
@@ -520,10 +494,9 @@ def test_what_a_fit_returns_is_checked():
         with pytest.raises(ValueError, match=message):
             run(lambda x, y: returned, claim, **kwargs)
 
-    refuse(3, "must return a Keras model")
-    refuse((ignores(X, Y), 1), "pair \\(model, ledger\\)")
+    refuse(3, "`fit` and `control` must return")
+    refuse((ignores(X, Y), 1), "`fit` must return")
     refuse(lambda x: np.zeros((3, 2)), "logits of shape")
-    refuse(lambda x: np.zeros((len(x), 1, 2)), "logits of shape")
     refuse(ignores(X, Y), "Nothing is claimed", None, neighbours=None)
     refuse(
         (ignores(X, Y), ledger()),

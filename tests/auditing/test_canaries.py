@@ -336,17 +336,9 @@ def test_a_model_that_tells_all_is_at_the_ceiling():
         ({"design": "both"}, "`design`"),
         ({"kind": "gradient"}, "`kind`"),
         ({"canaries": 0}, "`canaries`"),
-        ({"canaries": 2.0}, "`canaries`"),
         ({"seed": None}, "`seed`"),
-        ({"seed": True}, "`seed`"),
         ({"low": 0.0}, "does not use `low`"),
         ({"kind": "noise"}, "needs `low`"),
-        ({"kind": "noise", "low": 0.0}, "needs `high`"),
-        ({"kind": "noise", "low": 1.0, "high": 1.0}, "lower bound"),
-        ({"kind": "noise", "low": 0.0, "high": np.nan}, "finite"),
-        ({"kind": "noise", "low": 0, "high": 1, "bound": 1}, "not use `bound`"),
-        ({"kind": "unit"}, "needs `bound`"),
-        ({"kind": "unit", "bound": 0.0}, "`bound`"),
         ({"kind": "unit", "bound": np.inf}, "`bound`"),
     ],
 )
@@ -357,52 +349,23 @@ def test_bad_plans(options, words):
 
 def test_bad_data():
     x, y = data()
-
-    def fails(words, x, y=None, classes=4, **options):
-        with pytest.raises(ValueError, match=words):
-            plan(**options).plant(x, y, classes)
-
-    fails("only 60", x, y, canaries=61)
-    fails("only 60", x, y, canaries=61, design="include")
-    fails("only 60", x, y, canaries=61, kind="noise")
-    fails("needs `y`", x)
-    fails("`x` must be", np.zeros(60), y)
-    fails("`x` must be", np.array([["a"]] * 60), y)
-    fails("floating", (255 * x).astype("uint8"), y, kind="noise")
-    fails("do not fit", x, y, kind="noise", low=np.zeros(5), high=np.ones(5))
-    fails("`classes`", x, y, classes=None)
-    fails("at least 2", x, np.zeros(60, int), classes=1)
-    fails("whole numbers", x, y, classes=3)
-    fails("whole numbers", x, y + 0.5)
-    fails("whole numbers", x, np.where(y == 0, np.nan, y))
-    fails("one-hot", x, np.ones((60, 4)))
-    fails("same number", x, y[:-1])
-    fails("Labels must have shape", x, np.zeros((60, 3)))
+    for x_, y_, classes, options in (
+        (x, y, 4, {"canaries": 61}),
+        (x, None, 4, {}),
+        ((255 * x).astype("uint8"), y, 4, {"kind": "noise"}),
+        (x, y, None, {}),
+        (x, y, 3, {}),
+        (x, np.where(y == 0, np.nan, y), 4, {}),
+        (x, y[:-1], 4, {}),
+    ):
+        with pytest.raises(ValueError):
+            plan(**options).plant(x_, y_, classes)
     # More noise canaries than records may be added.
     planted = plan("include", "noise", 100).plant(x, y, classes=4)
     assert len(planted.x) == 60 + planted.coins.sum()
-
-
-def test_bad_losses():
-    with pytest.raises(ValueError, match=r"\(m, 2\)"):
-        swap_scores([1.0, 2.0])
-    with pytest.raises(ValueError, match="1 of 2 are not"):
-        swap_scores([[1.0, np.nan]])
-    with pytest.raises(ValueError, match=r"\(m,\)"):
-        include_scores([[1.0, 2.0]])
-    with pytest.raises(ValueError, match=r"\(m,\)"):
-        include_scores([])
-    with pytest.raises(ValueError, match="shape of `losses`"):
-        include_scores([1.0, 2.0], [1.0])
-    with pytest.raises(ValueError, match="finite"):
-        include_scores([1.0, 2.0], [1.0, np.inf])
-    with pytest.raises(ValueError, match="`logits` must have shape"):
-        canary_losses([1.0], [[0]])
-    with pytest.raises(ValueError, match="`logits` must be finite"):
-        canary_losses([[1.0, np.nan]], [[0]])
-    with pytest.raises(ValueError, match="`labels`"):
-        canary_losses([[1.0, 2.0]], [[2]])
-    with pytest.raises(ValueError, match="`labels`"):
-        canary_losses([[1.0, 2.0]], [[0.0]])
-    with pytest.raises(ValueError, match="`score`"):
-        canary_losses([[1.0, 2.0]], [[0]], "accuracy")
+    for losses in ([[1.0, np.nan]], [[np.inf, 1.0]]):
+        with pytest.raises(ValueError, match="`losses` must be finite"):
+            swap_scores(losses)
+    for logits, labels in (([[1.0, np.nan]], [[0]]), ([[1.0, 2.0]], [[2]])):
+        with pytest.raises(ValueError):
+            canary_losses(logits, labels)

@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_fm.auditing import audit, gradient_losses
+from keras_fm.auditing import audit
+from keras_fm.auditing.gradient_score import gradient_losses
 from keras_fm.auditing.report import NOT_REFUTED, VIOLATED
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.layers import PrivateDense

@@ -9,12 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from keras_fm.auditing import (
-    bounds,
-    gaussian_bounds,
-    many_run_bounds,
-    one_run,
-)
+from keras_fm.auditing import bounds, gaussian_bounds, many_run_bounds, one_run
 
 # On older releases there is no such module.
 theirs = pytest.importorskip("jax_privacy.auditing")

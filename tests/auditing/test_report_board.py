@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_fm.auditing import AuditReport, Claim, SeedRun, one_run_best
+from keras_fm.auditing import AuditReport, Claim, one_run_best
+from keras_fm.auditing.report import SeedRun
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_fm.auditing import (
+from keras_fm.auditing import release_epsilon
+from keras_fm.auditing.bounds import coin_run_bound
+from keras_fm.auditing.white_box import (
     log_likelihood_ratio,
     record_difference,
-    release_epsilon,
     releases_epsilon,
 )
-from keras_fm.auditing.bounds import coin_run_bound
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.mechanisms import (

@@ -66,19 +66,24 @@ def test_views_of_a_record_are_clipped_as_one(tfp):
 @pytest.mark.parametrize(
     "changes, given, message",
     [
-        ({"views": 2}, {}, "give both"),
-        ({}, {"augment": np.flip}, "give both"),
-        ({"views": 2}, {"augment": np.flip}, "are clipped together by"),
-        ({"views": 0}, {}, "`views` must be"),
-        ({"decay": 0.0}, {}, "`decay` must be"),
-        ({"average": 1.0}, {}, "`average` must be"),
+        ({"views": 2}, {}, "`augment` makes"),
+        ({}, {"augment": np.flip}, "`augment` makes"),
+        ({"learning_rate": 0}, {}, "`learning_rate` must"),
+        ({"l2_norm_clip": math.inf}, {}, "`l2_norm_clip` must"),
+        ({"momentum": math.nan}, {}, "`momentum` must"),
+        ({"form": "fast"}, {}, "`form` must"),
+        ({"steps": 1.5}, {}, "`steps` must"),
+        ({"steps": None}, {}, "Give one of"),
+        ({}, {"epsilon": 0}, "`epsilon` must"),
+        ({}, {"epsilon": math.nan}, "`epsilon` must"),
+        ({}, {"delta": 0}, "`delta` must"),
+        ({}, {"neighbours": "substitute"}, "`neighbours` must"),
     ],
 )
-def test_a_recipe_that_cannot_be_followed(changes, given, message):
+def test_settings_that_cannot_be(changes, given, message):
+    budget = {"epsilon": 1.0, "delta": 1e-5, **given}
     with pytest.raises(ValueError, match=message):
-        dp_sgd.DPSGDClassifier(
-            linear_model(), config(**changes), 1.0, 1e-5, **given
-        )
+        dp_sgd.DPSGDClassifier(linear_model(), config(**changes), **budget)
 
 
 def test_a_view_of_another_shape_is_refused(tfp):
@@ -241,7 +246,7 @@ def test_a_traced_step_keeps_no_records(tfp, monkeypatch, form):
 
     monkeypatch.setattr(dp_sgd._Step, "__call__", seen)
     model, cfg = hidden_layer_model(), config(form=form)
-    made = dp_sgd.DPSGDClassifier(model, cfg, 1.0, 1e-5, public="a test")
+    made = dp_sgd.DPSGDClassifier(model, cfg, 1.0, 1e-5)
     made.fit(x, y)
     shapes = {tuple(t.shape) for t, _ in graphs[0].captures}
     shapes |= {
@@ -270,113 +275,17 @@ def test_without_tensorflow_privacy_the_error_names_the_extra(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "changes, message",
+    "layers",
     [
-        ({"learning_rate": 0}, "`learning_rate` must be a finite number"),
-        ({"learning_rate": math.nan}, "`learning_rate` must be a finite"),
-        ({"l2_norm_clip": math.inf}, "`l2_norm_clip` must be a finite"),
-        ({"momentum": 1.0}, r"`momentum` must be in \[0, 1\)"),
-        ({"momentum": math.nan}, r"`momentum` must be in \[0, 1\)"),
-        ({"form": "fast"}, "`form` must be one of 'fast_clipping'"),
-        ({"optimizer": "lion"}, "`optimizer` must be one of 'sgd'"),
-        ({"sampling": "random"}, "`sampling` must be one of 'poisson'"),
-        ({"batch_size": 0}, "`batch_size` must be a positive integer"),
-        ({"steps": 1.5}, "`steps` must be a positive integer"),
-        ({"epochs": 2}, "Exactly one of `steps` and `epochs`"),
-        ({"steps": None}, "Exactly one of `steps` and `epochs`"),
-        ({"batch_size": None}, "`batch_size` must be None with"),
+        [keras.layers.BatchNormalization(), keras.layers.Dense(4)],
+        [keras.layers.Dropout(0.5), keras.layers.Dense(4)],
     ],
 )
-def test_config_errors(changes, message):
-    with pytest.raises(ValueError, match=message):
-        config(**changes)
-
-
-def test_full_batches_refuse_a_batch_size():
-    with pytest.raises(ValueError, match="`batch_size` must be None with"):
-        dp_sgd.DPSGDConfig(
-            learning_rate=1, l2_norm_clip=1, sampling="full", batch_size=5,
-            steps=1,
-        )  # fmt: skip
-
-
-def test_a_batch_larger_than_the_data_is_refused():
-    with pytest.raises(ValueError, match="must not exceed the number"):
-        config(batch_size=61).plan(60, 1.0, 1e-5)
-
-
-@pytest.mark.parametrize(
-    "epsilon, delta, message",
-    [
-        (0, 1e-5, r"`epsilon` must be in \(0, 100\]"),
-        (1000.0, 1e-5, r"`epsilon` must be in \(0, 100\]"),
-        (math.nan, 1e-5, r"`epsilon` must be in \(0, 100\]"),
-        (1.0, 0, r"`delta` must be in \(0, 1\)"),
-        (1.0, math.nan, r"`delta` must be in \(0, 1\)"),
-    ],
-)
-def test_budget_errors(epsilon, delta, message):
-    with pytest.raises(ValueError, match=message):
-        dp_sgd.DPSGDClassifier(None, config(), epsilon, delta)
-    with pytest.raises(ValueError, match=message):
-        config().plan(N, epsilon, delta)
-
-
-class OwnDense(keras.layers.Dense):
-    pass
-
-
-@pytest.mark.parametrize(
-    "layers, message",
-    [
-        ([OwnDense(2)], "does not support the layer .* of type OwnDense"),
-        (
-            [
-                keras.layers.Dense(2, activation="hard_sigmoid"),
-                keras.layers.Dense(2),
-            ],
-            "does not support the activation 'hard_sigmoid'",
-        ),
-        (
-            [
-                keras.Input((4,)),
-                keras.layers.UnitNormalization(axis=0),
-                keras.layers.Dense(2),
-            ],
-            "UnitNormalization 'unit_normalization.*'. It is not known",
-        ),
-        (
-            [keras.layers.Conv2D(2, 3, groups=2)],
-            "does not support `groups` other than 1",
-        ),
-        (
-            [keras.layers.Conv2D(2, 3, data_format="channels_first")],
-            'needs data_format="channels_last"',
-        ),
-    ],
-)
-def test_layer_errors(layers, message):
-    with pytest.raises(ValueError, match=message):
-        dp_sgd.DPSGDClassifier(layers, config(), 1.0, 1e-5)
-
-
-def test_layers_that_mix_records_once_their_shapes_are_known(tfp):
-    layers = [keras.layers.UnitNormalization(axis=-2), keras.layers.Dense(4)]
+def test_layers_without_a_twin_are_refused(tfp, layers):
     fit = dp_sgd.DPSGDClassifier(layers, config(), 1.0, 1e-5)
-    with pytest.raises(ValueError, match="not known to keep the records"):
+    with pytest.raises(ValueError, match="does not support the layer"):
         fit.fit(*data())
     assert fit.plan is None
-
-
-def test_argument_errors():
-    with pytest.raises(ValueError, match="must be a DPSGDConfig"):
-        dp_sgd.DPSGDClassifier(None, {}, 1.0, 1e-5)
-    with pytest.raises(ValueError, match="`model` must be"):
-        dp_sgd.DPSGDClassifier("linear", config(), 1.0, 1e-5)
-    with pytest.raises(ValueError, match="`neighbours` must be"):
-        dp_sgd.DPSGDClassifier(
-            None, config(), 1.0, 1e-5, neighbours="substitute"
-        )
 
 
 def test_no_view_is_beyond_what_has_a_gradient(tfp):
@@ -387,7 +296,6 @@ def test_no_view_is_beyond_what_has_a_gradient(tfp):
         1.0,
         1e-5,
         augment=lambda record, rng: record * np.float32(np.inf),
-        public="a test",
     )
     fit.fit(x, y, 4)
     for weight in fit.to_keras().get_weights():
@@ -397,30 +305,23 @@ def test_no_view_is_beyond_what_has_a_gradient(tfp):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda x, y: (x, y[:-1], 4), r"`y` shape \(n,\)"),
-        (lambda x, y: (x[:, 0], y, 4), "`x` must have shape"),
-        (lambda x, y: (x, y * 1.0, 4), "integer class numbers"),
-        (lambda x, y: (x * np.nan, y, 4), "`x` must be finite"),
+        (lambda x, y: (x, y[:-1]), "`x` must have shape"),
+        (lambda x, y: (x * np.nan, y), "`x` must be finite"),
         # One such record once made all weights NaN.
-        (lambda x, y: (np.sign(x) * 3e38, y, 4), "numbers of at most 1e"),
-        (lambda x, y: (x, y - 1, 4), "from 0 to 3"),
-        (lambda x, y: (x, y + 1, 4), "from 0 to 3"),
-        (lambda x, y: (x, y, 5), "must end in one output per class"),
-        (lambda x, y: (x[:, 1:], y, 4), "The model expects inputs"),
+        (lambda x, y: (np.sign(x) * 3e38, y), "`x` must hold numbers"),
+        (lambda x, y: (x, y - 1), "`y` must hold class numbers"),
+        (lambda x, y: (x, y + 1), "`y` must hold class numbers"),
     ],
 )
 def test_data_errors(tfp, change, message):
-    x, y, num_classes = change(*data())
-    fit = dp_sgd.DPSGDClassifier(
-        linear_model(), config(), 1.0, 1e-5, public="a test"
-    )
+    fit = dp_sgd.DPSGDClassifier(linear_model(), config(), 1.0, 1e-5)
     with pytest.raises(ValueError, match=message):
-        fit.fit(x, y, num_classes)
+        fit.fit(*change(*data()))
 
 
 def test_the_number_of_classes_is_never_read_from_the_labels(tfp):
     fit = dp_sgd.DPSGDClassifier(None, config(), 1.0, 1e-5)
-    with pytest.raises(ValueError, match="`num_classes` must be an integer"):
+    with pytest.raises(ValueError, match="`num_classes` must be"):
         fit.fit(*data())
 
 
@@ -428,8 +329,6 @@ def test_small_cnn_is_the_usual_one():
     model = dp_sgd.small_cnn((28, 28, 1), 10)
     assert model.count_params() == 26010
     assert model.output_shape == (None, 10)
-    with pytest.raises(ValueError, match="at least 8 x 8"):
-        dp_sgd.small_cnn((7, 28, 1), 10)
     small = dp_sgd.small_cnn((8, 8, 3), 10)
     assert small.layers[0].kernel.shape == (4, 4, 3, 16)
     assert small.output_shape == (None, 10)

@@ -67,19 +67,9 @@ def test_the_ledger_says_what_was_spent(digits):
 
 
 def test_bad_input_is_refused(digits):
-    x = digits[0]
-
-    def make(layers=None):
-        model = keras.Sequential(layers or network())
-        return DPSGDAutoencoder(model, config(steps=1), 1.0, 1e-5)
-
-    with pytest.raises(ValueError, match="shape"):
-        make().fit(x[0])
-    with pytest.raises(ValueError, match="finite"):
-        make().fit(np.where(np.arange(64) == 3, np.nan, x))
-    with pytest.raises(ValueError, match="one output for each entry"):
-        make([keras.Input((64,)), keras.layers.Dense(3)]).fit(x)
-    with pytest.raises(ValueError, match="needs a `model`"):
-        DPSGDAutoencoder(None, config(steps=1), 1.0, 1e-5).fit(x)
-    with pytest.raises(RuntimeError, match="DPSGDAutoencoder is not fitted"):
-        make().predict(x)
+    x = np.where(np.arange(64) == 3, np.nan, digits[0])
+    rival = DPSGDAutoencoder(network(), config(steps=1), 1.0, 1e-5)
+    with pytest.raises(ValueError, match="`x` must be finite"):
+        rival.fit(x)
+    with pytest.raises(RuntimeError, match="This DPSGDAutoencoder"):
+        rival.predict(x)

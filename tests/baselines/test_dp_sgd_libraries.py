@@ -175,9 +175,7 @@ def test_a_global_seed_decides_neither_noise_nor_batches(
     results = []
     for _ in range(2):
         keras.utils.set_random_seed(7)
-        fit = library.fit(
-            linear_model(), {"sampling": sampling}, epsilon, None, public="test"
-        )
+        fit = library.fit(linear_model(), {"sampling": sampling}, epsilon, None)
         results.append(fit.to_keras().get_weights()[0])
         if BACKEND == "tensorflow":
             import tensorflow as tf
@@ -209,7 +207,6 @@ def test_a_delta_that_permits_publishing_a_record_is_not_private(
         config(**library.settings, steps=2),
         1.0,
         delta,
-        public="test",
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -279,45 +276,3 @@ def test_a_second_fit_is_refused(library):
     fit = library.fit(linear_model(), {"steps": 1}, 1.0)
     with pytest.raises(RuntimeError, match="spends epsilon again"):
         fit.fit(*data(), num_classes=CLASSES)
-
-
-@pytest.mark.parametrize("classifier", [DPSGDClassifier, JaxDPSGDClassifier])
-@pytest.mark.parametrize(
-    "layers, message",
-    [
-        (
-            [keras.layers.BatchNormalization(), keras.layers.Dense(2)],
-            "mixes the records of a batch",
-        ),
-        (
-            [keras.layers.Dense(2, kernel_regularizer="l2")],
-            "does not support `kernel_regularizer`",
-        ),
-        (
-            [keras.layers.Dense(2, activation="relu")],
-            "must end in logits or a softmax",
-        ),
-    ],
-)
-def test_layer_errors(classifier, layers, message):
-    with pytest.raises(ValueError, match=message):
-        classifier(layers, config(), 1.0, 1e-5)
-
-
-# Where it starts -------------------------------------------------------------
-
-
-def test_layers_that_were_trained_before_have_a_past(library):
-    """A model that was trained on the records without noise was gone on with,
-    for the same epsilon."""
-    layers = [keras.layers.Input((7,)), keras.layers.Dense(CLASSES)]
-    model = keras.Sequential(layers)
-    model.compile("sgd", "mse")
-    model.fit(np.ones((8, 7)), np.ones((8, CLASSES)), verbose=0)
-    with pytest.raises(ValueError, match="trained before"):
-        library.fit(model, {}, 1.0, None)
-    found = library.fit(model, {}, 1.0, None, public="a test")
-    (entry,) = found.ledger.entries
-    assert entry.notes[-1].endswith("public by declaration: a test")
-    with pytest.raises(ValueError, match="`public`"):
-        library.fit(model, {}, 1.0, None, public="two\nlines")

@@ -69,7 +69,7 @@ def test_from_flags_to_files(run, npz, tmp_path):
     )
     assert status == 0, error
     assert "claimed (epsilon = 0.7, delta = 0), replace_one" in text
-    assert "4/4" in error
+    assert "3 of 4 trainings" in error
     report = AuditReport.from_json((out / "audit.json").read_text())
     assert report.text() in text
     assert report.text() == (out / "audit.txt").read_text().rstrip("\n")

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from keras_fm import composition
-from keras_fm.composition import Plan, Stage
+from keras_fm.composition import Plan, Stage, accountants
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
@@ -124,7 +124,7 @@ def test_a_ledger(run, tmp_path):
     ledger.save(path)
     status, text, _ = run(f"--ledger={path}", "--out=")
     assert status == 0 and "delta 1e-06" in text
-    found = composition.pld(Plan.of_ledger(ledger), 1e-6).epsilon
+    found = accountants.pld(Plan.of_ledger(ledger), 1e-6).epsilon
     assert found == pytest.approx(ledger.epsilon(), rel=5e-3)
     assert f"{found:.4g}" in text
 

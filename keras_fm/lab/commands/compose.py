@@ -159,13 +159,12 @@ def run(values, rest):
     from keras_fm import composition
 
     counts = command_line.numbers("counts", values.counts or (), int) or None
-    methods = composition.check_methods(values.methods)
     plan, delta = _plan_and_delta(values)
-    composed = composition.compose(plan, delta, methods)
+    composed = composition.compose(plan, delta, values.methods)
     text = composition.table(composed)
     sys.stdout.write(f"{composition.title(plan, delta)}\n\n{text}\n")
     if values.out:
-        by_count = composition.series(plan, delta, counts, methods)
+        by_count = composition.series(plan, delta, counts, values.methods)
         composition.write(plan, delta, composed, by_count, values.out)
         # Composition itself knows no packages, whose versions these are.
         from keras_fm.lab import provenance

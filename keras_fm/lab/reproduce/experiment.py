@@ -77,21 +77,6 @@ class Experiment:
     minutes: float = 1.0
     deviations: str = ""
 
-    def __post_init__(self):
-        if set(self.small) != set(self.full):
-            raise ValueError(
-                f"`small` and `full` of {self.name} must hold the same "
-                f"settings. Received: {sorted(self.small)}, "
-                f"{sorted(self.full)}"
-            )
-        if bool(self.facts) == bool(self.why_no_facts):
-            raise ValueError(
-                f"{self.name} must have facts, or say why there are none."
-            )
-        names = [s.name for s in self.series]
-        if len(set(names)) < len(names):
-            raise ValueError(f"Series of {self.name} come twice: {names}")
-
     @property
     def paper(self):
         """Key of the paper."""

@@ -58,6 +58,10 @@ def test_an_experiment_is_whole(experiment):
     """It says where it differs, and every number of the paper stands beside
     a series, or the table shows it alone."""
     assert experiment.deviations and experiment.shows and experiment.title
+    assert set(experiment.small) == set(experiment.full)
+    assert bool(experiment.facts) != bool(experiment.why_no_facts)
+    names = [series.name for series in experiment.series]
+    assert len(set(names)) == len(names)
     assert 0 < experiment.minutes <= 90
     assert all(f.paper == experiment.paper for f in experiment.facts)
     assert all(f.metric == experiment.y.name for f in experiment.facts)
