@@ -31,6 +31,7 @@ import without_keras
 ONCE = (
     "baselines/test_functional_regression.py",
     "baselines/test_histogram_regression.py",
+    "baselines/test_private_regressions.py",
     "datasets/test_drawn_scenes.py",
     "datasets/test_health_network.py",
     "datasets/test_loaders.py",
@@ -58,6 +59,7 @@ FULL = (
     "baselines/test_dp_sgd_autoencoder.py",
     "baselines/test_dp_sgd_libraries.py",
     "baselines/test_histogram_regression.py",
+    "baselines/test_private_regressions.py",
     "baselines/test_whole_dp_sgd.py",
     "composition/test_composition.py",
     "datasets/test_health_network.py",

@@ -119,12 +119,6 @@ class PublicGrid:
         q = min(num_features, fit)
         if num_dimensions is not None:
             q = num_dimensions
-            if q > num_features:
-                raise ValueError(
-                    "`num_dimensions` must not exceed the number of "
-                    f"features. Received: num_dimensions={q}, "
-                    f"{num_features} features"
-                )
         if bins is None:
             bins = max(2, math.ceil(1 / bandwidth(num_records, q)))
             # Whole numbers: no root of a power is rounded the wrong way.
@@ -145,7 +139,7 @@ class PublicGrid:
 
     @property
     def cells(self):
-        """Number of cells, both labels: an int of any size."""
+        """Number of cells, both labels."""
         return 2 * self.bins**self.num_dimensions
 
     def locate(self, cube, labels):
@@ -158,6 +152,11 @@ class PublicGrid:
         cells = np.floor(np.clip(position, 0.0, 1.0) * self.bins)
         cells = np.minimum(cells, self.bins - 1)
         return np.column_stack([cells, labels]).astype(np.uint16)
+
+    def cells_at(self, numbers):
+        """Cells `(k, q + 1)` of places in the order of `numpy.ndindex`."""
+        shape = (self.bins,) * self.num_dimensions + (2,)
+        return np.column_stack(np.unravel_index(numbers, shape))
 
     def centres(self, cells):
         """Centres `(k, q)` of cells and their labels `(k,)`."""
@@ -252,8 +251,8 @@ class HistogramClassifier(PrivateClassifier):
         self.projection_seed = projection_seed
         self.C = checks.positive("C", C)
 
-    def _make_grid(self, num_records, num_features, refinement=1):
-        return PublicGrid.of(
+    def _make_grid(self, num_records, num_features, refinement, most):
+        grid = PublicGrid.of(
             self.num_records or num_records,
             num_features,
             max_cells=self.max_cells,
@@ -263,6 +262,20 @@ class HistogramClassifier(PrivateClassifier):
             projection_seed=self.projection_seed,
             refinement=refinement,
         )
+        if grid.cells > most:
+            raise ValueError(
+                f"The grid has {grid.cells} cells, and each needs noise; at "
+                f"most {most} can be. Lower `num_dimensions` or `bins`."
+            )
+        return grid
+
+    def _read(self, plan, cube, targets):
+        grid = plan.grid
+        cells = grid.locate(cube, targets)
+        number = np.zeros(len(cells), np.int64)
+        for axis in range(grid.num_dimensions):
+            number = number * grid.bins + cells[:, axis]
+        return np.bincount(2 * number + cells[:, -1], minlength=grid.cells)
 
     def _histogram_sensitivity(self):
         # A replaced record leaves one cell and enters another.
@@ -333,13 +346,7 @@ class DPME(HistogramClassifier):
         super().__init__(epsilon, max_cells=max_cells, **arguments)
 
     def _plan(self, num_records, num_features):
-        grid = self._make_grid(num_records, num_features)
-        if grid.cells > self.max_cells:
-            raise ValueError(
-                f"The grid has {grid.cells} cells, and each needs noise; "
-                f"`max_cells` is {self.max_cells}. Lower `num_dimensions` "
-                "or `bins`, or raise `max_cells`."
-            )
+        grid = self._make_grid(num_records, num_features, 1, self.max_cells)
         return types.SimpleNamespace(
             grid=grid,
             sensitivity=self._histogram_sensitivity(),
@@ -347,19 +354,10 @@ class DPME(HistogramClassifier):
             notes=self._notes(),
         )
 
-    def _read(self, plan, cube, targets):
-        grid = plan.grid
-        cells = grid.locate(cube, targets)
-        number = np.zeros(len(cells), np.int64)
-        for axis in range(grid.num_dimensions):
-            number = number * grid.bins + cells[:, axis]
-        return np.bincount(2 * number + cells[:, -1], minlength=grid.cells)
-
     def _release(self, plan, exact, mechanism, source):
         # A record is in one cell, and its substitute in another.
         noisy = mechanism.perturb(exact, source, dimension=2)
         self.grid_, self.counts_ = plan.grid, np.maximum(noisy, 0.0)
-        shape = (plan.grid.bins,) * plan.grid.num_dimensions + (2,)
         kept = np.flatnonzero(self.counts_)
-        cells = np.column_stack(np.unravel_index(kept, shape))
+        cells = plan.grid.cells_at(kept)
         self._fit_cells(plan.grid, cells, self.counts_[kept])

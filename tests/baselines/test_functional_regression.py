@@ -6,14 +6,12 @@ and 3/2 of the scale at p < 1e-6.
 """
 
 import math
-import pickle
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
-from sklearn.datasets import load_breast_cancer
 
 from keras_fm.baselines import (
     FunctionalLinearRegression,
@@ -25,7 +23,6 @@ from keras_fm.baselines.functional_regression import (
     minimise,
     positive_definite_part,
 )
-from keras_fm.kernel.ledger.ledger import BudgetExceededError
 
 RELATIONS = ("add_remove", "replace_one")
 STORAGES = ("upper", "full", "monomials")
@@ -220,16 +217,6 @@ def test_a_search_comes_near_the_tight_sensitivity(kind):
     assert 0.99 * bound < best <= bound * (1 + 1e-12)
 
 
-def test_arguments_of_the_sensitivities():
-    for of in (linear_sensitivity, logistic_sensitivity):
-        with pytest.raises(ValueError, match="`num_features` must be a pos"):
-            of(0, neighbours="replace_one")
-        with pytest.raises(ValueError, match="`neighbours` must be"):
-            of(3, neighbours="swap")
-        with pytest.raises(ValueError, match="`form` must be"):
-            of(3, neighbours="replace_one", form="exact")
-
-
 # Coefficients and the objective ----------------------------------------------
 
 
@@ -304,11 +291,6 @@ def test_post_processing_is_positive_definite(seed):
     np.testing.assert_allclose(vectors @ (vectors.T @ w), w, atol=1e-12)
 
 
-def test_nothing_positive_gives_zero_weights():
-    np.testing.assert_array_equal(minimise(np.ones(3), -np.eye(3)), 0)
-    np.testing.assert_array_equal(minimise(np.ones(3), np.zeros((3, 3))), 0)
-
-
 def test_the_ridge_is_four_standard_deviations_of_the_noise():
     x, y = records(100, 4)
     model = make_logistic(0.5).fit(x, y)
@@ -350,80 +332,7 @@ def test_noise_has_the_stated_scale(kind, relation, form):
         assert stats.kstest(noise, law.cdf).pvalue < 1e-6, factor
 
 
-class Unread:
-    """Records that must not be read."""
-
-    shape = (100, 4)
-
-    def __array__(self, *args, **kwargs):
-        pytest.fail("the records were read")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("relation", RELATIONS)
-def test_the_ledger_is_charged_once(kind, relation):
-    x, y = records(100, 4)
-    model = MAKERS[kind](0.3, neighbours=relation, reproducible_noise=None)
-    assert model.ledger.epsilon() == 0 and "none" in model.report()
-    assert model.fit(x, y) is model
-    assert model.ledger.epsilon() == pytest.approx(0.3, rel=1e-12)
-    assert model.ledger.claimed_epsilon() == model.ledger.epsilon()
-    (entry,) = model.ledger.entries
-    assert entry.guarantee == "proven" and entry.private
-    assert entry.neighbours == relation
-    assert entry.mechanism["sensitivity"] == KINDS[kind][0](
-        5, neighbours=relation
-    )
-    report = model.report()
-    assert "proven:     (epsilon = 0.3, delta = 0)" in report
-    assert "docs/proofs/regression_baselines.md" in report
-    released = model.linear_.copy()
-    with pytest.raises(BudgetExceededError):
-        model.fit(Unread(), Unread())
-    assert len(model.ledger.entries) == 1
-    np.testing.assert_array_equal(model.linear_, released)
-
-
-def test_seeded_noise_is_labelled_not_private():
-    x, y = records()
-    models = [make_logistic(1.0).fit(x, y) for _ in range(2)]
-    np.testing.assert_array_equal(models[0].linear_, models[1].linear_)
-    assert "NOT PRIVATE" in models[0].report()
-    assert math.isinf(models[0].ledger.epsilon())
-    # Without a seed the noise differs.
-    models = [
-        make_logistic(1.0, reproducible_noise=None).fit(x, y) for _ in "ab"
-    ]
-    assert not np.array_equal(models[0].linear_, models[1].linear_)
-    assert "NOT PRIVATE" not in models[0].report()
-
-
-def test_a_fitted_model_can_be_pickled():
-    x, y = records()
-    model = make_logistic(1.0, reproducible_noise=None).fit(x, y)
-    again = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(again.predict(x), model.predict(x))
-    with pytest.raises(BudgetExceededError):
-        again.fit(x, y)
-
-
 # Use -------------------------------------------------------------------------
-
-
-def test_accuracy_at_a_large_epsilon():
-    """Breast cancer: the bounds are round numbers, not the data's."""
-    x, y = load_breast_cancer(return_X_y=True)
-    high = [40, 50, 250, 3000, 0.2, 0.4, 0.5, 0.25, 0.4, 0.1]
-    high += [3, 5, 25, 600, 0.05, 0.15, 0.4, 0.06, 0.08, 0.03]
-    high += [50, 60, 300, 5000, 0.25, 1.2, 1.5, 0.3, 0.7, 0.25]
-    model = make_logistic(1e5, high=np.array(high), sensitivity="tight")
-    assert model.fit(x[:400], y[:400]).score(x[400:], y[400:]) > 0.85
-    p = model.predict_proba(x[400:])
-    np.testing.assert_allclose(p.sum(axis=1), 1)
-    np.testing.assert_array_equal(p.argmax(axis=1), model.predict(x[400:]))
-    np.testing.assert_allclose(
-        np.log(p[:, 1] / p[:, 0]), model.decision_function(x[400:])
-    )
 
 
 def test_values_outside_the_bounds_are_clipped():
@@ -440,79 +349,6 @@ def test_values_outside_the_bounds_are_clipped():
     targets = np.where(y > 0, 1e9, -0.5)
     made = [make_linear().fit(x, t) for t in (targets, np.minimum(targets, 1))]
     np.testing.assert_array_equal(made[0].linear_, made[1].linear_)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (lambda x, y: (x[:, 0], y), r"`x` must have shape \(n, d\)"),
-        (lambda x, y: (x[:0], y[:0]), "at least one record"),
-        (lambda x, y: (x[:, :3], y), "as many features as the bounds"),
-        (lambda x, y: (x * np.nan, y), "`x` must be finite"),
-        (lambda x, y: (x / 0.0, y), "`x` must be finite"),
-        (lambda x, y: (x, y[1:]), r"`y` must have shape \(n,\)"),
-        (lambda x, y: (x, np.eye(2)[y]), r"`y` must have shape \(n,\)"),
-        (lambda x, y: (x, y * np.nan), "Labels must be 0|must be finite"),
-        (lambda x, y: (x, np.where(y, np.inf, 0)), "Labels must|be finite"),
-    ],
-)
-def test_invalid_records_cost_nothing(kind, change, message):
-    model = MAKERS[kind](low=np.zeros(4))
-    with np.errstate(all="ignore"):
-        bad = change(*records())
-    with pytest.raises(ValueError, match=message):
-        model.fit(*bad)
-    assert model.ledger.entries == ()
-    assert model.fit(*records()).coef_.shape == (4,)
-
-
-def test_labels_other_than_0_and_1_are_refused():
-    x, y = records()
-    model = make_logistic()
-    for labels in (y + 1, 2 * y - 1, y / 2):
-        with pytest.raises(ValueError, match="Labels must be 0 or 1"):
-            model.fit(x, labels)
-    assert model.ledger.entries == ()
-    assert model.fit(x, y[:, None].astype(bool)).score(x, y) >= 0
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"epsilon": 0}, "`epsilon` must be greater than 0"),
-        ({"epsilon": math.nan}, "`epsilon` must be"),
-        ({"low": 2.0}, "lower bound must be below"),
-        ({"high": math.inf}, "Bounds must be finite"),
-        ({"low": np.zeros((2, 2))}, r"scalars or have shape \(d,\)"),
-        ({"neighbours": "swap"}, "`neighbours` must be"),
-        ({"sensitivity": "exact"}, "`sensitivity` must be"),
-        ({"ridge_factor": -1}, "`ridge_factor` must be"),
-        ({"ridge_factor": math.nan}, "`ridge_factor` must be"),
-    ],
-)
-@pytest.mark.parametrize("kind", KINDS)
-def test_invalid_arguments(kind, changes, message):
-    with pytest.raises(ValueError, match=message):
-        MAKERS[kind](**{"epsilon": 1.0, **changes})
-
-
-def test_invalid_target_bounds():
-    with pytest.raises(ValueError, match="lower bound must be below"):
-        make_linear(target_low=1.0)
-    with pytest.raises(ValueError, match="must be scalars"):
-        make_linear(target_low=np.zeros(2))
-
-
-def test_use_before_fit_and_with_other_features():
-    x, y = records()
-    with pytest.raises(RuntimeError, match="Call `fit` first"):
-        make_logistic().predict(x)
-    model = make_logistic().fit(x, y)
-    with pytest.raises(ValueError, match="must have 4 features"):
-        model.predict(x[:, :3])
-    with pytest.raises(ValueError, match="not all equal"):
-        make_linear().fit(x, y).score(x, np.ones(len(x)))
 
 
 # diffprivlib -----------------------------------------------------------------
