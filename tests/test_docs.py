@@ -56,6 +56,7 @@ WITHOUT_EXAMPLE = {
     },
     "the example of the module, or of the object it belongs to, shows it": {
         "keras_fm.auditing.audit_objective",
+        "keras_fm.baselines.SocialRBM",
         "keras_fm.auditing.worst_pair",
         "keras_fm.composition.plot",
         "keras_fm.composition.series",

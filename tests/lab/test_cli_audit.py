@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_fm.auditing import AuditReport
 from keras_fm.lab import audits as audit_subjects
 from keras_fm.lab import cli
+from keras_fm.lab.auditing import AuditReport
 from keras_fm.lab.audits import MODELS, Subject
 
 # Traced in tests of this name alone; see `untraced`.

@@ -6,13 +6,12 @@ import sys
 
 import pytest
 
-from keras_fm import composition
-from keras_fm.composition import Plan, Stage, accountants
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.kernel.mechanisms import GaussianMechanism
-from keras_fm.lab import cli
+from keras_fm.lab import cli, composition
+from keras_fm.lab.composition import Plan, Stage, accountants
 
 STAGES = {
     "stages": [

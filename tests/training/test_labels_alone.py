@@ -6,8 +6,8 @@ import pytest
 from fit_checks import Unreadable
 
 import keras_fm as fm
-from keras_fm.baselines import functional_regression as baselines
 from keras_fm.callbacks import PrivateModel
+from keras_fm.lab.baselines import functional_regression as baselines
 from keras_fm.parts import record_alone
 
 GENERATOR = np.random.default_rng(0)

@@ -12,12 +12,12 @@ import zipfile
 
 import numpy as np
 
-from keras_fm import composition
 from keras_fm import queries as objectives_lib
 from keras_fm.datasets import loaders
 from keras_fm.kernel import budget, mechanisms, release
 from keras_fm.kernel.ledger import ledger, ledger_entry
 from keras_fm.kernel.ledger.noisy_statistics import Release
+from keras_fm.lab import composition
 
 # What is put in the place of a number, a name or a part of a header.
 TOKENS = [

@@ -116,7 +116,7 @@ def define(values):
 
 def _plan_and_delta(values):
     """The plan that the flags name, and the total delta."""
-    from keras_fm import composition
+    from keras_fm.lab import composition
 
     given = [
         name for name in (*_STAGE_FLAGS, "neighbours") if values[name].present
@@ -156,7 +156,7 @@ def _plan_and_delta(values):
 def run(values, rest):
     """Runs the command; returns the exit status."""
     del rest
-    from keras_fm import composition
+    from keras_fm.lab import composition
 
     counts = command_line.numbers("counts", values.counts or (), int) or None
     plan, delta = _plan_and_delta(values)

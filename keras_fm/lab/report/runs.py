@@ -494,7 +494,7 @@ def _composition(folder, rows):
 
 def _audit(folder, data):
     # Late: what the others stand on is not waited for.
-    from keras_fm.auditing.report import AuditReport
+    from keras_fm.lab.auditing.report import AuditReport
 
     report = AuditReport.from_json(_text(folder, "audit.json"))
     claim = report.claim

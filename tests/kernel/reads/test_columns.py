@@ -183,7 +183,7 @@ WORD = "word" * 3
 def test_what_is_no_number_is_not_shown(word, as_array):
     """NumPy's error for a word among numbers has the word in it, and went on
     to whoever trained a regression or took a sum."""
-    from keras_fm import baselines
+    from keras_fm.lab import baselines
     from keras_fm.private_maps.second_moment import SecondMomentQuery
 
     rows = [[0.5, 0.5, 0.5] for _ in range(6)]

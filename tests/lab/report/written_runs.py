@@ -2,7 +2,7 @@
 
 import json
 
-from keras_fm import composition
+from keras_fm.lab import composition
 
 STATEMENT = """Privacy statement
 =================
