@@ -22,8 +22,8 @@ TENSORFLOW = (
     "keras_fm.parts.concrete",
     "keras_fm.parts.record_alone",
     "keras_fm.parts.replicas",
-    "keras_fm.stacks.pull_backs",
-    "keras_fm.stacks.sum_noise",
+    "keras_fm.per_example.pull_backs",
+    "keras_fm.per_example.sum_noise",
     "keras_fm.parts.full_precision",
     "keras_fm.per_example",
 )

@@ -9,7 +9,7 @@ from keras import ops
 from neighbours import Domain
 
 import keras_fm as fm
-from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
+from keras_fm.per_example.step_query import LayerCoefficientsQuery
 
 BACKEND = keras.backend.backend()
 

@@ -22,8 +22,8 @@ from neighbours import check_sensitivity
 
 import keras_fm as fm
 from keras_fm.parts import replicas
-from keras_fm.stacks.embedding_map import EmbeddingMap
-from keras_fm.stacks.scale_map import RectifierMap, ScaleMap
+from keras_fm.per_example.embedding_map import EmbeddingMap
+from keras_fm.per_example.scale_map import RectifierMap, ScaleMap
 
 GRAPHS = ["residual", "tokens", "mobile", "waves", "attention"]
 

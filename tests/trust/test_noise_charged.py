@@ -24,7 +24,7 @@ from scipy import stats
 
 import keras_fm as fm
 from keras_fm.kernel import mechanisms
-from keras_fm.stacks import coefficient_sums
+from keras_fm.per_example import coefficient_sums
 
 N, D, H, M = 40, 60, 20, 55
 # Numbers that a scale is estimated from, at least.
