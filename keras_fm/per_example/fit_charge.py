@@ -77,12 +77,8 @@ class FitCharge:
                 "records: `PrivateModel(epsilon=2.0, delta=1e-5)`. Received: "
                 f"delta={ledger.budget.delta:g}"
             )
-        full = batch_size == n and not self._published
-        if (
-            not full
-            and not self._published
-            and str(ledger.neighbours) != "add_remove"
-        ):
+        full = batch_size == n
+        if not full and str(ledger.neighbours) != "add_remove":
             raise ValueError(
                 'Samples are accounted for neighbours="add_remove" only. '
                 f"Give `fit` batch_size={n}, all records, or leave "

@@ -113,7 +113,8 @@ def copied_from(model, known=None):
 def _moved(model, known):
     """The weights of a model that training moved, but for what a ledger
     knows of."""
-    if getattr(model, "makes_private_steps", False):
+    private = getattr(model, "makes_private_steps", False)
+    if private and not getattr(model, "unprotected", False):
         # Those of its plain model.
         return ()
     if _OF_MODELS.get(model, set()) - {known}:

@@ -370,6 +370,11 @@ class PrivateNetwork(keras.Model):
         )
 
     @property
+    def steps_taken(self):
+        """Steps of the running fit that are over; `None` outside of one."""
+        return None if self._fit is None else self._fit.taken
+
+    @property
     def declared_public(self):
         """What first weights are from, as it was declared, or `None`."""
         return self._public
