@@ -494,14 +494,19 @@ class PrivateNetwork(keras.Model):
         """Refuses weights and optimizers that this ledger does not know."""
         public = self._public is not None
         past_weights.check(self.model, ledger, public, self._digest)
-        if past_weights.steps_of(self.optimizer) not in (0, self._iterations):
+        optimizer = getattr(self, "optimizer", None)
+        if past_weights.steps_of(optimizer) not in (0, self._iterations):
             raise ValueError(
                 "The optimizer took steps that no private fit took: its "
                 "momenta may hold private records. Compile with a new one."
             )
 
         learned = [id(v) for v in self.model.trainable_variables]
-        if self._moved[0] is self.optimizer and learned != self._moved[1]:
+        if (
+            self._moved[1]
+            and self._moved[0] is optimizer
+            and (learned != self._moved[1])
+        ):
             raise ValueError(
                 f"Other layers of '{self.model.name}' are trainable than when "
                 "the private model was compiled. Compile it again: "

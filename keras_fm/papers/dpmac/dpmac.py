@@ -410,7 +410,7 @@ class DPMAC(PrivateNetwork):
     # One step ------------------------------------------------------------
 
     def map_for(self, given, example):
-        made = CoefficientMap(self, given.owners is not None)
+        made = CoordinateMap(self, given.owners is not None)
         n = len(keras.tree.flatten(example)[0])
         x, y = keras.tree.map_structure(ops.convert_to_tensor, example)
         # A step that stops would do so after it was paid for.
@@ -584,7 +584,7 @@ class DPMAC(PrivateNetwork):
         return [[ops.convert_to_numpy(v) for v in parts] for parts in found]
 
 
-class CoefficientMap:
+class CoordinateMap:
     """Sums of clipped coefficients of single records, in units of their
     thresholds, as `keras_fm.per_example.record_map.RecordMap` has them of
     gradients.

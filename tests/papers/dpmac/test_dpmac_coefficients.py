@@ -9,7 +9,7 @@ from keras import layers as L
 from keras import ops
 from scipy import special
 
-from keras_fm.papers.dpmac.dpmac import DPMAC, CoefficientMap
+from keras_fm.papers.dpmac.dpmac import DPMAC, CoordinateMap
 from keras_fm.per_example.output_losses import LOSSES
 
 BACKEND = keras.backend.backend()
@@ -481,7 +481,7 @@ def test_one_owner_moves_each_sum_by_at_most_its_threshold(scale, seed):
         if alike:
             x[:3], y[:3] = x[0], y[0]
         rows = tensor(x.reshape(2, 3, 7)), tensor(np.ones((2, 3)))
-        made = CoefficientMap(model, owned=True)
+        made = CoordinateMap(model, owned=True)
         with_it, without = (
             made.sums(rows, tensor(y.reshape(2, 3)), None, tensor(factors))
             for factors in ([1, 1], [0, 1])
