@@ -15,10 +15,9 @@ from keras import ops
 from keras.src.random.seed_generator import global_seed_generator
 
 from keras_fm.parts import record_alone
-from keras_fm.per_example import ghost_layers
+from keras_fm.per_example import ghost_layers, sum_noise
+from keras_fm.per_example.affine_maps import total
 from keras_fm.per_example.clipping import Clips
-from keras_fm.stacks import sum_noise
-from keras_fm.stacks.affine_maps import total
 
 # Gradients of records that are held at a time, in numbers.
 _HELD = 2**25

@@ -248,7 +248,7 @@ def check_not_perturbed(parts):
         released = part.released
         claimed = released is not None and released.published
         claimed = claimed or getattr(part, "claims_made", ())
-        if claimed or (part.is_perturbed and not part.reads_every_step):
+        if claimed or part.is_perturbed:
             raise ValueError(
                 f"Layer '{part.name}' carries published noise and was "
                 "trained on the records without a proof. Build a new model "

@@ -22,7 +22,7 @@ preliminary analysis", SEBD 2018, equations 1 to 6.
 
 from keras import ops
 
-from keras_fm.stacks.stages import Stack
+from keras_fm.per_example.stages import Stack
 
 
 class NetworkExpansion(Stack):

@@ -2,12 +2,16 @@
 
 import numpy as np
 import pytest
-from gradient_nets import array
 from keras import layers as L
 from keras import ops
 
-from keras_fm.stacks.formed_convolution import FormedConvolution
-from keras_fm.stacks.stages import weights_of
+from keras_fm.per_example.formed_convolution import FormedConvolution
+from keras_fm.per_example.stages import weights_of
+
+
+def array(value):
+    return ops.convert_to_numpy(value)
+
 
 # Shape of a record, and the layer.
 CASES = {

@@ -1,15 +1,20 @@
-"""Networks whose gradients are clipped, and the gradients of one record."""
+"""Searches for records that move a step by more than one clip, and gradients
+of networks of every kind of layer beside the backend's own.
+"""
 
 import math
 
 import keras
 import numpy as np
+import pytest
 from keras import layers as L
 from keras import ops
-from neighbours import Domain
+from neighbours import Domain, check_sensitivity, distances
+from test_record_map import compiled, plain_gradient
 
 import keras_fm as fm
-from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
+from keras_fm.per_example.clipping import Clips
+from keras_fm.per_example.given_records import GivenRecords
 
 BACKEND = keras.backend.backend()
 
@@ -28,9 +33,9 @@ def residual():
     return keras.Model(x, head(y))
 
 
-def tokens(vocabulary=6):
+def tokens():
     x = keras.Input((9,))
-    h = L.Embedding(vocabulary, 5)(x)
+    h = L.Embedding(6, 5)(x)
     y = L.Conv1D(4, 3, strides=2, padding="same", activation="gelu")(h)
     y = L.LayerNormalization()(y)
     y = L.Dense(4, activation="sigmoid")(y)
@@ -101,19 +106,6 @@ def volumes():
     ]
 
 
-def masks():
-    """Dropout and its kin, whose numbers are new in every step."""
-    return [
-        L.GaussianNoise(0.2),
-        L.Dense(6, activation="tanh"),
-        L.Dropout(0.5),
-        L.GaussianDropout(0.2),
-        L.Dense(4, activation="softplus"),
-        L.AlphaDropout(0.4),
-        L.Dense(3),
-    ]
-
-
 # Shape of a record, and layers.
 NETWORKS = {
     "dense": (
@@ -180,145 +172,107 @@ NETWORKS = {
 }
 
 
-# With those whose gradients are another's at every look.
-MADE = {**NETWORKS, "masks": ((6,), masks)}
+class Map:
+    """The record map of a network, compiled, without its random numbers."""
 
+    def __init__(self, shape, layers, clip, seed=3):
+        keras.utils.set_random_seed(seed)
+        self.net = fm.models.GradientNet(shape, layers, clip=clip)
+        self.net.compile("sgd")
+        self.units = self.net.model.output_shape[-1]
+        x, y = np.zeros((3, *shape), "float32"), np.arange(3) % self.units
+        self.made = self.net.map_for(GivenRecords(x, y), (x, y))
+        self.made.training = False
+        self.shape, self._sums = shape, compiled(self.made.sums)
 
-def network(case="dense", **kwargs):
-    shape, layers = NETWORKS[case]
-    keras.utils.set_random_seed(3)
-    model = fm.models.GradientNet(shape, layers(), **kwargs)
-    rng = np.random.default_rng(1)
-    for weight in model.trainable_variables:
-        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
-    return model
+    def sums(self, x, y, factors=None):
+        n = len(x)
+        factors = np.ones(n) if factors is None else np.asarray(factors)
+        keys = ops.ones((n, *self.made.key_shape), "int32")
+        given = [np.asarray(x, "float32"), y, factors.astype("float32")]
+        x, y, factors = map(ops.convert_to_tensor, given)
+        found = self._sums(x, y, keys, factors)
+        flat = [ops.convert_to_numpy(v).ravel() for v in found]
+        return np.concatenate(flat).astype("float64")
 
 
 def records(case, n, seed=2):
-    shape, _ = MADE[case]
+    shape, _ = NETWORKS[case]
     x = np.random.default_rng(seed).normal(size=(n, *shape))
     if case == "tokens":
         x = np.minimum(np.floor(3 * abs(x)), 5)
     return x.astype("float32")
 
 
-def array(value):
-    return ops.convert_to_numpy(value)
+# Gradients ----------------------------------------------------------------
 
 
-def gradients(model, x, y):
-    """Of the loss of every record, by the backend's own differentiation of
-    the layers themselves: one vector for each weight."""
-    one = _gradient(model)
-    y = np.eye(3, dtype="float32")[y]
-    return [
-        [array(part).ravel() for part in one(x[k : k + 1], y[k : k + 1])]
-        for k in range(len(x))
-    ]
-
-
-def _gradient(model):
-    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
-    trained = model.trainable_variables
-    if BACKEND == "tensorflow":
-        import tensorflow as tf
-
-        def found(x, y):
-            with tf.GradientTape() as tape:
-                value = loss(y, model(x))
-            return tape.gradient(value, [w.value for w in trained])
-
-    elif BACKEND == "torch":
-
-        def found(x, y):
-            model.zero_grad()
-            loss(y, model(x)).backward()
-            return [w.value.grad for w in trained]
-
-    else:
-        import jax
-
-        rest = [w.value for w in model.non_trainable_variables]
-
-        def value(weights, x, y):
-            return loss(y, model.stateless_call(weights, rest, x)[0])
-
-        # Compiled once for all records.
-        compiled = jax.jit(jax.grad(value))
-
-        def found(x, y):
-            return compiled([w.value for w in trained], x, y)
-
-    return found
-
-
-def by_layer(model, parts):
-    """The vectors of every layer's weights together."""
-    parts, found = list(parts), []
-    for layer in model.private_layers:
-        own = [parts.pop(0) for _ in layer.trainable_variables]
-        found.append(np.concatenate(own))
-    return found
-
-
-def sums(model, x, y, **kwargs):
-    return joined(model.coefficient_sums(x, y, **kwargs))
-
-
-def longest(model, *records):
-    """Norm of what the records add, at the size where it is largest: each of
-    as many views as it has rows."""
-    found, step = 0, step_of(model)
-    for x in records:
-        for size in (1e-30, 1e-3, 1, 1e3, 1e15, 1e30):
-            made = step((size * x).astype("float32"), np.zeros(len(x)))
-            whole = np.concatenate(joined(made)).astype("float64")
-            found = max(found, np.linalg.norm(whole))
-    return found
-
-
-def joined(found):
-    """One vector of each layer's parts."""
-    return [
-        np.concatenate([array(part).ravel() for part in parts])
-        for parts in found
-    ]
-
-
-def compiled(step):
-    """As a step of `fit` is, since a search takes hundreds."""
-    if keras.backend.backend() == "torch":
-        return step
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return jax.jit(step)
-    import tensorflow as tf
-
-    return tf.function(step)
-
-
-def step_of(model):
-    """What a step sums of its inputs and labels, compiled."""
-    # Chosen outside of what is compiled, as before a fit.
-    model._records()
-    return compiled(
-        lambda x, y: model._sums_of(x, y, sample_weight=None, clipped=True)
+@pytest.mark.parametrize("case", NETWORKS)
+def test_gradients_are_those_of_the_backend(case):
+    shape, layers = NETWORKS[case]
+    made, (x, y) = (
+        Map(shape, layers(), 0.5),
+        (records(case, 5), np.arange(5) % 3),
+    )
+    rng = np.random.default_rng(1)
+    for weight in made.net.trainable_variables:
+        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
+    exact = [
+        np.concatenate(
+            [v.ravel() for v in plain_gradient(made.net, x[k:k+1], y[k:k+1])]
+        )
+        for k in range(5)
+    ]  # fmt: skip
+    norms = np.array([np.linalg.norm(v) for v in exact])
+    right = sum(v / max(norm, 0.5) for v, norm in zip(exact, norms))
+    np.testing.assert_allclose(made.sums(x, y), right, atol=2e-3, rtol=1e-3)
+    # Padding and records that are no numbers count for nothing.
+    held = x.copy()
+    held[2], held[4] = 1e30, np.nan
+    rows = [1, 1, 0, 1, 0] if case == "tokens" else [1, 1, 0, 1, 1]
+    np.testing.assert_allclose(
+        made.sums(held, y, rows), made.sums(x, y, [1, 1, 0, 1, 0]), atol=1e-5
     )
 
 
-class OneStep:
-    """What one step sums, in units of its thresholds, as a query."""
+# Sensitivity --------------------------------------------------------------
 
-    def __init__(self, model):
-        self.model = model
-        thresholds = tuple(t for _, _, t in model.partitions)
-        self.units = np.broadcast_to(thresholds, len(model.private_layers))
-        self.query = LayerCoefficientsQuery(
-            thresholds=thresholds, joint=model.clips_jointly
-        )
-        self.known = {}
-        self.sums = step_of(model)
+
+def branches():
+    x = keras.Input((2, 2))
+    y = L.LayerNormalization()(L.Dense(2, activation="tanh")(x))
+    z = L.Conv1D(2, 2, padding="same")(y)
+    return keras.Model(x, L.Dense(2)(L.Flatten()(L.Add()([y, z]))))
+
+
+def words():
+    x = keras.Input((3,))
+    y = L.GlobalAveragePooling1D()(L.Embedding(3, 2)(x))
+    return keras.Model(x, L.Dense(2)(y))
+
+
+def separable():
+    x = keras.Input((3, 2))
+    y = L.SeparableConv1D(2, 2, depth_multiplier=2)(L.PReLU()(x))
+    y = L.RMSNormalization()(y)
+    return keras.Model(x, L.Dense(2)(L.Flatten()(y)))
+
+
+def attending():
+    x = keras.Input((2, 2))
+    y = L.MultiHeadAttention(1, 2)(x, x)
+    return keras.Model(x, L.Dense(2)(L.Flatten()(y)))
+
+
+def dense():
+    return [L.Dense(2, activation="tanh"), L.Dense(2)]
+
+
+class OneStep:
+    """What one step sums, as a query."""
+
+    def __init__(self, made):
+        self.made, self.query, self.known = made, made.net.step_query, {}
 
     def sensitivity(self, norm, *, neighbours):
         if norm == "l1":
@@ -329,41 +283,82 @@ class OneStep:
         return None
 
     def accumulate(self, statistics, x, y):
-        x = np.reshape(x, (-1, *self.model.input_shape[1:]))
-        y = np.repeat(y, self.model.views)
         key = x.tobytes(), int(y[0])
         if key not in self.known:
             # A pair is asked for by norms.
             self.known = dict([*self.known.items()][-1:])
-            self.known[key] = joined(self.sums(x, y))
+            self.known[key] = [self.made.sums(x, y)]
         return self.known[key]
 
     def pack(self, parts, norm):
-        scaled = [part / t for part, t in zip(parts, self.units)]
-        return np.concatenate(scaled).astype("float64")
+        return np.concatenate(parts)
 
 
-def searched(model):
-    width = model.views * math.prod(model.input_shape[1:])
+def searched(made):
+    width = math.prod(made.shape)
 
     def arguments(numbers):
         *x, size, label = numbers
-        x = np.reshape(x, (1, model.views, *model.input_shape[1:]))
         # Of all lengths and classes.
+        x = np.reshape(x, (1, *made.shape))
         x = x * np.exp(np.clip(4 * size, -20, 20))
-        label = int(np.clip((label + 1) / 2, 0, 0.99) * model.output_shape[1])
+        label = int(np.clip((label + 1) / 2, 0, 0.99) * made.units)
         return x.astype("float32"), np.array([label])
 
-    return Domain(OneStep(model), width + 2, lambda numbers: numbers, arguments)
+    return Domain(OneStep(made), width + 2, lambda numbers: numbers, arguments)
 
 
-def opposite(model):
+def opposite(made):
     """Two records of the same inputs and opposite gradients, where logits are
-    zero: the pair of docs/proofs/gradient.md."""
-    width = model.views * math.prod(model.input_shape[1:])
-    numbers = np.ones(width + 2)
+    zero: the pair of docs/proofs/record_alone.md."""
+    numbers = np.ones(math.prod(made.shape) + 2)
     return numbers, np.append(numbers[:-1], -1)
 
 
-def private(epsilon=8.0, **kwargs):
-    return fm.callbacks.PrivateModel(fm.PrivacyBudget(epsilon, 1e-5), **kwargs)
+@pytest.mark.parametrize("clip", [0.1, None])
+@pytest.mark.parametrize(
+    "layers, shape",
+    [
+        (dense, (3,)),
+        (branches, (2, 2)),
+        (words, (3,)),
+        (separable, (3, 2)),
+        (attending, (2, 2)),
+    ],
+)
+def test_no_pair_moves_a_step_by_more_than_is_stated(layers, shape, clip):
+    made = Map(shape, layers(), clip)
+    check_sensitivity(searched(made), [opposite(made)], tries=10)
+
+
+def test_the_stated_sensitivity_is_attained():
+    layers = [
+        L.Conv2D(2, 3, activation="relu"),
+        L.MaxPooling2D(2),
+        L.Flatten(),
+        L.Dense(2, kernel_initializer="zeros"),
+    ]
+    made = Map((6, 6, 1), layers, 0.1, seed=0)
+    domain = searched(made)
+    found = distances(
+        domain.query, *(domain.arguments(v) for v in opposite(made))
+    )
+    for relation, stated in (("add_remove", 1.0), ("replace_one", 2.0)):
+        query = made.net.step_query
+        assert query.sensitivity("l2", neighbours=relation) == stated
+        reached = found["joint", "l2", relation]
+        assert stated * (1 - 2e-4) < reached <= stated
+
+
+@pytest.mark.parametrize("case", ["residual", "tokens", "attention"])
+def test_no_record_adds_more_than_the_clip(case):
+    """At the size where what it adds is largest."""
+    shape, layers = NETWORKS[case]
+    made, found = Map(shape, layers(), 0.1), 0
+    made.made.clips = Clips(0.1)
+    normal = records(case, 1)
+    for x in (normal, abs(normal), 0 * normal):
+        for size in (1e-30, 1e-3, 1, 1e3, 1e15, 1e30):
+            sums = made.sums(size * x.astype("float64"), np.zeros(1, int))
+            found = max(found, np.linalg.norm(sums))
+    assert 0.999 < found <= 1

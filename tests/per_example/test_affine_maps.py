@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_fm.stacks import affine_maps
+from keras_fm.per_example import affine_maps
 
 LAYERS = keras.layers
 CASES = {

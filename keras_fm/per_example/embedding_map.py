@@ -8,7 +8,7 @@ record is formed.
 
 from keras import ops
 
-from keras_fm.stacks.affine_maps import (
+from keras_fm.per_example.affine_maps import (
     UNDERFLOW,
     CoefficientMap,
     joined,

@@ -9,6 +9,8 @@ from keras import layers as L
 
 import keras_fm as fm
 from keras_fm.parts import full_precision
+from keras_fm.per_example import sum_noise
+from keras_fm.per_example.given_records import GivenRecords
 
 BACKEND = keras.backend.backend()
 RNG = np.random.default_rng(0)
@@ -113,22 +115,26 @@ def _noise():
 
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("record", [_alike, _cancelling, _noise])
-def test_no_record_moves_a_step_by_more_than_its_clip(record, around):
+def test_no_record_moves_a_step_by_more_than_its_clip(
+    record, around, monkeypatch
+):
     """A fit inside `torch.autocast` (of whoever trains in bfloat16) moved the
     weights by 1.19 clips for one record."""
     keras.utils.set_random_seed(7)
     x, layers = record()
     if around == "mixed policy":
         layers = [type(v).from_config(v.get_config()) for v in layers]
-    model = fm.models.GradientNet(
-        x.shape[1:], layers, clip=1.0, unprotected=True
-    )
+    model = fm.models.GradientNet(x.shape[1:], layers, clip=1.0)
     model.compile(keras.optimizers.SGD(1.0))
-    # So little noise that what a step adds is seen.
-    model.perturb(1e-9, 1.0, steps=1, seed=0)
+    # What a step adds is seen.
+    monkeypatch.setattr(
+        sum_noise, "noisy", lambda mechanism, sums, keys, symmetric=None: sums
+    )
     before = model.get_weights()
     with AROUND[around]():
-        model.fit(x, np.array([1]), batch_size=1, verbose=0)
+        model.fit(
+            x, np.array([1]), batch_size=1, callbacks=[_callback()], verbose=0
+        )
     moved = [a - b for a, b in zip(model.get_weights(), before)]
     norm = np.sqrt(sum(np.sum(np.float64(v) ** 2) for v in moved))
     assert 0.9 < norm <= 1
@@ -158,9 +164,10 @@ def test_noisy_steps_are_the_same_in_all_surroundings(around):
 
     def fitted(scope):
         model, private = _network(), _callback()
-        batches = fm.datasets.PoissonBatches(X, Y, batch_size=20, seed=0)
         with scope():
-            model.fit(batches, epochs=2, callbacks=[private], verbose=0)
+            model.fit(
+                X, Y, batch_size=20, epochs=2, callbacks=[private], verbose=0
+            )
         (entry,) = private.ledger.entries
         return model.get_weights(), entry.mechanism
 
@@ -198,14 +205,16 @@ def test_every_product_of_a_step_says_how_it_is_taken():
     """So cards and TPUs, which round by default, take it in full."""
     import jax
 
-    model = fm.models.GradientNet(
-        (6, 6, 1),
-        [L.Conv2D(8, 3, activation="tanh"), L.Flatten(), L.Dense(3)],
-        unprotected=True,
-    )
+    net = [L.Conv2D(8, 3, activation="tanh"), L.Flatten(), L.Dense(3)]
+    model = fm.models.GradientNet((6, 6, 1), net)
+    model.compile("sgd")
     x, y = np.ones((2, 6, 6, 1), "float32"), np.array([0, 1])
-    model._records()  # chosen before a step is traced
-    program = str(jax.make_jaxpr(lambda x: model._sums_of(x, y, None, True))(x))
+    made = model.map_for(GivenRecords(x, y), (x, y))
+    keys = np.ones((2, *made.key_shape), "int32")
+    with full_precision.scope():
+        program = str(
+            jax.make_jaxpr(lambda x: made.sums(x, y, keys, np.ones(2, "f4")))(x)
+        )
     products = program.count("dot_general[") + program.count(
         "conv_general_dilated["
     )
@@ -222,9 +231,8 @@ def test_every_product_of_a_step_says_how_it_is_taken():
 
 def _refused(match):
     model, private = _network(), _callback()
-    batches = fm.datasets.PoissonBatches(X, Y, batch_size=5)
     with pytest.raises(ValueError, match=match):
-        model.fit(batches, epochs=1, callbacks=[private], verbose=0)
+        model.fit(X, Y, batch_size=5, callbacks=[private], verbose=0)
     assert not private.ledger.entries
 
 

@@ -1,13 +1,15 @@
 """Stacks of layers whose per-record coefficients are known."""
 
+import functools
+
 import keras
 from keras import ops
 
-from keras_fm.parts import replicas
+from keras_fm.parts import record_alone, replicas
+from keras_fm.per_example import affine_maps, output_losses
+from keras_fm.per_example.stages import Stage
 from keras_fm.public import activations
 from keras_fm.public.normalization_layer import NormalizationLayer
-from keras_fm.stacks import affine_maps, output_losses
-from keras_fm.stacks.stages import Stage
 
 _RESHAPES = (keras.layers.Flatten, keras.layers.Reshape)
 
@@ -185,6 +187,30 @@ def apply_public(below, inputs, input_bound):
         ):
             outputs = layer(outputs)
     return outputs
+
+
+class Below:
+    """From records to what the first trained layer reads, of each record
+    alone.
+
+    Args:
+        inputs: symbolic tensor of records.
+        features: what `apply_public` made of it.
+
+    Attributes:
+        model: the layers.
+        shape: of the features of one record.
+    """
+
+    def __init__(self, inputs, features):
+        self.model = keras.Model(inputs, features)
+        self.shape = tuple(features.shape[1:])
+        self._call = functools.partial(self.model, training=False)
+        if record_alone.unlisted(self.model) is not None:
+            self._call = functools.partial(record_alone.each_alone, self.model)
+
+    def __call__(self, x):
+        return self._call(x)
 
 
 def of_logit(metric):

@@ -10,25 +10,11 @@ import math
 
 from keras import ops
 
-from keras_fm.stacks.affine_maps import chosen, scaled
+from keras_fm.per_example.affine_maps import chosen, scaled
 
 # Below the threshold by more than the rounding of a float32 norm.
 _MARGIN = 1 - 1e-4
 _TINY = 1e-30
-
-
-def weights_of_rows(sample_weight, features, private):
-    """`(n,)` weights of records; padding has weight 0.
-
-    Under noise a weight can only lower what a record counts: it is brought
-    into [0, 1], and anything that is no number counts as 0.
-    """
-    if sample_weight is None:
-        return ops.ones((ops.shape(features)[0],), features.dtype)
-    weights = ops.cast(ops.reshape(sample_weight, (-1,)), features.dtype)
-    if not private:
-        return weights
-    return ops.where(weights > 0, ops.minimum(weights, 1.0), 0.0)
 
 
 def norms(stage, meeting):

@@ -13,7 +13,7 @@ import math
 import keras
 from keras import ops
 
-from keras_fm.stacks.affine_maps import (
+from keras_fm.per_example.affine_maps import (
     UNDERFLOW,
     CoefficientMap,
     chosen,

@@ -1,16 +1,14 @@
 """What models have in common whose layers are trained on coefficients."""
 
-import functools
 import weakref
 
 import keras
 from keras import ops
 
 from keras_fm.kernel.ledger.ledger_entry import check_line
-from keras_fm.parts import record_alone
 from keras_fm.parts.private_part import PrivatePart
-from keras_fm.stacks import layer_stack
-from keras_fm.stacks.stages import constant, weights_of
+from keras_fm.per_example import layer_stack, past_weights
+from keras_fm.per_example.stages import constant, weights_of
 
 
 class StackModel(PrivatePart, keras.Model):
@@ -22,23 +20,15 @@ class StackModel(PrivatePart, keras.Model):
     does not know yet.
     """
 
-    def _keep(self, given, layers, below, inputs, features, first):
+    def _keep(self, given, layers, below, inputs, features):
         # Plain objects: what Keras tracks it would save once more.
         self.__dict__["_given"] = given
         self.__dict__["_stack"] = (layers, below)
-        below = keras.Model(inputs, features)
-        self.__dict__["_feature_model"] = below
-        self.__dict__["_below"] = functools.partial(below, training=False)
-        if record_alone.unlisted(below) is not None:
-            alone = functools.partial(record_alone.each_alone, below)
-            self.__dict__["_below"] = alone
-        self.__dict__["_feature_shape"] = tuple(features.shape[1:])
+        self.__dict__["_below"] = layer_stack.Below(inputs, features)
         self.__dict__["_traced"] = self._carrier().generation
         self._carrier().__dict__["_owner"] = weakref.ref(self)
         self._carrier().describe(self._learned())
-        # Weights that the layers brought along have a past.
-        known = self._carrier()._digest() if first else None
-        self.__dict__["_start"] = (known, None)
+        self.__dict__["_start"] = (self._carrier()._digest(), None)
 
     @property
     def unprotected(self):
@@ -92,9 +82,9 @@ class StackModel(PrivatePart, keras.Model):
         Raises:
             ValueError: saying how public weights are given.
         """
-        if (
-            self._start[0] is None
-            or self._start[0] != self._carrier()._digest()
+        known, public = self._start
+        if known != self._carrier()._digest() or (
+            public is None and past_weights.copied_from(self) is not None
         ):
             raise ValueError(
                 f"'{self.name}' has other weights than it was built with, or "
@@ -125,7 +115,7 @@ class StackModel(PrivatePart, keras.Model):
     def feature_model(self):
         """The model of the layers in `below`: from records to what the
         first trained layer reads."""
-        return self._feature_model
+        return self._below.model
 
     @property
     def needs_labels(self):
@@ -175,7 +165,7 @@ class StackModel(PrivatePart, keras.Model):
         # By its name: in a symbolic step a weight has no value.
         kind = keras.backend.standardize_dtype(self._learned()[0].dtype)
         x = ops.cast(x, "float64" if kind == "float64" else "float32")
-        return ops.reshape(x, (-1, *self._feature_shape))
+        return ops.reshape(x, (-1, *self._below.shape))
 
     def _targets(self, y, features):
         return layer_stack.targets(self._solver.loss, y, features)

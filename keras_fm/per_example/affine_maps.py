@@ -19,8 +19,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.stacks.stages import weights_of
-from keras_fm.stacks.windows import Windows
+from keras_fm.per_example.stages import weights_of
+from keras_fm.per_example.windows import Windows
 
 _KINDS = (keras.layers.Dense, keras.layers.Conv1D, keras.layers.Conv2D)
 # Of a convolution that is unfolded.

@@ -11,8 +11,8 @@ from neighbours import Domain, check_generated, shares
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import GaussianMechanism
 from keras_fm.kernel.release import calibrate
+from keras_fm.per_example.norm_histogram import NormHistogramRelease
 from keras_fm.queries import NormHistogramQuery
-from keras_fm.stacks.norm_histogram import NormHistogramRelease
 
 
 def make(columns=3, **kwargs):

@@ -1,10 +1,9 @@
-"""Coefficients of the layers of a `DPMAC` or `GradientNet`.
+"""What a noisy step releases, and what it costs.
 
-What one noisy step takes from its records: for every layer the sum of the
-records' coefficients, each clipped to the threshold of its partition (a layer
-and an order, or all layers together). The sums themselves are formed where the
-model is trained; this file says what they cost. The proof is in
-docs/proofs/gradient.md.
+The sum of the records' gradients, or of each layer its coefficients, clipped
+to the threshold of its partition (a layer and an order; of a gradient, all
+layers together). The sums themselves are formed where the model is trained.
+The proof is in docs/proofs/gradient.md.
 """
 
 import dataclasses
@@ -21,10 +20,6 @@ class LayerCoefficientsQuery:
     Args:
         thresholds: tuple of floats > 0, the L2 threshold of each partition
             (a layer and an order); at least one.
-        joint: whether there is one partition, of all layers: the threshold
-            is on the norm of a record's whole gradient.
-        grouped: whether the privacy unit is an owner of several records,
-            which adds the mean of their clipped coefficients.
 
     Raises:
         ValueError: if there is none, or one is outside its range.
@@ -37,8 +32,6 @@ class LayerCoefficientsQuery:
     """
 
     thresholds: tuple
-    joint: bool = False
-    grouped: bool = False
 
     proof = "docs/proofs/gradient.md, docs/proofs/mechanisms.md"
 
@@ -53,24 +46,14 @@ class LayerCoefficientsQuery:
                 "`thresholds` must hold one number for each partition. "
                 "Received: thresholds=()"
             )
-        checks.fields(self, grouped=checks.flag, joint=checks.flag)
-        if self.joint and len(self.thresholds) > 1:
-            raise ValueError(
-                "`joint` coefficients of all layers have one threshold. "
-                f"Received: thresholds={self.thresholds}"
-            )
 
     @property
     def reads(self):
         """What one step takes, in words."""
         clips = ", ".join(f"{t:g}" for t in self.thresholds)
-        clipped = f"each record's clipped to the norms {clips}"
-        if self.joint:
-            clipped = f"each record's of all layers clipped to the norm {clips}"
         return (
             "Taylor coefficients of the layers' objectives at the current "
-            f"weights, {clipped}"
-            + (", averaged over each owner's records" if self.grouped else "")
+            f"weights, each record's clipped to the norms {clips}"
         )
 
     def sensitivity(self, norm, *, neighbours):

@@ -17,7 +17,7 @@ Derivatives are written out, so no backend's automatic differentiation is used.
 
 from keras import ops
 
-from keras_fm.stacks.stages import Meeting, Stack
+from keras_fm.per_example.stages import Meeting, Stack
 
 
 class CoordinateSteps(Stack):

@@ -13,7 +13,7 @@ import math
 import keras
 from keras import ops
 
-from keras_fm.stacks.affine_maps import (
+from keras_fm.per_example.affine_maps import (
     UNDERFLOW,
     CoefficientMap,
     chosen,
@@ -23,7 +23,7 @@ from keras_fm.stacks.affine_maps import (
     total,
     without_cancelling,
 )
-from keras_fm.stacks.pull_backs import pull_back
+from keras_fm.per_example.pull_backs import pull_back
 
 DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
 SEPARABLE = (keras.layers.SeparableConv1D, keras.layers.SeparableConv2D)
