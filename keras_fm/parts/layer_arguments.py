@@ -61,6 +61,23 @@ def belongs(guarantee, owner, **settings):
             )
 
 
+def map_shape(input_shape, kernel_size, strides, padding, filters):
+    """What a convolution makes of images, channels last."""
+    sizes = []
+    for size, kernel, stride in zip(input_shape[1:3], kernel_size, strides):
+        if size is not None:
+            reach = 0 if padding == "same" else kernel - 1
+            size = -(-(size - reach) // stride)
+            if size < 1:
+                raise ValueError(
+                    "`kernel_size` must not exceed the image with "
+                    f'padding="valid". Received: kernel_size={kernel_size}, '
+                    f"input_shape={tuple(input_shape)}"
+                )
+        sizes.append(size)
+    return (input_shape[0], *sizes, filters)
+
+
 def as_held(values, dtype):
     """Numbers as variables of a dtype hold them, a float64 array: infinite
     where they are too large, 0 where they are too small."""

@@ -134,3 +134,29 @@ def stored_steps(store):
             f"shape={steps.shape}, dtype={steps.dtype}"
         )
     return int(steps)
+
+
+def check_paid(ledger, releases):
+    """Refuses a ledger that was not charged for releases.
+
+    Args:
+        ledger: a `Ledger`.
+        releases: `Release` objects, each of an entry of its own.
+
+    Raises:
+        ValueError: saying what to pass.
+    """
+    paid = [(e.reads, e.mechanism, e.neighbours) for e in ledger.entries]
+    for release in releases:
+        one = (
+            release.objective.reads,
+            release.mechanism.config(),
+            release.neighbours,
+        )
+        if one not in paid:
+            raise ValueError(
+                "The ledger holds no entry of a release, so a statement made "
+                "from it would leave out what was spent. Pass the ledger that "
+                f"was charged for it. Received: {ledger!r}"
+            )
+        paid.remove(one)

@@ -275,16 +275,6 @@ class PrivateNormalization(ProvenMap):
         )
         return [*steps, moments]
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "bounds": self.bounds,
-            "axis": self.axis,
-            "limit": self.limit,
-            "missing": self.missing,
-            "quantiles": self.quantiles,
-        }
-
 
 def _middle_and_half(low, high):
     half = (high - low) / 2

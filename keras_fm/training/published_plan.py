@@ -116,18 +116,6 @@ class PublishedPlan:
                 model_check.check_parts(whole, parts)
             if hasattr(part, "check_published"):
                 part.check_published()
-        adaptive = [p for p in parts if getattr(p, "adaptive", False)]
-        if len(adaptive) > 1:
-            raise ValueError(
-                "Only one layer of a model can have `adaptive=True`. "
-                f"Received: {[layer.name for layer in adaptive]}"
-            )
-        for layer in adaptive:
-            if layer not in whole.layers:
-                raise ValueError(
-                    f"Layer '{layer.name}' has `adaptive=True` and must "
-                    "be in the model itself, not inside a nested one."
-                )
 
     def check_fit(self, arguments):
         """Refuses records that count more, and labels that no class is for.
@@ -171,6 +159,10 @@ class PublishedPlan:
     def orders(self):
         """Which coefficients of the loss are perturbed."""
         return self.guarantee.orders
+
+    def settings(self, kind):
+        """The settings of a paper, see `Published`."""
+        return self.guarantee.settings_of(self._whole, kind)
 
     @property
     def input_shape(self):

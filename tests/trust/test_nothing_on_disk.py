@@ -141,8 +141,10 @@ def everything(form, folder):
             fm.models.unprotected_twin(model), fm.losses.TaylorCrossEntropy()
         )
         twin.fit(*data, verbose=0)
-        (layer,) = (v for v in model.layers if getattr(v, "adaptive", False))
-        layer.relevance_of(twin)
+        arguments["guarantee"] = dataclasses.replace(
+            arguments["guarantee"],
+            settings=fm.models.PublishedAdLM(relevance_of=twin),
+        )
     if sampled:
         data = (fm.datasets.PoissonBatches(*data, batch_size=20),)
     private = fm.callbacks.PrivateModel(

@@ -193,10 +193,3 @@ class RelevanceScaling(ReleasedLayer):
 
     def compute_output_shape(self, input_shape):
         return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "power": self.power,
-            "shrink": self.shrink,
-        }
