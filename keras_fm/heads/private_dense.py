@@ -16,7 +16,7 @@ from keras_fm.kernel.reads import columns
 from keras_fm.parts import layer_arguments
 from keras_fm.parts.guarantee import STARTS
 from keras_fm.parts.private_part import ReleasedLayer
-from keras_fm.parts.released import check_paid
+from keras_fm.parts.released import check_paid, stored_arrays
 from keras_fm.parts.step import Claim, Step
 
 _RELEASE_ARRAYS = ("hessian", "minimiser", "offset")
@@ -603,26 +603,12 @@ class PrivateDense(ReleasedLayer):
         }
 
     def _take_release_arrays(self, arrays):
-        held = arrays.keys()
-        found = {
-            name: np.asarray(arrays[name]) if name in held else None
-            for name in _RELEASE_ARRAYS
-        }
         m = self.num_features
-        for name, shape in (
-            ("hessian", (m, m)),
-            ("minimiser", (m, self.units)),
-            ("offset", ()),
-        ):
-            value = found[name]
-            if value is None and name == "hessian":
-                continue
-            if value is None or value.shape != shape:
-                raise ValueError(
-                    f"Layer '{self.name}' expected an array {name!r} of shape "
-                    f"{shape} in the file. Received: "
-                    f"{None if value is None else value.shape}"
-                )
+        shapes = {"minimiser": (m, self.units), "offset": ()}
+        found = {"hessian": None}
+        if "hessian" in arrays.keys():
+            shapes["hessian"] = (m, m)
+        found |= stored_arrays(self.name, arrays, shapes)
         self._set_objective(**found)
 
 

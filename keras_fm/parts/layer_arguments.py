@@ -1,8 +1,5 @@
 """Arguments of layers and models, checked as `checks` does."""
 
-import numpy as np
-from keras import ops
-
 from keras_fm.kernel import checks
 
 
@@ -76,14 +73,3 @@ def map_shape(input_shape, kernel_size, strides, padding, filters):
                 )
         sizes.append(size)
     return (input_shape[0], *sizes, filters)
-
-
-def as_held(values, dtype):
-    """Numbers as variables of a dtype hold them, a float64 array: infinite
-    where they are too large, 0 where they are too small."""
-    with np.errstate(over="ignore"):
-        held = ops.convert_to_tensor(np.asarray(values, float), dtype=dtype)
-    if "16" in str(dtype):
-        # NumPy itself has no bfloat16.
-        held = ops.cast(held, "float32")
-    return np.array(ops.convert_to_numpy(held), float)

@@ -136,6 +136,29 @@ def stored_steps(store):
     return int(steps)
 
 
+def stored_arrays(name, store, shapes):
+    """Arrays of a saved layer.
+
+    Args:
+        name: of the layer.
+        store: what it saved.
+        shapes: dict from names to shapes.
+
+    Raises:
+        ValueError: if one is missing or of another shape.
+    """
+    known, found = set(store.keys()), {}
+    for key, shape in shapes.items():
+        found[key] = np.asarray(store[key]) if key in known else None
+        given = None if found[key] is None else found[key].shape
+        if given != tuple(shape):
+            raise ValueError(
+                f"Layer '{name}' expected an array {key!r} of shape "
+                f"{tuple(shape)} in the file. Received: {given}"
+            )
+    return found
+
+
 def check_paid(ledger, releases):
     """Refuses a ledger that was not charged for releases.
 

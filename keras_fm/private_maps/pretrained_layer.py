@@ -48,20 +48,15 @@ class PretrainedLayer(ProvenMap):
         """
         if hasattr(model, "pretrain"):
             return "`model.pretrain(x, private)`"
-        view = (
-            f"`layer = model.get_layer({self.name!r}); "
+        return (
+            "`model.pretrain(x, private)` of the paper's model, and in a "
+            f"model of yours `layer = model.get_layer({self.name!r}); "
             "layer.set_pretraining(True); "
             f"stage = keras_fm.models.{self._view}("
             "keras.Model(model.inputs[0], layer.output), [layer], "
             f"part_of=model); stage.compile({self._compiled_with}); "
             "stage.fit(x, batch_size=lot, callbacks=[private]); "
             "layer.set_pretraining(False)`"
-        )
-        if model is not None:
-            return view
-        return (
-            "`model.pretrain(x, private)` of the paper's model, and in a "
-            f"model of yours {view}"
         )
 
     def _how_it_trains(self):

@@ -40,7 +40,7 @@ def learn(
 
     Args:
         release: a `PatchMomentRelease` of p entries, the last one constant.
-        filters: int K.
+        filters: int K, at most `2 (p - 1)`.
         coefficients: of the polynomial sigma_L, constant first; its degree
             is at most the released order minus 1.
         scale: Z > 0.
@@ -52,17 +52,9 @@ def learn(
 
     Returns:
         tuple `(kernel, bias)`: `(p - 1, K)` and `(K,)`.
-
-    Raises:
-        ValueError: if there are more than `2 (p - 1)` filters.
     """
     mean, covariance = centred_moments(release)
     size = len(mean)
-    if filters > 2 * size:
-        raise ValueError(
-            f"Patches of {size} entries have {2 * size} filters (orthogonal "
-            f"directions and their negatives). Received: filters={filters}"
-        )
     count = min(filters, size)
     kernel = principal(covariance, count)
     if release.objective.order > 2 and len(coefficients) > 2:

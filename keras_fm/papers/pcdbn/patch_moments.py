@@ -24,7 +24,7 @@ from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.reads.sums_by_owner import scaled_by_owner
+from keras_fm.kernel.reads.sums_by_owner import by_unit
 from keras_fm.kernel.sum_query import OwnedSumQuery
 from keras_fm.papers.pcdbn import symmetric_tensor
 
@@ -153,17 +153,13 @@ class PatchMomentQuery(OwnedSumQuery):
                 f"{self.num_features}) with at least one position. Received: "
                 f"shape={patches.shape}"
             )
-        if not len(patches):
-            return statistics
-        if not self.grouped:
-            batch = self._sum(patches, clip)
-        else:
-            (batch,) = scaled_by_owner(
-                owners,
-                len(patches),
-                lambda part: (self._sum(patches[part], clip),),
-                lambda own: (self._owner_scale(own) * own[0],),
-            )
+        (batch,) = by_unit(
+            self,
+            owners,
+            len(patches),
+            lambda part: (self._sum(patches[part], clip),),
+            lambda own: (self._owner_scale(own) * own[0],),
+        )
         return (statistics[0] + batch,)
 
     def _sum(self, patches, clip):
