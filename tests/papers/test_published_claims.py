@@ -102,48 +102,6 @@ def fit(model, private=None, x=X, y=Y, **arguments):
     )
 
 
-def refused(match, model, private=None, **arguments):
-    private = private or claimed()
-    with pytest.raises(ValueError, match=match) as e:
-        fit(model, private, **arguments)
-    assert not private.ledger.entries, "something was charged"
-    return str(e.value)
-
-
-# Inputs and features ---------------------------------------------------------
-
-
-def test_pixels_are_brought_to_the_unit_interval():
-    """Pixels of 0 to 255 shift the first layer 255 times as far as the
-    claimed noise is for."""
-    model = images()
-    below = keras.Model(model.inputs[0], model.get_layer("box").output)
-    found = below.predict(255 * IMAGES, verbose=0)
-    assert found.min() >= 0 and found.max() <= 1
-    model = fm.models.AdaptiveLaplace(
-        (8, 8, 1), CLASSES, guarantee="published", architecture="mnist",
-        width=0.1, bounds=(0, 255),
-    )  # fmt: skip
-    below = keras.Model(model.inputs[0], model.get_layer("box").output)
-    np.testing.assert_allclose(
-        below.predict(255 * IMAGES, verbose=0), IMAGES, atol=1e-6
-    )
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("label", [-1, 3, 0.5])
-def test_labels_that_no_lemma_is_about_are_refused(label):
-    y = Y.astype("float32")
-    y[5] = label
-    refused("whole numbers", compiled(small()), y=y)
-    one = compiled(sequential((D,), box(), fm.layers.PrivateDense(1)))
-    y = np.full(N, 7.0)
-    private = claimed()
-    with pytest.raises(ValueError):
-        fit(one, private, y=y)
-    assert not private.ledger.entries
-
-
 # Files -----------------------------------------------------------------------
 
 
@@ -281,19 +239,6 @@ def test_a_secret_is_in_no_copy_of_a_callback():
     assert not re.search(r"\d\.\d", repr(kept))
 
 
-@pytest.mark.once
-@pytest.mark.parametrize(
-    "found", [b"[]{", b'["{}"]', b"[1]", b"{}1", b'[["a"]]', b"\xff"]
-)
-def test_claims_that_are_none_are_refused(found):
-    layer = head()
-    layer.build((None, 3))
-    store = {str(i): np.array(w) for i, w in enumerate(layer.weights)}
-    store["claims"] = np.frombuffer(found, np.uint8)
-    with pytest.raises(ValueError, match="not ledgers"):
-        layer.load_own_variables(store)
-
-
 # Metrics ---------------------------------------------------------------------
 
 
@@ -319,24 +264,6 @@ def test_a_noisy_step_logs_no_accuracy_of_zeros(kind):
     twin.compile("sgd", metrics=["accuracy"])
     twin.perturb(1.0, LOT, 100)
     assert "accuracy" not in fit(twin).history
-
-
-# PyTorch's batch normalisation -----------------------------------------------
-
-
-@pytest.mark.parametrize("value", [1e3, 1e4, 3e5])
-def test_a_unit_that_is_constant_at_a_large_value_is_no_nan(value):
-    from keras_fm.papers.batch_standardization import BatchStandardization
-
-    x = np.full((N, 3), value, "float32") * (1 + 1e-7 * np.arange(3))
-    x[:, 2] += RANDOM.normal(size=N)
-    layer = BatchStandardization(momentum=1.0)
-    found = keras.ops.convert_to_numpy(layer(x, training=True))
-    assert np.all(np.isfinite(found))
-    wanted = (x - x.mean(0, dtype="f8")) / np.sqrt(x.var(0, dtype="f8") + 1e-3)
-    # Float32 knows 300,000 to 0.03.
-    np.testing.assert_allclose(found[:, 2], wanted[:, 2], atol=0.15)
-    assert np.abs(found[:, :2]).max() < 2
 
 
 # Advice ----------------------------------------------------------------------
@@ -479,24 +406,6 @@ def test_the_advice_of_perturbed_affine_works():
     fit(make(), private)
     assert private.ledger.claimed_epsilon() == pytest.approx(1.0)
     assert private.ledger.epsilon() == np.inf
-
-
-@pytest.mark.once
-def test_docstrings_say_what_a_layer_does_without_the_callback():
-    for layer, twin in (
-        (fm.layers.PerturbedAffine(4), "keras.layers.Dense"),
-        (fm.layers.PerturbedConv2D(4, 3), "keras.layers.Conv2D"),
-        (fm.layers.ChebyshevCRBM(4, 3, trainable=True), "CDBN"),
-    ):
-        words = " ".join(type(layer).__doc__.split())
-        assert "without it refuses to train" in words and twin in words
-        shape = (D,) if "Dense" in twin else (8, 8, 1)
-        x = X if shape == (D,) else IMAGES
-        model = compiled(
-            sequential(shape, layer, keras.layers.Flatten(), head())
-        )
-        with pytest.raises(ValueError, match="unprotected"):
-            fit(model, x=x)
 
 
 @pytest.mark.once

@@ -63,22 +63,6 @@ def test_three_releases_compose_to_the_budget(delta):
     assert accuracy(model, data) > 0.6
 
 
-@pytest.mark.once
-def test_shares_decide_the_noise():
-    data = records(600)
-    p = proven(data, shares=(0.5, 0.25, 0.25), reproducible_noise=0)
-    model = fitted(data, p)
-    multipliers = [
-        e.mechanism["noise_multiplier"] for e in p.ledger.entries
-    ]  # of sensitivity, so comparable between releases
-    np.testing.assert_allclose(
-        np.array(multipliers) ** -2.0 / np.sum(np.array(multipliers) ** -2.0),
-        [0.5, 0.25, 0.25],
-    )
-    assert "scales of layer 'scaling'" in p.report()
-    assert model.get_layer("scaling").scale.shape == (12,)
-
-
 def test_useful_features_are_scaled_up_and_others_down():
     data = records()
     p = proven(data, epsilon=8.0)
@@ -129,18 +113,6 @@ def test_adaptation_gains_where_few_features_matter():
     assert np.mean(gains) > 0.02
 
 
-def test_current_start_keeps_the_weights():
-    data = records(600)
-    model = AdaptiveLaplace((12,), 3, bounds=(-4.0, 4.0))
-    model.compile(
-        keras.optimizers.SGD(0.0), fm.losses.TaylorCrossEntropy()
-    )  # no step moves them
-    before = model.get_layer("output").get_weights()
-    model.fit(*data, callbacks=[proven(data, start="current")], verbose=0)
-    for a, b in zip(before, model.get_layer("output").get_weights()):
-        np.testing.assert_array_equal(a, b)
-
-
 def test_without_adaptation_it_is_one_release():
     data = records(600)
     p = proven(data)
@@ -177,108 +149,6 @@ def test_images_public_features_and_a_layer_on_top(tmp_path):
             loaded.predict(x, verbose=0), model.predict(x, verbose=0)
         )
         assert loaded.get_layer("output").is_released
-
-
-def refused(match, model, data, **kwargs):
-    model.compile("adam", fm.losses.TaylorCrossEntropy())
-    p = proven(data, **kwargs)
-    with pytest.raises(ValueError, match=match):
-        model.fit(*records(60), callbacks=[p], verbose=0)
-    assert not p.ledger.entries
-    assert not model.get_layer("output").is_released
-
-
-@pytest.mark.once
-def test_what_a_proof_does_not_cover_is_refused():
-    x, y = records(60)
-    bad = x.copy()
-    bad[7, 3] = np.nan
-    plain = AdaptiveLaplace((12,), 3)
-    refused("NaN or infinite", plain, (bad, y))
-    refused(r"whole numbers in \[0, 3\)", plain, (x, y + 1))
-    refused("must have shape", plain, (x[:, :5], y))
-    for layer, match in (
-        (keras.layers.BatchNormalization(), "BatchNormalization"),
-        (keras.layers.Dense(4), "trainable weights"),
-        (fm.layers.PerturbedAffine(4), "no proof covers one noise vector"),
-    ):
-        for where in ("features", "top"):
-            model = AdaptiveLaplace((12,), 3, **{where: layer})
-            refused(match, model, (x, y))
-    # Trained before its first release: refused, or a twin.
-    plain.compile("adam", fm.losses.TaylorCrossEntropy())
-    with pytest.raises(ValueError, match="'output' has no release"):
-        plain.fit(x, y, verbose=0)
-    trained = fm.models.unprotected_twin(plain)
-    trained.compile("adam", fm.losses.TaylorCrossEntropy())
-    trained.fit(x, y, verbose=0)
-    refused("`unprotected=True`", trained, (x, y))
-    # Its weights are no start.
-    for start, match in (("current", "other weights than it was built"),):
-        model = AdaptiveLaplace((12,), 3)
-        model.set_weights(trained.get_weights())
-        refused(match, model, (x, y), start=start)
-
-
-@pytest.mark.once
-def test_a_crash_midway_keeps_what_was_spent():
-    x, y = records(600)
-    reads = []
-
-    def data():
-        reads.append(1)
-        if len(reads) == 2:
-            raise OSError("the disk is gone")
-        yield x, y
-
-    model = AdaptiveLaplace((12,), 3, bounds=(-4.0, 4.0))
-    model.compile("adam", fm.losses.TaylorCrossEntropy())
-    before = model.get_weights()
-    p = proven(data)
-    with pytest.raises(OSError, match="disk"):
-        model.fit(x, y, callbacks=[p], verbose=0)
-    assert [e.name for e in p.ledger.entries] == ["scaling (first model)"]
-    assert 0 < p.ledger.epsilon() < 1
-    for a, b in zip(before, model.get_weights()):
-        np.testing.assert_array_equal(a, b)
-    with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
-        model.fit(x, y, callbacks=[p], verbose=0)
-    assert len(reads) == 2
-
-
-def test_data_in_batches_gives_the_same_three_releases():
-    x, y = records(600)
-
-    def batches():
-        for i in range(0, 600, 150):
-            yield x[i : i + 150], y[i : i + 150]
-
-    found = []
-    for data in ((x, y), batches):
-        p = proven(data, reproducible_noise=0)
-        model = AdaptiveLaplace((12,), 3, bounds=(-4.0, 4.0))
-        model.compile("adam", fm.losses.TaylorCrossEntropy())
-        model.fit(x, y, callbacks=[p], verbose=0)
-        found.append((p.relevance, p.release.linear))
-    for a, b in zip(*found):
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.once
-def test_scaling_must_be_in_the_model_itself():
-    nested = keras.Sequential(
-        [keras.Input((12,)), fm.layers.RelevanceScaling()], name="nested"
-    )
-    model = keras.Sequential(
-        [
-            keras.Input((12,)),
-            nested,
-            fm.layers.NormalizationLayer(),
-            fm.layers.PrivateDense(3),
-        ]
-    )
-    with pytest.raises(ValueError, match="not inside a nested one"):
-        proven(records()).plan(model)
 
 
 # Published --------------------
@@ -419,28 +289,6 @@ def test_noise_can_be_chosen_apart_from_the_form():
 def test_bad_arguments(kwargs, match):
     with pytest.raises(ValueError, match=match):
         AdaptiveLaplace((12,), 3, **kwargs)
-
-
-@pytest.mark.once
-def test_bad_shares():
-    data = records(60)
-    for shares in ((0.5, 0.6), (1.0, 0.0, 0.0), (float("nan"), 0.5, 0.5)):
-        with pytest.raises(ValueError, match="`shares` must be greater"):
-            proven(data, shares=shares)
-    p = proven(data, shares=(0.5, 0.5))
-    with pytest.raises(ValueError, match="each of the 3 release"):
-        p.plan(AdaptiveLaplace((12,), 3))
-
-
-def test_array_bounds_survive_saving(tmp_path):
-    bounds = np.full(12, -4.0), np.linspace(4.0, 5.0, 12)
-    model = AdaptiveLaplace((12,), 3, bounds=bounds)
-    model.save(tmp_path / "m.keras")
-    loaded = keras.saving.load_model(tmp_path / "m.keras")
-    x = records(20)[0]
-    np.testing.assert_array_equal(
-        loaded.predict(x, verbose=0), model.predict(x, verbose=0)
-    )
 
 
 @pytest.mark.parametrize("form", ["paper", "code"])

@@ -1,10 +1,7 @@
 """DPMAC as a Keras model: training, noise, counting, saving, refusals."""
 
 import contextlib
-import copy
-import io
 import json
-import zipfile
 
 import keras
 import numpy as np
@@ -12,16 +9,13 @@ import pytest
 from keras import layers as L
 from sklearn import datasets
 
-from keras_fm.datasets.poisson_batches import PoissonBatches
 from keras_fm.kernel.noise_mechanisms import GaussianMechanism
 from keras_fm.papers.dpmac.dpmac import DPMAC
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.stacks import sum_noise
 
-BACKEND = keras.backend.backend()
 X = np.random.default_rng(0).normal(size=(24, 7)).astype("float32")
 Y = np.random.default_rng(1).integers(0, 3, 24)
-NOISE = GaussianMechanism(sensitivity=2**0.5, noise_multiplier=2.0)
 
 
 def array(x):
@@ -73,23 +67,6 @@ def test_the_gradient_is_the_mean_coefficient_and_the_loss_the_mean_loss():
     assert found == pytest.approx(wanted, rel=1e-4)
 
 
-def test_regularizers_of_weights_are_added():
-    model = small()
-    plain, _ = descent(model, X, Y)
-    keras.utils.set_random_seed(0)
-    penalty = keras.regularizers.L2(0.1)
-    stack = [
-        L.Dense(5, activation="relu", kernel_regularizer=penalty),
-        L.Dense(3),
-    ]
-    model = DPMAC((7,), stack, z_steps=4, unprotected=True)
-    model.compile(keras.optimizers.SGD(1.0))
-    kernel = model.get_weights()[0]
-    taken, logs = descent(model, X, Y)
-    np.testing.assert_allclose(taken[0], plain[0] + 0.2 * kernel, atol=1e-5)
-    np.testing.assert_allclose(taken[2], plain[2], atol=1e-5)
-
-
 def test_a_newton_step_solves_the_damped_system():
     model = small(order=2, curvature_clip=1.0, damping=0.3)
     sums = model.coefficient_sums(X, Y, clipped=False)
@@ -133,37 +110,6 @@ def test_the_twin_learns_digits(loss, kwargs, optimizer):
     epochs = 5 if kwargs else 15
     model.fit(x, y, batch_size=100, epochs=epochs, verbose=0)
     assert model.evaluate(x, y, verbose=0)[1] > 0.9
-
-
-def test_the_twin_learns_to_reconstruct():
-    keras.utils.set_random_seed(0)
-    x, _ = digits()
-    stack = [L.Dense(16, activation="tanh"), L.Dense(64, activation="sigmoid")]
-    model = DPMAC((64,), stack, loss="squared_error", z_steps=10,
-                  below=[L.Rescaling(0.9)], unprotected=True)  # fmt: skip
-    model.compile(keras.optimizers.Adam(0.01), metrics=["mse"])
-    logs = model.fit(x, batch_size=100, epochs=12, verbose=0).history
-    assert logs["mse"][-1] < 0.5 * logs["mse"][0]
-    # The target is what the first layer reads.
-    error = np.mean((model.predict(x, verbose=0) - 0.9 * x) ** 2)
-    loss, mse = model.evaluate(x, verbose=0)
-    assert mse == pytest.approx(error, rel=1e-3)
-    assert loss == pytest.approx(32 * error, rel=1e-3)
-
-
-def test_a_convolutional_twin_learns():
-    keras.utils.set_random_seed(0)
-    x, y = digits(400)
-    stack = [
-        L.Reshape((8, 8, 1)),
-        L.Conv2D(8, 3, strides=2, padding="same", activation="relu"),
-        L.Flatten(),
-        L.Dense(10),
-    ]
-    model = DPMAC((64,), stack, z_steps=8, unprotected=True)
-    model.compile(keras.optimizers.Adam(0.02))
-    model.fit(x, y, batch_size=50, epochs=6, verbose=0)
-    assert np.mean(model.predict(x, verbose=0).argmax(1) == y) > 0.8
 
 
 # Noise --------------------
@@ -236,28 +182,6 @@ def test_second_order_noise_is_released_and_solved():
             np.testing.assert_allclose(found, wanted, atol=2e-6)
 
 
-def test_private_logs_are_functions_of_what_is_released():
-    model = small(clip=0.01)
-    model.perturb(1e-3, 24.0, 4, seed=1)
-    before = model.get_weights()
-    taken, logs = descent(model, X, Y)
-    wanted = sum(np.sum(w * t) for w, t in zip(before, taken))
-    assert float(logs["loss"]) == pytest.approx(wanted, rel=1e-3, abs=1e-6)
-
-
-def test_steps_beyond_those_allowed_leave_the_weights_alone():
-    model = small()
-    model.perturb(1.0, 8.0, 3)
-    model.fit(X, Y, batch_size=8, epochs=1, verbose=0)
-    assert (model.steps_taken, model.steps_refused) == (3, 0)
-    before = model.get_weights()
-    logs = model.fit(X, Y, batch_size=8, epochs=2, verbose=0).history
-    assert (model.steps_taken, model.steps_allowed) == (3, 3)
-    assert model.steps_refused == 6 and logs["loss"] == [0.0, 0.0]
-    for a, b in zip(before, model.get_weights()):
-        np.testing.assert_array_equal(a, b)
-
-
 def test_the_same_weights_follow_whatever_masked_rows_hold():
     weights = []
     for padding in (0.0, np.nan):
@@ -274,52 +198,7 @@ def test_the_same_weights_follow_whatever_masked_rows_hold():
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
-def test_noise_enters_a_step_that_was_compiled_before():
-    model = small(optimizer=keras.optimizers.SGD(0.0))
-    model.evaluate(X, Y, verbose=0)
-    model.make_train_function()
-    model.perturb(1.0, 8.0, 3)
-    model.fit(X, Y, batch_size=8, verbose=0)
-    assert model.steps_taken == 3 and model.objective_in_use
-
-
 # Without a ledger --------------------
-
-
-def check_refuses(model, *words):
-    """Training in every way is refused, and changes nothing."""
-    before = model.get_weights()
-    wanted = model.predict(X, verbose=0)
-    for train in (
-        lambda: model(X, training=True),
-        lambda: model.train_on_batch(X, Y),
-        lambda: model.fit(X, Y, verbose=0),
-        lambda: model.fit(PoissonBatches(X, Y, batch_size=6), verbose=0),
-    ):
-        with pytest.raises(ValueError) as e:
-            train()
-        for part in (f"DPMAC '{model.name}'", "PrivateModel(", *words):
-            assert part in str(e.value)
-    np.testing.assert_array_equal(model.predict(X, verbose=0), wanted)
-    for a, b in zip(before, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert model.steps_taken == model.steps_refused == 0
-
-
-def test_noise_alone_lets_no_step_be_taken(tmp_path):
-    """Noise of a private model acts in the fit that its ledger arms."""
-    model = small(unprotected=False)
-    with pytest.raises(ValueError, match="no ledger knows.*unprotected=True"):
-        model.perturb(1.0, 8.0, 3)
-    assert not model.is_perturbed
-    model.fix_steps(NOISE, 8.0, 10, ledger_json='{"entries": []}')
-    model.save(tmp_path / "m.keras")
-    loaded = keras.saving.load_model(tmp_path / "m.keras")
-    for other in (model, loaded, copy.deepcopy(model)):
-        assert other.is_perturbed and other.is_released
-        assert other.ledger_json == '{"entries": []}'
-        assert (other.steps_taken, other.steps_allowed) == (0, 10)
-        check_refuses(other, "with its ledger only", "Ledger.open(path)")
 
 
 def test_it_begins_with_the_weights_it_was_built_with():
@@ -334,26 +213,6 @@ def test_it_begins_with_the_weights_it_was_built_with():
         model.check_start()
     model.set_weights(weights)
     model.check_start()
-
-
-def test_public_weights_to_begin_with():
-    model = small(unprotected=False)
-    weights = [w + 0.1 for w in model.get_weights()]
-    for wrong in (weights[:-1], weights[::-1]):
-        with pytest.raises(ValueError, match="`weights` must have the shapes"):
-            model.start_from(wrong, public="of a paper")
-    for words in ("", "two\nlines", None):
-        with pytest.raises(ValueError, match="`public`"):
-            model.start_from(weights, public=words)
-    model.check_start()
-    model.start_from(weights, public="of a paper")
-    model.check_start()
-    assert model.start_fact.endswith("public by declaration: of a paper")
-    for a, b in zip(model.get_weights(), weights):
-        np.testing.assert_allclose(a, b, rtol=1e-6)
-    model.fix_steps(NOISE, 8.0, 3)
-    with pytest.raises(ValueError, match="has a release already"):
-        model.start_from(weights, public="of a paper")
 
 
 def test_thresholds_are_learned_before_the_noise_is_fixed():
@@ -415,45 +274,6 @@ def test_a_saved_run_goes_on_where_it_stopped(tmp_path):
     assert (loaded.steps_taken, loaded.steps_refused) == (10, 2)
 
 
-def test_noisy_weights_in_a_trained_twin_end_its_training(tmp_path):
-    noisy = small()
-    noisy.perturb(1.0, 8.0, 5)
-    noisy.save_weights(tmp_path / "m.weights.h5")
-    model = small()
-    model.fit(X, Y, verbose=0)
-    model.load_weights(tmp_path / "m.weights.h5")
-    with pytest.raises(ValueError, match="has no noise now. Call `perturb`"):
-        model.fit(X, Y, verbose=0)
-
-
-def test_seeds_and_noise_are_nowhere(tmp_path):
-    model = small(optimizer=keras.optimizers.SGD(0.0))
-    model.perturb(1.0, 8.0, 5, seed=4)
-    model.fit(X, Y, batch_size=8, verbose=0)
-    model.save(tmp_path / "m.keras")
-    words = np.random.SeedSequence([4, 0]).generate_state(2) % (2**31 - 2)
-    # A file holds the weights, three counts and two facts.
-    with zipfile.ZipFile(tmp_path / "m.keras") as file:
-        text = file.read("config.json").decode()
-        import h5py
-
-        stored = {}
-        with h5py.File(io.BytesIO(file.read("model.weights.h5"))) as weights:
-            weights.visititems(
-                lambda name, item: stored.update(
-                    {name: np.array(item)} if hasattr(item, "dtype") else {}
-                )
-            )
-    found = {n: v for n, v in stored.items() if "step_noise" in n}
-    assert {n.rsplit("/")[-1] for n in found} == {"counts", "facts"}
-    assert sorted(v.tolist() for v in found.values()) == [[1, 8], [3, 5, 0]]
-    text += f"{model.get_config()}{model!r}{model.variables}{vars(model)}"
-    for values in [*stored.values(), *model.get_weights()]:
-        assert not np.isin(values, words).any()
-    assert not any(str(word) in text for word in words)
-    assert len(model.get_weights()) == 4
-
-
 def text_of(model):
     """Its config, where tuples are lists."""
     return json.dumps(model.get_config())
@@ -504,45 +324,6 @@ def test_everything_is_in_the_config(tmp_path):
 # As Keras has it --------------------
 
 
-def test_it_is_a_functional_model():
-    model = small(below=[L.Rescaling(2.0)])
-    assert model.inputs[0].shape == (None, 7)
-    assert model.outputs[0].shape == (None, 3)
-    assert model.output_shape == (None, 3)
-    assert model.feature_model.predict(X, verbose=0) == pytest.approx(2 * X)
-    # Sublayers are tracked, and saved, once.
-    assert len(model.weights) == len({id(w) for w in model.weights}) == 4
-
-
-@pytest.mark.parametrize("one_hot", [False, True])
-def test_accuracy_of_classes(one_hot):
-    model = small()
-    model.compile("sgd", metrics=["accuracy"])
-    y = np.eye(3, dtype="float32")[Y] if one_hot else Y
-    right = np.mean(model.predict(X, verbose=0).argmax(1) == Y)
-    assert model.evaluate(X, y, verbose=0)[1] == pytest.approx(right)
-
-
-@pytest.mark.parametrize("shape", [(24,), (24, 1)])
-def test_accuracy_of_one_logit(shape):
-    model = DPMAC((7,), [L.Dense(1)], unprotected=True)
-    model.compile("sgd", metrics=["accuracy"])
-    y = (Y > 0).astype("float32")
-    right = np.mean((model.predict(X, verbose=0)[:, 0] > 0) == y)
-    found = model.evaluate(X, y.reshape(shape), verbose=0, return_dict=True)
-    assert found["accuracy"] == pytest.approx(right)
-    assert np.isfinite(model.fit(X, y, verbose=0).history["loss"][0])
-
-
-def test_integers_and_one_hot_labels_are_the_same():
-    model = small()
-    wanted = model.coefficient_sums(X, Y)
-    for y in (np.eye(3)[Y], Y[:, None], Y.tolist()):
-        for part, right in zip(model.coefficient_sums(X, y), wanted):
-            for a, b in zip(part, right):
-                np.testing.assert_array_equal(a, b)
-
-
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision(policy):
     plain = small()
@@ -565,53 +346,6 @@ def test_mixed_precision(policy):
     )
     assert model.steps_taken == 3
     assert any(np.any(a != b) for a, b in zip(before, model.get_weights()))
-
-
-def test_compiled_by_xla():
-    if BACKEND == "torch":
-        model = small()
-        model.compile("sgd", jit_compile=True)
-        with pytest.raises(ValueError, match="jit_compile"):
-            model.perturb(1.0, 8.0, 3)
-        return
-    model = small()
-    model.compile("sgd", jit_compile=True)
-    model.perturb(1.0, 8.0, 3)
-    model.fit(X, Y, batch_size=8, verbose=0)
-    assert model.steps_taken == 3
-
-
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="needs TensorFlow")
-def test_tf_data_validation_and_unequal_batches():
-    tf = pytest.importorskip("tensorflow")
-    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(7)
-    model = small()
-    model.compile("adam", metrics=["accuracy"])
-    logs = model.fit(data, validation_data=data, epochs=2, verbose=0).history
-    assert len(logs["val_accuracy"]) == 2
-    assert model.predict(data, verbose=0).shape == (24, 3)
-
-
-def test_batches_of_several_sizes_and_steps_per_execution():
-    model = small()
-    together = 1 if BACKEND == "torch" else 2
-    model.compile(keras.optimizers.SGD(0.1), steps_per_execution=together)
-    model.perturb(1.0, 7.0, 10)
-    model.fit(X, Y, batch_size=7, epochs=2, verbose=0)
-    assert model.steps_taken == 8
-
-
-@pytest.mark.parametrize("private", [False, True])
-def test_poisson_batches(private):
-    model = small(clip=0.1, optimizer=keras.optimizers.Adam(0.01))
-    batches = PoissonBatches(X, Y, batch_size=6, seed=3)
-    if private:
-        model.perturb(1.0, 6.0, steps=12)
-    # An empty batch is one as well.
-    logs = model.fit(batches, epochs=3, verbose=0).history["loss"]
-    assert np.all(np.isfinite(logs))
-    assert model.steps_taken == (12 if private else 0)
-    assert all(np.all(np.isfinite(w)) for w in model.get_weights())
 
 
 def test_one_layer_is_plain_gradient_descent():
@@ -696,44 +430,3 @@ FROZEN = L.Dense(999, trainable=False)
 def test_bad_arguments(layers, kwargs, match):
     with pytest.raises(ValueError, match=match):
         DPMAC((7,), layers, **kwargs)
-
-
-def test_a_loss_in_compile_is_refused():
-    model = small()
-    with pytest.raises(ValueError, match="has its own loss"):
-        model.compile("sgd", loss="mse")
-
-
-@pytest.mark.parametrize(
-    "loss, y",
-    [
-        ("binary_crossentropy", np.ones((24, 2))),
-        ("binary_crossentropy", np.ones((24, 3, 1))),
-        ("squared_error", np.ones((24, 3))),
-    ],
-)
-def test_labels_of_another_shape_are_refused(loss, y):
-    model = small(loss)
-    with pytest.raises(ValueError, match="`y` must hold"):
-        model.fit(X, y, verbose=0)
-
-
-def test_missing_labels_are_refused():
-    with pytest.raises(ValueError, match="needs labels"):
-        small().fit(X, verbose=0)
-    assert not small("squared_error").needs_labels
-
-
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="needs TensorFlow")
-def test_replicas_are_refused():
-    tf = pytest.importorskip("tensorflow")
-    model = small()
-    devices = tf.config.list_logical_devices("CPU")
-    if len(devices) < 2:
-
-        class Strategy:
-            num_replicas_in_sync = 2
-
-        model.__dict__["_distribute_strategy"] = Strategy()
-    with pytest.raises(ValueError, match="2 replicas"):
-        model.perturb(1.0, 8.0, 3)

@@ -78,19 +78,6 @@ def fit(model, batches, private, epochs=2, **arguments):
     )
 
 
-@pytest.mark.parametrize("label", [-1, CLASSES, 0.5, np.nan])
-@pytest.mark.once
-def test_the_published_form_refuses_other_labels_unspent(data, label):
-    x, y = data
-    y = y.astype("float32")
-    y[7] = label
-    model = build()
-    private = private_model(guarantee=SHUFFLED, data=(x, y))
-    with pytest.raises(ValueError, match=r"whole numbers in \[0, 3\)|finite"):
-        model.fit(x, y, batch_size=BATCH, callbacks=[private], verbose=0)
-    assert not private.ledger.entries and not model.is_perturbed
-
-
 @pytest.mark.once
 def test_a_plan_meets_its_budget_just_so(data):
     model, private = build(pca=True), private_model()
@@ -120,25 +107,6 @@ def test_a_plan_meets_its_budget_just_so(data):
     assert "proven:     (epsilon = 1.99" in private.report()
 
 
-def test_it_learns_what_noise_allows(data):
-    keras.utils.set_random_seed(0)
-    model = build(clip=[0.5, 0.5])
-    model.compile(keras.optimizers.Adam(0.05), metrics=["accuracy"])
-    private = private_model(50.0, seed=1)
-    fit(model, poisson(data, seed=0), private, epochs=15)
-    accuracy = model.evaluate(*data, verbose=0)[1]
-    assert accuracy > 0.8
-    assert not private.ledger.entries[0].private
-    assert private.ledger.epsilon() == np.inf
-
-
-def test_seeded_samples_are_not_private(data):
-    model, private = build(), private_model()
-    fit(model, poisson(data, seed=0), private)
-    assert not private.ledger.entries[0].private
-    assert private.ledger.epsilon() == np.inf
-
-
 @pytest.mark.parametrize("form", ["arrays", "dataset"])
 def test_shuffled_batches_are_no_proof(data, form):
     model, private = build(), private_model(data=data)
@@ -163,57 +131,6 @@ def test_shuffled_batches_are_claimed(data):
     assert "as if every record joined" in private.report()
 
 
-@pytest.mark.parametrize(
-    "guarantee, message",
-    [
-        (fm.Proven(n_public=False), "must be public"),
-        (fm.Proven(neighbours="replace_one"), "add_remove"),
-        (
-            fm.Proven(unit=fm.Unit(owners=np.arange(N))),
-            "all records of an owner or none",
-        ),
-        (fm.Proven(unit=fm.Unit(reach=1)), "`reach` is not supported"),
-    ],
-)
-@pytest.mark.once
-def test_unsafe_use_is_refused_before_anything_is_spent(
-    data, guarantee, message
-):
-    model, private = build(pca=True), private_model(guarantee=guarantee)
-    with pytest.raises(ValueError, match=message):
-        private.plan(model, poisson(data))
-    with pytest.raises(ValueError, match=message):
-        fit(model, poisson(data), private, steps_per_epoch=4)
-    assert not private.ledger.entries and not model.is_perturbed
-
-
-@pytest.mark.once
-def test_a_budget_without_delta_is_refused(data):
-    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, 0.0))
-    with pytest.raises(ValueError, match="needs delta > 0"):
-        fit(build(), poisson(data), private)
-    assert not private.ledger.entries
-
-
-@pytest.mark.once
-def test_what_was_trained_without_noise_is_refused(data):
-    twin = build(unprotected=True)
-    twin.fit(*data, verbose=0)
-    other = build()
-    other.set_weights(twin.get_weights())
-    model = build()
-    model.compile(twin.optimizer)
-    for each, match in (
-        (twin, "built with `unprotected=True`"),
-        (model, "trained before its first release"),
-        (other, "other weights than it was built with"),
-    ):
-        private = private_model()
-        with pytest.raises(ValueError, match=match):
-            fit(each, poisson(data), private)
-        assert not private.ledger.entries and not each.is_perturbed
-
-
 def test_epsilon_from_sigma(data):
     model, private = build(noise_multiplier=2.5), private_model(5.0)
     batches = poisson(data)
@@ -229,14 +146,6 @@ def test_epsilon_from_sigma(data):
 
 
 @pytest.mark.once
-def test_too_little_noise_for_the_budget_is_refused(data):
-    model, private = build(noise_multiplier=0.5), private_model(0.1)
-    with pytest.raises(fm.BudgetExceededError):
-        fit(model, poisson(data), private)
-    assert not private.ledger.entries and not model.is_perturbed
-
-
-@pytest.mark.once
 def test_an_interrupted_fit_goes_on_under_the_same_ledger(data):
     model, private = build(), private_model()
     batches = poisson(data)
@@ -247,30 +156,6 @@ def test_an_interrupted_fit_goes_on_under_the_same_ledger(data):
     fit(model, batches, private, epochs=3, initial_epoch=2)
     assert private.ledger.entries == before
     assert model.steps_taken == taken + 4 and model.steps_refused == 0
-
-
-@pytest.mark.once
-def test_a_crash_leaves_all_steps_charged(data):
-    model, private = build(), private_model()
-    with pytest.raises(RuntimeError, match="power"):
-        fit(
-            model,
-            poisson(data),
-            private,
-            callbacks=[StopAfter(3, RuntimeError("power"))],
-        )
-    (paid,) = private.ledger.entries
-    assert paid.mechanism["steps"] == 8
-    assert model.steps_taken == 3
-    # Nobody knows how many of the epoch's ran: all of them are used.
-    assert private.ledger.steps_left(paid.name) == 4
-    fit(model, poisson(data), private, epochs=1)
-    assert private.ledger.entries == (paid,)
-    assert model.steps_taken == 7
-    with pytest.raises(fm.BudgetExceededError, match="1 more than"):
-        one_step = {"epochs": 1, "steps_per_epoch": 1}
-        fit(model, poisson(data), private, **one_step)
-    assert private.ledger.entries == (paid,) and model.steps_taken == 7
 
 
 def test_a_saved_model_goes_on_with_its_ledger(data, tmp_path):
@@ -302,31 +187,6 @@ def test_a_saved_model_goes_on_with_its_ledger(data, tmp_path):
 
 
 @pytest.mark.once
-def test_more_steps_are_charged_where_the_budget_allows(data):
-    model, private = build(noise_multiplier=2.0), private_model(20.0)
-    batches = poisson(data)
-    fit(model, batches, private, epochs=1)
-    once = private.ledger.epsilon()
-    fit(model, batches, private, epochs=1)
-    assert [e.mechanism["steps"] for e in private.ledger.entries] == [4, 4]
-    assert once < private.ledger.epsilon() < 2 * once
-    assert model.steps_taken == 8
-
-
-@pytest.mark.once
-def test_going_on_in_another_way_is_refused(data):
-    model, private = build(planned_steps=20), private_model()
-    fit(model, poisson(data), private, epochs=1)
-    other = data[0] + 1, data[1]
-    with pytest.raises(ValueError, match="data changed"):
-        fit(model, poisson(other), private, epochs=1)
-    batches = fm.datasets.PoissonBatches(*data, batch_size=BATCH // 2)
-    with pytest.raises(ValueError, match="sampling rate"):
-        fit(model, batches, private, epochs=1)
-    assert model.steps_taken == 4
-
-
-@pytest.mark.once
 def test_going_on_with_another_guarantee_is_refused(data):
     """Steps that were paid for as proven were once taken on shuffled batches,
     with their metrics shown."""
@@ -349,14 +209,6 @@ def test_going_on_with_another_guarantee_is_refused(data):
     assert model.steps_taken == 4 and model.published
 
 
-@pytest.mark.once
-def test_a_fit_longer_than_planned_is_refused(data):
-    model, private = build(planned_steps=3), private_model()
-    with pytest.raises(ValueError, match="more steps than are planned"):
-        fit(model, poisson(data), private)
-    assert not private.ledger.entries
-
-
 def test_thresholds_from_a_histogram(data):
     model, private = build(clip="histogram"), private_model(20.0)
     batches = poisson(data)
@@ -372,56 +224,6 @@ def test_thresholds_from_a_histogram(data):
     ratio = (1e3 / 1e-4) ** (1 / 69)
     assert np.all(learned <= exact * ratio**2.01)
     assert np.all(learned >= exact / ratio**1.01)
-
-
-def test_auto_encoders_need_no_labels(data):
-    x = data[0]
-    model = fm.models.DPMAC(
-        (INPUTS,),
-        [keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(INPUTS)],
-        loss="squared_error",
-        clip=0.5,
-        z_steps=2,
-    )
-    model.compile(keras.optimizers.SGD(0.1))
-    private = private_model()
-    batches = fm.datasets.PoissonBatches(x, batch_size=BATCH)
-    fit(model, batches, private)
-    assert 1.99 < private.ledger.epsilon() <= 2.0
-    assert model.predict(x, verbose=0).shape == x.shape
-
-
-def test_targets_of_an_auto_encoder_are_never_guessed(data):
-    x = data[0]
-    model = fm.models.DPMAC(
-        (INPUTS,),
-        [keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(INPUTS)],
-        loss="squared_error",
-        below=[keras.layers.Rescaling(0.5)],
-    )
-    model.compile(keras.optimizers.SGD(0.1))
-    private = private_model()
-    batches = fm.datasets.PoissonBatches(x, batch_size=BATCH)
-    with pytest.raises(ValueError, match="Pass the targets"):
-        fit(model, batches, private)
-    assert not private.ledger.entries
-    given = fm.datasets.PoissonBatches(x, 0.5 * x, batch_size=BATCH)
-    fit(model, given, private, epochs=1)
-    assert model.steps_taken == 4
-
-
-@pytest.mark.parametrize(
-    "arguments, match",
-    [
-        ({"planned_steps": 0}, "`planned_steps` must be a positive"),
-        ({"planned_steps": 2.5}, "`planned_steps` must be a positive"),
-        ({"noise_multiplier": 0.0}, "`noise_multiplier` must be"),
-        ({"noise_multiplier": np.nan}, "`noise_multiplier` must be"),
-    ],
-)
-def test_bad_arguments(arguments, match):
-    with pytest.raises(ValueError, match=match):
-        build(**arguments)
 
 
 OWNERS = np.random.default_rng(3).permutation(np.arange(N) // 2)
@@ -441,27 +243,6 @@ def test_the_unit_may_be_an_owner(data):
     assert "one owner with all its rows" in private.report()
     assert model.steps_taken == 2 and model.expected_batch_size == BATCH
     assert 1.9 < private.ledger.epsilon() <= 2.0 * (1 + 1e-9)
-
-
-@pytest.mark.once
-def test_owners_of_batches_and_promise_are_the_same(data):
-    other = {"owners": OWNERS[::-1], "rows_per_owner": 3}
-    unit = fm.Unit(owners=OWNERS)
-    for promise, more in (
-        (fm.Proven(unit=unit), other),
-        (fm.Proven(), OWNED),
-    ):
-        private = private_model(guarantee=promise)
-        with pytest.raises(ValueError, match="must be the same ids"):
-            private.plan(build(), poisson(data, **more))
-        with pytest.raises(ValueError, match="must be the same ids"):
-            fit(build(), poisson(data, **more), private)
-        assert not private.ledger.entries
-    # Nor when a fit goes on.
-    model, private = build(), private_model(guarantee=fm.Proven(unit=unit))
-    fit(model, poisson(data, **OWNED), private, epochs=1)
-    with pytest.raises(ValueError, match="must be the same ids"):
-        fit(model, poisson(data, **other), private, epochs=1)
 
 
 @pytest.mark.once

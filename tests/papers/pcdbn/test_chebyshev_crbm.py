@@ -8,9 +8,6 @@ import pytest
 from layer_checks import (
     POLICIES,
     check_layer,
-    check_noise_is_nowhere,
-    check_pretrained,
-    check_promise,
     check_saved,
 )
 from scipy import special, stats
@@ -234,19 +231,6 @@ def test_energy_equals_loops(kwargs, conditions, visible):
     )
 
 
-def test_reconstruct_passes_conditions_on():
-    layer = built(conditions=3)
-    inputs = inputs_of(layer)
-    wanted = logits_by_loops(
-        layer, inputs, probability(layer, loops(layer, inputs))
-    )
-    np.testing.assert_allclose(
-        array(layer.reconstruct(inputs)), special.expit(wanted), atol=1e-5
-    )
-    other = [inputs[0], -inputs[1]]
-    assert np.abs(array(layer.reconstruct(other)) - wanted).max() > 1e-2
-
-
 # The conditionals are those of one joint distribution --------------------
 
 
@@ -362,14 +346,6 @@ def test_the_published_polynomial(degree):
         assert np.abs(made - special.expit(5 * z.astype(float))).max() < 0.021
 
 
-def test_the_default_polynomial_misses_the_sigmoid_by_rounding():
-    z = np.linspace(-1, 1, 401).astype("float32")
-    made = ChebyshevCRBM(1, 1).activation(keras.ops.convert_to_tensor(z))
-    wanted = special.expit(z.astype(float))
-    # 1.3e-7, and as much for rounding in single precision.
-    assert np.abs(array(made) - wanted).max() < 2.6e-7
-
-
 # X --------------------
 
 
@@ -385,27 +361,6 @@ def test_normalised_responses_lie_in_the_unit_interval(normalization, size):
     np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=1e-7)
     if normalization == "batch":
         assert np.abs(made).max() == pytest.approx(1)
-
-
-def test_zero_responses_stay_zero():
-    for normalization in ("local", "batch", "constant"):
-        layer = built(normalization=normalization, size=0.0)
-        assert not array(layer.normalised(layer.preactivation(images()))).any()
-        np.testing.assert_allclose(array(layer(images())), 0.5, atol=1e-6)
-
-
-def test_default_scale_is_the_public_bound():
-    layer = built(bounds=(-1.0, 3.0), centre=0.5)
-    # A tenth of |2.5| sqrt(3 * 2 * 2).
-    assert layer.input_bound == pytest.approx(2.5 * 12**0.5 / 10)
-    assert layer.energy_scale == layer.input_bound
-    assert built(scale=2.0).energy_scale == 2.0
-    layer = built(patch_bound=1.5)
-    assert layer.input_bound == 1.5 and layer.constant == 0.5
-    assert layer.moment_bound == pytest.approx((1.5**2 + 0.5**2) ** 0.5)
-    assert layer.learning["scale"] == 1.5
-    # Order 4 reads the variance through the constant entry.
-    assert built(patch_bound=1.5, moment_order=4).constant == 1.5
 
 
 def test_learning_takes_powers_of_the_gain_into_the_coefficients():
@@ -539,35 +494,6 @@ def test_noisy_probabilities_are_clipped():
     assert made.min() == 0 and made.max() == 1
 
 
-def test_noise_is_drawn_once_or_at_every_step():
-    x = images()
-    for noise in ("once", "per_step"):
-        layer = published(noise=noise)
-        scale = {"coefficient_noise": np.full((8, 3), 0.01, "float32")}
-        layer.fix_noise(**scale)
-        clean = array(layer(x))
-        np.testing.assert_array_equal(array(layer(x)), clean)
-        first, second = (array(layer(x, training=True)) for _ in range(2))
-        # False alarm below 1e-5: 24 draws of 24 bits each.
-        assert np.abs(first - clean).max() > 1e-6
-        assert np.array_equal(first, second) == (noise == "once")
-
-
-def test_per_step_noise_keeps_scales_and_the_other_a_draw():
-    drawn = []
-
-    def laplace(scale, shape):
-        drawn.append((scale, shape))
-        return np.full(shape, 7.0)
-
-    made = published(noise="per_step").noise_of(0.5, (8, 3), laplace)
-    np.testing.assert_array_equal(made, np.full((8, 3), 0.5))
-    assert not drawn
-    made = published().noise_of(0.5, (8, 3), laplace)
-    np.testing.assert_array_equal(made, np.full((8, 3), 7.0))
-    assert drawn == [(0.5, (8, 3))] and made.dtype == np.float32
-
-
 def test_per_step_draws_have_the_given_scales(fixed_seed):
     # Fixed seed. False alarm 1e-3 for each of the two coefficients; 2/3 and
     # 3/2 of the scales are rejected.
@@ -599,36 +525,6 @@ def test_per_step_draws_have_the_given_scales(fixed_seed):
     # alarm 6e-7 for each of the 45 pairs.
     correlation = np.corrcoef(standard.reshape(2 * steps, filters))
     assert np.abs(correlation - np.eye(2 * steps)).max() < 0.25
-
-
-@pytest.mark.parametrize("noise", ["once", "per_step"])
-def test_noise_is_checked_and_fixed_once(noise):
-    layer = published(noise=noise)
-    for wrong in (
-        {},
-        {"coefficient_noise": np.zeros((7, 3))},
-        {"coefficient_noise": np.zeros((3, 8))},
-        {"linear_noise": np.zeros((8, 3))},
-    ):
-        with pytest.raises(ValueError, match="Noise must have shapes"):
-            layer.fix_noise(**wrong)
-        assert not layer.is_perturbed
-    layer.fix_noise(**noise_for(layer))
-    before = [array(v) for v in layer._hidden.variables.values()]
-    with pytest.raises(ValueError, match="is perturbed already"):
-        layer.fix_noise(**noise_for(layer, seed=1))
-    for a, b in zip(before, layer._hidden.variables.values(), strict=True):
-        np.testing.assert_array_equal(a, array(b))
-    released = built()
-    released.mark_released("{}")
-    with pytest.raises(ValueError, match="is perturbed already"):
-        released.fix_noise(**noise_for(released))
-
-
-@pytest.mark.parametrize("noise", ["once", "per_step"])
-def test_noise_reaches_no_file_config_or_repr(noise, tmp_path):
-    layer = published(noise=noise)
-    check_noise_is_nowhere(layer, noise_for(layer), images(), tmp_path)
 
 
 @pytest.mark.parametrize("sensitivity", ["paper", "code"])
@@ -670,12 +566,6 @@ def test_claimed_sensitivity_of_the_polynomial_that_is_perturbed():
     assert full > plain.claimed_sensitivity("replace_one")
     with pytest.raises(ValueError, match="no coefficients to perturb"):
         built(polynomial="exact").claimed_sensitivity("replace_one")
-
-
-def test_what_the_claim_says():
-    assert "fixed" in built().claim_reads
-    assert "at every step" in built(noise="per_step").claim_reads
-    assert built().claim_reason.startswith("none. The ")
 
 
 # Patches --------------------
@@ -793,36 +683,6 @@ def test_clip_holds_large_and_zero_records(policy):
     assert all(np.all(np.isfinite(w)) for w in model.get_weights())
 
 
-@pytest.mark.filterwarnings("ignore:overflow")
-def test_norms_hold_for_many_entries_and_any_size():
-    layer = built(1, 5, (6, 6, 70), patch_bound=0.7)
-    rng = np.random.default_rng(0)
-    for size in (1.0, 1e10, 1e25, 1e-30):
-        v = size * rng.normal(size=(4, 6, 6, 70))
-        made = gathered(layer, v).astype(np.float64)
-        assert np.all(np.isfinite(made))
-        assert np.linalg.norm(made[..., :-1], axis=-1).max() <= 0.7
-        assert np.linalg.norm(made, axis=-1).max() <= layer.moment_bound
-
-
-@pytest.mark.parametrize("moment_strides", [None, 1])
-def test_chunks_of_patches(monkeypatch, moment_strides):
-    module = "keras_fm.papers.pcdbn.chebyshev_crbm._CHUNK"
-    layer = built(strides=2, moment_strides=moment_strides)
-    v = images(7)
-    positions = 6 if moment_strides is None else 20
-    monkeypatch.setattr(module, 3 * positions * 13)
-    parts = list(layer.patches(v))
-    # No more numbers at once than were allowed.
-    assert [len(part) for part in parts] == [3, 3, 1]
-    whole = list(layer.patches(v, chunks=False))
-    assert [len(part) for part in whole] == [7]
-    np.testing.assert_array_equal(np.concatenate(parts), whole[0])
-    monkeypatch.setattr(module, 1)
-    assert [len(part) for part in layer.patches(v)] == [1] * 7
-    assert not list(layer.patches(v[:0]))
-
-
 def test_set_filters_takes_the_order_of_patches():
     layer = built()
     rng = np.random.default_rng(0)
@@ -855,12 +715,6 @@ def test_set_filters_takes_the_order_of_patches():
 def test_what_no_release_can_teach(kwargs, match):
     with pytest.raises(ValueError, match=match):
         built(name="crbm", **kwargs).check_proven()
-
-
-def test_what_a_release_can_teach():
-    built(24).check_proven()
-    built(normalization="constant", moment_order=4).check_proven()
-    built(3, 5, (9, 9, 64)).check_proven()
 
 
 # Weights --------------------
@@ -943,62 +797,6 @@ def test_it_is_a_keras_citizen(kwargs, tmp_path):
         assert np.array_equal(config[name], value)
 
 
-@pytest.mark.parametrize("fit", [False, True])
-def test_it_does_not_train_unprotected(fit, tmp_path):
-    def make(**more):
-        return ChebyshevCRBM(4, 2, trainable=fit, **more)
-
-    check_promise(make, images(3), tmp_path, trainable_fit=fit)
-
-
-def test_a_release_lasts_as_long_as_its_weights(tmp_path):
-    check_pretrained(lambda **k: ChebyshevCRBM(4, 2, **k), images(3), tmp_path)
-
-
-def test_config_has_every_argument():
-    import inspect
-
-    names = set(inspect.signature(ChebyshevCRBM.__init__).parameters)
-    config = ChebyshevCRBM(2, 3).get_config()
-    assert names - {"self", "kwargs"} <= set(config)
-
-
-def with_conditions(**kwargs):
-    image, given = keras.Input(SHAPE), keras.Input((3,))
-    maps = ChebyshevCRBM(4, 2, conditions=3, name="crbm", **kwargs)(
-        [image, given]
-    )
-    pooled = keras.layers.MaxPooling2D(2)(maps)
-    return keras.Model([image, given], keras.layers.Flatten()(pooled))
-
-
-def test_a_functional_model_with_conditions(tmp_path):
-    model = with_conditions(trainable=True, unprotected=True)
-    x = [images(8), np.random.default_rng(0).normal(size=(8, 3))]
-    x[1] = x[1].astype("float32")
-    layer = model.get_layer("crbm")
-    assert layer.compute_output_shape([(None, *SHAPE), (None, 3)]) == (
-        None, 5, 4, 4,
-    )  # fmt: skip
-    assert model.output_shape == (None, 16)
-    model.compile("adam", "mse")
-    model.fit(x, np.zeros((8, 16)), epochs=2, verbose=0)
-    assert np.abs(array(layer.condition_kernel)).max() > 0
-    assert not array(layer.visible_condition_kernel).any()
-    wanted = model.predict(x, verbose=0)
-    moved = model.predict([x[0], x[1] + 1], verbose=0)
-    assert np.abs(moved - wanted).max() > 1e-5
-    model.save(tmp_path / "m.keras")
-    loaded = keras.saving.load_model(tmp_path / "m.keras")
-    np.testing.assert_array_equal(loaded.predict(x, verbose=0), wanted)
-    clone = keras.models.clone_model(model)
-    clone.set_weights(model.get_weights())
-    np.testing.assert_array_equal(clone.predict(x, verbose=0), wanted)
-    lines = []
-    model.summary(print_fn=lambda line, **_: lines.append(line))
-    assert "ChebyshevCRBM" in "".join(lines)
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("polynomial", ["chebyshev", "piecewise", "exact"])
 def test_half_precision(policy, polynomial):
@@ -1030,78 +828,8 @@ def test_half_precision(policy, polynomial):
     assert np.all(np.isfinite(array(keras.ops.cast(end, "float32"))))
 
 
-def test_whole_numbers_do_not_cut_weights():
-    layer = built(conditions=2, centre=0.5)
-    rng = np.random.default_rng(0)
-    v = rng.integers(0, 2, (2, *SHAPE), dtype="uint8")
-    conditions = rng.integers(0, 5, (2, 2), dtype="int32")
-    whole, floats = (
-        [v, conditions],
-        [v.astype("float32"), conditions.astype("float32")],
-    )
-    for method in (layer, layer.reconstruct, layer.energy):
-        np.testing.assert_array_equal(
-            array(method(whole)), array(method(floats))
-        )
-    chains = (
-        layer.chain(given, 1, keras.random.SeedGenerator(0))
-        for given in (whole, floats)
-    )
-    np.testing.assert_array_equal(*(array(chain) for chain in chains))
-
-
-def test_compiled_training():
-    for noise in ("once", "per_step"):
-        layer = ChebyshevCRBM(3, 2, trainable=True, noise=noise)
-        model = keras.Sequential([keras.Input(SHAPE), layer])
-        layer.fix_noise(**noise_for(layer))
-        before = layer.get_weights()[0]
-        model.compile("sgd", "mse")
-        model.fit(images(4), np.zeros((4, 5, 4, 3)), verbose=0)
-        assert layer.objective_in_use
-        after = layer.get_weights()[0]
-        assert np.all(np.isfinite(after)) and np.any(after != before)
-        np.testing.assert_allclose(
-            model.predict(images(4), verbose=0), array(layer(images(4))), 1e-5
-        )
-
-
 # Errors --------------------
-
-POSITIVE = ("scale", "patch_bound", "q", "a", "beta")
 NAN, INF = float("nan"), float("inf")
-
-
-@pytest.mark.parametrize("name", [*POSITIVE, "gain"])
-def test_positive_numbers(name):
-    for value in (0, 0.0, -1.0, NAN, INF, True, "1", [1.0]):
-        with pytest.raises(ValueError, match=f"`{name}` must be a .*{name}="):
-            ChebyshevCRBM(2, 3, **{name: value})
-
-
-@pytest.mark.parametrize("name", ["gain", "q", "a", "beta", "centre"])
-def test_numbers_that_must_be_given(name):
-    with pytest.raises(ValueError, match=f"`{name}` must be .*None"):
-        ChebyshevCRBM(2, 3, **{name: None})
-
-
-@pytest.mark.parametrize("name", ["centre", "sparsity"])
-@pytest.mark.parametrize("value", [NAN, INF, True, "0"])
-def test_finite_numbers(name, value):
-    with pytest.raises(ValueError, match=f"`{name}` must be a finite number"):
-        ChebyshevCRBM(2, 3, **{name: value})
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["filters", "degree", "size", "moment_order", "conditions", "kernel_size",
-     "strides", "moment_strides"],
-)  # fmt: skip
-def test_whole_numbers(name):
-    for value in (0, -1, 1.5, True, "3", NAN)[name == "conditions" :]:
-        given = {"filters": 2, "kernel_size": 3, name: value}
-        with pytest.raises(ValueError, match=f"`{name}`.* positive.integer.*"):
-            ChebyshevCRBM(**given)
 
 
 @pytest.mark.parametrize(
@@ -1130,31 +858,3 @@ def test_whole_numbers(name):
 def test_bad_arguments(kwargs, match):
     with pytest.raises(ValueError, match=match):
         ChebyshevCRBM(**{"filters": 2, "kernel_size": 3, **kwargs})
-
-
-@pytest.mark.parametrize(
-    "kwargs, shape, match",
-    [
-        ({}, (None, 5, 4), r"a known shape \(batch, height, width, channels\)"),
-        ({}, (None, None, 4, 2), "a known shape"),
-        ({"padding": "valid"}, (None, 5, 2, 1), "must not exceed the image"),
-        (
-            {"padding": "valid", "strides": 2},
-            (None, 2, 5, 1),
-            r"must not exceed.*kernel_size=\(3, 3\)",
-        ),
-        (
-            {"conditions": 3},
-            [(None, *SHAPE), (None, 4)],
-            r"Conditions must have shape \(batch, 3\).*\(None, 4\)",
-        ),
-        (
-            {"conditions": 3},
-            [(None, *SHAPE), (None, 3, 3)],
-            "Conditions must have shape",
-        ),
-    ],
-)
-def test_bad_inputs(kwargs, shape, match):
-    with pytest.raises(ValueError, match=match):
-        ChebyshevCRBM(2, 3, **kwargs).build(shape)
