@@ -8,17 +8,7 @@ import numpy as np
 import pytest
 from fit_checks import shown
 from sklearn.base import clone
-from sklearn.calibration import CalibratedClassifierCV
-from sklearn.ensemble import (
-    BaggingClassifier,
-    GradientBoostingClassifier,
-    StackingClassifier,
-    VotingClassifier,
-)
 from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.naive_bayes import GaussianNB
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MaxAbsScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import keras_fm as fm
@@ -189,42 +179,6 @@ def test_another_process_needs_a_file(tmp_path, monkeypatch):
     model._shared._process = None
     model.fit(X, Y)
     assert pickle.loads(pickle.dumps(model)).score(X, Y) > 0.8
-
-
-FITS_OF_COPIES = """
-import copy, pickle
-import numpy as np
-import keras_fm as fm
-
-x = np.linspace(-1, 1, 60)[:, None]
-y = (x[:, 0] > 0).astype(int)
-for way in (copy.copy, copy.deepcopy, lambda v: pickle.loads(pickle.dumps(v))):
-    model = fm.estimators.PrivateClassifier(
-        1.0, 1e-5, bounds=(-1, 1), classes=[0, 1]
-    )
-    # Before the first fit, and copies of a copy.
-    one = way(model)
-    fits = 0
-    for estimator in (model, one, way(model), way(one)):
-        try:
-            fits += estimator.fit(x, y) is not None
-        except fm.BudgetExceededError:
-            pass
-    print("fits:", fits)
-"""
-
-
-def spoil_folder(path, folder):
-    os.chdir(folder)
-
-
-def spoil_file(path, folder):
-    path.unlink()
-
-
-def spoil_by_another(path, folder):
-    path.unlink()
-    (folder / "privacy.json").rename(path)
 
 
 @pytest.mark.once
@@ -564,28 +518,6 @@ def test_a_gap_of_pandas_in_a_column_is_as_nan(dtype, form):
 # Inside other estimators ------------------------------------------------------
 
 LETTERS = np.array(["a", "b", "c"])[THREE]
-AROUND = {
-    "voting": lambda model: VotingClassifier([("a", model)]),
-    "soft voting": lambda model: VotingClassifier(
-        [("a", model), ("b", GaussianNB())], voting="soft"
-    ),
-    "bagging": lambda model: BaggingClassifier(
-        model, n_estimators=2, bootstrap=False, max_samples=0.9
-    ),
-    "stacking": lambda model: StackingClassifier([("a", model)], cv=2),
-    "last": lambda model: StackingClassifier(
-        [("a", GaussianNB())], final_estimator=model, cv=2
-    ),
-    "boosting from": lambda model: GradientBoostingClassifier(
-        init=model, n_estimators=1
-    ),
-    "calibrated": lambda model: CalibratedClassifierCV(model, cv=2),
-    "chosen": lambda model: GridSearchCV(model, {"rounds": [None]}, cv=2),
-    "pipeline": lambda model: make_pipeline(MaxAbsScaler(), model),
-}
-
-
-# Encoders ---------------------------------------------------------------------
 
 
 # Questions about it -----------------------------------------------------------

@@ -29,31 +29,40 @@ def sequential(inputs, *layers):
     return keras.Sequential([keras.Input(inputs), *layers])
 
 
-def ilm(form="paper", **arguments):
+def ilm(form="paper"):
     return fm.models.AdaptiveLaplace(
-        (D,), CLASSES, guarantee="published", hidden=4, adaptive=False,
-        form=form, **arguments,
-    )  # fmt: skip
-
-
-def images(form="paper"):
-    return fm.models.AdaptiveLaplace(
-        (8, 8, 1), CLASSES, guarantee="published", architecture="mnist",
-        width=0.1, adaptive=False, form=form,
-    )  # fmt: skip
-
-
-def dpa(noise_on="coefficients"):
-    return fm.models.DeepPrivateAutoencoder(
-        (D,), (4, 3), units=CLASSES, guarantee="published", noise_on=noise_on
+        (D,),
+        CLASSES,
+        guarantee=fm.models.PublishedAdLM(form=form),
+        hidden=4,
+        adaptive=False,
     )
 
 
-def pcdbn(**arguments):
+def images(form="paper"):
+    settings = fm.models.PublishedAdLM(
+        form=form, architecture="mnist", width=0.1
+    )
+    return fm.models.AdaptiveLaplace(
+        (8, 8, 1), CLASSES, guarantee=settings, adaptive=False
+    )
+
+
+def dpa(noise_on="coefficients"):
+    settings = fm.models.PublishedDPA(noise_on=noise_on)
+    return fm.models.DeepPrivateAutoencoder(
+        (D,), (4, 3), units=CLASSES, guarantee=settings
+    )
+
+
+def pcdbn(**settings):
     return fm.models.PrivateCDBN(
-        (8, 8, 1), CLASSES, maps=((3, 3),), dense=4, guarantee="published",
-        **arguments,
-    )  # fmt: skip
+        (8, 8, 1),
+        CLASSES,
+        maps=((3, 3),),
+        dense=4,
+        guarantee=fm.models.PublishedCDBN(**settings),
+    )
 
 
 def behaviour(kind):
@@ -342,16 +351,14 @@ def test_the_advice_of_an_ordinary_network_works():
 
 
 def trainable_crbm():
-    layer = fm.layers.ChebyshevCRBM(3, 3, trainable=True, name="maps")
+    layer = fm.layers.ChebyshevCRBM(3, 3, guarantee="published", name="maps")
     return compiled(
         sequential((8, 8, 1), box(), layer, keras.layers.Flatten(), head())
     )
 
 
 def trainable_encoder():
-    layer = fm.layers.PrivateEncoder(
-        4, form="cross_entropy", tied=True, trainable=True, name="codes"
-    )
+    layer = fm.layers.PrivateEncoder(4, guarantee="published", name="codes")
     return compiled(sequential((D,), box(), layer, head()))
 
 

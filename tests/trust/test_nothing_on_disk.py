@@ -1,5 +1,6 @@
 """Every file of a fit is searched for noise, raw statistics and records."""
 
+import dataclasses
 import faulthandler
 import re
 import secrets as secrets_module

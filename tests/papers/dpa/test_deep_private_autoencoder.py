@@ -95,7 +95,7 @@ def test_layers_of_the_published_form():
         "records", "box", "flatten", "encoder_1", "normalization_1",
         "encoder_2", "normalization", "output",
     ]  # fmt: skip
-    assert all(e.tied and e.trainable for e in m.encoders)
+    assert all(e.is_published and e.trainable for e in m.encoders)
     assert not m.get_layer("output").use_bias
     assert len(m.trainable_weights) == 5
     assert m.guarantee() == fm.Published(lot="data")
@@ -115,10 +115,6 @@ def test_layers_of_the_published_form():
         ({"rounds": 0}, "`rounds` must be a positive integer"),
         ({"visible": (2, 9)}, "`visible` must lie within the 8 inputs"),
         (
-            {"noise_on": "hidden"},
-            '`noise_on` belongs to guarantee="published".*proven',
-        ),
-        (
             {"guarantee": "published", "rounds": 2},
             '`rounds` belongs to guarantee="proven".*published',
         ),
@@ -134,10 +130,6 @@ def test_layers_of_the_published_form():
             {"guarantee": "published", "hidden": ((5, 3),)},
             '`components` belong to guarantee="proven"',
         ),
-        (
-            {"guarantee": "published", "noise_on": "weights"},
-            "`noise_on` must be one of",
-        ),
     ],
 )
 def test_bad_arguments(kwargs, match):
@@ -150,7 +142,10 @@ def test_bad_arguments(kwargs, match):
     [
         {"hidden": (5, (7, 3)), "units": 3, "visible": (1, 4)},
         {"hidden": (4,), "source": "random", "rounds": 2},
-        {"hidden": (4,), "guarantee": "published", "noise_on": "hidden"},
+        {
+            "hidden": (4,),
+            "guarantee": fm.models.PublishedDPA(noise_on="hidden"),
+        },
         {"hidden": (4,), "bounds": ([-1.0] * D, [2.0] * D)},
         {"hidden": (5, 4), "units": 3, "unprotected": True},
     ],
@@ -332,9 +327,11 @@ def test_little_noise_is_the_twin_and_much_noise_is_not(noise_on):
     for epsilon in (None, 1e6, 0.01):
         keras.utils.set_random_seed(0)
         m = DeepPrivateAutoencoder(
-            (D,), (5,), guarantee="published", noise_on=noise_on,
+            (D,),
+            (5,),
+            guarantee=fm.models.PublishedDPA(noise_on=noise_on),
             unprotected=epsilon is None,
-        )  # fmt: skip
+        )
         p = None
         if epsilon:
             p = published(m, x, epsilon, reproducible_noise=0)

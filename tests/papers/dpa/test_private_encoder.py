@@ -26,8 +26,7 @@ def built(units=3, inputs=7, **kwargs):
 
 
 def published(units=3, inputs=7, **kwargs):
-    kwargs = {"form": "cross_entropy"} | kwargs
-    return built(units, inputs, tied=True, trainable=True, **kwargs)
+    return built(units, inputs, guarantee="published", **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -37,17 +36,8 @@ def published(units=3, inputs=7, **kwargs):
         ({"activation": "linear", "components": 2, "clip": True}, False),
         ({"source": "random", "rounds": 2, "seed": 5, "gain": 2.0}, False),
         ({"source": "random", "visible": (1, 4), "centre": 0.5}, False),
-        ({"form": "cross_entropy", "tied": True, "trainable": True}, True),
-        (
-            {
-                "form": "cross_entropy",
-                "tied": True,
-                "trainable": True,
-                "visible": (2, 7),
-                "noise_on": "hidden",
-            },
-            True,
-        ),
+        ({"guarantee": "published"}, True),
+        ({"guarantee": "published", "visible": (2, 7)}, True),
     ],
 )
 def test_it_is_a_keras_citizen(kwargs, fit, tmp_path):
@@ -62,7 +52,7 @@ def test_it_is_a_keras_citizen(kwargs, fit, tmp_path):
         keras.saving.serialize_keras_object(layer)
     )
     assert loaded.get_config() == layer.get_config()
-    assert loaded.trainable == bool(kwargs.get("trainable"))
+    assert loaded.trainable == fit
 
 
 def test_weights_by_form():
@@ -104,7 +94,7 @@ def test_output_is_an_affine_map_and_its_activation(activation):
         ({"activation": "relu"}, "`activation` must be one of.*'relu'"),
         ({"source": "public"}, "`source` must be one of.*'public'"),
         ({"form": "mse"}, "`form` must be one of.*'mse'"),
-        ({"noise_on": "weights"}, "`noise_on` must be one of.*'weights'"),
+        ({"guarantee": "sure"}, "`guarantee` must be"),
         ({"components": 0}, "`components` must be a positive integer"),
         (
             {"components": 4},
@@ -121,7 +111,6 @@ def test_output_is_an_affine_map_and_its_activation(activation):
         ({"visible": (0, 1, 2)}, r"`visible` must be \(start, stop\)"),
         ({"seed": -1}, "`seed` must be an integer >= 0.*seed=-1"),
         ({"seed": 0.5}, "`seed` must be an integer >= 0"),
-        ({"tied": True}, "`tied=True` belongs to the published form"),
         (
             {"source": "random", "rounds": 2, "visible": (0, 3)},
             "`visible` and `rounds` > 1 exclude each other",
@@ -152,10 +141,13 @@ def test_code_scale_is_half_the_gain_and_at_most_one():
 
 
 @pytest.mark.parametrize("visible", [None, (2, 5)])
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("form", ["squared_error", "cross_entropy"])
-def test_decode_by_form(form, tied, visible):
-    layer = built(form=form, tied=tied, trainable=tied, visible=visible)
+@pytest.mark.parametrize("form", ["squared_error", "cross_entropy", None])
+def test_decode_by_form(form, visible):
+    tied = form is None
+    if tied:
+        layer, form = published(visible=visible), "cross_entropy"
+    else:
+        layer = built(form=form, visible=visible)
     d = layer.visible_dim
     layer.decoder_bias.assign(np.linspace(-1, 1, d))
     kernel = array(layer.kernel)[slice(*layer.visible_range)].T
@@ -341,8 +333,6 @@ def test_tie_encoder_takes_the_decoders_directions():
 def noise_for(layer, seed=0):
     rng = np.random.default_rng(seed)
     units, visible = layer.units, layer.visible_dim
-    if layer.noise_on == "hidden":
-        return {"hidden_noise": rng.normal(size=units)}
     return {
         "linear_noise": rng.normal(size=(units, visible)),
         "quadratic_noise": rng.normal(size=(visible, units, units)),
@@ -355,7 +345,12 @@ def test_noise_loss_is_that_of_the_perturbed_coefficients(visible, policy):
     layer = published(visible=visible, dtype=policy)
     assert layer.noise_loss() is None and not layer.is_perturbed
     noise = noise_for(layer)
-    layer.fix_noise(**noise)
+    layer.fix_noise(
+        linear_noise=noise["linear_noise"],
+        quadratic_noise=layer.kept_noise(
+            "quadratic_noise", noise["quadratic_noise"]
+        ),
+    )
     assert layer.is_perturbed and not layer.objective_in_use
     decoder = array(layer.kernel)[slice(*layer.visible_range)]
     wanted = np.sum(noise["linear_noise"] * decoder.T)
@@ -372,8 +367,8 @@ def test_noise_loss_is_that_of_the_perturbed_coefficients(visible, policy):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_hidden_noise_is_one_vector_for_all_records_while_training(policy):
-    layer = published(noise_on="hidden", dtype=policy)
-    noise = noise_for(layer)
+    layer = published(dtype=policy)
+    noise = {"hidden_noise": np.random.default_rng(0).normal(size=3)}
     layer.fix_noise(**noise)
     x = keras.ops.convert_to_tensor(X)
     clean = array(keras.ops.cast(layer(x), "float32"))

@@ -175,7 +175,8 @@ def test_releases_agree_between_backends():
 @pytest.mark.once
 def test_claims_make_the_budget_and_nothing_is_proven(noise_on, shares):
     x, y = records()
-    m = published_model(noise_on=noise_on)
+    settings = fm.models.PublishedDPA(noise_on=noise_on)
+    m = published_model(guarantee=settings)
     p = published(m, (x, y), shares=shares)
     text = p.plan(m)
     parts = shares or (1 / 3,) * 3
@@ -226,7 +227,9 @@ def test_noise_has_the_claimed_scale_over_n():
     # Off the diagonal the mean of two draws: standard deviation s.
     above = quadratic[(slice(None), *np.triu_indices(20, 1))]
     assert above.std() == pytest.approx(scale, rel=0.1)
-    m = published_model(hidden=(400,), noise_on="hidden")
+    m = published_model(
+        hidden=(400,), guarantee=fm.models.PublishedDPA(noise_on="hidden")
+    )
     p = published(m, (x, y), epsilon=8.0)
     m.pretrain(x, p, epochs=1)
     hidden = hidden_of(m.encoders[0])["hidden_noise"]

@@ -13,6 +13,7 @@ from layer_checks import (
 from scipy import special, stats
 
 from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
+from keras_fm.papers.pcdbn.claims import PublishedCDBN
 from keras_fm.public import polynomials
 
 BACKEND = keras.backend.backend()
@@ -123,9 +124,9 @@ def denominator(layer, x):
         return np.full(x.shape, np.abs(x).max())
     z = np.zeros(x.shape)
     for k in range(x.shape[-1]):
-        near = range(k - layer.size // 2, k + layer.size // 2 + 1)
+        near = range(k - 2, k + 3)
         around = [x[..., m] ** 2 for m in near if 0 <= m < x.shape[-1]]
-        floor = (layer.q + layer.a * sum(around)) ** layer.beta
+        floor = (2.0 + 1e-4 * sum(around)) ** 0.75
         z[..., k] = np.maximum(np.abs(x[..., k]), floor)
     return z
 
@@ -201,7 +202,7 @@ def test_preactivation_and_visible_units_equal_loops(geometry, conditions):
         {"polynomial": "exact", "gain": 3.0, "normalization": "batch"},
         {"polynomial": "chebyshev"},
         {"polynomial": "chebyshev", "degree": 3, "gain": 5.0, "strides": 2},
-        {"polynomial": "taylor", "degree": 5, "size": 3, "a": 0.2, "q": 0.5},
+        {"polynomial": "taylor", "degree": 5},
         {"polynomial": "published", "padding": "valid", "strides": (1, 2)},
         {"polynomial": "published", "normalization": "constant", "scale": 4.0},
     ],
@@ -418,14 +419,14 @@ def test_hidden_states_are_drawn_with_their_probabilities():
 
 
 def published(**kwargs):
-    return built(**{"trainable": True, "size": 0.5, **kwargs})
+    return built(**{"guarantee": "published", "size": 0.5, **kwargs})
 
 
 def noise_for(layer, scale=0.05, seed=0):
     rng = np.random.default_rng(seed)
     return {
         name: rng.normal(0, scale, shape)
-        for name, shape in layer.noise_shapes.items()
+        for name, shape in layer.noise_shapes(PublishedCDBN()).items()
     }
 
 
@@ -440,7 +441,8 @@ def noise_for(layer, scale=0.05, seed=0):
 )
 def test_noise_shifts_the_coefficients_while_training(kwargs, powers):
     layer = published(**kwargs)
-    assert layer.noise_shapes == {"coefficient_noise": (powers + 1, 3)}
+    shapes = layer.noise_shapes(PublishedCDBN())
+    assert shapes == {"coefficient_noise": (powers + 1, 3)}
     x = images()
     clean = array(layer(x))
     twin = published(unprotected=True, **kwargs)
@@ -500,13 +502,13 @@ def test_per_step_draws_have_the_given_scales(fixed_seed):
     filters, steps = 400, 5
     layer = ChebyshevCRBM(
         filters, 1, degree=1, normalization="constant", scale=1.0,
-        noise="per_step", trainable=True,
+        guarantee="published",
     )  # fmt: skip
     layer.build((None, 3, 1, 1))
     kernel = np.ones((1, 1, 1, filters))
     layer.set_weights([kernel, np.zeros(filters), np.zeros(1)])
     scales = np.geomspace(1e-3, 1e-2, 2 * filters).reshape(2, filters)
-    layer.fix_noise(coefficient_noise=scales)
+    layer.fix_noise(per_step=True, coefficient_noise=scales)
     # X is 0, 1 and -1 at the three positions: value and slope of the noise.
     x = np.array([0.0, 1.0, -1.0], "float32").reshape(1, 3, 1, 1)
     clean = array(layer(x))
@@ -527,17 +529,18 @@ def test_per_step_draws_have_the_given_scales(fixed_seed):
     assert np.abs(correlation - np.eye(2 * steps)).max() < 0.25
 
 
-@pytest.mark.parametrize("sensitivity", ["paper", "code"])
+@pytest.mark.parametrize("form", ["paper", "code"])
 @pytest.mark.parametrize("polynomial", ["chebyshev", "published", "piecewise"])
-def test_claimed_sensitivity(polynomial, sensitivity):
+def test_claimed_sensitivity(polynomial, form):
     layer = built(
-        polynomial=polynomial, sensitivity=sensitivity, bounds=(-1.0, 2.0),
+        polynomial=polynomial, bounds=(-1.0, 2.0),
         centre=0.5, normalization="constant", strides=2,
     )  # fmt: skip
-    full = layer.claimed_sensitivity("replace_one")
-    assert layer.claimed_sensitivity("add_remove") == full / 2
+    settings = PublishedCDBN(form=form)
+    full = layer.claimed_sensitivity("replace_one", settings)
+    assert layer.claimed_sensitivity("add_remove", settings) == full / 2
     # 3 x 2 positions, patches of 12 entries, |v - centre| <= 1.5, |v| <= 2.
-    if sensitivity == "code":
+    if form == "code":
         assert full == 2 * (6 + 40 * 2.0)
         return
     made = layer.approximation
@@ -672,7 +675,7 @@ def test_clip_holds_large_and_zero_records(policy):
             built(
                 patch_bound=1.0,
                 clip=True,
-                trainable=True,
+                guarantee="published",
                 dtype=policy,
                 unprotected=True,
             ),
@@ -726,13 +729,13 @@ def test_weights_and_which_of_them_train():
         (3, 2, 2, 3), (3,), (2,), (2, 3), (2, 2),
     ]  # fmt: skip
     assert not layer.trainable_weights and not layer.is_published
-    layer = built(conditions=2, trainable=True)
+    layer = built(conditions=2, guarantee="published")
     assert len(layer.trainable_weights) == 3 and layer.is_published
     layer.set_pretraining(True)
     assert len(layer.trainable_weights) == 5
     layer.set_pretraining(False)
     assert len(layer.trainable_weights) == 3
-    layer = built(trainable=True)
+    layer = built(guarantee="published")
     layer.set_pretraining(True)
     assert len(layer.trainable_weights) == 3
 
@@ -744,17 +747,15 @@ def test_weights_and_which_of_them_train():
     "kwargs",
     [
         {},
-        {"strides": (2, 2), "padding": "valid", "trainable": True},
+        {"strides": (2, 2), "padding": "valid", "guarantee": "published"},
         {"polynomial": "exact", "normalization": "batch"},
         {"polynomial": "piecewise", "degree": 5, "strides": (1, 2)},
         {
             "polynomial": "published",
             "normalization": "constant",
             "scale": 2,
-            "noise": "per_step",
-            "sensitivity": "code",
             "visible": "gaussian",
-            "trainable": True,
+            "guarantee": "published",
         },
         {
             "polynomial": "taylor",
@@ -764,14 +765,9 @@ def test_weights_and_which_of_them_train():
             "moment_order": 4,
             "patch_bound": np.float64(3),
             "clip": True,
-            "standardize": False,
             "sparsity": 0,
             "moment_strides": [2, 1],
             "centre": -0.5,
-            "size": 3,
-            "q": 1,
-            "a": 0.1,
-            "beta": 0.5,
         },
     ],
 )
@@ -779,7 +775,7 @@ def test_it_is_a_keras_citizen(kwargs, tmp_path):
     def make(**more):
         return ChebyshevCRBM(4, (3, 2), **kwargs, **more)
 
-    fit = bool(kwargs.get("trainable"))
+    fit = bool(kwargs.get("guarantee"))
     check_layer(make, images(3), trainable_fit=fit, private=True)
     check_saved(make(), images(3), tmp_path / "m.keras")
     layer = make()
@@ -790,7 +786,7 @@ def test_it_is_a_keras_citizen(kwargs, tmp_path):
         keras.saving.serialize_keras_object(layer)
     )
     assert loaded.get_config() == layer.get_config()
-    assert loaded.trainable == bool(kwargs.get("trainable"))
+    assert loaded.trainable == bool(kwargs.get("guarantee"))
     # Every argument that was given is in the config.
     config = layer.get_config()
     for name, value in kwargs.items():
@@ -801,7 +797,7 @@ def test_it_is_a_keras_citizen(kwargs, tmp_path):
 @pytest.mark.parametrize("polynomial", ["chebyshev", "piecewise", "exact"])
 def test_half_precision(policy, polynomial):
     layer = built(
-        polynomial=polynomial, conditions=2, dtype=policy, trainable=True,
+        polynomial=polynomial, conditions=2, dtype=policy, guarantee="published",
         size=0.5,
     )  # fmt: skip
     full = built(polynomial=polynomial, conditions=2, size=0.5)
@@ -839,10 +835,7 @@ NAN, INF = float("nan"), float("inf")
         ({"polynomial": "legendre"}, "`polynomial` must be one of"),
         ({"normalization": "layer"}, "`normalization` must be one of"),
         ({"visible": "real"}, "`visible` must be one of.*'real'"),
-        ({"noise": "always"}, "`noise` must be one of.*'always'"),
-        ({"sensitivity": "patch"}, "`sensitivity` must be one of.*'patch'"),
         ({"moment_order": 3}, r"`moment_order` must be one of \(2, 4\).*3"),
-        ({"size": 4}, "`size` must be a positive odd integer.*size=4"),
         ({"kernel_size": (3, 3, 3)}, "`kernel_size` must be an integer or a"),
         ({"strides": (1,)}, "`strides` must be an integer or a pair"),
         ({"polynomial": "published", "gain": 5.0}, "leave `gain` at 1.*5.0"),

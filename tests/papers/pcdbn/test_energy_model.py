@@ -24,7 +24,7 @@ def one_layer(
     """An EnergyModel of one RBM, with the biases of its visible units: the
     non-private twin, unless `unprotected=False` is given."""
     kwargs.setdefault("unprotected", True)
-    layer = ChebyshevCRBM(filters, kernel_size, trainable=True, **kwargs)
+    layer = ChebyshevCRBM(filters, kernel_size, guarantee="published", **kwargs)
     records = keras.Input(shape)
     model = EnergyModel(
         keras.Model(records, layer(records)), [layer], **(view or {})
@@ -38,7 +38,7 @@ def one_layer(
 
 
 def two_layers(unprotected=True, **view):
-    kwargs = {"trainable": True, "unprotected": unprotected}
+    kwargs = {"guarantee": "published", "unprotected": unprotected}
     first = ChebyshevCRBM(3, 2, name="first", **kwargs)
     second = ChebyshevCRBM(2, 2, name="second", **kwargs)
     records = keras.Input(SHAPE)

@@ -20,6 +20,7 @@ from pretrained_rooms import (
 
 import keras_fm as fm
 from keras_fm.layers import ChebyshevCRBM
+from keras_fm.models import PublishedCDBN
 from keras_fm.papers.pcdbn import filters
 
 N, SIDE = PCDBN.number, 6
@@ -330,7 +331,7 @@ def deltas_by_hand(m, form):
 @pytest.mark.once
 def test_claims_make_the_budget_and_nothing_is_proven(form, shares, lot):
     x, y = records()
-    m = published_model(form=form)
+    m = published_model(guarantee=PublishedCDBN(form=form))
     p = published(m, (x, y), shares=shares, lot=lot)
     text = p.plan(m)
     parts = shares or (1 / 3,) * 3
@@ -368,7 +369,7 @@ def test_noise_has_the_claimed_scale_over_the_lot():
     scale = p.ledger.entries[0].mechanism["laplace_scale"] / 60
     assert np.abs(noise).mean() == pytest.approx(scale, rel=5 / noise.size**0.5)
     # The authors' code keeps the scales and draws at every step.
-    m = published_model(form="code", maps=((64, 3),))
+    m = published_model(guarantee=PublishedCDBN(form="code"), maps=((64, 3),))
     p = published(m, data)
     m.pretrain(data[0], p, epochs=1, batch_size=60)
     layer = m.rbms[0]
@@ -387,7 +388,7 @@ def test_a_traced_published_fit_sees_its_noise(form):
     found = []
     for epsilon in (1e6, 2.0):
         m = published_model(
-            form=form,
+            guarantee=PublishedCDBN(form=form),
             maps=((5, 3),),
             optimizer=keras.optimizers.SGD(0.0),
         )
