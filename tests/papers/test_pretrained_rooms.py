@@ -183,7 +183,7 @@ def everything(model):
 def test_forms_do_not_mix(room):
     data, one = room.records(), room.one
     trainable = "is of the published form"
-    room.refused(trainable, room.by_hand(room.part(trainable=True)))
+    room.refused(trainable, room.by_hand(room.part(guarantee="published")))
     # A model of the published form in a proven fit, before and after.
     for units in (3, None):
         m = room.published_model(units=units)

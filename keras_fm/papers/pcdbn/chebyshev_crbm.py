@@ -229,20 +229,18 @@ class ChebyshevCRBM(PretrainedLayer):
                 weight.trainable = value
 
     def compute_output_shape(self, input_shape):
-        if self.conditions:
-            input_shape = input_shape[0]
+        images = input_shape[0] if self.conditions else input_shape
+        return self._shape_of(images)
+
+    def _shape_of(self, images):
         return layer_arguments.map_shape(
-            input_shape,
-            self.kernel_size,
-            self.strides,
-            self.padding,
-            self.filters,
+            images, self.kernel_size, self.strides, self.padding, self.filters
         )
 
     @property
     def map_shape(self):
         """`(height, width)` of one map."""
-        return self.compute_output_shape((None, *self.record_shape))[1:3]
+        return self._shape_of((None, *self.record_shape))[1:3]
 
     @property
     def patch_size(self):

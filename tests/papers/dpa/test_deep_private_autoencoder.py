@@ -151,7 +151,7 @@ def test_bad_arguments(kwargs, match):
     ],
 )
 def test_config_and_file(kwargs, tmp_path):
-    m = DeepPrivateAutoencoder((D,), name="dpa", **kwargs)
+    m = DeepPrivateAutoencoder((D,), name="dpa", **{"hidden": (4,), **kwargs})
     twin = DeepPrivateAutoencoder.from_config(m.get_config())
     assert twin.get_config() == m.get_config() and twin.name == "dpa"
     m.save(tmp_path / "m.keras")

@@ -63,12 +63,12 @@ def private_model(data, epsilon=4.0, delta=DELTA, seed=None, **proven):
     )
 
 
-def published_model(data, epsilon=4.0, seed=None):
+def published_model(data, epsilon=4.0, seed=None, settings=None):
     return fm.callbacks.PrivateModel(
         epsilon,
         0.0,
         data=data,
-        guarantee=fm.Published(lot="data"),
+        guarantee=fm.Published(lot="data", settings=settings),
         reproducible_noise=seed,
     )
 
@@ -283,11 +283,12 @@ def test_a_weight_without_a_minimum_stays(data):
 
 def test_sums_are_clipped_as_printed(data):
     # Of all layers together, not of each by itself.
-    model = printed(sum_clip=2.0, rounds=1)
+    model = printed(rounds=1)
     exact = model.objective("l1", clipped=False)
     sums = exact.accumulate(exact.zero(), model.factors(*data, "diagonal"))
     sums = exact.unpack(exact.pack(sums, "l1"), "l1")
-    private = published_model(data, epsilon=1e6)
+    settings = fm.models.PublishedFunctionalNet(sum_clip=2.0)
+    private = published_model(data, epsilon=1e6, settings=settings)
     fit(model, data, private)
     for name, values in zip(("gradient", "curvature"), sums):
         assert np.linalg.norm(values) > 10

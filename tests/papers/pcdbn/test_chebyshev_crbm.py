@@ -796,10 +796,7 @@ def test_it_is_a_keras_citizen(kwargs, tmp_path):
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("polynomial", ["chebyshev", "piecewise", "exact"])
 def test_half_precision(policy, polynomial):
-    layer = built(
-        polynomial=polynomial, conditions=2, dtype=policy, guarantee="published",
-        size=0.5,
-    )  # fmt: skip
+    layer = published(polynomial=polynomial, conditions=2, dtype=policy)
     full = built(polynomial=polynomial, conditions=2, size=0.5)
     inputs = inputs_of(layer)
     layer.fix_noise(**noise_for(layer))
