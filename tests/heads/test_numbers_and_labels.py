@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-from keras_fm.sweeps import sweep
 from layer_checks import check_layer, check_saved
 
 import keras_fm as fm
@@ -66,17 +65,6 @@ def test_they_are_keras_citizens(make, dtype, tmp_path):
     check_saved(make(), X, tmp_path / "m.keras")
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_half_precision_holds_large_numbers(policy):
-    layer = head(target_bounds=(0, 1e6), dtype=policy)
-    symbol = layer(keras.KerasTensor((None, 5)))
-    assert symbol.dtype == "float32"
-    found = layer(UNIT)
-    assert keras.backend.standardize_dtype(found.dtype) == "float32"
-    assert np.all(np.isfinite(array(found)))
-    assert array(found).max() > 1e5
-
-
 @pytest.mark.parametrize("rounds", [None, fm.Rounds(reads=60, clip=0.5)])
 def test_it_learns_and_errors_are_in_the_unit_of_the_targets(rounds):
     made = model(rounds=rounds)
@@ -125,7 +113,7 @@ def test_relevance_of_numbers():
     assert len(callback.ledger.entries) == 3
 
 
-def test_a_release_from_elsewhere_and_sweeps_of_it():
+def test_a_release_from_elsewhere():
     """The sums of two machines, by the layer's own objective."""
     layer = head()
     model(layer=layer)
@@ -147,15 +135,8 @@ def test_a_release_from_elsewhere_and_sweeps_of_it():
         noise=NoiseSource(0),
     )
     layer.learn(released, ledger)
-    found = sweep(
-        released, np.zeros((1, 6, 2)), [0.3, 1.0], steps=300,
-        bias_feature=layer.bias_feature,
-    )  # fmt: skip
-    least = float(array(layer.released_objective())) - 1.0
-    np.testing.assert_allclose(found.minima, least, atol=1e-5)
-    assert abs(found.losses.min() - least) < 1e-3
-    layer.learn(released, ledger, start=found.weights[0, 0, 0, 0])
-    assert layer.is_released
+    layer.learn(released, ledger, start=np.zeros((6, 2)))
+    assert layer.is_released and not array(layer.kernel).any()
     other = head(target_bounds=(0, 99))
     other.build((None, 5))
     with pytest.raises(ValueError, match="not one of layer"):

@@ -311,32 +311,6 @@ def test_weights_are_saved_and_loaded_without_showing(tmp_path):
 # Rounds ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "kwargs, match",
-    [
-        ({"reads": 0}, "reads"),
-        ({"reads": 2.0}, "reads"),
-        ({"reads": True}, "reads"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"batch_size": 1.5}, "batch_size"),
-        ({"learning_rate": 0.0}, "learning_rate"),
-        ({"learning_rate": -1.0}, "learning_rate"),
-        ({"learning_rate": math.nan}, "learning_rate"),
-        ({"momentum": 1.0}, "momentum"),
-        ({"momentum": -0.1}, "momentum"),
-        ({"momentum": math.nan}, "momentum"),
-        ({"clip": -1.0}, "clip"),
-        ({"clip": math.inf}, "clip"),
-        ({"averaging": 1}, "averaging"),
-        ({"averaging": math.nan}, "averaging"),
-        ({"loss": "hinge"}, "loss"),
-    ],
-)
-def test_invalid_fields(kwargs, match):
-    with pytest.raises(ValueError, match=f"`{match}`"):
-        Rounds(**{"reads": 3} | kwargs)
-
-
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("averaging", [0.0, 0.25, 0.99])
 def test_descent_is_the_plain_loop(momentum, averaging):

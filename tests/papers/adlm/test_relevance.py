@@ -12,10 +12,12 @@ import keras
 import numpy as np
 import pytest
 from keras import layers
-from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
-from keras_fm.papers.adlm.perturbed_conv2d import PerturbedConv2D
 
 from keras_fm.heads.private_dense import PrivateDense
+from keras_fm.papers.adlm.perturbed_layers import (
+    PerturbedAffine,
+    PerturbedConv2D,
+)
 from keras_fm.papers.adlm.relevance import layer_wise, plot
 from keras_fm.papers.adlm.relevance_scaling import RelevanceScaling
 from keras_fm.public.discriminant_projection import DiscriminantProjection
