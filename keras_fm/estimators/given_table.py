@@ -62,6 +62,8 @@ def with_nan(given):
         if all(getattr(plain(t), "kind", None) != "O" for t in dtypes(given)):
             return given
         return given.astype(object).where(given.notna(), np.nan)
+    if hasattr(given, "toarray"):
+        return given  # scikit-learn refuses what is sparse.
     try:
         found = np.array(given)
     except (TypeError, ValueError):

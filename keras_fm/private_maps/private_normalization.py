@@ -83,9 +83,7 @@ class PrivateNormalization(ProvenMap):
         self.bounds = (low.tolist(), high.tolist())
         self.axis = checks.integer("axis", axis)
         self.limit = checks.positive("limit", limit)
-        if missing not in (None, "mean"):
-            checks.refuse("missing", missing, 'None or "mean"')
-        self.missing = missing
+        self.missing = checks.one_of("missing", missing, (None, "mean"))
         self.quantiles = None if quantiles is None else _shares(quantiles)
 
     @property
