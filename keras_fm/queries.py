@@ -37,11 +37,3 @@ __all__ = [
     "SecondMomentQuery",
     "SquaredErrorQuery",
 ]
-
-
-def __getattr__(name):
-    """Version 0.1 called a query an objective."""
-    successor = name.removesuffix("Objective") + "Query"
-    if name.endswith("Objective") and successor in __all__:
-        return globals()[successor]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -349,10 +349,9 @@ def check_proven(model, head):
             )
         if getattr(layer, "is_published", False):
             raise ValueError(
-                f"Layer {name} is of the published form (`trainable=True`), "
-                "which trains on the records without a proof. Build it with "
-                "`trainable=False`, or the paper's model with "
-                'guarantee="proven": it then learns from a release.'
+                f"Layer {name} is of the published form, which trains on the "
+                "records without a proof. Build it, or the paper's model, "
+                'with guarantee="proven": it then learns from a release.'
             )
         if any(v.trainable for v in layer.weights):
             raise ValueError(
