@@ -280,10 +280,10 @@ class DPSGDTrainer:
                     ),
                     private=self.seed is None,
                     notes=self._notes(),
+                    used=plan.steps,
                 )
             ]
         )
-        ledger.reserve("DP-SGD", plan.steps)
         return ledger
 
     def _notes(self):

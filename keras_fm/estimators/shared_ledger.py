@@ -18,22 +18,26 @@ _known: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 
 
 class SharedLedger:
-    """Gives every fit of an estimator and its copies one ledger."""
+    """Gives every fit of an estimator and its copies one ledger.
+
+    Attributes:
+        ledger: the `Ledger` of the last fit, or `None`.
+    """
 
     def __init__(self):
         self.id, self._process = secrets.token_hex(16), os.getpid()
-        self._begun, self._lock = None, threading.Lock()
-        # By path as it was given: where that is, and the `Ledger` that was
-        # found there, of another process its id.
-        self._files = {}
+        self.ledger, self._begun = None, None
+        self._lock = threading.Lock()
+        # Where a path is, as it was given: the folder that a process works in
+        # may change.
+        self._places = {}
         _known[self.id] = self
 
     def locate(self, ledger):
-        """Keeps which file a path means, now and in every copy: the folder
-        that a process works in may change."""
+        """Keeps which file a path means, now and in every copy."""
         if isinstance(ledger, (str, bytes, os.PathLike)):
             path = os.fsdecode(ledger)
-            self._files.setdefault(path, (os.path.abspath(path), None))
+            self._places.setdefault(path, os.path.abspath(path))
 
     def __copy__(self):
         return self
@@ -42,11 +46,10 @@ class SharedLedger:
         return self
 
     def __reduce__(self):
-        files = {
-            path: (place, getattr(ledger, "id", ledger))
-            for path, (place, ledger) in self._files.items()
-        }
-        return _found, (self.id, files)
+        ledger = self.ledger
+        if ledger is not None and ledger.path is None:
+            ledger = ledger.to_json()
+        return _found, (self.id, self._places, ledger)
 
     def take(self, ledger, budget, neighbours):
         """The `Ledger` that a fit charges.
@@ -58,15 +61,13 @@ class SharedLedger:
             neighbours: the relation, or `None` for that of the ledger.
 
         Raises:
-            ValueError: if the ledger has other terms, is in the memory of
-                another process, or its file was removed or replaced.
+            ValueError: if the ledger has other terms, or the one of this
+                estimator is in the memory of another process.
         """
         if ledger is None:
             ledger = self._own(budget, neighbours)
         elif not isinstance(ledger, Ledger):
             ledger = self._opened(ledger, budget, neighbours)
-        if ledger.path is None:
-            self._check_process()
         for name, given, held in (
             ("epsilon", budget and budget.epsilon, ledger.budget.epsilon),
             ("delta", budget and budget.delta, ledger.budget.delta),
@@ -81,7 +82,13 @@ class SharedLedger:
         return ledger
 
     def _own(self, budget, neighbours):
-        self._check_process()
+        if self._process != os.getpid():
+            raise ValueError(
+                "This estimator comes from another process, where its ledger "
+                "was in memory: here it would be a second budget for the "
+                "same records. Give it a ledger in a file, "
+                '`ledger="privacy.json"`, or fit with `n_jobs=1`.'
+            )
         with self._lock:
             if self._begun is None:
                 self._begun = Ledger(
@@ -90,52 +97,26 @@ class SharedLedger:
             return self._begun
 
     def _opened(self, path, budget, neighbours):
-        checks.instance(
-            "ledger",
-            path,
-            (str, bytes, os.PathLike),
-            "None, a keras_fm.Ledger, or the path of a file",
-        )
-        path = os.fsdecode(path)
-        with self._lock:
-            place, ledger = self._files[path]
-            if isinstance(ledger, Ledger):
-                return ledger
-            there = os.path.exists(place)
-            if ledger is None:
-                if not there:
-                    budget = _needed(budget)
-                    neighbours = neighbours or "add_remove"
-                found = Ledger.open(place, budget=budget, neighbours=neighbours)
-            else:
-                found = Ledger.open(place) if there else None
-                if found is None or found.id != ledger:
-                    raise ValueError(
-                        f"The ledger {place!r} is gone, or another is in its "
-                        "place, and what a copy of this estimator spent with "
-                        "it. Put it back."
-                    )
-            self._files[path] = place, found
-            return found
-
-    def _check_process(self):
-        if self._process != os.getpid():
-            raise ValueError(
-                "This estimator comes from another process, where its ledger "
-                "was in memory: here it would be a second budget for the "
-                "same records. Give it a ledger in a file, "
-                '`ledger="privacy.json"`, or fit with `n_jobs=1`.'
-            )
+        wanted = "None, a keras_fm.Ledger, or the path of a file"
+        checks.instance("ledger", path, (str, bytes, os.PathLike), wanted)
+        place = self._places[os.fsdecode(path)]
+        if not os.path.exists(place):
+            budget = _needed(budget)
+            neighbours = neighbours or "add_remove"
+        return Ledger.open(place, budget=budget, neighbours=neighbours)
 
 
-def _found(id_, files):
+def _found(id_, places, ledger):
     """What a pickle stands for: in its own process the same object."""
     found = _known.get(id_)
     if found is None:
         found = SharedLedger()
         found.id, found._process = id_, None
+        if isinstance(ledger, str):
+            ledger = Ledger.from_json(ledger)
+        found.ledger = ledger
         _known[id_] = found
-    found._files = {**files, **found._files}
+    found._places = {**places, **found._places}
     return found
 
 

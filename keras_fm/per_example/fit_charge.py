@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT, LedgerEntry
-from keras_fm.kernel.ledger.ledger_steps import BudgetExceededError
+from keras_fm.kernel.ledger.ledger import BudgetExceededError
 from keras_fm.kernel.ledger.ledger_text import shown_unit
 from keras_fm.kernel.noise_mechanisms import GaussianMechanism
 from keras_fm.kernel.planning import calibration
@@ -136,6 +136,7 @@ class FitCharge:
             proof="docs/proofs/record_alone.md, docs/proofs/mechanisms.md",
             private=self._callback.known_seed is None,
             noise=FLOATING_POINT,
+            used=self.plan.steps,
             notes=(
                 f"the number of {unit} is public by declaration",
                 "first weights: random, by declaration"

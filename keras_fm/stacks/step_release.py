@@ -241,6 +241,7 @@ def _entry(model, reading, entry):
     entry = dataclasses.replace(
         entry,
         private=entry.private and not seeded,
+        used=0,
         # The model draws it while it trains.
         noise=FLOATING_POINT,
         notes=(*entry.notes, "the expected batch size is public", *views),

@@ -288,8 +288,9 @@ class ProvenPlan(Reading):
                 f"'{name}' was released by another PrivateModel, and what "
                 "that spent is not in this ledger. Go on with that callback, "
                 "or continue its ledger: "
-                "`PrivateModel(Ledger.open(path), ...)`, or without a file "
-                "`PrivateModel(Ledger.from_json(...ledger_json), ...)`."
+                "`PrivateModel(Ledger.open(path), ...)`. Of a model that was "
+                "loaded without one, write `ledger = Ledger.from_json("
+                "layer.ledger_json)` and `ledger.save(path)` first."
             )
 
     # Carrying out --------------------------------------------------------

@@ -1,8 +1,8 @@
 """Steps that read the records: what the ledger lets the running fit take.
 
 The ledger alone decides: the noise is that of its entry, and every epoch's
-steps are reserved in it before they run and confirmed after, so no copy of a
-model takes them a second time.
+steps are reserved in it before they run, so no copy of a model takes them a
+second time. What was reserved is used, also if the fit stops before.
 """
 
 import math
@@ -31,7 +31,7 @@ class StepsOfFit:
         self._callback, self._model = callback, model
         self._ledger, self._paid = ledger, paid
         self._epoch_steps = epoch_steps
-        self._reserved = self._begun = 0
+        self._reserved = False
         model._carrier().arm(callback)
 
     def _begin_epoch(self):
@@ -39,24 +39,19 @@ class StepsOfFit:
         # On JAX, reading `model` brings the state back before it is changed.
         _ = self._callback.model
         self._ledger.reserve(self._paid, self._epoch_steps)
-        self._reserved, self._begun = self._epoch_steps, 0
-        self._model._carrier().allow(self._reserved)
+        self._reserved = True
+        self._model._carrier().allow(self._epoch_steps)
 
     def begin_batches(self):
-        """Counts the steps that are run next. Here: what a model holds, any
-        callback may set."""
+        """Pays before the first of them."""
         if not self._reserved:
             self._begin_epoch()
-        self._begun += int(self._model.steps_per_execution)
 
     def end_epoch(self):
-        """Confirms what was taken of them."""
-        if not self._reserved:
-            return
-        taken = min(self._begun, self._reserved)
-        self._model._carrier().allow(0)
-        self._ledger.confirm(self._paid, self._reserved, taken)
-        self._reserved = 0
+        """Lets no more of them be taken."""
+        if self._reserved:
+            self._model._carrier().allow(0)
+            self._reserved = False
 
     def end(self):
         """Ends the fit: no step is taken until the next."""

@@ -5,7 +5,6 @@ An entry is *proven* (a mechanism whose proof is in docs/proofs) or *claimed*
 """
 
 import dataclasses
-import json
 
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks, mechanism_limits
@@ -34,6 +33,8 @@ class LedgerEntry:
             `"floating point"` for noise whose low-order bits no proof covers.
         notes: further public facts (n declared public, public data used).
         when: UTC time, ISO 8601.
+        used: how many of its steps are taken or reserved; no part of what
+            makes entries equal.
     """
 
     name: str
@@ -46,6 +47,7 @@ class LedgerEntry:
     noise: str = FLOATING_POINT
     notes: tuple = ()
     when: str = ""
+    used: int = dataclasses.field(default=0, compare=False)
 
     def __post_init__(self):
         self._check_texts()
@@ -64,6 +66,7 @@ class LedgerEntry:
                 f"`noise` of a ledger entry must be {FLOATING_POINT!r} or "
                 f"{LATTICE!r}. Received: noise={self.noise!r}"
             )
+        checks.integer("used", self.used, at_least=0, at_most=self.steps)
         if self.guarantee == "claimed":
             claim = self.mechanism.get("claimed_epsilon")
             if not checks.is_number(claim) or not 0 < claim <= _LARGEST_CLAIM:
@@ -122,19 +125,11 @@ class LedgerEntry:
 
     @property
     def kind(self):
-        """What one of its steps is, as one text: equal for entries whose
-        steps may be taken in the place of one another."""
+        """What one of its steps is: equal for entries whose steps may be
+        taken in the place of one another."""
         spread = "steps", "overflow_probability", "claimed_epsilon"
         of_one = {k: v for k, v in self.mechanism.items() if k not in spread}
-        facts = self.name, self.guarantee, self.private, self.noise, of_one
-        return json.dumps(facts, sort_keys=True, default=repr)
-
-    def plain(self):
-        """What it holds, as one text: equal for equal entries, whether they
-        were read from JSON or not."""
-        return json.dumps(
-            dataclasses.asdict(self), sort_keys=True, default=repr
-        )
+        return self.name, self.guarantee, self.private, self.noise, of_one
 
     def build_mechanism(self):
         """The `Mechanism` of a proven entry, or of claimed steps: what draws

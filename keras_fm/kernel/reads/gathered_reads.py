@@ -169,9 +169,6 @@ class GatheredReads(PaidReads):
             if self._charged:
                 return
             self._ledger.charge(self._entries)
-            for entry in self._entries:
-                if entry.steps:
-                    self._ledger.reserve(entry, entry.steps)
             self._charged = True
 
     def finish(self, weights):

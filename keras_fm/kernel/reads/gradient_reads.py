@@ -151,8 +151,6 @@ class GradientReads(PaidReads):
             if keep:
                 kept.add(*found)
         ledger.charge([entry])
-        # Taken here and now: nobody may go on with them.
-        ledger.reserve(entry, mechanism.steps)
         super().__init__(objective, mechanism, ledger, noise, mechanism.steps)
         self._checked = kept.blocks if keep else checked
         self._summed = objective
