@@ -31,6 +31,8 @@ class SharedLedger:
         # Where a path is, as it was given: the folder that a process works in
         # may change.
         self._places = {}
+        # Those of them that were charged.
+        self._used = set()
         _known[self.id] = self
 
     def locate(self, ledger):
@@ -46,10 +48,8 @@ class SharedLedger:
         return self
 
     def __reduce__(self):
-        ledger = self.ledger
-        if ledger is not None and ledger.path is None:
-            ledger = ledger.to_json()
-        return _found, (self.id, self._places, ledger)
+        text = None if self.ledger is None else self.ledger.to_json()
+        return _found, (self.id, self._places, self._used, text)
 
     def take(self, ledger, budget, neighbours):
         """The `Ledger` that a fit charges.
@@ -100,23 +100,30 @@ class SharedLedger:
         wanted = "None, a keras_fm.Ledger, or the path of a file"
         checks.instance("ledger", path, (str, bytes, os.PathLike), wanted)
         place = self._places[os.fsdecode(path)]
+        if self.ledger and self.ledger.path == os.path.realpath(place):
+            return self.ledger
         if not os.path.exists(place):
+            if place in self._used:
+                raise ValueError(
+                    f"The ledger {place!r} is gone, and what a copy of this "
+                    "estimator spent with it. Put it back."
+                )
             budget = _needed(budget)
             neighbours = neighbours or "add_remove"
+        self._used.add(place)
         return Ledger.open(place, budget=budget, neighbours=neighbours)
 
 
-def _found(id_, places, ledger):
+def _found(id_, places, used, text):
     """What a pickle stands for: in its own process the same object."""
     found = _known.get(id_)
     if found is None:
         found = SharedLedger()
         found.id, found._process = id_, None
-        if isinstance(ledger, str):
-            ledger = Ledger.from_json(ledger)
-        found.ledger = ledger
+        found.ledger = text and Ledger.from_json(text)
         _known[id_] = found
     found._places = {**places, **found._places}
+    found._used |= used
     return found
 
 

@@ -179,9 +179,7 @@ def _convolved(parts, grid):
 
 def _lattice_cost(mechanisms):
     """A bound on the sum of the `log_ratio`s of discrete Gaussians."""
-    releases = sum(
-        _runs(m) for m in mechanisms if isinstance(m, GaussianNoise)
-    )
+    releases = sum(_runs(m) for m in mechanisms if isinstance(m, GaussianNoise))
     return _LATTICE_COST * max(releases > 0, releases / _LATTICE_RELEASES)
 
 

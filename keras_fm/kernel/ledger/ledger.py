@@ -415,6 +415,8 @@ class Ledger:
                     "other one, and remove the copy."
                 )
             ledger._take(found, file)
+            # Who opens it begins a run.
+            ledger._own = set()
             return ledger
 
     @classmethod
