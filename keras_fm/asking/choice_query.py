@@ -13,7 +13,7 @@ from keras_fm.asking.evaluation_query import GRID, MEANS
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.sum_query import SumQuery, reach_in_words
+from keras_fm.kernel.query import SumQuery, reach_in_words
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from keras_fm.kernel import checks
 from keras_fm.kernel.budget import (
     Neighbours,
     PrivacyBudget,
+    warn_of_delta,
 )
-from keras_fm.kernel.planning.delta_warning import warn_of_delta
 from keras_fm.kernel.reads import sampling as sampling_lib
 
 # Of a number in a record, for whose gradient float32 is wide enough: one that

@@ -27,13 +27,13 @@ from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
+from keras_fm.kernel.query import SumQuery, clipped_sensitivity
 from keras_fm.kernel.reads.at_weights import AtWeights
-from keras_fm.kernel.reads.sums_by_owner import (
+from keras_fm.kernel.sums import (
     inside,
     owner_runs,
     scaled_by_owner,
 )
-from keras_fm.kernel.sum_query import SumQuery, clipped_sensitivity
 
 _OF_CLASSES = "crammer_singer"
 # Cross-entropy, until `GradientReads.choose` says which.

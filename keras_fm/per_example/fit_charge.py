@@ -6,8 +6,8 @@ import math
 import keras
 import numpy as np
 
-from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT, LedgerEntry
 from keras_fm.kernel.ledger.ledger import BudgetExceededError
+from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT, LedgerEntry
 from keras_fm.kernel.ledger.ledger_text import shown_unit
 from keras_fm.kernel.noise_mechanisms import GaussianMechanism
 from keras_fm.kernel.planning import calibration

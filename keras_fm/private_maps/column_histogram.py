@@ -15,8 +15,8 @@ import numpy as np
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.reads.sums_by_owner import scaled_by_owner
-from keras_fm.kernel.sum_query import OwnedSumQuery
+from keras_fm.kernel.query import OwnedSumQuery
+from keras_fm.kernel.sums import scaled_by_owner
 from keras_fm.private_maps.column_moments import checked_columns
 
 # Noise of a tail that counts as none: this many standard deviations, so that

@@ -18,8 +18,8 @@ import numpy as np
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.reads.sums_by_owner import scaled_by_owner
-from keras_fm.kernel.sum_query import OwnedSumQuery
+from keras_fm.kernel.query import OwnedSumQuery
+from keras_fm.kernel.sums import scaled_by_owner
 
 # Weights of counts and squares in the released vector. Up to sqrt(2) a larger
 # weight of the squares costs nothing under replace_one.

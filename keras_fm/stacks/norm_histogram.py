@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.sum_query import SumQuery, is_replaced
+from keras_fm.kernel.query import SumQuery, is_replaced
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from keras_fm.kernel import mechanisms, records
 from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_text import shown_unit
-from keras_fm.kernel.planning import delta_warning
 from keras_fm.kernel.reads import sampling
 from keras_fm.parts import fit_frame, model_inputs, sealed
 from keras_fm.parts.guarantee import Proven, Published, promise_of
@@ -512,10 +511,10 @@ class PrivateModel(keras.callbacks.Callback):
         """Pays and reads; what a delta is worth is said as soon as the number
         of records is known, of a stream after it was read."""
         known = plan.known_units
-        delta_warning.warn_of_delta(self._ledger.budget.delta, known)
+        budget_lib.warn_of_delta(self._ledger.budget.delta, known)
         plan.carry_out()
         if known is None:
-            delta_warning.warn_of_delta(
+            budget_lib.warn_of_delta(
                 self._ledger.budget.delta, plan.known_units
             )
 

@@ -7,7 +7,7 @@ import warnings
 from keras_fm.kernel import mechanisms, records
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.planning import calibration
-from keras_fm.kernel.reads import passes, sampling
+from keras_fm.kernel.reads import sampling
 from keras_fm.parts import full_precision, sealed
 from keras_fm.training import model_check
 from keras_fm.training.reading import Reading
@@ -301,7 +301,7 @@ class ProvenPlan(Reading):
         steps = self.steps
         if len(steps) > 1:
             # Before the first charge.
-            passes.check_begins_anew(self.data)
+            records.check_begins_anew(self.data)
         try:
             with self.keeping_features():
                 for step in steps:

@@ -1,7 +1,6 @@
 """What a release holds: statistics with their noise, public from here on."""
 
 import dataclasses
-import importlib
 import json
 from typing import Any
 
@@ -39,16 +38,13 @@ def released_as(query):
 
 
 def query_of_kind(kind):
-    """The class of queries that a file names.
+    """The class of queries that a file names. `keras_fm.Release` knows the
+    package's own; a module of the kernel knows those that were imported.
 
     Raises:
         KeyError: if no class of that name has a release.
     """
-    # The package's own are known once they are imported.
-    importlib.import_module("keras_fm.queries")
-    # Version 0.1 called a query an objective.
-    name = kind.removesuffix("Objective") + "Query" * kind.endswith("Objective")
-    return {known.__name__: known for known in RELEASES}[name]
+    return {known.__name__: known for known in RELEASES}[kind]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)

@@ -359,3 +359,22 @@ def filled(array, rows):
     if array.dtype.kind == "O":
         return np.full(shape, "", object)
     return np.zeros(shape, array.dtype)
+
+
+def is_function(data):
+    """Whether data are a function, which every reading calls."""
+    others = ("as_numpy_iterator", "num_batches", "__len__", "__array__")
+    return (
+        callable(data)
+        and not is_loader(data)
+        and not any(hasattr(data, name) for name in others)
+    )
+
+
+def is_loader(data):
+    """Whether data are a `torch.utils.data.DataLoader`."""
+    return any(
+        kind.__module__.startswith("torch.utils.data")
+        and kind.__name__ == "DataLoader"
+        for kind in type(data).__mro__
+    )

@@ -129,8 +129,7 @@ class GatheredReads(PaidReads):
             `Release`.
 
         Raises:
-            RuntimeError: after the last read that was paid for, or in
-                another process than the one that opened it.
+            RuntimeError: after the last read that was paid for.
             ValueError: see the class; nothing was released then.
         """
         self._check_left()
@@ -142,7 +141,10 @@ class GatheredReads(PaidReads):
             whole.merge(part)
         exact = here.vector(whole.statistics())
         try:
-            self._pay()
+            self._check_left()
+            if not self._charged:
+                self._ledger.charge(self._entries)
+                self._charged = True
             self._take()
             noisy = self._mechanism.perturb(
                 exact,
@@ -161,15 +163,6 @@ class GatheredReads(PaidReads):
             self._ledger,
             self._noise,
         )
-
-    def _pay(self):
-        """Charges all reads, once, whoever calls first."""
-        self._check_left()
-        with self._lock:
-            if self._charged:
-                return
-            self._ledger.charge(self._entries)
-            self._charged = True
 
     def finish(self, weights):
         """The weights that the reads of a `GradientQuery` led to, as a

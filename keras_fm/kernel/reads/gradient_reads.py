@@ -1,26 +1,21 @@
 """Many reads of the same records that are paid for together."""
 
-import os
-import threading
-
 import numpy as np
 
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
 from keras_fm.kernel.reads import exact_draws
-from keras_fm.kernel.reads.passes import Passes
+from keras_fm.kernel.records import Passes
 from keras_fm.kernel.release import as_release, checked_entry
 
 
 class PaidReads:
-    """Reads that were paid for together, counted down: once, whatever threads
-    call, and in the process that pays. There are no copies."""
+    """Reads that were paid for together, counted down."""
 
     def __init__(self, objective, mechanism, ledger, noise, reads):
         self._objective, self._mechanism = objective, mechanism
         self._ledger, self._noise = ledger, noise
         self._reads = self._left = reads
-        self._lock, self._process = threading.RLock(), os.getpid()
 
     def __reduce__(self):
         raise TypeError(
@@ -31,17 +26,9 @@ class PaidReads:
     def _take(self):
         """Uses up one read, before its noise is drawn."""
         self._check_left()
-        with self._lock:
-            self._check_left()
-            self._left -= 1
+        self._left -= 1
 
     def _check_left(self):
-        # First: a lock that another thread held at a fork is never free.
-        if self._process != os.getpid():
-            raise RuntimeError(
-                "These reads were paid for by another process, which may "
-                "use them."
-            )
         if not self._left:
             raise RuntimeError(
                 f"All {self._reads} reads that were paid for are used up."

@@ -20,9 +20,9 @@ import numpy as np
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
+from keras_fm.kernel.query import SumQuery, is_replaced
 from keras_fm.kernel.reads.at_weights import AtWeights
-from keras_fm.kernel.reads.sums_by_owner import inside, scaled_by_owner
-from keras_fm.kernel.sum_query import SumQuery, is_replaced
+from keras_fm.kernel.sums import inside, scaled_by_owner
 
 CURVATURES = ("majorized", "diagonal")
 NORMS = ("l2", "l1")

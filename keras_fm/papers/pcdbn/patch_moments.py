@@ -24,8 +24,8 @@ from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.reads.sums_by_owner import scaled_by_owner
-from keras_fm.kernel.sum_query import OwnedSumQuery
+from keras_fm.kernel.query import OwnedSumQuery
+from keras_fm.kernel.sums import scaled_by_owner
 from keras_fm.papers.pcdbn import symmetric_tensor
 from keras_fm.papers.pcdbn.moment_energy import MomentEnergy
 

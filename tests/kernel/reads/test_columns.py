@@ -8,7 +8,7 @@ import pytest
 from keras_fm.asking.parts_by_hash import part_by_hash
 from keras_fm.datasets import PoissonBatches
 from keras_fm.kernel import records
-from keras_fm.kernel.reads import columns, records_by_owner
+from keras_fm.kernel.reads import columns
 
 X = np.arange(12.0).reshape(6, 2)
 NAMES = np.array(["a", "bb", "a", "c", "", "dd"])
@@ -49,7 +49,7 @@ def test_structures_are_read_as_they_are(x, size):
 
 def test_the_records_of_an_owner_stay_together_in_every_input():
     owners = np.array([1, 0, 1, 0, 1, 0])
-    found = list(records_by_owner.batches_by_owner((NESTED, Y), owners, 3))
+    found = list(records.batches_by_owner((NESTED, Y), owners, 3))
     assert [set(who) for *_, who in found] == [{0}, {1}]
     order = [1, 3, 5, 0, 2, 4]
     x = dict(columns.flatten(joined(x for x, *_ in found)))

@@ -11,7 +11,7 @@ import pytest
 from keras_fm.kernel import records
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import ONE_RECORD, Ledger
-from keras_fm.kernel.reads.records_by_owner import batches_by_owner
+from keras_fm.kernel.records import batches_by_owner
 from keras_fm.parts.guarantee import Unit
 from keras_fm.queries import SecondMomentQuery
 
