@@ -51,21 +51,9 @@ class LedgerEntry:
 
     def __post_init__(self):
         self._check_texts()
-        if self.guarantee not in ("proven", "claimed"):
-            raise ValueError(
-                '`guarantee` of a ledger entry must be "proven" or '
-                f'"claimed". Received: guarantee={self.guarantee!r}'
-            )
-        if not isinstance(self.private, bool):
-            raise ValueError(
-                "`private` of a ledger entry must be True or False. "
-                f"Received: private={self.private!r}"
-            )
-        if self.noise not in (FLOATING_POINT, LATTICE):
-            raise ValueError(
-                f"`noise` of a ledger entry must be {FLOATING_POINT!r} or "
-                f"{LATTICE!r}. Received: noise={self.noise!r}"
-            )
+        checks.either("guarantee", self.guarantee, ("proven", "claimed"))
+        checks.boolean("private", self.private)
+        checks.either("noise", self.noise, (FLOATING_POINT, LATTICE))
         checks.integer("used", self.used, at_least=0, at_most=self.steps)
         if self.guarantee == "claimed":
             claim = self.mechanism.get("claimed_epsilon")
@@ -85,22 +73,12 @@ class LedgerEntry:
             )
 
     def _check_texts(self):
-        if not isinstance(self.notes, tuple):
-            raise ValueError(
-                "`notes` of a ledger entry must be a tuple of texts. "
-                f"Received: notes={self.notes!r}"
-            )
-        texts = {
-            name: getattr(self, name)
-            for name in ("name", "reads", "proof", "when")
-        }
-        for name, text in (*texts.items(), *(("notes", n) for n in self.notes)):
-            check_line(f"`{name}` of a ledger entry", text)
-        if not isinstance(self.mechanism, dict):
-            raise ValueError(
-                "`mechanism` of a ledger entry must be a dict. Received: "
-                f"mechanism={self.mechanism!r}"
-            )
+        checks.instance("notes", self.notes, tuple, "a tuple of texts")
+        checks.instance("mechanism", self.mechanism, dict, "a dict")
+        for name in ("name", "reads", "proof", "when"):
+            check_line(f"`{name}` of a ledger entry", getattr(self, name))
+        for note in self.notes:
+            check_line("A note of a ledger entry", note)
         for key, value in self.mechanism.items():
             check_line("A name in `mechanism` of a ledger entry", key)
             if isinstance(value, str):

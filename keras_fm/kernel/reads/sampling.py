@@ -15,8 +15,6 @@ from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
 from keras_fm.kernel.planning.sampled_noise import (
     check_neighbours,
     noise_multiplier,
-    pure_divergences,
-    rdp_epsilon,
 )
 
 __all__ = [
@@ -29,8 +27,6 @@ __all__ = [
     "overflow_bound",
     "plan",
     "poisson_sample",
-    "pure_divergences",
-    "rdp_epsilon",
 ]
 
 SAMPLINGS = ("poisson", "full", "shuffled")

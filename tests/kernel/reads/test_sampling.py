@@ -13,6 +13,7 @@ from dp_accounting import pld
 from ledger_entries import entry
 from scipy import optimize, stats
 
+from keras_fm import composition
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
@@ -186,7 +187,7 @@ def test_golden_epsilons(case, golden, renyi):
     parts = [reads(n, *setting)] + ([gaussian(pca)] if pca else [])
     made = compose_epsilon(parts, DELTA, scale=golden)
     assert made == pytest.approx(golden, rel=0.01)
-    moments = sampling.rdp_epsilon(parts, DELTA)
+    moments = composition.rdp_epsilon(parts, DELTA)
     assert moments > made
     if renyi is not None:
         assert moments == pytest.approx(renyi, rel=0.01)
@@ -205,7 +206,9 @@ def test_golden_epsilon_below_the_grid_it_was_measured_on():
     assert accountant.get_epsilon(DELTA) == pytest.approx(0.169, rel=0.01)
     made = compose_epsilon([part], DELTA, scale=0.1)
     assert made == pytest.approx(0.1658, rel=0.001)
-    assert sampling.rdp_epsilon([part], DELTA) == pytest.approx(0.184, rel=0.01)
+    assert composition.rdp_epsilon([part], DELTA) == pytest.approx(
+        0.184, rel=0.01
+    )
 
 
 def test_orders_that_are_left_out_are_no_warnings(caplog):
@@ -213,7 +216,7 @@ def test_orders_that_are_left_out_are_no_warnings(caplog):
     samples = mechanisms.SampledGaussianMechanism(
         sensitivity=1.0, noise_multiplier=1.0, sampling_rate=0.5, steps=20
     )
-    assert math.isfinite(sampling.rdp_epsilon([samples], DELTA))
+    assert math.isfinite(composition.rdp_epsilon([samples], DELTA))
     assert not caplog.records
 
 
@@ -224,15 +227,15 @@ def test_renyi_epsilon_of_what_has_a_formula():
         return a / 8 + conversion
 
     exact = optimize.minimize_scalar(bound, bounds=(1.1, 60), method="bounded")
-    made = sampling.rdp_epsilon([gaussian(2.0)], DELTA)
+    made = composition.rdp_epsilon([gaussian(2.0)], DELTA)
     assert made == pytest.approx(exact.fun, rel=1e-3)
     full = plan(sampling="full", batch_size=None, steps=9).mechanism(6.0)
-    assert sampling.rdp_epsilon([full], DELTA) == pytest.approx(made)
-    assert sampling.rdp_epsilon([], DELTA) == 0
+    assert composition.rdp_epsilon([full], DELTA) == pytest.approx(made)
+    assert composition.rdp_epsilon([], DELTA) == 0
     # A pure mechanism costs something, at most slightly its epsilon.
     pure = LaplaceMechanism(sensitivity=3.0, epsilon=0.5)
-    assert 0 < sampling.rdp_epsilon([pure], DELTA) < 0.51
-    both = sampling.rdp_epsilon([pure, gaussian(2.0)], DELTA)
+    assert 0 < composition.rdp_epsilon([pure], DELTA) < 0.51
+    both = composition.rdp_epsilon([pure, gaussian(2.0)], DELTA)
     assert made < both <= made + 0.5 + 1e-9
 
 
@@ -247,13 +250,13 @@ def test_renyi_epsilon_of_any_pure_mechanism_is_a_bound():
     ):
         parts = [LaplaceMechanism(sensitivity=1.0, epsilon=epsilon)] * count
         exact = mechanisms.compose_epsilon(parts, 1e-3)
-        assert sampling.rdp_epsilon(parts, 1e-3) > exact * (1 - 1e-3)
+        assert composition.rdp_epsilon(parts, 1e-3) > exact * (1 - 1e-3)
 
 
 def test_renyi_epsilon_pays_for_overflows():
     part = plan(1000, batch_size=20, steps=50).mechanism(1.0)
     paid = [
-        sampling.rdp_epsilon(
+        composition.rdp_epsilon(
             [dataclasses.replace(part, overflow_probability=p)], DELTA
         )
         for p in (0.0, 1e-9, 1e-6, 1e-5)

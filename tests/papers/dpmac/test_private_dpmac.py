@@ -98,11 +98,8 @@ def test_a_plan_meets_its_budget_just_so(data):
     planned = private.plan(model, batches, epochs=2)
     assert not private.ledger.entries
     together = planned.splitlines()[-1]
-    tight, renyi = (
-        float(together.split(word)[1].split()[0].rstrip(")"))
-        for word in ("epsilon = ", "divergences ")
-    )
-    assert 1.99 < tight <= 2.0 < renyi < 2.6
+    tight = float(together.split("epsilon = ")[1].split()[0])
+    assert 1.99 < tight <= 2.0
     history = fit(model, batches, private, validation_data=records(seed=1))
     pca, steps = private.ledger.entries
     assert f"noise_multiplier {steps.mechanism['noise_multiplier']:.6g}" in (
