@@ -1,11 +1,9 @@
 """Composition, refusal, persistence and the statement."""
 
-import contextlib
 import dataclasses
 import json
 import math
 import os
-import threading
 
 import pytest
 from ledger_entries import entry
@@ -112,12 +110,6 @@ def test_reproducible_noise_is_no_proof():
 # Spending -------------------------------------------------------------------
 
 
-def test_check_changes_nothing():
-    ledger = new()
-    ledger.check([entry()])
-    assert ledger.entries == () and ledger.epsilon() == 0.0
-
-
 @pytest.mark.parametrize(
     "refused",
     [
@@ -164,12 +156,6 @@ def test_the_past_cannot_be_changed():
             setattr(ledger, name, None)
 
 
-def test_entries_are_stamped_in_utc():
-    ledger = new()
-    ledger.charge([entry(when="yesterday")])
-    assert ledger.entries[0].when.endswith("+00:00")
-
-
 def test_a_ledger_needs_a_budget_and_a_relation():
     for budget in (1.0, None, (1.0, 0.0)):
         with pytest.raises(ValueError, match="PrivacyBudget"):
@@ -201,7 +187,7 @@ def test_a_ledger_needs_a_budget_and_a_relation():
     ],
 )
 def test_an_entry_is_checked(make):
-    with pytest.raises(ValueError, match="entry|`epsilon`|`used`"):
+    with pytest.raises(ValueError, match="entry|must be"):
         make()
 
 
@@ -387,15 +373,6 @@ def test_what_cannot_be_read_again_is_not_written(tmp_path):
     assert ledger.entries == Ledger.load(ledger.path).entries == ()
 
 
-def test_who_may_read_the_file_may_read_the_next(tmp_path):
-    path = tmp_path / "privacy.json"
-    ledger = begin(path)
-    assert path.stat().st_mode & 0o777 == 0o600
-    path.chmod(0o640)
-    ledger.charge([entry()])
-    assert path.stat().st_mode & 0o777 == 0o640
-
-
 def test_a_lock_that_is_held_for_long(tmp_path, monkeypatch):
     ledger = begin(tmp_path / "privacy.json")
     monkeypatch.setattr(locked_file, "_PATIENCE", 0.05)
@@ -403,26 +380,6 @@ def test_a_lock_that_is_held_for_long(tmp_path, monkeypatch):
         with pytest.raises(TimeoutError, match="Another process holds"):
             ledger.charge([entry()])
     ledger.charge([entry()])
-
-
-@pytest.mark.parametrize("in_file", [False, True])
-def test_threads_take_turns(tmp_path, in_file):
-    """Eight threads want twenty shares of one tenth of a budget."""
-    ledger = begin(tmp_path / "privacy.json") if in_file else new()
-    had = []
-
-    def spend():
-        for _ in range(20):
-            with contextlib.suppress(BudgetExceededError):
-                ledger.charge([entry(laplace(0.1))])
-                had.append(1)
-
-    threads = [threading.Thread(target=spend) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(had) == len(ledger.entries) == 10
 
 
 def test_a_repeat_after_a_restart_is_said(tmp_path, recwarn):

@@ -263,6 +263,15 @@ def test_paths_that_hold_no_ledger(tmp_path):
         begin(tmp_path / "none" / "privacy.json")
 
 
+def test_who_may_read_the_file_may_read_the_next(tmp_path):
+    path = tmp_path / "privacy.json"
+    ledger = begin(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    ledger.charge([entry()])
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
 def test_no_new_ledger_begins_where_one_was_charged(tmp_path):
     """A cell that makes its ledger anew got a second budget, if the file had
     been deleted since it ran first."""

@@ -274,19 +274,6 @@ def test_owners_must_be_given_and_contiguous(owners, message):
     assert not statistics[0].any()
 
 
-def test_without_grouping_owners_are_not_looked_at():
-    objective, h = make("moments"), np.full((3, 3), 0.1)
-    made = objective.accumulate(objective.zero(), h, None, [0, 1, 0])
-    bare = objective.accumulate(objective.zero(), h)
-    np.testing.assert_array_equal(made[0], bare[0])
-
-
-def test_an_empty_batch_of_owners_adds_nothing():
-    objective = make("moments", grouped=True)
-    made = objective.accumulate(objective.zero(), np.zeros((0, 3)), None, [])
-    assert not made[0].any()
-
-
 def test_clipping_comes_before_the_owners_sum():
     objective = make(grouped=True)
     h, v = np.full((4, 3), 1e6), np.full((4, 2), -1e6)

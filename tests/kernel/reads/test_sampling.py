@@ -92,14 +92,6 @@ def test_full_and_shuffled_batches():
         shuffled.sample(rng)
 
 
-def test_a_seed_repeats_the_samples():
-    one, two = (
-        np.concatenate(list(plan().batches(np.random.default_rng(3))))
-        for _ in range(2)
-    )
-    np.testing.assert_array_equal(one, two)
-
-
 def test_a_sample_beyond_the_capacity_stops_the_run():
     tight = dataclasses.replace(plan(), capacity=2)
     with pytest.raises(RuntimeError, match="exceeded its capacity of 2") as e:
@@ -211,15 +203,6 @@ def test_golden_epsilon_below_the_grid_it_was_measured_on():
     )
 
 
-def test_orders_that_are_left_out_are_no_warnings(caplog):
-    """A plan printed six of dp_accounting's."""
-    samples = mechanisms.SampledGaussianMechanism(
-        sensitivity=1.0, noise_multiplier=1.0, sampling_rate=0.5, steps=20
-    )
-    assert math.isfinite(composition.rdp_epsilon([samples], DELTA))
-    assert not caplog.records
-
-
 def test_renyi_epsilon_of_what_has_a_formula():
     # Gaussian: min over orders of a / (2 m^2) + log terms, by scipy.
     def bound(a):
@@ -299,16 +282,6 @@ def test_noise_just_meets_the_budget_of_the_ledger(case):
     for less in (1 - 1.1e-4, 0.99):
         parts[-1] = made.mechanism(less * multiplier)
         assert compose_epsilon(parts, DELTA, scale=epsilon) > epsilon
-
-
-def test_a_pair_is_samples_that_cannot_overflow():
-    budget = PrivacyBudget(1.0, DELTA)
-    made = plan(USPS, batch_size=500, steps=100, epsilon=1.0)
-    pair = sampling.noise_multiplier(
-        (0.1, 100), budget, neighbours="add_remove"
-    )
-    whole = sampling.noise_multiplier(made, budget, neighbours="add_remove")
-    assert pair == pytest.approx(whole, rel=2e-4)
 
 
 @pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])
