@@ -50,7 +50,7 @@ def batches(data, batch_size=4096, labelled=True):
 
 
 def _batches(data, batch_size, labelled):
-    _check(data)
+    check(data)
     _pair = _labelled_pair if labelled else _unlabelled_pair
     if not labelled:
         data = without_tuple(data)
@@ -183,7 +183,7 @@ def _unlabelled_pair(batch):
 # Data sets, by their public interfaces --------------------------------------
 
 
-def _check(data):
+def check(data):
     """Refuses a data set without end, one that leaves out what does not fill a
     batch, one with weights, and a loader that draws with replacement.
 
@@ -383,7 +383,7 @@ def batches_by_owner(data, owners, batch_size=4096, labelled=True):
             "With `owners`, `data` must be arrays (x, y): the records of an "
             f"owner are brought together. Received: {type(data)}"
         )
-    _check(data)
+    check(data)
     x, y = checked_pair(data)
     n = columns.count(x)
     owners = columns.owner_ids(owners)

@@ -10,7 +10,6 @@ import numpy as np
 from keras_fm.kernel import records
 from keras_fm.kernel.ledger.ledger_entry import LATTICE, LedgerEntry
 from keras_fm.kernel.ledger.noisy_statistics import RELEASES
-from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
 from keras_fm.kernel.partial_statistics import PartialStatistics
 from keras_fm.kernel.planning.calibration import calibrate as calibrate
 
@@ -76,11 +75,6 @@ def release(
         ValueError: if a record is invalid, or there are more than 2^30;
             nothing was charged then.
     """
-    if isinstance(mechanism, SampledGaussianMechanism):
-        raise ValueError(
-            "A release reads every record, so it cannot be accounted as a "
-            "sample of them. Use the mechanism of `calibrate`."
-        )
     entry = checked_entry(objective, mechanism, ledger, name, noise, notes)
     partial = _summed(objective, batches, clip)
     try:

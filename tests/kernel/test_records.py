@@ -84,7 +84,7 @@ def test_tf_data():
 
 def tf_refused(data, message):
     """Before anything is read."""
-    for check in (records._check, lambda d: next(records.batches(d))):
+    for check in (records.check, lambda d: next(records.batches(d))):
         with pytest.raises(ValueError, match=message):
             check(data)
 

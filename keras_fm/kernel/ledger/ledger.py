@@ -612,8 +612,9 @@ def _read(file):
         return None if text is None else ledger_text.parse(text)
     except ValueError as e:
         raise ValueError(
-            f"{file.path!r} cannot be continued: {e}. If it was damaged, put "
-            "its newest copy back; do not begin a new one over it."
+            f"{file.path!r} is not a keras_fm ledger that can be continued: "
+            f"{e}. If it was damaged, put its newest copy back; do not begin "
+            "a new one over it."
         ) from e
 
 

@@ -8,7 +8,6 @@ kernel's, not files that stay behind.
 import contextlib
 import errno
 import os
-import tempfile
 import time
 
 try:
@@ -161,16 +160,6 @@ def read_text(path):
     if len(raw) > _LARGEST:
         raise ValueError(f"it is larger than {_LARGEST / 1e6:g} MB")
     return raw.decode("utf-8")
-
-
-def write_text(path, text):
-    """Replaces a file by `text`; the old file stays until the new one is on
-    disk."""
-    path = os.path.abspath(path)
-    handle, temporary = tempfile.mkstemp(
-        dir=os.path.dirname(path), suffix=".tmp"
-    )
-    _replace(handle, temporary, path, text)
 
 
 def _replace(handle, temporary, path, text):

@@ -19,16 +19,7 @@ RELEASES: dict[type, type] = {}
 
 def released_as(query):
     """A decorator for the `Release` of a class of queries, by whose name
-    files know it.
-
-    Raises:
-        ValueError: if a query of this name has a release.
-    """
-    if query.__name__ in {known.__name__ for known in RELEASES}:
-        raise ValueError(
-            "A query of this name has a release. Received: "
-            f"query={query.__name__}"
-        )
+    files know it."""
 
     def register(release):
         RELEASES[query] = release

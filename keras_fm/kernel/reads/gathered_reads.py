@@ -53,7 +53,7 @@ class GatheredReads(PaidReads):
             `sampling_rate` 1 whose `steps` is R (a sample would have to be
             drawn, secretly, by every process); else what one read is
             released with, such as `calibrate(..., share=1 / R)`.
-        reads: int R >= 1; of a `GradientQuery` the steps.
+        reads: int R >= 1; of a `GradientQuery` the mechanism's steps.
         clip: whether records outside their bound were scaled back.
         ledger, name, noise, notes: see `release.release`.
 
@@ -80,11 +80,17 @@ class GatheredReads(PaidReads):
         ledger,
         name,
         noise,
-        reads=None,
+        reads=1,
         clip=False,
         notes=(),
     ):
         several = isinstance(mechanism, SampledGaussianMechanism)
+        if several and mechanism.sampling_rate < 1:
+            raise ValueError(
+                "Reads in several processes take all records: "
+                "`sampling_rate` must be 1. Received: "
+                f"sampling_rate={mechanism.sampling_rate}"
+            )
         if several != getattr(objective, "paid_for_together", False):
             raise ValueError(
                 "The reads of a GradientQuery are accounted as one "
@@ -92,20 +98,7 @@ class GatheredReads(PaidReads):
                 f"Received: {type(mechanism).__name__} for a "
                 f"{type(objective).__name__}"
             )
-        if several and mechanism.sampling_rate < 1:
-            raise ValueError(
-                "Reads in several processes take all records: "
-                "`sampling_rate` must be 1. Received: "
-                f"sampling_rate={mechanism.sampling_rate}"
-            )
-        if several:
-            reads = mechanism.steps if reads is None else reads
-            if reads != mechanism.steps:
-                raise ValueError(
-                    "`reads` must be the `steps` of the mechanism. Received: "
-                    f"reads={reads}, steps={mechanism.steps}"
-                )
-        reads = checks.count("reads", 1 if reads is None else reads)
+        reads = mechanism.steps if several else checks.count("reads", reads)
         names = [f"{name} (round {r + 1} of {reads})" for r in range(reads)]
         self._entries = [
             release_lib.checked_entry(

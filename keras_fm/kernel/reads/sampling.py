@@ -20,7 +20,6 @@ from keras_fm.kernel.planning.sampled_noise import (
 __all__ = [
     "SAMPLINGS",
     "SamplingPlan",
-    "capacity",
     "check_neighbours",
     "expected_batch_size",
     "noise_multiplier",
@@ -266,26 +265,9 @@ def _log_overflow_bound(n, rate, capacity):
     )
 
 
-def capacity(n, rate, overflow_probability):
-    """Smallest capacity whose `overflow_bound` is small enough.
-
-    Args:
-        n: int, number of records.
-        rate: float in (0, 1), probability that a record is in a sample.
-        overflow_probability: float in (0, 1), of one sample.
-
-    Returns:
-        int, at most `n + 1`.
-
-    Example:
-
-    >>> capacity(5000, 0.1, 1e-18)
-    703
-    """
-    return _capacity(n, rate, math.log(overflow_probability))
-
-
 def _capacity(n, rate, log_probability):
+    """Smallest capacity whose `overflow_bound` is small enough: at most
+    `n + 1`."""
     low, high = math.floor(n * rate), n + 1
     # Below this a bound is zero as a float: then every record must fit.
     if log_probability < -700:

@@ -257,7 +257,6 @@ def test_a_refusal_by_budget_gathers_nothing():
             {"mechanism": sampled(sampling_rate=0.5)},
             "`sampling_rate` must be 1",
         ),
-        (GRADIENT, {"reads": 2}, "must be the `steps`"),
         (EXPANSION, {"reads": 0}, "`reads`"),
         (GRADIENT, {"mechanism": sampled(0.1)}, "below the objective's"),
     ],
