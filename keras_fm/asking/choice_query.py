@@ -133,7 +133,7 @@ class Choice(Release):
         return int(np.argmax(self.statistics["chosen"]))
 
     def __repr__(self):
-        query = self.objective
+        query = self.query
         return (
             f"Private choice: {self.index} of 0 to {query.candidates - 1}, by "
             f"{query.metric} ({type(self.mechanism).__name__}, "

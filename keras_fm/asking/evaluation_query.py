@@ -369,7 +369,7 @@ class Evaluation(Release):
 
     @property
     def _query(self):
-        return self.objective
+        return self.query
 
     @property
     def _law(self):

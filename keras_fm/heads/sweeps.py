@@ -111,7 +111,7 @@ def sweep(
 
     # Per record, as a layer has it, and as distances from the minima.
     n = release.estimated_records()
-    scale = 2 * release.objective.curvature / n
+    scale = 2 * release.query.curvature / n
     positive, ridges, minimisers = release.ridge_family(factors)
     apart = (starts[:, None, None] - minimisers) * units[:, None]
     apart = np.broadcast_to(
@@ -159,11 +159,11 @@ def sweep(
 
 def _minima(release, n, positive, ridges, minimisers):
     """The released objective per record at the minimum, for each ridge."""
-    linear = release.objective.linear_coefficients(release.linear)
+    linear = release.query.linear_coefficients(release.linear)
     curved = positive @ minimisers + ridges[:, None, None] * minimisers
     curved = np.einsum("rij,rij->r", minimisers, curved)
     sloped = np.einsum("ij,rij->r", linear, minimisers)
-    return (sloped + release.objective.curvature * curved) / n
+    return (sloped + release.query.curvature * curved) / n
 
 
 def _of_rate_one(optimizer):

@@ -263,7 +263,7 @@ def owner_runs(owners, n):
     """
     if owners is None or np.shape(owners) != (n,):
         raise ValueError(
-            "A grouped objective needs one owner id for each record. "
+            "A grouped query needs one owner id for each record. "
             f"Received: {np.shape(owners) if owners is not None else None} "
             f"ids, {n} records"
         )

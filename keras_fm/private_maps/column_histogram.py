@@ -158,10 +158,8 @@ class ColumnHistogramRelease(Release):
             tuple of arrays `(d,)`, the lower one below the upper one.
         """
         (counts,) = self.statistics.values()
-        noise = math.sqrt(
-            self.mechanism.coordinate_variance(self.objective.size)
-        )
-        bins = self.objective.num_bins
+        noise = math.sqrt(self.mechanism.coordinate_variance(self.query.size))
+        bins = self.query.num_bins
         total = np.maximum(counts.sum(axis=1, keepdims=True), 0.0)
         margin = _MARGIN * noise * np.sqrt(np.arange(1, bins + 1))
 

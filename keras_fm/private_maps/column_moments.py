@@ -248,6 +248,6 @@ class ColumnMomentsRelease(Release):
         counts = np.maximum(counts, 1.0)
         means = np.clip(sums / counts, -1.0, 1.0)
         second = np.clip(squares / counts + 0.5, 0.0, 1.0)
-        noise = self.mechanism.coordinate_variance(self.objective.size)
+        noise = self.mechanism.coordinate_variance(self.query.size)
         floor = np.clip(math.sqrt(noise) / counts, _LEAST_VARIANCE, 1.0)
         return means, np.sqrt(np.clip(second - means**2, floor, 1.0))

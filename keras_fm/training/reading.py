@@ -379,7 +379,7 @@ class Reading:
         """A `Release` of statistics that carry claimed noise."""
         return RELEASES[type(step.query)](
             statistics=statistics,
-            objective=step.query,
+            query=step.query,
             mechanism=step.mechanism,
             neighbours=str(self.ledger.neighbours),
             private=False,

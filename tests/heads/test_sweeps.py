@@ -126,7 +126,7 @@ def test_all_at_once_is_one_after_the_other(made):
 
 def test_losses_are_those_of_the_released_objective(made):
     found = sweep(made[0], STARTS, RATES, RIDGES, steps=STEPS)
-    objective, n = made[0].objective, made[0].estimated_records()
+    objective, n = made[0].query, made[0].estimated_records()
     linear = objective.linear_coefficients(made[0].linear)
     for g, ridge in enumerate(RIDGES):
         hessian, minimiser = made[0].minimise(ridge)

@@ -48,7 +48,7 @@ def of_matrix(quadratic):
     m = len(quadratic)
     return SecondMomentRelease(
         statistics={"quadratic": np.asarray(quadratic, float)},
-        objective=queries.SecondMomentQuery(num_features=m),
+        query=queries.SecondMomentQuery(num_features=m),
         mechanism=GaussianMechanism(sensitivity=1.0, noise_multiplier=1e-3),
         neighbours="add_remove",
         private=True,
@@ -222,7 +222,7 @@ def test_save_and_load(tmp_path):
     saved.save(tmp_path / "moments.npz")
     loaded = Release.load(tmp_path / "moments.npz")
     assert type(loaded) is SecondMomentRelease
-    assert loaded.objective == saved.objective
+    assert loaded.query == saved.query
     assert loaded.mechanism == saved.mechanism
     np.testing.assert_array_equal(loaded.quadratic, saved.quadratic)
     for one, two in zip(

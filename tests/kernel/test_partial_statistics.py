@@ -164,7 +164,7 @@ def read(objective, data, order, sizes):
 
 
 def merged(parts):
-    whole = PartialStatistics(parts[0].objective)
+    whole = PartialStatistics(parts[0].query)
     for part in parts:
         whole.merge(part)
     return whole
@@ -275,7 +275,7 @@ def test_they_travel_as_bytes(objective):
         PartialStatistics.from_bytes(text, objective, clip=True)
     with pytest.raises(ValueError, match="no partial statistics"):
         PartialStatistics.from_bytes(text[:-30], objective)
-    with pytest.raises(ValueError, match="of another objective"):
+    with pytest.raises(ValueError, match="of another query"):
         PartialStatistics.from_bytes(text, SecondMomentQuery(num_features=9))
 
 
@@ -318,7 +318,7 @@ def test_nothing_shows_them():
     assert repr(partial) == "<PartialStatistics of SecondMomentQuery>"
     with pytest.raises(TypeError, match="not pickled"):
         pickle.dumps(partial)
-    with pytest.raises(ValueError, match="same objective"):
+    with pytest.raises(ValueError, match="same query"):
         partial.merge(PartialStatistics(SecondMomentQuery(num_features=3)))
 
 

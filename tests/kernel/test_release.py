@@ -390,15 +390,15 @@ def test_the_minimiser_is_the_minimum_of_a_convex_objective(made):
     np.testing.assert_array_equal(hessian, hessian.T)
     ridge = 0.5 * made.noise_edge()
     assert np.linalg.eigvalsh(hessian).min() >= ridge * (1 - 1e-9)
-    linear = made.objective.linear_coefficients(made.linear)
+    linear = made.query.linear_coefficients(made.linear)
     gradient = linear + hessian @ minimiser / 4
     assert np.abs(gradient).max() < 1e-11 * np.abs(linear).max()
     # By value too, through the objective's own formula.
-    best = made.objective.value(minimiser, (hessian, made.linear))
+    best = made.query.value(minimiser, (hessian, made.linear))
     rng = np.random.default_rng(0)
     for size in (1e-3, 1.0):
         step = size * rng.normal(size=minimiser.shape)
-        value = made.objective.value(minimiser + step, (hessian, made.linear))
+        value = made.query.value(minimiser + step, (hessian, made.linear))
         rise = np.vdot(step, hessian @ step) / 8
         assert value > best
         assert value - best == pytest.approx(rise, rel=1e-5)
@@ -421,7 +421,7 @@ def test_pseudo_records_have_the_gradient_of_the_objective(made):
     assert x.shape == (m, m) and t.shape == (m, outputs)
     slope = polynomials.taylor("softplus", 2).coefficients
     rng = np.random.default_rng(1)
-    linear = made.objective.linear_coefficients(made.linear)
+    linear = made.query.linear_coefficients(made.linear)
     for _ in range(3):
         weights = rng.normal(size=(m, outputs))
         # Derivative of the Taylor cross-entropy by its logits.
@@ -468,7 +468,7 @@ def test_a_file_holds_only_the_release(tmp_path):
         public = json.loads(bytes(data["public"]))
     assert set(public) == {
         "kind",
-        "objective",
+        "query",
         "mechanism",
         "neighbours",
         "private",

@@ -38,7 +38,7 @@ def weights_of(layers):
 
 def statistic(release):
     """What was released, as the vector that its sensitivity is about."""
-    return release.objective.pack(list(release.statistics.values()), "l2")
+    return release.query.pack(list(release.statistics.values()), "l2")
 
 
 def first_of(m, p, room):

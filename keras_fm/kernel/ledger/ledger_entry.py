@@ -21,7 +21,7 @@ class LedgerEntry:
     """One access to private records.
 
     Attributes:
-        name: which layer or objective it served.
+        name: which layer or query it served.
         guarantee: `"proven"` or `"claimed"`.
         neighbours: the relation the numbers refer to.
         mechanism: dict, the mechanism's name and public parameters

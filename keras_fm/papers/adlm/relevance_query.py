@@ -194,6 +194,6 @@ class RelevanceRelease(Release):
         Returns:
             `(d,)` array, all entries greater than 0.
         """
-        objective = self.objective
+        objective = self.query
         floor = math.sqrt(self.mechanism.coordinate_variance(objective.size))
         return objective.shares(self.statistics["relevance"], floor)

@@ -85,7 +85,7 @@ class ExpansionDescent:
         paid = [(e.reads, e.mechanism, e.neighbours) for e in ledger.entries]
         for release in self._releases:
             one = (
-                release.objective.reads,
+                release.query.reads,
                 release.mechanism.config(),
                 release.neighbours,
             )

@@ -343,7 +343,7 @@ class NetworkExpansionRelease(Release):
         Returns:
             list of `(g, h)` for every layer, `(inputs, units)` each, h > 0.
         """
-        objective = self.objective
+        objective = self.query
         stddev = math.sqrt(self.mechanism.coordinate_variance(objective.size))
         ridge = 2 * ridge_factor * stddev / objective.curvature_weight
         found = []
@@ -365,7 +365,7 @@ class NetworkExpansionRelease(Release):
         Returns:
             as `quadratic`.
         """
-        objective, found = self.objective, []
+        objective, found = self.query, []
         for g, h in zip(
             objective.layers(self.statistics["gradient"]),
             objective.layers(self.statistics["curvature"]),
@@ -392,20 +392,20 @@ class ExpansionAt(AtWeights):
 
     @property
     def entry_bounds(self):
-        return self.objective.entry_bounds
+        return self.query.entry_bounds
 
     def zero(self):
-        return self.objective.zero()
+        return self.query.zero()
 
     @property
     def grouped(self):
-        return self.objective.grouped
+        return self.query.grouped
 
     def num_records(self, factors, *_):
-        return self.objective.num_records(factors)
+        return self.query.num_records(factors)
 
     def accumulate(self, statistics, factors, owners=None, clip=True):
-        return self.objective.accumulate(statistics, factors, owners)
+        return self.query.accumulate(statistics, factors, owners)
 
     def vector(self, statistics):
-        return self.objective.pack(statistics, self.objective.norm)
+        return self.query.pack(statistics, self.query.norm)

@@ -72,7 +72,7 @@ def learn(
         )
     count = min(filters, size)
     kernel = principal(covariance, count)
-    if release.objective.order > 2 and len(coefficients) > 2:
+    if release.query.order > 2 and len(coefficients) > 2:
         starts = random_starts(size, count, restarts, seed)
         kernels = np.concatenate([kernel[None], starts])
         kernels = descend(release, kernels, mean, coefficients, scale)
@@ -102,7 +102,7 @@ def centred_moments(release):
     Returns:
         tuple `(mean, covariance)`: `(p - 1,)` and `(p - 1, p - 1)`.
     """
-    constant, count = release.objective.constant, release.count()
+    constant, count = release.query.constant, release.count()
     second = release.moment(2)
     mean = second[:-1, -1] / constant / count
     return mean, second[:-1, :-1] / count - np.outer(mean, mean)
@@ -188,7 +188,7 @@ def descend(release, kernels, mean, coefficients, scale):
         found = release.energy_gradient(filters, coefficients, scale)
         found = found.reshape(len(found), len(stack), -1).transpose(1, 0, 2)
         # The bias follows the filter.
-        last = found[:, -1:] / release.objective.constant
+        last = found[:, -1:] / release.query.constant
         return found[:, :-1] - mean[:, None] * last
 
     values, steps = energy(kernels), np.ones(len(kernels))
@@ -244,7 +244,7 @@ def descend(release, kernels, mean, coefficients, scale):
 
 
 def _with_bias(release, kernels, mean):
-    bias = -(mean @ kernels)[:, None] / release.objective.constant
+    bias = -(mean @ kernels)[:, None] / release.query.constant
     return np.concatenate([kernels, bias], axis=1)
 
 

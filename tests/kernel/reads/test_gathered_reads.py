@@ -112,9 +112,9 @@ def test_sums_at_other_weights_are_not_merged(objective):
         here, nearly = POINT, [POINT[0], POINT[1] * (1 + 1e-15)]
     one = PartialStatistics(objective.at(here))
     other = PartialStatistics(objective.at(nearly))
-    with pytest.raises(ValueError, match="same objective"):
+    with pytest.raises(ValueError, match="same query"):
         one.merge(other)
-    with pytest.raises(ValueError, match="of another objective"):
+    with pytest.raises(ValueError, match="of another query"):
         PartialStatistics.from_bytes(other.to_bytes(), objective.at(here))
     again = PartialStatistics.from_bytes(one.to_bytes(), objective.at(here))
     one.merge(again)
@@ -122,7 +122,7 @@ def test_sums_at_other_weights_are_not_merged(objective):
     assert hash(objective.at(here)) == hash(objective.at(here))
     # Plain sums of an expansion say nothing of the weights.
     if objective is EXPANSION:
-        with pytest.raises(ValueError, match="same objective"):
+        with pytest.raises(ValueError, match="same query"):
             one.merge(PartialStatistics(objective))
 
 
@@ -152,7 +152,7 @@ def test_they_are_the_reads_of_one_process_bit_for_bit():
         weights = weights - 0.5 * found
     one, other = alone.finish(weights), together.finish(weights)
     assert type(other) is WeightsRelease and not other.private
-    for name in ("objective", "mechanism", "neighbours"):
+    for name in ("query", "mechanism", "neighbours"):
         assert getattr(one, name) == getattr(other, name)
     np.testing.assert_array_equal(other.statistics["weights"], weights)
 
@@ -258,7 +258,7 @@ def test_a_refusal_by_budget_gathers_nothing():
             "`sampling_rate` must be 1",
         ),
         (EXPANSION, {"reads": 0}, "`reads`"),
-        (GRADIENT, {"mechanism": sampled(0.1)}, "below the objective's"),
+        (GRADIENT, {"mechanism": sampled(0.1)}, "below the query's"),
     ],
 )
 def test_other_mechanisms_are_refused(objective, kwargs, match):

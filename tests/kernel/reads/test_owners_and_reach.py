@@ -413,7 +413,7 @@ def test_a_release_is_calibrated_to_the_unit_and_its_reach(kind):
     # Noise for fewer units than the objective reaches is refused.
     small = GaussianMechanism(sensitivity=needed * 0.99, noise_multiplier=4.0)
     owners = np.zeros(len(h))
-    with pytest.raises(ValueError, match="below the objective's"):
+    with pytest.raises(ValueError, match="below the query's"):
         release(objective, [(h, y, owners)], mechanism=small, **keywords)
     mechanism = calibrate(objective, budget, neighbours="replace_one")
     assert mechanism.sensitivity == needed

@@ -229,7 +229,7 @@ def released(g, h, noise_multiplier=1e-9, **arguments):
     target = objective(**arguments)
     return NetworkExpansionRelease(
         statistics={"gradient": np.asarray(g), "curvature": np.asarray(h)},
-        objective=target,
+        query=target,
         mechanism=mechanisms.GaussianMechanism(
             sensitivity=target.clip, noise_multiplier=noise_multiplier
         ),
@@ -276,7 +276,7 @@ def test_a_release_is_saved_and_loaded(tmp_path):
         is NetworkExpansionRelease
         is RELEASES[NetworkExpansionQuery]
     )
-    assert found.objective == release.objective
+    assert found.query == release.query
     assert dataclasses.asdict(found.mechanism) == dataclasses.asdict(
         release.mechanism
     )

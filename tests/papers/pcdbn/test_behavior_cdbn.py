@@ -283,7 +283,7 @@ def test_the_user_as_unit(parts):
     # is longer than this with a probability below 1e-14.
     for layer in m.rbms:
         release = p.releases[layer.name]
-        objective, sigma = release.objective, release.mechanism.stddev
+        objective, sigma = release.query, release.mechanism.stddev
         vector = objective.pack([release.statistics["moments"]], "l2")
         noise = sigma * (objective.size**0.5 + 8)
         weight = np.linalg.norm(vector)

@@ -71,7 +71,7 @@ def of_moments(objective, moments):
     """A release that holds these numbers."""
     return PatchMomentRelease(
         statistics={"moments": np.asarray(moments, float)},
-        objective=objective,
+        query=objective,
         mechanism=mechanisms.GaussianMechanism(
             sensitivity=1.0, noise_multiplier=1e-3
         ),
@@ -194,7 +194,7 @@ def test_the_noise_has_the_stated_scale(kind, order):
     squares = [np.sum(scaled[group] ** 2) for group in groups]
     for group, square in zip(groups, squares):
         assert accepted(stats.chi2(len(group)), square)
-    assert made.objective is objective
+    assert made.query is objective
 
 
 def test_golden_standard_deviations():
@@ -276,7 +276,7 @@ def test_the_ledger_is_charged_once_and_says_what_was_read():
     small = mechanisms.GaussianMechanism(
         sensitivity=0.99 * needed, noise_multiplier=4.0
     )
-    with pytest.raises(ValueError, match="below the objective's"):
+    with pytest.raises(ValueError, match="below the query's"):
         make_release(objective, [(u,)], mechanism=small, **keywords)
     bad = u.copy()
     bad[3, 1, 0] = np.nan
@@ -341,7 +341,7 @@ def test_save_and_load(tmp_path, order, delta):
     np.testing.assert_array_equal(
         loaded.statistics["moments"], saved.statistics["moments"]
     )
-    for name in ("objective", "mechanism", "neighbours", "private"):
+    for name in ("query", "mechanism", "neighbours", "private"):
         assert getattr(loaded, name) == getattr(saved, name)
     filters = np.ones((4, 2))
     assert loaded.energy(filters, SERIES[:2], 1.0) == saved.energy(
@@ -363,7 +363,7 @@ def test_a_file_with_other_shapes_is_refused(tmp_path):
         if case == "shape":
             changed["moments"] = arrays["moments"][:-1]
         else:
-            words["objective"]["constant"] = 99.0
+            words["query"]["constant"] = 99.0
         changed["public"] = np.frombuffer(json.dumps(words).encode(), np.uint8)
         with open(tmp_path / "bad", "wb") as f:
             np.savez(f, **changed)
