@@ -14,6 +14,7 @@ from ledger_entries import entry
 from scipy import optimize, stats
 
 from keras_fm import composition
+from keras_fm.baselines.dp_sgd_config import DPSGDPlan
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
@@ -35,6 +36,12 @@ def plan(n=N, **changes):
     )
 
 
+def drawn(made, rng):
+    return sampling.poisson_sample(
+        made.n, made.sampling_rate, made.capacity, rng
+    )
+
+
 def gaussian(multiplier):
     return GaussianMechanism(sensitivity=1.0, noise_multiplier=multiplier)
 
@@ -47,7 +54,8 @@ def test_poisson_samples_are_independent_draws_of_independent_records():
     samples = plan(steps=steps, epsilon=math.inf)
     rng = np.random.default_rng(0)
     member = np.zeros((steps, N))
-    for row, records in zip(member, samples.batches(rng), strict=True):
+    for row in member:
+        records = drawn(samples, rng)
         assert np.all(np.diff(records) > 0)
         row[records] = 1
     rate = 1 / 3
@@ -75,28 +83,29 @@ def test_poisson_samples_are_independent_draws_of_independent_records():
 
 
 def test_full_and_shuffled_batches():
-    rng = np.random.default_rng(0)
+    def batches(made):
+        made = DPSGDPlan(**vars(made), noise_multiplier=1.0)
+        return list(made.batches(np.random.default_rng(0)))
+
     full = plan(sampling="full", batch_size=None)
     assert full.sampling_rate == 1 and full.capacity == N
     assert full.overflow_probability == 0
-    for records in full.batches(rng):
+    for records in batches(full):
         np.testing.assert_array_equal(records, np.arange(N))
     shuffled = plan(sampling="shuffled", batch_size=25, steps=4)
     assert shuffled.overflow_probability == 0 and shuffled.capacity == 25
-    batches = list(shuffled.batches(rng))
+    found = batches(shuffled)
     for first in (0, 2):
-        records = np.concatenate(batches[first : first + 2])
+        records = np.concatenate(found[first : first + 2])
         assert len(np.unique(records)) == len(records) == 50
-    assert not np.array_equal(batches[0], batches[2])
-    with pytest.raises(ValueError, match="draw them with `batches`"):
-        shuffled.sample(rng)
+    assert not np.array_equal(found[0], found[2])
 
 
 def test_a_sample_beyond_the_capacity_stops_the_run():
     tight = dataclasses.replace(plan(), capacity=2)
     with pytest.raises(RuntimeError, match="exceeded its capacity of 2") as e:
-        tight.sample(np.random.default_rng(0))
-    size = len(plan().sample(np.random.default_rng(0)))
+        drawn(tight, np.random.default_rng(0))
+    size = len(drawn(plan(), np.random.default_rng(0)))
     assert str(size) not in str(e.value)
 
 
@@ -143,7 +152,7 @@ def test_a_vanishing_probability_needs_room_for_every_record():
     assert huge.capacity == 100001 and huge.overflow_probability == 0
     everything = plan(batch_size=N, epsilon=1.0)
     assert everything.capacity == N and everything.overflow_probability == 0
-    assert len(everything.sample(np.random.default_rng(0))) == N
+    assert len(drawn(everything, np.random.default_rng(0))) == N
 
 
 # Golden epsilons ------------------------------------------------------------
