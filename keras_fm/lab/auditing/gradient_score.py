@@ -41,7 +41,7 @@ def gradient_losses(model, x, labels):
 
     ```python
     losses = gradient_losses(model, planted.canary_x[:, 0], planted.canary_y)
-    scores = keras_fm.auditing.swap_scores(losses)
+    scores = keras_fm.lab.auditing.swap_scores(losses)
     ```
 
     Source: Nasr, Shokri and Houmansadr, "Comprehensive privacy analysis of

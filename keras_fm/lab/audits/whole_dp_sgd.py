@@ -36,7 +36,7 @@ def audit_dp_sgd(
     """Lower bound on the epsilon of all steps together, under add_remove.
 
     Args:
-        library: `keras_fm.baselines.DPSGDClassifier` or
+        library: `keras_fm.lab.baselines.DPSGDClassifier` or
             `JaxDPSGDClassifier`.
         budget: the `PrivacyBudget` that they spend.
         steps: int, of a fit.

@@ -15,13 +15,11 @@ import keras
 import numpy as np
 from scipy import special
 
-from keras_fm.datasets.record_views import RecordViews, told
 from keras_fm.kernel import checks
-from keras_fm.kernel.budget import Neighbours, PrivacyBudget
+from keras_fm.kernel.budget import Neighbours, PrivacyBudget, is_too_large
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.kernel.ledger.statement import RECORD
-from keras_fm.kernel.planning.delta_warning import is_too_large
 from keras_fm.kernel.reads import columns
 from keras_fm.lab.baselines.dp_sgd_config import (
     LARGEST,
@@ -29,6 +27,7 @@ from keras_fm.lab.baselines.dp_sgd_config import (
     check_budget,
     check_records,
 )
+from keras_fm.lab.baselines.record_views import RecordViews, told
 
 
 class DPSGDTrainer:
@@ -262,10 +261,10 @@ class DPSGDTrainer:
                     ),
                     private=self.seed is None,
                     notes=self._notes(),
+                    used=plan.steps,
                 )
             ]
         )
-        ledger.reserve("DP-SGD", plan.steps)
         return ledger
 
     def _notes(self):

@@ -6,8 +6,8 @@ from functools import partial
 
 from keras_fm.kernel import checks
 from keras_fm.kernel import mechanisms as mechanisms_lib
-from keras_fm.kernel.planning import settings_file
 from keras_fm.kernel.reads import sampling as sampling_lib
+from keras_fm.lab.composition import settings_file
 
 # Mechanisms, and the parameters of noise that say what one is.
 _NEEDED = {
