@@ -50,7 +50,6 @@ _RATE = 1 / 4  # of Poisson batches
 
 def build(name):
     import keras
-
     from keras_fm.baselines import dp_sgd
 
     if name == "cnn":

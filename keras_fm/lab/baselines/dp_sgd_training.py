@@ -22,12 +22,11 @@ from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.kernel.ledger.statement import RECORD
 from keras_fm.kernel.reads import columns
 from keras_fm.lab.baselines.dp_sgd_config import (
-    LARGEST,
     DPSGDConfig,
     check_budget,
     check_records,
 )
-from keras_fm.lab.baselines.record_views import RecordViews, told
+from keras_fm.lab.baselines.record_views import Views, told
 
 
 class DPSGDTrainer:
@@ -326,32 +325,6 @@ class DPSGDTrainer:
                 f"{self._model.output_shape[-1] - 1}."
             )
         return x, y
-
-
-class Views:
-    """Changed copies of records, each made from one record alone.
-
-    Args:
-        augment: function of a record and a NumPy generator.
-        count: int, copies of a record.
-        shape: of a record.
-        seed: a `np.random.SeedSequence`.
-    """
-
-    def __init__(self, augment, count, shape, seed):
-        self._made = RecordViews(augment, count, shape, "float32")
-        self.count, self._shape = count, shape
-        self._rng = np.random.default_rng(seed)
-
-    def __call__(self, records, size):
-        """`(size, count, ...)`: the views of records, then zeros."""
-        found = np.zeros((size * self.count, *self._shape), "float32")
-        key = int.from_bytes(self._rng.bytes(16), "little")
-        for i, view in enumerate(self._made.rows(records, key)):
-            # As `check_records` has it of what views are made of.
-            view = np.nan_to_num(view, posinf=LARGEST, neginf=-LARGEST)
-            found[i] = np.clip(view, -LARGEST, LARGEST)
-        return found.reshape(size, self.count, *self._shape)
 
 
 def small_cnn(input_shape, num_classes):

@@ -3,68 +3,67 @@
 import keras
 import numpy as np
 
+from keras_fm.lab.baselines.dp_sgd_config import LARGEST
 
-class RecordViews:
-    """Rows of one record, by a function of it.
+
+class Views:
+    """Changed copies of records, each made from one record alone.
 
     The function is called on one record at a time, with a generator of that
     record's own, and Keras keeps nothing of a call.
 
     Args:
-        function: of one record and a `numpy.random.Generator` to a record of
-            the same shape.
-        views: int, rows of a record.
-        shape, dtype: of a record.
+        augment: function of one record and a `numpy.random.Generator` to a
+            record of the same shape.
+        count: int, copies of a record.
+        shape: of a record.
+        seed: a `np.random.SeedSequence`.
 
     Raises:
         ValueError: if the function, tried on a made-up record, returns
             another shape or kind of numbers.
     """
 
-    def __init__(self, function, views, shape, dtype):
-        self._function, self._views = function, views
-        self._view(np.zeros(shape, dtype), _generator(0, 0))
+    def __init__(self, augment, count, shape, seed):
+        self._augment, self.count, self._shape = augment, count, shape
+        self._rng = np.random.default_rng(seed)
+        self._view(np.zeros(shape, "float32"), _generator(0, 0))
 
-    def rows(self, records, key):
-        """Yields the views of each record, record by record.
+    def __call__(self, records, size):
+        """`(size, count, ...)`: the views of records, then zeros."""
+        found = np.zeros((size, self.count, *self._shape), "float32")
+        key = int.from_bytes(self._rng.bytes(16), "little")
+        for i, record in enumerate(records):
+            rng = _generator(key, i)
+            for j in range(self.count):
+                found[i, j] = self._of_record(record, rng)
+        # As `check_records` has it of what views are made of.
+        found = np.nan_to_num(found, posinf=LARGEST, neginf=-LARGEST)
+        return np.clip(found, -LARGEST, LARGEST)
 
-        Args:
-            records: `(n, ...)`.
-            key: int of 128 bits, unknown to whoever sees what is released.
-
-        Raises:
-            ValueError: if one cannot be made; it shows nothing of a record.
-        """
-        for place, record in enumerate(records):
-            rng = _generator(key, place)
-            for _ in range(self._views):
-                try:
-                    view = self._view(record, rng)
-                except Exception:
-                    view = None
-                # Not inside `except`: the function's own error may hold
-                # values.
-                if view is None:
-                    raise ValueError(
-                        "`augment` failed on a record, or returned another "
-                        "shape or kind of numbers for it. Try it on records "
-                        "of your own: what it said may show the record."
-                    )
-                yield view
+    def _of_record(self, record, rng):
+        try:
+            return self._view(record, rng)
+        except Exception:
+            pass
+        # Not inside `except`: the function's own error may hold values.
+        raise ValueError(
+            "`augment` failed on a record, or returned another shape or kind "
+            "of numbers for it. Try it on records of your own: what it said "
+            "may show the record."
+        )
 
     def _view(self, record, rng):
         record = record.view()
         record.flags.writeable = False
         # No call leaves anything in a variable, or the seed of a layer.
         with keras.StatelessScope():
-            view = np.asarray(self._function(record, rng))
-        if view.shape != record.shape or not np.can_cast(
-            view.dtype, record.dtype, "same_kind"
-        ):
+            view = np.asarray(self._augment(record, rng))
+        if view.shape != self._shape or view.dtype.kind not in "biuf":
             raise ValueError(
                 "`augment` must return a record of the shape and kind of "
                 f"numbers that it was given. Received: {view.dtype} of shape "
-                f"{view.shape} for {record.dtype} of shape {record.shape}"
+                f"{view.shape} for a record of shape {self._shape}"
             )
         return view
 

@@ -145,19 +145,25 @@ class Plan:
             ValueError: if the ledger is empty, or an entry is only claimed
                 or not private: such reads compose to infinity.
         """
-        stages, overflow = [], 0.0
         for entry in ledger.entries:
             if entry.guarantee != "proven" or not entry.private:
                 raise ValueError(
                     f"The ledger's entry {entry.name!r} is not proven "
                     "private: its reads compose to infinity by every method."
                 )
-            mechanism = entry.build_mechanism()
-            stages.append(_stage_of(mechanism))
-            overflow += mechanism.overflow_probability
-        if not stages:
+        if not ledger.entries:
             raise ValueError("The ledger is empty: nothing was read.")
-        return cls(merged(stages), str(ledger.neighbours), overflow)
+        return cls.of_mechanisms(
+            [entry.build_mechanism() for entry in ledger.entries],
+            str(ledger.neighbours),
+        )
+
+    @classmethod
+    def of_mechanisms(cls, mechanisms, neighbours="add_remove"):
+        """The plan of runs of each of several `Mechanism`s."""
+        stages = merged(_stage_of(m) for m in mechanisms)
+        overflow = sum(m.overflow_probability for m in mechanisms)
+        return cls(stages, neighbours, overflow)
 
     @classmethod
     def from_config(cls, config):

@@ -9,6 +9,7 @@ import os
 from keras_fm.kernel import checks
 from keras_fm.lab.composition import accountants, survey, theorems
 from keras_fm.lab.composition.composed import Composed, none
+from keras_fm.lab.composition.plan import Plan
 from keras_fm.lab.composition.steps import has_gaussian
 
 _sampled = functools.partial(functools.partial, sampled=True)
@@ -66,6 +67,31 @@ def compose(plan, delta, methods=None):
             f"delta={delta}"
         )
     return [_paying_for_overflow(METHODS[m], plan, delta) for m in methods]
+
+
+def rdp_epsilon(mechanisms, delta):
+    """Epsilon at `delta` by Renyi divergences (moments), for comparison.
+
+    An upper bound, as `mechanisms.compose_epsilon` is, and in general a
+    larger one; most published numbers are of this kind.
+
+    Args:
+        mechanisms: sequence of `Mechanism`.
+        delta: float in (0, 1).
+
+    Returns:
+        float, infinite if no epsilon is met at this delta.
+
+    Example:
+
+    >>> samples = plan(60000, batch_size=1000, steps=1800, delta=1e-5)
+    >>> round(rdp_epsilon([samples.mechanism(1.0)], 1e-5), 2)
+    4.75
+    """
+    if not mechanisms:
+        return 0.0
+    (row,) = compose(Plan.of_mechanisms(mechanisms), delta, ["renyi"])
+    return math.inf if row.epsilon is None else row.epsilon
 
 
 def check_methods(methods):
