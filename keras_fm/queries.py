@@ -5,6 +5,9 @@ from keras_fm.asking.evaluation_query import EvaluationQuery
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.heads.squared_error import SquaredErrorQuery
+
+# Of a file: every class of releases is known here.
+from keras_fm.kernel.ledger.noisy_statistics import Release as Release
 from keras_fm.kernel.query import QuadraticQuery
 from keras_fm.papers.adlm.relevance_query import RelevanceQuery
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
@@ -37,11 +40,3 @@ __all__ = [
     "SecondMomentQuery",
     "SquaredErrorQuery",
 ]
-
-
-def __getattr__(name):
-    """Version 0.1 called a query an objective."""
-    successor = name.removesuffix("Objective") + "Query"
-    if name.endswith("Objective") and successor in __all__:
-        return globals()[successor]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

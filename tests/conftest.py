@@ -63,7 +63,6 @@ FULL = (
     "datasets/test_health_network.py",
     "devices",
     "heads/test_numbers_and_labels.py",
-    "heads/test_sweeps.py",
     "lab/audits",
     "lab/compare",
     "lab/report/test_report_in_chromium.py",

@@ -1,7 +1,6 @@
 """What a model must look like before private records may be read for it."""
 
 import collections
-import json
 import math
 
 import keras
@@ -263,12 +262,12 @@ def released_parts(model):
 
 def ledger_besides(ledger, ledger_json):
     """The ledger of a release, or `None` if its entries are in `ledger`."""
-    known = [entry.plain() for entry in ledger.entries]
     other = Ledger.from_json(ledger_json)
-    # Two ledgers of one second may hold equal entries; old files have no id.
-    same = json.loads(ledger_json).get("id", ledger.id) == ledger.id
-    if same and all(entry.plain() in known for entry in other.entries):
-        return None
+    # Two ledgers of one second may hold equal entries.
+    if other.id == ledger.id:
+        known = ledger.entries
+        if all(entry in known for entry in other.entries):
+            return None
     return other
 
 
@@ -349,10 +348,9 @@ def check_proven(model, head):
             )
         if getattr(layer, "is_published", False):
             raise ValueError(
-                f"Layer {name} is of the published form (`trainable=True`), "
-                "which trains on the records without a proof. Build it with "
-                "`trainable=False`, or the paper's model with "
-                'guarantee="proven": it then learns from a release.'
+                f"Layer {name} is of the published form, which trains on the "
+                "records without a proof. Build it, or the paper's model, "
+                'with guarantee="proven": it then learns from a release.'
             )
         if any(v.trainable for v in layer.weights):
             raise ValueError(

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.heads.cross_entropy import CrossEntropyRelease
-from keras_fm.heads.perturbed_dense import PerturbedDense
+from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, shown_unit
 from keras_fm.parts import event_file, fit_frame, held_out
@@ -201,7 +201,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         return [
             layer
             for layer in self.model._flatten_layers(include_self=False)
-            if isinstance(layer, PerturbedDense) and layer.is_released
+            if isinstance(layer, PrivateDense) and layer.is_released
         ]
 
     # Views of releases ---------------------------------------------------
@@ -228,10 +228,10 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         """The error of the loss for every logit that is possible now."""
         if not isinstance(release, CrossEntropyRelease):
             return
-        bound = release.objective.feature_bound
+        bound = release.query.feature_bound
         for layer in self._heads():
             weights = np.float64(ops.convert_to_numpy(layer.kernel))
-            if len(weights) > release.objective.num_features:
+            if len(weights) > release.query.num_features:
                 continue
             longest = np.linalg.norm(weights, axis=0).max()
             if layer.use_bias:

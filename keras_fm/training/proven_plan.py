@@ -7,7 +7,7 @@ import warnings
 from keras_fm.kernel import mechanisms, records
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.planning import calibration
-from keras_fm.kernel.reads import passes, sampling
+from keras_fm.kernel.reads import sampling
 from keras_fm.parts import full_precision, sealed
 from keras_fm.training import model_check
 from keras_fm.training.reading import Reading
@@ -190,8 +190,6 @@ class ProvenPlan(Reading):
         found = []
         for step in self.steps:
             mechanism = self.mechanism(step)
-            if step.check is not None:
-                step.check(mechanism)
             found.append(self._entry(step, mechanism))
         return found
 
@@ -287,8 +285,9 @@ class ProvenPlan(Reading):
                 f"'{name}' was released by another PrivateModel, and what "
                 "that spent is not in this ledger. Go on with that callback, "
                 "or continue its ledger: "
-                "`PrivateModel(Ledger.open(path), ...)`, or without a file "
-                "`PrivateModel(Ledger.from_json(...ledger_json), ...)`."
+                "`PrivateModel(Ledger.open(path), ...)`. Of a model that was "
+                "loaded without one, write `ledger = Ledger.from_json("
+                "layer.ledger_json)` and `ledger.save(path)` first."
             )
 
     # Carrying out --------------------------------------------------------
@@ -299,7 +298,7 @@ class ProvenPlan(Reading):
         steps = self.steps
         if len(steps) > 1:
             # Before the first charge.
-            passes.check_begins_anew(self.data)
+            records.check_begins_anew(self.data)
         try:
             with self.keeping_features():
                 for step in steps:

@@ -77,7 +77,7 @@ def _first(shown):
         return _spec(shown)
     if isinstance(shown, keras.utils.PyDataset):
         return _unpacked(shown[0]) if shown.num_batches != 0 else None
-    if records.is_loader(shown):
+    if columns.is_loader(shown):
         batch = next(iter(shown), None)
         return None if batch is None else _unpacked(batch)
     if isinstance(shown, (tuple, list)) or columns.are_inputs(shown):

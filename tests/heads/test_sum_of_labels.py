@@ -179,21 +179,6 @@ def test_where_nothing_better_is_proved_replace_one_holds():
     assert Neighbours.REPLACE_LABEL.replaces
 
 
-def test_what_has_no_labels_or_another_unit_is_refused():
-    with pytest.raises(ValueError, match="no labels"):
-        SecondMomentQuery(num_features=4, public_features=True)
-    with pytest.raises(ValueError, match="no labels"):
-        ReconstructionQuery(
-            num_features=4,
-            num_visible=3,
-            visible_bound=1.0,
-            public_features=True,
-        )
-    for more in ({"grouped": True}, {"reach": 1}):
-        with pytest.raises(ValueError, match="not supported"):
-            make(4, **more)
-
-
 def data(n=300, m=4, seed=0):
     rng = np.random.default_rng(seed)
     h = rng.normal(size=(n, m))
@@ -231,7 +216,7 @@ def test_a_is_exact_and_s_is_not(delta, tmp_path):
         np.testing.assert_array_equal(made.vector(), made.linear.ravel())
         made.save(tmp_path / "release")
         loaded = Release.load(tmp_path / "release")
-        assert loaded.objective == query
+        assert loaded.query == query
         assert loaded.neighbours == "replace_label"
         for name, values in made.statistics.items():
             np.testing.assert_array_equal(loaded.statistics[name], values)
@@ -267,7 +252,7 @@ def test_ridges_have_a_unit_without_noise_on_a():
     made = released(make(4), (h, y))[0]
     assert made.noise_edge() > 0
     assert np.isfinite(made.minimise()[1]).all()
-    assert made.objective.off_diagonal_stddev(made.mechanism) == 0.0
+    assert made.query.off_diagonal_stddev(made.mechanism) == 0.0
     path = made.ridge_path([0.1, 10.0])
     assert np.linalg.norm(path[0]) > np.linalg.norm(path[1])
 

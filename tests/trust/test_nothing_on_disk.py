@@ -1,5 +1,6 @@
 """Every file of a fit is searched for noise, raw statistics and records."""
 
+import dataclasses
 import faulthandler
 import re
 import secrets as secrets_module
@@ -140,8 +141,10 @@ def everything(form, folder):
             fm.models.unprotected_twin(model), fm.losses.TaylorCrossEntropy()
         )
         twin.fit(*data, verbose=0)
-        (layer,) = (v for v in model.layers if getattr(v, "adaptive", False))
-        layer.relevance_of(twin)
+        arguments["guarantee"] = dataclasses.replace(
+            arguments["guarantee"],
+            settings=fm.models.PublishedAdLM(relevance_of=twin),
+        )
     private = fm.callbacks.PrivateModel(
         budget,
         data=(records, LABELS),
