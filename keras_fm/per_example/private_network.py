@@ -622,17 +622,9 @@ class PrivateFit:
 
     # What the callback calls ----------------------------------------------
 
-    def begin_batches(self):
-        """Nothing: all steps were charged when the fit began."""
-
     def end_batches(self):
         steps = int(self._network.steps_per_execution)
         self.taken = min(self.taken + steps, self.steps)
-
-    def end_epoch(self):
-        """Nothing: what did not run stays used."""
-
-    end = end_epoch
 
     # A step --------------------------------------------------------------
 

@@ -324,24 +324,12 @@ class PrivateModel(keras.callbacks.Callback):
         for part in self._noisy:
             part.objective_in_use = part.objective_in_use and not drawn
 
-    def on_train_batch_begin(self, batch, logs=None):
-        if self._steps is not None:
-            self._steps.begin_batches()
-
     def on_train_batch_end(self, batch, logs=None):
-        if hasattr(self._steps, "end_batches"):
+        if self._steps is not None:
             self._steps.end_batches()
 
-    def on_epoch_end(self, epoch, logs=None):
-        if self._steps is not None:
-            # On JAX, reading `model` brings the state back.
-            _ = self.model
-            self._steps.end_epoch()
-
     def on_train_end(self, logs=None):
-        if self._steps is not None:
-            self._steps.end()
-            self._steps = None
+        self._steps = None
         for part in self._noisy:
             if not part.objective_in_use:
                 raise RuntimeError(
