@@ -291,7 +291,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
             "neighbours": ledger.neighbours,
             "unit": shown_unit(ledger.unit),
             "model": f"{type(self.model).__name__} '{self.model.name}', "
-            f"{self.model.count_params()} weights",
+            f"{sum(math.prod(w.shape) for w in self.model.weights)} weights",
             "optimizer": f"{type(optimizer).__name__}, rate {rate:g}",
             "epochs": self.params.get("epochs"),
             "steps": self.params.get("steps"),
