@@ -5,6 +5,9 @@ from keras_fm.asking.evaluation_query import EvaluationQuery
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.heads.squared_error import SquaredErrorQuery
+
+# Of a file: every class of releases is known here.
+from keras_fm.kernel.ledger.noisy_statistics import Release as Release
 from keras_fm.kernel.query import QuadraticQuery
 from keras_fm.papers.adlm.relevance_query import RelevanceQuery
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
@@ -13,11 +16,11 @@ from keras_fm.papers.functional_net.expansion_query import (
 )
 from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
+from keras_fm.per_example.norm_histogram import NormHistogramQuery
+from keras_fm.per_example.step_query import LayerCoefficientsQuery
 from keras_fm.private_maps.column_histogram import ColumnHistogramQuery
 from keras_fm.private_maps.column_moments import ColumnMomentsQuery
 from keras_fm.private_maps.second_moment import SecondMomentQuery
-from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
-from keras_fm.stacks.norm_histogram import NormHistogramQuery
 
 __all__ = [
     "ChoiceQuery",

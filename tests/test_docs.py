@@ -127,7 +127,6 @@ WITHOUT_EXAMPLE = {
         "keras_fm.sampling.expected_batch_size",
         "keras_fm.sampling.overflow_bound",
         "keras_fm.sampling.poisson_sample",
-        "keras_fm.sampling.pure_divergences",
     },
 }
 REASONED = set().union(*WITHOUT_EXAMPLE.values())

@@ -5,7 +5,7 @@ import itertools
 import keras
 import numpy as np
 
-from keras_fm.kernel.reads import columns, data_sets
+from keras_fm.kernel.reads import columns
 from keras_fm.parts import model_inputs
 
 # Steps that NumPy may take to see whether two views overlap.
@@ -100,7 +100,6 @@ def private_because(shown, data, model=None, name="`data`"):
         return None
     if shown is data:
         return f"it is {name}"
-    shown, data = _sampled(shown), _sampled(data)
     if _sources(shown) & _whole_sources(data):
         return f"it is made of what {name} is made of"
     (shown, labels), (private, others) = (
@@ -112,14 +111,6 @@ def private_because(shown, data, model=None, name="`data`"):
     if shown and len(shown) == len(private):
         return _in_rows(shown, private, name)
     return None
-
-
-def _sampled(data):
-    """What `PoissonBatches` draw from; other data as they are."""
-    drawn = isinstance(data, keras.utils.PyDataset) and hasattr(
-        data, "sampling_rate"
-    )
-    return data.data if drawn else data
 
 
 # Data sets of TensorFlow that hand on all records of others as they are.
@@ -148,7 +139,7 @@ def _sources(data, only=None):
     """
     found = {id(data)}
     kind = type(data).__name__.strip("_")
-    if data_sets.is_loader(data):
+    if columns.is_loader(data):
         found.add(id(data.dataset))
     elif hasattr(data, "_inputs") and (only is None or kind in only):
         for part in data._inputs():
@@ -170,9 +161,9 @@ def _first_of(data):
         count = data.num_batches
         count = _BATCHES if count is None else min(count, _BATCHES)
         found = (data[index] for index in range(count))
-    elif data_sets.is_loader(data):
+    elif columns.is_loader(data):
         found = itertools.islice(data, _BATCHES)
-    elif data_sets.is_function(data):
+    elif columns.is_function(data):
         found = itertools.islice(data(), _BATCHES)
     else:
         return data

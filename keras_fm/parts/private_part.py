@@ -199,8 +199,6 @@ class PrivatePart:
 
     # Whether its weights train on a released objective.
     trains_on_release = False
-    # Whether training reads the records at every step, under noise.
-    reads_every_step = False
 
     @property
     def was_lost(self):

@@ -13,7 +13,6 @@ from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks, records
 from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.reads import columns, placed_records
-from keras_fm.kernel.reads.passes import Passes
 from keras_fm.parts import model_inputs
 from keras_fm.parts.private_part import parts_of
 from keras_fm.parts.record_alone import FeatureMap, runs_its_graph
@@ -368,7 +367,7 @@ def numbered(values, labels, what):
 def placed(data, n=None):
     """Batches `(x, y, rows)` in which a record has its row by itself; x has
     the structure of the data, which must hold `n` records if that is known."""
-    form, passes = [], Passes(n, n_public=True)
+    form, passes = [], records.Passes(n, n_public=True)
 
     def arrays():
         for x, y in passes.over(records.batches(data, READ_BATCH)):

@@ -26,8 +26,8 @@ from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, declared_words
 from keras_fm.kernel.planning import calibration
+from keras_fm.kernel.query import REACHES
 from keras_fm.kernel.reads import sampling
-from keras_fm.kernel.sum_query import REACHES
 from keras_fm.training import asked_model
 from keras_fm.training.asked_model import NUMBERS, AskedModel
 

@@ -7,7 +7,7 @@ import warnings
 from keras_fm.kernel import mechanisms, records
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.planning import calibration
-from keras_fm.kernel.reads import passes, sampling
+from keras_fm.kernel.reads import sampling
 from keras_fm.parts import full_precision, sealed
 from keras_fm.training import model_check
 from keras_fm.training.reading import Reading
@@ -84,8 +84,7 @@ class ProvenPlan(Reading):
             shares = [share * most / sum(shares) for share in shares]
         (top,) = self._whole_top
         left, count = 1 - sum(shares), len(top.release_names())
-        split = getattr(top, "top_shares", lambda v: [v / count] * count)
-        return [*shares, *split(left)]
+        return [*shares, *[left / count] * count]
 
     def share(self, name):
         """The share of the budget of a release."""
@@ -266,7 +265,7 @@ class ProvenPlan(Reading):
         model_check.check_parts(self.whole, (*self.parts, *self._tops))
         for part in (*self.parts, *self._tops) if self.public_features else ():
             part.check_labels_alone()
-        if self.published and not self.top.reads_every_step:
+        if self.published:
             model_check.check_built(self.model)
             return
         claimed = () if self.published else self._tops
@@ -286,8 +285,9 @@ class ProvenPlan(Reading):
                 f"'{name}' was released by another PrivateModel, and what "
                 "that spent is not in this ledger. Go on with that callback, "
                 "or continue its ledger: "
-                "`PrivateModel(Ledger.open(path), ...)`, or without a file "
-                "`PrivateModel(Ledger.from_json(...ledger_json), ...)`."
+                "`PrivateModel(Ledger.open(path), ...)`. Of a model that was "
+                "loaded without one, write `ledger = Ledger.from_json("
+                "layer.ledger_json)` and `ledger.save(path)` first."
             )
 
     # Carrying out --------------------------------------------------------
@@ -298,7 +298,7 @@ class ProvenPlan(Reading):
         steps = self.steps
         if len(steps) > 1:
             # Before the first charge.
-            passes.check_begins_anew(self.data)
+            records.check_begins_anew(self.data)
         try:
             with self.keeping_features():
                 for step in steps:

@@ -12,8 +12,6 @@ from keras_fm.kernel.budget import Neighbours
 from keras_fm.kernel.ledger.noisy_statistics import RELEASES
 from keras_fm.kernel.reads import columns, placed_records, sampling
 from keras_fm.kernel.reads.gradient_reads import GradientReads
-from keras_fm.kernel.reads.passes import Passes
-from keras_fm.kernel.reads.records_by_owner import batches_by_owner
 from keras_fm.parts import model_graph, model_inputs
 from keras_fm.parts.record_alone import FeatureMap, unlisted
 from keras_fm.training import model_check
@@ -36,8 +34,6 @@ class Reading:
         ledger: the `Ledger` that is charged.
         noise: a `NoiseSource`.
         guarantee: `Proven` or `Published`.
-        batches, planned_steps: of a part that reads at every step: what `fit`
-            trains on, and how many steps are paid for.
     """
 
     def __init__(
@@ -49,13 +45,10 @@ class Reading:
         ledger,
         noise,
         guarantee,
-        batches=None,
-        planned_steps=None,
     ):
         self.model, self.top = model, top
         self.data, self.ledger, self.noise = data, ledger, noise
         self.guarantee = guarantee
-        self.batches, self.planned_steps = batches, planned_steps
         self.published = guarantee.kind == "published"
         self.releases = {}
         self._undo = []
@@ -117,7 +110,7 @@ class Reading:
         if passes is None or data is not self.data:
             # Arrays in memory do not change.
             stream = records.number(data) is None
-            passes = Passes(n_public=self.n_public, compared=stream)
+            passes = records.Passes(n_public=self.n_public, compared=stream)
             self._counted = self.data, passes
         return passes
 
@@ -276,7 +269,7 @@ class Reading:
         labelled = self.labelled_data
         if self.owners is None:
             return records.batches(self.data, READ_BATCH, labelled=labelled)
-        return batches_by_owner(
+        return records.batches_by_owner(
             self.data, self.owners, READ_BATCH, labelled=labelled
         )
 
@@ -381,7 +374,7 @@ class Reading:
         """A `Release` of statistics that carry claimed noise."""
         return RELEASES[type(step.query)](
             statistics=statistics,
-            objective=step.query,
+            query=step.query,
             mechanism=step.mechanism,
             neighbours=str(self.ledger.neighbours),
             private=False,

@@ -25,10 +25,10 @@ from keras_fm.papers.adlm.relevance_query import RelevanceQuery
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
 from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
+from keras_fm.per_example.norm_histogram import NormHistogramQuery
 from keras_fm.private_maps.column_histogram import ColumnHistogramQuery
 from keras_fm.private_maps.column_moments import ColumnMomentsQuery
 from keras_fm.private_maps.second_moment import SecondMomentQuery
-from keras_fm.stacks.norm_histogram import NormHistogramQuery
 
 N = 40
 
@@ -293,7 +293,7 @@ def test_a_release_is_charged_once_and_kept_in_a_file(name, delta, tmp_path):
     found.save(tmp_path / "release")
     loaded = Release.load(tmp_path / "release")
     assert type(loaded) is type(found) and repr(loaded) == repr(found)
-    for field in ("objective", "mechanism", "neighbours", "private"):
+    for field in ("query", "mechanism", "neighbours", "private"):
         assert getattr(loaded, field) == getattr(found, field)
     assert loaded.statistics.keys() == found.statistics.keys()
     for key, values in found.statistics.items():

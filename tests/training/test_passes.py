@@ -12,7 +12,6 @@ import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
 from keras_fm.evaluation import private_choice, private_evaluate
 from keras_fm.kernel import records
-from keras_fm.kernel.reads import passes as passes_lib
 
 N, D = 300, 6
 RNG = np.random.default_rng(0)
@@ -133,7 +132,7 @@ def test_a_pass_without_records(data):
 
 
 def test_passes_that_end_early_do_not_count():
-    passes = passes_lib.Passes()
+    passes = records.Passes()
     next(passes.over(iter(batches())))
     assert passes.n is None
     assert len(list(passes.over(batches()))) == 5 and passes.n == N

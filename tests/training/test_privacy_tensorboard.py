@@ -106,7 +106,7 @@ def test_a_proven_fit(data, tmp_path):
     assert statement.split() == private.report().encode().split()
     assert max(map(len, statement.splitlines())) <= 4 + 78
     assert b"guarantee   proven" in found["privacy/settings"][0][1].ravel()[0]
-    variance = release.mechanism.coordinate_variance(release.objective.size)
+    variance = release.mechanism.coordinate_variance(release.query.size)
     ratio = np.sqrt(max(0, np.mean(release.vector() ** 2) - variance))
     table = found["release/table"][0][1].ravel()[0].decode()
     row = next(r for r in table.splitlines() if r.startswith(f"| {name} "))
@@ -153,10 +153,16 @@ def test_steps_of_a_dpmac(data, tmp_path):
     x, y = data
     model = fm.models.DPMAC((16,), [keras.layers.Dense(3)], clip=0.5, z_steps=1)
     model.compile("sgd")
-    batches = fm.datasets.PoissonBatches(x.reshape(N, 16), y, batch_size=60)
     private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, DELTA))
     board = fm.callbacks.PrivacyTensorBoard(private, tmp_path)
-    model.fit(batches, epochs=2, callbacks=[private, board], verbose=0)
+    model.fit(
+        x.reshape(N, 16),
+        y,
+        batch_size=60,
+        epochs=2,
+        callbacks=[private, board],
+        verbose=0,
+    )
     found = events(tmp_path)
     assert numbers(found, "privacy/steps_taken")[-1] == 8.0
 

@@ -24,7 +24,7 @@ import functools
 import keras
 import numpy as np
 
-from keras_fm import datasets, models
+from keras_fm import models
 from keras_fm.callbacks import PrivateModel
 from keras_fm.lab.audits import affine_networks, papers
 from keras_fm.lab.audits.pictures import halved
@@ -237,11 +237,15 @@ def control_moves(data, classes, epsilon, *, steps, **compiling):
     model = models.GradientNet(x.shape[1:], layers, clip=1.0)
     before = [np.array(w) for w in model.trainable_weights]
     model.compile(**compiling)
-    batches = datasets.PoissonBatches(
-        x, y, batch_size=len(x) // 4, steps_per_epoch=steps
-    )
     private = PrivateModel(epsilon=epsilon, delta=1e-5, guarantee=Proven())
-    model.fit(batches, callbacks=[private], verbose=0)
+    model.fit(
+        x,
+        y,
+        batch_size=len(x) // 4,
+        steps_per_epoch=steps,
+        callbacks=[private],
+        verbose=0,
+    )
     return [np.array(w) - b for w, b in zip(model.trainable_weights, before)]
 
 

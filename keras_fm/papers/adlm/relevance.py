@@ -18,7 +18,7 @@ from keras import ops
 
 from keras_fm.kernel import checks
 from keras_fm.parts.model_graph import layer_input, nodes
-from keras_fm.stacks.pull_backs import pull_back
+from keras_fm.per_example.pull_backs import pull_back
 
 _BATCH = 1024
 

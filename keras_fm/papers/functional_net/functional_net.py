@@ -10,16 +10,15 @@ from keras_fm.papers.functional_net.expansion_query import (
     NetworkExpansionQuery,
 )
 from keras_fm.papers.functional_net.expansion_state import ExpansionState
+from keras_fm.papers.functional_net.network_expansion import NetworkExpansion
+from keras_fm.papers.functional_net.stack_model import StackModel
 from keras_fm.parts import layer_arguments, replicas, sealed
-from keras_fm.stacks import (
+from keras_fm.per_example import (
     affine_maps,
-    first_weights,
     layer_stack,
     output_losses,
 )
-from keras_fm.stacks.network_expansion import NetworkExpansion
-from keras_fm.stacks.stack_model import StackModel
-from keras_fm.stacks.stages import Stage, constant, weights_of
+from keras_fm.per_example.stages import Stage, constant, weights_of
 
 # Sums over outputs: what the recursions need.
 LOSSES = ("binary_crossentropy", "squared_error")
@@ -127,7 +126,6 @@ class FunctionalNet(StackModel):
     ):
         layers = layer_stack.as_list(layers=layers)
         below = layer_stack.as_list(below=below)
-        first = first_weights.are_first(layers)
         checks.one_of("loss", loss, LOSSES)
         checks.one_of("curvature", curvature, CURVATURES)
         given = {
@@ -167,7 +165,7 @@ class FunctionalNet(StackModel):
         head = output_losses.LOSSES[loss](activation[-1], outputs.shape[-1])
         self.__dict__["_state"] = state
         self.__dict__["_expansion"] = NetworkExpansion(stages, head, curvature)
-        self._keep(given, layers, below, inputs, features, first)
+        self._keep(given, layers, below, inputs, features)
         self.expand()
 
     @property

@@ -9,7 +9,8 @@ from keras import layers as L
 from keras import ops
 from scipy import special
 
-from keras_fm.papers.dpmac.dpmac import DPMAC
+from keras_fm.papers.dpmac.dpmac import DPMAC, CoordinateMap
+from keras_fm.per_example.output_losses import LOSSES
 
 BACKEND = keras.backend.backend()
 
@@ -92,6 +93,7 @@ def weights_of(layer):
 
 # A reference in float64 --------------------
 
+LOSS_OF = {kind.__name__: name for name, kind in LOSSES.items()}
 F = {
     "linear": lambda a: a,
     "tanh": np.tanh,
@@ -120,7 +122,9 @@ def objective(model, weights, x, z, y, penalty):
     for k, layer in enumerate(model.private_layers):
         a = affine(below[k], weights[k])
         if k == len(z):
-            return total + output_loss(model._given["loss"], a, y)
+            return total + output_loss(
+                LOSS_OF[type(model._steps.loss).__name__], a, y
+            )
         missed = z[k] - F[layer.activation.__name__](a)
         total = total + penalty / 2 * np.sum(missed**2, axis=-1)
 
@@ -226,7 +230,7 @@ def gradient(function, values):
 def test_all_derivatives_equal_automatic_differentiation(make):
     model = make(z_steps=5, z_optimizer=keras.optimizers.SGD(0.1))
     steps = model._steps
-    x, y = records(model.input_shape[1:]), classes()
+    x, y = records(model.model.input_shape[1:]), classes()
     features, labels = tensor(x), tensor(targets(model, y))
     weights = steps.weights()
     # Anywhere, not only where the Z-steps lead.
@@ -262,6 +266,38 @@ def test_all_derivatives_equal_automatic_differentiation(make):
 
 
 # Z-steps --------------------
+
+
+def test_the_first_coordinates_are_the_forward_pass():
+    model = dense()
+    x, y = records((7,)), targets(None, classes())
+    steps, weights = model._steps, model._steps.weights()
+    z = steps.start(steps.forward(tensor(x), weights))
+    a = x
+    for found, layer in zip(z, model.private_layers):
+        a = array(layer(a))
+        np.testing.assert_allclose(array(found), a, atol=1e-6)
+    # Nothing is missed there: the objective is the loss of the network.
+    value = steps.objective(tensor(x), z, tensor(y), weights)
+    wanted = output_loss("binary_crossentropy", model.predict(x, verbose=0), y)
+    np.testing.assert_allclose(array(value), wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("make", [dense, convolutional])
+def test_the_first_gradients_come_from_the_loss_alone(make):
+    model = make()
+    steps, weights = model._steps, model._steps.weights()
+    labels = tensor(targets(model, classes()))
+    affine = steps.forward(
+        tensor(records(model.model.input_shape[1:])), weights
+    )
+    z = steps.start(affine)
+    made = steps.first_gradients(z, labels, weights, affine)
+    wanted = steps.gradients(z, labels, weights, z[0])
+    for found, other in zip(made, wanted, strict=True):
+        assert array(found).shape == array(other).shape
+        np.testing.assert_allclose(array(found), array(other), atol=1e-6)
+    assert np.abs(array(made[-1])).max() > 1e-2
 
 
 @pytest.mark.parametrize(
@@ -308,16 +344,27 @@ def test_z_steps_equal_a_naive_loop_on_one_record(optimizer):
     assert value(z) < value(start) - 1e-3
 
 
+def test_z_steps_lower_every_records_objective():
+    model = convolutional(z_optimizer=keras.optimizers.SGD(0.02))
+    x, y = records((6, 5, 2)), tensor(targets(None, classes()))
+    steps, weights = model._steps, model._steps.weights()
+    start = steps.start(steps.forward(tensor(x), weights))
+    z = coordinates(model, x, array(y))
+    before = array(steps.objective(tensor(x), start, y, weights))
+    after = array(steps.objective(tensor(x), z, y, weights))
+    assert np.all(after < before - 1e-2)
+
+
 # Records on their own --------------------
 
 
 @pytest.mark.parametrize("make", [dense, convolutional])
 def test_no_record_changes_the_coefficient_of_another(make):
     model = make(clip=0.05)
-    x, y = records(model.input_shape[1:]), classes()
+    x, y = records(model.model.input_shape[1:]), classes()
     alone = model.coefficient_norms(x, y)
     other, labels = x.copy(), y.copy()
-    other[1:] = 50 * records(model.input_shape[1:], 5, seed=9)
+    other[1:] = 50 * records(model.model.input_shape[1:], 5, seed=9)
     other[3], labels[1:] = np.nan, classes(5, seed=9)
     changed = model.coefficient_norms(other, labels)
     np.testing.assert_allclose(changed[0], alone[0], rtol=1e-5)
@@ -332,7 +379,7 @@ def test_clipped_sums_equal_a_naive_loop(make, order):
     kwargs = {"order": 2, "curvature_clip": [0.2, 0.1, 5.0]}
     kwargs = {} if order == 1 else kwargs
     model = make(z_optimizer=keras.optimizers.Adam(0.05), **kwargs)
-    x, y = records(model.input_shape[1:]), classes()
+    x, y = records(model.model.input_shape[1:]), classes()
     whole = per_record(model, x, y)
     norms = np.stack([np.linalg.norm(v, axis=1) for v in whole], axis=1)
     found = model.coefficient_norms(x, y)
@@ -383,6 +430,15 @@ def test_records_that_are_no_numbers_are_left_out():
                 np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+def test_the_order_of_a_batch_does_not_matter():
+    model = dense(clip=0.1)
+    x, y = records((7,)), classes()
+    turned = model.coefficient_sums(x[::-1], y[::-1])
+    for part, other in zip(model.coefficient_sums(x, y), turned):
+        for a, b in zip(part, other):
+            np.testing.assert_allclose(a, b, atol=1e-6)
+
+
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(
     scale=st.floats(-3, 3),
@@ -407,7 +463,7 @@ def test_one_record_moves_each_sum_by_at_most_its_threshold(
         # Rounding of the sum over the others.
         assert moved <= threshold * (1 + 1e-4)
         total += (moved / threshold) ** 2
-    stated = model.step_query().sensitivity("l2", neighbours="add_remove")
+    stated = model.step_query.sensitivity("l2", neighbours="add_remove")
     assert np.sqrt(total) <= stated * (1 + 1e-4)
     assert stated == pytest.approx(np.sqrt(6))
 
@@ -418,24 +474,25 @@ def test_one_owner_moves_each_sum_by_at_most_its_threshold(scale, seed):
     """An owner of three records, and of three alike, which reach it."""
     model = shared_model()
     model.learn_thresholds([1e-3] * 6)
-    x, y = records((7,), 4, seed), classes(4, seed=seed)
+    x, y = records((7,), 6, seed), classes(6, seed=seed)
     x[:3] *= 10.0**scale
-    third = 1 / 3
-    masks = [[third, third, third, 1], [0, 0, 0, 1]]
+    alone = sums_of(model, x, y, [[1, 0, 0, 0, 0, 0]])[0]
     for alike in (False, True):
         if alike:
             x[:3], y[:3] = x[0], y[0]
-        with_it, without, one = sums_of(model, x, y, [*masks, [1, 0, 0, 1]])
-        for part, other, same, (_, _, threshold) in zip(
-            with_it, without, one, model.partitions
-        ):
-            moved = np.sqrt(
-                sum(np.sum((a - b) ** 2) for a, b in zip(part, other))
-            )
-            assert moved <= threshold * (1 + 1e-4)
+        rows = tensor(x.reshape(2, 3, 7)), tensor(np.ones((2, 3)))
+        made = CoordinateMap(model, owned=True)
+        with_it, without = (
+            made.sums(rows, tensor(y.reshape(2, 3)), None, tensor(factors))
+            for factors in ([1, 1], [0, 1])
+        )
+        moved = [array(a) - array(b) for a, b in zip(with_it, without)]
+        for part in alone:
+            each, moved = moved[: len(part)], moved[len(part) :]
+            assert np.sqrt(sum(np.sum(v**2) for v in each)) <= 1 + 1e-4
             if alike:
-                for a, b in zip(part, same):
-                    np.testing.assert_allclose(a, b, atol=1e-7)
+                for a, b in zip(each, part):
+                    np.testing.assert_allclose(a, b / 1e-3, atol=1e-4)
 
 
 def shared_model(cache={}):  # noqa: B006
@@ -450,6 +507,108 @@ def test_the_threshold_is_reached():
     for part in model.coefficient_sums(x, y):
         norm = np.sqrt(sum(np.sum(v**2) for v in part))
         assert 0.999 * 1e-3 <= norm <= 1e-3
+
+
+# Nothing of batch x weights --------------------
+
+
+def sizes(function, *arguments):
+    """Elements of every tensor that `function` makes, loops included."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        graph = tf.function(function).get_concrete_function(*arguments).graph
+
+        def walk(graph):
+            for operation in graph.get_operations():
+                for output in operation.outputs:
+                    if output.shape.is_fully_defined():
+                        yield output.shape.num_elements()
+                for name in ("body", "cond", "f"):
+                    if name in operation.node_def.attr:
+                        inner = operation.get_attr(name).name
+                        yield from of_function(graph, inner)
+
+        def of_function(graph, name):
+            from tensorflow.python.framework import function_def_to_graph
+
+            definition = graph._get_function(name).cached_definition
+            yield from walk(
+                function_def_to_graph.function_def_to_graph(definition)
+            )
+
+        return list(walk(graph))
+    if BACKEND == "jax":
+        import jax
+
+        def walk_jaxpr(jaxpr):
+            for equation in jaxpr.eqns:
+                for variable in equation.outvars:
+                    yield int(np.prod(variable.aval.shape))
+                for value in equation.params.values():
+                    for inner in (
+                        value if isinstance(value, tuple) else (value,)
+                    ):
+                        inner = getattr(inner, "jaxpr", inner)
+                        if hasattr(inner, "eqns"):
+                            yield from walk_jaxpr(inner)
+
+        return list(walk_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr))
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    found = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, made, types, args=(), kwargs=None):
+            result = made(*args, **(kwargs or {}))
+            for value in result if isinstance(result, tuple) else (result,):
+                if hasattr(value, "numel"):
+                    found.append(value.numel())
+            return result
+
+    with Watch():
+        function(*arguments)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["dense", "order 2", "convolution"])
+def test_no_tensor_of_batch_times_weights(kind):
+    rows = 103
+    if kind == "convolution":
+        stack = [L.Conv2D(7, 3, activation="tanh"),
+                 L.Conv2D(11, 2, activation="tanh"), L.Flatten(),
+                 L.Dense(101)]  # fmt: skip
+        model = DPMAC((7, 7, 5), stack, z_steps=2)
+        # The first convolution reads 25 patches of 45 inputs.
+    else:
+        kwargs = {"order": 2, "curvature_clip": 1.0} if kind != "dense" else {}
+        stack = [L.Dense(31, activation="relu"), L.Dense(29)]
+        model = DPMAC((37,), stack, z_steps=2, **kwargs)
+    x = tensor(records(model.model.input_shape[1:], rows))
+    units = model.model.output_shape[1]
+    y = tensor(np.eye(units)[classes(rows, units)])
+
+    def step(x, y):
+        features, y = model._observed(x, y)
+        meetings, _ = model._meet(features, y)
+        rows = ops.ones((features.shape[0],))
+        return model._sums(meetings, rows, True)
+
+    found = sizes(step, x, y)
+    weights = [layer.count_params() for layer in model.private_layers]
+    for values in weights:
+        assert rows * values not in found
+        assert rows * (values - 1) not in found
+    # No layer here has fewer weights than units, positions and inputs.
+    assert rows * 37 in found or kind == "convolution"
+    limit = rows * min(weights) if kind != "convolution" else rows * 1200
+    assert max(found) < limit
+
+    def naive(x, y):
+        return ops.einsum("ni,nj->nij", x, y)
+
+    if kind != "convolution":
+        assert max(sizes(naive, x, y)) == rows * 37 * 29
 
 
 # Analytic thresholds --------------------
@@ -490,7 +649,7 @@ def test_no_record_exceeds_its_analytic_threshold(loss, activation, kwargs):
         model.set_weights(
             [rng.normal(0, size, w.shape) for w in model.get_weights()]
         )
-        x = 30 * records(model.input_shape[1:], 200, int(size))
+        x = 30 * records(model.model.input_shape[1:], 200, int(size))
         y = classes(200, seed=int(size))
         y = y if loss != "squared_error" else 9 * records((3,), 200)
         norms = model.coefficient_norms(x, y)
@@ -499,3 +658,27 @@ def test_no_record_exceeds_its_analytic_threshold(loss, activation, kwargs):
     # How loose they are: the search comes this near.
     assert np.all(worst > 0.15)
     print(loss, activation, worst)
+
+
+def test_long_inputs_are_brought_to_their_bound():
+    model = dense(input_bound=0.5)
+    x = records((7,)) * np.array([[1e-3]] + [[10.0]] * 5, "float32")
+    features = array(model._features(tensor(x)))
+    norms = np.linalg.norm(features, axis=1)
+    np.testing.assert_allclose(norms[1:], 0.5, rtol=1e-4)
+    np.testing.assert_allclose(features[0], x[0], rtol=1e-4)
+    # The model that predicts is the one that was trained.
+    a = features
+    for layer in model.private_layers:
+        a = array(layer(a))
+    np.testing.assert_allclose(model.predict(x, verbose=0), a, atol=1e-5)
+
+
+def test_analytic_thresholds_need_public_bounds():
+    stack = [L.Dense(4, activation="relu"), L.Dense(3)]
+    with pytest.raises(ValueError, match="`input_bound`"):
+        DPMAC((5,), stack, clip="analytic")
+    with pytest.raises(ValueError, match="bounded activations"):
+        DPMAC((5,), stack, clip="analytic", input_bound=1.0)
+    with pytest.raises(ValueError, match="`input_bound`"):
+        dense().analytic_thresholds()
