@@ -162,7 +162,6 @@ class PrivateEncoder(PretrainedLayer):
                 '`source="random"`: the next encoder is the transpose of a '
                 f"decoder of all inputs. Received: visible={visible}"
             )
-        self.activation, self.source = activation, source
         self.components = components
         self.clip, self.visible = bool(clip), visible
         self.input_spec = keras.layers.InputSpec(ndim=2)
