@@ -10,7 +10,6 @@ import json
 import math
 import warnings
 
-import hostile_files
 import numpy as np
 import pytest
 
@@ -262,17 +261,3 @@ def test_numbers_by_chance():
     rng = np.random.default_rng(20)
     taken = [is_answered(by_chance(rng)) for _ in range(300)]
     assert 100 < sum(taken) < 300
-
-
-def test_spoiled_texts():
-    """Bytes, tokens, cuts and repeats, of a ledger with every mechanism."""
-    rng = np.random.default_rng(21)
-    raw = ledger(
-        *(m.config() for m in MECHANISMS),
-        {"claimed_epsilon": 0.5},
-    ).encode()
-    taken = []
-    for _ in range(300):
-        spoiled = hostile_files.spoil(raw, rng).decode(errors="replace")
-        taken.append(is_answered(spoiled))
-    assert 0 < sum(taken) < 300
