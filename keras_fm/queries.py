@@ -16,11 +16,11 @@ from keras_fm.papers.functional_net.expansion_query import (
 )
 from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
+from keras_fm.per_example.norm_histogram import NormHistogramQuery
+from keras_fm.per_example.step_query import LayerCoefficientsQuery
 from keras_fm.private_maps.column_histogram import ColumnHistogramQuery
 from keras_fm.private_maps.column_moments import ColumnMomentsQuery
 from keras_fm.private_maps.second_moment import SecondMomentQuery
-from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
-from keras_fm.stacks.norm_histogram import NormHistogramQuery
 
 __all__ = [
     "ChoiceQuery",

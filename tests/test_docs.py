@@ -51,7 +51,6 @@ WITHOUT_EXAMPLE = {
         "keras_fm.reproductions.Outcome",
         "keras_fm.reproductions.facts.Fact",
         "keras_fm.sampling.SamplingPlan",
-        "keras_fm.sweeps.Sweep",
     },
     "an error, or a choice of few words": {
         "keras_fm.BudgetExceededError",
@@ -117,8 +116,6 @@ WITHOUT_EXAMPLE = {
         "keras_fm.mechanisms.from_config",
         "keras_fm.mechanisms.transform_error",
         "keras_fm.polynomials.softplus",
-        "keras_fm.relevance.layer_input",
-        "keras_fm.relevance.layer_inputs",
         "keras_fm.reproductions.Axis",
         "keras_fm.reproductions.Experiment",
         "keras_fm.reproductions.Job",

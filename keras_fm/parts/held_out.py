@@ -100,7 +100,6 @@ def private_because(shown, data, model=None, name="`data`"):
         return None
     if shown is data:
         return f"it is {name}"
-    shown, data = _sampled(shown), _sampled(data)
     if _sources(shown) & _whole_sources(data):
         return f"it is made of what {name} is made of"
     (shown, labels), (private, others) = (
@@ -112,14 +111,6 @@ def private_because(shown, data, model=None, name="`data`"):
     if shown and len(shown) == len(private):
         return _in_rows(shown, private, name)
     return None
-
-
-def _sampled(data):
-    """What `PoissonBatches` draw from; other data as they are."""
-    drawn = isinstance(data, keras.utils.PyDataset) and hasattr(
-        data, "sampling_rate"
-    )
-    return data.data if drawn else data
 
 
 # Data sets of TensorFlow that hand on all records of others as they are.

@@ -52,11 +52,7 @@ def check(arguments, private, kind):
             "have been drawn, and paid for, a second time."
         )
     fit_frame.check_unweighted(arguments)
-    stepwise = getattr(private.model, "reads_every_step", False)
     if private.guarantee.kind == "published":
-        # Of others the metrics of the records are logged, and claimed.
-        if stepwise:
-            _check_monitors(given, arguments)
         return
     if arguments.get("validation_split"):
         raise ValueError(
@@ -64,8 +60,7 @@ def check(arguments, private, kind):
             "has read already. Split first, give PrivateModel the "
             "training part as `data=`, and fit `validation_data=`."
         )
-    # What reads the records at every step must know their number.
-    if not private.guarantee.n_public and not stepwise:
+    if not private.guarantee.n_public:
         _check_steps(arguments, private, epochs)
     _check_monitors(given, arguments)
 

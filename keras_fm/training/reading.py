@@ -34,8 +34,6 @@ class Reading:
         ledger: the `Ledger` that is charged.
         noise: a `NoiseSource`.
         guarantee: `Proven` or `Published`.
-        batches, planned_steps: of a part that reads at every step: what `fit`
-            trains on, and how many steps are paid for.
     """
 
     def __init__(
@@ -47,13 +45,10 @@ class Reading:
         ledger,
         noise,
         guarantee,
-        batches=None,
-        planned_steps=None,
     ):
         self.model, self.top = model, top
         self.data, self.ledger, self.noise = data, ledger, noise
         self.guarantee = guarantee
-        self.batches, self.planned_steps = batches, planned_steps
         self.published = guarantee.kind == "published"
         self.releases = {}
         self._undo = []

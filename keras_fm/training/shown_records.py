@@ -8,7 +8,6 @@ import inspect
 
 import keras
 
-from keras_fm.datasets.poisson_batches import PoissonBatches
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import records
 from keras_fm.kernel.reads import columns
@@ -36,7 +35,7 @@ def check(arguments, model, plan):
         if _has_form(given[0]):
             _check_inputs(plan.model, given[0])
     shown = arguments.get("validation_data")
-    if shown is not None and not isinstance(shown, PoissonBatches):
+    if shown is not None:
         with _about("validation_data"):
             _check_shown(shown, model, plan)
     if plan.guarantee.kind == "proven" and shown is not None:

@@ -153,10 +153,16 @@ def test_steps_of_a_dpmac(data, tmp_path):
     x, y = data
     model = fm.models.DPMAC((16,), [keras.layers.Dense(3)], clip=0.5, z_steps=1)
     model.compile("sgd")
-    batches = fm.datasets.PoissonBatches(x.reshape(N, 16), y, batch_size=60)
     private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, DELTA))
     board = fm.callbacks.PrivacyTensorBoard(private, tmp_path)
-    model.fit(batches, epochs=2, callbacks=[private, board], verbose=0)
+    model.fit(
+        x.reshape(N, 16),
+        y,
+        batch_size=60,
+        epochs=2,
+        callbacks=[private, board],
+        verbose=0,
+    )
     found = events(tmp_path)
     assert numbers(found, "privacy/steps_taken")[-1] == 8.0
 
