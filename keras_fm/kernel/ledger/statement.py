@@ -79,10 +79,6 @@ def text(ledger):
             f"[{number}] {e.when}  {e.name}: {e.guarantee}",
             f"    read:      {e.reads}",
             f"    mechanism: {e.describe()}",
-            *(
-                [f"    steps:     {e.steps} paid, {e.used} used or reserved"]
-                * bool(e.steps)
-            ),
             f"    proof:     {e.proof}",
             *(f"    note:      {note}" for note in e.notes),
         ]
