@@ -259,8 +259,8 @@ def owner_ids(owners):
         owners: an array or list of whole numbers or of text.
 
     Raises:
-        ValueError: if ids are missing or masked, of several types, or neither
-            whole numbers nor text.
+        ValueError: if ids are missing or masked, of several types, neither
+            numbers nor text, or numbers that floats do not tell apart.
 
     Example:
 
@@ -278,18 +278,19 @@ def owner_ids(owners):
         if kinds == {int}:
             with contextlib.suppress(OverflowError):
                 found = found.astype(np.int64)
+    elif found.dtype.kind == "f":
+        # NaN is not below it, nor are numbers that floats do not tell apart.
+        if not np.all(np.abs(found) < 1 / np.finfo(found.dtype).eps):
+            _refuse_ids(f"dtype={found.dtype}, with NaN or large numbers")
     elif found.dtype.kind not in "biuSU":
         _refuse_ids(f"dtype={found.dtype}")
     return found
 
 
 def _id_kind(value):
-    for kind in (str, bytes):
-        if isinstance(value, kind):
-            return kind
-    return (
-        int if isinstance(value, numbers.Integral | np.bool_) else type(value)
-    )
+    whole = isinstance(value, numbers.Integral | np.bool_)
+    kinds = [int] * whole + [k for k in (str, bytes) if isinstance(value, k)]
+    return kinds[0] if kinds else type(value)
 
 
 def _refuse_ids(received):
