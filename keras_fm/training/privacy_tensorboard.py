@@ -9,9 +9,9 @@ from keras import ops
 
 from keras_fm.heads.cross_entropy import CrossEntropyRelease
 from keras_fm.heads.private_dense import PrivateDense
-from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, shown_unit
 from keras_fm.parts import event_file, fit_frame, held_out
+from keras_fm.parts import promise as promise_lib
 from keras_fm.parts.private_part import parts_of
 from keras_fm.training import model_check, released_views
 
@@ -380,7 +380,7 @@ def _spent(ledger):
         unit = "record"
         if ledger.unit != ONE_RECORD:
             unit = f"unit ({shown_unit(ledger.unit)})"
-        promise = statement.sentence(spent, delta, ledger.neighbours, unit)
+        promise = promise_lib.sentence(spent, delta, ledger.neighbours, unit)
     else:
         rows.append(("claimed, no guarantee", ledger.claimed_epsilon()))
     lines = [f"| | epsilon at delta = {delta:g} |", "|---|---|"]

@@ -9,6 +9,7 @@ from keras_fm.lab.engine import grid, plot
 from keras_fm.lab.report import checked, figures, parts, trainings
 from keras_fm.lab.report.content import NO_PROOF, Cell, Detail, Run, Standing
 from keras_fm.lab.report.trainings import Training
+from keras_fm.parts import promise as promise_lib
 
 _CAVEATS = (
     "A claimed epsilon is what a paper asserts. No valid proof covers it, so "
@@ -60,7 +61,7 @@ class _Row(Training):
     def promise(self):
         """What is proven in a sentence; "" where the relation is unknown."""
         try:
-            return statements_lib.sentence(
+            return promise_lib.sentence(
                 self.proven, self.delta or 0.0, self.neighbours
             )
         except (KeyError, OverflowError, ValueError):
