@@ -354,4 +354,4 @@ def fixed_seed(monkeypatch):
 def small_batches(monkeypatch):
     """Several batches for few records, with rows that are free."""
     for name, rows in (("READ_BATCH", 80), ("PLACES", 32)):
-        monkeypatch.setattr(f"keras_fm.training.reading.{name}", rows)
+        monkeypatch.setattr(f"keras_fm.training.proven_plan.{name}", rows)

@@ -94,16 +94,7 @@ class StackView(keras.Model):
         # They may be trainable in the model it belongs to.
         return keras.tree.map_structure(ops.stop_gradient, found)
 
-    def check_claimed_loss(self):
-        """Refuses a compiled loss that the paper's sensitivity is not of.
-
-        Raises:
-            ValueError: saying what to compile with.
-        """
-
     def make_train_function(self, force=False):
-        if self.stack[-1].is_perturbed:
-            self.check_claimed_loss()
         if self.stack[-1].is_released:
             # Nothing is trained, and what the records give is not shown.
             sealed.seal(self, [])

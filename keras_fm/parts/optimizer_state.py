@@ -8,7 +8,7 @@ records, and put the weights back: the next steps would go where these point.
 
 import keras
 
-from keras_fm.parts import concrete, replicas
+from keras_fm.parts import replicas, variable_values
 from keras_fm.parts.released import digest
 
 
@@ -21,7 +21,7 @@ def left(model):
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     rate = getattr(inner, "_learning_rate", None)
     kept = [v for v in optimizer.variables if v is not rate]
-    found = concrete.values(kept, model)
+    found = variable_values.values(kept, model)
     return None if found is None else digest(found)
 
 

@@ -15,7 +15,7 @@ from keras import ops
 from keras.src.backend.common import global_state
 
 from keras_fm.kernel import checks
-from keras_fm.parts import concrete, fit_frame, sealed
+from keras_fm.parts import fit_frame, sealed, variable_values
 from keras_fm.parts.hidden_state import HiddenStateLayer
 from keras_fm.parts.released import (
     Claims,
@@ -168,7 +168,7 @@ class PrivatePart:
         if carrier._released is None:
             if self.unprotected or self.is_perturbed:
                 return
-            concrete.give_back(model)
+            variable_values.give_back(model)
             raise ValueError(self._refusal())
         try:
             if carrier._verified(model) is None:
@@ -178,7 +178,7 @@ class PrivatePart:
             if model is not None and not carrier._released.published:
                 sealed.seal_running(model, self)
         except ValueError:
-            concrete.give_back(model)
+            variable_values.give_back(model)
             raise
         carrier._count_step()
 
@@ -289,13 +289,13 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
     _counter = "steps"
 
     def _digest(self, model=None):
-        found = concrete.values(self.described_weights(), model)
+        found = variable_values.values(self.described_weights(), model)
         return None if found is None else digest(found)
 
     def _steps(self, model=None):
         if not self._has_hidden(self._counter):
             return 0
-        found = concrete.values([self._get_hidden(self._counter)], model)
+        found = variable_values.values([self._get_hidden(self._counter)], model)
         return None if found is None else int(found[0])
 
     def _note(self, model=None):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_fm.kernel import checks
-from keras_fm.parts import concrete
+from keras_fm.parts import variable_values
 from keras_fm.parts.private_part import ReleasedLayer
 from keras_fm.parts.step import Claim
 
@@ -32,7 +32,7 @@ class PretrainedLayer(ReleasedLayer):
 
     def enter_training(self):
         if self._released is not None and self.trainable_weights:
-            concrete.give_back(self._trainer())
+            variable_values.give_back(self._trainer())
             raise ValueError(
                 f"{type(self).__name__} '{self.name}' has its weights from a "
                 "release, and training them would use the records "

@@ -57,10 +57,6 @@ class LocalResponseNormalization(keras.layers.Layer):
         h = local_response(inputs, self.size, self.q, self.a, self.beta)
         return ops.cast(h, self.compute_dtype)
 
-    def entry_range(self, low, high):
-        """See `keras_fm.parts.entry_ranges`."""
-        return (0.0 if low >= 0 else -1.0), (0.0 if high <= 0 else 1.0)
-
     def compute_output_shape(self, input_shape):
         return input_shape
 

@@ -118,10 +118,6 @@ class NormalizationLayer(keras.layers.Layer):
         x = x / self._cube_norm(inputs.shape[1:])
         return ops.cast(x, self.compute_dtype)
 
-    def entry_range(self, low, high):
-        """See `keras_fm.parts.entry_ranges`."""
-        return (-1.0 if self.mode in ("unit", "ball") and low < 0 else 0.0), 1.0
-
     def _norm(self, x, axes):
         if self.norm == "l2":
             return ops.sqrt(ops.sum(x * x, axis=axes, keepdims=True))

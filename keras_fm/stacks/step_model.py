@@ -12,7 +12,14 @@ from keras import ops
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.noise_mechanisms import GaussianMechanism
-from keras_fm.parts import fit_frame, full_precision, place, replicas, sealed
+from keras_fm.parts import (
+    fit_contract,
+    fit_frame,
+    full_precision,
+    place,
+    replicas,
+    sealed,
+)
 from keras_fm.stacks import step_failure, step_keys, step_release
 from keras_fm.stacks.stack_model import StackModel
 
@@ -261,7 +268,7 @@ class StepModel(StackModel):
             # Keras would refuse them first, beside the weights of
             # `PoissonBatches`, which nobody gave.
             given = inspect.signature(super().fit).bind(*args, **kwargs)
-            fit_frame.check_unweighted(given.arguments)
+            fit_contract.check_unweighted(given.arguments)
         try:
             return super().fit(*args, **kwargs)
         finally:

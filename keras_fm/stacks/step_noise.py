@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
-from keras_fm.parts import concrete, optimizer_state
+from keras_fm.parts import optimizer_state, variable_values
 from keras_fm.parts.hidden_state import HiddenVariable
 from keras_fm.parts.private_part import ReleasedLayer
 from keras_fm.stacks import sum_noise
@@ -109,7 +109,7 @@ class StepNoise(ReleasedLayer):
         owner = self.owner()
         kind = "DPMAC" if owner is None else type(owner).__name__
         name = getattr(owner, "name", self.name)
-        concrete.give_back(self._trainer())
+        variable_values.give_back(self._trainer())
         if not self.is_perturbed:
             raise ValueError(
                 f"{kind} '{name}' has no noise, so training it would use the "

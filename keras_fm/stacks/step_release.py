@@ -39,7 +39,7 @@ def steps(model, reading):
 
     Args:
         model: a `CoefficientModel`.
-        reading: a `keras_fm.training.reading.Reading`.
+        reading: a `keras_fm.training.proven_plan.ProvenPlan`.
 
     Raises:
         ValueError: if batches are not sampled as the guarantee needs.

@@ -18,7 +18,7 @@ from keras_fm.parts import model_inputs
 from keras_fm.parts.private_part import parts_of
 from keras_fm.parts.record_alone import FeatureMap, runs_its_graph
 from keras_fm.training import model_check
-from keras_fm.training.reading import PLACES, READ_BATCH
+from keras_fm.training.proven_plan import PLACES, READ_BATCH
 
 # How far probabilities may be from adding up to 1.
 _SUM_TOLERANCE = 1e-2

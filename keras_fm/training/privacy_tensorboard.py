@@ -11,7 +11,7 @@ from keras_fm.heads.cross_entropy import CrossEntropyRelease
 from keras_fm.heads.perturbed_dense import PerturbedDense
 from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, shown_unit
-from keras_fm.parts import event_file, fit_frame, held_out
+from keras_fm.parts import event_file, fit_contract, fit_frame
 from keras_fm.parts.private_part import parts_of
 from keras_fm.training import model_check, released_views
 
@@ -103,9 +103,9 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         """Refuses samples that are private records: they would be drawn."""
         if self.samples is None:
             return
-        given = held_out.given(fit_frame.arguments(self.model) or {})
+        given = fit_contract.records_of(fit_frame.arguments(self.model) or {})
         for data in (self.private.data, given):
-            reason = held_out.private_because(
+            reason = fit_contract.private_because(
                 (np.asarray(self.samples),), data, self.model
             )
             if reason is not None:

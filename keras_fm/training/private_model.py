@@ -12,18 +12,14 @@ from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_text import shown_unit
 from keras_fm.kernel.planning import delta_warning
 from keras_fm.kernel.reads import sampling
-from keras_fm.parts import fit_frame, model_inputs, sealed
+from keras_fm.parts import fit_contract, fit_frame, model_inputs, sealed
 from keras_fm.parts.guarantee import Proven, Published, promise_of
 from keras_fm.parts.private_part import PrivatePart, parts_of
 from keras_fm.training import (
-    compiled_loss,
-    fit_arguments,
     ledger_of_callback,
     model_check,
     public_constants,
     refusals,
-    same_data,
-    shown_records,
     steps_of_fit,
 )
 from keras_fm.training.proven_plan import ProvenPlan
@@ -136,7 +132,6 @@ class PrivateModel(keras.callbacks.Callback):
         self._steps: Any = None
         self._seed = reproducible_noise
         self._noise = mechanisms.NoiseSource(reproducible_noise)
-        self._fingerprint = same_data.Fingerprint()
         # Noise of published forms, for models that come back from a file.
         self._drawn = DrawnNoise()
 
@@ -241,7 +236,7 @@ class PrivateModel(keras.callbacks.Callback):
             )
         return "\n".join(lines)
 
-    def _make_plan(self, arguments=None):
+    def _make_plan(self, arguments=None, hidden=False):
         arguments = arguments or {}
         model = self.model
         model_check.check_built(model)
@@ -259,7 +254,7 @@ class PrivateModel(keras.callbacks.Callback):
             "guarantee": self.guarantee,
         }
         by_steps = self.guarantee.kind == "proven" or top is not None
-        compiled_loss.check_kind(model)
+        fit_contract.check_loss(model)
         if by_steps and data is None and not stepwise:
             raise ValueError(
                 'guarantee="proven" needs the private records, and so does '
@@ -279,7 +274,7 @@ class PrivateModel(keras.callbacks.Callback):
         return ProvenPlan(
             model,
             redo=self.new_release,
-            notes=self.notes,
+            notes=[*self.notes, *[fit_contract.NOT_CHECKED] * hidden],
             batches=batches,
             planned_steps=planned,
             **shared,
@@ -288,7 +283,6 @@ class PrivateModel(keras.callbacks.Callback):
     def _check_before(self, plan):
         """Refuses what a fit of the model would, whatever it is given."""
         if isinstance(plan, PublishedPlan):
-            self._check_published(plan)
             if not plan.perturbed.is_perturbed:
                 plan.check()
             return
@@ -297,7 +291,8 @@ class PrivateModel(keras.callbacks.Callback):
             steps_of_fit.check_paid(plan)
             return
         if plan.is_done and not plan.redo:
-            self._check_done(plan)
+            if not plan.published:
+                plan.check_model(spends=False)
             return
         plan.check_model()
         model_check.check_start(self.model, plan.top, self.guarantee)
@@ -313,20 +308,20 @@ class PrivateModel(keras.callbacks.Callback):
         """`None`, or the seed of reproducible noise, which protects nobody."""
         return self._seed
 
-    @refusals.told()
+    @refusals.warn_on_refusal()
     def on_train_begin(self, logs=None):
         if hasattr(self.model, "begin_private_fit"):
             if self.model.declared_public is None:
                 public_constants.check(self.model.model._flatten_layers())
-            self._noisy = ()
             self._steps = self.model.begin_private_fit(self)
             return
-        arguments = fit_frame.arguments(self.model) or {}
+        arguments = fit_frame.arguments(self.model)
+        hidden = arguments is None
+        arguments = {} if hidden else arguments
         arguments["steps"] = self._steps_of_fit(arguments)
         self._steps = None
-        plan = self._make_plan(arguments)
-        fit_arguments.check(arguments, self, PrivateModel)
-        shown_records.check(arguments, self.model, plan)
+        plan = self._make_plan(arguments, hidden)
+        fit_contract.check(arguments, self, plan.data, plan.model)
         if self._first_epoch(arguments) >= self.params.get("epochs", 1):
             # A backup of a fit that was cut off after its last epoch.
             return
@@ -339,13 +334,6 @@ class PrivateModel(keras.callbacks.Callback):
         if drawn:
             # A step traced before the noise was fixed would not contain it.
             self.model.make_train_function(force=True)
-        self._noisy = (
-            [] if not isinstance(plan, PublishedPlan) else [plan.perturbed]
-        )
-        if self._steps is not None:
-            self._noisy = [plan.top]
-        for part in self._noisy:
-            part.objective_in_use = part.objective_in_use and not drawn
 
     def on_train_batch_begin(self, batch, logs=None):
         if self._steps is not None:
@@ -365,19 +353,9 @@ class PrivateModel(keras.callbacks.Callback):
         if self._steps is not None:
             self._steps.end()
             self._steps = None
-        for part in self._noisy:
-            if not part.objective_in_use:
-                raise RuntimeError(
-                    f"The perturbed objective of layer '{part.name}' took "
-                    "no part in training. Train with `model.fit`; a custom "
-                    "training step must add `model.losses` and call the "
-                    "model with `training=True`."
-                )
         if self.params.get("verbose"):
             # Unlike `sys.stdout.write` it bears a process without an output.
             print(self._summary())
-
-    _noisy: Sequence[PrivatePart] = ()
 
     # Proven --------------------------------------------------------------
 
@@ -387,13 +365,11 @@ class PrivateModel(keras.callbacks.Callback):
         self.new_release = False
         self._check_before(plan)
         if plan.is_done and not plan.redo:
-            self._fingerprint.check(self.data, arguments, plan.model)
             self._seal(plan)
             return False
         model_check.check_one_process(self.model)
         self._carry_out(plan)
         self.releases, self.release = plan.releases, plan.release
-        self._fingerprint.take(self.data, plan.model)
         plan.install(getattr(self.guarantee, "start", "minimiser"))
         self._seal(plan)
         return True
@@ -407,21 +383,6 @@ class PrivateModel(keras.callbacks.Callback):
                 # What was traced before would see the records.
                 self.model.make_train_function(force=True)
             sealed.watch(self.model, plan.sealed_parts)
-
-    def _check_done(self, plan):
-        if not plan.published:
-            plan.check_model(spends=False)
-        elif not plan.top.published:
-            raise ValueError(
-                f"'{self.model.name}' carries a proven release. Build a new "
-                'model for guarantee="published".'
-            )
-        elif model_check.ledger_besides(self._ledger, plan.top.ledger_json):
-            raise ValueError(
-                f"'{self.model.name}' carries the release of another "
-                "PrivateModel, whose ledger holds the claim. Go on with "
-                "that callback, or build a new model."
-            )
 
     # Steps that read the records -----------------------------------------
 
@@ -448,12 +409,6 @@ class PrivateModel(keras.callbacks.Callback):
             )
         model_check.check_one_process(model)
         if model.is_perturbed:
-            if self._fingerprint.differs(plan.data, plan.model):
-                raise ValueError(
-                    "The data changed since the steps of this model were "
-                    "paid for. Go on with the same records, or build a new "
-                    "model."
-                )
             paid = steps_of_fit.resume(plan, steps)
         else:
             planned = model.planned_steps
@@ -470,7 +425,6 @@ class PrivateModel(keras.callbacks.Callback):
             self._carry_out(plan)
             paid = model.paid_entry(plan)
             self.releases = plan.releases
-            self._fingerprint.take(plan.data, plan.model)
         self._steps = steps_of_fit.StepsOfFit(
             self, model, paid, self._ledger, self.params["steps"]
         )
@@ -478,30 +432,13 @@ class PrivateModel(keras.callbacks.Callback):
 
     # Published -----------------------------------------------------------
 
-    def _check_published(self, plan):
-        head = plan.perturbed
-        if head.is_released:
-            raise ValueError(
-                f"Layer '{head.name}' carries a proven release. Build a new "
-                'model for guarantee="published".'
-            )
-        if head.is_perturbed and self._ledger not in head.claims_made:
-            raise ValueError(
-                f"Layer '{head.name}' carries the noise of another "
-                "PrivateModel, whose ledger holds the claim. Go on with "
-                "that callback, or build a new model."
-            )
-        if getattr(self.model, "compiled", False):
-            plan.check_loss(self.model)
-
     def _begin_published(self, plan, arguments):
         again = plan.restore()
-        self._check_published(plan)
         plan.check_fit(arguments)
         if plan.perturbed.is_perturbed:
             return again
         if self.guarantee.lot != "data":
-            fit_arguments.check_lot(arguments, self.guarantee.lot)
+            fit_contract.check_lot(arguments, self.guarantee.lot)
         model_check.check_one_process(self.model)
         plan.check_pretrained()
         plan.check()

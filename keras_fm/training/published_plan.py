@@ -4,11 +4,9 @@ import contextlib
 
 import numpy as np
 
-from keras_fm.heads import claims as head_claims
 from keras_fm.kernel import records
 from keras_fm.kernel.ledger.ledger import BudgetExceededError
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
-from keras_fm.parts import entry_ranges
 from keras_fm.parts.private_part import parts_of
 from keras_fm.training import model_check
 
@@ -93,7 +91,6 @@ class PublishedPlan:
             )
         self._check(parts, whole)
         self._claims = [(part, part.claims(self)) for part in parts]
-        self._check_inputs(parts, whole)
         names = [c.name for _, claims in self._claims for c in claims]
         shares = guarantee.shares or self._default_shares(parts, names)
         if len(shares) != len(names):
@@ -131,35 +128,6 @@ class PublishedPlan:
                     f"Layer '{layer.name}' has `adaptive=True` and must "
                     "be in the model itself, not inside a nested one."
                 )
-
-    def _check_inputs(self, parts, whole):
-        """Refuses layers that may read what no paper claims a sensitivity
-        for, and losses that read records beside the claimed one."""
-        found = entry_ranges.of_inputs(whole)
-        for part in parts:
-            name = f"{type(part).__name__} '{part.name}'"
-            ranges = found.get(id(part), [entry_ranges.UNBOUNDED])
-            for known, wanted in zip(ranges, _wanted(part, len(ranges))):
-                entry_ranges.check(known, wanted, name, "below it")
-        for layer in whole._flatten_layers():
-            if getattr(layer, "activity_regularizer", None) is not None:
-                raise ValueError(
-                    f"Layer '{layer.name}' ({type(layer).__name__}) must have "
-                    "no `activity_regularizer` in a published model: it is a "
-                    "loss of the records that no claim covers. Use a "
-                    "`kernel_regularizer`."
-                )
-
-    def check_loss(self, model):
-        """Refuses a compiled loss that the paper's sensitivity is not of.
-
-        Raises:
-            ValueError: saying what to compile with.
-        """
-        if hasattr(model, "check_claimed_loss"):
-            model.check_claimed_loss()
-        else:
-            head_claims.check_loss(model)
 
     def check_fit(self, arguments):
         """Refuses records that count more, and labels that no class is for.
@@ -336,9 +304,3 @@ class PublishedPlan:
             # The ledger of a part says what all of them cost.
             if self.ledger in part.claims_made:
                 part.claims_made.add([self.ledger.to_json()])
-
-
-def _wanted(part, count):
-    """The ranges that a part's sensitivity is stated for, of each input."""
-    known = getattr(part, "claimed_bounds", ())
-    return [*known, *[(0.0, 1.0)] * (count - len(known))]

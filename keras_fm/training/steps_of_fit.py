@@ -13,7 +13,7 @@ from keras_fm.kernel.ledger.ledger import BudgetExceededError
 from keras_fm.kernel.reads import columns
 from keras_fm.parts import model_inputs
 from keras_fm.parts.record_alone import FeatureMap
-from keras_fm.training.reading import READ_BATCH
+from keras_fm.training.proven_plan import READ_BATCH
 
 
 class StepsOfFit:

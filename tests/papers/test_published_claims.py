@@ -8,7 +8,6 @@ import pytest
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
-from keras_fm.parts import entry_ranges
 
 N, D, CLASSES, LOT = 60, 6, 3, 20
 RANDOM = np.random.default_rng(3)
@@ -114,43 +113,6 @@ def refused(match, model, private=None, **arguments):
 # Inputs and features ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.once
-def test_models_of_the_papers_give_what_the_lemmas_are_for(kind):
-    model = compiled(MODELS[kind]())
-    private = claimed()
-    private.plan(model)
-    found = entry_ranges.of_inputs(model)
-    outermost = found[id(model.layers[-1])]
-    for low, high in outermost:
-        assert low >= -1e-6 and high <= 1 + 1e-6
-
-
-@pytest.mark.parametrize("kind", MODELS)
-def test_what_training_gives_is_in_the_stated_ranges(kind):
-    """The ranges are those of the layers, measured on records of 0 to 255
-    in training."""
-    model = MODELS[kind]()
-    for part in model.layers:
-        if hasattr(part, "unprotected"):
-            part.unprotected = True
-    found = entry_ranges.of_inputs(model)
-    x = 255 * (IMAGES if len(model.input_shape) == 4 else X)
-    value = x
-    for layer in model.layers:
-        if isinstance(layer, keras.layers.InputLayer):
-            continue
-        inputs = layer.input
-        if isinstance(inputs, list) or len(found[id(layer)]) > 1:
-            return
-        low, high = found[id(layer)][0]
-        array = keras.ops.convert_to_numpy(value)
-        assert array.min() >= low - 1e-5 and array.max() <= high + 1e-5
-        kinds = keras.layers.Dropout, keras.layers.BatchNormalization
-        training = {"training": True} if isinstance(layer, kinds) else {}
-        value = layer(value, **training)
-
-
 def test_pixels_are_brought_to_the_unit_interval():
     """Pixels of 0 to 255 shift the first layer 255 times as far as the
     claimed noise is for."""
@@ -168,73 +130,6 @@ def test_pixels_are_brought_to_the_unit_interval():
     )
 
 
-relu = keras.layers.ReLU
-UNBOUNDED = {
-    "raw inputs": lambda: [fm.layers.PerturbedAffine(4, "sigmoid"), head()],
-    "scaled by hand": lambda: [
-        keras.layers.Rescaling(1 / 255),
-        fm.layers.PerturbedAffine(4, "sigmoid"), head(),
-    ],
-    "relu units": lambda: [box(), fm.layers.PerturbedAffine(4, "relu"), head()],
-    "dense relu": lambda: [box(), keras.layers.Dense(4, "relu"), head()],
-    "linear": lambda: [box(), keras.layers.Dense(4), head()],
-    "tanh": lambda: [box(), keras.layers.Dense(4, "tanh"), head()],
-    "batch normalised": lambda: [
-        box(), keras.layers.Dense(4), keras.layers.BatchNormalization(), head()
-    ],
-    "dropout grows": lambda: [
-        box(), keras.layers.Dense(4, "sigmoid"), keras.layers.Dropout(0.5),
-        head(),
-    ],
-    "in a model": lambda: [
-        box(),
-        sequential((D,), keras.layers.Dense(4, "relu")),
-        head(),
-    ],
-    "unit norm of any sign": lambda: [fm.layers.NormalizationLayer(), head()],
-    "codes": lambda: [
-        fm.layers.PrivateEncoder(
-            4, form="cross_entropy", tied=True, trainable=True
-        ),
-        head(),
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", UNBOUNDED)
-@pytest.mark.once
-def test_what_no_lemma_is_about_is_refused(kind):
-    refused(
-        r"must read numbers in \[0, 1\].*`keras_fm.layers.NormalizationLayer",
-        compiled(sequential((D,), *UNBOUNDED[kind]())),
-    )
-
-
-@pytest.mark.once
-def test_images_beyond_the_bounds_of_an_energy_are_refused():
-    crbm = fm.layers.ChebyshevCRBM(3, 3, trainable=True, name="maps")
-    flat = [keras.layers.Flatten(), head()]
-    model = compiled(sequential((8, 8, 1), crbm, *flat))
-    refused("ChebyshevCRBM 'maps' must read numbers in", model, x=IMAGES)
-
-
-def test_the_advice_for_features_works():
-    model = compiled(
-        sequential(
-            (D,),
-            fm.layers.NormalizationLayer((0, 1), "linf"),
-            keras.layers.Dense(4, activation="relu"),
-            fm.layers.NormalizationLayer(
-                norm="linf", mode="batch", running=False
-            ),
-            head(),
-        )
-    )
-    private = claimed()
-    fit(model, private)
-    assert private.ledger.claimed_epsilon() == pytest.approx(1.0)
-
-
 @pytest.mark.once
 @pytest.mark.parametrize("label", [-1, 3, 0.5])
 def test_labels_that_no_lemma_is_about_are_refused(label):
@@ -246,96 +141,6 @@ def test_labels_that_no_lemma_is_about_are_refused(label):
     private = claimed()
     with pytest.raises(ValueError):
         fit(one, private, y=y)
-    assert not private.ledger.entries
-
-
-# Losses ----------------------------------------------------------------------
-
-
-class Halved(TAYLOR):
-    """A loss of one's own."""
-
-    def call(self, y_true, y_pred):
-        return super().call(y_true, y_pred) * 1000
-
-
-LOSSES = {
-    "exact": lambda: keras.losses.SparseCategoricalCrossentropy(
-        from_logits=True
-    ),
-    "a function": lambda: lambda y, z: keras.ops.mean(z),
-    "scaled": Halved,
-    "a sum": lambda: TAYLOR(reduction="sum"),
-    "of dPA": fm.losses.PerturbedReconstruction,
-}
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("kind", ["ILM", "dPA", "pCDBN", "head"])
-@pytest.mark.once
-def test_no_other_loss_is_claimed(kind, loss):
-    private = claimed()
-    model = compiled(MODELS[kind](), LOSSES[loss]())
-    with pytest.raises(ValueError, match=r"`loss` must be `keras_fm.losses.T"):
-        private.plan(model)
-    assert not private.ledger.entries
-
-
-@pytest.mark.once
-def test_nor_a_weighted_one_or_none():
-    refused("loss_weights", compiled(small(), loss_weights=[10.0]))
-    model = small()
-    model.compile("sgd")
-    refused("`loss` must be", model)
-
-
-@pytest.mark.parametrize("loss", ["mse", lambda y, z: keras.ops.mean(z)])
-@pytest.mark.once
-def test_dpa_reconstructs_with_the_claimed_loss(loss):
-    model = dpa()
-    stage = model.autoencoder(1)
-    stage.compile("sgd", loss)
-    private = PrivateModel(1.0, 0.0, data=X, guarantee=fm.Published(lot="data"))
-    with pytest.raises(ValueError, match="PerturbedReconstruction"):
-        stage.fit(X, callbacks=[private], verbose=0)
-    assert not private.ledger.entries
-    stage.compile("sgd", fm.losses.PerturbedReconstruction())
-    stage.fit(X, callbacks=[private], verbose=0)
-    # Nor in a later fit, which needs no callback.
-    stage.compile("sgd", loss)
-    with pytest.raises(ValueError, match="PerturbedReconstruction"):
-        stage.fit(X, verbose=0)
-
-
-def test_a_later_fit_has_no_other_loss():
-    """Noise is fixed once, and fits without the callback follow."""
-    model, private = compiled(small()), claimed()
-    fit(model, private)
-    fit(model)
-    before = model.get_weights()
-    compiled(model, keras.losses.CategoricalHinge())
-    for callback in (private, None):
-        with pytest.raises(ValueError, match="`loss` must be"):
-            fit(model, callback, y=np.eye(CLASSES)[Y])
-    for a, b in zip(before, model.get_weights()):
-        np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.once
-def test_losses_beside_it_are_refused():
-    layer = keras.layers.Dense(4, "sigmoid", activity_regularizer="l2")
-    refused("activity_regularizer", compiled(sequential((D,), box(), layer,
-                                                        head())))  # fmt: skip
-
-
-@pytest.mark.once
-def test_weights_of_records_in_a_data_set_are_refused():
-    tf = pytest.importorskip("tensorflow")
-    weights = np.full(N, 100.0)
-    data = tf.data.Dataset.from_tensor_slices((X, Y, weights)).batch(LOT)
-    private = claimed()
-    with pytest.raises(ValueError, match="weights of records"):
-        compiled(small()).fit(data, callbacks=[private], verbose=0)
     assert not private.ledger.entries
 
 
@@ -516,21 +321,6 @@ def test_a_noisy_step_logs_no_accuracy_of_zeros(kind):
     assert "accuracy" not in fit(twin).history
 
 
-@pytest.mark.once
-@pytest.mark.parametrize("kind", [fm.models.DPMAC, fm.models.GradientNet])
-def test_nor_does_early_stopping_look_at_it(kind):
-    private = PrivateModel(
-        fm.PrivacyBudget(4.0, 1e-3), data=(X, Y),
-        guarantee=fm.Published(lot=LOT, neighbours="add_remove"),
-    )  # fmt: skip
-    stop = keras.callbacks.EarlyStopping(monitor="accuracy")
-    with pytest.raises(ValueError, match="monitors 'accuracy'"):
-        steps_of(kind).fit(
-            X, Y, batch_size=LOT, callbacks=[private, stop], verbose=0
-        )
-    assert not private.ledger.entries
-
-
 # PyTorch's batch normalisation -----------------------------------------------
 
 
@@ -547,30 +337,6 @@ def test_a_unit_that_is_constant_at_a_large_value_is_no_nan(value):
     # Float32 knows 300,000 to 0.03.
     np.testing.assert_allclose(found[:, 2], wanted[:, 2], atol=0.15)
     assert np.abs(found[:, :2]).max() < 2
-
-
-def test_the_authors_code_is_finite_on_digits():
-    (x, y), _ = fm.datasets.load("digits")
-    model = ilm_of(x)
-    private = PrivateModel(
-        0.5,
-        0.0,
-        data=(x, y),
-        guarantee=model.guarantee(lot=300),
-        reproducible_noise=0,
-    )
-    model.fit(x, y, batch_size=300, epochs=2, callbacks=[private], verbose=0)
-    assert all(np.all(np.isfinite(w)) for w in model.get_weights())
-
-
-def ilm_of(x):
-    keras.utils.set_random_seed(0)
-    model = fm.models.AdaptiveLaplace(
-        x.shape[1:], 10, guarantee="published", hidden=64, adaptive=False,
-        form="code",
-    )  # fmt: skip
-    model.compile("adam", TAYLOR())
-    return model
 
 
 # Advice ----------------------------------------------------------------------

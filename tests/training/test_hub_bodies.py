@@ -11,7 +11,7 @@ from keras import ops
 
 import keras_fm as fm
 from keras_fm.parts.record_alone import FeatureMap
-from keras_fm.training import reading
+from keras_fm.training import proven_plan
 
 # Imported by the worker that runs these: it holds 140 MB.
 pytestmark = pytest.mark.skipif(
@@ -124,7 +124,7 @@ def released(request):
     )
     with pytest.MonkeyPatch.context() as patch:
         # Fewer rows cost less, and mean the same.
-        patch.setattr(reading, "PLACES", ROWS)
+        patch.setattr(proven_plan, "PLACES", ROWS)
         model.fit(x, y, batch_size=ROWS, callbacks=[private], verbose=0)
     return model, private, x, request
 

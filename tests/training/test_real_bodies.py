@@ -19,7 +19,7 @@ from keras.src.applications import (
 
 import keras_fm as fm
 from keras_fm.parts.record_alone import FeatureMap
-from keras_fm.training import reading
+from keras_fm.training import proven_plan
 
 ROWS = 8
 RANDOM = np.random.default_rng(0)
@@ -88,7 +88,7 @@ def released(request):
     before = body.get_weights()
     with pytest.MonkeyPatch.context() as patch:
         # Fewer rows cost less, and mean the same.
-        patch.setattr(reading, "PLACES", ROWS)
+        patch.setattr(proven_plan, "PLACES", ROWS)
         model.fit(x, y, batch_size=ROWS, callbacks=[private], verbose=0)
     for old, new in zip(before, body.get_weights()):
         np.testing.assert_array_equal(old, new)

@@ -9,7 +9,6 @@ from keras import ops
 from keras_fm.kernel import checks
 from keras_fm.papers.adlm import claims
 from keras_fm.papers.adlm.relevance import layer_wise, pictures
-from keras_fm.parts import entry_ranges
 from keras_fm.parts.private_part import ReleasedLayer
 from keras_fm.parts.step import NOISE, Claim
 
@@ -295,12 +294,6 @@ class PerturbedInputLayer(ReleasedLayer):
             total = claims.normalised_relevance(total[None])[0] ** 4
             return total, count
         return total / count, count
-
-    def entry_range(self, low, high):
-        """See `keras_fm.parts.entry_ranges`."""
-        return entry_ranges.of_activation(
-            self.activation, *entry_ranges.UNBOUNDED
-        )
 
     def pictures(self):
         return pictures(self.relevance)

@@ -2,7 +2,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.heads.claims import check_loss
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
@@ -344,13 +343,6 @@ class Autoencoder(StackView):
     ):
         return super().compute_loss(
             x, self._target(x), y_pred, sample_weight, training
-        )
-
-    def check_claimed_loss(self):
-        check_loss(
-            self,
-            PerturbedReconstruction,
-            "keras_fm.losses.PerturbedReconstruction()",
         )
 
     def _target(self, x):

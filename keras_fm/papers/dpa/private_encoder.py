@@ -9,7 +9,6 @@ from keras_fm.heads import coefficient_noise
 from keras_fm.kernel import checks
 from keras_fm.papers.dpa import claims
 from keras_fm.papers.dpa.released_encoder import ReleasedEncoder
-from keras_fm.parts import entry_ranges
 
 SOURCES = ("moments", "random")
 FORMS = ("cross_entropy", "squared_error")
@@ -296,13 +295,6 @@ class PrivateEncoder(ReleasedEncoder):
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], self.units)
-
-    def entry_range(self, low, high):
-        """See `keras_fm.parts.entry_ranges`: noise on the codes knows no
-        bounds."""
-        if self.activation == "sigmoid" and self.noise_on == "coefficients":
-            return 0.0, 1.0
-        return entry_ranges.UNBOUNDED
 
     # Published: fixed noise ----------------------------------------------
 

@@ -12,7 +12,6 @@ from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT
 from keras_fm.kernel.mechanisms import LaplaceMechanism
 from keras_fm.papers.functional_net import claims
 from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
-from keras_fm.parts import entry_ranges
 from keras_fm.parts.step import Step
 
 
@@ -21,7 +20,7 @@ def steps(model, reading):
 
     Args:
         model: a `FunctionalNet`.
-        reading: a `keras_fm.training.reading.Reading`.
+        reading: a `keras_fm.training.proven_plan.ProvenPlan`.
     """
     reading.check_reach("a FunctionalNet")
     norm = "l2" if reading.ledger.budget.delta > 0 else "l1"
@@ -151,12 +150,6 @@ def _check_printed(model):
                 "steps to the minimum of the printed quadratic. Leave it out "
                 f"of FunctionalNet. Received: {name}={given!r}"
             )
-    entry_ranges.check(
-        entry_ranges.of_outputs(model.feature_model)[0],
-        (0.0, 1.0),
-        f"FunctionalNet '{model.name}'",
-        "as the last of `below`",
-    )
     for layer, name in zip(model.private_layers, model.activations):
         # Of cross-entropy the loss has the sigmoid of the last layer.
         if name != "sigmoid" and (

@@ -160,10 +160,6 @@ class WindowImage(keras.layers.Layer):
         rows = ops.reshape(rows, (-1, rows.shape[-1] // attributes, attributes))
         return ops.transpose(ops.flip(rows, axis=1), (0, 2, 1))[..., None]
 
-    def entry_range(self, low, high):
-        """See `keras_fm.parts.entry_ranges`."""
-        return low, high
-
     def compute_output_shape(self, input_shape):
         sizes = [b - a for _, (a, b) in self._columns]
         return (input_shape[0], sizes[0], sum(sizes) // sizes[0], 1)
@@ -188,10 +184,6 @@ class ColumnSlice(keras.layers.Layer):
 
     def call(self, inputs):
         return ops.concatenate([inputs[:, a:b] for a, b in self._slices], -1)
-
-    def entry_range(self, low, high):
-        """See `keras_fm.parts.entry_ranges`."""
-        return low, high
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], sum(b - a for a, b in self._slices))

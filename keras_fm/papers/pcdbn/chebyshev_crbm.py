@@ -195,15 +195,6 @@ class ChebyshevCRBM(ConvolutionalEnergy):
         make = getattr(polynomials, self.polynomial)
         return make("sigmoid", self.degree, self.gain)
 
-    @property
-    def claimed_bounds(self):
-        """Ranges of the inputs that Lemma 2 is claimed for."""
-        return [self.bounds]
-
-    def entry_range(self, low, high):
-        """See `keras_fm.parts.entry_ranges`: probabilities."""
-        return 0.0, 1.0
-
     # Published -----------------------------------------------------------
 
     @property

@@ -14,7 +14,7 @@ from keras_fm.parts.record_alone import FeatureMap
 MOST = 2**29
 
 
-class KeptFeatures:
+class Memo:
     """The features of all records at one tensor of a model, in memory.
 
     As secret as the records, and never saved.

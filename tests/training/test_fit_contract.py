@@ -1,4 +1,4 @@
-"""What `validation_data` may show: records that no release was made of.
+"""What a fit may be given.
 
 Metrics on private records stand in the history and in TensorBoard, and no
 statement covers them. People validate on what they fit on, to look for errors,
@@ -12,11 +12,17 @@ import pytest
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
+from keras_fm.parts import fit_contract
 
 X = np.random.default_rng(0).normal(size=(48, 4)).astype("float32")
 Y = np.arange(48) % 3
 OTHER = np.random.default_rng(1).normal(size=(12, 4)).astype("float32")
 FRESH = OTHER, Y[:12].copy()
+
+
+LARGE = np.arange(4, dtype="float32") + X
+TEXT = np.array([f"text {i}" for i in range(48)])
+TABLE = np.random.default_rng(2).integers(0, 2, (500, 3))
 
 
 class Batches(keras.utils.PyDataset):
@@ -89,12 +95,64 @@ def test_records_that_fit_was_given_are_refused(data, given):
     assert not private.ledger.entries
 
 
-def test_records_of_a_function_are_refused():
-    """`data=` as a function, and the fit on something else."""
-    model, private = network(), callback(function)
-    shown = X.copy(), Y.copy()
-    refused(model, *FRESH, callbacks=[private], validation_data=shown)
-    assert not private.ledger.entries
+OTHERS = {
+    "none": (None, X),
+    "arrays": (FRESH, (X, Y)),
+    "weighted": ((*FRESH, np.ones(12)), (X, Y)),
+    "x alone": (OTHER, X),
+    "no record": ((OTHER[:0], Y[:0]), (X, Y)),
+    "another shape": (X[:, :2], X),
+    "one of many": (np.concatenate([OTHER, X[:1]]), X),
+    "views of one array": (X[:10], X[10:]),
+    "text": (np.array(["a", "b"]), TEXT),
+    "few different rows": (TABLE[:100], TABLE),
+    "batches": (Batches(OTHER.repeat(4, 0), Y), (X, Y)),
+    "a function": (lambda: [FRESH], (X, Y)),
+}
+PRIVATE = {
+    "the same object": (function, function),
+    "lists": ([X.tolist(), Y.tolist()], (X, Y)),
+    "views": ((X[:5], Y[:5]), (X, Y)),
+    "x alone": (X.copy(), (X,)),
+    "reversed": ((X[::-1], Y), (X, Y)),
+    "in other floats": (X.astype("float64"), X),
+    "whole numbers": ((99 * X).astype(int), (99 * X).astype(int) / 1),
+    "some": (np.concatenate([X[:8], OTHER[:4]]), X),
+    "among others": (np.concatenate([X, *[OTHER] * 9]), X),
+    "tensors": (keras.ops.convert_to_tensor(X), X),
+    "text": (TEXT[5:].astype(object), TEXT),
+    "a table in its order": (TABLE.copy(), TABLE),
+    "batches": (Batches(), (X, Y)),
+    "a function": ((X, Y), function),
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("case", [*OTHERS, *PRIVATE])
+def test_rows_are_compared_whatever_holds_them(case):
+    if case in OTHERS:
+        assert fit_contract.private_because(*OTHERS[case]) is None
+    if case in PRIVATE:
+        assert fit_contract.private_because(*PRIVATE[case])
+
+
+def test_inputs_are_compared_by_their_names():
+    a, b = keras.Input((4,), name="a"), keras.Input((1,), name="b")
+    model = keras.Model({"a": a, "b": b}, keras.layers.Flatten()(a))
+    x = {"b": np.arange(48.0)[:, None], "a": X}
+    shown = {"a": X.copy(), "b": x["b"].copy()}
+    assert fit_contract.private_because(shown, x, model)
+    others = {**x, "a": X + 1}
+    assert fit_contract.private_because(others, x, model) is None
+
+
+def test_loaders_of_torch():
+    torch = pytest.importorskip("torch")
+    pairs = list(zip(torch.tensor(X), torch.tensor(Y)))
+    loader = torch.utils.data.DataLoader(pairs, batch_size=8, shuffle=True)
+    for shown in (loader, (X, Y)):
+        assert fit_contract.private_because(shown, (X, Y))
+    assert fit_contract.private_because(FRESH, loader) is None
 
 
 @pytest.mark.parametrize("given", GIVEN)
@@ -119,7 +177,7 @@ def test_data_sets_of_tensorflow():
     given = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
     model = network()
     model.fit(X, Y, callbacks=[callback()], verbose=0)
-    for shown in (given, given.take(3), (X.copy(), Y.copy())):
+    for shown in (given, given.take(3).shuffle(9), (X.copy(), Y.copy())):
         refused(model, given, validation_data=shown)
         private = callback((OTHER, Y[:12]))
         fit = {"callbacks": [private], "validation_data": shown}
@@ -146,3 +204,54 @@ def test_steps_that_read_the_records():
     shown = X.copy(), Y.copy()
     refused(model, batches, callbacks=[private], validation_data=shown)
     assert not private.ledger.entries
+
+
+# What is compiled --------------------
+
+PROBABILITIES = (
+    "sparse_categorical_crossentropy",
+    keras.losses.SparseCategoricalCrossentropy(),
+    keras.losses.binary_crossentropy,
+    keras.losses.BinaryFocalCrossentropy(),
+)
+
+
+@pytest.mark.parametrize("loss", PROBABILITIES)
+def test_losses_of_probabilities_are_refused_for_logits(loss):
+    """Their values would mean nothing, and no epoch could be chosen by them."""
+    model, private = network(), callback()
+    model.compile("sgd", loss)
+    with pytest.raises(ValueError, match="loss takes probabilities"):
+        private.plan(model)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        None,
+        "sparse_categorical_crossentropy",
+    ],
+)
+def test_losses_that_fit(loss):
+    model, y = network(), Y
+    if isinstance(loss, str):
+        # Of a layer that gives numbers nothing is known.
+        head = fm.layers.PrivateDense(
+            1, loss="squared_error", target_bounds=(0, 2)
+        )
+        model = keras.Sequential([keras.Input((4,)), head])
+    model.compile("sgd", loss)
+    callback((X, y)).plan(model)
+
+
+# What is not seen --------------------
+
+
+def test_a_fit_that_hides_its_arguments_is_said_to():
+    """Callbacks of Keras are not told what `fit` was called with."""
+    model, private = network(), callback()
+    private.set_model(model)
+    private.set_params({"epochs": 1, "steps": 1})
+    private.on_train_begin()
+    assert "not checked: what `fit` was called with" in private.report()
