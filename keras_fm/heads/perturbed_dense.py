@@ -3,7 +3,6 @@ from keras import ops
 
 from keras_fm.heads import coefficient_noise
 from keras_fm.kernel import checks
-from keras_fm.parts import layer_arguments
 from keras_fm.parts.private_part import ReleasedLayer
 
 _RELEASE_ARRAYS = ("hessian", "minimiser", "offset")
@@ -91,34 +90,6 @@ class PerturbedDense(ReleasedLayer):
             self._set_hidden("hessian", np.asarray(hessian))
         self._set_hidden("minimiser", np.asarray(minimiser))
         self._set_hidden("offset", np.asarray(offset))
-
-    def check_held(self, objective, ridge_factor, mechanism):
-        """Refuses a release whose objective, per record, the layer's numbers
-        do not hold: its weights would be NaN.
-
-        Args:
-            objective: a `QuadraticQuery`.
-            ridge_factor: in units of the noise's spectral edge.
-            mechanism: what it will be released with.
-
-        Raises:
-            ValueError: saying how large they may be.
-        """
-        # Of features alone, of noise alone, and the ridge.
-        largest = objective.feature_bound**2
-        largest += (2 + ridge_factor) * objective.noise_edge(mechanism)
-        if not np.isfinite(
-            layer_arguments.as_held(largest, self.variable_dtype)
-        ):
-            raise ValueError(
-                f"The released objective of layer '{self.name}' may have "
-                f"numbers up to {largest:.2g}, which {self.variable_dtype} "
-                "does not hold. Scale features (`keras_fm.layers."
-                "NormalizationLayer`) to a smaller `feature_bound`, take "
-                "less noise, or build the layer in a wider dtype. Received: "
-                f"feature_bound={self.feature_bound:g}, "
-                f"bias_feature={self.bias_feature:g}"
-            )
 
     def fix_noise(self, linear_noise, quadratic_noise):
         """Fixes coefficient noise, already divided by the lot size.

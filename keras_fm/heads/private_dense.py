@@ -373,11 +373,7 @@ class PrivateDense(PerturbedDense):
             **reading.privacy_unit, public_features=reading.public_features
         )
         more = {}
-        if self.rounds is None:
-            more["check"] = functools.partial(
-                self.check_held, query, reading.ridge_factor
-            )
-        else:
+        if self.rounds is not None:
             reading.check_rounds(f"`rounds` of layer '{self.name}'")
             more["samples"] = reading.samples(self.rounds)
             more["carry_out"] = functools.partial(reading.descend, self)

@@ -25,8 +25,6 @@ class Step:
         samples: `None` for one read of all records, or the samples of
             several.
         mechanism: `None` (calibrated to the share), or the mechanism.
-        check: `None`, or a function that refuses a mechanism whose release
-            could not be learned.
         noise_multiplier: of `samples`: `None` for what the other releases
             leave of the budget, or the noise.
         done: whether it was released before; its noise counts.
@@ -44,7 +42,6 @@ class Step:
     learn: collections.abc.Callable
     samples: SamplingPlan | None = None
     mechanism: object | None = None
-    check: collections.abc.Callable | None = None
     noise_multiplier: float | None = None
     done: bool = False
     entry: collections.abc.Callable | None = None
