@@ -130,18 +130,3 @@ def test_a_saved_model_goes_on_with_momenta_of_noisy_steps_alone(fed, tmp_path):
     )
     loaded.fit(batches, verbose=0, callbacks=[private])
     assert int(loaded.optimizer.iterations) == (2 if fed else 4)
-
-
-class Itself(keras.optimizers.SGD):
-    """Cannot be built again from its config."""
-
-    def __init__(self, secret, **kwargs):
-        super().__init__(0.1, momentum=0.9, **kwargs)
-
-
-def test_an_optimizer_that_cannot_begin_anew_is_refused():
-    model = net(lambda: Itself(1))
-    fit = first_fit(model)
-    feed(model)
-    with pytest.raises(ValueError, match="Compile the model anew"):
-        fit()

@@ -1,7 +1,6 @@
 """Several releases of one model read its features once."""
 
 import gc
-import weakref
 
 import keras
 import numpy as np
@@ -92,29 +91,6 @@ def test_what_streams_is_not_kept(monkeypatch):
     assert passes(monkeypatch, model_of(), data)[1] == 4
 
 
-def test_no_second_copy_of_records_is_kept(monkeypatch):
-    """One layer without weights is sooner computed again than held."""
-    records = keras.Input((5,))
-    x = fm.layers.NormalizationLayer(name="box")(records)
-    x = fm.layers.PrivateNormalization((-1, 1))(x)
-    x = fm.layers.NormalizationLayer()(x)
-    x = fm.layers.DPPCA(4, whitening=0.5)(x)
-    x = fm.layers.NormalizationLayer()(x)
-    x = fm.layers.PrivateEncoder(4)(x)
-    model = keras.Model(records, fm.layers.PrivateDense(3, clip=True)(x))
-    model.compile("sgd", fm.losses.TaylorCrossEntropy())
-    kept, keeping = [], memo.Memo.keeping
-
-    def watched(self, tensor, batches, records):
-        kept.append(tensor)
-        return keeping(self, tensor, batches, records)
-
-    monkeypatch.setattr(memo.Memo, "keeping", watched)
-    # The columns begin at the records, and so do the directions.
-    assert passes(monkeypatch, model, (X, Y))[1] == 2
-    assert kept and all(t is not model.get_layer("box").output for t in kept)
-
-
 def test_nothing_is_kept_after_a_fit_that_ends_or_fails(monkeypatch):
     """What is kept is as secret as the records."""
 
@@ -139,29 +115,3 @@ def test_nothing_is_kept_after_a_fit_that_ends_or_fails(monkeypatch):
     with pytest.raises(RuntimeError, match="on the way"):
         passes(monkeypatch, model_of(), (X, Y))
     assert all(kept.batches is None for kept in found())
-
-
-def test_of_too_many_records_none_is_kept_for_a_while(monkeypatch):
-    """Half a gigabyte was kept of the first ones, then dropped."""
-    monkeypatch.setattr(memo, "MOST", 5500)
-    kept, made = memo.Memo(), []
-
-    def batches():
-        for _ in range(3):
-            array = np.zeros((64, 10), "float32")
-            made.append(weakref.ref(array))
-            yield (array,)
-            del array
-
-    tensor = object()
-    for batch in kept.keeping(tensor, batches(), records=192):
-        del batch
-        gc.collect()
-        assert not any(array() is not None for array in made[:-1])
-    assert kept.batches is None
-    list(kept.keeping(tensor, batches(), records=120))
-    # 64 rows hold fewer records: what they take decides in the end.
-    assert kept.batches is None
-    monkeypatch.setattr(memo, "MOST", 8000)
-    list(kept.keeping(tensor, batches(), records=192))
-    assert len(kept.batches) == 3

@@ -79,17 +79,6 @@ def numbers(found, tag):
     return [float(value) for _, value in found[tag]]
 
 
-def test_words_of_a_unit_are_a_declaration(data, tmp_path):
-    """Pictures of a run said "one patient" of a guarantee for one row."""
-    unit = fm.Unit(words="one patient")
-    private = private_model(data, guarantee=fm.Proven(unit=unit))
-    found = fit(dense_model(), data, private, tmp_path, epochs=1)
-    for tag in ("privacy/settings", "privacy/budget", "privacy/statement"):
-        text = b"".join(np.ravel(found[tag][0][1])).decode()
-        assert "by declaration one patient" in " ".join(text.split())
-        assert text.count("one patient") == 1
-
-
 def test_a_proven_fit(data, tmp_path):
     private = private_model(data)
     model = dense_model()
@@ -147,18 +136,6 @@ def test_a_published_fit_is_marked(data, tmp_path):
     assert "nothing is promised" in budget and "| left" not in budget
     text = b"".join(np.ravel(found["privacy/statement"][0][1]))
     assert b"no valid proof" in text
-
-
-def test_steps_of_a_dpmac(data, tmp_path):
-    x, y = data
-    model = fm.models.DPMAC((16,), [keras.layers.Dense(3)], clip=0.5, z_steps=1)
-    model.compile("sgd")
-    batches = fm.datasets.PoissonBatches(x.reshape(N, 16), y, batch_size=60)
-    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, DELTA))
-    board = fm.callbacks.PrivacyTensorBoard(private, tmp_path)
-    model.fit(batches, epochs=2, callbacks=[private, board], verbose=0)
-    found = events(tmp_path)
-    assert numbers(found, "privacy/steps_taken")[-1] == 8.0
 
 
 def test_kernels_and_reconstructions(data, tmp_path):
@@ -250,13 +227,6 @@ def test_a_free_fit_shows_what_the_release_cost(data, tmp_path):
     assert b"| spent, proven | 2 |" in budget
 
 
-def test_a_release_is_written_once(data, tmp_path):
-    private = private_model(data)
-    found = fit(dense_model(), data, private, tmp_path, epochs=3)
-    name = next(iter(private.releases))
-    assert len(found[f"release/{name}/quadratic"]) == 1
-
-
 def test_a_fit_that_moves_shows_its_way_to_the_minimum(data, tmp_path):
     guarantee = fm.Proven(start="current")
     private = private_model(data, guarantee)
@@ -277,8 +247,3 @@ def test_only_the_package_of_its_name_is_needed(data, monkeypatch):
     )
     with pytest.raises(ImportError, match="`pip install tensorboard`"):
         fm.callbacks.PrivacyTensorBoard(private_model(data), "runs")
-
-
-def test_it_needs_the_private_model():
-    with pytest.raises(ValueError, match="PrivateModel"):
-        fm.callbacks.PrivacyTensorBoard("runs/first", "runs")

@@ -73,39 +73,6 @@ def test_steps_of_a_namesake_are_not_taken_at_less_noise():
     assert spent <= ledger.epsilon() <= 2.0 * (1 + 1e-9)
 
 
-def test_samples_that_are_known_are_no_continuation():
-    ledger, model = new_ledger(), net(planned_steps=20)
-    fit(model, ledger)
-    with pytest.raises(ValueError, match="follow from a seed"):
-        fit(model, ledger, seed=0)
-    assert model.steps_taken == 5 and ledger.steps_left("net (steps)") == 15
-
-
-def test_a_smaller_capacity_is_no_continuation():
-    """Its samples overflow more often than was paid for."""
-    ledger, model = new_ledger(), net(planned_steps=20)
-    fit(model, ledger)
-    with pytest.raises(ValueError, match="of the same capacity"):
-        fit(model, ledger, capacity=batches().capacity - 2)
-    fit(model, ledger, capacity=batches().capacity + 2)
-    assert model.steps_taken == 10
-
-
-class TurnBack(keras.callbacks.Callback):
-    """Sets the count of steps back, as a state that is loaded does."""
-
-    def on_train_batch_end(self, batch, logs=None):
-        if batch == 3:
-            counter = self.model._noise._get_hidden("steps_taken")
-            counter.assign(0)
-
-
-def test_a_count_that_is_turned_back_gives_no_step_back():
-    ledger, model = new_ledger(), net(planned_steps=20)
-    fit(model, ledger, epochs=4, callbacks=[TurnBack()])
-    assert ledger.steps_left("net (steps)") == 0
-
-
 class Stop(keras.callbacks.Callback):
     def __init__(self, error=None):
         super().__init__()
@@ -116,13 +83,6 @@ class Stop(keras.callbacks.Callback):
             if self.error:
                 raise self.error
             self.model.stop_training = True
-
-
-def test_steps_that_did_not_begin_are_given_back():
-    ledger, model = new_ledger(), net(planned_steps=20)
-    fit(model, ledger, steps=10, callbacks=[Stop()])
-    assert ledger.steps_used("net (steps)") == model.steps_taken
-    assert ledger.steps_left("net (steps)") >= 10
 
 
 def test_an_interrupted_fit_leaves_no_step_to_other_loops():
