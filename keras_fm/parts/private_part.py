@@ -49,9 +49,6 @@ class PrivatePart:
 
     # Why no proof covers it, and what to write instead; `None`: one does.
     unproven: str | None = None
-    # The largest L2 norm of an output that its release may lead to; infinite if
-    # that has no bound, `None` if it is not looked at.
-    longest_output: float | None = None
     # Whether a model without it may still be whole, see `RelevanceScaling`.
     optional = False
 

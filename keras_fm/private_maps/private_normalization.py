@@ -1,4 +1,3 @@
-import math
 from typing import Any
 
 import keras
@@ -65,9 +64,6 @@ class PrivateNormalization(ProvenMap):
     Source: the layer of Keras; sensitivities:
     `keras_fm.queries.ColumnMomentsQuery`, `ColumnHistogramQuery`.
     """
-
-    # Lengths of outputs are known after the release only.
-    longest_output = math.inf
 
     def __init__(
         self,

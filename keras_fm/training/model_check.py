@@ -2,7 +2,6 @@
 
 import collections
 import json
-import math
 
 import keras
 
@@ -338,38 +337,6 @@ def _has_batch_state(layer):
     if isinstance(layer, batch_statistics.KINDS):
         return not batch_statistics.are_constant(layer)
     return isinstance(layer, NormalizationLayer) and layer.depends_on_data
-
-
-def check_bounded_above_release(model, redo):
-    """Refuses features whose length is found out only after a release below
-    was paid for: what a released layer gives may be longer than what the one
-    above it takes.
-
-    Args:
-        model: a functional model.
-        redo: whether layers that were released are released again.
-
-    Raises:
-        ValueError: naming the layers and the way out.
-    """
-    below, longest = None, 0.0
-    for layer in model.layers:
-        bound = getattr(layer, "feature_bound", math.inf)
-        if longest > bound and not getattr(layer, "clip", True):
-            raise ValueError(
-                f"Layer '{below.name}' gives features of no public bound, or "
-                f"of a larger one than that of '{layer.name}', which might "
-                "refuse them after that release was paid for. Put "
-                "`keras_fm.layers.NormalizationLayer()` between them, or give "
-                f"layer '{layer.name}' `clip=True`."
-            )
-        if getattr(layer, "longest_output", None) is not None:
-            below, longest = layer, layer.longest_output
-            if layer.is_released and not redo:
-                longest = 0.0
-        elif isinstance(layer, NormalizationLayer) or longest < math.inf:
-            # Bounded, or as long as nobody knows here.
-            longest = 0.0
 
 
 # More layers than these are not named one by one.

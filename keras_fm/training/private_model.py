@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import mechanisms, records
@@ -23,7 +24,7 @@ from keras_fm.training import (
     steps_of_fit,
 )
 from keras_fm.training.proven_plan import ProvenPlan
-from keras_fm.training.published_plan import DrawnNoise, PublishedPlan
+from keras_fm.training.published_plan import PublishedPlan
 
 
 class PrivateModel(keras.callbacks.Callback):
@@ -132,8 +133,6 @@ class PrivateModel(keras.callbacks.Callback):
         self._steps: Any = None
         self._seed = reproducible_noise
         self._noise = mechanisms.NoiseSource(reproducible_noise)
-        # Noise of published forms, for models that come back from a file.
-        self._drawn = DrawnNoise()
 
     def __deepcopy__(self, memo):
         """For another fit, as searches do: one ledger, noise of its own."""
@@ -261,7 +260,7 @@ class PrivateModel(keras.callbacks.Callback):
                 "every FunctionalNet: pass `data=(x, y)`."
             )
         if not by_steps:
-            return PublishedPlan(model, drawn=self._drawn, **shared)
+            return PublishedPlan(model, **shared)
         lot = getattr(self.guarantee, "lot", None)
         if top is not None and not stepwise and lot not in (None, "data"):
             raise ValueError(
@@ -433,10 +432,11 @@ class PrivateModel(keras.callbacks.Callback):
     # Published -----------------------------------------------------------
 
     def _begin_published(self, plan, arguments):
-        again = plan.restore()
-        plan.check_fit(arguments)
+        y = arguments.get("y")
+        if hasattr(plan.perturbed, "check_labels") and hasattr(y, "shape"):
+            plan.perturbed.check_labels(np.asarray(y), len(y))
         if plan.perturbed.is_perturbed:
-            return again
+            return False
         if self.guarantee.lot != "data":
             fit_contract.check_lot(arguments, self.guarantee.lot)
         model_check.check_one_process(self.model)

@@ -184,14 +184,6 @@ class ProvenPlan:
                 "the budget a delta far below one over the number of records."
             )
 
-    def check_by_record(self, what):
-        """Refuses another privacy unit than one record."""
-        if self.owners is not None or self.reach:
-            raise ValueError(
-                "`owners` and `reach` are not supported for "
-                f"{what}, which is read record by record."
-            )
-
     def check_reach(self, what):
         """Refuses other units' records that one unit's data enters."""
         if self.reach:
@@ -670,8 +662,6 @@ class ProvenPlan:
         claimed = () if self.published else self._tops
         model_check.check_not_perturbed((*self.parts, *claimed))
         model_check.check_proven(self.model, self.top)
-        if spends:
-            model_check.check_bounded_above_release(self.model, self.redo)
         for part in model_check.released_parts(self.whole) if spends else ():
             # A part that is released again, too: it may begin with what its
             # first release led to, as an optimizer does.

@@ -138,7 +138,7 @@ def test_a_published_fit_is_marked(data, tmp_path):
     assert b"no valid proof" in text
 
 
-def test_kernels_and_reconstructions(data, tmp_path):
+def test_kernels(data, tmp_path):
     layers = [
         keras.Input((4, 4, 1)),
         keras.layers.Conv2D(5, 2, padding="same", trainable=False),
@@ -155,32 +155,6 @@ def test_kernels_and_reconstructions(data, tmp_path):
     # Five kernels in three columns, two by two and one between.
     assert (int(width), int(height)) == (9, 6)
     assert picture[:4] == b"\x89PNG"
-    flat = data[0].reshape(N, 16)
-    encoder = fm.models.DeepPrivateAutoencoder((16,), hidden=(3,))
-    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, DELTA), data=flat)
-    encoder.pretrain(flat, private)
-    net = fm.models.FunctionalNet(
-        (16,),
-        [keras.layers.Dense(16, activation="sigmoid")],
-        loss="squared_error",
-    )
-    net.compile("sgd")
-    other = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, DELTA), data=flat)
-    board = fm.callbacks.PrivacyTensorBoard(
-        other, tmp_path / "b", samples=np.linspace(0, 1, 32).reshape(2, 16)
-    )
-    # Pictures of private records were drawn, as they are.
-    for shown in (flat[:2], flat[:1].tolist()):
-        drawn = fm.callbacks.PrivacyTensorBoard(
-            other, tmp_path / "c", samples=shown
-        )
-        with pytest.raises(ValueError, match="`samples` holds private records"):
-            net.fit(flat, flat, callbacks=[other, drawn], verbose=0)
-    assert not other.ledger.entries
-    net.fit(flat, flat, callbacks=[other, board], verbose=0)
-    tag = "pictures/samples and reconstructions"
-    width, height, _ = events(tmp_path / "b")[tag][0][1]
-    assert (int(width), int(height)) == (10, 10)
 
 
 def test_neither_noise_nor_statistics_are_written(data, tmp_path, monkeypatch):

@@ -24,10 +24,6 @@ class ReleasedEncoder(PretrainedLayer):
     inputs, or rounds of reconstruction. What they are released with are
     arguments of `PrivateEncoder`."""
 
-    @property
-    def longest_output(self):
-        return self.units**0.5 if self.activation == "sigmoid" else math.inf
-
     def release_names(self):
         moments = self.source == "moments"
         if self.rounds == 1:
