@@ -10,7 +10,6 @@ import itertools
 import keras
 import numpy as np
 
-from keras_fm.kernel import records
 from keras_fm.kernel.reads import columns
 from keras_fm.parts import fit_frame, model_inputs
 
@@ -277,7 +276,7 @@ def _check_steps(given, private):
     elif isinstance(x, keras.utils.PyDataset):
         enough = x.num_batches is None
     elif columns.are_inputs(x) or isinstance(x, (list, tuple)):
-        n = records.number((x,)) or 1
+        n = columns.count(x)
         found = -(-n // (size or -(-n // steps)))
         at_once = private.model.steps_per_execution
         taken = -(-steps // at_once) * at_once
