@@ -88,17 +88,6 @@ def test_the_logged_loss_is_the_released_objective():
     np.testing.assert_allclose(history["loss"], value, rtol=1e-4)
 
 
-def test_the_start_is_the_minimiser_and_training_stays_there():
-    x, y = records()
-    m = model()
-    p = private((x, y), epsilon=1e5)
-    m.fit(x, y, epochs=5, callbacks=[p], verbose=0)
-    minimiser = p.release.minimise()[1]
-    np.testing.assert_allclose(m.get_weights()[0], minimiser[:-1], atol=1e-4)
-    accuracy = np.mean(m.predict(x, verbose=0).argmax(1) == y)
-    assert accuracy > 0.85
-
-
 # What is charged --------------------
 
 
@@ -196,14 +185,6 @@ def refused(match, m=None, data=None, fit=None, error=ValueError, **kwargs):
 )
 def test_unsafe_layers(layer, match):
     refused(match, model(body=[layer()]))
-
-
-def test_frozen_layers_count_as_public_and_are_named():
-    x, y = records()
-    m = model(body=[keras.layers.Dense(4, trainable=False, name="frozen")])
-    p = private((x, y))
-    m.fit(x, y, callbacks=[p], verbose=0)
-    assert "frozen weights of layer 'frozen'" in p.report()
 
 
 def test_what_was_trained_without_protection():
@@ -579,40 +560,3 @@ def test_batch_size_must_agree():
     with pytest.raises(ValueError, match="same `batch_size`"):
         published_model().fit(x, y, batch_size=32, callbacks=[published()],
                               verbose=0)  # fmt: skip
-
-
-class OwnLoss(keras.Sequential):
-    """A loss that knows of no perturbed objective."""
-
-    def compute_loss(
-        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
-    ):
-        return keras.ops.mean(self.layers[-1].kernel ** 2)
-
-    def call(self, inputs, training=None):
-        return super().call(inputs, training=False)
-
-
-def of_own_loss(bounds=None):
-    keras.utils.set_random_seed(1)
-    m = OwnLoss(
-        [
-            keras.Input((6,)),
-            fm.layers.NormalizationLayer(bounds),
-            fm.layers.PrivateDense(3),
-        ]
-    )
-    m.compile("adam", fm.losses.TaylorCrossEntropy())
-    return m
-
-
-def test_a_proven_fit_trains_the_release_whatever_the_loss_is():
-    x, y = records()
-    found, histories = [], []
-    for m in (of_own_loss(), model()):
-        p = private((x, y), seed=4, start="current")
-        fit = m.fit(x, y, epochs=2, callbacks=[p], verbose=0)
-        found.append(weights(m))
-        histories.append(fit.history["loss"])
-    np.testing.assert_allclose(*found, atol=1e-6)
-    np.testing.assert_allclose(*histories, rtol=1e-5)
