@@ -570,15 +570,6 @@ def test_second_fit_draws_and_charges_nothing():
     assert len(p.ledger.entries) == 3 and len(first) == 4
 
 
-@pytest.mark.once
-def test_a_new_callback_on_a_perturbed_model_is_refused():
-    # Its empty ledger would say that nothing was read.
-    model, _, data = fitted()
-    p = published(data=data)
-    with pytest.raises(ValueError, match="noise of another PrivateModel"):
-        fit(model, data, p)
-
-
 # Fewer perturbations --------------------
 
 
@@ -739,20 +730,6 @@ def test_a_network_without_rules():
     )  # fmt: skip
     refused("LSTM.*no relevance rule", published(data=dense_records()),
             following(dense_model(), network))  # fmt: skip
-
-
-def test_two_adaptive_layers():
-    model = compiled(
-        [
-            keras.Input((6,)),
-            fm.layers.PerturbedAffine(6, adaptive=True, name="one"),
-            fm.layers.PerturbedAffine(4, adaptive=True, name="two"),
-            fm.layers.PrivateDense(3),
-        ]
-    )
-    following(following(model, dense_model(), "one"), dense_model(), "two")
-    p = published(data=Unreadable())
-    refused(r"Only one layer.*\['one', 'two'\]", p, model)
 
 
 @pytest.mark.once
