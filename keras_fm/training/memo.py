@@ -47,22 +47,19 @@ class Memo:
         except ValueError:
             return None
 
-    def keeping(self, tensor, batches, records):
+    def keeping(self, tensor, batches):
         """Batches as they are read, kept if they are read to the end and are
         no more than `MOST`.
 
         Args:
             tensor: whose features they are.
             batches: `(features, ...)`.
-            records: how many there are: of too many none is kept at all.
         """
         if tensor is self._tensor:
             yield from batches
             return
         kept, size = [], 0
         for batch in batches:
-            if not size and records * batch[0][:1].nbytes > MOST:
-                size = MOST
             size += batch[0].nbytes
             if size <= MOST:
                 kept.append(batch)

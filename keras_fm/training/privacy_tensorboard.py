@@ -59,8 +59,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
 
     Raises:
         ImportError: without the package `tensorboard`, which writes the files.
-        ValueError: if `private` is no `PrivateModel`; by `fit`, before it
-            begins, if the folder cannot be written.
+        ValueError: if `private` is no `PrivateModel`.
 
     Example:
 
@@ -86,11 +85,6 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         self._file, self._seen = None, {}
 
     # Keras' hooks --------------------------------------------------------
-
-    def set_model(self, model):
-        super().set_model(model)
-        # Before any callback begins: `PrivateModel` would have charged.
-        event_file.check_folder("log_dir", self.log_dir)
 
     def on_train_begin(self, logs=None):
         self._file = event_file.EventFile(self.log_dir)

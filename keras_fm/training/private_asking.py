@@ -9,6 +9,7 @@ through a `FeatureMap`, anything else is called with one record at a time. It
 must not itself be a function of the records that no ledger knows.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -334,34 +335,29 @@ def _known(query, calibrate, *, ledger, share, epsilon, name, seed):
 def _rest(query, ledger):
     """The mechanism that spends what the ledger has left."""
     left, budget = ledger.remaining(), ledger.budget
-    if left <= 0:
-        raise _nothing_left(ledger)
-    if budget.delta == 0:
+    if left > 0 and budget.delta == 0:
         # Below what the ledger allows, by what sums are rounded.
         given = budget_lib.PrivacyBudget(left * (1 - 1e-12), 0.0)
         return calibration.calibrate(query, given, neighbours=ledger.neighbours)
     others = [entry.build_mechanism() for entry in ledger.entries]
-    try:
-        multiplier = sampling.noise_multiplier(
-            (1.0, 1), budget, neighbours=ledger.neighbours, others=others
+    multiplier = None
+    # What is left may be rounding, which no noise meets.
+    with contextlib.suppress(ValueError):
+        if left > 0:
+            multiplier = sampling.noise_multiplier(
+                (1.0, 1), budget, neighbours=ledger.neighbours, others=others
+            )
+    if multiplier is None:
+        raise ValueError(
+            "Nothing is left of the ledger's budget: epsilon = "
+            f"{statement.rounded_up(ledger.epsilon())} of "
+            f"{budget.epsilon:.6g} is spent. Plan a share for each use from "
+            "the start, `PrivacyBudget(...).split(training=..., "
+            "evaluation=...)`. Received: share='rest'"
         )
-    except ValueError as e:
-        # What is left is rounding, which no noise meets.
-        raise _nothing_left(ledger) from e
     return mechanisms_lib.GaussianMechanism(
         sensitivity=query.sensitivity("l2", neighbours=ledger.neighbours),
         noise_multiplier=multiplier,
-    )
-
-
-def _nothing_left(ledger):
-    return ValueError(
-        "Nothing is left of the ledger's budget: epsilon = "
-        f"{statement.rounded_up(ledger.epsilon())} of "
-        f"{ledger.budget.epsilon:.6g} is spent. Plan "
-        "a share for each use from the start, "
-        "`PrivacyBudget(...).split(training=..., evaluation=...)`. Received: "
-        "share='rest'"
     )
 
 
@@ -495,12 +491,6 @@ class AskedModel:
                 "it: other records (`public='trained on ...'`), or releases "
                 "of this ledger (`public='from the releases of this "
                 f"ledger'`). Received: {type(model).__name__}"
-            )
-        elif not (model is None or callable(model) or _predicts(model)):
-            raise ValueError(
-                "`model` must be a Keras model, a scikit-learn estimator, a "
-                "function of a batch of records, or None where the data are "
-                f"(predictions, y). Received: {type(model).__name__}"
             )
         if model is None:
             self.facts.append(

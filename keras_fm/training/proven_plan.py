@@ -320,8 +320,7 @@ class ProvenPlan:
             and _is_work(self.extractor(tensor))
             and isinstance(self.data, (tuple, list, np.ndarray))
         ):
-            x = self.data if isinstance(self.data, np.ndarray) else self.data[0]
-            found = kept.keeping(tensor, found, columns.count(x))
+            found = kept.keeping(tensor, found)
         yield from found
 
     def unlabelled(self, part):
