@@ -175,7 +175,7 @@ def private_steps(network, loss, x, y, batch):
     except Stop:
         pass
     fit = private._fit = taken["fit"]
-    samples = [fit.samples[i % 8] for i in range(4)]
+    samples = [fit.samples[i % 8] for i in range(16)]
     turn = iter(range(10**9))
 
     def step():

@@ -94,12 +94,14 @@ class GhostLayer:
         return ops.reshape(inputs, (-1, *self.map.input_shape))
 
     def outputs(self, read, weights, probe):
-        """What the layer gives."""
+        """What the layer gives; of `probe` a number is added to each, or a
+        function is called with all."""
         dtype = self.layer.compute_dtype
         if not self.reads_tokens:
             read = ops.cast(read, dtype)
         weights = [ops.cast(w, dtype) for w in weights]
-        z = self.map.forward(read, weights) + ops.cast(probe, dtype)
+        z = self.map.forward(read, weights)
+        z = probe(z) if callable(probe) else z + ops.cast(probe, dtype)
         z = ops.reshape(z, (-1, *self._shape))
         activation = getattr(self.layer, "activation", None)
         return z if activation is None else activation(z)

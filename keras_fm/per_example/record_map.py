@@ -26,7 +26,7 @@ _HELD = 2**25
 # large batch so large a part, for pieces of padding alone are skipped.
 _FEWEST, _PART = 32, 8
 KEY_DTYPE = sum_noise.DTYPE
-WAYS = ("vmap", "one")
+WAYS = ("together", "vmap", "one")
 # Operations of TensorFlow that go on where the last one stopped.
 _STREAMS = (
     *("Random", "TruncatedNormal", "ParameterizedTruncatedNormal"),
@@ -41,7 +41,9 @@ class RecordMap:
     Args:
         trainer: a `PrivateNetwork`: its model, its loss, and what that keeps.
         clip: see `Clips`.
-        way: of `WAYS`: `"vmap"`, a vectorised map over records; `"one"`, one
+        way: of `WAYS`: `"together"`, one call with all records, of layers
+            that are known to take them one by one, all of them ghosts that
+            learn; `"vmap"`, a vectorised map over records; `"one"`, one
             record after the other.
         ghosts: list of `GhostLayer`.
     """
@@ -67,7 +69,9 @@ class RecordMap:
         of_ghosts = {id(v) for g in self.ghosts for v in g.variables}
         self.direct = [v for v in self.learned if id(v) not in of_ghosts]
         held = sum(int(np.prod(v.shape)) for v in self.direct)
-        held += sum(int(np.prod(g.probe_shape)) for g in self.ghosts)
+        held += sum(
+            int(np.prod(g.probe_shape)) + g.map.held for g in self.ghosts
+        )
         self.piece = 1 if way == "one" else max(_HELD // max(held, 1), 1)
 
     @property
@@ -78,12 +82,14 @@ class RecordMap:
 
     @property
     def _shares_key(self):
-        """Whether all records of a step share one mask: PyTorch's generators
-        know no keys of single records, and TensorFlow's map none that
-        differ."""
+        """Whether the key of a step is that of its first record: PyTorch's
+        generators know no keys of single records, nor does one call with all
+        of them, and TensorFlow's map knows none that differ."""
         backend = keras.backend.backend()
-        return backend == "torch" or (
-            backend == "tensorflow" and self.way == "vmap"
+        return (
+            backend == "torch"
+            or self.way == "together"
+            or (backend == "tensorflow" and self.way == "vmap")
         )
 
     # One record ----------------------------------------------------------
@@ -97,8 +103,8 @@ class RecordMap:
             return self._trainer.loss_of_records(y, y_pred)
 
     def _loss(self, direct, probes, rest, x, y, key):
-        """The loss of a batch of one record, and what the layers with probes
-        read."""
+        """The loss of a batch of one record, or the sum of those of all
+        together, and what the layers with probes read."""
         fixed, ghost, kept = rest
         mapping = [*zip(self.direct, direct), *zip(self._fixed, fixed), *kept]
         for index, seed in enumerate(self._seeds):
@@ -117,64 +123,75 @@ class RecordMap:
             ghost_layers.replaced_calls(functions),
         ):
             y_pred = self.network(x, training=self.training)
-            value = ops.sum(self._trainer.loss_of_records(y, y_pred))
-            # Penalties of activities; those of weights are not among them.
-            for more in scope.losses:
-                value = value + ops.sum(more)
+            if self.way != "together":
+                value = ops.sum(self._trainer.loss_of_records(y, y_pred))
+                # Penalties of activities, not those of weights.
+                for more in scope.losses:
+                    value = value + ops.sum(more)
+            elif scope.losses or _masks(y_pred):
+                raise ValueError("a loss of a whole batch")
+        if self.way == "together":
+            value = ops.sum(self._losses(y, y_pred, mapping))
         return ops.cast(value, "float32"), reads
+
+    def _losses(self, y, y_pred, mapping):
+        """The loss of each record, of a batch of it alone."""
+
+        def of_one(rows):
+            y, y_pred = keras.tree.map_structure(
+                lambda v: ops.expand_dims(v, 0), rows
+            )
+            with keras.StatelessScope(mapping):
+                return ops.sum(self._trainer.loss_of_records(y, y_pred))
+
+        return _vectorized(of_one, (y, y_pred))
 
     # A piece of a batch ----------------------------------------------------
 
     def _gradients(self, direct, rest, x, y, keys):
         """Of every record: gradients by what is not of a ghost layer, what
         came back to each of these, and what it read."""
-        backend = keras.backend.backend()
+        rows = keys.shape[0] if self.way == "together" else 1
         probes = [
-            ops.zeros((1, *ghost.probe_shape), "float32")
+            ops.zeros((rows, *ghost.probe_shape), "float32")
             for ghost in self.ghosts
         ]
 
-        def of_one(x, y, key):
-            x, y = keras.tree.map_structure(
-                lambda v: ops.expand_dims(v, 0), (x, y)
-            )
+        def found(x, y, key):
             (by, probed), reads = _derivative(
                 lambda both: self._loss(*both, rest, x, y, key),
                 (direct, probes),
             )
             return by, probed, reads
 
+        if self.way == "together":
+            if keras.backend.backend() == "torch":
+                # Probes would be one more copy of all that layers give.
+                return _derivatives(
+                    lambda probes: self._loss(
+                        direct, probes, rest, x, y, keys[0]
+                    ),
+                    len(probes),
+                )
+            return found(x, y, keys[0])
         if self.way == "one":
-            x, y, key = keras.tree.map_structure(lambda v: v[0], (x, y, keys))
-            found = of_one(x, y, key)
-            return [[v[None] for v in found[0]], *found[1:]]
-        if backend == "jax":
-            import jax
+            by, *others = found(x, y, keys[0])
+            return [[v[None] for v in by], *others]
 
-            found = jax.vmap(of_one)(x, y, keys)
-        elif backend == "tensorflow":
-            import tensorflow as tf
-
-            found = tf.vectorized_map(
-                # Not rewritten by TensorFlow, layers and all.
-                tf.autograph.experimental.do_not_convert(
-                    lambda rows: of_one(*rows, keys[0])
-                ),
-                (x, y),
-                fallback_to_while_loop=False,
+        def of_one(rows):
+            x, y, *key = rows
+            x, y = keras.tree.map_structure(
+                lambda v: ops.expand_dims(v, 0), (x, y)
             )
-        else:
-            import torch
+            return found(x, y, *(key or [keys[0]]))
 
-            found = torch.func.vmap(
-                lambda x, y: of_one(x, y, keys[0]), randomness="same"
-            )(x, y)
-        by, probed, reads = found
+        given = (x, y) if self._shares_key else (x, y, keys)
+        by, probed, reads = _vectorized(of_one, given)
         return by, [v[:, 0] for v in probed], [v[:, 0] for v in reads]
 
     def _measured(self, direct, rest, x, y, keys):
-        """Of some records: gradients, what came back to ghost layers and what
-        these read; and of each part the squared norms."""
+        """Of some records: gradients, and of ghost layers what their sums
+        need; and of each part the squared norms."""
         with _seeded_torch(keys):
             # Anew in every piece: all records of a step share one mask.
             by, returned, reads = self._gradients(direct, rest, x, y, keys)
@@ -189,23 +206,28 @@ class RecordMap:
         for variable, value in zip(self.direct, by):
             axes = tuple(range(1, len(value.shape)))
             squared[part_of(variable)] += ops.sum(ops.square(value), axis=axes)
+        ghosts = []
         for ghost, read, delta in zip(self.ghosts, reads, returned):
             part = part_of(ghost.variables[0])
-            squared[part] += ghost.map.squared_norm(read, delta)
-        return (by, returned, reads), squared
+            found = ghost.map.measured(read, delta)
+            squared[part] += found[0]
+            ghosts.append(found[1])
+        return (by, ghosts), squared
 
     def _piece(self, direct, rest, x, y, keys, factors):
         """Sums of the contributions of some records."""
         measured, squared = self._measured(direct, rest, x, y, keys)
         scales, kept = self.clips.scales(squared, factors)
+        if keras.backend.backend() == "torch" and bool(ops.all(kept)):
+            kept = None
         part_of, found = self.clips.part_of, {}
-        by, returned, reads = measured
+        by, ghosts = measured
         for variable, value in zip(self.direct, by):
             scale = scales[part_of(variable)]
             found[id(variable)] = total(value, scale, kept)
-        for ghost, read, delta in zip(self.ghosts, reads, returned):
+        for ghost, measures in zip(self.ghosts, ghosts):
             scale = scales[part_of(ghost.variables[0])]
-            sums = ghost.map.sums(read, delta, scale, kept)
+            sums = ghost.map.sums_of(measures, scale, kept)
             for variable, value in zip(ghost.variables, sums):
                 found[id(variable)] = value
         return [found[id(v)] for v in self.learned]
@@ -351,6 +373,35 @@ def _rows(value, start, size):
     return ops.slice(value, begin, (size, *value.shape[1:]))
 
 
+def _masks(y_pred):
+    """Whether outputs say which of their places count."""
+    return any(
+        getattr(v, "_keras_mask", None) is not None
+        for v in keras.tree.flatten(y_pred)
+    )
+
+
+def _vectorized(function, rows):
+    """The backend's vectorised map of a function over rows."""
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return jax.vmap(function)(rows)
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.vectorized_map(
+            # Not rewritten by TensorFlow, layers and all.
+            tf.autograph.experimental.do_not_convert(function),
+            rows,
+            fallback_to_while_loop=False,
+        )
+    import torch
+
+    return torch.func.vmap(function, randomness="same")(rows)
+
+
 def _derivative(function, at):
     """The derivative of a function's first result, and its second."""
     backend = keras.backend.backend()
@@ -370,6 +421,26 @@ def _derivative(function, at):
     found = tape.gradient(value, at, unconnected_gradients="zero")
     found = keras.tree.map_structure(tf.convert_to_tensor, found)
     return found, more
+
+
+def _derivatives(function, count):
+    """PyTorch's derivatives by what `count` layers give, in the place of
+    those by what is added to it."""
+    import torch
+
+    seen = [None] * count
+
+    def probe(at):
+        def see(value):
+            seen[at] = value if value.requires_grad else value.requires_grad_()
+            return value
+
+        return see
+
+    with torch.enable_grad():
+        value, reads = function([probe(at) for at in range(count)])
+        found = torch.autograd.grad(value, seen, materialize_grads=True)
+    return [], list(found), [v.detach() for v in reads]
 
 
 def chosen_for(trainer, clip, example, piece=None, expected=None):
@@ -399,15 +470,17 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
     wanted = _tried(plain, example)
     # A step may do more than a call that does not train.
     _tried(plain, example, training=True)
-    if ghost_layers.has_loops(trainer.model):
-        return plain
     ghosts = ghost_layers.found_in(
         trainer.model,
         lambda training: plain.loss_of_one(example, training),
     )
     ghosts = _read_once(made, ghosts, example)
-    for some in (ghosts, ()):
-        found = made("vmap", some)
+    ways = [made("together", ghosts)]
+    if ways[0].direct or record_alone.unlisted(trainer.model) is not None:
+        ways = []
+    if not ghost_layers.has_loops(trainer.model):
+        ways += [made("vmap", ghosts), made("vmap")]
+    for found in ways:
         try:
             got = _tried(found, example)
             _tried(found, example, training=True)

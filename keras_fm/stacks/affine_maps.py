@@ -43,10 +43,13 @@ _UNIT = 1.1 * 2**-24
 
 
 def chosen(values, kept):
-    """Values of records, and zeros for those that are not kept."""
+    """Values of records, and zeros for those that are not kept; `None` keeps
+    all."""
+    if kept is None:
+        return values
     # A product with 0 would keep what is no number.
     shape = (-1,) + (1,) * (len(values.shape) - 1)
-    return ops.where(ops.reshape(kept, shape), values, ops.zeros_like(values))
+    return ops.where(ops.reshape(kept, shape), values, 0.0)
 
 
 def scaled(values, scale, kept):
@@ -61,6 +64,15 @@ def total(values, scale, kept):
     values = ops.reshape(chosen(values, kept), (-1, math.prod(shape)))
     scale = ops.expand_dims(chosen(scale, kept), 0)
     return ops.reshape(ops.matmul(scale, values), shape)
+
+
+def squared_length(values):
+    """`(n,)` sums of the squares of records."""
+    values = ops.reshape(values, (-1, math.prod(values.shape[1:])))
+    if keras.backend.backend() == "torch":
+        # In one pass, without the squares.
+        return ops.square(ops.norm(values, axis=1))
+    return ops.sum(ops.square(values), axis=1)
 
 
 def joined(read, returned, entries):
@@ -135,7 +147,32 @@ def _by_places(images, kernel, strides, padding, dilation_rate):
     return ops.reshape(found, (-1, *outputs, channels * kernel.shape[-1]))
 
 
-class DenseMap:
+class CoefficientMap:
+    """Sums of what single records say, and norms of it before."""
+
+    def measured(self, inputs, delta):
+        """`(n,)` squared norms of the coefficients, and what `sums_of`
+        takes."""
+        raise NotImplementedError
+
+    def sums_of(self, found, scale, kept):
+        """Coefficients times `scale`, summed over the records that are
+        `kept`, in the shapes of the weights."""
+        raise NotImplementedError
+
+    # Numbers of a record that are held between the two.
+    held = 0
+
+    def squared_norm(self, inputs, delta):
+        """`(n,)` squared Frobenius norms of the coefficients."""
+        return self.measured(inputs, delta)[0]
+
+    def sums(self, inputs, delta, scale, kept):
+        """See `sums_of`."""
+        return self.sums_of(self.measured(inputs, delta)[1], scale, kept)
+
+
+class DenseMap(CoefficientMap):
     """`inputs @ kernel + bias` of a `keras.layers.Dense`.
 
     Args:
@@ -158,20 +195,17 @@ class DenseMap:
         """What `delta` is for the inputs."""
         return ops.matmul(delta, ops.transpose(weights[0]))
 
-    def squared_norm(self, inputs, delta):
-        """`(n,)` squared Frobenius norms of the coefficients."""
-        returned = ops.sum(ops.square(delta), axis=1) + UNDERFLOW
-        return self.squared_inputs(inputs) * returned
+    def measured(self, inputs, delta):
+        returned = squared_length(delta) + UNDERFLOW
+        return self.squared_inputs(inputs) * returned, (inputs, delta)
 
     def squared_inputs(self, inputs):
         """`(n,)` squared norms of the inputs and the constant."""
         constant = 1.0 if self.layer.use_bias else 0.0
-        return ops.sum(ops.square(inputs), axis=1) + (constant + UNDERFLOW)
+        return squared_length(inputs) + (constant + UNDERFLOW)
 
-    def sums(self, inputs, delta, scale, kept):
-        """Coefficients times `scale`, summed over the records that are
-        `kept`, in the shapes of the weights."""
-        inputs, delta = chosen(inputs, kept), chosen(delta, kept)
+    def sums_of(self, found, scale, kept):
+        inputs, delta = (chosen(v, kept) for v in found)
         scale = ops.expand_dims(chosen(scale, kept), 1)
         # The narrower one is scaled, and comes first in the product.
         if self.input_shape[0] < self.layer.units:
@@ -209,7 +243,7 @@ class Part:
     names: tuple = ("kernel", "bias")
 
 
-class ConvolutionMap:
+class ConvolutionMap(CoefficientMap):
     """The correlation of a convolution, unfolded.
 
     What a kernel sees at every position are columns `(n, positions, fan_in)`,
@@ -260,7 +294,8 @@ class ConvolutionMap:
         self.output_shape = (*outputs, self.filters)
         self.positions = math.prod(outputs)
         work = self.positions * (self.fan_in + self.filters)
-        self._by_blocks = work >= self.fan_in * self.filters
+        self._is_formed = work >= self.fan_in * self.filters
+        self.held = self.fan_in * self.filters * self._is_formed
 
     def _image(self, inputs):
         return ops.reshape(inputs, (-1, *self._image_shape))
@@ -317,28 +352,30 @@ class ConvolutionMap:
     def _by_position(self, delta):
         return ops.reshape(delta, (-1, self.positions, self.filters))
 
-    def squared_norm(self, inputs, delta):
-        """`(n,)` squared Frobenius norms of the coefficients.
-
-        Either from the P x P products between positions, or from one block
-        of the coefficients at a time, whichever is less work. What positions
-        give may cancel where their rounding does not: that is added.
+    def measured(self, inputs, delta):
+        """Norms either from the P x P products between positions, or from
+        the coefficients, whichever is less work. What positions give may
+        cancel where their rounding does not: that is added.
         """
         inputs, delta = self._image(inputs), self._seen(delta)
-        total = self._without_cancelling(inputs, delta)
-        delta = self._by_position(delta)
+        squared = self._without_cancelling(inputs, delta)
+        by_position = self._by_position(delta)
         if self.use_bias:
-            bias = ops.sum(ops.square(ops.sum(delta, axis=1)), axis=1)
-            total = total + bias
-        if self._by_blocks:
-            return total + self._norm_by_blocks(inputs, delta)
-        return total + self._norm_by_products(inputs, delta)
+            bias = ops.sum(by_position, axis=1)
+            squared = squared + squared_length(bias)
+        if not self._is_formed:
+            more = self._norm_by_products(inputs, by_position)
+            return squared + more, (inputs, delta)
+        blocks = list(self._blocks(inputs, by_position))
+        for block in blocks:
+            squared = squared + squared_length(block)
+        return squared, (blocks, bias if self.use_bias else None)
 
     def _without_cancelling(self, inputs, delta):
-        read = self._often() * ops.sum(ops.square(inputs), axis=(1, 2, 3))
+        read = self._often() * squared_length(inputs)
         if self.use_bias:
             read = read + self.positions
-        returned = ops.sum(ops.square(delta), axis=(1, 2, 3))
+        returned = squared_length(delta)
         return without_cancelling(read + UNDERFLOW, returned + UNDERFLOW)
 
     def _often(self):
@@ -364,55 +401,36 @@ class ConvolutionMap:
         for part in self._columns(inputs):
             yield ops.matmul(returned, part)
 
-    def _norm_by_blocks(self, inputs, delta):
-        return sum(
-            ops.sum(ops.square(block), axis=(1, 2))
-            for block in self._blocks(inputs, delta)
-        )
-
-    def sums(self, inputs, delta, scale, kept):
-        """Coefficients times `scale`, summed over the records that are
-        `kept`, in the shapes of the weights."""
-        inputs, delta = self._image(inputs), self._seen(delta)
-        if self._by_blocks and self.fan_in <= self.positions:
-            found = self._sums_of_blocks(inputs, delta, scale, kept)
+    def sums_of(self, found, scale, kept):
+        if self._is_formed:
+            blocks, bias = found
+            rows = [
+                ops.transpose(total(block, scale, kept)) for block in blocks
+            ]
+            biases = [] if bias is None else [total(bias, scale, kept)]
         else:
-            found = self._sums_at_once(
+            inputs, delta = found
+            rows, biases = self._sums_at_once(
                 chosen(inputs, kept), scaled(delta, scale, kept)
             )
+        rows = ops.reshape(
+            ops.concatenate(rows), (-1, self.channels, self.filters)
+        )
+        found = [ops.take(rows, self._windows.places, axis=0), *biases]
         shapes = [w.shape for w in weights_of(self.layer, self.names)]
         return [ops.reshape(*pair) for pair in zip(found, shapes)]
-
-    def _sums_of_blocks(self, inputs, delta, scale, kept):
-        """From the blocks that the norm is of. A record's are smaller than
-        what comes back to it."""
-        delta = self._by_position(delta)
-        rows = ops.concatenate(
-            [
-                ops.transpose(total(block, scale, kept))
-                for block in self._blocks(inputs, delta)
-            ]
-        )
-        rows = ops.reshape(rows, (-1, self.channels, self.filters))
-        kernel = ops.take(rows, self._windows.places, axis=0)
-        return [kernel, total(ops.sum(delta, axis=1), scale, kept)]
 
     def _sums_at_once(self, inputs, delta):
         """From what positions read: XLA takes long for the derivative of a
         convolution by its kernel."""
         delta = ops.reshape(delta, (-1, self.filters))
-        rows = ops.concatenate(
-            [
-                ops.matmul(
-                    ops.transpose(ops.reshape(part, (-1, part.shape[-1]))),
-                    delta,
-                )
-                for part in self._columns(inputs)
-            ]
-        )
-        rows = ops.reshape(rows, (-1, self.channels, self.filters))
-        kernel = ops.take(rows, self._windows.places, axis=0)
-        return [kernel, ops.sum(delta, axis=0)]
+        rows = [
+            ops.matmul(
+                ops.transpose(ops.reshape(part, (-1, part.shape[-1]))), delta
+            )
+            for part in self._columns(inputs)
+        ]
+        return rows, [ops.sum(delta, axis=0)]
 
     def input_bound(self, norm):
         """Bound on the norm of all patches, each with its constant.

@@ -10,13 +10,14 @@ from keras import ops
 
 from keras_fm.stacks.affine_maps import (
     UNDERFLOW,
+    CoefficientMap,
     joined,
     scaled,
     without_cancelling,
 )
 
 
-class EmbeddingMap:
+class EmbeddingMap(CoefficientMap):
     """The rows of a `keras.layers.Embedding` that tokens name.
 
     Tokens outside the table are taken for the nearest one in it, and what is
@@ -54,8 +55,8 @@ class EmbeddingMap:
     def forward(self, inputs, weights):
         return ops.take(weights[0], self._tokens(inputs), axis=0)
 
-    def squared_norm(self, inputs, delta):
-        """`(n,)` squared Frobenius norms of the coefficients."""
+    def measured(self, inputs, delta):
+        given = (inputs, delta)
         tokens = ops.reshape(self._tokens(inputs), (-1, self._places))
         delta = self._by_place(delta)
         alike = ops.expand_dims(tokens, 2) == ops.expand_dims(tokens, 1)
@@ -66,11 +67,11 @@ class EmbeddingMap:
         # Squares may vanish where a threshold is as small; both are lengths of
         # records already.
         total, returned = total + UNDERFLOW, returned + UNDERFLOW
-        return total + without_cancelling(self._places, returned)
+        more = without_cancelling(self._places, returned)
+        return total + more, given
 
-    def sums(self, inputs, delta, scale, kept):
-        """Coefficients times `scale`, summed over the records that are
-        `kept`, in the shape of the table."""
+    def sums_of(self, found, scale, kept):
+        inputs, delta = found
         delta = scaled(delta, scale, kept)
         return [
             ops.segment_sum(

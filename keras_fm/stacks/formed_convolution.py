@@ -15,6 +15,7 @@ from keras import ops
 
 from keras_fm.stacks.affine_maps import (
     UNDERFLOW,
+    CoefficientMap,
     chosen,
     convolved,
     refuse_option,
@@ -33,7 +34,7 @@ TRANSPOSED = (
 )
 
 
-class FormedConvolution:
+class FormedConvolution(CoefficientMap):
     """The convolution of a layer, formed place by place of its kernel.
 
     Args:
@@ -143,10 +144,8 @@ class FormedConvolution:
 
     # What a record says ------------------------------------------------------
 
-    def squared_norm(self, inputs, delta):
-        """`(n,)` squared norms of the coefficients.
-
-        What positions give may cancel where their rounding does not: that is
+    def measured(self, inputs, delta):
+        """What positions give may cancel where their rounding does not: that is
         added.
         """
         found = self._without_cancelling(inputs, delta)
@@ -154,7 +153,7 @@ class FormedConvolution:
             found = found + _squares(self._over_outputs(delta))
         for block in self._blocks(inputs, delta):
             found = found + _squares(block)
-        return found
+        return found, (inputs, delta)
 
     def _blocks(self, inputs, delta):
         """What records say at one place of the kernel after the other."""
@@ -215,9 +214,8 @@ class FormedConvolution:
             )
         )
 
-    def sums(self, inputs, delta, scale, kept):
-        """Coefficients times `scale`, summed over the records that are
-        `kept`, in the shapes of the weights."""
+    def sums_of(self, found, scale, kept):
+        inputs, delta = found
         kernel = getattr(self.layer, self.names[0])
         if self._by_channel:
             found = [

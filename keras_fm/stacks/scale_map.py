@@ -15,12 +15,14 @@ from keras import ops
 
 from keras_fm.stacks.affine_maps import (
     UNDERFLOW,
+    CoefficientMap,
     chosen,
+    squared_length,
     without_cancelling,
 )
 
 
-class ScaleMap:
+class ScaleMap(CoefficientMap):
     """`gamma * inputs + beta` of a normalisation, or one of the two.
 
     Args:
@@ -63,29 +65,23 @@ class ScaleMap:
             inputs = inputs * weights.pop(0)
         return inputs + weights[0] if weights else inputs
 
-    def squared_norm(self, inputs, delta):
-        """`(n,)` squared norms of the coefficients."""
-        total = sum(
-            ops.sum(ops.square(part), axis=1)
-            for part in self._coefficients(inputs, delta)
-        )
+    def measured(self, inputs, delta):
+        found = self._coefficients(inputs, delta)
+        total = sum(squared_length(part) for part in found)
         read, returned = (
-            ops.sum(ops.square(self._record(v)), axis=1) + UNDERFLOW
-            for v in (self.factor(inputs), delta)
+            squared_length(v) + UNDERFLOW for v in (self.factor(inputs), delta)
         )
         read = read + math.prod(self.input_shape) // math.prod(self._shape)
         # Both are lengths of records already.
-        return total + without_cancelling(read, returned)
+        return total + without_cancelling(read, returned), found
 
-    def sums(self, inputs, delta, scale, kept):
-        """Coefficients times `scale`, summed over the records that are
-        `kept`, in the shapes of the weights."""
+    def sums_of(self, found, scale, kept):
         scale = ops.expand_dims(chosen(scale, kept), 0)
         return [
             ops.reshape(
                 ops.matmul(scale, chosen(part, kept)), self._weight_shape
             )
-            for part in self._coefficients(inputs, delta)
+            for part in found
         ]
 
     def _coefficients(self, inputs, delta):
@@ -134,6 +130,8 @@ def unscaled(layer, shape):
         layer: the layer.
         shape: of what it reads, without the batch.
     """
+    if type(layer) is keras.layers.GroupNormalization:
+        return _of_groups(layer, shape)
     config = {
         **layer.get_config(),
         "dtype": "float64" if layer.compute_dtype == "float64" else "float32",
@@ -146,3 +144,25 @@ def unscaled(layer, shape):
     made = type(layer).from_config(config)
     made(keras.KerasTensor((None, *shape), config["dtype"]))
     return made
+
+
+def _of_groups(layer, shape):
+    """Of sums by channel: Keras cuts these into groups first, whose few
+    channels are a short last axis, which PyTorch is slow with."""
+    channels, groups = shape[-1], layer.groups
+
+    def mean(values):
+        found = ops.reshape(
+            ops.mean(values, axis=1), (-1, groups, channels // groups)
+        )
+        found = ops.mean(found, axis=2, keepdims=True)
+        found = ops.tile(found, (1, 1, channels // groups))
+        return ops.reshape(found, (-1, 1, channels))
+
+    def normalized(inputs):
+        values = ops.reshape(inputs, (-1, math.prod(shape[:-1]), channels))
+        values = values - mean(values)
+        found = values * ops.rsqrt(mean(ops.square(values)) + layer.epsilon)
+        return ops.reshape(found, (-1, *shape))
+
+    return normalized

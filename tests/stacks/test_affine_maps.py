@@ -122,23 +122,21 @@ def test_norms_and_sums_equal_a_naive_loop(case):
 
 @pytest.mark.parametrize("case", [c for c in CASES if "dense" not in c])
 def test_both_forms_of_the_norm_agree(case):
-    _, made, inputs, delta = prepared(case)
-    delta = made._by_position(delta)
-    np.testing.assert_allclose(
-        array(made._norm_by_products(inputs, delta)),
-        array(made._norm_by_blocks(inputs, delta)),
-        rtol=1e-3,
-    )
+    layer, made, inputs, delta = prepared(case)
+    rows = keras.ops.ones(3), keras.ops.ones(3, "bool")
+    found = []
+    for formed in (True, False):
+        made._is_formed = formed
+        squared, kept = made.measured(inputs, delta)
+        sums = made.sums_of(kept, *rows)
+        found.append([array(squared), *map(array, sums)])
+    for one, other in zip(*found):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
 def test_each_form_is_the_one_that_is_taken_somewhere():
-    few, many = prepared("few positions")[1], prepared("same")[1]
-    for made, name in ((few, "_norm_by_blocks"), (many, "_norm_by_products")):
-        setattr(made, name, None)
-        shape = (2, *made.output_shape)
-        made.squared_norm(
-            keras.ops.ones((2, *made.input_shape)), keras.ops.ones(shape)
-        )
+    assert not prepared("few positions")[1]._is_formed
+    assert prepared("same")[1]._is_formed
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -189,7 +187,7 @@ def test_no_order_of_a_long_sum_hides_length(bias):
     rng, entries = np.random.default_rng(0), 4096
     layer = LAYERS.Conv1D(64, 1, use_bias=bias)
     made = affine_maps.of_layer(layer, (2, entries))
-    assert not made._by_blocks
+    assert not made._is_formed
     layer.build((None, *made.input_shape))
     outputs, us, deltas = made.output_shape[-1], [], []
     for _ in range(64):
