@@ -13,8 +13,8 @@ import numpy as np
 from keras_fm.kernel.reads import columns
 from keras_fm.parts import fit_frame, model_inputs
 
-# Batches of a data set that are compared with others.
-_BATCHES = 16
+# Batches of a data set that are compared with others, and rows at a time.
+_BATCHES, _ROWS = 16, 4096
 # Of the private rows, how many must be different ones for a match to mean
 # that a record was taken and not that records look alike.
 _DISTINCT = 0.95
@@ -227,16 +227,21 @@ def _inputs_of(data):
 def _of_rows(x, model):
     if columns.are_several(x) and getattr(model, "inputs", None):
         x = model_inputs.arranged(model, x)
-    arrays = [columns.one_array(array) for _, array in columns.flatten(x)]
-    raw = [
-        columns.row_bytes(
-            # Of one record the same bytes, whatever holds it.
-            array.astype("float32") if array.dtype.kind in "biuf" else array
-        )
-        for array in arrays
-    ]
-    rows = np.ascontiguousarray(np.concatenate(raw, axis=1))
-    return np.array([hash(row.tobytes()) for row in rows], np.int64)
+    arrays = [array for _, array in columns.flatten(x)]
+    found = np.zeros(len(arrays[0]) if np.ndim(arrays[0]) else 0, np.int64)
+    for start in range(0, len(found), _ROWS):
+        rows = slice(start, start + _ROWS)
+        parts = [_bytes(columns.one_array(array[rows])) for array in arrays]
+        raw = np.ascontiguousarray(np.concatenate(parts, axis=1))
+        found[rows] = [hash(row.tobytes()) for row in raw]
+    return found
+
+
+def _bytes(array):
+    # Of one record the same bytes, whatever holds it.
+    if array.dtype.kind in "biuf":
+        array = array.astype("float32")
+    return columns.row_bytes(array)
 
 
 # Who looks at them ------------------------------------------------------------
