@@ -6,6 +6,8 @@ also where `data=` is another form of these records, and in a later fit for
 which the model needs no callback.
 """
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -86,9 +88,8 @@ GIVEN = {
 }
 
 
-@pytest.mark.parametrize("data", DATA)
-@pytest.mark.parametrize("given", GIVEN)
-def test_records_that_fit_was_given_are_refused(data, given):
+@pytest.mark.parametrize("given, data", zip(GIVEN, itertools.cycle(DATA)))
+def test_records_that_fit_was_given_are_refused(given, data):
     model, private = network(), callback(DATA[data])
     x, shown = GIVEN[given]
     refused(model, *x, callbacks=[private], validation_data=shown)
@@ -155,8 +156,9 @@ def test_loaders_of_torch():
     assert fit_contract.private_because(FRESH, loader) is None
 
 
-@pytest.mark.parametrize("given", GIVEN)
-@pytest.mark.parametrize("loaded", [False, True])
+@pytest.mark.parametrize(
+    "given, loaded", zip(GIVEN, itertools.cycle([True, False]))
+)
 def test_a_later_fit_without_the_callback_refuses_them(given, loaded, tmp_path):
     model = network()
     model.fit(X, Y, callbacks=[callback()], verbose=0)
