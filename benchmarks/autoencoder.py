@@ -75,7 +75,9 @@ def proven(x, epsilon, units, delta=DELTA, **arguments):
 
 def published(x, epsilon, noise_on):
     model = fm.models.DeepPrivateAutoencoder(
-        x.shape[1:], hidden=(100,), guarantee="published", noise_on=noise_on
+        x.shape[1:],
+        hidden=(100,),
+        guarantee=fm.models.PublishedDPA(noise_on=noise_on),
     )
     private = fm.callbacks.PrivateModel(
         epsilon, 0.0, data=x, guarantee=model.guarantee()

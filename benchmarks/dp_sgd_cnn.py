@@ -107,12 +107,13 @@ def ours(x, y, epsilon, rate, told):
 
     import keras_fm as fm
 
-    shape, steps, views = x.shape[1:], told["steps"], told["views"]
+    if told["views"] > 1:
+        raise flags.UsageError("GradientNet here takes no `--views`.")
+    shape, steps = x.shape[1:], told["steps"]
     model = fm.models.GradientNet(
         shape,
         network(told["network"], told["activation"], shape),
         clip=told["clip"],
-        views=views,
     )
     rates = rate
     if told["decay"] < 1:
@@ -125,15 +126,15 @@ def ours(x, y, epsilon, rate, told):
     model.compile(
         keras.optimizers.SGD(rates, momentum=_MOMENTUM, **average),
     )
-    batches = fm.datasets.PoissonBatches(
+    private = fm.callbacks.PrivateModel(epsilon=epsilon, delta=_DELTA)
+    model.fit(
         x,
         y,
         batch_size=told["batch"],
         steps_per_epoch=steps,
-        **({"augment": view, "views": views} if views > 1 else {}),
+        callbacks=[private],
+        verbose=0,
     )
-    private = fm.callbacks.PrivateModel(epsilon=epsilon, delta=_DELTA)
-    model.fit(batches, epochs=1, callbacks=[private], verbose=0)
     return (
         lambda images: model.predict(images, verbose=0).argmax(axis=1),
         private.ledger,

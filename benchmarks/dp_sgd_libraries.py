@@ -108,25 +108,28 @@ def private_seconds(classifier, model, config, x, y):
 
 
 def noisy_seconds(method, model, x, y, batch, repeats):
-    """The same of our models, which take a step for each batch."""
+    """The same of our models."""
     import keras
 
     import keras_fm as fm
 
-    given = {"clip": 0.1, "unprotected": True}
-    if method == "DPMAC":
-        noisy = fm.models.DPMAC(x.shape[1:], model.layers, **given)
-    else:
-        noisy = fm.models.GradientNet(x.shape[1:], model, **given)
+    kind = fm.models.DPMAC if method == "DPMAC" else fm.models.GradientNet
+    layers = model.layers if method == "DPMAC" else model
+    noisy, steps = kind(x.shape[1:], layers, clip=0.1), []
+    clock = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs: steps.append(now()),
+        on_train_batch_end=lambda batch, logs: steps.append(since(steps.pop())),
+    )
     noisy.compile(keras.optimizers.SGD(0.1, momentum=0.9))
-    noisy.perturb(1.0, batch, steps=10**6)
-    steps = []
-    batches = fm.datasets.PoissonBatches(x, y, batch_size=batch)
-    for i in range(repeats + 2):
-        taken = batches[i]
-        began = now()
-        noisy.train_on_batch(*taken)
-        steps.append(since(began))
+    private = fm.callbacks.PrivateModel(epsilon=8.0, delta=1e-5)
+    noisy.fit(
+        x,
+        y,
+        batch_size=batch,
+        steps_per_epoch=repeats + 2,
+        callbacks=[private, clock],
+        verbose=0,
+    )
     return steps[2:]
 
 

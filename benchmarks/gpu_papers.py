@@ -139,10 +139,9 @@ def train_adlm(kind, dataset, epsilon):
         write(what=kind)
     keras.utils.set_random_seed(0)
     model = adlm.network(train, 10, adaptive=kind == "adlm", **given)
-    if twin is not None:
-        model.get_layer("perturbed").relevance_of(twin)
+    guarantee = model.guarantee(lot=lot, relevance_of=twin)
     private = fm.callbacks.PrivateModel(
-        epsilon, 0.0, data=train, guarantee=model.guarantee(lot=lot)
+        epsilon, 0.0, data=train, guarantee=guarantee
     )
     fit(model, train, test, lot, settings["epochs"], rate, [private])
 

@@ -18,10 +18,9 @@ def proven(train, test):
     )
     private = fm.callbacks.PrivateModel(epsilon=4.0, delta=1e-5, data=train)
     print(private.plan(model))  # before anything is read or spent
-    picture = fm.callbacks.RelevanceImage(
-        private, path="relevance.png", shape=x.shape[1:]
-    )
-    model.fit(x, y, epochs=2, callbacks=[private, picture], verbose=0)
+    model.fit(x, y, epochs=2, callbacks=[private], verbose=0)
+    relevance = private.relevance.reshape(x.shape[1:])
+    fm.relevance.plot(relevance, "relevance.png")
     print(private.report())
     print("proven, test:", model.evaluate(*test, verbose=0))
 
@@ -37,9 +36,9 @@ def published(train, test):
     twin = fm.models.unprotected_twin(model)
     twin.compile("adam", loss=loss)
     twin.fit(x, y, batch_size=128, epochs=5, verbose=0)
-    model.get_layer("perturbed").relevance_of(twin)
+    guarantee = model.guarantee(lot=128, relevance_of=twin)
     private = fm.callbacks.PrivateModel(
-        epsilon=4.0, delta=0, data=train, guarantee=model.guarantee(lot=128)
+        epsilon=4.0, delta=0, data=train, guarantee=guarantee
     )
     model.fit(x, y, batch_size=128, epochs=5, callbacks=[private], verbose=0)
     print(private.report())

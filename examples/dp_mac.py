@@ -47,11 +47,10 @@ def main():
             keras.layers.Rescaling(8.0),
         ],
     )
-    batches = fm.datasets.PoissonBatches(x, y, batch_size=400)
     private = fm.callbacks.PrivateModel(BUDGET)
     model.compile(keras.optimizers.Adam(0.01), metrics=["accuracy"])
-    print(private.plan(model, batches, epochs=30))
-    model.fit(batches, epochs=30, callbacks=[private], verbose=0)
+    print(private.plan(model, x, batch_size=400, epochs=30))
+    model.fit(x, y, batch_size=400, epochs=30, callbacks=[private], verbose=0)
     show("DP-MAC", model, private, x_test, y_test)
     print(private.report())
 

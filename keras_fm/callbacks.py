@@ -1,7 +1,6 @@
 """Callbacks that make a fit private, and show what it released."""
 
-from keras_fm.papers.adlm.relevance_image import RelevanceImage
 from keras_fm.training.privacy_tensorboard import PrivacyTensorBoard
 from keras_fm.training.private_model import PrivateModel
 
-__all__ = ["PrivacyTensorBoard", "PrivateModel", "RelevanceImage"]
+__all__ = ["PrivacyTensorBoard", "PrivateModel"]

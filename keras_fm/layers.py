@@ -1,8 +1,10 @@
 """Private layers, and public feature layers to put before them."""
 
 from keras_fm.heads.private_dense import PrivateDense
-from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
-from keras_fm.papers.adlm.perturbed_conv2d import PerturbedConv2D
+from keras_fm.papers.adlm.perturbed_layers import (
+    PerturbedAffine,
+    PerturbedConv2D,
+)
 from keras_fm.papers.adlm.relevance_scaling import RelevanceScaling
 from keras_fm.papers.dpa.private_encoder import PrivateEncoder
 from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM

@@ -44,27 +44,12 @@ MODULES = {
     "losses": "losses",
     "mechanisms": "kernel.mechanisms",
     "models": "models",
-    "objectives": "queries",
     "partial_statistics": "kernel.partial_statistics",
     "polynomials": "public.polynomials",
     "queries": "queries",
     "relevance": "papers.adlm.relevance",
     "reproductions": "lab.reproduce",
     "sampling": "kernel.reads.sampling",
-    "sweeps": "heads.sweeps",
-}
-# Not in the reference, but importable in version 0.1.
-_EARLIER = {
-    "budget": "kernel.budget",
-    "discrete_noise": "kernel.discrete_noise",
-    "lattice_noise": "kernel.lattice_noise",
-    "ledger": "kernel.ledger.ledger",
-    "ledger_entry": "kernel.ledger.ledger_entry",
-    "records": "kernel.records",
-    "release": "kernel.release",
-    "cli": "lab.cli",
-    "domain": "kernel.bounds",
-    "rounds": "heads.rounds",
 }
 
 
@@ -85,7 +70,7 @@ class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname, path=None, target=None):
         package, _, name = fullname.partition(".")
         head, _, rest = name.partition(".")
-        home = {**MODULES, **_EARLIER}.get(head, head)
+        home = MODULES.get(head, head)
         if package == "keras_fm" and home != head:
             actual = f"keras_fm.{home}" + f".{rest}" * bool(rest)
             return importlib.machinery.ModuleSpec(fullname, _Renamed(actual))

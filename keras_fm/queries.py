@@ -13,11 +13,11 @@ from keras_fm.papers.functional_net.expansion_query import (
 )
 from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
+from keras_fm.per_example.norm_histogram import NormHistogramQuery
+from keras_fm.per_example.step_query import LayerCoefficientsQuery
 from keras_fm.private_maps.column_histogram import ColumnHistogramQuery
 from keras_fm.private_maps.column_moments import ColumnMomentsQuery
 from keras_fm.private_maps.second_moment import SecondMomentQuery
-from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
-from keras_fm.stacks.norm_histogram import NormHistogramQuery
 
 __all__ = [
     "ChoiceQuery",
@@ -37,11 +37,3 @@ __all__ = [
     "SecondMomentQuery",
     "SquaredErrorQuery",
 ]
-
-
-def __getattr__(name):
-    """Version 0.1 called a query an objective."""
-    successor = name.removesuffix("Objective") + "Query"
-    if name.endswith("Objective") and successor in __all__:
-        return globals()[successor]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

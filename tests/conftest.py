@@ -63,7 +63,6 @@ FULL = (
     "datasets/test_health_network.py",
     "devices",
     "heads/test_numbers_and_labels.py",
-    "heads/test_sweeps.py",
     "lab/audits",
     "lab/compare",
     "lab/report/test_report_in_chromium.py",
@@ -80,8 +79,8 @@ FULL = (
     "papers/dpa/test_reconstruction_loss.py",
     "papers/dpmac/test_dpmac.py",
     "papers/dpmac/test_dpmac_coefficients.py",
-    "papers/dpmac/test_private_dpmac.py",
     "papers/functional_net/test_functional_net.py",
+    "papers/functional_net/test_network_recursions.py",
     "papers/functional_net/test_private_functional_net.py",
     "papers/pcdbn/test_behavior_cdbn.py",
     "papers/pcdbn/test_chebyshev_crbm.py",
@@ -97,10 +96,6 @@ FULL = (
     "private_maps/test_private_normalization.py",
     "public/test_efficientnet_lite.py",
     "public/test_features.py",
-    "stacks/test_gradient_net.py",
-    "stacks/test_gradient_net_views.py",
-    "stacks/test_network_recursions.py",
-    "stacks/test_record_graph.py",
     "test_beam.py",
     "test_examples.py",
     "test_imports.py",
@@ -118,7 +113,6 @@ FULL = (
     "trust/test_faults.py",
     "trust/test_million_inputs.py",
     "trust/test_nothing_on_disk.py",
-    "trust/test_paid_steps.py",
     "trust/test_resume.py",
 )
 # Below a folder of these, what has spread cases in the fast tier.
@@ -146,8 +140,7 @@ QUICK_COMPILING = {
 # show what a reader has, are attacks, or clip in a step. The fast tier is as
 # users have it.
 OPTIMISED = (
-    "papers/dpmac/test_private_dpmac.py",
-    "stacks/test_gradient_net.py",
+    "papers/dpmac/test_dpmac.py",
     "test_examples.py",
     "test_pages.py",
     "trust",

@@ -214,27 +214,9 @@ train = fm.datasets.load("health_network").windows(history=3).split(0.8)[0]
 model = fm.models.DPMAC((784,), [keras.layers.Dense(10)], clip=0.1)
 model.compile("adam")
 """,
-            3: """
-private = fm.callbacks.PrivateModel(
-    epsilon=2.0, delta=1e-5, ledger="privacy.json"
-)
-model = fm.models.DPMAC((784,), [keras.layers.Dense(10)], clip=0.1)
-model.compile("adam")
-
-
-
-class Crash(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        self.model.stop_training = True
-
-
-model.fit(batches, epochs=2, callbacks=[private, Crash()])
-model.save("model.keras")
-""",
         },
         smaller={
             "epochs=20": "epochs=2",
-            "initial_epoch=7": "initial_epoch=1",
             "batch_size=1000": "batch_size=30",
             "lot=1000": "lot=30",
         },
@@ -342,7 +324,7 @@ release_of_this_round = reads(model.augmented_weights())
 """,
         },
         smaller={
-            "batch_size=500, capacity=640": "batch_size=50, capacity=100",
+            "batch_size=500": "batch_size=50",
             "epochs=5": "epochs=1",
         },
     ),

@@ -164,14 +164,12 @@ def _bars(n, seed, side=6):
 
 
 def _autoencoder(units, hidden=(4,), **kwargs):
-    if kwargs.get("guarantee") != "published":
+    if kwargs.get("guarantee", "proven") == "proven":
         kwargs = {"input_bound": 1.5} | kwargs
     return fm.models.DeepPrivateAutoencoder((6,), hidden, units, **kwargs)
 
 
 def _encoder(units=4, **kwargs):
-    if kwargs.get("trainable"):
-        kwargs["tied"] = True
     kwargs = {"input_bound": 1.5, "name": "part"} | kwargs
     return fm.layers.PrivateEncoder(units, **kwargs)
 

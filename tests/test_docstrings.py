@@ -38,7 +38,6 @@ GIVEN = {
     "keras_fm.evaluation.Choice": FITTED,
     "keras_fm.evaluation.Evaluation": FITTED,
     "keras_fm.partial_statistics.PartialStatistics": FITTED,
-    "keras_fm.sweeps.sweep": FITTED,
 }
 UNRUN = {
     "keras_fm.filters.energies": "a step within `filters.learn`",

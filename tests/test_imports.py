@@ -22,8 +22,8 @@ TENSORFLOW = (
     "keras_fm.parts.variable_values",
     "keras_fm.parts.record_alone",
     "keras_fm.parts.replicas",
-    "keras_fm.stacks.pull_backs",
-    "keras_fm.stacks.sum_noise",
+    "keras_fm.per_example.pull_backs",
+    "keras_fm.per_example.sum_noise",
     "keras_fm.parts.full_precision",
     "keras_fm.per_example",
 )
@@ -139,7 +139,7 @@ def test_keras_knows_saved_classes_whoever_comes_first(first):
         f"import {first}\n"
         "import keras, keras_fm\n"
         "find = keras.saving.get_registered_object\n"
-        "names = 'PrivateDense TaylorCrossEntropy DPMAC'.split()\n"
+        "names = 'PrivateDense TaylorCrossEntropy FunctionalNet'.split()\n"
         "assert all(find('keras_fm>' + name) for name in names)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

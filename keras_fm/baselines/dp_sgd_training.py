@@ -21,7 +21,7 @@ from keras_fm.baselines.dp_sgd_config import (
     check_budget,
     check_records,
 )
-from keras_fm.datasets.record_views import RecordViews, told
+from keras_fm.baselines.record_views import RecordViews, told
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
@@ -31,7 +31,7 @@ from keras_fm.kernel.planning.delta_warning import is_too_large
 from keras_fm.kernel.reads import columns
 from keras_fm.parts import batch_statistics
 from keras_fm.parts.record_alone import unlisted
-from keras_fm.stacks import first_weights
+from keras_fm.per_example import past_weights
 
 
 class DPSGDTrainer:
@@ -317,8 +317,11 @@ class DPSGDTrainer:
         is_known = self._model is None or self._public is not None
         if is_known or not self._private:
             return
-        trained = [v for v in self._model.layers if v.trainable_weights]
-        if not first_weights.are_first(trained):
+        optimizer = getattr(self._model, "optimizer", None)
+        if (
+            past_weights.steps_of(optimizer)
+            or past_weights.copied_from(self._model) is not None
+        ):
             raise ValueError(
                 "The model is of layers that were trained before, and nothing "
                 "says on what. Build new layers, or say where their weights "

@@ -3,7 +3,6 @@
 `pen_strokes` and `drawn_scenes` draw public data to build features on;
 `health_network` holds the schema of behaviour prediction, which
 `health_simulator` fills.
-`PoissonBatches` samples records as private training needs it.
 """
 
 from keras_fm.datasets import (
@@ -15,12 +14,10 @@ from keras_fm.datasets import (
 from keras_fm.datasets.behavior_windows import Windows
 from keras_fm.datasets.health_network import HealthNetwork
 from keras_fm.datasets.loaders import DATASETS, load
-from keras_fm.datasets.poisson_batches import PoissonBatches
 
 __all__ = [
     "DATASETS",
     "HealthNetwork",
-    "PoissonBatches",
     "Windows",
     "drawn_scenes",
     "health_network",

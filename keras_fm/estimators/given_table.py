@@ -1,11 +1,8 @@
 """A table as it is given: names and types of its columns."""
 
-import datetime
-
 import numpy as np
 
 _GAPS = ("NAType", "NaTType")
-_DATES = (np.datetime64, np.timedelta64, datetime.date, datetime.timedelta)
 
 
 def names(table):
@@ -65,6 +62,8 @@ def with_nan(given):
         if all(getattr(plain(t), "kind", None) != "O" for t in dtypes(given)):
             return given
         return given.astype(object).where(given.notna(), np.nan)
+    if hasattr(given, "toarray"):
+        return given  # scikit-learn refuses what is sparse.
     try:
         found = np.array(given)
     except (TypeError, ValueError):
@@ -79,61 +78,13 @@ def with_nan(given):
     return found
 
 
-def refuse_sparse(name, given):
-    """Refuses what encoders of scikit-learn give unless they are asked.
-
-    Raises:
-        ValueError: saying what to ask for.
-    """
-    if hasattr(given, "toarray"):
-        raise ValueError(
-            f"`{name}` must be dense, since records are read dense. Ask an "
-            "encoder for arrays, `OneHotEncoder(..., sparse_output=False)`, or "
-            f"pass `{name}.toarray()`. Received: {name}, a sparse "
-            f"{type(given).__name__}"
-        )
-
-
 def refuse_dates(name, given):
     """Refuses dates and spans of time, which NumPy counts in a unit of its
-    own, a gap as the smallest number.
-
-    Args:
-        name: of the argument, for the error, which shows no value.
-        given: a table, or one column.
-
-    Raises:
-        ValueError: if a column's type is one of dates, or a value is one.
-    """
-    columns = names(given)
-    if columns is None:
-        _refuse_dates(f"`{name}`", given)
-        return
-    for i, column in enumerate(columns):
-        part = given.iloc[:, i] if hasattr(given, "iloc") else given[column]
-        _refuse_dates(f"Column {column!r} of `{name}`", part)
-
-
-def _refuse_dates(what, values):
-    dtype = plain(getattr(values, "dtype", None))
-    kind = getattr(dtype, "kind", None)
-    if kind is None:
-        try:
-            values = np.asarray(values)
-        except (TypeError, ValueError):
-            return  # scikit-learn refuses it, too.
-        dtype, kind = values.dtype, values.dtype.kind
-    plain_object = kind == "O" and isinstance(dtype, np.dtype)
-    if kind in ("M", "m") or (plain_object and _has_dates(values)):
+    own, the same for all records."""
+    held = dtypes(given) or [getattr(given, "dtype", None)]
+    if any(getattr(plain(t), "kind", None) in ("M", "m") for t in held):
         raise ValueError(
-            f"{what} must hold numbers. Received: dates or spans of time. "
+            f"`{name}` must hold numbers. Received: dates or spans of time. "
             "Pass days as a number, `(column - day) / "
             'np.timedelta64(1, "D")` with a public `day`.'
         )
-
-
-def _has_dates(values):
-    return any(
-        isinstance(v, _DATES) and type(v).__name__ != "NaTType"
-        for v in np.asarray(values, object).flat
-    )

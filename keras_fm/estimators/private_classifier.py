@@ -137,8 +137,6 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     def _learned(self, y, known):
         given = None if self._observes else self._given_classes()
-        if given is not None and _are_encoded(y, given):
-            given = np.arange(len(given))
         found, targets = _numbered(y, given)
         units = 1 if len(found) == 2 else len(found)
         rounds = self.rounds
@@ -172,15 +170,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         return found
 
     def _notes(self, facts):
-        if self._observes:
-            how = f'classes="{OBSERVED}"'
-        elif not np.array_equal(facts["classes_"], self._given_classes()):
-            how = "numbered by another estimator that was fitted on them"
-        else:
+        if not self._observes:
             return ()
         return (
             "public by declaration: which labels there are, taken from the "
-            f"records ({how})",
+            f'records (classes="{OBSERVED}")',
         )
 
     # Predicting ----------------------------------------------------------
@@ -203,20 +197,6 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         found = self.decision_function(X)
         chosen = found > 0 if found.ndim == 1 else found.argmax(axis=1)
         return self.classes_[np.asarray(chosen, int)]
-
-
-def _are_encoded(y, classes):
-    """Whether labels are places among the classes, 0 to K - 1 and each of
-    them: what an estimator around this one makes of labels (`VotingClassifier`,
-    `BaggingClassifier`, `StackingClassifier`).
-
-    With fewer of them they may be places among other classes, those that
-    occur, or one class against the rest.
-    """
-    alike = classes.dtype.kind in tuple("biuf")
-    if y.dtype.kind not in tuple("iuf") or alike and np.isin(y, classes).all():
-        return False
-    return np.array_equal(np.unique(y), np.arange(len(classes)))
 
 
 def _numbered(y, classes):

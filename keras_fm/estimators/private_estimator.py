@@ -64,11 +64,6 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         made._shared = SharedLedger()
         return made
 
-    def __setattr__(self, name, value):
-        super().__setattr__(name, value)
-        if name == "ledger":
-            self._shared.locate(value)
-
     def __sklearn_clone__(self):
         made: Any = super().__sklearn_clone__()
         made._shared = self._shared
@@ -230,10 +225,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             wanted |= {"dtype": None, "ensure_all_finite": False}
         elif self._takes_missing():
             wanted["ensure_all_finite"] = "allow-nan"
-        dtypes = given_table.dtypes(X)
         for name, given in zip("Xy", (X, *y)):
             columns.check_unmasked(given, name)
-            given_table.refuse_sparse(name, given)
             given_table.refuse_dates(name, given)
         if table is None:
             X = given_table.with_nan(X)
@@ -241,7 +234,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         found = _without_records(_validated, self, X, *y, **wanted)
         x, *y = found if y else [found]
         if table is not None:
-            x = table.encode(x, dtypes)
+            x = table.encode(x)
         else:
             x = _as_float32(x)
         return (x, *y) if y else x

@@ -27,8 +27,7 @@ class TableColumns:
             words, see `PrivateClassifier`.
 
     Raises:
-        ValueError: if a column is neither, or a list of two numbers that
-            could be meant as a range.
+        ValueError: if a column is neither.
     """
 
     def __init__(self, columns):
@@ -77,12 +76,11 @@ class TableColumns:
             table = given_table.select(table, self.names)
         return given_table.unnamed(table)
 
-    def encode(self, table, dtypes=None):
+    def encode(self, table):
         """Records as numbers, each a function of its own row alone.
 
         Args:
             table: `(n, d)` array, of the columns in this order.
-            dtypes: of the columns; `None` is the array's for all.
 
         Returns:
             float32 `(n, width)`. A column of words is a place for each, 1 for
@@ -92,9 +90,8 @@ class TableColumns:
             word of the list, is zeros.
 
         Raises:
-            ValueError: if there are other columns, a column cannot hold what
-                is declared, or a value is no number, or of another type than
-                every word. The message shows no record.
+            ValueError: if there are other columns, or a value is no number, or
+                of another type than every word. The message shows no record.
         """
         if table.shape[1] != len(self):
             raise ValueError(
@@ -102,9 +99,6 @@ class TableColumns:
                 f"Received: {table.shape[1]} columns"
             )
         names = self.names or list(range(len(self)))
-        dtypes = dtypes or [table.dtype] * len(self)
-        for name, column, dtype in zip(names, self._columns, dtypes):
-            _check_type(name, column, dtype)
         found = np.zeros((len(table), self.width), np.float32)
         start = 0
         for name, column, values in zip(names, self._columns, table.T):
@@ -123,15 +117,13 @@ def _checked(name, given):
                 "of a table rounds for all records: `.astype(str)`. "
                 f"Received: {given!r}"
             )
-        if len(given) == 2 and all(map(checks.is_number, given)):
-            _refuse_ranges(name, given)
         if any(map(_is_missing, given)):
             raise ValueError(
                 f"Column {name!r} must have words that are not missing values, "
                 'which are zeros. Give gaps a word, `column.fillna("none")`. '
                 f"Received: {given!r}"
             )
-        return _stripped(name, given)
+        return given
     if isinstance(given, tuple) and len(given) >= 2:
         try:
             return _knots(given)
@@ -142,22 +134,6 @@ def _checked(name, given):
         "or more of them, or a list of words, each once, all of them public. "
         f"Received: {given!r}"
     )
-
-
-def _stripped(name, words):
-    """Words without the blanks around them, which files have and no reader
-    sees; of values these are taken off, too."""
-    found = list(map(_bare, words))
-    if not _are_different(found):
-        raise ValueError(
-            f"Column {name!r} must have words that differ in more than the "
-            f"blanks around them, which do not count. Received: {words!r}"
-        )
-    return found
-
-
-def _bare(value):
-    return value.strip() if isinstance(value, str | bytes) else value
 
 
 def _is_large(word):
@@ -177,49 +153,6 @@ def _knots(given):
     knots = np.array(given, np.float64)
     bounds_lib.check_bounds(knots[:-1], knots[1:])
     return knots
-
-
-def _refuse_ranges(name, pair):
-    """Two numbers that others may lie between: all of those would be zeros.
-    Two whole numbers side by side are the same column either way."""
-    low, high = sorted(pair)
-    if high - low == 1 and low % 1 == 0:
-        return
-    raise ValueError(
-        f"Column {name!r} must be a tuple for a range of numbers, and for "
-        f"two numbers alone: ({low}, {high}). A list is of words. Received: "
-        f"{pair!r}"
-    )
-
-
-def _check_type(name, column, dtype):
-    """Refuses words that no value of a column of this type can be."""
-    if not isinstance(column, list):
-        return
-    if getattr(dtype, "kind", None) == "f" and any(
-        map(checks.is_number, column)
-    ):
-        raise ValueError(
-            f"Column {name!r} must be a tuple, (low, high) or more knots: "
-            "its values are floats, and a list is of words. Numbers that are "
-            'words go as whole numbers (`.astype("Int64")`, in an array '
-            f"`.astype(object)`). Received: {column!r}"
-        )
-    held = _held(dtype)
-    if held and not {_kind(word) for word in column} <= {held}:
-        raise ValueError(
-            f"Column {name!r} must be a list of words that its values can "
-            f"be, and they are {held}. Received: {column!r}"
-        )
-
-
-def _held(dtype):
-    """`None` where a type does not say of what its values are."""
-    dtype = given_table.plain(dtype)
-    if getattr(dtype, "kind", None) in tuple("biuf"):
-        return _NUMBERS
-    kind = getattr(dtype, "type", None)
-    return _TEXT if isinstance(kind, type) and issubclass(kind, str) else None
 
 
 def _kind(value):
@@ -263,7 +196,7 @@ def _places(words, values, name):
     """Of each value its place among the words, or -1."""
     index = {word: i for i, word in enumerate(words)}
     try:
-        at = np.array([index.get(_bare(v), -1) for v in values], int)
+        at = np.array([index.get(v, -1) for v in values], int)
     except TypeError:
         at = None
     if at is None:

@@ -6,21 +6,24 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.heads import claims
+from keras_fm.heads import claims, coefficient_noise
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.heads.head_losses import HEAD_LOSSES
-from keras_fm.heads.perturbed_dense import PerturbedDense
 from keras_fm.heads.rounds import Rounds
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.reads import columns
 from keras_fm.parts import layer_arguments
 from keras_fm.parts.guarantee import STARTS
+from keras_fm.parts.private_part import ReleasedLayer
+from keras_fm.parts.released import check_paid, stored_arrays
 from keras_fm.parts.step import Claim, Step
+
+_RELEASE_ARRAYS = ("hessian", "minimiser", "offset")
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class PrivateDense(PerturbedDense):
+class PrivateDense(ReleasedLayer):
     """Output layer whose objective can be released privately: logits of
     classes or labels, or numbers.
 
@@ -292,7 +295,7 @@ class PrivateDense(PerturbedDense):
             start: `"minimiser"` to move the weights to the released
                 objective's minimum, `"current"` to leave them, or weights
                 `(m, units)` that you made from this release alone (those of
-                a `keras_fm.sweeps.sweep`).
+                a descent of your own).
 
         Raises:
             ValueError: if the release is of another objective, or the
@@ -330,20 +333,7 @@ class PrivateDense(PerturbedDense):
                 f"The release is not one of layer '{self.name}', which "
                 f"expects {expected}. Received: {objective}"
             )
-        paid = (
-            objective.reads,
-            release.mechanism.config(),
-            release.neighbours,
-        )
-        if not any(
-            (entry.reads, entry.mechanism, entry.neighbours) == paid
-            for entry in ledger.entries
-        ):
-            raise ValueError(
-                "The ledger holds no entry of this release, so a statement "
-                "made from it would leave out what was spent. Pass the "
-                f"ledger that was charged for it. Received: {ledger!r}"
-            )
+        check_paid(ledger, [release])
         if self.rounds is not None:
             hessian, minimiser = None, release.statistics["weights"]
             offset = 0.0
@@ -421,7 +411,7 @@ class PrivateDense(PerturbedDense):
                 linear = laplace(scale, linear.shape)
             if "quadratic" in publishing.orders:
                 quadratic = laplace(scale, quadratic.shape)
-            self.fix_noise(linear, quadratic)
+            self.fix_noise(linear_noise=linear, quadratic_noise=quadratic)
 
         return [
             Claim(
@@ -433,6 +423,147 @@ class PrivateDense(PerturbedDense):
                 fix=fix,
             )
         ]
+
+    # Weights -------------------------------------------------------------
+
+    def set_weights_from_minimiser(self):
+        """Moves kernel and bias to the minimum of the released objective."""
+        minimiser = ops.convert_to_numpy(self._get_hidden("minimiser"))
+        self.set_augmented_weights(minimiser)
+        self._note()
+
+    def set_augmented_weights(self, weights):
+        """Sets kernel and bias from the weights of augmented features.
+
+        Args:
+            weights: `(m, units)`, the constant entry's row last.
+        """
+        self.kernel.assign(weights[: self.input_dim])
+        if self.use_bias:
+            self.bias.assign(weights[-1] * self.bias_feature)
+
+    def _weights_in_objective(self):
+        kernel = ops.convert_to_tensor(self.kernel)
+        if not self.use_bias:
+            return kernel
+        bias = ops.convert_to_tensor(self.bias)
+        return ops.concatenate(
+            [kernel, ops.expand_dims(bias / self.bias_feature, 0)], axis=0
+        )
+
+    # Perturbation --------------------------------------------------------
+
+    trains_on_release = True
+
+    noise_names = ("linear_noise", "quadratic_noise")
+
+    def _is_whole(self):
+        return self._has_hidden("minimiser")
+
+    def set_release(self, hessian, minimiser, offset, ledger_json):
+        """Puts a released objective, per record, in the place of the data.
+
+        The objective is `offset + curvature * tr(D^T hessian D)` with
+        `D = W - minimiser` and the curvature of the layer's loss (1/8 for
+        cross-entropy, 1/2 for squared error): it has a gradient of exactly
+        zero at its minimum, whatever the precision.
+
+        Args:
+            hessian: `(m, m)`, or `None` for the squared distance of kernel
+                and bias to those of the minimiser.
+            minimiser: `(m, units)`.
+            offset: float, the value at the minimum without the constant
+                that a record with outputs of zero contributes.
+            ledger_json: str, kept with the layer when it is saved.
+        """
+        self.check_no_twin()
+        self._set_objective(hessian, minimiser, offset)
+        self.mark_released(ledger_json)
+
+    def _set_objective(self, hessian, minimiser, offset):
+        if self.is_perturbed:
+            raise ValueError(
+                f"Layer '{self.name}' already carries published noise; one "
+                "objective is perturbed once. Build a new model."
+            )
+        if hessian is None and self._has_hidden("hessian"):
+            # What an earlier release left is not to stay.
+            hessian = np.eye(self.num_features)
+            if self.use_bias:
+                hessian[-1, -1] = self.bias_feature**2
+        if hessian is not None:
+            self._set_hidden("hessian", np.asarray(hessian))
+        self._set_hidden("minimiser", np.asarray(minimiser))
+        self._set_hidden("offset", np.asarray(offset))
+
+    def fix_noise(self, per_step=False, **noise):
+        noise["quadratic_noise"] = coefficient_noise.symmetric(
+            noise["quadratic_noise"]
+        )
+        super().fix_noise(per_step, **noise)
+
+    def released_objective(self):
+        # What a record with zero logits adds, whatever its label; of numbers
+        # the most that it can.
+        return self._released_loss() + self.units * self._kind.at_zero
+
+    def _released_loss(self):
+        return self.released_gap() + self._get_hidden("offset")
+
+    def released_gap(self):
+        """How far the released objective is above its minimum at the weights
+        of now: a function of the release."""
+        minimiser = self._get_hidden("minimiser")
+        step = self.kernel - minimiser[: self.input_dim]
+        if self.use_bias:
+            # As it was set: exactly zero there.
+            least = minimiser[self.input_dim :] * self.bias_feature
+            bias = ops.expand_dims(ops.convert_to_tensor(self.bias), 0) - least
+            if self._has_hidden("hessian"):
+                bias = bias / self.bias_feature
+            step = ops.concatenate([step, bias], axis=0)
+        curved = step
+        if self._has_hidden("hessian"):
+            curved = ops.matmul(self._get_hidden("hessian"), step)
+        return ops.sum(step * curved) * self._kind.query.curvature
+
+    def _noise_loss(self):
+        return coefficient_noise.loss(
+            self._weights_in_objective(),
+            self._get_hidden("linear_noise"),
+            self._get_hidden("quadratic_noise"),
+        )
+
+    def linear_part(self, x):
+        """What comes before the activation, for layer-wise relevance."""
+        outputs = ops.matmul(x, self.kernel)
+        if self.bias is None:
+            return outputs
+        return ops.add(outputs, ops.cast(self.bias, outputs.dtype))
+
+    def call(self, inputs, training=None):
+        training = self.in_training(training)
+        kernel, bias = self.kernel, self.bias
+        released = self._released is not None
+        if released:
+            # No record may move the weights, in whatever loop.
+            kernel, bias = map(_still, (kernel, bias))
+        outputs = ops.matmul(inputs, ops.cast(kernel, self.compute_dtype))
+        if bias is not None:
+            outputs = ops.add(outputs, ops.cast(bias, self.compute_dtype))
+        outputs = self.read_out(outputs)
+        if not training:
+            return outputs
+        if released:
+            self.add_loss(self._released_loss())
+            return ops.zeros_like(outputs)
+        if self.is_perturbed:
+            self.objective_in_use = True
+            self.add_loss(self._noise_loss())
+        return outputs
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.units)
 
     def augment(self, features):
         """Appends the constant entry: `(n, inputs)` to `(n, m)`, NumPy."""
@@ -462,27 +593,28 @@ class PrivateDense(PerturbedDense):
         )
         return ops.add(ops.multiply(outputs, half), centre)
 
-    # Saving --------------------------------------------------------------
+    # Saving: a release is safe to save, noise is not ---------------------
 
-    def get_config(self):
+    def _release_arrays(self):
         return {
-            **super().get_config(),
-            "units": self.units,
-            "use_bias": self.use_bias,
-            "bias_feature": self.bias_feature,
-            "feature_bound": self.feature_bound,
-            "feature_l1_bound": self.feature_l1_bound,
-            "nonnegative": self.nonnegative,
-            "clip": self.clip,
-            "quadratic_scale": self.quadratic_scale,
-            "rounds": self.rounds and self.rounds.config(),
-            "loss": self.loss,
-            "target_bounds": self.target_bounds
-            and [list(pair) for pair in self.target_bounds],
-            "kernel_initializer": keras.initializers.serialize(
-                self.kernel_initializer
-            ),
-            "bias_initializer": keras.initializers.serialize(
-                self.bias_initializer
-            ),
+            name: ops.convert_to_numpy(self._get_hidden(name))
+            for name in _RELEASE_ARRAYS
+            if self._has_hidden(name)
         }
+
+    def _take_release_arrays(self, arrays):
+        m = self.num_features
+        shapes = {"minimiser": (m, self.units), "offset": ()}
+        found = {"hessian": None}
+        if "hessian" in arrays.keys():
+            shapes["hessian"] = (m, m)
+        found |= stored_arrays(self.name, arrays, shapes)
+        self._set_objective(**found)
+
+
+def _still(weight):
+    return (
+        None
+        if weight is None
+        else ops.stop_gradient(ops.convert_to_tensor(weight))
+    )

@@ -1,32 +1,87 @@
 """What the models of several papers are alike in."""
 
+import dataclasses
+
 import keras
 from keras import ops
 
+from keras_fm.kernel import checks
 from keras_fm.parts import dtype_scope, model_graph, sealed
-from keras_fm.parts.guarantee import Proven, Published
+from keras_fm.parts.guarantee import PaperSettings, Proven, Published
+from keras_fm.parts.step import NOISE
 
 _BATCH = 1024
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PaperOrCode(PaperSettings):
+    """Settings of a paper whose text and authors' code differ.
+
+    Args:
+        form: `"paper"` as printed, or `"code"` as the authors' code.
+        noise: `None` (as `form` has it), `"once"` or `"per_step"`.
+    """
+
+    form: str = "paper"
+    noise: str | None = None
+
+    def __post_init__(self):
+        checks.one_of("form", self.form, ("paper", "code"))
+        checks.one_of("noise", self.noise, (None, *NOISE))
+
+    @property
+    def is_code(self):
+        """Whether it is the form of the authors' code."""
+        return self.form == "code"
+
+    @property
+    def noise_per_step(self):
+        """Whether noise is drawn again at every step."""
+        return (self.noise or NOISE[self.is_code]) == "per_step"
 
 
 class PaperModel(keras.Model):
     """A functional model that has a proven and a published form.
 
-    A subclass keeps its arguments in `_arguments`, `"guarantee"` among them,
-    and makes its layers of them.
+    A subclass keeps its arguments in `_arguments`, `"guarantee"` among them
+    as `_form` gives it, and makes its layers of them.
     """
 
+    # Class of the published form's settings.
+    _settings: type
     # Of the published form, where `guarantee` is given none.
     _lot: str | None = None
+
+    @classmethod
+    def _form(cls, guarantee):
+        """`"proven"`, or the settings of the published form.
+
+        Raises:
+            ValueError: if it is neither.
+        """
+        if isinstance(guarantee, str) and guarantee == "published":
+            return cls._settings()
+        if guarantee == "proven" or isinstance(guarantee, cls._settings):
+            return guarantee
+        raise ValueError(
+            '`guarantee` must be "proven", "published" or '
+            f"keras_fm.models.{cls._settings.__name__}(...). "
+            f"Received: guarantee={guarantee!r}"
+        )
 
     @property
     def _proven(self):
         return self._arguments["guarantee"] == "proven"
 
     @property
+    def published_settings(self):
+        """The settings of the published form, or `None`."""
+        return None if self._proven else self._arguments["guarantee"]
+
+    @property
     def _code(self):
         """Whether the published form is that of the authors' code."""
-        return self._arguments.get("form") == "code"
+        return getattr(self.published_settings, "form", None) == "code"
 
     def guarantee(self, lot=None, **fields):
         """What `PrivateModel` takes as `guarantee` for this model.
@@ -47,15 +102,24 @@ class PaperModel(keras.Model):
         return Published(lot=self._lot if lot is None else lot, **fields)
 
     def get_config(self):
-        return {
+        config = {
             **self._arguments,
             "name": self.name,
             **dtype_scope.config(self),
         }
+        if not self._proven:
+            config["guarantee"] = keras.saving.serialize_keras_object(
+                config["guarantee"]
+            )
+        return config
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
+        if isinstance(config.get("guarantee"), dict):
+            config["guarantee"] = keras.saving.deserialize_keras_object(
+                config["guarantee"]
+            )
         with dtype_scope.of(config):
             return cls(**config)
 

@@ -38,17 +38,13 @@ def check(given, private, data, model):
     callbacks = fit_frame.callbacks(given)
     _check_one_ledger(callbacks, private)
     check_unweighted(given)
-    stepwise = getattr(private.model, "reads_every_step", False)
-    proven = private.guarantee.kind == "proven"
-    if proven:
+    # Of published forms the metrics of the records are logged, and claimed.
+    if private.guarantee.kind == "proven":
         check_shown(given, private.model)
         check_held_out(given.get("validation_data"), data, model)
-    if proven or stepwise:
-        # Of others the metrics of the records are logged, and claimed.
         check_monitors(callbacks)
-    # What reads the records at every step must know their number.
-    if proven and not private.guarantee.n_public and not stepwise:
-        _check_steps(given, private)
+        if not private.guarantee.n_public:
+            _check_steps(given, private)
     check_loss(private.model)
 
 
@@ -204,11 +200,6 @@ def _hashes(data, model):
 
 def _inputs_of(data):
     """The x of data in memory, or of the first batches."""
-    # What samples are drawn from.
-    if isinstance(data, keras.utils.PyDataset) and hasattr(
-        data, "sampling_rate"
-    ):
-        data = data.data
     if columns.are_inputs(data) or isinstance(data, (tuple, list)):
         batches = [data]
     elif isinstance(data, keras.utils.PyDataset):

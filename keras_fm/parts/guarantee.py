@@ -134,6 +134,18 @@ class Proven:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PaperSettings:
+    """What the published form of one paper needs beside its layers."""
+
+    def get_config(self):
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Published:
     """The papers' algorithms as printed: their epsilon is *claimed*.
 
@@ -148,6 +160,9 @@ class Published:
             first layer (eps2) and loss (eps3), (0.25, 0.25, 0.5); else equal.
         orders: which coefficients of the loss are perturbed, as printed
             `("linear", "quadratic")`.
+        settings: `None`, those that the model was built with or else the
+            paper's own; or what one paper's published form needs, such as
+            `keras_fm.models.PublishedAdLM(relevance_of=twin)`.
 
     Raises:
         ValueError: if a value is outside its range.
@@ -162,6 +177,7 @@ class Published:
     neighbours: str | None = None
     shares: tuple | None = None
     orders: tuple = ORDERS
+    settings: PaperSettings | None = None
 
     kind = "published"
     own_neighbours = "replace_one"
@@ -187,6 +203,26 @@ class Published:
                 f"Received: orders={orders}"
             )
         object.__setattr__(self, "orders", orders)
+        if self.settings is not None:
+            checks.instance(
+                "settings",
+                self.settings,
+                PaperSettings,
+                "those of a paper, such as keras_fm.models.PublishedAdLM()",
+            )
+
+    def settings_of(self, model, kind):
+        """The settings of one paper, of that class, for a model.
+
+        Args:
+            model: the whole model, which may have settings of its own.
+            kind: class of the settings.
+        """
+        own = getattr(model, "published_settings", None)
+        for found in (self.settings, own):
+            if isinstance(found, kind):
+                return found
+        return kind()
 
 
 def promise_of(guarantee):

@@ -1,8 +1,5 @@
 """Arguments of layers and models, checked as `checks` does."""
 
-import numpy as np
-from keras import ops
-
 from keras_fm.kernel import checks
 
 
@@ -61,12 +58,18 @@ def belongs(guarantee, owner, **settings):
             )
 
 
-def as_held(values, dtype):
-    """Numbers as variables of a dtype hold them, a float64 array: infinite
-    where they are too large, 0 where they are too small."""
-    with np.errstate(over="ignore"):
-        held = ops.convert_to_tensor(np.asarray(values, float), dtype=dtype)
-    if "16" in str(dtype):
-        # NumPy itself has no bfloat16.
-        held = ops.cast(held, "float32")
-    return np.array(ops.convert_to_numpy(held), float)
+def map_shape(input_shape, kernel_size, strides, padding, filters):
+    """What a convolution makes of images, channels last."""
+    sizes = []
+    for size, kernel, stride in zip(input_shape[1:3], kernel_size, strides):
+        if size is not None:
+            reach = 0 if padding == "same" else kernel - 1
+            size = -(-(size - reach) // stride)
+            if size < 1:
+                raise ValueError(
+                    "`kernel_size` must not exceed the image with "
+                    f'padding="valid". Received: kernel_size={kernel_size}, '
+                    f"input_shape={tuple(input_shape)}"
+                )
+        sizes.append(size)
+    return (input_shape[0], *sizes, filters)

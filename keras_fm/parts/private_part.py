@@ -8,6 +8,7 @@ file without the release, or given weights that its release does not describe.
 """
 
 import dataclasses
+import inspect
 
 import keras
 import numpy as np
@@ -195,8 +196,6 @@ class PrivatePart:
 
     # Whether its weights train on a released objective.
     trains_on_release = False
-    # Whether training reads the records at every step, under noise.
-    reads_every_step = False
 
     @property
     def was_lost(self):
@@ -250,6 +249,33 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
     def described_weights(self):
         """The weights that a release describes."""
         return self.weights
+
+    # Published: fixed noise ----------------------------------------------
+
+    # Hidden variables that hold the noise of a published form.
+    noise_names: tuple = ()
+
+    @property
+    def is_perturbed(self):
+        return any(self._has_hidden(name) for name in self.noise_names)
+
+    def fix_noise(self, per_step=False, **noise):
+        """Fixes noise that is already divided by the lot.
+
+        Args:
+            per_step: whether `noise` holds scales, of draws at every step.
+            **noise: arrays by `noise_names`.
+        """
+        for name, value in noise.items():
+            self._set_hidden(name, np.asarray(value))
+        if per_step:
+            self._set_hidden_seed("seed_state")
+
+    def noise_now(self, name):
+        """The noise of a training step, a tensor."""
+        if self._has_hidden("seed_state"):
+            return self._draw_laplace(name)
+        return self._get_hidden(name)
 
     def check_no_twin(self):
         """Refuses a release of the non-private twin.
@@ -421,7 +447,33 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
         return ledger
 
     def get_config(self):
-        return {**super().get_config(), "unprotected": self.unprotected}
+        return {**super().get_config(), **_arguments(self)}
+
+
+def _arguments(layer):
+    """What a layer was made with, which it keeps in attributes of the same
+    names, as Keras writes it."""
+    kinds = [k for k in type(layer).__mro__ if issubclass(k, ReleasedLayer)]
+    names = dict.fromkeys(
+        name
+        for kind in kinds
+        if "__init__" in vars(kind)
+        for name, given in inspect.signature(kind.__init__).parameters.items()
+        if given.kind is given.POSITIONAL_OR_KEYWORD and name != "self"
+    )
+    return {
+        name: _plain(getattr(layer, name))
+        for name in names
+        if hasattr(layer, name)
+    }
+
+
+def _plain(value):
+    if isinstance(value, keras.initializers.Initializer):
+        return keras.initializers.serialize(value)
+    if dataclasses.is_dataclass(value):
+        return dataclasses.asdict(value)
+    return keras.activations.serialize(value) if callable(value) else value
 
 
 def parts_of(model):

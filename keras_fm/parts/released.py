@@ -134,3 +134,52 @@ def stored_steps(store):
             f"shape={steps.shape}, dtype={steps.dtype}"
         )
     return int(steps)
+
+
+def stored_arrays(name, store, shapes):
+    """Arrays of a saved layer.
+
+    Args:
+        name: of the layer.
+        store: what it saved.
+        shapes: dict from names to shapes.
+
+    Raises:
+        ValueError: if one is missing or of another shape.
+    """
+    known, found = set(store.keys()), {}
+    for key, shape in shapes.items():
+        found[key] = np.asarray(store[key]) if key in known else None
+        given = None if found[key] is None else found[key].shape
+        if given != tuple(shape):
+            raise ValueError(
+                f"Layer '{name}' expected an array {key!r} of shape "
+                f"{tuple(shape)} in the file. Received: {given}"
+            )
+    return found
+
+
+def check_paid(ledger, releases):
+    """Refuses a ledger that was not charged for releases.
+
+    Args:
+        ledger: a `Ledger`.
+        releases: `Release` objects, each of an entry of its own.
+
+    Raises:
+        ValueError: saying what to pass.
+    """
+    paid = [(e.reads, e.mechanism, e.neighbours) for e in ledger.entries]
+    for release in releases:
+        one = (
+            release.objective.reads,
+            release.mechanism.config(),
+            release.neighbours,
+        )
+        if one not in paid:
+            raise ValueError(
+                "The ledger holds no entry of a release, so a statement made "
+                "from it would leave out what was spent. Pass the ledger that "
+                f"was charged for it. Received: {ledger!r}"
+            )
+        paid.remove(one)

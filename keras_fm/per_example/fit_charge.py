@@ -6,17 +6,23 @@ import math
 import keras
 import numpy as np
 
+from keras_fm.kernel import mechanisms
 from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT, LedgerEntry
 from keras_fm.kernel.ledger.ledger_steps import BudgetExceededError
 from keras_fm.kernel.ledger.ledger_text import shown_unit
+from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.noise_mechanisms import GaussianMechanism
 from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.reads import sampling
 from keras_fm.per_example import layer_table
 from keras_fm.per_example.balanced_classes import BalancedClasses
 from keras_fm.per_example.given_records import GivenRecords
-from keras_fm.stacks.layer_coefficients import LayerCoefficientsQuery
 
+_SHUFFLED = (
+    "none. Batches of a fixed size from a shuffled data set are accounted as "
+    "if every record joined each of them by itself (Poisson samples); see "
+    "docs/guarantees.md"
+)
 # Numbers that the gradients of records are held in at a time.
 HELD = 2**25
 
@@ -30,19 +36,41 @@ class FitCharge:
         n: int, how many records.
         batch_size: int, at most n.
         epochs: int, how many there are to go.
+        steps_per_epoch: int, or `None`: as many as samples of that size are
+            in the records.
         classes: `None`, or int: how many classes are to be balanced.
 
     Attributes:
         plan: the `keras_fm.sampling.SamplingPlan`.
         balanced: `None`, or the `BalancedClasses`.
+        thresholds: `None`, or what releases clips first.
+        others: list of the mechanisms of what else is released first.
+        per_epoch: int, steps of an epoch.
 
     Raises:
         ValueError: if the guarantee is not one of noisy steps.
     """
 
-    def __init__(self, network, callback, n, batch_size, epochs, classes=None):
+    def __init__(
+        self,
+        network,
+        callback,
+        n,
+        batch_size,
+        epochs,
+        steps_per_epoch=None,
+        classes=None,
+    ):
         self._network, self._callback = network, callback
-        ledger = callback.ledger
+        ledger, self.others = callback.ledger, []
+        self._published = callback.guarantee.kind == "published"
+        lot = getattr(callback.guarantee, "lot", batch_size)
+        if lot != batch_size:
+            raise ValueError(
+                "The noise of a published form is of its `lot`, which must be "
+                f"the batch size of `fit`. Received: lot={lot}, batch_size="
+                f"{batch_size}"
+            )
         if ledger.budget.delta <= 0:
             raise ValueError(
                 "Noisy steps need delta > 0, far below one over the number of "
@@ -56,25 +84,30 @@ class FitCharge:
                 f"Give `fit` batch_size={n}, all records, or leave "
                 f"`neighbours` out. Received: neighbours={ledger.neighbours}"
             )
+        self.per_epoch = steps_per_epoch or max(1, math.ceil(n / batch_size))
+        drawn = "shuffled" if self._published else "poisson"
         self.plan = sampling.plan(
             n,
-            sampling="full" if full else "poisson",
+            sampling="full" if full else drawn,
             batch_size=None if full else batch_size,
-            steps=epochs * max(1, math.ceil(n / batch_size)),
+            steps=epochs * self.per_epoch,
             delta=ledger.budget.delta,
             epsilon=ledger.budget.epsilon,
         )
-        self._owned = callback.guarantee.unit.owners is not None
+        guarantee = callback.guarantee
+        self._owned = owners_of(guarantee) is not None
+        self._spends = getattr(guarantee, "spends", 1.0)
         self.balanced = None
         if classes is not None:
             self.balanced = BalancedClasses(
-                classes, self._owned, ledger, callback.guarantee.spends
+                classes, self._owned, ledger, self._spends
             )
+        self.thresholds = network.thresholds_release(ledger, self._spends)
 
     @functools.cached_property
     def mechanism(self):
         """The mechanism of all steps together, in units of the clip."""
-        ledger, spends = self._callback.ledger, self._callback.guarantee.spends
+        ledger, spends = self._callback.ledger, self._spends
         spent = [e.build_mechanism() for e in ledger.entries]
         multiplier = 0.0
         if spends < 1:
@@ -96,12 +129,18 @@ class FitCharge:
                 ) from None
         return self.plan.mechanism(
             multiplier,
-            self._query.sensitivity("l2", neighbours=ledger.neighbours),
+            self._network.step_query.sensitivity(
+                "l2", neighbours=ledger.neighbours
+            ),
         )
 
     def _multiplier(self, others):
-        if self.balanced is not None:
-            others = [*others, self.balanced.mechanism]
+        first = [self.balanced, self.thresholds]
+        others = [
+            *others,
+            *self.others,
+            *(one.mechanism for one in first if one is not None),
+        ]
         return sampling.noise_multiplier(
             self.plan,
             self._callback.ledger.budget,
@@ -109,17 +148,9 @@ class FitCharge:
             others=others,
         )
 
-    @property
-    def _query(self):
-        return LayerCoefficientsQuery(
-            thresholds=(self._network.clip or 1.0,), joint=True
-        )
-
     def entry(self, notes=()):
         """What all steps of the fit are charged as."""
-        reads, unit = self._query.reads, "records n"
-        if self._network.clip is None:
-            reads = "gradients of records, each divided by its norm"
+        reads, unit = self._network.step_reads, "records n"
         if self._owned:
             unit = "owners"
             reads += (
@@ -127,13 +158,18 @@ class FitCharge:
                 f"{self._network.rows_per_owner} of its rows"
             )
         start = self._network.declared_public
+        mechanism, guarantee = self.mechanism.config(), "proven"
+        proof = self._network.step_proof
+        if self._published:
+            guarantee, proof = "claimed", _SHUFFLED
+            mechanism["claimed_epsilon"] = self._claimed()
         return LedgerEntry(
             name=f"{self._network.model.name} (steps)",
-            guarantee="proven",
+            guarantee=guarantee,
             neighbours=str(self._callback.ledger.neighbours),
-            mechanism=self.mechanism.config(),
+            mechanism=mechanism,
             reads=reads,
-            proof="docs/proofs/record_alone.md, docs/proofs/mechanisms.md",
+            proof=proof,
             private=self._callback.known_seed is None,
             noise=FLOATING_POINT,
             notes=(
@@ -142,17 +178,36 @@ class FitCharge:
                 if start is None
                 else f"first weights: public by declaration: {start}",
                 *notes,
+                *self._callback.notes,
             ),
         )
 
-    def table(self):
+    def _claimed(self):
+        """What the steps add to what is released below, by the accountant of
+        Poisson samples."""
+        budget = self._callback.ledger.budget
+        alone, whole = (
+            mechanisms.compose_epsilon(
+                found, budget.delta, scale=budget.epsilon
+            )
+            for found in (self.others, [*self.others, self.mechanism])
+        )
+        return whole - alone
+
+    def table(self, first=()):
         """What the fit would cost and be worth, as text.
+
+        Args:
+            first: entries of what is released before the steps.
 
         Raises:
             BudgetExceededError: if the budget does not allow it.
         """
         ledger, plan, model = self._callback.ledger, self.plan, self._network
-        entries = [self.entry()]
+        self.others += [entry.build_mechanism() for entry in first]
+        if self.thresholds is not None:
+            first = [*first, self.thresholds.entry(NoiseSource())]
+        entries = [*first, self.entry()]
         ledger.check(entries)
         budget, noise = ledger.budget, self.mechanism
         size = sum(math.prod(v.shape) for v in model.model.trainable_variables)
@@ -164,6 +219,7 @@ class FitCharge:
                 f"{budget.delta:g}), {ledger.neighbours}, "
                 f"{plan.steps:,} step(s)",
                 f"  unit: {shown_unit(ledger.unit)}",
+                *(f"  first: {e.name}, {e.describe()}" for e in first),
                 f"  charged: epsilon = {ledger.epsilon(entries):.4g} in all, "
                 "before the first step",
                 f"  batch: {plan.expected_batch_size:,} of {plan.n:,} records "
@@ -181,9 +237,14 @@ class FitCharge:
         )
 
 
+def owners_of(guarantee):
+    """The ids of the owners that a guarantee protects, or `None`."""
+    return getattr(getattr(guarantee, "unit", None), "owners", None)
+
+
 def number_of_records(x, callback, batch_size):
     """How many records a fit of x has, and its batch size."""
-    owners = callback.guarantee.unit.owners
+    owners = owners_of(callback.guarantee)
     if isinstance(x, (int, np.integer)):
         n = int(x)
     else:

@@ -3,7 +3,7 @@
 A layer that reads u and gets back d has the gradient sum_p u_p d_p^T. Its norm
 follows from u and d, and so does the sum over records: no gradient of a record
 is formed. While a step runs, the `call` of such a layer is replaced by its map
-(`keras_fm.stacks`) with a probe of zeros added to what it gives; the
+(`keras_fm.per_example`) with a probe of zeros added to what it gives; the
 derivative by the probe is d.
 """
 
@@ -13,17 +13,17 @@ import math
 import keras
 from keras import ops
 
-from keras_fm.stacks import affine_maps
-from keras_fm.stacks.affine_maps import ConvolutionMap, Part
-from keras_fm.stacks.embedding_map import EmbeddingMap
-from keras_fm.stacks.formed_convolution import (
+from keras_fm.per_example import affine_maps
+from keras_fm.per_example.affine_maps import ConvolutionMap, Part
+from keras_fm.per_example.embedding_map import EmbeddingMap
+from keras_fm.per_example.formed_convolution import (
     DEPTHWISE,
     SEPARABLE,
     TRANSPOSED,
     FormedConvolution,
 )
-from keras_fm.stacks.scale_map import RectifierMap, ScaleMap, unscaled
-from keras_fm.stacks.stages import weights_of
+from keras_fm.per_example.scale_map import RectifierMap, ScaleMap, unscaled
+from keras_fm.per_example.stages import weights_of
 
 _L = keras.layers
 _SCALES = tuple(

@@ -75,6 +75,25 @@ def check_untrained(model):
 
 def _check_copied(model, ledger):
     """Refuses weights that are those of a model that was fitted here."""
+    found = copied_from(model, ledger.id)
+    if found is not None:
+        path, name = found
+        raise ValueError(
+            f"`{path}` of '{model.name}' is a weight of '{name}', which was "
+            "trained in this process. Build the model anew, or, if that was "
+            "on public data, say on which: `make_private(model, "
+            'public="...")`.'
+        )
+
+
+def copied_from(model, known=None):
+    """`None`, or a weight of a model that is that of another one that was
+    fitted here: its path, and the name of the other.
+
+    Args:
+        model: a Keras model.
+        known: `None`, or the id of a ledger; what it knows of may be copied.
+    """
     mine = {}
     for weight in model.weights:
         value = ops.convert_to_numpy(weight)
@@ -84,25 +103,21 @@ def _check_copied(model, ledger):
     for other in gc.get_objects():
         if not issubclass(type(other), keras.Model) or other is model:
             continue
-        for weight in _moved(other, ledger):
+        for weight in _moved(other, known):
             for path, value in mine.get(tuple(weight.shape), ()):
                 if np.array_equal(value, ops.convert_to_numpy(weight)):
-                    raise ValueError(
-                        f"`{path}` of '{model.name}' is a weight of "
-                        f"'{other.name}', which was trained in this process. "
-                        "Build the model anew, or, if that was on public "
-                        "data, say on which: `make_private(model, "
-                        'public="...")`.'
-                    )
+                    return path, other.name
+    return None
 
 
-def _moved(model, ledger):
-    """The weights of a model that training moved, but for what this ledger
+def _moved(model, known):
+    """The weights of a model that training moved, but for what a ledger
     knows of."""
-    if getattr(model, "makes_private_steps", False):
+    private = getattr(model, "makes_private_steps", False)
+    if private and not getattr(model, "unprotected", False):
         # Those of its plain model.
         return ()
-    if _OF_MODELS.get(model, set()) - {ledger.id}:
+    if _OF_MODELS.get(model, set()) - {known}:
         return _LEARNED[model]
     optimizer = getattr(model, "optimizer", None)
     if not steps_of(optimizer):

@@ -1,13 +1,12 @@
 """The samples of a private fit: drawn inside, each with fresh secret keys."""
 
-import math
 import secrets
 
 import keras
 import numpy as np
 
 from keras_fm.kernel.reads import sampling
-from keras_fm.stacks.sum_noise import WORD
+from keras_fm.per_example.sum_noise import WORD
 
 RECORDS, KEYS, FACTORS = "records", "keys", "factors"
 
@@ -30,15 +29,25 @@ class PoissonSamples(keras.utils.PyDataset):
         key_shape: shape of the key of one record.
         key_dtype: dtype of keys.
         seed: `None`, or an int: reproducible, hence not private.
+        per_epoch: int, batches of an epoch.
     """
 
-    def __init__(self, records, plan, rows, key_shape, key_dtype, seed=None):
+    def __init__(
+        self,
+        records,
+        plan,
+        rows,
+        key_shape,
+        key_dtype,
+        seed=None,
+        per_epoch=1,
+    ):
         super().__init__()
         self._records, self._plan, self._rows = records, plan, rows
         self._key_shape, self._key_dtype = tuple(key_shape), key_dtype
         self._drawn = 0
         self._seed = seed
-        self._per_epoch = max(1, math.ceil(plan.n / plan.expected_batch_size))
+        self._per_epoch, self._order = per_epoch, np.arange(0)
 
     @property
     def num_batches(self):
@@ -56,6 +65,8 @@ class PoissonSamples(keras.utils.PyDataset):
             joined = sampling.poisson_sample(
                 self._plan.n, self._plan.sampling_rate, self._plan.capacity, rng
             )
+        if self._plan.sampling == "shuffled":
+            joined = self._shuffled(rng)
         given, size = self._records, self._rows
         rows, factors = joined, np.ones(len(joined), "float32")
         if given.owners is not None:
@@ -83,3 +94,13 @@ class PoissonSamples(keras.utils.PyDataset):
             FACTORS: padded(factors),
         }
         return (x,) if given.y is None else (x, taken(given.y))
+
+    def _shuffled(self, rng):
+        """The next records of a shuffled order, as published forms take
+        them."""
+        size = self._plan.expected_batch_size
+        if len(self._order) < size:
+            # The remainder of an epoch is left out.
+            self._order = rng.permutation(self._plan.n)
+        found, self._order = self._order[:size], self._order[size:]
+        return found

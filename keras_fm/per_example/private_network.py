@@ -17,17 +17,20 @@ from keras_fm.per_example import (
     past_weights,
     poisson_samples,
     record_map,
+    step_failure,
+    sum_noise,
 )
 from keras_fm.per_example.charged_bar import ChargedBar
 from keras_fm.per_example.fit_charge import (
     FitCharge,
     number_of_classes,
     number_of_records,
+    owners_of,
 )
 from keras_fm.per_example.given_records import GivenRecords, numbered
 from keras_fm.per_example.owner_rows import OwnerLoss
 from keras_fm.per_example.poisson_samples import FACTORS, KEYS, RECORDS
-from keras_fm.stacks import step_failure, sum_noise
+from keras_fm.per_example.step_query import LayerCoefficientsQuery
 
 _OWN_STEPS = ("train_step", "compute_loss", "make_train_function")
 
@@ -127,6 +130,7 @@ class PrivateNetwork(keras.Model):
     """
 
     makes_private_steps = True
+    step_proof = "docs/proofs/record_alone.md, docs/proofs/mechanisms.md"
     # Whether the loss of a record is being computed.
     _alone = False
 
@@ -249,10 +253,10 @@ class PrivateNetwork(keras.Model):
 
         `batch_size` is the expected size of a sample (of a data set or
         loader: its own). An epoch has as many steps as samples of that size
-        are in the records. Weights of records multiply their clipped
-        gradients. `class_weight="balanced"` releases noisy counts of the
-        classes, for a twentieth of the budget of the fit, and weighs by
-        them; a dict is public. `validation_data` is not protected.
+        are in the records, or `steps_per_epoch`. Weights of records multiply
+        their clipped gradients. `class_weight="balanced"` releases noisy
+        counts of the classes, for a twentieth of the budget of the fit, and
+        weighs by them; a dict is public. `validation_data` is not protected.
         """
         del shuffle  # Every sample is drawn anew.
         if validation_split:
@@ -262,20 +266,17 @@ class PrivateNetwork(keras.Model):
                 "or measure with `keras_fm.evaluation`. Received: "
                 f"validation_split={validation_split}"
             )
-        if steps_per_epoch is not None:
-            raise ValueError(
-                "`steps_per_epoch` must be left out: an epoch has n / "
-                "batch_size samples. Received: steps_per_epoch="
-                f"{steps_per_epoch}"
-            )
         if not self.compiled:
             raise ValueError(
                 "Compile the private model first: "
                 '`private.compile("sgd", "sparse_categorical_crossentropy")`.'
             )
+        steps_per_epoch = checks.optional(
+            checks.count, "steps_per_epoch", steps_per_epoch
+        )
         callback = _callback_of(callbacks)
         _check_monitors(callbacks)
-        _check_guarantee(callback.guarantee, self.rows_per_owner)
+        self.check_guarantee(callback.guarantee)
         given = GivenRecords(x, y, sample_weight, batch_size, self.classes)
         if not self.model.built:
             x = keras.tree.map_structure(lambda v: v[:1], _made_up(given)[0])
@@ -284,9 +285,9 @@ class PrivateNetwork(keras.Model):
         if isinstance(validation_data, tuple):
             validation_data = self._numbered(*validation_data)
         if self.rows_per_owner is not None:
-            given.own(callback.guarantee.unit.owners, self.rows_per_owner)
+            given.own(owners_of(callback.guarantee), self.rows_per_owner)
         weighed = given.weights is not None
-        _check_labels(self, given.y)
+        self.check_labels(given.y)
         balanced = isinstance(class_weight, str) and class_weight == "balanced"
         if class_weight is not None and not balanced:
             given.weigh(class_weight)
@@ -311,7 +312,12 @@ class PrivateNetwork(keras.Model):
         try:
             with Attributes(self.model):
                 fit = PrivateFit(
-                    self, given, callback, epochs - initial_epoch, balanced
+                    self,
+                    given,
+                    callback,
+                    epochs - initial_epoch,
+                    steps_per_epoch,
+                    balanced,
                 )
                 self._fit, fit.notes = fit, notes
                 if not isinstance(callbacks, keras.callbacks.CallbackList):
@@ -366,13 +372,84 @@ class PrivateNetwork(keras.Model):
         )
 
     @property
+    def steps_taken(self):
+        """Steps of the running fit that are over; `None` outside of one."""
+        return None if self._fit is None else self._fit.taken
+
+    @property
     def declared_public(self):
         """What first weights are from, as it was declared, or `None`."""
         return self._public
 
-    def plan_private_fit(self, callback, x, batch_size, epochs):
-        """The text of `PrivateModel.plan`; checks what `fit` would."""
-        _check_guarantee(callback.guarantee, self.rows_per_owner)
+    # What a step takes of the records ------------------------------------
+
+    @property
+    def step_query(self):
+        """What a step releases, in units of the clip."""
+        return LayerCoefficientsQuery(thresholds=(self.clip or 1.0,))
+
+    @property
+    def step_reads(self):
+        """What a step takes, in words."""
+        if self.clip is None:
+            return "gradients of records, each divided by its norm"
+        return f"gradients of records, each clipped to the norm {self.clip:g}"
+
+    def map_for(self, given, example):
+        """The map of records, see `record_map.RecordMap`.
+
+        Args:
+            given: the `GivenRecords` of a fit.
+            example: `(x, y)` of made-up records.
+        """
+        trainer = self if given.owners is None else OwnerLoss(self)
+        return record_map.chosen_for(
+            trainer, self.clip, example, self.physical, given.batch_size
+        )
+
+    def noisy_sums(self, made, sums, keys, mechanism, expected):
+        """What a step releases: pairs of a variable and its direction.
+
+        Args:
+            made: what `map_for` gave.
+            sums: list of tensors, what the map gave.
+            keys: those of the batch.
+            mechanism: that of the ledger's entry.
+            expected: expected number of records.
+        """
+        noisy = sum_noise.noisy(mechanism, sums, keys)
+        scale = (self.clip or 1.0) / expected
+        return [(v, value * scale) for v, value in zip(made.learned, noisy)]
+
+    def thresholds_release(self, ledger, spends):
+        """`None`, or what releases clips before the first step."""
+
+    def check_records(self, given):
+        """Refuses records that a step would stop at."""
+
+    def check_guarantee(self, guarantee):
+        """Refuses what noisy steps do not promise."""
+        if guarantee.kind != "proven":
+            raise ValueError(
+                "`make_private` trains with a proof. Leave `guarantee` out. "
+                f"Received: guarantee={guarantee.kind!r}"
+            )
+        check_proven(guarantee, self.rows_per_owner)
+
+    def check_labels(self, y):
+        """Refuses labels that no output is for: a step would stop at them."""
+        _check_labels(self, y)
+
+    # A fit's ledger --------------------------------------------------------
+
+    def plan_private_fit(self, callback, x, batch_size, epochs, first=()):
+        """The text of `PrivateModel.plan`; checks what `fit` would.
+
+        Args:
+            callback, x, batch_size, epochs: as `plan` was given.
+            first: entries of what is released before the steps.
+        """
+        self.check_guarantee(callback.guarantee)
         if x is None or not self.model.built:
             raise ValueError(
                 "A plan needs a built model and the records, or how many "
@@ -380,13 +457,19 @@ class PrivateNetwork(keras.Model):
             )
         self._check_past(callback.ledger)
         n, size = number_of_records(x, callback, batch_size)
-        return FitCharge(self, callback, n, size, epochs).table()
+        return FitCharge(self, callback, n, size, epochs).table(first)
 
-    def begin_private_fit(self, callback):
-        """Charges the steps of the running fit, for its `PrivateModel`."""
+    def begin_private_fit(self, callback, plan=None):
+        """Charges the steps of the running fit, for its `PrivateModel`.
+
+        Args:
+            callback: that.
+            plan: `None`, or a function of x that plans what is released of
+                layers below, before the steps.
+        """
         if self._fit is None:
             raise ValueError("A private network is trained by `fit` alone.")
-        return self._fit.begin(callback)
+        return self._fit.begin(callback, plan)
 
     def save(self, filepath, **kwargs):
         """Saves the plain model, which holds what was learned."""
@@ -413,14 +496,19 @@ class PrivateNetwork(keras.Model):
         """Refuses weights and optimizers that this ledger does not know."""
         public = self._public is not None
         past_weights.check(self.model, ledger, public, self._digest)
-        if past_weights.steps_of(self.optimizer) not in (0, self._iterations):
+        optimizer = getattr(self, "optimizer", None)
+        if past_weights.steps_of(optimizer) not in (0, self._iterations):
             raise ValueError(
                 "The optimizer took steps that no private fit took: its "
                 "momenta may hold private records. Compile with a new one."
             )
 
         learned = [id(v) for v in self.model.trainable_variables]
-        if self._moved[0] is self.optimizer and learned != self._moved[1]:
+        if (
+            self._moved[1]
+            and self._moved[0] is optimizer
+            and (learned != self._moved[1])
+        ):
             raise ValueError(
                 f"Other layers of '{self.model.name}' are trainable than when "
                 "the private model was compiled. Compile it again: "
@@ -441,17 +529,24 @@ class PrivateFit:
         network: a `PrivateNetwork`.
         given: the `GivenRecords`.
         callback: the `PrivateModel` of the fit.
-        epochs: int, as `fit` was given.
+        epochs, steps_per_epoch: ints, as `fit` was given; or `None`.
         balanced: whether classes are weighed by their released counts.
     """
 
-    def __init__(self, network, given, callback, epochs, balanced=False):
+    def __init__(
+        self,
+        network,
+        given,
+        callback,
+        epochs,
+        steps_per_epoch=None,
+        balanced=False,
+    ):
         self._network, self._callback = network, callback
         self._given = given
-        example = _made_up(given)
-        trainer, made_up = network, example
+        example = made_up = _made_up(given)
         if given.owners is not None:
-            trainer, example = OwnerLoss(network), _of_owners(given, example)
+            example = _of_owners(given, example)
         if not network.model.trainable_variables:
             raise ValueError(
                 f"'{network.model.name}' has no trainable weights. Set "
@@ -459,19 +554,14 @@ class PrivateFit:
             )
         # What is tried leaves nothing in the layers.
         with Attributes(network.model):
-            self.map = record_map.chosen_for(
-                trainer,
-                network.clip,
-                example,
-                network.physical,
-                given.batch_size,
-            )
+            self.map = network.map_for(given, example)
         self._charge = FitCharge(
             network,
             callback,
             given.n,
             given.batch_size,
             epochs,
+            steps_per_epoch,
             number_of_classes(network, made_up[0]) if balanced else None,
         )
         self._plan = self._charge.plan
@@ -489,31 +579,41 @@ class PrivateFit:
             self.map.key_shape,
             record_map.KEY_DTYPE,
             seed=callback.known_seed,
+            per_epoch=self._charge.per_epoch,
         )
         self._mechanism, self.charged, self.notes = None, 0.0, []
         self.taken, self.steps = 0, self._plan.steps
 
     # Charging ------------------------------------------------------------
 
-    def begin(self, callback):
-        """Charges all steps before the first."""
+    def begin(self, callback, plan=None):
+        """Charges all steps before the first, and what is released before
+        them."""
         if callback is not self._callback:
             raise ValueError(
                 "`fit` must be given one `PrivateModel` callback, in "
                 "`callbacks=`."
             )
         place.check(self._network)
-        entry, ledger = self._charge.entry(self.notes), callback.ledger
+        given, ledger = self._given, callback.ledger
         warn_of_delta(ledger.budget.delta, self._plan.n)
-        balanced = self._charge.balanced
-        if balanced is not None:
-            noise = NoiseSource(callback.known_seed)
-            ledger.check([balanced.entry(noise), entry])
-            self._given.weigh(
-                balanced.released(
-                    self._given.labels, callback.guarantee.unit.owners, noise
-                )
-            )
+        noise, charge = NoiseSource(callback.known_seed), self._charge
+        below = None if plan is None else plan(given.x)
+        first = [] if below is None else below.entries()
+        charge.others += [entry.build_mechanism() for entry in first]
+        releases = [charge.balanced, charge.thresholds]
+        first += [one.entry(noise) for one in releases if one is not None]
+        entry = charge.entry(self.notes)
+        ledger.check([*first, entry])
+        self._network.check_records(given)
+        if below is not None:
+            below.carry_out()
+        if charge.balanced is not None:
+            owners = owners_of(callback.guarantee)
+            given.weigh(charge.balanced.released(given.labels, owners, noise))
+        if charge.thresholds is not None:
+            charge.thresholds.learn(given, noise)
+            entry = charge.entry(self.notes)
         ledger.charge([entry])
         past_weights.note_charge(self._network.model, ledger)
         self._paid = entry
@@ -559,15 +659,29 @@ class PrivateFit:
         x, y = keras.tree.map_structure(
             lambda v: ops.reshape(v, (rows, *v.shape[1:])), (x, y)
         )
-        sums = self.map.sums(x[RECORDS], y, x[KEYS], x[FACTORS])
-        noisy = sum_noise.noisy(self._mechanism, sums, x[KEYS])
-        clip = self._network.clip or 1.0
-        scale = clip / self._plan.expected_batch_size
-        total = self._network.weight_penalties()
-        for variable, value in zip(self.map.learned, noisy):
-            weight = ops.cast(ops.convert_to_tensor(variable), "float32")
-            total = total + ops.sum(ops.stop_gradient(value) * scale * weight)
+        noisy = self._network.noisy_sums(
+            self.map,
+            self.map.sums(x[RECORDS], y, x[KEYS], x[FACTORS]),
+            x[KEYS],
+            self._mechanism,
+            self._plan.expected_batch_size,
+        )
+        total = self._network.weight_penalties() + surrogate(noisy)
         return replicas.share(total)
+
+
+def surrogate(pairs):
+    """What has the directions for gradients.
+
+    Args:
+        pairs: list of pairs of a variable and a tensor.
+    """
+    total = ops.zeros(())
+    for variable, value in pairs:
+        weight = ops.convert_to_tensor(variable)
+        value = ops.stop_gradient(ops.cast(value, weight.dtype))
+        total = total + ops.cast(ops.sum(value * weight), "float32")
+    return total
 
 
 def _made_up(given):
@@ -643,13 +757,8 @@ def _check_labels(network, y):
         )
 
 
-def _check_guarantee(guarantee, rows_per_owner):
+def check_proven(guarantee, rows_per_owner):
     """Refuses what noisy steps do not promise."""
-    if guarantee.kind != "proven":
-        raise ValueError(
-            "`make_private` trains with a proof. Leave `guarantee` out. "
-            f"Received: guarantee={guarantee.kind!r}"
-        )
     plain = (
         not guarantee.unit.reach
         and guarantee.n_public

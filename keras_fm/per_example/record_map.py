@@ -15,10 +15,9 @@ from keras import ops
 from keras.src.random.seed_generator import global_seed_generator
 
 from keras_fm.parts import record_alone
-from keras_fm.per_example import ghost_layers
+from keras_fm.per_example import ghost_layers, sum_noise
+from keras_fm.per_example.affine_maps import total
 from keras_fm.per_example.clipping import Clips
-from keras_fm.stacks import sum_noise
-from keras_fm.stacks.affine_maps import total
 
 # Gradients of records that are held at a time, in numbers.
 _HELD = 2**25
@@ -82,13 +81,13 @@ class RecordMap:
 
     @property
     def _shares_key(self):
-        """Whether the key of a step is that of its first record: PyTorch's
-        generators know no keys of single records, nor does one call with all
-        of them, and TensorFlow's map knows none that differ."""
+        """Whether all records of a step share one mask: PyTorch's generators
+        know no keys of single records, and TensorFlow's map none that
+        differ. A call of all together draws for each, from the key of the
+        first of its piece."""
         backend = keras.backend.backend()
-        return (
+        return self.way != "together" and (
             backend == "torch"
-            or self.way == "together"
             or (backend == "tensorflow" and self.way == "vmap")
         )
 
@@ -193,7 +192,6 @@ class RecordMap:
         """Of some records: gradients, and of ghost layers what their sums
         need; and of each part the squared norms."""
         with _seeded_torch(keys):
-            # Anew in every piece: all records of a step share one mask.
             by, returned, reads = self._gradients(direct, rest, x, y, keys)
         by = [ops.cast(v, "float32") for v in by]
         returned = [ops.cast(v, "float32") for v in returned]

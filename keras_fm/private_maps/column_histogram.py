@@ -13,9 +13,8 @@ from functools import partial
 import numpy as np
 
 from keras_fm.kernel import checks
-from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.reads.sums_by_owner import scaled_by_owner
+from keras_fm.kernel.reads.sums_by_owner import by_unit
 from keras_fm.kernel.sum_query import OwnedSumQuery
 from keras_fm.private_maps.column_moments import checked_columns
 
@@ -100,8 +99,6 @@ class ColumnHistogramQuery(OwnedSumQuery):
         """
         z, known = checked_columns(z, self.num_columns, self.missing)
         n, d = len(z), self.num_columns
-        if not n:
-            return statistics
         places = math.prod(z.shape[1:-1])
         bins = np.floor((z + 1) / 2 * self.num_bins).astype(np.int64)
         bins = np.minimum(bins, self.num_bins - 1)
@@ -115,10 +112,7 @@ class ColumnHistogramQuery(OwnedSumQuery):
             )
             return (found[:-1].reshape(d, -1) / places,)
 
-        if self.grouped:
-            batch = scaled_by_owner(owners, n, counted, self._scaled)
-        else:
-            batch = summation.total(map(counted, summation.chunks(n)))
+        batch = by_unit(self, owners, n, counted, self._scaled)
         return tuple(s + b for s, b in zip(statistics, batch))
 
     # Sensitivity ---------------------------------------------------------

@@ -18,7 +18,7 @@ import numpy as np
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.reads.sums_by_owner import scaled_by_owner
+from keras_fm.kernel.reads.sums_by_owner import by_unit
 from keras_fm.kernel.sum_query import OwnedSumQuery
 
 # Weights of counts and squares in the released vector. Up to sqrt(2) a larger
@@ -107,17 +107,13 @@ class ColumnMomentsQuery(OwnedSumQuery):
                 be missing.
         """
         rows = self._rows(z)
-        if not len(rows[0]):
-            return statistics
-        if self.grouped:
-            batch = scaled_by_owner(
-                owners,
-                len(rows[0]),
-                lambda part: self._sum(rows, part),
-                self._scaled,
-            )
-        else:
-            batch = self._sum(rows, slice(None))
+        batch = by_unit(
+            self,
+            owners,
+            len(rows[0]),
+            lambda part: self._sum(rows, part),
+            self._scaled,
+        )
         return tuple(s + b for s, b in zip(statistics, batch))
 
     def _rows(self, z):

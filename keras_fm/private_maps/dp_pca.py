@@ -193,14 +193,3 @@ class DPPCA(ProvenMap):
                 learn=learn,
             )
         ]
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "whitening": self.whitening,
-            "ridge_factor": self.ridge_factor,
-            "center": self.center,
-            "input_bound": self.input_bound,
-            "clip": self.clip,
-        }

@@ -3,24 +3,27 @@
 import numpy as np
 
 from keras_fm.kernel import checks
-from keras_fm.parts import variable_values
-from keras_fm.parts.private_part import ReleasedLayer
 from keras_fm.parts.step import Claim
+from keras_fm.private_maps.proven_map import ProvenMap
 
 
-class PretrainedLayer(ReleasedLayer):
-    """A layer that is learned from records without labels.
+class PretrainedLayer(ProvenMap):
+    """A layer that is learned from records without labels, in either form.
 
-    Proven (`trainable=False`): `keras_fm.callbacks.PrivateModel` makes its
-    weights from a release; the ledger of that release is saved with them.
-    Published (`trainable=True`): records drive every step of a pre-training
-    fit, under noise that is fixed before it.
+    A subclass says by `noise_shapes`, `claimed_sensitivity`, `claim_reads`
+    and `claim_reason` what its published form perturbs.
 
-    A subclass has `noise_shapes`, `claimed_sensitivity`, `claim_reads` and
-    `claim_reason` for the published form.
+    Args:
+        guarantee: `"proven"`: the weights are functions of a release; or
+            `"published"`: they train on the records, under fixed noise.
     """
 
-    def __init__(self, trainable=False, **kwargs):
+    def __init__(self, guarantee="proven", trainable=None, **kwargs):
+        self.guarantee = checks.either(
+            "guarantee", guarantee, ("proven", "published")
+        )
+        if trainable is None:
+            trainable = guarantee == "published"
         super().__init__(trainable=trainable, **kwargs)
         # Set when a training step with the perturbed objective is traced.
         self.objective_in_use = False
@@ -29,18 +32,6 @@ class PretrainedLayer(ReleasedLayer):
         """Whether weights that only pre-training uses are trained: they have
         no gradient anywhere else."""
         raise NotImplementedError
-
-    def enter_training(self):
-        if self._released is not None and self.trainable_weights:
-            variable_values.give_back(self._trainer())
-            raise ValueError(
-                f"{type(self).__name__} '{self.name}' has its weights from a "
-                "release, and training them would use the records "
-                "unprotected. Set `trainable = False`; "
-                f"`{type(self).__name__}(..., unprotected=True)` makes a "
-                "non-private twin."
-            )
-        super().enter_training()
 
     # Published: fixed noise ----------------------------------------------
 
@@ -57,8 +48,9 @@ class PretrainedLayer(ReleasedLayer):
         """
         if hasattr(model, "pretrain"):
             return "`model.pretrain(x, private)`"
-        view = (
-            f"`layer = model.get_layer({self.name!r}); "
+        return (
+            "`model.pretrain(x, private)` of the paper's model, and in a "
+            f"model of yours `layer = model.get_layer({self.name!r}); "
             "layer.set_pretraining(True); "
             f"stage = keras_fm.models.{self._view}("
             "keras.Model(model.inputs[0], layer.output), [layer], "
@@ -66,120 +58,83 @@ class PretrainedLayer(ReleasedLayer):
             "stage.fit(x, batch_size=lot, callbacks=[private]); "
             "layer.set_pretraining(False)`"
         )
-        if model is not None:
-            return view
-        return (
-            "`model.pretrain(x, private)` of the paper's model, and in a "
-            f"model of yours {view}"
-        )
 
     def _how_it_trains(self):
         if not self.is_published:
             return super()._how_it_trains()
         return (
-            "A layer with `trainable=True` is trained in the published form, "
+            'A layer with `guarantee="published"` is trained in that form, '
             "whose epsilon is claimed by the paper and not proven, with "
             "`private = keras_fm.callbacks.PrivateModel(epsilon=1.0, delta=0, "
             "data=(x, y), "
             "guarantee=keras_fm.Published(lot=lot))`: first "
             f"{self.how_to_pretrain()}, then fit the model with "
             "`callbacks=[private]`. For a proof build it with "
-            "`trainable=False`: it then learns from a release."
+            '`guarantee="proven"`: it then learns from a release.'
         )
 
     @property
     def is_published(self):
-        """Whether the layer is of the published form: trained on records."""
-        return self.trainable
+        return self.guarantee == "published"
 
-    @property
-    def noise_shapes(self):
+    def noise_shapes(self, settings):
         """Dict from the name of a noise to its shape."""
         raise NotImplementedError
 
-    def claimed_sensitivity(self, neighbours):
+    def claimed_sensitivity(self, neighbours, settings=None):
         """The paper's Delta; subclasses say which."""
         raise NotImplementedError
 
-    @property
-    def claim_reads(self):
+    def claim_reads(self, settings):
         """What the published form reads and perturbs, in words."""
         raise NotImplementedError
 
-    # Why the claim is not a proof; see `claims`.
+    # Why the claim is not a proof, and class of the paper's settings.
     claim_reason: str | None = None
-
-    @property
-    def is_perturbed(self):
-        """Whether noise (published form) was fixed."""
-        return any(self._has_hidden(name) for name in self.noise_shapes)
+    settings_class: type
 
     def check_published(self):
-        """Refuses a layer of the proven form.
-
-        Raises:
-            ValueError: saying how a published one is made.
-        """
         if self.is_released or not self.is_published:
             raise ValueError(
                 f"{type(self).__name__} '{self.name}' is of the proven form, "
                 "or was pre-trained without PrivateModel: give PrivateModel "
                 "`guarantee=keras_fm.Proven()`. A published one, whose "
                 "epsilon is claimed and not proven, is trained on the records "
-                'under noise: build a new model with guarantee="published", '
-                "or the layer with `trainable=True` (and, for a "
-                'PrivateEncoder, `tied=True, form="cross_entropy"`), and '
-                f"pre-train it with {self.how_to_pretrain()}."
+                "under noise: build a new model or layer with "
+                f'guarantee="published", and pre-train it with '
+                f"{self.how_to_pretrain()}."
             )
 
     def claims(self, publishing):
         """What `guarantee="published"` is charged for pre-training."""
         self.check_published()
+        settings = publishing.settings(self.settings_class)
+        per_step = getattr(settings, "noise_per_step", False)
+        shapes = self.noise_shapes(settings)
 
         def fix(scale, laplace):
-            noise = {
-                name: self.noise_of(scale, shape, laplace)
-                for name, shape in self.noise_shapes.items()
-            }
-            self.fix_noise(**noise)
+            self.fix_noise(
+                per_step,
+                **{
+                    name: np.full(shape, scale)
+                    if per_step
+                    else self.kept_noise(name, laplace(scale, shape))
+                    for name, shape in shapes.items()
+                },
+            )
 
         return [
             Claim(
                 name=self.name,
-                sensitivity=self.claimed_sensitivity(publishing.neighbours),
-                reads=self.claim_reads,
+                sensitivity=self.claimed_sensitivity(
+                    publishing.neighbours, settings
+                ),
+                reads=self.claim_reads(settings),
                 reason=self.claim_reason,
                 fix=fix,
             )
         ]
 
-    def fix_noise(self, **noise):
-        """Fixes noise that is already divided by the number of records.
-
-        Args:
-            **noise: one array for each of `noise_shapes`.
-
-        Raises:
-            ValueError: if the layer was perturbed or released before, or a
-                shape is wrong, or a number is not finite.
-        """
-        if self.is_perturbed or self.is_released:
-            raise ValueError(
-                f"The objective of layer '{self.name}' is perturbed already."
-            )
-        given = {name: np.shape(value) for name, value in noise.items()}
-        if given != self.noise_shapes:
-            raise ValueError(
-                f"Noise must have shapes {self.noise_shapes}. Received: {given}"
-            )
-        checks.all_finite(**noise)
-        for name, value in noise.items():
-            self._set_hidden(name, self._kept_noise(name, np.asarray(value)))
-
-    def noise_of(self, scale, shape, laplace):
-        """A draw of `laplace(scale, shape)`, or what stands for it."""
-        return np.asarray(laplace(scale, shape), np.float32)
-
-    def _kept_noise(self, name, value):
+    def kept_noise(self, name, value):
         """What is kept of a noise: a subclass may drop what has no effect."""
         return value

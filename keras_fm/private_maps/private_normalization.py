@@ -6,7 +6,6 @@ from keras import ops
 
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
-from keras_fm.parts import layer_arguments
 from keras_fm.parts.step import Step
 from keras_fm.private_maps.column_histogram import ColumnHistogramQuery
 from keras_fm.private_maps.column_moments import ColumnMomentsQuery
@@ -76,37 +75,11 @@ class PrivateNormalization(ProvenMap):
     ) -> None:
         # Half precision has no room for columns as they come.
         super().__init__(autocast=False, **kwargs)
-        try:
-            low, high = bounds
-        except (TypeError, ValueError):
-            checks.refuse("bounds", bounds, "(low, high), public constants")
-        low, high = bounds_lib.check_bounds(low, high)
-        if low.ndim > 1 or high.ndim > 1 or not np.isfinite(high - low).all():
-            checks.refuse(
-                "bounds",
-                bounds,
-                "numbers or one for each column, with a finite range",
-            )
-        ends, half = (
-            layer_arguments.as_held(found, self.variable_dtype)
-            for found in (
-                [low.min(), high.max()],
-                _middle_and_half(low, high)[1],
-            )
-        )
-        if not np.isfinite(ends).all() or not (half > 0).all():
-            checks.refuse(
-                "bounds",
-                bounds,
-                f"numbers, and apart by numbers, that {self.variable_dtype} "
-                "holds: scale columns to another unit",
-            )
+        low, high = bounds_lib.checked_pair("bounds", bounds)
         self.bounds = (low.tolist(), high.tolist())
         self.axis = checks.integer("axis", axis)
         self.limit = checks.positive("limit", limit)
-        if missing not in (None, "mean"):
-            checks.refuse("missing", missing, 'None or "mean"')
-        self.missing = missing
+        self.missing = checks.one_of("missing", missing, (None, "mean"))
         self.quantiles = None if quantiles is None else _shares(quantiles)
 
     @property
@@ -270,16 +243,6 @@ class PrivateNormalization(ProvenMap):
             learn=learn,
         )
         return [*steps, moments]
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "bounds": self.bounds,
-            "axis": self.axis,
-            "limit": self.limit,
-            "missing": self.missing,
-            "quantiles": self.quantiles,
-        }
 
 
 def _middle_and_half(low, high):

@@ -1,39 +1,44 @@
-"""A layer below the head that learns from a proven release and nothing else."""
+"""A layer below the head that learns from a proven release."""
 
-from keras_fm.private_maps.pretrained_layer import PretrainedLayer
+from keras_fm.parts import variable_values
+from keras_fm.parts.private_part import ReleasedLayer
 
 
-class ProvenMap(PretrainedLayer):
-    """A `PretrainedLayer` without a published form, which no fit trains."""
+class ProvenMap(ReleasedLayer):
+    """A layer that is learned from records without labels, by a release.
 
-    noise_shapes: dict = {}
+    A subclass says by `release_names`, `default_shares` and `steps` what it
+    releases.
+    """
 
     def __init__(self, trainable=False, **kwargs):
-        if trainable:
-            raise ValueError(
-                f"{type(self).__name__} learns from its release only; it "
-                f"cannot be trained. Received: trainable={trainable!r}"
-            )
-        super().__init__(trainable=False, **kwargs)
+        super().__init__(trainable=trainable, **kwargs)
 
-    @property
-    def is_published(self):
-        """`False`: there is no published form of this layer."""
-        return False
+    # Whether the layer is of the published form, trained on records.
+    is_published = False
+
+    def enter_training(self):
+        if self._released is not None and self.trainable_weights:
+            variable_values.give_back(self._trainer())
+            raise ValueError(
+                f"{type(self).__name__} '{self.name}' has its weights from a "
+                "release, and training them would use the records "
+                "unprotected. Set `trainable = False`; "
+                f"`{type(self).__name__}(..., unprotected=True)` makes a "
+                "non-private twin."
+            )
+        super().enter_training()
 
     def check_published(self):
+        """Refuses a layer of the proven form in a published model.
+
+        Raises:
+            ValueError: saying what to do instead.
+        """
         raise ValueError(
             f"{type(self).__name__} '{self.name}' learns from a proven "
-            'release only. Leave it out, or use guarantee="proven".'
+            'release. Leave it out, or use guarantee="proven".'
         )
-
-    def set_pretraining(self, value):
-        """Nothing: the layer has no weights that a fit trains."""
 
     def default_shares(self, alike):
         return [0.1]
-
-    def get_config(self):
-        config = super().get_config()
-        del config["trainable"]
-        return config

@@ -11,7 +11,6 @@ the records.
 
 import hashlib
 import importlib.metadata
-import io
 import json
 import os
 import platform
@@ -30,11 +29,11 @@ from keras_fm.parts.hidden_state import HiddenStateLayer
 from keras_fm.public import features as features_lib
 from keras_fm.version import __version__
 
-# Of the files and of what their names are hashes of.
-_FORMAT = 1
+# Of what the names of files are hashes of.
+_FORMAT = 2
 # Records that are read, extracted and written at a time.
 _ROWS = 4096
-_OURS = re.compile(r"[0-9a-f]{64}\.(npy|json)|[\w-]+\.part")
+_OURS = re.compile(r"[0-9a-f]{64}\.npy|[\w-]+\.part")
 _PACKAGES = ("tensorflow", "jax", "jaxlib", "torch")
 
 
@@ -54,9 +53,8 @@ class FeatureCache:
     old blocks, in backups and in synchronised folders deleted files may live
     on: choose the folder as you would for the records.
 
-    A file that was cut or changed by accident is detected (its SHA-256 is
-    kept beside it) and made again. That is no protection against somebody
-    who can write into the folder.
+    A file is in its place when it is whole. That is no protection against
+    somebody who can write into the folder.
 
     Args:
         folder: where; made with its parents if it is missing.
@@ -164,13 +162,8 @@ class FeatureCache:
         return f"<FeatureCache in {self._folder!r}>"
 
     def _read(self, path, shape):
-        """The features in a file, or `None` if they are not there, whole."""
+        """The features in a file, or `None` if they are not there."""
         try:
-            with open(_note_of(path), "rb") as f:
-                # A note is short; whatever else is there is none.
-                noted = json.loads(f.read(1000))
-            if noted != {"format": _FORMAT, "sha256": _digest(path)}:
-                return None
             # Maps objects never: they would be pickled.
             found = np.lib.format.open_memmap(path, mode="r")
         except (FileNotFoundError, ValueError):
@@ -181,35 +174,36 @@ class FeatureCache:
 
     def _write(self, path, shape, map_, x):
         """Beside their place, and then there at once."""
-        digest = hashlib.sha256()
-        # What was noted of an older file does not hold for this one.
-        _remove(_note_of(path))
-        with _Part(self._folder) as part:
+        # Made with mode 0600.
+        number, part = tempfile.mkstemp(".part", dir=self._folder)
+        try:
+            with os.fdopen(number, "wb") as file:
+                kind = {"descr": "<f4", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, kind)
+                for start in range(0, len(x), _ROWS):
+                    h = _some(map_, x[start : start + _ROWS], shape[1:])
+                    file.write(np.ascontiguousarray(h, "<f4").data.cast("B"))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        except BaseException:
+            os.remove(part)
+            raise
 
-            def write(data):
-                digest.update(data)
-                part.file.write(data)
 
-            write(_header(shape))
-            for start in range(0, len(x), _ROWS):
-                rows = x[start : start + _ROWS]
-                if isinstance(map_, _OneByOne):
-                    h = map_(rows)
-                else:
-                    rows = np.asarray(rows)
-                    h = np.asarray(features_lib.extract(map_, rows))
-                if h.shape != (len(rows), *shape[1:]):
-                    raise ValueError(
-                        "`map_` must give one row of features for each "
-                        f"record, of shape {shape[1:]}. Received: "
-                        f"{h.shape} for {len(rows)} records"
-                    )
-                write(np.ascontiguousarray(h, "<f4").data.cast("B"))
-            part.keep(path)
-        note = {"format": _FORMAT, "sha256": digest.hexdigest()}
-        with _Part(self._folder) as part:
-            part.file.write(json.dumps(note).encode())
-            part.keep(_note_of(path))
+def _some(map_, rows, shape):
+    """Features of some records, of this shape each."""
+    if isinstance(map_, _OneByOne):
+        h = map_(rows)
+    else:
+        rows = np.asarray(rows)
+        h = np.asarray(features_lib.extract(map_, rows))
+    if h.shape != (len(rows), *shape):
+        raise ValueError(
+            "`map_` must give one row of features for each record, of shape "
+            f"{shape}. Received: {h.shape} for {len(rows)} records"
+        )
+    return h
 
 
 class _OneByOne:
@@ -240,56 +234,6 @@ class _OneByOne:
                 "`map_` must give finite features. Received: one that is not"
             )
         return found
-
-
-class _Part:
-    """A new file, for its owner alone; gone unless it is kept."""
-
-    def __init__(self, folder):
-        # Made with mode 0600.
-        number, self._path = tempfile.mkstemp(".part", dir=folder)
-        self.file = os.fdopen(number, "wb")
-
-    def keep(self, path):
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
-        os.replace(self._path, path)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.file.close()
-        _remove(self._path)
-
-
-def _remove(path):
-    try:
-        os.remove(path)
-    except FileNotFoundError:
-        pass
-
-
-def _note_of(path):
-    return path.removesuffix(".npy") + ".json"
-
-
-def _digest(path):
-    digest = hashlib.sha256()
-    with open(path, "rb") as f:
-        while part := f.read(2**20):
-            digest.update(part)
-    return digest.hexdigest()
-
-
-def _header(shape):
-    """The first bytes of a float32 `.npy` file of this shape."""
-    stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        stream, {"descr": "<f4", "fortran_order": False, "shape": shape}
-    )
-    return stream.getvalue()
 
 
 # What may be kept ---------------------------------------------------------

@@ -9,8 +9,6 @@ approximation. Four ways to make one; each result carries its largest error:
     published   the polynomial printed in the pCDBN paper, which is neither;
     piecewise   linear interpolation (pCDBN_PW).
 
-`error_bounds` gives what can be said about the first two in advance.
-
 From an activation to an energy: with c = x / Z, |c| <= radius, a feature map
 has the energy -sum_positions x sigma(c). Replacing sigma by an approximation
 changes it, for one record, by at most
@@ -284,85 +282,6 @@ def piecewise(activation="sigmoid", pieces=8, radius=1.0):
         lambda z: np.interp(z, knots, values) - function(z), radius
     )
     return PiecewiseLinear(knots, values, radius, error, name)
-
-
-@dataclasses.dataclass(frozen=True)
-class ErrorBounds:
-    """Bounds on the largest error, known before a polynomial is made.
-
-    Attributes:
-        taylor: for `taylor`.
-        best: for the best polynomial of that degree.
-        chebyshev: for `chebyshev`, a multiple of `best`.
-        ellipse: for `chebyshev`, from where the function is analytic; the
-            better one on wide intervals.
-    """
-
-    taylor: float
-    best: float
-    chebyshev: float
-    ellipse: float
-
-
-def error_bounds(activation="sigmoid", degree=7, radius=1.0):
-    """What a degree can achieve, in the manner of pCDBN's Lemma 3.
-
-    With r the radius and L the degree:
-
-    * The best polynomial misses by E_L <= r^(L+1) max|f^(L+1)| /
-      (2^L (L+1)!) (interpolation at the Chebyshev points). By symmetry the
-      next term of the series may be zero; then L + 1 stands in for L. So
-      only every other derivative counts, and those are largest at 0, where
-      all poles of f contribute in phase: with c_m the first Taylor
-      coefficient beyond L that is not zero, E_L <= r^m |c_m| / 2^(m-1),
-      while Taylor misses by up to r^m |c_m|.
-    * The truncated Chebyshev series misses by at most (4 + 4/pi^2 ln L) E_L
-      (Rivlin 1990, Chebyshev Polynomials; Vlcek 2012 for sigmoids).
-    * If f is analytic with |f| <= M inside the ellipse with foci +-r and
-      semi-axes r (rho +- 1/rho) / 2, it misses by at most
-      2 M rho^-L / (rho - 1) (Trefethen 2013, Approximation Theory and
-      Approximation Practice, Thm. 8.2). Here rho is the best of 1000
-      ellipses below the poles, and M, after the linear part of f is taken
-      off, comes from |tanh z| <= max(1, tan b) on |Im z| <= b < pi/2.
-
-    They hold in exact arithmetic; rounding (about 1e-15) comes on top.
-
-    Args:
-        activation, radius: as in `taylor`.
-        degree: int in 1..30. At degree 0 half the range of f is exact.
-
-    Returns:
-        An `ErrorBounds`.
-
-    Raises:
-        ValueError: if an argument is outside its range.
-
-    Example:
-
-    >>> bounds = error_bounds("sigmoid", degree=7, radius=1.0)
-    >>> chebyshev("sigmoid", 7).error < bounds.chebyshev < bounds.taylor
-    True
-    """
-    _check_smooth(activation, "The `error` of `chebyshev` is computed.")
-    degree = checks.integer("degree", degree, at_least=1, at_most=MAX_DEGREE)
-    radius = _check_radius(radius)
-    odd = activation in _ODD
-    order = degree + 1 + (degree % 2 == odd)
-    term = abs(_taylor_coefficients(activation, order)[order]) * radius**order
-    best = term / 2.0 ** (order - 1)
-
-    pole = math.pi / 2 if activation == "tanh" else math.pi
-    limit = pole / radius + math.hypot(1.0, pole / radius)
-    rho = 1 + (limit - 1) * np.arange(1, 1000) / 1000
-    wide, high = radius * (rho + 1 / rho) / 2, radius * (rho - 1 / rho) / 2
-    largest = np.maximum(1.0, np.tan(high / pole * (math.pi / 2)))
-    if activation != "tanh":  # sigmoid(z) - 1/2 = tanh(z/2) / 2
-        largest = largest / 2
-    if activation == "softplus":  # The integral of it from 0 to z.
-        largest = largest * wide
-    ellipse = np.min(2 * largest * rho ** -(order - 1.0) / (rho - 1))
-    series = (4 + 4 / math.pi**2 * math.log(degree)) * best
-    return ErrorBounds(term, best, series, float(ellipse))
 
 
 def _taylor_coefficients(activation, degree):

@@ -218,7 +218,7 @@ def check_not_perturbed(parts):
         released = part.released
         claimed = released is not None and released.published
         claimed = claimed or getattr(part, "claims_made", ())
-        if claimed or (part.is_perturbed and not part.reads_every_step):
+        if claimed or part.is_perturbed:
             raise ValueError(
                 f"Layer '{part.name}' carries published noise and was "
                 "trained on the records without a proof. Build a new model "
@@ -319,10 +319,9 @@ def check_proven(model, head):
             )
         if getattr(layer, "is_published", False):
             raise ValueError(
-                f"Layer {name} is of the published form (`trainable=True`), "
-                "which trains on the records without a proof. Build it with "
-                "`trainable=False`, or the paper's model with "
-                'guarantee="proven": it then learns from a release.'
+                f"Layer {name} is of the published form, which trains on the "
+                "records without a proof. Build it, or the paper's model, "
+                'with guarantee="proven": it then learns from a release.'
             )
         if any(v.trainable for v in layer.weights):
             raise ValueError(

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.heads.cross_entropy import CrossEntropyRelease
-from keras_fm.heads.perturbed_dense import PerturbedDense
+from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, shown_unit
 from keras_fm.parts import event_file
@@ -171,7 +171,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         return [
             layer
             for layer in self.model._flatten_layers(include_self=False)
-            if isinstance(layer, PerturbedDense) and layer.is_released
+            if isinstance(layer, PrivateDense) and layer.is_released
         ]
 
     # Views of releases ---------------------------------------------------

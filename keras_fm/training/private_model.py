@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import os
 from collections.abc import Sequence
@@ -21,7 +22,6 @@ from keras_fm.training import (
     model_check,
     public_constants,
     refusals,
-    steps_of_fit,
 )
 from keras_fm.training.proven_plan import ProvenPlan
 from keras_fm.training.published_plan import PublishedPlan
@@ -46,10 +46,9 @@ class PrivateModel(keras.callbacks.Callback):
     `plan(model)` prints it before anything is read or spent, and refuses what
     `fit` would refuse.
 
-    A `DPMAC` or `GradientNet` is trained on the records at every step
-    instead, each step a noisy sum of clipped coefficients: `fit` it on
-    `keras_fm.datasets.PoissonBatches`. All its steps are charged before the
-    first, and reserved in the ledger epoch by epoch before they run. A
+    A `make_private` model, a `GradientNet` and a `DPMAC` read records at every
+    step instead, each step a noisy sum over a sample that their `fit` draws:
+    they need no `data`, and all steps are charged before the first. A
     `FunctionalNet` is read once for each of its rounds when training begins.
 
     `guarantee=Published(lot=...)`: the papers' algorithms as printed. The
@@ -64,7 +63,7 @@ class PrivateModel(keras.callbacks.Callback):
             `keras.utils.PyDataset`, a `DataLoader` of PyTorch, or a function
             returning an iterator of batches; or x alone for a model without
             labels. x is one array, or a list or dict of them as the model
-            takes them. Needed, unless `fit` is given `PoissonBatches`.
+            takes them.
         guarantee: `Proven(...)`, `Published(lot=...)`, or `"proven"` for
             `Proven()`.
         ledger: `None`, or the path of a file that the ledger lives in
@@ -196,20 +195,22 @@ class PrivateModel(keras.callbacks.Callback):
 
         Args:
             model: the model.
-            batches, epochs, batch_size: what `fit` will be given, if every
-                step reads records; of a `make_private`, also their number.
+            batches, epochs, batch_size: of models that read records at every
+                step, what `fit` will be given; or the number of records.
 
         Raises:
             ValueError: whatever `fit` would refuse of the model.
             BudgetExceededError: if the budget does not allow it.
         """
         if hasattr(model, "plan_private_fit"):
-            return model.plan_private_fit(self, batches, batch_size, epochs)
+            self.set_model(model)
+            below = self._below_of(batches)
+            first = [] if below is None else below.entries()
+            return model.plan_private_fit(
+                self, batches, batch_size, epochs, first
+            )
         self.set_model(model)
-        arguments = {"x": batches}
-        if batches is not None:
-            arguments["steps"] = epochs * batches.num_batches
-        plan = self._make_plan(arguments)
+        plan = self._make_plan()
         self._check_before(plan)
         entries = plan.entries()
         budget, times = self._ledger.budget, getattr(plan, "times", 1)
@@ -235,17 +236,12 @@ class PrivateModel(keras.callbacks.Callback):
             )
         return "\n".join(lines)
 
-    def _make_plan(self, arguments=None, hidden=False):
-        arguments = arguments or {}
+    def _make_plan(self, hidden=False):
         model = self.model
         model_check.check_built(model)
         self._parts = parts_of(getattr(model, "part_of", None) or model)
         top = model if isinstance(model, PrivatePart) else None
-        stepwise = top is not None and top.reads_every_step
-        data, batches = self.data, None
-        if stepwise:
-            batches = arguments.get("x")
-            data = getattr(batches, "data", None) if data is None else data
+        data = self.data
         shared = {
             "data": data,
             "ledger": self._ledger,
@@ -254,7 +250,7 @@ class PrivateModel(keras.callbacks.Callback):
         }
         by_steps = self.guarantee.kind == "proven" or top is not None
         fit_contract.check_loss(model)
-        if by_steps and data is None and not stepwise:
+        if by_steps and data is None:
             raise ValueError(
                 'guarantee="proven" needs the private records, and so does '
                 "every FunctionalNet: pass `data=(x, y)`."
@@ -262,20 +258,15 @@ class PrivateModel(keras.callbacks.Callback):
         if not by_steps:
             return PublishedPlan(model, **shared)
         lot = getattr(self.guarantee, "lot", None)
-        if top is not None and not stepwise and lot not in (None, "data"):
+        if top is not None and lot not in (None, "data"):
             raise ValueError(
                 f"A {type(top).__name__} has no lots: its sums are over all "
                 'records. Pass `lot="data"`.'
             )
-        planned = None
-        if stepwise:
-            planned = top.planned_steps or arguments.get("steps")
         return ProvenPlan(
             model,
             redo=self.new_release,
             notes=[*self.notes, *[fit_contract.NOT_CHECKED] * hidden],
-            batches=batches,
-            planned_steps=planned,
             **shared,
         )
 
@@ -284,10 +275,6 @@ class PrivateModel(keras.callbacks.Callback):
         if isinstance(plan, PublishedPlan):
             if not plan.perturbed.is_perturbed:
                 plan.check()
-            return
-        top = plan.top
-        if top is not None and top.reads_every_step and top.is_perturbed:
-            steps_of_fit.check_paid(plan)
             return
         if plan.is_done and not plan.redo:
             if not plan.published:
@@ -312,22 +299,19 @@ class PrivateModel(keras.callbacks.Callback):
         if hasattr(self.model, "begin_private_fit"):
             if self.model.declared_public is None:
                 public_constants.check(self.model.model._flatten_layers())
-            self._steps = self.model.begin_private_fit(self)
+            self._steps = self.model.begin_private_fit(self, self._below_of)
             return
         arguments = fit_frame.arguments(self.model)
         hidden = arguments is None
         arguments = {} if hidden else arguments
-        arguments["steps"] = self._steps_of_fit(arguments)
         self._steps = None
-        plan = self._make_plan(arguments, hidden)
+        plan = self._make_plan(hidden)
         fit_contract.check(arguments, self, plan.data, plan.model)
         if self._first_epoch(arguments) >= self.params.get("epochs", 1):
             # A backup of a fit that was cut off after its last epoch.
             return
         if isinstance(plan, PublishedPlan):
             drawn = self._begin_published(plan, arguments)
-        elif plan.top is not None and plan.top.reads_every_step:
-            drawn = self._begin_stepwise(plan, arguments)
         else:
             drawn = self._begin_proven(plan, arguments)
         if drawn:
@@ -383,51 +367,37 @@ class PrivateModel(keras.callbacks.Callback):
                 self.model.make_train_function(force=True)
             sealed.watch(self.model, plan.sealed_parts)
 
-    # Steps that read the records -----------------------------------------
-
-    def _steps_of_fit(self, arguments):
-        """How many steps the running fit takes, or `None` if unknown."""
-        steps = self.params.get("steps")
-        if not steps:
+    def _below_of(self, data):
+        """`None`, or a plan of what a network all of whose layers learn
+        releases of layers below, before its steps."""
+        below = getattr(self.model, "feature_model", None)
+        parts = [] if below is None else model_check.parts_below(below, None)
+        parts = [part for part in parts if not part.is_released]
+        if not parts:
             return None
-        epochs = self.params.get("epochs", 1)
-        return steps * max(1, epochs - self._first_epoch(arguments))
+        kinds = [type(part) for part in parts]
+        shares = [
+            share
+            for part in parts
+            for share in part.default_shares(kinds.count(type(part)))
+        ]
+        promise, share = self.guarantee, min(math.fsum(shares), 0.5)
+        if promise.kind != "proven":
+            promise = Proven(neighbours=str(self._ledger.neighbours))
+        promise = dataclasses.replace(promise, spends=promise.spends * share)
+        return ProvenPlan(
+            below,
+            data=data,
+            ledger=self._ledger,
+            noise=self._noise,
+            guarantee=promise,
+            notes=self.notes,
+        )
 
     def _first_epoch(self, arguments):
         """The epoch that the fit begins with; Keras prefers a backup's."""
         restored = getattr(self.model, "_initial_epoch", None)
         return restored or arguments.get("initial_epoch") or 0
-
-    def _begin_stepwise(self, plan, arguments):
-        """Pays for the steps of a fit. Returns whether noise was fixed."""
-        model, steps = self.model, arguments["steps"]
-        if steps is None:
-            raise ValueError(
-                "The number of steps must be known before the first: pass "
-                "`steps_per_epoch` to fit."
-            )
-        model_check.check_one_process(model)
-        if model.is_perturbed:
-            paid = steps_of_fit.resume(plan, steps)
-        else:
-            planned = model.planned_steps
-            if planned is not None and steps > planned:
-                raise ValueError(
-                    "This fit takes more steps than are planned. Received: "
-                    f"planned_steps={planned}, steps of fit={steps}"
-                )
-            plan.check_model()
-            model_check.check_start(self.model, plan.top, self.guarantee)
-            plan.check()
-            steps_of_fit.check(plan)
-            model._carrier().begin_optimizer()
-            self._carry_out(plan)
-            paid = model.paid_entry(plan)
-            self.releases = plan.releases
-        self._steps = steps_of_fit.StepsOfFit(
-            self, model, paid, self._ledger, self.params["steps"]
-        )
-        return True
 
     # Published -----------------------------------------------------------
 

@@ -46,8 +46,6 @@ class ProvenPlan:
         guarantee: `Proven` or `Published`.
         redo: whether parts that were released before are released again.
         notes: further public facts for the ledger.
-        batches, planned_steps: of a part that reads at every step: what `fit`
-            trains on, and how many steps are paid for.
 
     Attributes:
         model: what the records go through: the model, or what is below one
@@ -68,14 +66,11 @@ class ProvenPlan:
         guarantee,
         redo=False,
         notes=(),
-        batches=None,
-        planned_steps=None,
     ):
         self.whole = model
         self.model, self.top, whole = model_check.place_of_parts(model)
         self.data, self.ledger, self.noise = data, ledger, noise
         self.guarantee = guarantee
-        self.batches, self.planned_steps = batches, planned_steps
         self.published = guarantee.kind == "published"
         self.releases = {}
         self._undo = []
@@ -478,8 +473,7 @@ class ProvenPlan:
             shares = [share * most / sum(shares) for share in shares]
         (top,) = self._whole_top
         left, count = 1 - sum(shares), len(top.release_names())
-        split = getattr(top, "top_shares", lambda v: [v / count] * count)
-        return [*shares, *split(left)]
+        return [*shares, *[left / count] * count]
 
     def share(self, name):
         """The share of the budget of a release."""
@@ -655,7 +649,7 @@ class ProvenPlan:
         model_check.check_parts(self.whole, (*self.parts, *self._tops))
         for part in (*self.parts, *self._tops) if self.public_features else ():
             part.check_labels_alone()
-        if self.published and not self.top.reads_every_step:
+        if self.published:
             model_check.check_built(self.model)
             return
         claimed = () if self.published else self._tops

@@ -96,6 +96,10 @@ class PublishedPlan:
         """Which coefficients of the loss are perturbed."""
         return self.guarantee.orders
 
+    def settings(self, kind):
+        """The settings of a paper, see `Published`."""
+        return self.guarantee.settings_of(self._whole, kind)
+
     @property
     def input_shape(self):
         """Shape of one record."""

@@ -171,7 +171,6 @@ def published(x, y):
         (1,),
         [keras.layers.Dense(1, use_bias=False)],
         clip=[CLIP],
-        noise_multiplier=0.05,
     )
     private = fm.callbacks.PrivateModel(
         fm.PrivacyBudget(1e4, 1e-5),

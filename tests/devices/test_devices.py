@@ -59,33 +59,19 @@ def test_two_devices_train_as_one(which, found):
 def test_two_devices_take_the_steps_of_one_dpmac(found):
     """Sums are those of the whole batch, noise is one draw, for all."""
     assert found["devices"] == 2
-    # Every weight, count and seed is the same on both devices.
     assert found["copies"] and set(found["copies"]) == {2}
     # float32 sums in another order; the second, of order 2, are solved.
     for (difference, moved), bound in zip(found["twin"], (2e-6, 2e-4)):
         assert difference < bound < 0.1 < moved
     for one, other in zip(*found["losses"]):
         np.testing.assert_allclose(one, other, rtol=1e-4)
-    # Clipped sums and the very noise of one device, drawn once.
-    difference, moved = found["steps"]
-    assert difference < 5e-6 < 0.1 < moved
-    np.testing.assert_allclose(*found["step_losses"], rtol=1e-3, atol=1e-6)
-    # Two steps are allowed and two are not, however many devices.
-    assert found["counts"] == [[2, 2]] * 2
-    # The whole fit by the callback: one charge, the same weights.
+    # Clipped sums and the very noise of one device, drawn once; one charge.
     difference, moved = found["private"]
-    assert difference < 1e-4 < 1e-2 < moved
+    assert difference < 2e-5 < 0.1 < moved
     one, other = found["mechanisms"]
     assert one == other and one["steps"] == 4
     for difference, moved in found["network"]:
         assert difference < 2e-5 < 0.05 < moved
-    texts = found["refusals"]
-    if BACKEND == "jax":
-        assert ["`capacity=208`" in text for text in texts] == [True]
-    else:
-        assert len(texts) == 3
-        assert "would count several times" in texts[1]
-        assert "under `strategy.scope()`" in texts[2]
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="as above")

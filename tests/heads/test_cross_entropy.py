@@ -16,7 +16,6 @@ from neighbours import (
     Domain,
     bounds,
     check_generated,
-    check_packing,
     check_sensitivity,
     extremal_of_outputs,
     shares,
@@ -232,20 +231,6 @@ def test_the_constant_column_is_the_row_sum_of_s():
     )
 
 
-@pytest.mark.parametrize("m, outputs", [(1, 1), (1, 3), (6, 1), (6, 3)])
-def test_pack_keeps_the_norm_and_unpack_inverts_it(m, outputs):
-    check_packing(make(m, outputs, quadratic_scale=0.4), outputs)
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_pack_reads_the_upper_triangle_only(norm):
-    objective = make(3, 1)
-    a, s = np.arange(9.0).reshape(3, 3), np.ones((3, 1))
-    np.testing.assert_array_equal(
-        objective.pack((a, s), norm), objective.pack((np.triu(a), s), norm)
-    )
-
-
 @pytest.mark.parametrize(
     "labels",
     [
@@ -261,16 +246,6 @@ def test_forms_of_labels_agree(labels):
     rows = np.array([[0.1, 0.2], [0.3, -0.4], [-0.5, 0.6]])
     _, s = objective.accumulate(objective.zero(), rows, labels)
     np.testing.assert_allclose(s, rows.T @ np.eye(3)[[1, 0, 2]])
-
-
-@pytest.mark.parametrize(
-    "labels", [[1, 0], [[1], [0]], [True, False], np.array([1.0, 0.0])]
-)
-def test_forms_of_binary_labels_agree(labels):
-    objective = make(2, 1)
-    rows = np.array([[0.1, 0.2], [0.3, -0.4]])
-    _, s = objective.accumulate(objective.zero(), rows, labels)
-    np.testing.assert_allclose(s[:, 0], (rows[0] - rows[1]) / 2)
 
 
 # Errors -------------------------------------------------------------------
@@ -310,13 +285,6 @@ def test_invalid_records_are_refused_and_add_nothing(h, y, message):
     assert not statistics[0].any() and not statistics[1].any()
 
 
-@pytest.mark.parametrize("label", [2, -1, 0.5, math.nan])
-def test_binary_labels_are_zero_or_one(label):
-    with pytest.raises(ValueError, match=r"in \[0, 2\)"):
-        objective = make(3, 1)
-        objective.accumulate(objective.zero(), GOOD, [0, label])
-
-
 def test_a_declared_sign_is_checked():
     objective = make(3, 3, nonnegative=True)
     rows = GOOD.copy()
@@ -336,34 +304,6 @@ def test_clipping_bounds_what_a_record_adds():
     assert np.linalg.norm(vector) <= SLACK * objective.sensitivity(
         "l2", neighbours="add_remove"
     )
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"num_features": 0}, "num_features"),
-        ({"num_features": 2.0}, "num_features"),
-        ({"num_features": True}, "num_features"),
-        ({"num_outputs": -1}, "num_outputs"),
-        ({"num_outputs": None}, "num_outputs"),
-        ({"feature_bound": 0}, "feature_bound"),
-        ({"feature_bound": math.nan}, "feature_bound"),
-        ({"feature_bound": 1e200}, "feature_bound"),
-        ({"quadratic_scale": -1.0}, "quadratic_scale"),
-        ({"quadratic_scale": math.inf}, "quadratic_scale"),
-        ({"quadratic_scale": 1e-200}, "quadratic_scale"),
-    ],
-)
-def test_arguments_are_checked(changes, message):
-    with pytest.raises(ValueError, match=f"`{message}`"):
-        CrossEntropyQuery(**{"num_features": 2, "num_outputs": 2, **changes})
-
-
-@pytest.mark.parametrize("words", ["one-hot y", "y - 1/2"])
-def test_reads_says_what_is_read(words):
-    objective = make(3, 1 if "1/2" in words else 4)
-    assert words in objective.reads
-    assert "A = sum h h^T (3 x 3)" in objective.reads
 
 
 # Noise in the coordinates of the statistics --------------------------------

@@ -139,19 +139,6 @@ def test_the_sum_is_that_of_clipped_sums(clip):
     )
 
 
-def test_owners_of_one_record_are_records():
-    h, y, _ = draw()
-    weights = np.ones((3, 3))
-    query = make()
-    alone = dataclasses.replace(query, grouped=False)
-    np.testing.assert_allclose(
-        query.total(*query.check_records(h, y, owners=np.arange(60))[:2],
-                    weights, np.ones(60, int)),
-        alone.total(*alone.check_records(h, y), weights),
-        rtol=1e-11,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("scale", [1e-160, 1e139, 1e141, 1e200, 1e260])
 def test_huge_coefficients_stay_inside(scale):
     """Weights of any size: what an owner adds is finite and clipped."""
@@ -162,17 +149,6 @@ def test_huge_coefficients_stay_inside(scale):
     found = query.total(*rows[:2], weights, rows[2])
     assert np.linalg.norm(found) <= query.clip
     assert np.isfinite(found).all()
-
-
-def test_ids_are_needed_and_stand_together():
-    query = make()
-    h, y, owners = draw()
-    with pytest.raises(ValueError, match="one owner id for each record"):
-        query.check_records(h, y)
-    with pytest.raises(ValueError, match="next to each other"):
-        query.check_records(h, y, owners=owners[::-1] % 7)
-    with pytest.raises(ValueError, match="NaN"):
-        query.check_records(h, y, owners=np.full(60, np.nan))
 
 
 def given(query, mechanism):

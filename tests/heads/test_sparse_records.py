@@ -10,7 +10,6 @@ from neighbours import (
     NORMS,
     RELATIONS,
     Domain,
-    bounds,
     check_sensitivity,
     contribution,
     labels_alone,
@@ -108,18 +107,6 @@ def test_no_neighbouring_pair_exceeds_a_bound(kind, entries, nonnegative):
             assert share >= 0.999, key
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_l1_bound_changes_nothing_else(kind):
-    plain, loose = made(kind, None), made(kind, 99.0)
-    assert bounds(plain) == bounds(loose)
-    tight = bounds(made(kind, 2 * C))
-    for key, limit in bounds(plain).items():
-        if key[1] == "l2" or not limit:
-            assert tight[key] == limit
-        else:
-            assert tight[key] < limit
-
-
 def test_the_numbers_of_the_proof():
     query = CrossEntropyQuery(
         num_features=105, num_outputs=1, feature_l1_bound=math.sqrt(14)
@@ -179,12 +166,6 @@ def test_cutting_to_a_grid_keeps_the_bound():
         found = query.accumulate(query.zero(), one, [1], exact=True)
         length = np.abs(query.pack(found, "l1")).sum()
         assert length <= query.sensitivity("l1", neighbours="add_remove")
-
-
-@pytest.mark.parametrize("bound", [0.9 * C, 0, -1, math.nan, math.inf, "2"])
-def test_a_bound_below_the_other_one_is_refused(bound):
-    with pytest.raises(ValueError, match="`feature_l1_bound`"):
-        made("classes", bound)
 
 
 def test_a_pure_release_has_less_noise_and_says_why():

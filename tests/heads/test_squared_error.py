@@ -177,20 +177,6 @@ def test_targets_are_scaled_each_by_its_bounds():
     np.testing.assert_array_equal(one.targets([True, False], 2), [[-0.5], [-1]])
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_rounding_of_a_bound_is_no_breach(dtype):
-    low, high = 0.1, 1000.3
-    query = make(2, target_bounds=(low, high))
-    ends = np.array([low, high], dtype)
-    found = query.targets(ends, 2)
-    assert np.all(np.abs(found) <= 1)
-    assert found[0, 0] < -0.99 and found[1, 0] > 0.99
-    beyond = np.array([high * (1 + 5e-3)], dtype)
-    with pytest.raises(ValueError, match="public bounds"):
-        query.targets(beyond, 1)
-    assert query.targets(beyond, 1, clip=True) == 1
-
-
 @pytest.mark.parametrize(
     "y, match",
     [
@@ -209,36 +195,6 @@ def test_targets_that_are_refused(y, match):
     with pytest.raises(ValueError, match=match) as caught:
         make(2).targets(y, 2)
     assert "9.0" not in str(caught.value) and "1e308" not in str(caught.value)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_clipping_takes_no_missing_number(bad):
-    with pytest.raises(ValueError, match="finite"):
-        make(2).targets([bad], 1, clip=True)
-
-
-@pytest.mark.parametrize(
-    "bounds",
-    [
-        None,
-        5.0,
-        (0,),
-        (0, 1, 2),
-        (1, 1),
-        (2, 1),
-        (0, np.nan),
-        (-np.inf, 0),
-        ("a", "b"),
-        (0, 1e31),
-        (1e9, 1e9 + 1e-5),
-        (-1.7e308, 1.7e308),
-        [(0, 1), (0, 1), (0, 1)],
-        {0, 1},
-    ],
-)
-def test_bounds_that_are_refused(bounds):
-    with pytest.raises(ValueError, match=r"`target_bounds`|[Bb]ound"):
-        make(2, 2, target_bounds=bounds)
 
 
 def test_a_record_is_counted_with_the_others_in_an_exact_sum():

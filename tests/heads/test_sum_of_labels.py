@@ -179,21 +179,6 @@ def test_where_nothing_better_is_proved_replace_one_holds():
     assert Neighbours.REPLACE_LABEL.replaces
 
 
-def test_what_has_no_labels_or_another_unit_is_refused():
-    with pytest.raises(ValueError, match="no labels"):
-        SecondMomentQuery(num_features=4, public_features=True)
-    with pytest.raises(ValueError, match="no labels"):
-        ReconstructionQuery(
-            num_features=4,
-            num_visible=3,
-            visible_bound=1.0,
-            public_features=True,
-        )
-    for more in ({"grouped": True}, {"reach": 1}):
-        with pytest.raises(ValueError, match="not supported"):
-            make(4, **more)
-
-
 def data(n=300, m=4, seed=0):
     rng = np.random.default_rng(seed)
     h = rng.normal(size=(n, m))

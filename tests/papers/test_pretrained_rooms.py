@@ -2,13 +2,11 @@
 PrivateEncoder and ChebyshevCRBM: proven and published."""
 
 import itertools
-import zipfile
 
 import keras
 import numpy as np
 import pytest
 from fit_checks import Reader, Unreadable, names
-from layer_checks import stored
 from pretrained_rooms import (
     DELTA,
     DPA,
@@ -26,14 +24,8 @@ from pretrained_rooms import (
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
 
-# Compiled in tests of this name alone; see `untraced`.
-TRACED = "traced"
 pytestmark = pytest.mark.usefixtures("untraced", "small_batches")
 every_room = pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
-
-
-def weights_of(layers):
-    return [w for layer in layers for w in layer.get_weights()]
 
 
 def statistic(release):
@@ -135,19 +127,6 @@ def test_releases_compose_to_the_budget_and_are_what_the_plan_said(kind):
     assert p.data.passes == len(wanted)
 
 
-@every_room
-def test_an_ordinary_sequential_model(room):
-    data = room.records()
-    m, p = room.by_hand(room.part()), private(data)
-    room.fit(m, data, p)
-    assert names(p) == [f"part ({room.reads})", "output"]
-    assert 0.99 * EPSILON < p.ledger.epsilon() <= EPSILON
-    if room is PCDBN:
-        found = [e.mechanism["epsilon"] for e in p.ledger.entries]
-        np.testing.assert_allclose(found, [0.05 * EPSILON, 0.95 * EPSILON])
-    assert "weights of layer 'part': from its own release" in p.report()
-
-
 # Proven: no record moves a weight --------------------
 
 
@@ -196,99 +175,7 @@ def everything(model):
     return [*model.weights, *hidden]
 
 
-# Proven: later fits --------------------
-
-
-@pytest.mark.once
-@every_room
-def test_a_layer_whose_ledger_is_unknown_is_refused(room, tmp_path):
-    data, m = room.records(), room.model(**room.two)
-    with pytest.raises(OSError):
-        room.fit(m, data, private(Reader(data, fails=2)))
-    # The first layer is released, nothing else is.
-    m.save(tmp_path / "m.keras")
-    loaded = compiled(keras.saving.load_model(tmp_path / "m.keras"))
-    first, second = room.parts(loaded)
-    assert first.is_released and not second.is_released
-    p = private(Unreadable())
-    with pytest.raises(
-        ValueError, match=f"'{first.name}' was released by another Private"
-    ):
-        room.fit(loaded, data, p)
-    assert not p.ledger.entries
-    # Its ledger continued: the rest of the budget is for the others.
-    kept = first.get_weights()
-    p = PrivateModel(fm.Ledger.from_json(first.ledger_json), data=data)
-    wanted = [f"{layer.name} ({room.reads})" for layer in (first, second)]
-    assert names(p) == wanted[:1]
-    text = p.plan(loaded)
-    assert wanted[0] not in text and wanted[1] in text
-    room.fit(loaded, data, p)
-    assert names(p) == [*wanted, "output"]
-    assert 0.99 * EPSILON < p.ledger.epsilon() <= EPSILON * (1 + 1e-9)
-    assert_equal(kept, first.get_weights())
-    # Nothing is left for a further reading, by whatever callback.
-    rest = PrivateModel(
-        fm.Ledger.from_json(p.ledger.to_json()), data=Unreadable()
-    )
-    rest.new_release = True
-    with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
-        room.fit(loaded, data, rest)
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    "room, arguments, fails",
-    [
-        (DPA, DPA.two, 3),
-        (DPA, RANDOM | {"rounds": 2}, 3),
-        (PCDBN, {}, 2),
-        (PCDBN, {}, 3),
-        (PCDBN, {}, 4),
-    ],
-)
-def test_a_crash_keeps_what_was_spent(room, arguments, fails):
-    data = room.records()
-    reader = Reader(data, fails=fails)
-    m, p = room.model(**arguments), private(reader)
-    p.plan(m)
-    wanted = [e.name for e in planned(p)]
-    parts = {layer.name: layer for layer in m.layers if layer.name in {
-        name.partition(" ")[0] for name in wanted}}  # fmt: skip
-    before = {name: layer.get_weights() for name, layer in parts.items()}
-    with pytest.raises(OSError, match="disk"):
-        room.fit(m, data, p)
-    assert names(p) == wanted[: fails - 1]
-    assert 0 < p.ledger.epsilon() < EPSILON
-    missing = {name.partition(" ")[0] for name in wanted[fails - 1 :]}
-    for name, layer in parts.items():
-        assert layer.is_released == (name not in missing)
-        moved = np.abs(layer.get_weights()[0] - before[name][0]).max() > 1e-6
-        assert moved == (name not in missing)
-    assert_equal(before["output"], parts["output"].get_weights())
-    done = [layer for name, layer in parts.items() if name not in missing]
-    kept = weights_of(done)
-    room.fit(m, data, p)
-    assert names(p) == wanted and reader.passes == len(wanted) + 1
-    assert 0.99 * EPSILON < p.ledger.epsilon() <= EPSILON * (1 + 1e-9)
-    assert_equal(kept, weights_of(done))
-
-
 # Proven: refusals before anything is charged --------------------
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    "room, arguments",
-    [(DPA, DPA.two), (DPA, RANDOM), (PCDBN, PCDBN.two)],
-)
-def test_bad_records_without_labels(room, arguments):
-    x, _ = room.records()
-    bad = x.copy()
-    bad[100].flat[2] = np.nan
-    m = room.model(units=None, **arguments)
-    room.refused("NaN or infinite", m, bad)
-    room.refused("must have shape", m, x[:, :5])
 
 
 @pytest.mark.once
@@ -296,7 +183,7 @@ def test_bad_records_without_labels(room, arguments):
 def test_forms_do_not_mix(room):
     data, one = room.records(), room.one
     trainable = "is of the published form"
-    room.refused(trainable, room.by_hand(room.part(trainable=True)))
+    room.refused(trainable, room.by_hand(room.part(guarantee="published")))
     # A model of the published form in a proven fit, before and after.
     for units in (3, None):
         m = room.published_model(units=units)
@@ -323,95 +210,6 @@ def test_forms_do_not_mix(room):
                 m.pretrain(data[0], p)
             assert not p.ledger.entries
             assert not any(part.is_perturbed for part in room.parts(m))
-
-
-@pytest.mark.once
-@every_room
-def test_layers_must_be_in_the_model_itself_and_called_once(room):
-    shape = room.records(1)[0].shape[1:]
-    nested = keras.Sequential([keras.Input(shape), room.part()], name="nested")
-    words = f"{room.kind} 'part' must be in the model itself"
-    room.refused(words, room.by_hand(nested))
-    twice = room.part(shape[0] if room is DPA else 1)
-    inputs = keras.Input(shape)
-    flat = keras.layers.Flatten()(twice(twice(inputs)))
-    features = fm.layers.NormalizationLayer()(flat)
-    m = keras.Model(inputs, fm.layers.PrivateDense(3)(features))
-    room.refused("'part' must be called once", compiled(m))
-
-
-@pytest.mark.once
-@every_room
-def test_unsafe_layers_around(room):
-    for body, match in (
-        (
-            fm.layers.RelevanceScaling(),
-            "PrivateEncoder, ChebyshevCRBM and DPPCA layers or a "
-            "RelevanceScaling layer, not both",
-        ),
-        (keras.layers.Dense(4), "trainable weights"),
-        (fm.layers.NormalizationLayer(mode="batch"), "mixes records"),
-        (keras.layers.BatchNormalization(), "mixes records"),
-    ):
-        room.refused(match, room.by_hand(room.part(), body=[body]))
-
-
-# Proven: without labels, in every form --------------------
-
-
-@every_room
-def test_every_form_of_unlabelled_data_gives_the_same_release(room):
-    x, _ = room.records()
-    third = len(x) // 3
-
-    class Py(keras.utils.PyDataset):
-        def __len__(self):
-            return 3
-
-        def __getitem__(self, i):
-            return (x[third * i : third * (i + 1)],)
-
-    def generator():
-        yield x[:70]
-        yield x[70:], np.zeros(len(x) - 70)
-
-    forms = [x, (x,), (x, x), Py(), generator]
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        forms.append(tf.data.Dataset.from_tensor_slices(x).batch(64))
-        forms.append(tf.data.Dataset.from_tensor_slices((x, x)).batch(64))
-    found = []
-    for data in forms:
-        m, p = room.model(units=None, **room.one), private(data, seed=0)
-        m.pretrain(x, p)
-        assert len(names(p)) == 1
-        found.append(statistic(first_of(m, p, room)))
-    for moments in found[1:]:
-        np.testing.assert_allclose(moments, found[0], atol=1e-3)
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    "room, arguments", [(DPA, {}), (DPA, RANDOM), (PCDBN, {"dense": 0})]
-)
-def test_padding_of_the_last_batch_is_not_counted(room, arguments):
-    for n in (1, 83, 1030):
-        x, y = room.records(n)
-        m, p = room.model(**arguments), private((x, y), 1e6)
-        with np.errstate(all="ignore"):
-            room.fit(m, (x, y), p)
-        for layer in room.parts(m):
-            release = p.releases[layer.name]
-            if room is PCDBN:
-                count = release.count()
-            else:
-                constant = layer.bias_feature
-                if arguments:
-                    constant = layer.code_features(np.zeros((1, 4)))[0, -1]
-                count = release.quadratic[-1, -1] / constant**2
-            # Noise is larger with a probability below 1e-18.
-            assert count == pytest.approx(n, abs=0.1)
 
 
 # Pre-training --------------------
@@ -503,50 +301,6 @@ def test_an_owner_of_many_records_counts_as_one(room, arguments):
 
 
 @pytest.mark.once
-@every_room
-def test_owners_in_any_order_give_the_same_release(room):
-    x, _ = room.records()
-    owners = np.arange(len(x)) % 30
-    order = np.random.default_rng(0).permutation(len(x))
-    found = []
-    for rows, ids in (
-        (slice(None), owners),
-        (slice(None), owners.astype(str)),
-        (order, owners[order]),
-    ):
-        m = room.model(units=None, **room.one)
-        p = released(room, m, x[rows], owners=ids)
-        found.append(statistic(first_of(m, p, room)))
-    for moments in found[1:]:
-        np.testing.assert_allclose(moments, found[0], atol=1e-4)
-
-
-@pytest.mark.once
-@every_room
-def test_owners_are_named(room):
-    x, y = room.records()
-    owners = np.arange(len(x)) // 5
-    for unit, wanted in (
-        ({"owners": owners}, "one owner with all its rows"),
-        (
-            {"owners": owners, "words": "one pupil in all waves"},
-            "one owner with all its rows (ids given as `owners`), by "
-            "declaration one pupil in all waves\n",
-        ),
-    ):
-        p = private(
-            (x, y), delta=DELTA, notes=("n = 300",), unit=fm.Unit(**unit)
-        )
-        room.fit(room.model(**room.one), (x, y), p)
-        text = p.report()
-        assert f"unit:       {wanted}" in text
-        assert text.count("each owner's sum scaled back") == 2
-        assert text.count("note:      n = 300") == 2
-    p = released(room, room.model(**room.one), (x, y))
-    assert "one record (one row" in p.report()
-
-
-@pytest.mark.once
 @pytest.mark.parametrize(
     "room, arguments, factors",
     [
@@ -585,26 +339,6 @@ def test_owners_and_reach_raise_the_sensitivity(room, arguments, factors):
 
 
 # Published --------------------
-
-
-@pytest.mark.once
-@every_room
-def test_the_published_plan_reads_nothing(room):
-    class Counted(Unreadable):
-        def __len__(self):
-            return room.number
-
-    data = Counted() if room.lot == "data" else Unreadable()
-    m = room.published_model()
-    p = room.published_private(m, (data, data))
-    text = p.plan(m)
-    assert text.count("(claimed)") == 3 and not p.ledger.entries
-    lot = room.number if room.lot == "data" else room.lot
-    assert f"lot_size {lot}" in text
-    view = p.plan(m.autoencoder(1) if room is DPA else m.energy_model(1))
-    assert view.count("(claimed)") == 1
-    assert room.parts(m)[0].name in view
-    assert view.splitlines()[1] == text.splitlines()[1]
 
 
 @pytest.mark.once
@@ -660,52 +394,3 @@ def test_layers_are_pretrained_without_noise_in_a_twin_alone(room):
             room.train(twin, data, p, **only)
     assert not p.ledger.entries
     assert not any(part.is_perturbed for part in parts)
-
-
-@pytest.mark.once
-@every_room
-def test_wrong_published_shares(room):
-    data, m = room.records(), room.published_model()
-    p = room.published_private(m, data, shares=(0.5, 0.5))
-    last = room.parts(m)[1].name
-    for only in ({"pretrain": False}, {"fit": False}):
-        with pytest.raises(
-            ValueError, match=f"each of the perturbations.*'{last}', 'output'"
-        ):
-            room.train(m, data, p, **only)
-    assert not p.ledger.entries
-    assert not any(part.is_perturbed for part in room.parts(m))
-
-
-@pytest.mark.parametrize(
-    "room, arguments",
-    [(DPA, {}), (PCDBN, {"form": "paper"}), (PCDBN, {"form": "code"})],
-)
-def test_published_noise_never_reaches_a_file(tmp_path, room, arguments):
-    data, m = room.records(), room.published_model(**arguments)
-    p = room.published_private(m, data, seed=None)
-    room.train(m, data, p)
-    m.save(tmp_path / "m.keras")
-    with zipfile.ZipFile(tmp_path / "m.keras") as archive:
-        archive.extractall(tmp_path)
-    numbers = stored(tmp_path / "model.weights.h5", "fiu")
-    layers = [*room.parts(m), m.get_layer("output")]
-    secret = np.concatenate(
-        [v.ravel() for e in layers for v in hidden_of(e).values()]
-    )
-    secret = secret[secret != 0]
-    assert secret.size > 50 and not np.isin(secret, numbers).any()
-    text = repr(m.variables) + str(m.get_config())
-    large = secret[(np.abs(secret) > 5) & (np.abs(secret) < 1e4)]
-    assert not any(f"{v:.4f}" in text for v in large)
-    if room is PCDBN:
-        assert large.size > 1
-    loaded = keras.saving.load_model(tmp_path / "m.keras")
-    assert not any(part.is_perturbed for part in room.parts(loaded))
-    if room is PCDBN:
-        # Pre-trained RBMs rest in the loaded model too.
-        assert not any(part.trainable for part in room.parts(loaded))
-    x = data[0]
-    np.testing.assert_array_equal(
-        loaded.predict(x, verbose=0), m.predict(x, verbose=0)
-    )

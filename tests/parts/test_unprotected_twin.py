@@ -71,8 +71,8 @@ def test_a_twin_keeps_the_map_that_a_layer_is_before_its_release():
             fm.layers.PrivateDense(2),
         ]
     )
-    nested = fm.models.DPMAC(
-        (5,), [keras.layers.Dense(2)], below=[fm.layers.DPPCA(3)], z_steps=1
+    nested = fm.models.FunctionalNet(
+        (5,), [keras.layers.Dense(2)], below=[fm.layers.DPPCA(3)]
     )
     for made in (model, nested):
         twin = unprotected_twin(made)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from layer_checks import (
     POLICIES,
-    came_to_be,
     check_layer,
     check_promise,
     check_saved,
@@ -78,18 +77,6 @@ def test_it_is_a_keras_citizen(kwargs, tmp_path):
     check_saved(layer.layers[0], x, tmp_path / "m.keras")
 
 
-def test_other_weights_take_its_release_away(tmp_path):
-    model, _ = released(PrivateNormalization(BOUNDS))
-    layer = model.layers[0]
-    for other in came_to_be(model, tmp_path / "m.keras"):
-        found = other.layers[0]
-        # A clone has other weights; a file and a deep copy have the same.
-        same = np.array_equal(array(found.mean), array(layer.mean))
-        assert found.is_released == same
-    layer.set_weights([w + 1e-3 for w in layer.get_weights()])
-    assert not layer.is_released and layer.was_lost
-
-
 def test_until_its_release_it_maps_the_bounds():
     layer = PrivateNormalization(BOUNDS)
     corners = np.array([BOUNDS[0], BOUNDS[1]])
@@ -130,14 +117,6 @@ def test_large_columns_in_every_precision(policy):
 def test_invalid_arguments(kwargs, match):
     with pytest.raises(ValueError, match=match):
         PrivateNormalization(**{"bounds": (0, 1), **kwargs})
-
-
-@pytest.mark.parametrize("axis", [0, 2, -2, -3])
-def test_the_axis_of_records_is_none_of_columns(axis):
-    with pytest.raises(ValueError, match="`axis` must be one of the input"):
-        PrivateNormalization((0, 1), axis=axis).build((None, 3))
-    with pytest.raises(ValueError, match="one for each column"):
-        PrivateNormalization(([0, 0], [1, 1])).build((None, 3))
 
 
 # What is released -----------------------------------------------------------

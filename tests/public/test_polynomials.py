@@ -401,96 +401,11 @@ def test_equal_pieces_beat_chebyshev_points():
                     assert 1.09 < largest / made.error < 2.45
 
 
-# --- bounds known in advance ---
-
-
-@given(
-    st.sampled_from(SMOOTH), st.integers(1, polynomials.MAX_DEGREE), a_radius
-)
-@settings(max_examples=200, deadline=None)
-def test_errors_are_within_the_bounds_known_in_advance(
-    activation, degree, radius
-):
-    bounds = polynomials.error_bounds(activation, degree, radius)
-    series = polynomials.chebyshev(activation, degree, radius)
-    taylor = polynomials.taylor(activation, degree, radius)
-    assert series.error <= bounds.chebyshev + rounding(series)
-    assert series.error <= bounds.ellipse + rounding(series)
-    assert taylor.error <= bounds.taylor * (1 + 1e-12) + rounding(taylor)
-
-
-@pytest.mark.parametrize("activation", SMOOTH)
-@pytest.mark.parametrize("degree", [1, 2, 3, 4, 5])
-def test_the_bound_on_the_best_polynomial_holds_and_is_close(
-    activation, degree
-):
-    """The best polynomial on a grid is a linear programme."""
-    z = np.cos(np.pi * np.arange(401) / 400)
-    f = polynomials.ACTIVATIONS[activation](z)
-    basis = np.polynomial.chebyshev.chebvander(z, degree)
-    one = np.ones((len(z), 1))
-    solved = optimize.linprog(
-        np.r_[np.zeros(degree + 1), 1.0],
-        A_ub=np.block([[basis, -one], [-basis, -one]]),
-        b_ub=np.r_[f, -f],
-        bounds=[(None, None)] * (degree + 2),
-    )
-    best = polynomials.error_bounds(activation, degree, 1.0).best
-    # The solver's tolerance is 1e-7.
-    assert solved.fun <= best + 1e-7
-    assert best <= 2.5 * solved.fun + 1e-6
-
-
-def test_the_derivatives_in_the_bound_are_largest_at_zero():
-    """Only orders of one parity are used: odd for sigmoid and tanh."""
-    z = np.linspace(-6, 6, 601)
-    for name, orders in (("sigmoid", (3, 5, 7, 9)), ("tanh", (3, 5, 7))):
-        # f' is a quadratic in f, so every derivative is a polynomial in f.
-        step = {"sigmoid": [0, 1, -1], "tanh": [1, 0, -1]}[name]
-        f = polynomials.ACTIVATIONS[name](z)
-        derivative = np.polynomial.Polynomial([0, 1])
-        derivatives = {}  # Divided by the factorial of their order.
-        for order in range(1, 10):
-            derivative = derivative.deriv() * np.polynomial.Polynomial(step)
-            derivatives[order] = np.abs(derivative(f)) / math.factorial(order)
-        for order in orders:
-            largest = derivatives[order].max()
-            at_zero = derivatives[order][300]
-            assert largest == pytest.approx(at_zero, rel=1e-9)
-            bound = polynomials.error_bounds(name, order - 1, 1.0).taylor
-            assert bound == pytest.approx(largest, rel=1e-9)
-        # The other parity is not: at 0 those vanish.
-        assert derivatives[2][300] < 1e-12 < derivatives[2].max()
-
-
-@pytest.mark.parametrize("degree", range(1, polynomials.MAX_DEGREE + 1))
-def test_rivlins_factor_exceeds_one_plus_the_lebesgue_constant(degree):
-    bounds = polynomials.error_bounds("tanh", degree, 1.0)
-    # 1/pi int_0^pi |sin((2L + 1) a / 2) / sin(a / 2)| da, midpoint rule.
-    a = (np.arange(20000) + 0.5) * math.pi / 20000
-    kernel = np.abs(np.sin((2 * degree + 1) * a / 2) / np.sin(a / 2))
-    factor = bounds.chebyshev / bounds.best
-    assert 1 + kernel.mean() <= factor <= 2 * (1 + kernel.mean())
-
-
-def test_the_ellipse_is_the_better_bound_on_wide_intervals():
-    narrow = polynomials.error_bounds("sigmoid", 7, 1.0)
-    wide = polynomials.error_bounds("sigmoid", 29, 5.0)
-    assert narrow.chebyshev < narrow.ellipse < 10 * narrow.chebyshev
-    assert wide.ellipse < 1e-3 * wide.chebyshev
-    # Not vacuous either: within 100 times the error.
-    error = polynomials.chebyshev("sigmoid", 29, 5.0).error
-    assert wide.ellipse < 100 * error
-
-
 # --- arguments ---
 
 MAKERS = [
     lambda degree=2, radius=1.0: polynomials.taylor("softplus", degree, radius),
     lambda degree=2, radius=1.0: polynomials.chebyshev(
-        "sigmoid", degree, radius
-    ),
-    lambda degree=2, radius=1.0: polynomials.error_bounds(
         "sigmoid", degree, radius
     ),
 ]
@@ -503,9 +418,7 @@ def test_refuses_a_degree_outside_its_range(make, degree):
         make(degree)
 
 
-def test_degree_zero_has_no_bound_but_an_error():
-    with pytest.raises(ValueError, match="degree"):
-        polynomials.error_bounds("tanh", 0)
+def test_degree_zero_has_an_error():
     # The mean of an odd function is the best constant.
     made = polynomials.chebyshev("tanh", 0)
     assert made.coefficients == (0.0,)

@@ -17,7 +17,7 @@ from keras_fm.evaluation import private_evaluate
 from keras_fm.kernel import release as release_lib
 from keras_fm.parts.private_part import parts_of
 
-N, EPOCHS = 80, 2
+N = 80
 GENERATOR = np.random.default_rng(0)
 Y = np.arange(N) % 3
 X = GENERATOR.random((N, 6)).astype("float32")
@@ -66,7 +66,6 @@ class Kind:
     releases: tuple
     x: np.ndarray = dataclasses.field(default_factory=lambda: X)
     y: np.ndarray = dataclasses.field(default_factory=lambda: Y)
-    stepwise: bool = False
     loss: Any = LOSS
     neighbours: str | None = None
 
@@ -81,12 +80,6 @@ class Kind:
     def batches(self, data=None, **kwargs):
         """What `fit` is given."""
         x, y = (self.x, self.y) if data is None else data
-        if self.stepwise:
-            return (
-                fm.datasets.PoissonBatches(
-                    x, y, batch_size=20, steps_per_epoch=2, **kwargs
-                ),
-            )
         return x, y
 
     def private(self, epsilon=EPSILON, data=None, **kwargs):
@@ -102,12 +95,8 @@ class Kind:
         )
 
     def fit(self, model, callbacks=(), data=None, **kwargs):
-        """Two steps on a release, the second on fewer records; two epochs of
-        steps that are charged epoch by epoch."""
-        if self.stepwise:
-            kwargs.setdefault("epochs", EPOCHS)
-        else:
-            kwargs.setdefault("batch_size", 50)
+        """Two steps on a release, the second on fewer records."""
+        kwargs.setdefault("batch_size", 50)
         return model.fit(
             *self.batches(data), verbose=0, callbacks=list(callbacks), **kwargs
         ).history
@@ -206,40 +195,14 @@ KINDS = {
         ("net (round 1 of 2)", "net (round 2 of 2)"),
         loss=None,
     ),
-    "GradientNet": Kind(
-        lambda **k: network(fm.models.GradientNet, clip=0.5, **k),
-        ("net (steps)",),
-        stepwise=True,
-        loss=None,
-    ),
-    "DPMAC": Kind(
-        lambda **k: network(fm.models.DPMAC, clip=0.5, z_steps=1, **k),
-        ("net (steps)",),
-        stepwise=True,
-        loss=None,
-    ),
-    "DPMAC, thresholds": Kind(
-        lambda **k: network(fm.models.DPMAC, clip="histogram", z_steps=1, **k),
-        ("net (thresholds)", "net (steps)"),
-        # So many that noise hides no histogram (10 deviations).
-        x=np.tile(X, (8, 1)),
-        y=np.tile(Y, 8),
-        stepwise=True,
-        loss=None,
-    ),
 }
 # Their plans ask for n, which is public.
 COUNTED = (
     "rounds",
     "numbers, rounds",
     "several labels, rounds",
-    "GradientNet",
-    "DPMAC",
-    "DPMAC, thresholds",
 )
-READ_ONCE = [name for name, kind in KINDS.items() if not kind.stepwise]
 every_kind = pytest.mark.parametrize("name", KINDS)
-read_once = pytest.mark.parametrize("name", READ_ONCE)
 
 
 def weights(model):
@@ -276,10 +239,9 @@ def fitted(name, fits, monkeypatch):
 def _planned_and_fitted(name, monkeypatch):
     kind, seen = KINDS[name], []
     model, callback = kind.compiled(), kind.private()
-    batches = kind.batches()[0] if kind.stepwise else None
     if name not in COUNTED:
         callback.data = Unreadable()
-    text = callback.plan(model, batches, EPOCHS)
+    text = callback.plan(model)
     callback.data = (kind.x, kind.y)
     assert not callback.ledger.entries
     assert not any(part.is_released for part in parts_of(model))
@@ -368,9 +330,7 @@ def test_what_a_fit_leaves_of_a_budget_is_for_a_question(name):
     most = budget.split(training=9, evaluation=1).mechanisms()["training"]
     alone = fm.mechanisms.compose_epsilon([most], DELTA, scale=EPSILON)
     # Alone, samples may cost more than the noise that is left room for.
-    assert (
-        0.98 * alone < ledger.epsilon() <= alone * (1.001, 1.1)[kind.stepwise]
-    )
+    assert 0.98 * alone < ledger.epsilon() <= alone * 1.001
     with pytest.raises(ValueError, match="under another ledger"):
         private_evaluate(
             model,
@@ -408,9 +368,7 @@ def test_a_spent_budget_refuses_and_reads_nothing(name, fitted):
         data=(kind.x, kind.y) if name in COUNTED else Unreadable(),
     )
     for ask in (
-        lambda: again.plan(
-            other, kind.batches()[0] if kind.stepwise else None, EPOCHS
-        ),
+        lambda: again.plan(other),
         lambda: kind.fit(other, [again]),
     ):
         with pytest.raises(fm.BudgetExceededError):
@@ -419,7 +377,7 @@ def test_a_spent_budget_refuses_and_reads_nothing(name, fitted):
 
 
 # They clip what a record adds, whatever its targets in [0, 1].
-SOFT = ("DPMAC", "DPMAC, thresholds", "FunctionalNet", "GradientNet")
+SOFT = ("FunctionalNet",)
 
 
 def bad(name):
@@ -456,13 +414,13 @@ def test_bad_records_spend_nothing(name):
     for data, match in bad(name):
         callback = kind.private(data=data)
         with pytest.raises(ValueError, match=match):
-            kind.fit(model, [callback], data if kind.stepwise else None)
+            kind.fit(model, [callback], None)
         assert not callback.ledger.entries, match
         assert not any(part.is_released for part in parts_of(model))
     assert same(before, weights(model))
 
 
-@read_once
+@every_kind
 def test_a_read_that_fails_spends_nothing_and_may_be_tried_again(name):
     kind = KINDS[name]
     broken = []
@@ -558,7 +516,6 @@ def test_a_large_delta_is_warned_about_in_every_form(form, data):
         given = {"x": X, "y": Y, "batch_size": 20}
         if form == "steps":
             model, loss = network(fm.models.GradientNet, clip=0.1), None
-            given = {"x": fm.datasets.PoissonBatches(X, Y, batch_size=20)}
         model.compile("sgd", loss)
         callback = PrivateModel(
             fm.PrivacyBudget(EPSILON, at), data=data, guarantee=guarantee
@@ -599,7 +556,7 @@ def test_no_metric_of_records_in_whatever_order(name):
     assert all({*logs} <= wanted for spy in spies for logs in spy.seen)
 
 
-@read_once
+@every_kind
 def test_later_fits_are_free_and_see_no_record(name, tmp_path):
     kind = KINDS[name]
     # Not at the minimum, where training would stay.
@@ -630,7 +587,7 @@ def test_later_fits_are_free_and_see_no_record(name, tmp_path):
     assert not again.ledger.entries
 
 
-@read_once
+@every_kind
 def test_a_new_draw_is_charged(name):
     kind = KINDS[name]
     model = kind.compiled()
@@ -662,8 +619,6 @@ def test_files_hold_the_release_and_its_ledger(name, fitted, tmp_path):
     model.save(tmp_path / "m.keras")
     model.save_weights(tmp_path / "m.weights.h5")
     other = kind.compiled()
-    if name == "DPMAC, thresholds":
-        other.learn_thresholds([t for _, _, t in model.partitions])
     other.load_weights(tmp_path / "m.weights.h5")
     for made in (keras.saving.load_model(tmp_path / "m.keras"), other):
         tops = [part for part in parts_of(made)]

@@ -139,25 +139,13 @@ def test_numbers_and_several_labels_alone(numbers):
             lambda: fm.models.FunctionalNet((6,), [keras.layers.Dense(3)]),
             "FunctionalNet .* has no proof",
         ),
-        (
-            lambda: fm.models.DPMAC(
-                (6,), [keras.layers.Dense(3)], clip=0.5, z_steps=1
-            ),
-            "DPMAC .* has no proof",
-        ),
     ],
 )
 def test_what_is_not_proved_is_refused_and_reads_nothing(make, match):
     model = make()
     private = PrivateModel(BUDGET, data=Unreadable(), guarantee=ALONE)
-    batches = None
-    if isinstance(model, fm.models.DPMAC):
-        batches = fm.datasets.PoissonBatches(
-            X, Y, batch_size=20, steps_per_epoch=2
-        )
-        private.data = None
     with pytest.raises(ValueError, match=match):
-        private.plan(model, batches)
+        private.plan(model)
     assert not private.ledger.entries
 
 

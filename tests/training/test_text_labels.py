@@ -61,8 +61,6 @@ def refused(function):
 def test_words_are_refused_where_they_are_given(form):
     y = FORMS[form]()
     refused(lambda: PrivateModel(epsilon=1.0, delta=1e-5, data=(X, y)))
-    if form != "a tensor":
-        refused(lambda: fm.datasets.PoissonBatches(X, y, batch_size=4))
 
 
 def test_what_the_refusal_says_works():

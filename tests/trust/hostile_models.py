@@ -72,7 +72,9 @@ class Models:
             keras.saving.serialize_keras_object(layer)
             for layer in (
                 *self.model.layers,
-                fm.models.DPMAC((4,), [keras.layers.Dense(3)], clip=0.5),
+                fm.models.FunctionalNet(
+                    (4,), [keras.layers.Dense(3)], clip=0.5
+                ),
                 fm.models.DeepPrivateAutoencoder((4,), hidden=(3,), units=2),
             )
         ]

@@ -51,18 +51,6 @@ def network():
     )
 
 
-def steps():
-    return compiled(
-        fm.models.DPMAC((D,), [keras.layers.Dense(3)], clip=0.5, z_steps=1)
-    )
-
-
-def layers():
-    return compiled(
-        fm.models.GradientNet((D,), [keras.layers.Dense(3)], clip=0.5)
-    )
-
-
 def deep(**arguments):
     return compiled(
         fm.models.AdaptiveLaplace(
@@ -129,8 +117,6 @@ FORMS = {
     "ILM published": (perturbed, PUBLISHED),
     "dPA": (autoencoder, {}),
     "FunctionalNet": (network, {}),
-    "DPMAC": (steps, {}),
-    "GradientNet": (layers, {}),
     "DPPCA": (projected, {}),
     "pCDBN": (convolutional, {}),
     "patches": (patches, {}),

@@ -328,7 +328,7 @@ def test_a_model_with_code_is_refused(tmp_path):
 @pytest.mark.parametrize("part", ["layers", "network", "compile_config"])
 def test_our_models_do_not_let_code_in(tmp_path, part):
     """What they rebuild themselves is under Keras' safe mode, too."""
-    model = fm.models.DPMAC((4,), [keras.layers.Dense(3)], clip=0.5, z_steps=1)
+    model = fm.models.FunctionalNet((4,), [keras.layers.Dense(3)])
     model.compile("sgd")
     path = str(tmp_path / "model.keras")
     model.save(path)

@@ -24,7 +24,8 @@ from scipy import stats
 
 import keras_fm as fm
 from keras_fm.kernel import mechanisms
-from keras_fm.stacks import coefficient_sums
+from keras_fm.papers.dpmac import coefficient_sums
+from keras_fm.per_example import past_weights, sum_noise
 
 N, D, H, M = 40, 60, 20, 55
 # Numbers that a scale is estimated from, at least.
@@ -35,6 +36,12 @@ FALSE_ALARM = 1e-7
 WRONG = (0.5, 2 / 3, 1.5, 2.0)
 
 pytestmark = pytest.mark.usefixtures("untraced")
+
+
+@pytest.fixture(autouse=True)
+def forgetful(monkeypatch):
+    """Models here begin with the same weights, under ledgers of their own."""
+    monkeypatch.setattr(past_weights, "check", lambda *arguments: None)
 
 
 def check_scale(noise, laplace=False):
@@ -61,25 +68,22 @@ def stack():
 
 
 def gradients(**arguments):
-    arguments.setdefault("clip", 0.1)
-    return made(fm.models.GradientNet, **arguments)
+    return made(fm.models.GradientNet, **{"clip": 0.1, **arguments})
 
 
 def coordinates(**arguments):
-    arguments.setdefault("clip", [0.1, 0.7])
-    return made(fm.models.DPMAC, z_steps=2, **arguments)
+    return made(fm.models.DPMAC, z_steps=2, **{"clip": [0.1, 0.7], **arguments})
 
 
-def made(kind, **arguments):
-    model = kind((D,), stack(), loss="squared_error", name="net", **arguments)
-    model.compile(keras.optimizers.SGD(1.0))
+def made(kind, eagerly=False, **arguments):
+    model = kind((D,), stack(), loss="squared_error", **arguments)
+    model.compile(keras.optimizers.SGD(1.0), run_eagerly=eagerly)
     return model
 
 
 STEPPED = {
     "one clip": gradients,
-    "a clip for each layer": lambda **more: gradients(clip=[0.1, 0.7], **more),
-    "views": lambda **more: gradients(views=2, **more),
+    "divided by norms": lambda **more: gradients(clip=None, **more),
     "auxiliary coordinates": coordinates,
 }
 # Relation, sampling, and how many records an owner has; 0 without owners.
@@ -93,49 +97,43 @@ READ = {
 }
 
 
-def same(record, rng):
-    return record
-
-
-def batches_of(model, read, x, y, steps, seed=None):
-    _, sampling, owned = READ[read]
-    more = {}
+def taken(form, read, x, y, steps, seed=None, epsilon=2.0, **arguments):
+    """What a fit takes off the weights of each layer, as a sum over records
+    in units of the layer's clip, and the entry that pays for it."""
+    relation, sampling, owned = READ[read]
+    unit, units = {}, len(x) // max(owned, 1)
     if owned:
-        more = {"owners": np.arange(len(x)) // owned, "rows_per_owner": owned}
-    if model.views > 1:
-        more.update(augment=same, views=model.views)
-    units = len(x) // max(owned, 1)
-    return fm.datasets.PoissonBatches(
-        x,
-        y,
-        sampling=sampling,
-        batch_size=None if sampling == "full" else units - 1,
-        steps_per_epoch=steps,
-        seed=seed,
-        **more,
-    )
-
-
-def callback(read, batches, seed=None, epsilon=2.0):
-    owners = batches.owners
-    unit = {} if owners is None else {"unit": fm.Unit(owners=owners)}
-    return fm.callbacks.PrivateModel(
+        owners = np.arange(len(x)) // owned
+        unit = {"unit": fm.Unit(owners=owners)}
+        arguments["rows_per_owner"] = owned
+    model = STEPPED[form](**arguments)
+    private = fm.callbacks.PrivateModel(
         fm.PrivacyBudget(epsilon, 1e-5),
-        guarantee=fm.Proven(neighbours=READ[read][0], **unit),
+        guarantee=fm.Proven(neighbours=relation, **unit),
         reproducible_noise=seed,
     )
+    size = units if sampling == "full" else units - 1
+    found = moved(model, x, y, size, steps, private)
+    return found, private.ledger.entries[-1].build_mechanism()
 
 
-def taken(model, batches, private, **arguments):
-    """What a fit takes off the weights of each layer, as a sum over records
-    in units of the layer's threshold, and the entry that pays for it."""
+def moved(model, x, y, size, steps, private):
     before = model.get_weights()
-    model.fit(batches, callbacks=[private], verbose=0, **arguments)
-    moved = [a - b for a, b in zip(before, model.get_weights())]
-    clips = [clip for _, _, clip in model.partitions] * len(moved)
-    size = model.expected_batch_size
-    found = [size * m.ravel() / clip for m, clip in zip(moved, clips)]
-    return found, private.ledger.entries[-1]
+    model.fit(
+        x,
+        y,
+        batch_size=size,
+        steps_per_epoch=steps,
+        callbacks=[private],
+        verbose=0,
+    )
+    clips = [model.clip or 1.0] * len(before)
+    if isinstance(model, fm.models.DPMAC):
+        clips = [clip for _, _, clip in model.partitions]
+    return [
+        size * (a - b).ravel() / clip
+        for a, b, clip in zip(before, model.get_weights(), clips)
+    ]
 
 
 def nothing(n=N):
@@ -145,96 +143,28 @@ def nothing(n=N):
 @pytest.mark.parametrize("read", READ)
 @pytest.mark.parametrize("form", STEPPED)
 def test_the_noise_of_steps_is_that_of_their_entry(form, read):
-    model = STEPPED[form]()
-    batches = batches_of(model, read, *nothing(), steps=3)
-    found, entry = taken(model, batches, callback(read, batches))
-    charged = entry.build_mechanism()
-    assert entry.neighbours == READ[read][0] and charged.steps == 3
+    found, charged = taken(form, read, *nothing(), steps=3)
+    assert charged.steps == 3
     found = [part / (charged.stddev * math.sqrt(3)) for part in found]
     for part in [*found, np.concatenate(found)]:
         check_scale(part)
 
 
-@pytest.mark.parametrize("form", STEPPED)
-def test_a_fit_that_goes_on_draws_the_noise_of_its_entry(form, tmp_path):
-    """With the same callback, and from a file with the ledger alone."""
-    read = "replace_one, all"
-    model = STEPPED[form](planned_steps=6)
-    batches = batches_of(model, read, *nothing(), steps=2)
-    path = tmp_path / "ledger.json"
-    private = fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(2.0, 1e-5),
-        guarantee=fm.Proven(neighbours="replace_one"),
-        ledger=path,
-    )
-    found = [taken(model, batches, private)]
-    found.append(taken(model, batches, private))
-    model.save(tmp_path / "net.keras")
-    model = keras.saving.load_model(tmp_path / "net.keras")
-    private = fm.callbacks.PrivateModel(
-        fm.Ledger.open(path), guarantee=fm.Proven(neighbours="replace_one")
-    )
-    found.append(taken(model, batches, private))
-    for parts, entry in found:
-        stddev = entry.build_mechanism().stddev * math.sqrt(2)
-        check_scale(np.concatenate(parts) / stddev)
-
-
 @pytest.mark.parametrize("relation", ["add_remove", "replace_one"])
-@pytest.mark.parametrize("form", ["one clip", "auxiliary coordinates"])
-def test_noise_that_was_asked_for_is_in_units_of_what_is_charged(
-    form, relation
-):
-    model = STEPPED[form](noise_multiplier=3.0)
-    read = f"{relation}, all"
-    batches = batches_of(model, read, *nothing(), steps=1)
-    found, entry = taken(model, batches, callback(read, batches, epsilon=5.0))
-    partitions = len(model.partitions)
-    moves = math.sqrt(partitions) * (2 if relation == "replace_one" else 1)
-    assert entry.mechanism["sensitivity"] == pytest.approx(moves)
-    check_scale(np.concatenate(found) / (3.0 * moves))
-
-
-@pytest.mark.parametrize("relation", ["add_remove", "replace_one"])
-@pytest.mark.parametrize("form", ["one clip", "auxiliary coordinates"])
-def test_published_steps_draw_what_their_entry_says(form, relation):
+def test_published_steps_draw_what_their_entry_says(relation):
     """On shuffled batches, or on all records."""
-    model, (x, y) = STEPPED[form](), nothing()
-    lot, given = 10, {"x": x, "y": y, "batch_size": 10}
-    if relation == "replace_one":
-        lot = N
-        read = "replace_one, all"
-        given = {"x": batches_of(model, read, x, y, steps=4)}
+    (x, y), lot = nothing(), 10 if relation == "add_remove" else N
     private = fm.callbacks.PrivateModel(
         fm.PrivacyBudget(2.0, 1e-5),
-        data=(x, y),
         guarantee=fm.Published(lot=lot, neighbours=relation),
     )
-    before = model.get_weights()
-    model.fit(**given, verbose=0, callbacks=[private])
+    found = moved(coordinates(), x, y, lot, 4, private)
     entry = private.ledger.entries[-1]
     assert entry.guarantee == "claimed" and entry.neighbours == relation
     stddev = (
         entry.mechanism["sensitivity"] * entry.mechanism["noise_multiplier"]
     )
-    clips = [clip for _, _, clip in model.partitions] * 2
-    found = [
-        lot * (a - b).ravel() / (clip * stddev * math.sqrt(4))
-        for a, b, clip in zip(before, model.get_weights(), clips)
-    ]
-    check_scale(np.concatenate(found))
-
-
-def test_noise_of_a_twin_is_in_units_of_what_one_record_adds():
-    model = coordinates(unprotected=True)
-    model.perturb(3.0, expected_batch_size=10.0, steps=1)
-    before, (x, y) = model.get_weights(), nothing()
-    model.train_on_batch(x, y)
-    found = [
-        10.0 * (a - b).ravel() / (clip * 3.0 * math.sqrt(2))
-        for a, b, clip in zip(before, model.get_weights(), [0.1, 0.7])
-    ]
-    check_scale(np.concatenate(found))
+    check_scale(np.concatenate(found) / (stddev * math.sqrt(4)))
 
 
 # A large record whose label is far to either side of what is predicted.
@@ -256,96 +186,86 @@ def neighbours(read):
     return one, (one[0], other)
 
 
+@pytest.fixture
+def without_noise(monkeypatch):
+    """Steps that show their sums."""
+    monkeypatch.setattr(
+        sum_noise, "noisy", lambda mechanism, sums, keys, symmetric=None: sums
+    )
+
+
+@pytest.mark.usefixtures("without_noise")
 @pytest.mark.parametrize("read", READ)
 @pytest.mark.parametrize("form", STEPPED)
 def test_no_unit_moves_a_step_by_more_than_was_charged(form, read):
-    """One step from the same weights with the same noise: what is left of the
-    difference is that of the sums."""
+    """One step from the same weights: what is left of the difference is that
+    of the sums."""
     sums = []
     for x, y in neighbours(read):
-        model = STEPPED[form](noise_multiplier=1.0)
         # The unit is in the sample of this seed.
-        batches = batches_of(model, read, x, y, steps=1, seed=0)
-        private = callback(read, batches, seed=0, epsilon=60.0)
-        found, entry = taken(model, batches, private)
+        found, charged = taken(form, read, x, y, steps=1, seed=1)
         sums.append(np.concatenate(found))
-    charged = entry.build_mechanism().sensitivity
-    moved = np.linalg.norm(sums[0] - sums[1])
-    assert 0.999 * charged < moved <= charged * (1 + 1e-4)
-
-
-class Watched(keras.callbacks.Callback):
-    """Takes the step of second order itself, where its numbers can be seen:
-    sums in units of their thresholds, what is released of them, and what the
-    Newton step is told of the noise."""
-
-    def __init__(self, x, y, monkeypatch):
-        super().__init__()
-        self.x, self.y, self.patched = x, y, monkeypatch
-
-    def on_train_batch_begin(self, batch, logs=None):
-        model = self.model
-        release, newton = (
-            model._noise.release,
-            coefficient_sums.newton_direction,
-        )
-        self.told = []
-
-        def released(sums, symmetric, keys):
-            noisy = release(sums, symmetric, keys)
-            size = model.expected_batch_size
-            self.sums = [np.array(keras.ops.convert_to_numpy(s)) for s in sums]
-            self.noise = [
-                size * np.array(keras.ops.convert_to_numpy(v)) - s
-                for v, s in zip(noisy, self.sums)
-            ]
-            return noisy
-
-        def solved(first, second, noise, damping):
-            self.told.append(noise)
-            return newton(first, second, noise, damping)
-
-        model._noise.release = released
-        with self.patched.context() as patched:
-            patched.setattr(coefficient_sums, "newton_direction", solved)
-            features, y = model._observed(self.x, self.y)
-            model._released(features, y, keras.ops.ones((len(self.x),)))
-        del model._noise.release
+    far = np.linalg.norm(sums[0] - sums[1]) / charged.sensitivity
+    assert 0.999 < far <= 1 + 1e-4
 
 
 def of_second_order(relation, x, y, monkeypatch):
-    model = coordinates(
-        clip=[0.1, 0.7], order=2, curvature_clip=[0.3, 0.2], noise_multiplier=1
+    """The sums of a step of second order in units of their thresholds, the
+    noise on them, what the Newton steps are told of it, and what was
+    charged."""
+    draw, newton = sum_noise.noisy, coefficient_sums.newton_direction
+    seen, told = [], []
+
+    def array(v):
+        return np.array(keras.ops.convert_to_numpy(v))
+
+    def noisy(mechanism, sums, keys, symmetric=None):
+        found = draw(mechanism, sums, keys, symmetric)
+        seen.append(
+            [(array(s), array(v) - array(s)) for s, v in zip(sums, found)]
+        )
+        return found
+
+    def solved(first, second, noise, damping):
+        told.append(noise)
+        return newton(first, second, noise, damping)
+
+    monkeypatch.setattr(sum_noise, "noisy", noisy)
+    monkeypatch.setattr(coefficient_sums, "newton_direction", solved)
+    _, charged = taken(
+        "auxiliary coordinates",
+        f"{relation}, all",
+        x,
+        y,
+        steps=1,
+        epsilon=60.0,
+        eagerly=True,
+        order=2,
+        curvature_clip=[0.3, 0.2],
     )
-    read = f"{relation}, all"
-    batches = batches_of(model, read, x, y, steps=1)
-    watched, private = Watched(x, y, monkeypatch), callback(
-        read, batches, epsilon=60.0
-    )  # fmt: skip
-    model.fit(batches, callbacks=[private, watched], verbose=0)
-    return watched, private.ledger.entries[-1].build_mechanism()
+    sums, noise = zip(*seen[0])
+    return sums, noise, told[:2], charged
 
 
 @pytest.mark.parametrize("relation", ["add_remove", "replace_one"])
 def test_second_derivatives_have_the_noise_of_their_entry(
     relation, monkeypatch
 ):
-    found, charged = of_second_order(relation, *nothing(), monkeypatch)
-    first = [n for n in found.noise if n.ndim == 2]
-    second = [n for n in found.noise if n.ndim == 3]
+    _, noise, told, charged = of_second_order(relation, *nothing(), monkeypatch)
+    first = [n for n in noise if n.ndim == 2]
     check_scale(np.concatenate([n.ravel() for n in first]) / charged.stddev)
-    for noise in second:
-        m = noise.shape[-1]
-        diagonal = noise[:, range(m), range(m)].ravel()
+    for drawn in (n for n in noise if n.ndim == 3):
+        m = drawn.shape[-1]
+        diagonal = drawn[:, range(m), range(m)].ravel()
         upper = (
-            math.sqrt(2) * noise[(slice(None), *np.triu_indices(m, 1))].ravel()
+            math.sqrt(2) * drawn[(slice(None), *np.triu_indices(m, 1))].ravel()
         )
         check_scale(upper / charged.stddev)
         diagonal = np.concatenate([diagonal, upper])
         check_scale(diagonal / charged.stddev)
     # The ridge of the Newton step is half the spectral edge of that noise.
     wanted = [charged.stddev * clip / N for clip in (0.3, 0.2)]
-    np.testing.assert_allclose(found.told, wanted, rtol=1e-6)
+    np.testing.assert_allclose(told, wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("relation", ["add_remove", "replace_one"])
@@ -356,11 +276,11 @@ def test_no_record_moves_second_derivatives_by_more_than_was_charged(
     so a replaced record moves the first ones alone."""
     sums = []
     for x, y in neighbours(f"{relation}, all"):
-        found, charged = of_second_order(relation, x, y, monkeypatch)
-        sums.append(np.concatenate([s.ravel() for s in found.sums]))
-    moved = np.linalg.norm(sums[0] - sums[1]) / charged.sensitivity
-    assert moved <= 1 + 1e-4
-    assert moved > (0.999 if relation == "add_remove" else 0.999 * 2**-0.5)
+        found, _, _, charged = of_second_order(relation, x, y, monkeypatch)
+        sums.append(np.concatenate([s.ravel() for s in found]))
+    far = np.linalg.norm(sums[0] - sums[1]) / charged.sensitivity
+    assert far <= 1 + 1e-4
+    assert far > (0.999 if relation == "add_remove" else 0.999 * 2**-0.5)
 
 
 # Releases --------------------------------------------------------------------
@@ -402,11 +322,7 @@ def check_drawn(drawn, ledger):
         check_scale(noise / scale, laplace)
 
 
-RELEASED = [
-    form
-    for form in FORMS
-    if "published" not in form and form not in ("DPMAC", "GradientNet")
-]
+RELEASED = [form for form in FORMS if "published" not in form]
 
 
 @pytest.mark.parametrize("owned", [False, True])
@@ -451,15 +367,12 @@ def test_the_noise_of_rounds_on_samples_is_that_of_their_entry(drawn):
 
 def test_the_noise_of_learned_thresholds_is_that_of_their_entry(drawn):
     """The histogram of norms; the steps draw theirs by themselves."""
-    model = gradients(clip="histogram")
-    batches = batches_of(model, "replace_one, all", *nothing(), steps=1)
-    private = callback("replace_one, all", batches)
-    found, steps = taken(model, batches, private)
+    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, 1e-5))
+    model = coordinates(clip="histogram")
+    model.fit(*nothing(), batch_size=N, callbacks=[private], verbose=0)
     first = private.ledger.entries[0]
     assert [mechanism for mechanism, _ in drawn] == [first.build_mechanism()]
     check_scale(drawn[0][1] / first.build_mechanism().stddev)
-    stddev = steps.build_mechanism().stddev
-    check_scale(np.concatenate(found) / stddev)
 
 
 @pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])

@@ -54,24 +54,10 @@ def network():
     return model
 
 
-def steps(**arguments):
-    model = fm.models.DPMAC(
-        (6,),
-        [keras.layers.Dense(3)],
-        clip=0.5,
-        z_steps=1,
-        name="steps",
-        **arguments,
-    )
-    model.compile("sgd")
-    return model
-
-
 MODELS = {
     "PrivateDense": dense,
     "rounds": rounds,
     "FunctionalNet": network,
-    "DPMAC": steps,
 }
 
 
@@ -90,8 +76,6 @@ def fit(model, callbacks, epochs=EPOCHS):
         on_epoch_begin=lambda epoch, logs: seen.append(epoch)
     )
     data = (RECORDS, LABELS)
-    if isinstance(model, fm.models.DPMAC):
-        data = (fm.datasets.PoissonBatches(*data, batch_size=20),)
     model.fit(*data, epochs=epochs, verbose=0, callbacks=[*callbacks, count])
     return seen
 
@@ -113,44 +97,6 @@ def test_a_backup_is_gone_on_with(tmp_path, kind, cut):
     assert seen == ([] if cut is None else [2, 3])
     assert fm.Ledger.load(path).entries == before
     assert callback.ledger.entries == before
-    if kind == "DPMAC":
-        assert again.steps_taken == again.steps_allowed == 3 * EPOCHS
-        assert again.steps_refused == 0
-
-
-class CutInEpoch(keras.callbacks.Callback):
-    """Ends the fit after a step of an epoch."""
-
-    def __init__(self, epoch):
-        super().__init__()
-        self.epoch = epoch
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.now = epoch
-
-    def on_train_batch_end(self, batch, logs=None):
-        if self.now == self.epoch:
-            raise KeyboardInterrupt
-
-
-@pytest.mark.usefixtures("untraced")
-def test_steps_of_an_epoch_that_was_cut_off_are_not_taken_again(tmp_path):
-    """A backup knows nothing of the steps after it, and the ledger not how
-    many of the epoch's ran: all of them are used."""
-    path, folder = tmp_path / "privacy.json", str(tmp_path / "backup")
-    backup = keras.callbacks.BackupAndRestore(folder)
-    with pytest.raises(KeyboardInterrupt):
-        fit(steps(), [backup, private(path), CutInEpoch(2)])
-    again = steps()
-    backup = keras.callbacks.BackupAndRestore(folder)
-    with pytest.raises(fm.BudgetExceededError, match="3 more than were paid"):
-        fit(again, [backup, private(path)])
-    again = steps()
-    backup = keras.callbacks.BackupAndRestore(folder)
-    assert fit(again, [backup, private(path)], epochs=3) == [2]
-    assert again.steps_taken == 9
-    ledger = fm.Ledger.open(path)
-    assert ledger.steps_left(ledger.entries[0].name) == 0
 
 
 @pytest.mark.usefixtures("untraced")
@@ -192,9 +138,8 @@ def test_a_second_draw_after_a_restart_is_said(tmp_path):
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_checkpoint_is_gone_on_with(tmp_path, kind):
     path, file = tmp_path / "privacy.json", str(tmp_path / "model.keras")
-    planned = {"planned_steps": 3 * EPOCHS} if kind == "DPMAC" else {}
     fit(
-        MODELS[kind](**planned),
+        MODELS[kind](),
         [private(path), keras.callbacks.ModelCheckpoint(file)],
         epochs=2,
     )
@@ -202,8 +147,6 @@ def test_a_checkpoint_is_gone_on_with(tmp_path, kind):
     again = keras.saving.load_model(file)
     fit(again, [private(path)], epochs=2)
     assert fm.Ledger.load(path).entries == before
-    if kind == "DPMAC":
-        assert again.steps_taken == 3 * EPOCHS
 
 
 def test_the_file_of_a_ledger_is_one(tmp_path):

@@ -46,9 +46,7 @@ def query_of_kind(kind):
     """
     # The package's own are known once they are imported.
     importlib.import_module("keras_fm.queries")
-    # Version 0.1 called a query an objective.
-    name = kind.removesuffix("Objective") + "Query" * kind.endswith("Objective")
-    return {known.__name__: known for known in RELEASES}[name]
+    return {known.__name__: known for known in RELEASES}[kind]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)

@@ -26,6 +26,24 @@ def scaled_by_owner(owners, n, own_sum, scaled):
     )
 
 
+def by_unit(query, owners, n, own_sum, scaled):
+    """What a batch adds to a query: the sum of its records, or of its owners,
+    each scaled back.
+
+    Args:
+        query: a query, `grouped` or not.
+        owners, n, own_sum, scaled: see `scaled_by_owner`; n may be 0.
+
+    Returns:
+        tuple of arrays.
+    """
+    if not n:
+        return query.zero()
+    if query.grouped:
+        return scaled_by_owner(owners, n, own_sum, scaled)
+    return own_sum(slice(0, n))
+
+
 def inside(own, length, bound):
     """Arrays scaled back so that they, `length` long, stay below `bound` by
     more than the length is wrong; there is no jump at the bound."""

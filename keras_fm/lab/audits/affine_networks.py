@@ -12,7 +12,7 @@ import numpy as np
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.lab.audits import controls
 from keras_fm.papers.adlm import recipe as adlm
-from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
+from keras_fm.papers.adlm.perturbed_layers import PerturbedAffine
 from keras_fm.papers.batch_standardization import BatchStandardization
 from keras_fm.public.normalization_layer import NormalizationLayer
 
@@ -22,7 +22,7 @@ def fit(subject, x, y, classes):
     model = build(subject, x.shape[1:], classes)
     training = subject.training(x)
     if subject.is_published:
-        made = adlm.perturbed(training, model, (x, y))
+        made = adlm.perturbed(training, model, (x, y), subject.noise)
     else:
         made = training.release(model, (x, y))
     return _view(model), made.ledger
@@ -56,12 +56,7 @@ def _ilm_layers(subject, inputs, unprotected):
     }[subject.normalization]
     return [
         *_box(subject),
-        PerturbedAffine(
-            subject.hidden,
-            noise=subject.noise,
-            unprotected=unprotected,
-            name="affine",
-        ),
+        PerturbedAffine(subject.hidden, unprotected=unprotected, name="affine"),
         *after,
         keras.layers.Activation("relu"),
         *_bounded(),

@@ -9,7 +9,7 @@ import keras
 
 from keras_fm.lab.audits import controls
 from keras_fm.lab.audits.pictures import halved, picture_shape
-from keras_fm.models import BehaviorAutoencoder, PrivateCDBN
+from keras_fm.models import BehaviorAutoencoder, PrivateCDBN, PublishedCDBN
 from keras_fm.papers.adlm import recipe as adlm
 from keras_fm.papers.adlm.adaptive_laplace import AdaptiveLaplace
 from keras_fm.papers.dpa import recipe as dpa
@@ -144,7 +144,8 @@ def _pcdbn_network(subject, x, classes, **kwargs):
     """The model, and the records as pictures."""
     shape = (*picture_shape(x.shape[1]), 1)
     if subject.is_published:
-        kwargs |= {"maps": ((8, 3),), "dense": subject.hidden, "form": "code"}
+        kwargs |= {"maps": ((8, 3),), "dense": subject.hidden}
+        kwargs["guarantee"] = PublishedCDBN(form="code")
     else:
         maps = max(1, subject.hidden // 4)
         kwargs |= {"maps": ((maps, 3),), "dense": 0}
@@ -152,7 +153,6 @@ def _pcdbn_network(subject, x, classes, **kwargs):
         shape,
         classes,
         pooling=1,
-        guarantee=subject.guarantee,
         polynomial=_POLYNOMIALS[subject.model],
         **kwargs,
     )

@@ -24,13 +24,14 @@ import functools
 import keras
 import numpy as np
 
-from keras_fm import datasets, models
+from keras_fm import models
 from keras_fm.callbacks import PrivateModel
 from keras_fm.lab.audits import affine_networks, papers
 from keras_fm.lab.audits.pictures import halved
 from keras_fm.lab.audits.subject import Subject
 from keras_fm.losses import TaylorCrossEntropy
 from keras_fm.papers.adlm import recipe as adlm
+from keras_fm.papers.adlm.claims import PublishedAdLM
 from keras_fm.parts.guarantee import Proven, Published
 from keras_fm.parts.unprotected_twin import unprotected_twin
 
@@ -103,7 +104,7 @@ class Form:
         records: function of digits to what the model reads.
         pair: function of records to two data sets, without and with.
         seen: one of the moves.
-        shares: of the claim.
+        shares, settings: of the claim.
         rate: of plain descent.
         over: a score above it says that the record is there.
     """
@@ -113,6 +114,7 @@ class Form:
     pair: collections.abc.Callable = lit
     seen: collections.abc.Callable
     shares: tuple | None = None
+    settings: PublishedAdLM | None = None
     rate: float = 1e-6
     over: float = 1e-10
 
@@ -126,9 +128,8 @@ FORMS = {
         network=functools.partial(_ilm, normalization="minmax"), seen=row
     ),
     "the same, noise drawn again at every step": Form(
-        network=functools.partial(
-            _ilm, normalization="minmax", noise="per_step"
-        ),
+        network=functools.partial(_ilm, normalization="minmax"),
+        settings=PublishedAdLM(noise="per_step"),
         seen=row,
     ),
     "AdLM, as printed": Form(
@@ -171,23 +172,25 @@ def score(name, epsilon, records, classes, *, there):
     data = form.pair(x, records[1][: len(x)])[int(there)]
     with _float64():
         model = form.network(data[0], classes)
-        guarantee = Published(lot=len(x), shares=form.shares)
+        guarantee = Published(
+            lot=len(x), shares=form.shares, settings=form.settings
+        )
         if hasattr(model, "guarantee"):
-            _name_twin(model, data)
             given = {} if form.shares is None else {"shares": form.shares}
-            guarantee = model.guarantee(lot=len(x), **given)
+            twin = _trained_twin(model, data)
+            guarantee = model.guarantee(lot=len(x), relevance_of=twin, **given)
         private = PrivateModel(epsilon, 0.0, data=data, guarantee=guarantee)
         return form.seen(_moves(model, form.rate, data, private))
 
 
-def _name_twin(model, data):
+def _trained_twin(model, data):
     """The network whose relevance decides how the noise is spread."""
     twin = unprotected_twin(model)
     twin.compile(
         keras.optimizers.SGD(1e-3), TaylorCrossEntropy(), run_eagerly=True
     )
     twin.fit(*data, batch_size=len(data[0]), verbose=0)
-    model.get_layer("perturbed").relevance_of(twin)
+    return twin
 
 
 def _moves(model, rate, data, private):
@@ -234,11 +237,15 @@ def control_moves(data, classes, epsilon, *, steps, **compiling):
     model = models.GradientNet(x.shape[1:], layers, clip=1.0)
     before = [np.array(w) for w in model.trainable_weights]
     model.compile(**compiling)
-    batches = datasets.PoissonBatches(
-        x, y, batch_size=len(x) // 4, steps_per_epoch=steps
-    )
     private = PrivateModel(epsilon=epsilon, delta=1e-5, guarantee=Proven())
-    model.fit(batches, callbacks=[private], verbose=0)
+    model.fit(
+        x,
+        y,
+        batch_size=len(x) // 4,
+        steps_per_epoch=steps,
+        callbacks=[private],
+        verbose=0,
+    )
     return [np.array(w) - b for w, b in zip(model.trainable_weights, before)]
 
 

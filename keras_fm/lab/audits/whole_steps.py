@@ -11,7 +11,7 @@ the fit.
 import keras
 import numpy as np
 
-from keras_fm import callbacks, datasets, models
+from keras_fm import callbacks, models
 from keras_fm.auditing.objective import ObjectiveAudit
 from keras_fm.auditing.white_box import sampled_ratio
 
@@ -60,20 +60,21 @@ def _one_fit(budget, steps, sampling_rate, shown, seed):
     lanes = len(shown)
     x = np.zeros((lanes, lanes), "float32")
     np.fill_diagonal(x, shown)
-    batches = datasets.PoissonBatches(
-        x,
-        np.ones((lanes, 1), "float32"),
-        batch_size=round(sampling_rate * lanes),
-        steps_per_epoch=steps,
-        seed=seed,
-    )
     model = models.DPMAC(
         (lanes,), [keras.layers.Dense(1, use_bias=False)], clip=[_CLIP]
     )
     private = callbacks.PrivateModel(budget, reproducible_noise=seed)
-    sums = _Sums(batches.batch_size)
+    size = round(sampling_rate * lanes)
+    sums = _Sums(size)
     model.compile(keras.optimizers.SGD(1.0))
-    model.fit(batches, epochs=1, callbacks=[private, sums], verbose=0)
+    model.fit(
+        x,
+        np.ones((lanes, 1), "float32"),
+        batch_size=size,
+        steps_per_epoch=steps,
+        callbacks=[private, sums],
+        verbose=0,
+    )
     mechanism = private.ledger.entries[-1].build_mechanism()
     stddev = mechanism.stddev * _CLIP
     ratios, reached = np.zeros(lanes), 0.0

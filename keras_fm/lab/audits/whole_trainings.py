@@ -96,9 +96,10 @@ def alike(epsilon, records, classes, *, there):
     controls.learn(subject, twin, *data, epochs=20)
     model = adlm.network(data, classes, **architecture)
     layer = model.get_layer("perturbed")
-    layer.relevance_of(twin)
     before = np.array(layer.kernel)
     training = subject.training(data[0])
-    guarantee = model.guarantee(lot=len(data[0]), shares=papers.ADLM_SHARES)
+    guarantee = model.guarantee(
+        lot=len(data[0]), relevance_of=twin, shares=papers.ADLM_SHARES
+    )
     training.fit(model, data, training.claimed(data, guarantee))
     return float(np.median(np.abs(np.array(layer.kernel) - before)))

@@ -17,7 +17,7 @@ from keras_fm.lab.engine.training import exact
 from keras_fm.lab.engine.watch import Watch
 from keras_fm.models import PrivateCDBN
 from keras_fm.papers.adlm import recipe as adlm
-from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
+from keras_fm.papers.adlm.perturbed_layers import PerturbedAffine
 from keras_fm.papers.dpa import recipe as dpa
 from keras_fm.papers.dpmac import recipe as dpmac
 from keras_fm.papers.functional_net import recipe as functional_net

@@ -12,7 +12,7 @@ from keras_fm import baselines
 from keras_fm.lab.engine.training import Fitted
 from keras_fm.lab.reproduce import points
 from keras_fm.layers import NormalizationLayer, PrivateDense
-from keras_fm.models import BehaviorAutoencoder
+from keras_fm.models import BehaviorAutoencoder, PublishedDPA
 from keras_fm.papers.dpa import recipe as dpa
 
 DELTA = 1e-6
@@ -60,8 +60,9 @@ def _deep(job, context, train):
     model = BehaviorAutoencoder.of(
         train,
         hidden=context["hidden"],
-        guarantee="published",
-        noise_on="hidden" if job.series == "dpah_code" else "coefficients",
+        guarantee=PublishedDPA(
+            noise_on="hidden" if job.series == "dpah_code" else "coefficients"
+        ),
         unprotected=job.epsilon is None,
     )
     training = points.training(job, context, lot=context["batch_size"])

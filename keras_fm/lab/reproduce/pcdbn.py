@@ -6,7 +6,12 @@ import time
 from keras_fm.lab.engine.job import Measured
 from keras_fm.lab.engine.training import Curve, Training, accuracy, taylor
 from keras_fm.lab.reproduce import dpa, dpmac, facts, points
-from keras_fm.models import BehaviorAutoencoder, BehaviorCDBN, PrivateCDBN
+from keras_fm.models import (
+    BehaviorAutoencoder,
+    BehaviorCDBN,
+    PrivateCDBN,
+    PublishedCDBN,
+)
 from keras_fm.papers.pcdbn import recipe as pcdbn
 from keras_fm.public import polynomials
 
@@ -73,9 +78,8 @@ def digits_curve(job, context):
     model = _digits(
         context,
         train[0],
-        guarantee="published",
+        guarantee=PublishedCDBN(form="code" if is_code else "paper"),
         unprotected=job.epsilon is None,
-        form="code" if is_code else "paper",
         polynomial=_POLYNOMIALS[job.series],
         degree=int(job.at or 7),
         strides=context["strides"],
@@ -104,13 +108,11 @@ def behavior(job, context):
     if job.series in _POLYNOMIALS:
         model = BehaviorCDBN.of(
             train,
-            guarantee="published",
+            guarantee=PublishedCDBN(dropout=0.5, l1=1e-5),
             unprotected=job.epsilon is None,
             polynomial=_POLYNOMIALS[job.series],
             degree=7,
-            dropout=0.5,
             dense=100,
-            l1=1e-5,
         )
         return _published(job, context, model, *rows)
     if job.series == "dp_sgd":
@@ -141,7 +143,7 @@ def seconds(job, context):
             ("pCDBN, mnist", images, _digits(context, images[0],
                                              guarantee="published")),
             ("pCDBN, yesiwell", rows, BehaviorCDBN.of(
-                windows, guarantee="published", dense=100, dropout=0.5)),
+                windows, guarantee=PublishedCDBN(dropout=0.5), dense=100)),
         )  # fmt: skip
         epochs = {
             f"{f.system}, {f.dataset}": f.epochs

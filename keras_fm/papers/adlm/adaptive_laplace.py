@@ -1,25 +1,24 @@
+import dataclasses
+
 import keras
 
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel import checks
-from keras_fm.papers.adlm.perturbed_affine import PerturbedAffine
-from keras_fm.papers.adlm.perturbed_conv2d import PerturbedConv2D
+from keras_fm.papers.adlm.claims import PublishedAdLM
+from keras_fm.papers.adlm.perturbed_layers import (
+    PerturbedAffine,
+    PerturbedConv2D,
+)
 from keras_fm.papers.adlm.relevance_scaling import RelevanceScaling
 from keras_fm.papers.batch_standardization import BatchStandardization
 from keras_fm.papers.paper_model import PaperModel, flatten
 from keras_fm.parts import layer_arguments
-from keras_fm.parts.step import NOISE
 from keras_fm.public import features as features_lib
 from keras_fm.public.local_response_normalization import (
     LocalResponseNormalization,
 )
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.public.random_features import RandomFeatures
-
-ARCHITECTURES = ("dense", "mnist", "cifar10")
-FORMS = ("paper", "code")
-_PERTURBED = "perturbed"
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -40,19 +39,17 @@ class AdaptiveLaplace(PaperModel):
       bias and the coefficients of the loss carry noise while training; every
       layer is trained on the records. The relevances (step 1) are those of a
       trained `keras_fm.models.unprotected_twin(model)`, named by
-      `model.get_layer("perturbed").relevance_of(twin)`. The last hidden layer
+      `model.guarantee(lot=..., relevance_of=twin)`. The last hidden layer
       is normalised over the batch, also when predicting, so predictions
       depend on the batch: predict a whole test set in large batches.
 
     Args:
         input_shape: shape of one record.
         units: int, classes (1 for a binary label).
-        guarantee: `"proven"` or `"published"`.
+        guarantee: `"proven"`, `"published"`, or a
+            `keras_fm.models.PublishedAdLM`.
         adaptive: `False` leaves the adaptation out: the proven output layer
             alone, or ILM (identical noise).
-        architecture: of the published form: `"dense"` (one hidden layer),
-            `"mnist"` (convolutions 5x5x32 and 5x5x64, dense 25) or
-            `"cifar10"` (3x3x128, 5x5x128, 5x5x256, dense 30).
         hidden: int, units of the dense architecture's layer (published), or
             random Fourier features above the scaling (proven, 0 for none).
         features: of the proven form: a name of
@@ -67,17 +64,8 @@ class AdaptiveLaplace(PaperModel):
             `(0, 1)`. Inputs outside are clipped.
         power: of the proven form: exponent of the relevance, see
             `RelevanceScaling`.
-        form: of the published form: `"paper"` as printed (2 |h0| d, noise
-            drawn once, local response normalisation, min-max normalisation
-            before the output) or `"code"` as the authors' code (positions x
-            patch, noise drawn at every step, inputs clipped to [-10, 10],
-            batch normalisation and clipping before the output).
-        noise: of the published form: `None` (as `form` has it), `"once"` or
-            `"per_step"`, see `PerturbedAffine`.
         unprotected: `True` for the non-private twin, trained on records
             without noise.
-        width: float > 0, multiplies the maps of the convolutional
-            architectures; 1 is the paper's size.
 
     Input shape: `(batch, *input_shape)`. Output shape: `(batch, units)`.
 
@@ -96,28 +84,24 @@ class AdaptiveLaplace(PaperModel):
     ```
     """
 
+    _settings = PublishedAdLM
+
     def __init__(
         self,
         input_shape,
         units,
         guarantee="proven",
         adaptive=True,
-        architecture="dense",
         hidden=0,
         features=None,
         top=None,
         bounds=None,
         power=1.0,
-        form="paper",
-        noise=None,
-        width=1.0,
         unprotected=False,
         **kwargs,
     ):
-        checks.one_of("guarantee", guarantee, ("proven", "published"))
-        checks.one_of("architecture", architecture, ARCHITECTURES)
-        checks.one_of("form", form, FORMS)
-        checks.one_of("noise", noise, (None, *NOISE))
+        guarantee = self._form(guarantee)
+        proven = guarantee == "proven"
         layer_arguments.belongs(
             guarantee,
             "proven",
@@ -125,16 +109,7 @@ class AdaptiveLaplace(PaperModel):
             top=(top, None),
             power=(power, 1.0),
         )
-        layer_arguments.belongs(
-            guarantee,
-            "published",
-            architecture=(architecture, "dense"),
-            form=(form, "paper"),
-            noise=(noise, None),
-            width=(width, 1.0),
-        )
-        checks.number("width", width, above=0, wanted="greater than 0")
-        if guarantee == "published" and architecture == "dense" and not hidden:
+        if not (proven or hidden) and guarantee.architecture == "dense":
             raise ValueError(
                 "The dense published architecture needs `hidden`, the units "
                 "of its perturbed layer. Received: hidden=0"
@@ -147,13 +122,9 @@ class AdaptiveLaplace(PaperModel):
             "units": units,
             "guarantee": guarantee,
             "adaptive": bool(adaptive),
-            "architecture": architecture,
             "hidden": hidden,
             "bounds": bounds,
             "power": power,
-            "form": form,
-            "noise": noise,
-            "width": width,
             "unprotected": unprotected,
         }
         if isinstance(features, str):
@@ -170,18 +141,18 @@ class AdaptiveLaplace(PaperModel):
             if layer is not None
         }
         inputs = keras.Input(tuple(input_shape))
-        if guarantee == "proven":
+        if proven:
             layers = self._proven_layers(features, top)
         else:
             made = self._dense_layers
-            if architecture != "dense":
+            if guarantee.architecture != "dense":
                 made = self._convolutional_layers
             box = NormalizationLayer(bounds or (0.0, 1.0), "linf", name="box")
-            layers = [box, *made()]
+            layers = [box, *made(guarantee)]
         # The papers' Delta_F counts the features only: no bias.
         head = PrivateDense(
             units,
-            use_bias=guarantee == "proven",
+            use_bias=proven,
             unprotected=unprotected,
             name="output",
         )
@@ -220,56 +191,81 @@ class AdaptiveLaplace(PaperModel):
 
     # Published -----------------------------------------------------------
 
-    def _perturbation(self):
-        noise = "per_step" if self._code else "once"
-        return {
-            "adaptive": self._arguments["adaptive"],
-            "noise": self._arguments["noise"] or noise,
-            "input_bound": 10.0 if self._code else None,
-            "relevance_form": self._arguments["form"],
-            "activation": "relu",
-            "unprotected": self._arguments["unprotected"],
-            "name": _PERTURBED,
-        }
+    @property
+    def published_settings(self):
+        settings = super().published_settings
+        if settings is None:
+            return None
+        given, positions = self._arguments, settings.feature_map
+        if settings.architecture == "mnist" and positions is None:
+            # The authors count positions of the map after pooling.
+            positions = [-(-s // 2) for s in given["input_shape"][:2]]
+        return dataclasses.replace(
+            settings, adaptive=given["adaptive"], feature_map=positions
+        )
 
-    def _before_output(self):
+    def guarantee(self, lot=None, relevance_of=None, **fields):
+        """What `PrivateModel` takes as `guarantee` for this model.
+
+        Args:
+            lot: of the published form: the batch size of `fit`.
+            relevance_of: of the published form: a trained unprotected twin.
+            **fields: of `keras_fm.Proven` or `keras_fm.Published`.
+
+        Returns:
+            `Proven` or `Published`.
+        """
+        if relevance_of is not None:
+            fields["settings"] = dataclasses.replace(
+                self.published_settings, relevance_of=relevance_of
+            )
+        return super().guarantee(lot, **fields)
+
+    def _perturbed(self, kind, *args, **kwargs):
+        """The first layer."""
+        return kind(
+            *args,
+            activation="relu",
+            unprotected=self._arguments["unprotected"],
+            name="perturbed",
+            **kwargs,
+        )
+
+    @staticmethod
+    def _before_output(settings):
         """What brings the last hidden layer into the unit cube."""
-        if self._arguments["form"] == "paper":
+        if settings.is_code:
             return [
-                keras.layers.ReLU(),
-                NormalizationLayer(norm="linf", mode="batch", running=False),
+                BatchStandardization(momentum=1.0),
+                keras.layers.ReLU(max_value=1.0),
             ]
         return [
-            BatchStandardization(momentum=1.0),
-            keras.layers.ReLU(max_value=1.0),
+            keras.layers.ReLU(),
+            NormalizationLayer(norm="linf", mode="batch", running=False),
         ]
 
-    def _dense_layers(self):
+    def _dense_layers(self, settings):
         given = self._arguments
-        layers = []
-        if len(given["input_shape"]) > 1:
-            layers.append(flatten())
         return [
-            *layers,
-            PerturbedAffine(given["hidden"], **self._perturbation()),
-            *self._before_output(),
+            *([flatten()] if len(given["input_shape"]) > 1 else []),
+            self._perturbed(PerturbedAffine, given["hidden"]),
+            *self._before_output(settings),
         ]
 
-    def _convolutional_layers(self):
-        given = self._arguments
-        paper = given["form"] == "paper"
+    def _convolutional_layers(self, settings):
+        mnist = settings.architecture == "mnist"
 
         def maps(count):
-            return max(1, round(count * given["width"]))
+            return max(1, round(count * settings.width))
 
         def normalised():
-            return [LocalResponseNormalization()] if paper else []
+            return [] if settings.is_code else [LocalResponseNormalization()]
 
-        def convolution(count, size):
+        def convolution(count):
             return [
                 keras.layers.Conv2D(
                     maps(count),
-                    size,
+                    5,
                     padding="same",
                     activation="relu",
                     data_format="channels_last",
@@ -277,44 +273,29 @@ class AdaptiveLaplace(PaperModel):
                 *normalised(),
             ]
 
-        if given["architecture"] == "mnist":
-            # The authors count positions of the map after pooling.
-            positions = tuple(-(-s // 2) for s in given["input_shape"][:2])
-            return [
-                self._perturbed_convolution(32, 5, 1, positions, maps),
-                *normalised(),
-                keras.layers.MaxPooling2D(
-                    2, padding="same", data_format="channels_last"
-                ),
-                *convolution(64, 5),
-                keras.layers.MaxPooling2D(
-                    2, padding="same", data_format="channels_last"
-                ),
-                keras.layers.Flatten(data_format="channels_last"),
-                keras.layers.Dense(25),
-                *self._before_output(),
+        def pooling():
+            return keras.layers.MaxPooling2D(
+                2, padding="same", data_format="channels_last"
+            )
+
+        if mnist:
+            first = self._perturbed(PerturbedConv2D, maps(32), 5)
+            others = [pooling(), *convolution(64), pooling()]
+        else:
+            first = self._perturbed(PerturbedConv2D, maps(128), 3, strides=2)
+            others = [
+                *convolution(128),
+                *convolution(256),
+                keras.layers.AveragePooling2D(2, data_format="channels_last"),
             ]
         return [
-            self._perturbed_convolution(128, 3, 2, None, maps),
+            first,
             *normalised(),
-            *convolution(128, 5),
-            *convolution(256, 5),
-            keras.layers.AveragePooling2D(2, data_format="channels_last"),
+            *others,
             keras.layers.Flatten(data_format="channels_last"),
-            keras.layers.Dense(30),
-            *self._before_output(),
+            keras.layers.Dense(25 if mnist else 30),
+            *self._before_output(settings),
         ]
-
-    def _perturbed_convolution(self, count, size, strides, positions, maps):
-        paper = self._arguments["form"] == "paper"
-        return PerturbedConv2D(
-            maps(count),
-            size,
-            strides=strides,
-            sensitivity="paper" if paper else "patch",
-            feature_map=None if paper else positions,
-            **self._perturbation(),
-        )
 
     # Use and saving ------------------------------------------------------
 

@@ -1,9 +1,15 @@
 """AdLM's own noise scales: claimed, never proven."""
 
+import dataclasses
 import math
+from typing import Any
 
+import keras
 import numpy as np
 
+from keras_fm.kernel import checks
+from keras_fm.papers.paper_model import PaperOrCode
+from keras_fm.parts import layer_arguments
 from keras_fm.parts.step import replace_one_factor
 
 AFFINE_REASON = (
@@ -17,8 +23,67 @@ RELEVANCE_REASON = (
     "the private records without noise; see docs/guarantees.md"
 )
 
-# Where the paper's text and its authors' code count differently.
-SENSITIVITY_FORMS = ("paper", "patch")
+ARCHITECTURES = ("dense", "mnist", "cifar10")
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PublishedAdLM(PaperOrCode):
+    """What the published AdLM and ILM need beside their layers.
+
+    Give it to `keras_fm.models.AdaptiveLaplace(guarantee=...)`, or for a model
+    of your own to `keras_fm.Published(lot=..., settings=...)`.
+
+    Args:
+        form: `"paper"` as printed (2 |h0| d, noise drawn once; the model has
+            local response normalisation, and min-max normalisation before the
+            output) or `"code"` as the authors' code (positions x patch, noise
+            drawn at every step, perturbed inputs clipped to [-10, 10]; the
+            model has batch normalisation and clipping before the output).
+        noise: `None` (as `form` has it), `"once"` or `"per_step"`.
+        adaptive: whether the noise of a feature follows its relevance (AdLM);
+            else every feature has the same scale (ILM).
+        relevance_of: the trained network whose relevance that is, such as
+            `keras_fm.models.unprotected_twin(model)`; makes `adaptive` true.
+            Not saved.
+        feature_map: `None`, or the `(height, width)` that the sensitivity of
+            a convolution counts as positions in the authors' code; the
+            authors count a map after pooling (14 x 14 for MNIST).
+        architecture: of `AdaptiveLaplace`: `"dense"` (one hidden layer),
+            `"mnist"` (convolutions 5x5x32 and 5x5x64, dense 25) or
+            `"cifar10"` (3x3x128, 5x5x128, 5x5x256, dense 30).
+        width: float > 0, multiplies the maps of the convolutional
+            architectures; 1 is the paper's size.
+
+    Raises:
+        ValueError: if a value is outside its range.
+
+    Example:
+
+    >>> PublishedAdLM(form="code").noise_per_step
+    True
+    """
+
+    adaptive: bool = False
+    relevance_of: Any = None
+    feature_map: Any = None
+    architecture: str = "dense"
+    width: float = 1.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.one_of("architecture", self.architecture, ARCHITECTURES)
+        checks.number("width", self.width, above=0)
+        if self.relevance_of is not None:
+            object.__setattr__(self, "adaptive", True)
+        if self.feature_map is not None:
+            pair = layer_arguments.pair("feature_map", self.feature_map)
+            object.__setattr__(self, "feature_map", pair)
+
+    def get_config(self):
+        config = super().get_config()
+        del config["relevance_of"]
+        return config
 
 
 def relevance_sensitivity(features, records, *, neighbours):
@@ -56,11 +121,11 @@ def convolution_sensitivity(
 
     * `"paper"`: 2 |h0| d with |h0| = filters x positions neurons and d
       inputs, as printed.
-    * `"patch"`: 2 x positions x patch, as the authors' code computes it
+    * `"code"`: 2 x positions x patch, as the authors' code computes it
       (2 * 14 * 14 * 25 for MNIST, 2 * 10 * 10 * 9 * 3 for CIFAR-10).
 
     Args:
-        form: `"paper"` or `"patch"`.
+        form: `"paper"` or `"code"`.
         filters: number of feature maps.
         positions: height x width of one feature map.
         patch: entries of one filter, input channels included.
@@ -70,7 +135,7 @@ def convolution_sensitivity(
     Example:
 
     >>> convolution_sensitivity(
-    ...     form="patch", filters=32, positions=196, patch=25, inputs=784,
+    ...     form="code", filters=32, positions=196, patch=25, inputs=784,
     ...     neighbours="replace_one",
     ... )
     9800.0

@@ -2,13 +2,17 @@
 
 from keras_fm.heads.taylor_cross_entropy import TaylorCrossEntropy
 from keras_fm.papers.adlm.adaptive_laplace import AdaptiveLaplace
+from keras_fm.papers.adlm.claims import PublishedAdLM
 from keras_fm.parts.guarantee import Published
 
 
-def network(data, classes, **architecture):
+def network(
+    data, classes, form="paper", architecture="dense", width=1.0, **layers
+):
     """`AdaptiveLaplace` as published, for these records."""
+    settings = PublishedAdLM(form=form, architecture=architecture, width=width)
     return AdaptiveLaplace(
-        data[0].shape[1:], classes, guarantee="published", **architecture
+        data[0].shape[1:], classes, guarantee=settings, **layers
     )
 
 
@@ -22,17 +26,19 @@ def twin(training, data, classes, loss=TaylorCrossEntropy, **architecture):
 def published(training, data, classes, twin=None, shares=None, **architecture):
     """As printed; of ILM, `twin=None` and `adaptive=False`."""
     model = network(data, classes, **architecture)
-    if twin is not None:
-        model.get_layer("perturbed").relevance_of(twin)
     given = {} if shares is None else {"shares": shares}
-    guarantee = model.guarantee(lot=training.lot or len(data[0]), **given)
+    guarantee = model.guarantee(
+        lot=training.lot or len(data[0]), relevance_of=twin, **given
+    )
     return training.fit(model, data, training.claimed(data, guarantee))
 
 
-def perturbed(training, model, data):
+def perturbed(training, model, data, noise="once"):
     """ILM by its parts: a model with a `PerturbedAffine` and a
     `PrivateDense`."""
-    guarantee = Published(lot=training.lot or len(data[0]))
+    guarantee = Published(
+        lot=training.lot or len(data[0]), settings=PublishedAdLM(noise=noise)
+    )
     return training.fit(model, data, training.claimed(None, guarantee))
 
 

@@ -17,10 +17,8 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
-from keras_fm.parts.model_graph import layer_input, layer_inputs, nodes
-from keras_fm.stacks.pull_backs import pull_back
-
-__all__ = ["image", "layer_input", "layer_inputs", "layer_wise", "plot"]
+from keras_fm.parts.model_graph import layer_input, nodes
+from keras_fm.per_example.pull_backs import pull_back
 
 _BATCH = 1024
 
@@ -118,20 +116,7 @@ def layer_wise(model, x, layer=None, target="prediction", epsilon=1e-6):
     )
     x = np.asarray(x)
     if not isinstance(target, str):
-        target = np.asarray(target)
-        if target.shape != (len(x),) or target.dtype.kind not in "iu":
-            raise ValueError(
-                "`target` must hold one integer for each record. Received: "
-                f"shape {target.shape}, dtype {target.dtype}"
-            )
-        count = outputs.shape[-1]
-        if target.size and not 0 <= target.min() <= target.max() < count:
-            raise ValueError(
-                f"`target` must name outputs in [0, {count}). At least one "
-                "is outside."
-            )
-    elif target != "prediction":
-        checks.refuse("target", target, '"prediction" or an array of outputs')
+        target = np.asarray(target, int)
     stop = inputs if layer is None else layer_input(model, layer)
     parts = []
     for start in range(0, len(x), _BATCH):
@@ -333,49 +318,12 @@ def _pull_back(function, tensors, cotangent):
     return back(ops.cast(cotangent(value), value.dtype))
 
 
-def image(relevance):
-    """A relevance vector or map as a picture: red for, blue against.
-
-    Args:
-        relevance: `(height, width)`, `(height, width, channels)` (channels
-            are added up), or a vector (drawn in one row). Give it only
-            relevance that is public or released.
-
-    Returns:
-        uint8 array `(height, width, 3)`; white is zero, full colour the
-        largest absolute value.
-
-    Raises:
-        ValueError: if a value is not finite or the rank is above 3.
-
-    Example:
-
-    >>> image(np.array([[1.0, 0.0], [-1.0, 0.5]])).shape
-    (2, 2, 3)
-    """
-    values = np.asarray(relevance, np.float64)
-    finite = np.all(np.isfinite(values))
-    if values.ndim == 3 and finite:
-        values = values.sum(axis=-1)
-    if values.ndim == 1:
-        values = values[None]
-    if values.ndim != 2 or not finite:
-        raise ValueError(
-            "`relevance` must be a finite vector, map, or map with channels. "
-            f"Received: shape={np.shape(relevance)}"
-        )
-    values = values / max(float(np.abs(values).max(initial=0.0)), 1e-30)
-    fade = 1 - np.abs(values)
-    red = np.where(values >= 0, 1.0, fade)
-    blue = np.where(values <= 0, 1.0, fade)
-    return np.rint(255 * np.stack([red, fade, blue], axis=-1)).astype(np.uint8)
-
-
 def plot(relevance, path, title="average relevance (released)"):
     """Writes released relevance as a PNG: a map, or bars for a vector.
 
     Args:
-        relevance: as in `image`; only what is public or released.
+        relevance: a vector, map, or map with channels (summed), of what is
+            public or released; red speaks for the output, blue against.
         path: file to write.
         title: heading.
     """
@@ -389,7 +337,12 @@ def plot(relevance, path, title="average relevance (released)"):
         axes.set_xlabel("feature")
         axes.set_ylabel("relevance")
     else:
-        axes.imshow(image(values), interpolation="nearest")
+        if values.ndim == 3:
+            values = values.sum(axis=-1)
+        most = max(np.abs(values).max(initial=0.0), 1e-30)
+        axes.imshow(
+            values, "bwr", vmin=-most, vmax=most, interpolation="nearest"
+        )
         axes.set_axis_off()
     axes.set_title(title)
     figure.savefig(path, dpi=150)

@@ -20,7 +20,7 @@ import numpy as np
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.reads.sums_by_owner import inside, scaled_by_owner
+from keras_fm.kernel.reads.sums_by_owner import by_unit, inside
 from keras_fm.kernel.sum_query import SumQuery, is_replaced
 
 BALLS = ("l1", "l2")
@@ -92,17 +92,15 @@ class RelevanceQuery(SumQuery):
             ValueError: on NaN or a wrong shape.
         """
         rows = self.normalised(relevance)
-        if self.grouped and len(rows):
-            batch = scaled_by_owner(
-                owners,
-                len(rows),
-                lambda part: self._sum(rows[part]),
-                lambda own: inside(
-                    own, *summation.lengths(own[0][None], self.ball), 1.0
-                ),
-            )
-        else:
-            batch = self._sum(rows)
+        batch = by_unit(
+            self,
+            owners,
+            len(rows),
+            lambda part: self._sum(rows[part]),
+            lambda own: inside(
+                own, *summation.lengths(own[0][None], self.ball), 1.0
+            ),
+        )
         return (statistics[0] + batch[0],)
 
     @staticmethod

@@ -73,26 +73,8 @@ class RelevanceScaling(ReleasedLayer):
         Args:
             shares: one record's shape, all > 0, mean 1.
             signal_share: s in [0, 1]; not used with `shrink=False`.
-
-        Raises:
-            ValueError: if the shape is wrong, a share is not > 0, or
-                `signal_share` is outside [0, 1].
         """
         shares = np.asarray(shares, np.float64)
-        if shares.shape != tuple(self.scale.shape):
-            raise ValueError(
-                f"Shares must have shape {tuple(self.scale.shape)}. "
-                f"Received: {shares.shape}"
-            )
-        if not np.all(np.isfinite(shares) & (shares > 0)):
-            raise ValueError("Shares must be finite and greater than 0.")
-        checks.number(
-            "signal_share",
-            signal_share,
-            at_least=0,
-            at_most=1,
-            wanted="between 0 and 1",
-        )
         if self.shrink:
             shares = 1 + signal_share * (shares - 1)
         self.scale.assign(shares**self.power)
@@ -102,13 +84,6 @@ class RelevanceScaling(ReleasedLayer):
         self.scale.assign(np.ones(self.scale.shape))
 
     # Its releases, before that of the output layer -------------------------
-
-    # Files of version 0.1.0 hold no ledger of the scales.
-    optional = True
-
-    def check_trains(self):
-        if self.was_lost:
-            super().check_trains()
 
     def release_names(self):
         return [f"{self.name} (first model)", f"{self.name} (relevance)"]
@@ -193,10 +168,3 @@ class RelevanceScaling(ReleasedLayer):
 
     def compute_output_shape(self, input_shape):
         return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "power": self.power,
-            "shrink": self.shrink,
-        }

@@ -1,5 +1,11 @@
 """dPA's own noise scale of an auto-encoder: claimed, never proven."""
 
+import dataclasses
+
+import keras
+
+from keras_fm.kernel import checks
+from keras_fm.parts.guarantee import PaperSettings
 from keras_fm.parts.step import replace_one_factor
 
 RECONSTRUCTION_REASON = (
@@ -7,6 +13,33 @@ RECONSTRUCTION_REASON = (
     "change at every step, and every step reads the exact coefficients of its "
     "batch; see docs/guarantees.md"
 )
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PublishedDPA(PaperSettings):
+    """What the published dPA needs beside its layers.
+
+    Give it to `keras_fm.models.DeepPrivateAutoencoder(guarantee=...)`, or for
+    a model of your own to `keras_fm.Published(lot=..., settings=...)`.
+
+    Args:
+        noise_on: `"coefficients"` of the reconstruction, as printed, or
+            `"hidden"`, the codes, as in the authors' code.
+
+    Raises:
+        ValueError: if a value is unknown.
+
+    Example:
+
+    >>> PublishedDPA().noise_on
+    'coefficients'
+    """
+
+    noise_on: str = "coefficients"
+
+    def __post_init__(self):
+        checks.one_of("noise_on", self.noise_on, ("coefficients", "hidden"))
 
 
 def reconstruction_sensitivity(visible, units, *, neighbours):

@@ -4,7 +4,7 @@ from keras import ops
 
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel import checks
+from keras_fm.papers.dpa.claims import PublishedDPA
 from keras_fm.papers.dpa.perturbed_reconstruction import (
     PerturbedReconstruction,
 )
@@ -39,7 +39,8 @@ class DeepPrivateAutoencoder(PaperModel):
         hidden: tuple of ints, units of the encoders; in the proven form an
             entry may be `(units, components)`, see `PrivateEncoder`.
         units: int, classes (1 for a binary label), or `None`: no labels.
-        guarantee: `"proven"` or `"published"`.
+        guarantee: `"proven"`, `"published"`, or a
+            `keras_fm.models.PublishedDPA`.
         bounds: the public `(low, high)` of the inputs, mapped to [0, 1].
         input_bound: of the proven form: public L2 bound of a mapped record;
             `None` for `sqrt(inputs) / 3`, a third of the farthest corner.
@@ -47,8 +48,6 @@ class DeepPrivateAutoencoder(PaperModel):
         source, rounds: of the proven form, see `PrivateEncoder`.
         visible: `None`, or `(start, stop)`: the inputs that the first
             auto-encoder reconstructs; the others only condition its code.
-        noise_on: of the published form: `"coefficients"` as printed, or
-            `"hidden"` as in the authors' code.
         unprotected: `True` for the non-private twin, trained on records
             without noise.
 
@@ -70,7 +69,7 @@ class DeepPrivateAutoencoder(PaperModel):
     ```
     """
 
-    _lot = "data"
+    _settings, _lot = PublishedDPA, "data"
 
     def __init__(
         self,
@@ -83,20 +82,16 @@ class DeepPrivateAutoencoder(PaperModel):
         source="moments",
         rounds=1,
         visible=None,
-        noise_on="coefficients",
         unprotected=False,
         **kwargs,
     ):
-        checks.either("guarantee", guarantee, ("proven", "published"))
+        guarantee = self._form(guarantee)
         layer_arguments.belongs(
             guarantee,
             "proven",
             input_bound=(input_bound, None),
             source=(source, "moments"),
             rounds=(rounds, 1),
-        )
-        layer_arguments.belongs(
-            guarantee, "published", noise_on=(noise_on, "coefficients")
         )
         hidden = tuple(_hidden(entry) for entry in hidden)
         if not hidden:
@@ -112,7 +107,6 @@ class DeepPrivateAutoencoder(PaperModel):
             "source": source,
             "rounds": rounds,
             "visible": visible,
-            "noise_on": noise_on,
             "unprotected": unprotected,
         }
         inputs = keras.Input(tuple(input_shape), name="records")
@@ -183,38 +177,30 @@ class DeepPrivateAutoencoder(PaperModel):
                 layers,
                 PrivateEncoder(
                     units,
-                    form="cross_entropy",
-                    tied=True,
-                    trainable=True,
+                    guarantee="published",
                     visible=given["visible"] if index == 0 else None,
-                    noise_on=given["noise_on"],
                     unprotected=given["unprotected"],
                     name=f"encoder_{index + 1}",
                 ),
             )
 
     def _top(self, units, encoder):
-        if not self._proven:
-            # The paper's Delta_C counts the features only: no bias.
-            return [
+        if self._proven:
+            layers = _centred(encoder, "unit", "")
+        else:
+            layers = [
                 NormalizationLayer(
                     mode="batch", running=False, name="normalization"
-                ),
-                PrivateDense(
-                    units,
-                    use_bias=False,
-                    unprotected=self._arguments["unprotected"],
-                    name="output",
-                ),
+                )
             ]
-        return [
-            *_centred(encoder, "unit", ""),
-            PrivateDense(
-                units,
-                unprotected=self._arguments["unprotected"],
-                name="output",
-            ),
-        ]
+        head = PrivateDense(
+            units,
+            # The paper's Delta_C counts the features only: no bias.
+            use_bias=self._proven,
+            unprotected=self._arguments["unprotected"],
+            name="output",
+        )
+        return [*layers, head]
 
     @property
     def encoders(self):
@@ -383,7 +369,7 @@ def _centred(encoder, mode, suffix):
 
 
 def _inverse_centred(encoder, values):
-    if encoder.tied:
+    if encoder.is_published:
         # Published: normalised by the batch, in the cube's own scale.
         return values
     return ops.clip((values / _scale(encoder) + 1) / 2, 0.0, 1.0)

@@ -6,27 +6,37 @@ import numpy as np
 from keras import ops
 
 from keras_fm.heads import coefficient_noise
+from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
+from keras_fm.kernel.reads import columns
 from keras_fm.papers.dpa import claims
-from keras_fm.papers.dpa.released_encoder import ReleasedEncoder
+from keras_fm.papers.dpa.reconstruction import FORMS, ReconstructionQuery
+from keras_fm.parts.step import Step
+from keras_fm.private_maps.pretrained_layer import PretrainedLayer
+from keras_fm.private_maps.second_moment import SecondMomentQuery
 
 SOURCES = ("moments", "random")
-FORMS = ("cross_entropy", "squared_error")
-NOISE_ON = ("coefficients", "hidden")
 # Standard deviation of a unit's logit: nearly linear where every principal
 # direction has its own unit, well into saturation where units mix them.
 _GAIN = {False: 0.5, True: 4.0}
+# The constant entry beside a code in the unit ball.
+_CODE_CONSTANT = 0.3
+# Made records for each unit that the decoder is fitted to.
+_FIT_RECORDS = 20
+_FIT_DRAWS = 4096
+# Draws at a time: several arrays of as many rows and all units.
+_FIT_BLOCK = 512
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class PrivateEncoder(ReleasedEncoder):
+class PrivateEncoder(PretrainedLayer):
     """One private auto-encoder (dPA): `h = activation(W^T v + b)`.
 
     The layer outputs the code h; `decode(h)` reconstructs v. It is an
     ordinary dense auto-encoder until a `keras_fm.callbacks.PrivateModel`
     acts on it.
 
-    Proven (`trainable=False`, the default): its weights are functions of a
+    Proven (the default): its weights are functions of a
     release, never of a record.
 
     * `source="moments"`: the second moment of the inputs is released once.
@@ -41,11 +51,11 @@ class PrivateEncoder(ReleasedEncoder):
       budget is split. `rounds` > 1 with `source="moments"` releases the
       decoder of the last encoder R - 1 times.
 
-    Published (`trainable=True, tied=True`): records drive every step, and
-    fixed Laplace noise is added to the coefficients lambda^(1) and
-    lambda^(2) of the Taylor objective (dPA Eq. 11, Lemma 2), or, with
-    `noise_on="hidden"`, one noise vector to every code (the authors' code).
-    That is claimed, not proven.
+    Published (`guarantee="published"`): the decoder is the encoder's
+    transpose, records drive every step, and fixed Laplace noise is added to
+    the coefficients lambda^(1) and lambda^(2) of the Taylor objective (dPA
+    Eq. 11, Lemma 2), or to every code (the authors' code), see
+    `keras_fm.models.PublishedDPA`. That is claimed, not proven.
 
     Args:
         units: int b, length of the code.
@@ -70,10 +80,10 @@ class PrivateEncoder(ReleasedEncoder):
         visible: `None`, or `(start, stop)`, the inputs that are
             reconstructed (others only condition the code, as in dPAH).
         form: `"cross_entropy"` (visible units in [0, 1], the decoder gives
-            logits) or `"squared_error"` (the decoder gives values).
-        tied: whether the decoder is the encoder's transpose.
-        noise_on: of the published form, see above.
+            logits; always in the published form) or `"squared_error"` (the
+            decoder gives values).
         seed: int, public, of random directions.
+        guarantee: `"proven"` or `"published"`.
 
     Input shape: `(batch, inputs)`. Output shape: `(batch, units)`.
 
@@ -103,21 +113,19 @@ class PrivateEncoder(ReleasedEncoder):
         clip: bool = False,
         visible: Any = None,
         form: str = "squared_error",
-        tied: bool = False,
-        noise_on: str = "coefficients",
         seed: int = 0,
-        trainable: bool = False,
+        guarantee: str = "proven",
         **kwargs: Any,
     ) -> None:
-        super().__init__(trainable=trainable, **kwargs)
+        super().__init__(guarantee, **kwargs)
         self.units = checks.count("units", units)
         self.rounds = checks.count("rounds", rounds)
         self.activation = checks.one_of(
             "activation", activation, ("sigmoid", "linear")
         )
         self.source = checks.one_of("source", source, SOURCES)
+        form = "cross_entropy" if self.is_published else form
         self.form = checks.one_of("form", form, FORMS)
-        self.noise_on = checks.one_of("noise_on", noise_on, NOISE_ON)
         self.gain = checks.optional(checks.norm_bound, "gain", gain)
         self.input_bound = checks.norm_bound("input_bound", input_bound)
         self.bias_feature = checks.norm_bound(
@@ -148,12 +156,6 @@ class PrivateEncoder(ReleasedEncoder):
                 checks.refuse(
                     "visible", visible, "(start, stop) with 0 <= start < stop"
                 )
-        if tied and not trainable:
-            raise ValueError(
-                "`tied=True` belongs to the published form "
-                "(`trainable=True`): a released decoder has weights of its "
-                'own. `source="random", rounds=R` ties the next encoder to it.'
-            )
         if visible is not None and source == "random" and rounds > 1:
             raise ValueError(
                 "`visible` and `rounds` > 1 exclude each other with "
@@ -161,7 +163,7 @@ class PrivateEncoder(ReleasedEncoder):
                 f"decoder of all inputs. Received: visible={visible}"
             )
         self.activation, self.source = activation, source
-        self.components, self.tied = components, bool(tied)
+        self.components = components
         self.clip, self.visible = bool(clip), visible
         self.input_spec = keras.layers.InputSpec(ndim=2)
 
@@ -188,7 +190,7 @@ class PrivateEncoder(ReleasedEncoder):
         # Decoders learn in `Autoencoder` only; elsewhere they are no part of
         # the output and would have no gradient.
         self.decoder_kernel = None
-        if not self.tied:
+        if not self.is_published:
             self.decoder_kernel = self._weight(
                 "decoder_kernel", (self.units, self.visible_dim)
             )
@@ -275,7 +277,7 @@ class PrivateEncoder(ReleasedEncoder):
             logits: with `form="cross_entropy"`, whether logits z are
                 returned (what `PerturbedReconstruction` takes) instead of
                 `1/2 + z/4`, the read-out of the Taylor optimum
-                (`sigmoid(z)` if `tied`).
+                (`sigmoid(z)` in the published form).
 
         Returns:
             `(batch, visible)`.
@@ -285,10 +287,10 @@ class PrivateEncoder(ReleasedEncoder):
         z = z + ops.cast(self.decoder_bias, code.dtype)
         if logits or self.form == "squared_error":
             return z
-        return ops.sigmoid(z) if self.tied else 0.5 + z / 4
+        return ops.sigmoid(z) if self.is_published else 0.5 + z / 4
 
     def _decoder(self):
-        if not self.tied:
+        if not self.is_published:
             return self.decoder_kernel
         start, stop = self.visible_range
         return ops.transpose(ops.convert_to_tensor(self.kernel)[start:stop])
@@ -298,40 +300,36 @@ class PrivateEncoder(ReleasedEncoder):
 
     # Published: fixed noise ----------------------------------------------
 
-    @property
-    def is_published(self):
-        return (self.trainable or self.is_perturbed) and self.tied
+    claim_reason = claims.RECONSTRUCTION_REASON
+    settings_class = claims.PublishedDPA
+    noise_names = ("linear_noise", "hidden_noise")
+    _view = "Autoencoder"
+    _compiled_with = '"adam", keras_fm.losses.PerturbedReconstruction()'
 
-    @property
-    def noise_shapes(self):
+    def noise_shapes(self, settings):
         """On lambda^(1) and lambda^(2), or on every code."""
-        if self.noise_on == "hidden":
-            return {"hidden_noise": (self.units,)}
         units, visible = self.units, self.visible_dim
+        if settings.noise_on == "hidden":
+            return {"hidden_noise": (units,)}
         return {
             "linear_noise": (units, visible),
             "quadratic_noise": (visible, units, units),
         }
 
-    def claimed_sensitivity(self, neighbours):
+    def claimed_sensitivity(self, neighbours, settings=None):
         """dPA's Delta, see `claims.reconstruction_sensitivity`."""
         return claims.reconstruction_sensitivity(
             self.visible_dim, self.units, neighbours=neighbours
         )
 
-    claim_reason = claims.RECONSTRUCTION_REASON
-    _view = "Autoencoder"
-    _compiled_with = '"adam", keras_fm.losses.PerturbedReconstruction()'
-
-    @property
-    def claim_reads(self):
+    def claim_reads(self, settings):
         where = {
             "coefficients": "the coefficients of the reconstruction",
             "hidden": "the codes (as the authors' code)",
-        }[self.noise_on]
+        }[settings.noise_on]
         return f"every record at every step; fixed noise on {where}"
 
-    def _kept_noise(self, name, value):
+    def kept_noise(self, name, value):
         if name == "quadratic_noise":
             return coefficient_noise.symmetric(value)
         return value
@@ -355,23 +353,210 @@ class PrivateEncoder(ReleasedEncoder):
             self._get_hidden("quadratic_noise"),
         )
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "activation": self.activation,
-            "source": self.source,
-            "rounds": self.rounds,
-            "components": self.components,
-            "gain": self.gain,
-            "whitening": self.whitening,
-            "input_bound": self.input_bound,
-            "centre": self.centre,
-            "bias_feature": self.bias_feature,
-            "clip": self.clip,
-            "visible": self.visible,
-            "form": self.form,
-            "tied": self.tied,
-            "noise_on": self.noise_on,
-            "seed": self.seed,
-        }
+    # Proven: weights from releases -----------------------------------------
+
+    def release_names(self):
+        moments = self.source == "moments"
+        if self.rounds == 1:
+            kind = "moments" if moments else "reconstruction"
+            return [f"{self.name} ({kind})"]
+        first = "moments" if moments else "round 1"
+        rest = [f"{self.name} (round {r})" for r in range(2, self.rounds + 1)]
+        return [f"{self.name} ({first})", *rest]
+
+    def default_shares(self, alike):
+        # Of the budget, for all encoders of a model together.
+        return [0.3 / alike / self.rounds] * self.rounds
+
+    def steps(self, reading):
+        """The releases of the layer, in order: its moments, or rounds of
+        reconstruction."""
+        start, stop = self.visible_range
+        centre, bound = self.centre, self.input_bound
+        if self.form == "cross_entropy":
+            # Visible units are probabilities: in the cube about 1/2.
+            centre, bound = 0.5, (stop - start) ** 0.5 / 2
+        moments = SecondMomentQuery(
+            num_features=self.input_dim + 1,
+            feature_bound=self.moment_bound,
+            **reading.privacy_unit,
+        )
+        decoder = ReconstructionQuery(
+            num_features=self.units + 1,
+            num_visible=stop - start,
+            feature_bound=self.code_bound,
+            visible_bound=bound,
+            centre=centre,
+            form=self.form,
+            quadratic_scale=self.code_bound / bound,
+            **reading.privacy_unit,
+        )
+
+        def read_moments():
+            for inputs, rows, *owners in reading.unlabelled(self):
+                yield self.augment(inputs[rows]), None, *owners
+
+        def read_codes():
+            for inputs, rows, *owners in reading.unlabelled(self):
+                code = ops.convert_to_numpy(self(inputs))[rows]
+                visible = inputs[rows, start:stop]
+                yield self.code_features(code), visible, *owners
+
+        def read_tied():
+            before = self.get_weights()
+            self.tie_encoder()
+            try:
+                yield from read_codes()
+            except BaseException:
+                # The decoder belongs to the encoder before.
+                self.set_weights(before)
+                raise
+
+        def read_random():
+            self.reset_encoder()
+            return read_codes()
+
+        def learn_moments(release):
+            constant = self.bias_feature
+            count = release.moments(constant)[2]
+            mean, directions, variances = release.principal(
+                self.input_dim, constant
+            )
+            above = int(np.sum(variances > release.noise_edge() / count))
+            self.set_principal(mean, directions, variances, above)
+            reading.keep(self, release)
+
+        def learn_decoder(release):
+            weights = release.minimise(reading.ridge_factor)[1]
+            if release.objective.form == "cross_entropy":
+                weights = weights / 4  # values are 1/2 + z/4
+            self.set_decoder(weights, centre)
+            reading.keep(self, release)
+
+        def step(index, name):
+            first = index == 0 and self.source == "moments"
+            read = read_moments if first else read_codes
+            if self.source == "random":
+                read = read_tied if index else read_random
+            return Step(
+                name=name,
+                query=moments if first else decoder,
+                clip=self.clip,
+                read=read,
+                learn=learn_moments if first else learn_decoder,
+            )
+
+        return [step(i, name) for i, name in enumerate(self.release_names())]
+
+    def augment(self, inputs):
+        """`[v - centre; c]`, what the second moment is taken of; NumPy."""
+        inputs = columns.floats(inputs)
+        centred = inputs - np.asarray(self.centre, inputs.dtype)
+        constant = np.full((len(inputs), 1), self.bias_feature, inputs.dtype)
+        return np.concatenate([centred, constant], axis=1)
+
+    def code_features(self, code):
+        """Codes in the unit ball and a constant entry, what A of the
+        decoder's objective is taken of; NumPy `(n, b)` to `(n, b + 1)`."""
+        slope, offset = self._code_map()
+        code = np.asarray(code, np.float64) * slope + offset
+        code = bounds_lib.project_to_ball(code, 1.0, clip=True)
+        constant = np.full((len(code), 1), _CODE_CONSTANT)
+        return np.concatenate([code, constant], axis=1)
+
+    def _code_map(self):
+        """Slope and offset that bring a code to a norm of about 1."""
+        scale = self.code_scale * math.sqrt(self.units)
+        if self.activation == "sigmoid":
+            return 2 / scale, -1 / scale
+        return 1 / scale, 0.0
+
+    @property
+    def code_bound(self):
+        """L2 bound on a row of `code_features`."""
+        return math.hypot(1.0, _CODE_CONSTANT)
+
+    def set_principal(self, mean, directions, variances, above_noise):
+        """Encoder and decoder from released moments.
+
+        Args:
+            mean: `(inputs,)`, of `v - centre`.
+            directions: orthonormal columns `(inputs, k)`.
+            variances: `(k,)`, positive, descending.
+            above_noise: int, how many variances are above the noise.
+        """
+        mixed = self._is_mixed(self.input_dim)
+        keep = self.components or min(self.units, self.input_dim)
+        if mixed and self.components is None:
+            keep = max(1, min(keep, above_noise))
+        directions, variances = directions[:, :keep], variances[:keep]
+        rng = np.random.default_rng(self.seed)
+        gain = self._gain(mixed)
+        # Variances after whitening, the largest first.
+        scaling = variances**-self.whitening
+        scaled = variances * scaling**2
+        if mixed:
+            mixing = rng.standard_normal((keep, self.units))
+            mixing *= gain / math.sqrt(scaled.sum())
+            offset = rng.uniform(-gain / 2, gain / 2, self.units)
+        else:
+            mixing = np.eye(keep, self.units) * gain / math.sqrt(scaled[0])
+            offset = np.zeros(self.units)
+        mixing = scaling[:, None] * mixing
+        kernel = directions @ mixing
+        self.kernel.assign(kernel)
+        self.bias.assign(offset - mean @ kernel)
+        # The decoder: least squares on a Gaussian with these moments, in the
+        # principal coordinates, by normal equations: a few draws at a time.
+        draws = max(_FIT_DRAWS, _FIT_RECORDS * self.units)
+        squares = np.zeros((self.units + 1, self.units + 1))
+        products = np.zeros((self.units + 1, keep))
+        for first in range(0, draws, _FIT_BLOCK):
+            count = min(_FIT_BLOCK, draws - first)
+            scores = rng.standard_normal((count, keep)) * np.sqrt(variances)
+            code = scores @ mixing + offset
+            if self.activation == "sigmoid":
+                code = 1 / (1 + np.exp(-code))
+            rows = np.concatenate([code, np.ones((count, 1))], axis=1)
+            squares += rows.T @ rows
+            products += rows.T @ scores
+        # Of singular values 1e-6 apart.
+        solution = np.linalg.lstsq(squares, products, rcond=1e-12)[0]
+        start, stop = self.visible_range
+        read_out = solution @ directions[start:stop].T
+        read_out[-1] += mean[start:stop] + self.centre
+        self._set_decoder(read_out[:-1], read_out[-1])
+
+    def set_decoder(self, minimiser, centre):
+        """The decoder from the minimiser of a released objective.
+
+        Args:
+            minimiser: `(units + 1, visible)` weights of `code_features` such
+                that they predict `v - centre`.
+            centre: the objective's centre.
+        """
+        weights, constant = minimiser[:-1], minimiser[-1] * _CODE_CONSTANT
+        slope, offset = self._code_map()
+        constant = constant + offset * weights.sum(axis=0)
+        self._set_decoder(slope * weights, constant + centre)
+
+    def _set_decoder(self, weights, values):
+        # Logits z of the Taylor optimum: values are 1/2 + z/4.
+        if self.form == "cross_entropy":
+            weights, values = 4 * weights, 4 * (values - 0.5)
+        self.decoder_kernel.assign(weights)
+        self.decoder_bias.assign(values)
+
+    def reset_encoder(self):
+        """Back to the public random encoder of `source="random"`."""
+        self.kernel.assign(self._random_encoder())
+        self.bias.assign(np.zeros(self.units))
+
+    def tie_encoder(self):
+        """The next round's encoder: the decoder's transpose, scaled so that
+        a record at its bound, along a direction, gets logit `4 gain`."""
+        kernel = ops.convert_to_numpy(self.decoder_kernel).T.astype(np.float64)
+        lengths = np.linalg.norm(kernel, axis=0)
+        kernel = kernel / np.where(lengths > 0, lengths, 1.0)
+        self.kernel.assign(kernel * 4 * self._gain(False) / self.input_bound)
+        self.bias.assign(np.zeros(self.units))

@@ -5,35 +5,33 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
-from keras_fm.parts import full_precision, replicas
+from keras_fm.papers.dpmac import coefficient_sums
+from keras_fm.papers.dpmac.coordinate_steps import CoordinateSteps
+from keras_fm.parts import full_precision, layer_arguments, replicas
 from keras_fm.parts.record_optimizer import RecordOptimizer
-from keras_fm.stacks import (
-    affine_maps,
-    coefficient_sums,
-    first_weights,
-    layer_stack,
-    output_losses,
+from keras_fm.per_example import layer_stack, output_losses, sum_noise
+from keras_fm.per_example.affine_maps import DenseMap
+from keras_fm.per_example.learned_clips import LearnedClips
+from keras_fm.per_example.private_network import (
+    PrivateNetwork,
+    check_proven,
+    surrogate,
 )
-from keras_fm.stacks.coefficient_model import (
-    LEARNED,
-    CoefficientModel,
-    given_arguments,
-    thresholds_of,
-)
-from keras_fm.stacks.coordinate_steps import CoordinateSteps
-from keras_fm.stacks.step_noise import StepNoise
+from keras_fm.per_example.stages import constant
+from keras_fm.per_example.step_query import LayerCoefficientsQuery
 
 # Values of `clip` that are no thresholds.
-_ELSEWHERE = (LEARNED, "analytic")
+_LEARNED = "histogram"
+_ELSEWHERE = (_LEARNED, "analytic")
 # Records that are looked at together.
 _BATCH = 1024
 # Floats in all second-order coefficients of a layer.
 _LARGEST_CURVATURE = 5e7
 
 
-@keras.saving.register_keras_serializable(package="keras_fm")
-class DPMAC(CoefficientModel):
+class DPMAC(PrivateNetwork):
     """DP-MAC: a deep network trained by private auxiliary coordinates.
 
     Harder, Koehler, Welling and Park, PPML 2018. Every record has its own
@@ -45,18 +43,15 @@ class DPMAC(CoefficientModel):
     its current weights are used, summed over the batch. A record's first
     coefficient is an outer product (delta_k, [z_{k-1}; 1]), so it is clipped
     to its threshold before it exists: nothing of the size records x weights
-    is formed. With noise on the sums
-    (`keras_fm.callbacks.PrivateModel`) these are all that a step knows of the
-    records, and without it there is no step. With `unprotected=True` this is
-    the non-private twin (MAC): no clipping, mean over the batch.
+    is formed. The sums with noise are all that a step knows of the records.
+    `fit` is that of `keras_fm.make_private`: it draws a Poisson sample for
+    every step, and charges all steps before the first. With
+    `unprotected=True` this is the non-private twin (MAC): no clipping, mean
+    over the batch.
 
     The noisy coefficients reach the weights as the gradient of a surrogate
-    `sum_k <coefficient_k, W_k>`, so `compile` takes any optimizer, and
-    `loss` in the logs of a private fit is that surrogate: a function of what
-    was released, of no meaning otherwise. Without noise it is the mean loss
-    of the output layer.
-
-    On several devices (`tf.distribute.MirroredStrategy`, or
+    `sum_k <coefficient_k, W_k>`, so `compile` takes any optimizer. On several
+    devices (`tf.distribute.MirroredStrategy`, or
     `keras.distribution.DataParallel` on JAX) a step is that of one device: sums
     over the whole batch, noise of one draw (docs/scale.md).
 
@@ -73,8 +68,8 @@ class DPMAC(CoefficientModel):
             "sigmoid", "tanh", "softplus", "elu", "silu", "gelu".
         loss: `"binary_crossentropy"` (per class, on logits),
             `"categorical_crossentropy"` (softmax, on logits) or
-            `"squared_error"` (`1/2 ||output - y||^2`; without labels y is
-            what the first of `layers` reads: an auto-encoder).
+            `"squared_error"` (`1/2 ||output - y||^2`; an auto-encoder
+            is fitted on `(x, x)`).
         clip: L2 threshold of a record's first-order coefficient: a float, one
             for each trained layer, `"histogram"` (learned from a noisy
             histogram of norms when a private fit begins, Algorithm 2 of the
@@ -93,15 +88,13 @@ class DPMAC(CoefficientModel):
         z_optimizer: a Keras optimizer that moves every entry on its own
             (SGD, Adam, RMSprop, Adagrad, Adadelta, Adamax, Lion, Ftrl):
             name, config or instance.
-        below: layers with public, frozen or already released weights that
-            are applied first.
+        below: layers with public or frozen weights that are applied first,
+            and layers that the fit releases before its steps (`DPPCA`).
         input_bound: `None`, or public L2 bound on what the first of `layers`
             reads; longer inputs are scaled back.
-        planned_steps: `None`, or how many steps are paid for at the first
-            private fit, if that is not to be the last.
-        noise_multiplier: `None` for the noise that spends the budget, or the
-            noise of the steps, in units of the sensitivity.
         unprotected: `True` for the non-private twin (MAC).
+        **kwargs: as in `keras_fm.make_private`: `rows_per_owner`, `classes`,
+            `public`.
 
     Input shape: `(batch, *input_shape)`. Output shape: `(batch, units)`:
     logits, or reconstructions.
@@ -119,11 +112,12 @@ class DPMAC(CoefficientModel):
         clip=0.1,
     )
     model.compile(keras.optimizers.Adam(1e-3))
-    batches = fm.datasets.PoissonBatches(x, y, batch_size=500)
     private = fm.callbacks.PrivateModel(epsilon=2.0, delta=1e-5)
-    model.fit(batches, epochs=5, callbacks=[private])
+    model.fit(x, y, batch_size=500, epochs=5, callbacks=[private])
     ```
     """
+
+    step_proof = LayerCoefficientsQuery.proof
 
     def __init__(
         self,
@@ -140,30 +134,19 @@ class DPMAC(CoefficientModel):
         z_optimizer="adam",
         below=(),
         input_bound=None,
-        planned_steps=None,
-        noise_multiplier=None,
         unprotected=False,
+        name="dpmac",
         **kwargs,
     ):
         layers = layer_stack.as_list(layers=layers)
         below = layer_stack.as_list(below=below)
-        first = first_weights.are_first(layers)
         checks.either("order", order, (1, 2))
-        given = {
-            **given_arguments(
-                input_shape, loss, clip, clip_quantile, input_bound, unprotected
-            ),
-            "order": order,
-            "curvature_clip": curvature_clip,
-            "damping": checks.norm_bound("damping", damping),
-            "penalty": checks.norm_bound("penalty", penalty),
-            "z_steps": checks.count("z_steps", z_steps),
-        }
+        checks.one_of("loss", loss, output_losses.LOSSES)
         trained = layer_stack.check_layers(layers)
         optimizer = RecordOptimizer(z_optimizer, len(trained) - 1)
         thresholds = {
-            1: thresholds_of("clip", clip, len(trained), _ELSEWHERE),
-            2: thresholds_of(
+            1: _thresholds_of("clip", clip, len(trained), _ELSEWHERE),
+            2: _thresholds_of(
                 "curvature_clip",
                 curvature_clip,
                 len(trained),
@@ -171,32 +154,39 @@ class DPMAC(CoefficientModel):
             ),
         }
         _check_orders(order, clip, curvature_clip)
-
-        inputs = keras.Input(tuple(input_shape), name="records")
-        features = layer_stack.apply_public(below, inputs, input_bound)
+        shape = layer_arguments.sizes("input_shape", input_shape)
+        inputs = keras.Input(shape, name="records")
+        bound = checks.optional(checks.norm_bound, "input_bound", input_bound)
+        features = layer_stack.apply_public(below, inputs, bound)
         outputs, stages = layer_stack.connect(layers, trained, features)
-        noise = StepNoise(
-            name="step_noise",
-            dtype=trained[-1].dtype_policy,
-            unprotected=unprotected,
+        super().__init__(
+            keras.Model(inputs, outputs, name=name),
+            name=f"private_{name}",
+            **kwargs,
         )
-        outputs = noise(outputs)
-        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-
+        self.unprotected = checks.boolean("unprotected", unprotected)
+        self.order, self._clip, self._input_bound = order, clip, bound
+        self.clip_quantile = checks.number(
+            "clip_quantile",
+            clip_quantile,
+            above=0,
+            below=1,
+            wanted="between 0 and 1",
+        )
+        self._damping = checks.norm_bound("damping", damping)
+        self._below = layer_stack.Below(inputs, features)
         head = output_losses.LOSSES[loss](
             stages[-1].activation, outputs.shape[-1]
         )
-        self.__dict__["_noise"] = noise
+        # Plain objects: Keras would track what they hold once more.
         self.__dict__["_steps"] = CoordinateSteps(
             stages,
             head,
-            given["penalty"],
+            checks.norm_bound("penalty", penalty),
             optimizer,
-            given["z_steps"],
+            checks.count("z_steps", z_steps),
             project=clip == "analytic",
         )
-        self.__dict__["_given"] = given
-        self.plan_steps(planned_steps, noise_multiplier)
         if order == 2:
             self._check_curvature_size()
         if clip == "analytic":
@@ -210,7 +200,52 @@ class DPMAC(CoefficientModel):
                 stacklevel=2,
             )
         self.__dict__["_thresholds"] = thresholds
-        self._keep(given, layers, below, inputs, features, first)
+
+    # Thresholds ----------------------------------------------------------
+
+    @property
+    def private_layers(self):
+        """The layers that are trained, from the features upwards."""
+        return [stage.layer for stage in self._steps.stages]
+
+    @property
+    def feature_model(self):
+        """From records to what the first trained layer reads."""
+        return self._below.model
+
+    @property
+    def partitions(self):
+        """List of `(layer name, order, threshold)`: what a step releases.
+
+        Thresholds that are still to be learned are `None`.
+        """
+        return [
+            (layer.name, order, self._threshold(order, index))
+            for index, layer in enumerate(self.private_layers)
+            for order in range(1, self.order + 1)
+        ]
+
+    def _threshold(self, order, index):
+        known = self._thresholds[order]
+        return known and known[index]
+
+    def learn_thresholds(self, values):
+        """Takes thresholds in the place of those it has.
+
+        Args:
+            values: floats > 0 in the order of `partitions`, public or
+                released.
+        """
+        if len(values) != len(self.partitions):
+            raise ValueError(
+                f"`values` must hold one number for each of the "
+                f"{len(self.partitions)} partitions. Received: {values}"
+            )
+        values = [checks.norm_bound("values", v) for v in values]
+        self.__dict__["_thresholds"] = {
+            order: values[order - 1 :: self.order]
+            for order in range(1, self.order + 1)
+        }
 
     # Thresholds from public facts ----------------------------------------
 
@@ -252,7 +287,7 @@ class DPMAC(CoefficientModel):
         ]
 
     def _analytic(self):
-        bound = self._given["input_bound"]
+        bound = self._input_bound
         if bound is None:
             raise ValueError(
                 'clip="analytic" needs a public `input_bound` on the norm of '
@@ -285,7 +320,7 @@ class DPMAC(CoefficientModel):
     def _check_curvature_size(self):
         for stage in self._steps.stages:
             layer = stage.layer
-            if not isinstance(stage.map, affine_maps.DenseMap):
+            if not isinstance(stage.map, DenseMap):
                 raise ValueError(
                     "`order=2` is for Dense layers only. Received: layer "
                     f"'{layer.name}' ({type(layer).__name__})"
@@ -301,21 +336,142 @@ class DPMAC(CoefficientModel):
                     "`order=1`."
                 )
 
-    # One step ------------------------------------------------------------
+    # A fit's ledger --------------------------------------------------------
+
+    def compile(self, optimizer="rmsprop", loss=None, metrics=None, **kwargs):
+        """As in Keras, without a loss: the model has its own.
+
+        Raises:
+            ValueError: if there is one.
+        """
+        if loss is not None:
+            raise ValueError(
+                "A DPMAC has its own loss, given when it is built: `compile` "
+                f"it without one. Received: loss={loss!r}"
+            )
+        head = self._steps.loss
+        if head.labels and head.units == 1 and metrics is not None:
+            # Keras would compare the logit with 0.5.
+            metrics = keras.tree.map_structure(layer_stack.of_logit, metrics)
+
+        def of_outputs(y, y_pred):
+            return head.value(y_pred, layer_stack.targets(head, y, y_pred))
+
+        super().compile(optimizer, of_outputs, metrics=metrics, **kwargs)
+
+    def fit(self, x=None, y=None, batch_size=None, *args, **kwargs):
+        if self.unprotected:
+            return keras.Model.fit(self, x, y, batch_size, *args, **kwargs)
+        return super().fit(x, y, batch_size, *args, **kwargs)
+
+    def make_train_function(self, force=False):
+        if self.unprotected:
+            return keras.Model.make_train_function(self, force=force)
+        return super().make_train_function(force=force)
+
+    def check_guarantee(self, guarantee):
+        if self.unprotected:
+            raise ValueError(
+                "The model was built with `unprotected=True`: the non-private "
+                "twin is never released. Build a new model without it."
+            )
+        if guarantee.kind == "proven":
+            check_proven(guarantee, self.rows_per_owner)
+
+    def check_labels(self, y):
+        if y is None:
+            raise ValueError(
+                "A DPMAC needs labels or targets. An auto-encoder is fitted "
+                "on `fit(x, x)`. Received: y=None"
+            )
+        if self._steps.loss.labels:
+            bounds_lib.check_labels(y, self.model.output_shape[-1])
+
+    def check_records(self, given):
+        if len(self.feature_model.layers) > 1:
+            for start in range(0, len(given.x), _BATCH):
+                self._below(given.x[start : start + _BATCH])
+
+    def thresholds_release(self, ledger, spends):
+        if self._clip != _LEARNED or self._thresholds[1] is not None:
+            return None
+        return LearnedClips(self, ledger, spends)
 
     @property
-    def _solver(self):
-        return self._steps
+    def step_query(self):
+        return LayerCoefficientsQuery(
+            thresholds=tuple(t or 1.0 for _, _, t in self.partitions)
+        )
 
-    def check_learning_layers(self):
-        for layer in self.private_layers:
-            layer_stack.check_layer(layer, seen=False)
+    @property
+    def step_reads(self):
+        return self.step_query.reads
+
+    # One step ------------------------------------------------------------
+
+    def map_for(self, given, example):
+        made = CoordinateMap(self, given.owners is not None)
+        n = len(keras.tree.flatten(example)[0])
+        x, y = keras.tree.map_structure(ops.convert_to_tensor, example)
+        # A step that stops would do so after it was paid for.
+        made.sums(x, y, None, ops.ones((n,)))
+        if given.owners is not None:
+            x, y = x[0][:, 0], y[:, 0]
+        # Keras would build the loss by a step.
+        self.loss_of_records(y, self.model(x, training=False))
+        return made
+
+    def noisy_sums(self, made, sums, keys, mechanism, expected):
+        noisy = sum_noise.noisy(mechanism, sums, keys, made.symmetric)
+        pairs = []
+        for index, stage in enumerate(self._steps.stages):
+            count = len(stage.weights)
+            scale = self._threshold(1, index) / expected
+            first = [value * scale for value in noisy[:count]]
+            noisy = noisy[count:]
+            if self.order == 2:
+                scale = self._threshold(2, index) / expected
+                first = coefficient_sums.newton_direction(
+                    first,
+                    noisy[0] * scale,
+                    mechanism.stddev * scale,
+                    self._damping,
+                )
+                noisy = noisy[1:]
+            pairs += zip(stage.weights, first)
+        return pairs
+
+    def call(self, inputs, training=None):
+        if training and self.unprotected:
+            return self.model(inputs, training=True)
+        return super().call(inputs, training=training)
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        if training and self.unprotected:
+            return replicas.share(self._plain_loss(x, y, sample_weight))
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
+
+    def _features(self, x):
+        """What the first trained layer reads, as constants."""
+        found = constant(self._below(x))
+        kind = keras.backend.standardize_dtype(
+            self._steps.stages[0].weights[0].dtype
+        )
+        found = ops.cast(found, "float64" if kind == "float64" else "float32")
+        return ops.reshape(found, (-1, *self._below.shape))
 
     def _targets(self, y, features):
-        y = super()._targets(y, features)
-        if self._given["clip"] == "analytic" and not self.needs_labels:
+        y = layer_stack.targets(self._steps.loss, y, features)
+        if self._clip == "analytic" and not self._steps.loss.labels:
             y = ops.clip(y, *self._steps.stages[-1].activation.bounds)
         return y
+
+    def _observed(self, x, y):
+        """Features and targets of one batch."""
+        features = self._features(x)
+        return features, self._targets(y, features)
 
     def _meet(self, features, y):
         """What the records have to say to each layer, and what the last one
@@ -327,14 +483,6 @@ class DPMAC(CoefficientModel):
             features, z, y, weights, affine, curvature=self.order == 2
         )
         return meetings, affine[-1]
-
-    def _try_step(self):
-        """What a step takes of one record of zeros, whatever is below."""
-        kind = self._steps.weights()[0][0].dtype
-        features = ops.zeros((1, *self._feature_shape), kind)
-        y = ops.zeros((1, self._steps.loss.units), kind)
-        meetings, _ = self._meet(features, y)
-        self._sums(meetings, ops.ones((1,), kind), self.has_thresholds)
 
     def _sums(self, meetings, rows, clipped):
         """Per layer: sums in the shapes of its weights, then those of
@@ -357,8 +505,10 @@ class DPMAC(CoefficientModel):
             found.append((first, second))
         return found
 
-    def _plain_loss(self, features, y, y_pred, rows):
+    def _plain_loss(self, x, y, sample_weight):
         """The mean loss, with the gradient of mean coefficients."""
+        features, y = self._observed(x, y)
+        rows = _weights_of_rows(sample_weight, features)
         meetings, affine = self._meet(features, y)
         total = layer_stack.total(rows)
         pairs = []
@@ -369,45 +519,14 @@ class DPMAC(CoefficientModel):
             if second is not None:
                 (second,) = replicas.total([second])
                 first = coefficient_sums.newton_direction(
-                    first, second / total, 0.0, self._given["damping"]
+                    first, second / total, 0.0, self._damping
                 )
             pairs += zip(stage.weights, first)
         last = self._steps.stages[-1].activation.value(affine)
         mean = layer_stack.mean(self._steps.loss.value(last, y), rows)
-        surrogate = self._surrogate(pairs)
-        penalties = self._weight_penalties()
-        return mean + surrogate - ops.stop_gradient(surrogate) + penalties
-
-    def _released(self, features, y, rows):
-        """Of each weight its coefficient, a function of noisy sums."""
-        meetings, _ = self._meet(features, y)
-        sums, units, mirrored = [], [], []
-        both = self._sums(meetings, rows, clipped=True)
-        for index, (first, second) in enumerate(both):
-            sums += first
-            units += [self._threshold(1, index)] * len(first)
-            mirrored += [False] * len(first)
-            if second is not None:
-                sums.append(second)
-                units.append(self._threshold(2, index))
-                mirrored.append(True)
-        sums = [value / unit for value, unit in zip(sums, units)]
-        noisy = self._noisy(sums, units, mirrored)
-        pairs = []
-        for index, (stage, (first, second)) in enumerate(
-            zip(self._steps.stages, both)
-        ):
-            first, noisy = noisy[: len(first)], noisy[len(first) :]
-            if second is not None:
-                first = coefficient_sums.newton_direction(
-                    first,
-                    noisy[0],
-                    self._noise.deviation * self._threshold(2, index),
-                    self._given["damping"],
-                )
-                noisy = noisy[1:]
-            pairs += zip(stage.weights, first)
-        return pairs
+        moved = surrogate(pairs)
+        penalties = self.weight_penalties()
+        return mean + moved - ops.stop_gradient(moved) + penalties
 
     # Looking at records: private -----------------------------------------
 
@@ -441,28 +560,108 @@ class DPMAC(CoefficientModel):
         return np.concatenate(found)
 
     @full_precision.scope()
-    def _sums_of(self, x, y, sample_weight, clipped):
-        """The sums of one batch, as tensors."""
+    def coefficient_sums(self, x, y=None, sample_weight=None, clipped=True):
+        """Sums of the coefficients over given records, without noise.
+
+        They are private; a training step releases them with noise.
+
+        Args:
+            x, y, sample_weight: as in `fit`, one batch.
+            clipped: whether each record is clipped to the thresholds.
+
+        Returns:
+            list with one list of NumPy arrays for each layer and order:
+            kernel and bias, or `(units, m, m)` of second order.
+        """
         features, y = self._observed(x, y)
         meetings, _ = self._meet(features, y)
-        rows = coefficient_sums.weights_of_rows(
-            sample_weight, features, clipped
-        )
+        rows = _weights_of_rows(sample_weight, features)
         found = []
         for first, second in self._sums(meetings, rows, clipped):
             found.append(first)
             if second is not None:
                 found.append([second])
+        return [[ops.convert_to_numpy(v) for v in parts] for parts in found]
+
+
+class CoordinateMap:
+    """Sums of clipped coefficients of single records, in units of their
+    thresholds, as `keras_fm.per_example.record_map.RecordMap` has them of
+    gradients.
+
+    Args:
+        model: a `DPMAC`.
+        owned: whether a record is an owner, with several rows: its
+            coefficients are the mean of those of its rows, each clipped.
+    """
+
+    # Batches are taken whole: nothing of records x weights is formed.
+    piece = 2**31
+    # Two words, for the noise of a step.
+    key_shape = (1, 2)
+
+    def __init__(self, model, owned):
+        self._model, self._owned = model, owned
+        self.symmetric = []
+        for stage in model._steps.stages:
+            self.symmetric += [False] * len(stage.weights)
+            self.symmetric += [True] * (model.order == 2)
+
+    def sums(self, x, y, keys, factors):
+        """See `RecordMap.sums`; nothing here is random."""
+        del keys
+        if self._owned:
+            (x, shares), most = x, x[1].shape[1]
+            factors = ops.expand_dims(factors, 1) * shares / most
+            x, y, factors = keras.tree.map_structure(
+                lambda v: ops.reshape(v, (-1, *v.shape[2:])), (x, y, factors)
+            )
+        model = self._model
+        features, y = model._observed(x, y)
+        meetings, _ = model._meet(features, y)
+        rows, found = ops.cast(factors, features.dtype), []
+        both = model._sums(meetings, rows, clipped=True)
+        for index, (first, second) in enumerate(both):
+            found += [v / (model._threshold(1, index) or 1.0) for v in first]
+            if second is not None:
+                found.append(second / (model._threshold(2, index) or 1.0))
         return found
 
-    # Saving --------------------------------------------------------------
 
-    def get_config(self):
-        optimizer = self._steps.optimizer.optimizer
-        return {
-            **super().get_config(),
-            "z_optimizer": keras.optimizers.serialize(optimizer),
-        }
+def _weights_of_rows(sample_weight, features):
+    """`(n,)` weights of records."""
+    if sample_weight is None:
+        return ops.ones((ops.shape(features)[0],), features.dtype)
+    return ops.cast(ops.reshape(sample_weight, (-1,)), features.dtype)
+
+
+def _thresholds_of(name, value, count, elsewhere):
+    """One float for each layer, or `None`: they come from elsewhere.
+
+    Args:
+        name: of the argument.
+        value: what was given.
+        count: int, trained layers.
+        elsewhere: words that are no thresholds, and `None` where it is none.
+    """
+    unlike = value is None or isinstance(value, (str, dict))
+    if unlike and value in elsewhere:
+        return None
+    if unlike:
+        words = " or ".join(f'"{word}"' for word in elsewhere if word)
+        raise ValueError(
+            f"`{name}` must be a number greater than 0, one for each of the "
+            f"{count} trained layers, {words}. Received: {name}={value!r}"
+        )
+    values = np.ravel(value).tolist()
+    if np.ndim(value) == 0:
+        values = values * count
+    if len(values) != count:
+        raise ValueError(
+            f"`{name}` must be one number or one for each of the {count} "
+            f"trained layers. Received: {name}={value}"
+        )
+    return [checks.norm_bound(name, v) for v in values]
 
 
 def _check_orders(order, clip, curvature_clip):

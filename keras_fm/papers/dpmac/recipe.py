@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_fm import datasets
+from keras_fm.datasets import pen_strokes as strokes
 from keras_fm.papers.dpmac.dpmac import DPMAC
 from keras_fm.parts.guarantee import Published
 from keras_fm.private_maps.dp_pca import DPPCA
@@ -81,7 +81,7 @@ def autoencoder(layers, inputs, **kwargs):
     )
 
 
-def top_of(layers, inputs):
+def top_of(layers, inputs, **kwargs):
     """The two last layers as a DPMAC above the others, which stay."""
     for layer in layers[:-2]:
         layer.trainable = False
@@ -93,6 +93,7 @@ def top_of(layers, inputs):
         z_steps=1,
         z_optimizer=keras.optimizers.SGD(0.02),
         below=layers[:-2],
+        **kwargs,
     )
 
 
@@ -102,7 +103,6 @@ def fit(training, model, data, form, optimizer=None):
     lot, private = training.lot, None
     if form == "proven":
         private = training.proven()
-        data = datasets.PoissonBatches(*data, batch_size=lot)
     elif form == "published":
         guarantee = Published(lot=lot, neighbours=training.neighbours)
         private = training.private(data, guarantee)
@@ -113,9 +113,10 @@ def fit(training, model, data, form, optimizer=None):
 
 def _set_exact_components(model, x):
     """The components without noise, for the twin."""
-    for layer in model.layers:
+    network = model.model
+    for layer in network.layers:
         if layer.name == _EXACT:
-            inputs = keras.Model(model.inputs[0], layer.input)
+            inputs = keras.Model(network.inputs[0], layer.input)
             found = inputs.predict(x, batch_size=2000, verbose=0)
             values, vectors = np.linalg.eigh(found.T @ found)
             top = slice(-1, -layer.units - 1, -1)
@@ -136,7 +137,7 @@ def pen_strokes(shapes, size):
     """
     # In this many pixels the ink fills a square of `size`.
     side = round(size * 22 / 16)
-    drawn, _ = datasets.pen_strokes.load(shapes, 3, image_size=side)
+    drawn, _ = strokes.load(shapes, 3, image_size=side)
     drawn = drawn[..., 0]
 
     def window(ink):
@@ -209,9 +210,9 @@ def after_start(training, start, x):
     whole.set_weights(weights)
     if training.epsilon is None:
         return training.fitted(whole)
-    model = top_of(layers, inputs)
-    top = [w for layer in model.private_layers for w in layer.get_weights()]
-    model.start_from(top, public="an auto-encoder of drawn pen strokes")
+    model = top_of(
+        layers, inputs, public="an auto-encoder of drawn pen strokes"
+    )
     model.learn_thresholds(thresholds)
     lot = min(1000, len(x) // 4)
     rate = keras.optimizers.schedules.CosineDecay(

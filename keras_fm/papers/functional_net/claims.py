@@ -1,13 +1,50 @@
 """FunctionalNet's own noise scale: claimed, never proven."""
 
+import dataclasses
+import functools
 import math
 
+import keras
+
+from keras_fm.kernel import checks
+from keras_fm.parts.guarantee import PaperSettings
 from keras_fm.parts.step import replace_one_factor
 
 EXPANSION_REASON = (
     "none. Theorem 6 leaves out the sum over incoming units, and records "
     "exceed it; sums are clipped, not records; see docs/guarantees.md"
 )
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PublishedFunctionalNet(PaperSettings):
+    """What the published FunctionalNet needs beside its layers.
+
+    Give it to `keras_fm.Published(lot="data", settings=...)`. The noise is
+    that of Theorem 6. (Lemma 1 takes it from the largest change that one
+    record makes to the coefficients of the records at hand, which is private
+    itself: neighbouring data sets would get different noise.)
+
+    Args:
+        sum_clip: `None`, or C > 0: the sums of all layers are divided by
+            `max(1, ||g||^2 / C)`, as printed.
+
+    Raises:
+        ValueError: if a value is outside its range.
+
+    Example:
+
+    >>> PublishedFunctionalNet(sum_clip=10).sum_clip
+    10.0
+    """
+
+    sum_clip: float | None = None
+
+    def __post_init__(self):
+        checks.fields(
+            self, sum_clip=functools.partial(checks.optional, checks.norm_bound)
+        )
 
 
 def network_expansion_sensitivity(sizes, *, neighbours):

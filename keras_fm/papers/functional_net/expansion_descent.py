@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from keras_fm.parts.released import check_paid
+
 
 class ExpansionDescent:
     """Steps to the minima of released quadratics, one for each round.
@@ -82,18 +84,5 @@ class ExpansionDescent:
                 f"'{model.name}' has {model.rounds} rounds. Received: "
                 f"{rounds} releases"
             )
-        paid = [(e.reads, e.mechanism, e.neighbours) for e in ledger.entries]
-        for release in self._releases:
-            one = (
-                release.objective.reads,
-                release.mechanism.config(),
-                release.neighbours,
-            )
-            if one not in paid:
-                raise ValueError(
-                    "The ledger does not hold all rounds, so a statement "
-                    "made from it would leave out what was spent. Pass the "
-                    f"ledger that was charged for them. Received: {ledger!r}"
-                )
-            paid.remove(one)
+        check_paid(ledger, self._releases)
         self.install(ledger.to_json())

@@ -21,7 +21,7 @@ from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
 from keras_fm.kernel.reads.at_weights import AtWeights
-from keras_fm.kernel.reads.sums_by_owner import inside, scaled_by_owner
+from keras_fm.kernel.reads.sums_by_owner import by_unit, inside
 from keras_fm.kernel.sum_query import SumQuery, is_replaced
 
 CURVATURES = ("majorized", "diagonal")
@@ -192,8 +192,6 @@ class NetworkExpansionQuery(SumQuery):
         """
         rows = self._check(factors)
         scale = self._scales(rows)[:, None]
-        if not len(scale):
-            return statistics
         pairs = (
             [(z, delta * scale) for z, _, delta, _ in rows],
             [(v, b * scale) for _, v, _, b in rows],
@@ -213,10 +211,7 @@ class NetworkExpansionQuery(SumQuery):
                 for part in summation.chunks(rows.stop - rows.start)
             )
 
-        if self.grouped:
-            batch = scaled_by_owner(owners, len(scale), own_sum, self._inside)
-        else:
-            batch = own_sum(slice(0, len(scale)))
+        batch = by_unit(self, owners, len(scale), own_sum, self._inside)
         return tuple(s + b for s, b in zip(statistics, batch))
 
     def _inside(self, own):

@@ -20,7 +20,7 @@ def steps(model, reading):
 
     Args:
         model: a `FunctionalNet`.
-        reading: a `keras_fm.training.proven_plan.ProvenPlan`.
+        reading: a `keras_fm.training.reading.Reading`.
     """
     reading.check_reach("a FunctionalNet")
     norm = "l2" if reading.ledger.budget.delta > 0 else "l1"
@@ -59,7 +59,6 @@ def steps(model, reading):
                 "The published FunctionalNet has no private layers below. "
                 f"Received: '{reading.parts[0].name}'"
             )
-        _check_printed(model)
         sizes = [units for _, units in query.shapes_of_layers]
         sensitivity = claims.network_expansion_sensitivity(
             sizes, neighbours=reading.ledger.neighbours
@@ -112,7 +111,10 @@ def _published_round(model, reading, step, *, entry, noise, **_):
     for batch in step.read():
         statistics = query.accumulate(statistics, *batch)
     sums = query.unpack(query.pack(statistics, "l1"), "l1")
-    sums = [_clipped_sum(values, model.sum_clip) for values in sums]
+    settings = reading.guarantee.settings_of(
+        model, claims.PublishedFunctionalNet
+    )
+    sums = [_clipped_sum(values, settings.sum_clip) for values in sums]
     ledger.charge([entry])
     generator = noise.generator()
     scale = entry.mechanism["laplace_scale"]
@@ -125,39 +127,3 @@ def _clipped_sum(values, bound):
     if bound is None:
         return values
     return values / max(1.0, np.sum(values**2) / bound)
-
-
-# Arguments of the step: what they are if nobody says, and in the paper.
-_PRINTED = {
-    "curvature": ("majorized", "diagonal"),
-    "step_size": (None, 1.0),
-    "momentum": (0.8, 0.0),
-    "damping": (0.1, 0.0),
-}
-
-
-def _check_printed(model):
-    """Refuses a model that Theorem 6 is not about.
-
-    Raises:
-        ValueError: saying what to write instead.
-    """
-    for name, known in _PRINTED.items():
-        given = model.get_config()[name]
-        if given not in known:
-            raise ValueError(
-                f"`{name}` belongs to the proven form: the published one "
-                "steps to the minimum of the printed quadratic. Leave it out "
-                f"of FunctionalNet. Received: {name}={given!r}"
-            )
-    for layer, name in zip(model.private_layers, model.activations):
-        # Of cross-entropy the loss has the sigmoid of the last layer.
-        if name != "sigmoid" and (
-            layer is not model.private_layers[-1] or not model.needs_labels
-        ):
-            raise ValueError(
-                "The published FunctionalNet claims the sensitivity of "
-                "Theorem 6, which is of sigmoid units. Build layer "
-                f"'{layer.name}' with `activation=\"sigmoid\"`. Received: "
-                f"activation={name!r}"
-            )

@@ -3,6 +3,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.parts.private_part import ReleasedLayer
+from keras_fm.parts.released import stored_arrays
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -130,38 +131,22 @@ class ExpansionState(ReleasedLayer):
             store[f"point_{index}"] = ops.convert_to_numpy(value)
         store["published"] = np.array(self.published)
 
-    def _arrays_of(self, store, kinds):
-        """Arrays of a file, in the shapes of the weights.
-
-        Raises:
-            ValueError: if one is missing or of another shape.
-        """
-        known, found = set(store.keys()), {}
-        for kind in kinds:
-            for index, point in enumerate(self._listed("point")):
-                name = f"{kind}_{index}"
-                if name not in known:
-                    raise ValueError(
-                        f"Layer '{self.name}' expected an array {name!r}, "
-                        "which the file does not hold."
-                    )
-                found[name] = np.asarray(store[name])
-                if found[name].shape != tuple(point.shape):
-                    raise ValueError(
-                        f"Layer '{self.name}' expected an array of shape "
-                        f"{tuple(point.shape)}. The file holds one of "
-                        f"{found[name].shape}."
-                    )
-        return found
+    def _arrays_of(self, store, *kinds):
+        """Arrays of a file, in the shapes of the weights."""
+        shapes = {
+            f"{kind}_{index}": point.shape
+            for kind in kinds
+            for index, point in enumerate(self._listed("point"))
+        }
+        return stored_arrays(self.name, store, shapes)
 
     def _take_release_arrays(self, arrays):
-        for name, value in self._arrays_of(
-            arrays, ("curvature", "minimiser")
-        ).items():
+        found = self._arrays_of(arrays, "curvature", "minimiser")
+        for name, value in found.items():
             self._set_hidden(name, value)
 
     def load_own_variables(self, store):
-        point = self._arrays_of(store, ("point",))
+        point = self._arrays_of(store, "point")
         self._load_carried(store, bool(np.asarray(store["published"])))
         for name, value in point.items():
             self._set_hidden(name, value)

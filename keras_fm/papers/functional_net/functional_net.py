@@ -10,26 +10,18 @@ from keras_fm.papers.functional_net.expansion_query import (
     NetworkExpansionQuery,
 )
 from keras_fm.papers.functional_net.expansion_state import ExpansionState
+from keras_fm.papers.functional_net.network_expansion import NetworkExpansion
+from keras_fm.papers.functional_net.stack_model import StackModel
 from keras_fm.parts import layer_arguments, replicas, sealed
-from keras_fm.stacks import (
+from keras_fm.per_example import (
     affine_maps,
-    first_weights,
     layer_stack,
     output_losses,
 )
-from keras_fm.stacks.network_expansion import NetworkExpansion
-from keras_fm.stacks.stack_model import StackModel
-from keras_fm.stacks.stages import Stage, constant, weights_of
+from keras_fm.per_example.stages import Stage, constant, weights_of
 
 # Sums over outputs: what the recursions need.
 LOSSES = ("binary_crossentropy", "squared_error")
-_LEMMA_1 = (
-    "Lemma 1 takes the noise from the largest change that one record makes "
-    "to the coefficients of the records at hand. That number is private "
-    "itself: its noise would tell who is in the data, and neighbouring data "
-    'sets would get different noise. Use sensitivity="theorem6" (a '
-    'constant, though no bound), or guarantee="proven".'
-)
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -49,14 +41,14 @@ class FunctionalNet(StackModel):
     * `guarantee="proven"`: every record's gradient and curvature are clipped
       together before they are summed; Gaussian noise (L2) or, with
       delta = 0, Laplace noise (L1), the budget split equally over rounds.
-    * `guarantee="published"` (with `lot="data"`): exact sums, clipped as a
-      sum (`sum_clip`), Laplace noise of scale S / epsilon with the S of
-      Theorem 6, which is not a bound (docs/guarantees.md): claimed. The step
+    * `guarantee=Published(lot="data")`: exact sums, clipped as a sum (see
+      `keras_fm.models.PublishedFunctionalNet`), Laplace noise of scale
+      S / epsilon with the S of Theorem 6, which is not a bound
+      (docs/guarantees.md): claimed. The step
       is the printed one, to the minimum of the released quadratic with the
       diagonal curvature: the arguments of the step do not change it. Theorem
-      6 is of sigmoid units and inputs in [0, 1]: `below` must end with a
-      layer that gives them, such as `NormalizationLayer((low, high),
-      "linf")`.
+      6 is of sigmoid units and inputs in [0, 1], such as
+      `NormalizationLayer((low, high), "linf")` gives them.
 
     Without it, `fit` refuses. With `unprotected=True` it minimises the exact
     expansion about `expansion_point` (the weights the model was built with,
@@ -88,10 +80,6 @@ class FunctionalNet(StackModel):
         damping: of the proven form: float >= 0, part of a layer's mean
             curvature that is added to all of its curvatures, beside the
             noise's.
-        sensitivity: of the published form: `"theorem6"`.
-        sum_clip: of the published form: `None`, or C > 0: the sums g of all
-            layers together become `g / max(1, ||g||^2 / C)`, as printed, and
-            so do those of the curvature.
         below: layers with public, frozen or already released weights that
             are applied first.
         unprotected: `True` for the non-private twin.
@@ -101,8 +89,7 @@ class FunctionalNet(StackModel):
 
     Raises:
         ValueError: if coefficients of a layer are not known, an argument is
-            outside its range, or `sensitivity="lemma1"`, which reads the
-            records.
+            outside its range.
 
     Example:
 
@@ -133,20 +120,14 @@ class FunctionalNet(StackModel):
         step_size=None,
         momentum=0.8,
         damping=0.1,
-        sensitivity="theorem6",
-        sum_clip=None,
         below=(),
         unprotected=False,
         **kwargs,
     ):
         layers = layer_stack.as_list(layers=layers)
         below = layer_stack.as_list(below=below)
-        first = first_weights.are_first(layers)
         checks.one_of("loss", loss, LOSSES)
         checks.one_of("curvature", curvature, CURVATURES)
-        if sensitivity == "lemma1":
-            raise ValueError(_LEMMA_1)
-        checks.either("sensitivity", sensitivity, ("theorem6",))
         given = {
             "input_shape": layer_arguments.sizes("input_shape", input_shape),
             "loss": loss,
@@ -165,10 +146,6 @@ class FunctionalNet(StackModel):
             "damping": 0.0
             if damping == 0
             else checks.norm_bound("damping", damping),
-            "sensitivity": sensitivity,
-            "sum_clip": checks.optional(
-                checks.norm_bound, "sum_clip", sum_clip
-            ),
             "unprotected": unprotected,
         }
         trained = layer_stack.check_layers(layers, dense_only=True)
@@ -188,7 +165,7 @@ class FunctionalNet(StackModel):
         head = output_losses.LOSSES[loss](activation[-1], outputs.shape[-1])
         self.__dict__["_state"] = state
         self.__dict__["_expansion"] = NetworkExpansion(stages, head, curvature)
-        self._keep(given, layers, below, inputs, features, first)
+        self._keep(given, layers, below, inputs, features)
         self.expand()
 
     @property
@@ -222,16 +199,6 @@ class FunctionalNet(StackModel):
     def damping(self):
         """Part of a layer's mean curvature that all of them get."""
         return self._given["damping"]
-
-    @property
-    def activations(self):
-        """Names of the trained layers' activations."""
-        return [stage.activation.name for stage in self._expansion.stages]
-
-    @property
-    def sum_clip(self):
-        """C of the published form's clipping of sums, or `None`."""
-        return self._given["sum_clip"]
 
     trains_on_release = True
 

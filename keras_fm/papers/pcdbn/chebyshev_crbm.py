@@ -5,20 +5,21 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.papers.pcdbn import claims, filters
-from keras_fm.papers.pcdbn.convolutional_energy import ConvolutionalEnergy
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
 from keras_fm.parts import layer_arguments
-from keras_fm.parts.step import NOISE, Step
+from keras_fm.parts.step import Step
+from keras_fm.private_maps.pretrained_layer import PretrainedLayer
 from keras_fm.public import polynomials
+from keras_fm.public.local_response_normalization import local_response
 
 POLYNOMIALS = ("chebyshev", "taylor", "piecewise", "published", "exact")
 NORMALIZATIONS = ("local", "batch", "constant")
 VISIBLE = ("binary", "gaussian")
-SENSITIVITIES = ("paper", "code")
 # Numbers that a moment tensor may have; one more and it fits no memory.
 _MAX_MOMENTS = 50_000_000
 # Values of patches held at once: arrays that memory is kept for.
@@ -26,7 +27,7 @@ _CHUNK = 2**20
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class ChebyshevCRBM(ConvolutionalEnergy):
+class ChebyshevCRBM(PretrainedLayer):
     """Convolutional RBM whose activation is a low-degree polynomial (pCDBN).
 
     With x = W * v + b (one map for each filter, cross-correlation), the
@@ -43,15 +44,15 @@ class ChebyshevCRBM(ConvolutionalEnergy):
     It trains under a `keras_fm.callbacks.PrivateModel`, and without it refuses
     to train.
 
-    Proven (`trainable=False`, the default): the filters are functions of a
+    Proven (the default): the filters are functions of a
     release. With Z a public constant, the energy's only coefficients that
     depend on records are the moments of patches u = [v - centre; constant]
     of order `moment_order`; they are released once, averaged over the
     positions of a record, and filters of unit norm, orthogonal to each
     other, are learned from them (`keras_fm.filters.learn`).
 
-    Published (`trainable=True`): contrastive divergence on the records at
-    every step (`keras_fm.models.EnergyModel`), with fixed Laplace noise on
+    Published (`guarantee="published"`): contrastive divergence on the records
+    at every step (`keras_fm.models.EnergyModel`), with fixed Laplace noise on
     the coefficients alpha of every map (Phan et al. 2017, Lemma 2), or noise
     drawn again at every step (the authors' code). That is claimed, not
     proven. With `unprotected=True` this is CDBN (`polynomial="exact"`) or
@@ -67,20 +68,17 @@ class ChebyshevCRBM(ConvolutionalEnergy):
         degree: int L.
         gain: float > 0, see above; 1 is the paper's.
         normalization: Z. `"local"`: max(|x|, (q + a sum x'^2)^beta) over the
-            `size` maps around, at the same position; `"batch"`: the largest
+            maps around, at the same position, with the constants of
+            `LocalResponseNormalization`; `"batch"`: the largest
             |x| of the batch (the authors' code); `"constant"`: `scale`, with
             X clipped to [-1, 1].
         scale: `None` (the largest |x| of unit filters, `patch_bound`), or
             the constant Z, also that of the released energy.
-        size, q, a, beta: of `"local"`.
         visible: `"binary"` (values in [0, 1]) or `"gaussian"` (unit
             variance; adds |v - centre - c|^2 / 2 in the place of -c . v).
         conditions: int, length of a second input, which acts through dynamic
             biases of hidden and visible units (Eqs. 25 and 26); 0 for none.
-        noise: `"once"` or `"per_step"`, of the published form.
-        sensitivity: `"paper"` or `"code"`, of the published form, see
-            `claims.energy_sensitivity`.
-        bounds: public `(low, high)` of the inputs, for `sensitivity`.
+        bounds: public `(low, high)` of the inputs.
         moment_order: 2 or 4, of the proven form: the released energy has
             degree `moment_order - 1` in place of `degree`.
         patch_bound: public L2 bound of `v - centre` of a patch; `None` for a
@@ -89,12 +87,12 @@ class ChebyshevCRBM(ConvolutionalEnergy):
         clip: whether the layer scales longer patches back as well, as local
             contrast normalisation does: x then is what the released energy
             is made of.
-        standardize, sparsity: of the proven form: whether responses are
-            brought to unit variance, and how many standard deviations above
-            its mean a unit is half active, see `keras_fm.filters.learn`.
+        sparsity: of the proven form: how many standard deviations above its
+            mean a unit is half active, see `keras_fm.filters.learn`.
         moment_strides: of the proven form: `None` (`strides`), or the steps
             between the patches that a release averages over.
         centre: public constant subtracted from the inputs.
+        guarantee: `"proven"` or `"published"`.
 
     Input shape: `(batch, height, width, channels)`, or a list of that and
     `(batch, conditions)`. Output shape: `(batch, new_height, new_width,
@@ -110,9 +108,6 @@ class ChebyshevCRBM(ConvolutionalEnergy):
     (2, 28, 28, 4)
     """
 
-    claim_reason = claims.ENERGY_REASON
-    _view = "EnergyModel"
-
     def __init__(
         self,
         filters: int,
@@ -124,26 +119,19 @@ class ChebyshevCRBM(ConvolutionalEnergy):
         gain: float = 1.0,
         normalization: str | None = "local",
         scale: float | None = None,
-        size: int = 5,
-        q: float = 2.0,
-        a: float = 1e-4,
-        beta: float = 0.75,
         visible: str = "binary",
         conditions: int = 0,
-        noise: str = "once",
-        sensitivity: str = "paper",
         bounds: tuple[float, float] = (0.0, 1.0),
         moment_order: int = 2,
         patch_bound: float | None = None,
         clip: bool = False,
-        standardize: bool = True,
         sparsity: float = 1.5,
         moment_strides: int | Sequence[int] | None = None,
         centre: float = 0.0,
-        trainable: bool = False,
+        guarantee: str = "proven",
         **kwargs: Any,
     ) -> None:
-        super().__init__(trainable=trainable, **kwargs)
+        super().__init__(guarantee, **kwargs)
         self.filters = checks.count("filters", filters)
         self.kernel_size = layer_arguments.pair("kernel_size", kernel_size)
         self.strides = layer_arguments.pair("strides", strides)
@@ -156,15 +144,8 @@ class ChebyshevCRBM(ConvolutionalEnergy):
             "normalization", normalization, NORMALIZATIONS
         )
         self.visible = checks.one_of("visible", visible, VISIBLE)
-        self.noise = checks.one_of("noise", noise, NOISE)
-        self.sensitivity = checks.one_of(
-            "sensitivity", sensitivity, SENSITIVITIES
-        )
         gain = checks.number("gain", gain)
         self.gain = checks.number("gain", gain, at_least=1e-3, at_most=100)
-        self.q = checks.norm_bound("q", q)
-        self.a = checks.norm_bound("a", a)
-        self.beta = checks.norm_bound("beta", beta)
         self.scale = checks.optional(checks.norm_bound, "scale", scale)
         self.patch_bound = checks.optional(
             checks.norm_bound, "patch_bound", patch_bound
@@ -179,9 +160,7 @@ class ChebyshevCRBM(ConvolutionalEnergy):
         self.conditions = checks.natural("conditions", conditions)
         low, high = (float(b) for b in bounds)
         bounds_lib.check_bounds(low, high)
-        self.bounds = (low, high)
-        self.size = layer_arguments.odd("size", size)
-        self.clip, self.standardize = bool(clip), bool(standardize)
+        self.bounds, self.clip = (low, high), bool(clip)
         self.moment_strides = checks.optional(
             layer_arguments.pair, "moment_strides", moment_strides
         )
@@ -195,40 +174,328 @@ class ChebyshevCRBM(ConvolutionalEnergy):
         make = getattr(polynomials, self.polynomial)
         return make("sigmoid", self.degree, self.gain)
 
+    @property
+    def approximation(self):
+        """The `keras_fm.polynomials` object of the activation, or `None`."""
+        return self._approximation
+
+    # Weights and shapes --------------------------------------------------
+
+    def build(self, input_shape):
+        if self.conditions:
+            input_shape, condition_shape = input_shape
+            if tuple(condition_shape[1:]) != (self.conditions,):
+                raise ValueError(
+                    f"Conditions must have shape (batch, {self.conditions}). "
+                    f"Received: shape={tuple(condition_shape)}"
+                )
+        if len(input_shape) != 4 or None in input_shape[1:]:
+            raise ValueError(
+                "ChebyshevCRBM expects inputs of a known shape (batch, height, "
+                f"width, channels). Received: input_shape={tuple(input_shape)}"
+            )
+        self.record_shape = tuple(input_shape[1:])
+        channels = input_shape[-1]
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(*self.kernel_size, channels, self.filters),
+            initializer="glorot_uniform",
+        )
+        self.bias = self.add_weight(
+            name="bias", shape=(self.filters,), initializer="zeros"
+        )
+        self.visible_bias = self.add_weight(
+            name="visible_bias", shape=(channels,), initializer="zeros"
+        )
+        self.condition_kernel = self.visible_condition_kernel = None
+        if self.conditions:
+            self.condition_kernel = self.add_weight(
+                name="condition_kernel",
+                shape=(self.conditions, self.filters),
+                initializer="zeros",
+            )
+            self.visible_condition_kernel = self.add_weight(
+                name="visible_condition_kernel",
+                shape=(self.conditions, channels),
+                initializer="zeros",
+            )
+        # Visible biases have no gradient outside pre-training.
+        self.set_pretraining(False)
+
+    def set_pretraining(self, value):
+        """Whether the biases of the visible units train with the layer."""
+        for weight in (self.visible_bias, self.visible_condition_kernel):
+            if weight is not None:
+                weight.trainable = value
+
+    def compute_output_shape(self, input_shape):
+        images = input_shape[0] if self.conditions else input_shape
+        return self._shape_of(images)
+
+    def _shape_of(self, images):
+        return layer_arguments.map_shape(
+            images, self.kernel_size, self.strides, self.padding, self.filters
+        )
+
+    @property
+    def map_shape(self):
+        """`(height, width)` of one map."""
+        return self._shape_of((None, *self.record_shape))[1:3]
+
+    @property
+    def patch_size(self):
+        """Entries of a patch, without the constant."""
+        return math.prod(self.kernel_size) * self.record_shape[-1]
+
+    def _margins(self, strides):
+        """What "same" padding adds before and after, for both axes."""
+        if self.padding == "valid":
+            return [(0, 0), (0, 0)]
+        margins = []
+        for size, kernel, stride in zip(
+            self.record_shape, self.kernel_size, strides
+        ):
+            total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+            margins.append((total // 2, total - total // 2))
+        return margins
+
+    # Hidden units --------------------------------------------------------
+
+    def parts(self, inputs):
+        """`(visible units, conditions or None)` of what the layer reads."""
+        v, conditions = inputs if self.conditions else (inputs, None)
+        # Keras casts floats only; whole numbers would cut the weights.
+        v = ops.cast(v, self.compute_dtype)
+        if conditions is not None:
+            conditions = ops.cast(conditions, self.compute_dtype)
+        return v, conditions
+
+    def preactivation(self, inputs):
+        """x = W * v + b, with dynamic biases if there are conditions.
+
+        Returns:
+            `(batch, new_height, new_width, filters)`.
+        """
+        v, conditions = self.parts(inputs)
+        v = v - ops.cast(self.centre, v.dtype)
+        v = ops.pad(v, [(0, 0), *self._margins(self.strides), (0, 0)])
+        x = ops.conv(
+            v,
+            ops.cast(self.kernel, v.dtype),
+            strides=self.strides,
+            padding="valid",
+            data_format="channels_last",
+        )
+        if self.clip:
+            x = x * self._shrink(v)
+        x = x + ops.cast(self.bias, x.dtype)
+        if conditions is not None:
+            dynamic = ops.matmul(
+                conditions, ops.cast(self.condition_kernel, conditions.dtype)
+            )
+            x = x + ops.cast(dynamic, x.dtype)[:, None, None, :]
+        return x
+
+    def _shrink(self, padded):
+        """What brings every patch to its bound, `(batch, h, w, 1)`."""
+        # Half precision overflows in the squares.
+        squares = ops.sum(ops.square(ops.cast(padded, "float32")), axis=-1)
+        # Products: a convolution of one channel takes several times as long.
+        down, across = (
+            ops.convert_to_tensor(_windows(*axis))
+            for axis in zip(padded.shape[1:3], self.kernel_size, self.strides)
+        )
+        sums = ops.matmul(ops.transpose(down), ops.matmul(squares, across))
+        bound = self.input_bound
+        # The root of no zero, whose slope is infinite.
+        norms = ops.sqrt(ops.maximum(sums, bound * bound))
+        return ops.expand_dims(ops.cast(bound / norms, padded.dtype), -1)
+
+    def normalised(self, x):
+        """X = x / Z, in [-1, 1]."""
+        if self.normalization == "local":
+            return local_response(x, **claims.LOCAL)
+        if self.normalization == "batch":
+            largest = ops.max(ops.abs(x))
+            return x / ops.maximum(largest, ops.cast(1e-6, x.dtype))
+        return ops.clip(x / ops.cast(self.energy_scale, x.dtype), -1.0, 1.0)
+
+    def scaled(self, coefficients):
+        """Coefficients of a polynomial in X, of those in `gain * X`."""
+        return [c * self.gain**power for power, c in enumerate(coefficients)]
+
+    def activation(self, normalised, training=False):
+        """P(h = 1 | v) from X, with the fixed noise while training."""
+        noise = None
+        # A layer that rests is used as it is.
+        if training and self.trainable and self.is_perturbed:
+            self.objective_in_use = True
+            noise = self.noise_now("coefficient_noise")
+        # High powers need more than half precision.
+        z = ops.cast(normalised, "float32")
+        if self.polynomial == "exact":
+            value = ops.sigmoid(self.gain * z)
+        elif self.polynomial == "piecewise":
+            value = _piecewise(self._approximation, self.gain * z)
+        else:
+            value = _polynomial(
+                self.scaled(self._approximation.coefficients), z
+            )
+        if noise is not None:
+            value = value + _horner(
+                [noise[power] for power in range(noise.shape[0])], z
+            )
+        if noise is not None or self.polynomial != "exact":
+            value = ops.clip(value, 0.0, 1.0)
+        return ops.cast(value, normalised.dtype)
+
+    def call(self, inputs, training=None):
+        training = self.in_training(training)
+        x = self.preactivation(inputs)
+        return self.activation(self.normalised(x), training)
+
+    # Visible units and energy --------------------------------------------
+
+    def visible_logits(self, hidden, conditions=None):
+        """`W^T * h + c`: what the visible units read from the maps.
+
+        Args:
+            hidden: `(batch, new_height, new_width, filters)`.
+            conditions: `(batch, conditions)`, if the layer has them.
+
+        Returns:
+            `(batch, height, width, channels)`.
+        """
+        hidden = ops.cast(hidden, self.compute_dtype)
+        raw = ops.conv_transpose(
+            hidden,
+            ops.cast(self.kernel, hidden.dtype),
+            strides=self.strides,
+            padding="valid",
+            data_format="channels_last",
+        )
+        # The adjoint of: pad, convolve, and drop what no filter reached.
+        margins = self._margins(self.strides)
+        fill = [(0, 0)]
+        for axis, size in enumerate(self.record_shape[:2]):
+            padded = size + sum(margins[axis])
+            fill.append((0, max(0, padded - raw.shape[axis + 1])))
+        raw = ops.pad(raw, [*fill, (0, 0)])
+        (top, _), (left, _) = margins
+        height, width = self.record_shape[:2]
+        logits = raw[:, top : top + height, left : left + width]
+        return logits + ops.cast(self._visible_bias(conditions), logits.dtype)
+
+    def _visible_bias(self, conditions):
+        bias = ops.convert_to_tensor(self.visible_bias)
+        if conditions is None:
+            return bias
+        dynamic = ops.matmul(
+            ops.cast(conditions, bias.dtype), self.visible_condition_kernel
+        )
+        return bias + dynamic[:, None, None, :]
+
+    def visible_mean(self, hidden, conditions=None):
+        """E[v | h]: probabilities of binary units, means of Gaussian ones."""
+        z = self.visible_logits(hidden, conditions)
+        if self.visible == "binary":
+            return ops.sigmoid(z)
+        return z + ops.cast(self.centre, z.dtype)
+
+    def reconstruct(self, inputs, training=False):
+        """E[v | h = P(h = 1 | v)]."""
+        hidden = self.call(inputs, training=training)
+        return self.visible_mean(hidden, self.parts(inputs)[1])
+
+    def chain(self, inputs, steps, seed, training=False):
+        """The end of a Gibbs chain of `steps` steps (CD-k): hidden states
+        are drawn, visible units take their means.
+
+        Args:
+            inputs: where the chain starts.
+            steps: int k.
+            seed: a `keras.random.SeedGenerator`.
+
+        Returns:
+            visible units, shape of `inputs` (the first of them).
+        """
+        v, conditions = self.parts(inputs)
+        for _ in range(checks.count("steps", steps)):
+            given = v if conditions is None else [v, conditions]
+            p = self.call(given, training=training)
+            states = keras.random.uniform(
+                ops.shape(p), dtype="float32", seed=seed
+            )
+            # In half precision a draw below 1 may round up to it.
+            states = ops.cast(states < ops.cast(p, "float32"), p.dtype)
+            v = ops.cast(self.visible_mean(states, conditions), v.dtype)
+        return v
+
+    def energy(self, inputs, hidden=None, training=False):
+        """E(v, h) of every record.
+
+        Args:
+            inputs: visible units (and conditions).
+            hidden: `None`, or states of the hidden units: the energy of Eq.
+                4. `None` takes P(h = 1 | v) in their place: Eq. 12 with
+                `polynomial="exact"`, else the polynomial energy of Eq. 14.
+            training: whether fixed noise acts.
+
+        Returns:
+            `(batch,)` tensor.
+        """
+        if training:
+            self.enter_training()
+        v, conditions = self.parts(inputs)
+        x = self.preactivation(inputs)
+        if hidden is None:
+            hidden = self.activation(self.normalised(x), training)
+        x, hidden, v = (ops.cast(t, "float32") for t in (x, hidden, v))
+        bound = -ops.sum(x * hidden, axis=(1, 2, 3))
+        bias = ops.cast(self._visible_bias(conditions), "float32")
+        if self.visible == "binary":
+            return bound - ops.sum(v * bias, axis=(1, 2, 3))
+        away = v - self.centre - bias
+        return bound + ops.sum(away * away, axis=(1, 2, 3)) / 2
+
     # Published -----------------------------------------------------------
 
-    @property
-    def is_published(self):
-        return self.trainable or self.is_perturbed
+    claim_reason = claims.ENERGY_REASON
+    settings_class = claims.PublishedCDBN
+    noise_names = ("coefficient_noise",)
+    _view = "EnergyModel"
 
-    @property
-    def noise_shapes(self):
+    def noise_shapes(self, settings):
         """One value for every coefficient of every map's polynomial."""
-        powers = self.degree
-        if self.polynomial == "piecewise":
-            powers = 1  # value and slope
+        # Of pieces: value and slope.
+        powers = 1 if self.polynomial == "piecewise" else self.degree
         return {"coefficient_noise": (powers + 1, self.filters)}
 
-    def claimed_sensitivity(self, neighbours):
+    def claimed_sensitivity(self, neighbours, settings=None):
         """Delta of Lemma 2, see `claims.energy_sensitivity`.
 
+        Args:
+            neighbours: `"replace_one"` (the paper's) or `"add_remove"`.
+            settings: a `PublishedCDBN`.
+
         Raises:
-            ValueError: if there is no polynomial to perturb.
+            ValueError: if the energy has no coefficients to perturb.
         """
         if self.polynomial == "exact":
             raise ValueError(
                 f"The energy of layer '{self.name}' has no coefficients to "
                 'perturb with polynomial="exact": choose another.'
             )
+        settings = settings or claims.PublishedCDBN()
         return claims.energy_sensitivity(
             self.scaled(self._largest_coefficients()),
-            form=self.sensitivity,
+            form=settings.form,
             positions=math.prod(self.map_shape),
             patch=self.patch_size,
             bound=max(abs(b - self.centre) for b in self.bounds),
             visible=math.prod(self.record_shape)
             * max(abs(b) for b in self.bounds),
-            normalization=(self.q, self.a, self.beta)
+            normalization=[claims.LOCAL[name] for name in ("q", "a", "beta")]
             if self.normalization == "local"
             else None,
             neighbours=neighbours,
@@ -243,23 +510,13 @@ class ChebyshevCRBM(ConvolutionalEnergy):
         starts = np.asarray(values[:-1]) - slopes * np.asarray(knots[:-1])
         return float(np.abs(starts).max()), float(np.abs(slopes).max())
 
-    @property
-    def claim_reads(self):
-        how = "fixed" if self.noise == "once" else "drawn again at every step"
+    def claim_reads(self, settings):
+        per_step = settings.noise_per_step
+        how = "drawn again at every step" if per_step else "fixed"
         return (
             "every record at every step, in both phases of contrastive "
             f"divergence; noise ({how}) on the coefficients of the energy"
         )
-
-    def noise_of(self, scale, shape, laplace):
-        if self.noise == "per_step":
-            return np.full(shape, scale, np.float32)
-        return super().noise_of(scale, shape, laplace)
-
-    def fix_noise(self, **noise):
-        super().fix_noise(**noise)
-        if self.noise == "per_step":
-            self._set_hidden_seed("seed_state")
 
     # Proven: filters from released moments --------------------------------
 
@@ -297,7 +554,6 @@ class ChebyshevCRBM(ConvolutionalEnergy):
             "filters": self.filters,
             "coefficients": self.scaled(approximation.coefficients),
             "scale": self.energy_scale,
-            "standardize": self.standardize,
             "sparsity": self.sparsity,
         }
 
@@ -444,32 +700,36 @@ class ChebyshevCRBM(ConvolutionalEnergy):
 
     # Saving --------------------------------------------------------------
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "strides": self.strides,
-            "padding": self.padding,
-            "polynomial": self.polynomial,
-            "degree": self.degree,
-            "gain": self.gain,
-            "normalization": self.normalization,
-            "scale": self.scale,
-            "size": self.size,
-            "q": self.q,
-            "a": self.a,
-            "beta": self.beta,
-            "visible": self.visible,
-            "conditions": self.conditions,
-            "noise": self.noise,
-            "sensitivity": self.sensitivity,
-            "bounds": self.bounds,
-            "moment_order": self.moment_order,
-            "patch_bound": self.patch_bound,
-            "clip": self.clip,
-            "standardize": self.standardize,
-            "sparsity": self.sparsity,
-            "moment_strides": self.moment_strides,
-            "centre": self.centre,
-        }
+
+def _windows(length, size, stride):
+    """Which points of a line are in which window, `(length, windows)`."""
+    starts = stride * np.arange((length - size) // stride + 1)
+    past = np.arange(length)[:, None] - starts
+    return ((past >= 0) & (past < size)).astype("float32")
+
+
+def _polynomial(coefficients, z):
+    constant, *others = coefficients
+    # Beside its value at 0 an odd function: half of the passes.
+    if len(others) > 1 and not any(others[1::2]):
+        return _horner(others[::2], z * z) * z + constant
+    return _horner(coefficients, z)
+
+
+def _horner(coefficients, z):
+    *others, value = coefficients
+    for coefficient in reversed(others):
+        value = value * z + coefficient
+    return value if others else value + ops.zeros_like(z)
+
+
+def _piecewise(approximation, z):
+    """A sum of ramps: every knot changes the slope."""
+    knots, values = approximation.knots, approximation.values
+    # Python numbers: NumPy's would take over what they multiply.
+    slopes = np.diff(values) / np.diff(knots)
+    changes = np.diff(slopes).tolist()
+    value = values[0] + float(slopes[0]) * (z - knots[0])
+    for knot, change in zip(knots[1:-1], changes):
+        value = value + change * ops.relu(z - knot)
+    return value

@@ -1,14 +1,66 @@
 """pCDBN's own noise scale of an energy: claimed, never proven."""
 
+import dataclasses
+import functools
 import math
 
+import keras
+
+from keras_fm.kernel import checks
+from keras_fm.papers.paper_model import PaperOrCode
 from keras_fm.parts.step import replace_one_factor
+
+# Constants of the local Z, the paper's.
+LOCAL = {"size": 5, "q": 2.0, "a": 1e-4, "beta": 0.75}
 
 ENERGY_REASON = (
     "none. The denominator Z depends on the weights and the records, and the "
     "negative phase of contrastive divergence reads the records at every "
     "step; see docs/guarantees.md"
 )
+
+
+@keras.saving.register_keras_serializable(package="keras_fm")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PublishedCDBN(PaperOrCode):
+    """What the published pCDBN needs beside its layers.
+
+    Give it to `keras_fm.models.PrivateCDBN(guarantee=...)`, or for a model of
+    your own to `keras_fm.Published(lot=..., settings=...)`.
+
+    Args:
+        form: `"paper"` as printed (Lemma 2, noise drawn once; the model has
+            local normalisation of maps, and min-max normalisation before the
+            output) or `"code"` as the authors' code (noise drawn at every
+            step; the model divides maps by the batch's largest, and has batch
+            normalisation before the output).
+        noise: `None` (as `form` has it), `"once"` or `"per_step"`.
+        fine_tune: of `PrivateCDBN`: whether the RBMs train on with the layers
+            above; else they rest after pre-training.
+        dropout: of `PrivateCDBN`: share of the units before the output.
+        l1: of `PrivateCDBN`: L1 penalty of the dense layer's kernel.
+
+    Raises:
+        ValueError: if a value is outside its range.
+
+    Example:
+
+    >>> PublishedCDBN(form="code").noise_per_step
+    True
+    """
+
+    fine_tune: bool = False
+    dropout: float = 0.0
+    l1: float = 0.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.fields(
+            self,
+            fine_tune=checks.boolean,
+            dropout=functools.partial(checks.number, at_least=0, below=1),
+            l1=checks.nonnegative,
+        )
 
 
 def energy_sensitivity(

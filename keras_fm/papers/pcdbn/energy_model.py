@@ -63,25 +63,9 @@ class EnergyModel(StackView):
     def call(self, inputs, training=False):
         return self.stack[-1].reconstruct(self.below(inputs), training)
 
-    def compile(self, optimizer="rmsprop", loss=None, metrics=None, **kwargs):
-        """As in Keras, without a loss and metrics.
-
-        Raises:
-            ValueError: if there is one.
-        """
-        # Not later: Keras would keep a loss through another `compile`.
-        if loss is not None or metrics is not None:
-            raise ValueError(
-                "An EnergyModel has its own loss and metric: `compile` it "
-                f"without one. Received: loss={loss!r}, metrics={metrics!r}"
-            )
-        super().compile(optimizer, **kwargs)
-
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
-        if sample_weight is not None:
-            raise ValueError("An EnergyModel takes no weights of records.")
         top = self.stack[-1]
         given = self.below(x)
         v, conditions = top.parts(given)

@@ -20,7 +20,7 @@ import numpy as np
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.reads.sums_by_owner import scaled_by_owner
+from keras_fm.kernel.reads.sums_by_owner import by_unit
 from keras_fm.kernel.sum_query import OwnedSumQuery
 
 
@@ -106,20 +106,16 @@ class PatchClustersQuery(OwnedSumQuery):
                 f"{self.directions}, {self.components}). Received: "
                 f"shape={sums.shape}"
             )
-        if not len(sums):
-            return statistics
-        rows = sums.reshape(len(sums), -1).astype(np.float64)
+        rows = sums.reshape(len(sums), self.size).astype(np.float64)
         if not np.isfinite(rows).all():
             raise ValueError("At least one record's patches are not finite.")
-        if self.grouped:
-            (batch,) = scaled_by_owner(
-                owners,
-                len(rows),
-                lambda part: (self._sum(rows[part]),),
-                self._scaled,
-            )
-        else:
-            batch = self._sum(rows)
+        (batch,) = by_unit(
+            self,
+            owners,
+            len(rows),
+            lambda part: (self._sum(rows[part]),),
+            self._scaled,
+        )
         return (statistics[0] + batch,)
 
     def _sum(self, rows):

@@ -8,13 +8,13 @@ from keras_fm.papers.batch_standardization import BatchStandardization
 from keras_fm.papers.dpa.private_encoder import PrivateEncoder
 from keras_fm.papers.paper_model import PaperModel, flatten
 from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
+from keras_fm.papers.pcdbn.claims import PublishedCDBN
 from keras_fm.papers.pcdbn.energy_model import EnergyModel
 from keras_fm.parts import layer_arguments
 from keras_fm.private_maps import pretraining
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.public.random_features import RandomFeatures
 
-FORMS = ("paper", "code")
 # sigmoid(5 X) is what the published polynomial is near to.
 _GAIN = 5.0
 # Where units rest most of the time, a public constant.
@@ -64,7 +64,8 @@ class PrivateCDBN(PaperModel):
         dense: int, units of the dense layer; 0 for none. Proven: a
             `PrivateEncoder` of so many units (never more than the maps have
             values) on a public random projection of the maps.
-        guarantee: `"proven"` or `"published"`.
+        guarantee: `"proven"`, `"published"`, or a
+            `keras_fm.models.PublishedCDBN`.
         bounds: public `(low, high)` of the inputs, mapped to [0, 1].
         polynomial, degree: see `ChebyshevCRBM`.
         gain: `None` (5 in the proven form, 1 in the published), or see
@@ -73,12 +74,6 @@ class PrivateCDBN(PaperModel):
         moment_order: of the proven form: 2, or 4 for the first layer, see
             `ChebyshevCRBM`.
         sparsity: of the proven form, see `ChebyshevCRBM`.
-        form: of the published form: `"paper"`, or `"code"`: X divided by the
-            largest response of the batch, noise drawn again at every step,
-            the authors' Delta and loss (`contrast="absolute"`).
-        fine_tune: of the published form: whether `fit` trains the RBMs too.
-        dropout: float in [0, 1), before the output layer, published form.
-        l1: float >= 0, L1 penalty of the dense layer, published form.
         unprotected: `True` for the non-private twin, trained on records
             without noise.
 
@@ -99,6 +94,8 @@ class PrivateCDBN(PaperModel):
     ```
     """
 
+    _settings = PublishedCDBN
+
     def __init__(
         self,
         input_shape,
@@ -114,28 +111,15 @@ class PrivateCDBN(PaperModel):
         strides=1,
         moment_order=2,
         sparsity=1.5,
-        form="paper",
-        fine_tune=False,
-        dropout=0.0,
-        l1=0.0,
         unprotected=False,
         **kwargs,
     ):
-        checks.one_of("guarantee", guarantee, ("proven", "published"))
-        checks.one_of("form", form, FORMS)
+        guarantee = self._form(guarantee)
         layer_arguments.belongs(
             guarantee,
             "proven",
             moment_order=(moment_order, 2),
             sparsity=(sparsity, 1.5),
-        )
-        layer_arguments.belongs(
-            guarantee,
-            "published",
-            form=(form, "paper"),
-            fine_tune=(fine_tune, False),
-            dropout=(dropout, 0.0),
-            l1=(l1, 0.0),
         )
         if not maps:
             raise ValueError("`maps` must hold at least one layer.")
@@ -158,10 +142,6 @@ class PrivateCDBN(PaperModel):
             "strides": strides,
             "moment_order": moment_order,
             "sparsity": sparsity,
-            "form": form,
-            "fine_tune": bool(fine_tune),
-            "dropout": dropout,
-            "l1": l1,
             "unprotected": unprotected,
         }
         inputs = keras.Input(tuple(input_shape), name="records")
@@ -217,13 +197,10 @@ class PrivateCDBN(PaperModel):
             form = {
                 "gain": 1.0 if gain is None else gain,
                 "normalization": "batch" if self._code else "local",
-                "noise": "per_step" if self._code else "once",
-                "sensitivity": given["form"],
-                "trainable": True,
-                "conditions": 0
-                if index or conditions is None
-                else conditions.shape[-1],
+                "guarantee": "published",
             }
+            if index == 0 and conditions is not None:
+                form["conditions"] = conditions.shape[-1]
         return ChebyshevCRBM(
             count,
             kernel,
@@ -247,15 +224,14 @@ class PrivateCDBN(PaperModel):
         )
 
     def _published_top(self, size):
-        given = self._arguments
-        if given["dense"]:
-            penalty = (
-                keras.regularizers.L1(given["l1"]) if given["l1"] else None
-            )
+        settings, dense = self.published_settings, self._arguments["dense"]
+        if dense:
             yield keras.layers.Dense(
-                given["dense"], kernel_regularizer=penalty, name="dense"
+                dense,
+                kernel_regularizer=keras.regularizers.L1(settings.l1),
+                name="dense",
             )
-        if self._code:
+        if settings.is_code:
             yield BatchStandardization(momentum=1.0, name="standardization")
             yield keras.layers.ReLU(max_value=1.0, name="relu")
         else:
@@ -263,11 +239,10 @@ class PrivateCDBN(PaperModel):
             yield NormalizationLayer(
                 norm="linf", mode="batch", running=False, name="normalization"
             )
-        if given["dropout"]:
-            yield keras.layers.Dropout(given["dropout"], name="dropout")
+        if settings.dropout:
+            yield keras.layers.Dropout(settings.dropout, name="dropout")
             # Kept units stay in [0, 1], as the claim has them.
-            kept = 1 - given["dropout"]
-            yield keras.layers.Rescaling(kept, name="kept")
+            yield keras.layers.Rescaling(1 - settings.dropout, name="kept")
 
     def _contrast(self, maps):
         # What all records have in common would fill the unit ball: every map
@@ -383,7 +358,7 @@ class PrivateCDBN(PaperModel):
             optimizer=optimizer,
             verbose=verbose,
         )
-        if not (self._proven or self._arguments["fine_tune"]):
+        if not (self._proven or self.published_settings.fine_tune):
             self._rest()
         return histories
 

@@ -341,10 +341,3 @@ class PrivatePatches(PatchResponses, ProvenMap):
             here, mirrored = ops.split(sums, 2, axis=1)
             sums = here + ops.multiply(mirrored, sign[:, 0])
         return sums
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "rounds": self.rounds,
-            "moment_strides": self.moment_strides,
-        }

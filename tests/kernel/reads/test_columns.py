@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from keras_fm.asking.parts_by_hash import part_by_hash
-from keras_fm.datasets import PoissonBatches
 from keras_fm.kernel import records
 from keras_fm.kernel.reads import columns, records_by_owner
 
@@ -161,7 +160,6 @@ def test_one_fraction_rounds_no_other_record(large):
         for read in (
             lambda x: columns.one_array(x),
             lambda x: next(records.batches((x, [0] * len(x)))),
-            lambda x: PoissonBatches(x, batch_size=1),
             lambda x: part_by_hash(x, [0] * len(x)),
         ):
             with pytest.raises(ValueError, match="2\\^53 or more"):

@@ -7,7 +7,7 @@ import pytest
 
 from keras_fm import PrivacyBudget
 from keras_fm.lab.audits.whole_steps import audit_steps
-from keras_fm.stacks import sum_noise
+from keras_fm.per_example import sum_noise
 
 BUDGET = PrivacyBudget(2.0, 1e-2)
 

@@ -127,32 +127,6 @@ def test_norms_are_at_most_one_for_generated_rows(ball, rows):
     assert_normalised(make(len(rows[0]), ball), np.array(rows))
 
 
-@pytest.mark.parametrize("ball", BALLS)
-@pytest.mark.parametrize("d", [1, 2, 3, 17, 784, 3072])
-def test_norms_are_at_most_one_for_any_size(d, ball):
-    rng = np.random.default_rng(d)
-    rows = rng.normal(size=(6, d)) * 10.0 ** rng.integers(-30, 30, size=(6, d))
-    # Rounding is worst where all entries count.
-    rows[0], rows[1] = 0.1, rng.uniform(0.9, 1.1, size=d)
-    assert_normalised(make(d, ball), rows)
-
-
-@pytest.mark.parametrize("ball", BALLS)
-def test_normalised_values(ball):
-    made = make(2, ball).normalised([[3.0, -4.0], [0.0, 0.0], [-0.0, 9.0]])
-    assert not np.any(np.signbit(made))
-    size = 7 if ball == "l1" else 5
-    np.testing.assert_allclose(made, [[3 / size, 4 / size], [0, 0], [0, 1]])
-
-
-@pytest.mark.parametrize("ball", BALLS)
-def test_the_given_rows_are_not_changed(ball):
-    rows = np.array([[3.0, -4.0], [1.0, 2.0]])
-    kept = rows.copy()
-    total(make(2, ball), rows)
-    np.testing.assert_array_equal(rows, kept)
-
-
 @pytest.mark.parametrize("clip", [False, True])
 @pytest.mark.parametrize(
     "rows, message",
@@ -296,38 +270,7 @@ def test_exact_values_of_the_bounds():
         assert [bound(make(1, ball), norm, r) for r in RELATIONS] == [1, 1]
 
 
-# Arguments -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("d", [0, -1, 2.0, True, None, "3", math.nan])
-def test_the_number_of_features_is_checked(d):
-    with pytest.raises(ValueError, match="`num_features`"):
-        RelevanceQuery(num_features=d)
-
-
-@pytest.mark.parametrize("ball", ["linf", "L2", None, 2])
-def test_the_ball_is_checked(ball):
-    with pytest.raises(ValueError, match="`ball`"):
-        RelevanceQuery(num_features=3, ball=ball)
-
-
-def test_reads_says_what_is_read():
-    assert "L1 norm 1" in make(12, "l1").reads
-    assert "L2 norm 1" in make(12, "l2").reads
-    assert "(12)" in make(12).reads
-
-
 # Shares ----------------------------------------------------------------------
-
-
-def test_shares_follow_the_relevance():
-    made = RelevanceQuery.shares(np.array([3.0, 1.0, -2.0]), 0.5)
-    np.testing.assert_allclose(made, [2.0, 2 / 3, 1 / 3])
-    # Above the floor: beta_j = d R_j / sum R.
-    relevance = np.array([0.5, 1.5, 4.0, 2.0])
-    np.testing.assert_allclose(
-        RelevanceQuery.shares(relevance, 1e-9), 4 * relevance / 8
-    )
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -343,11 +286,6 @@ def test_shares_are_positive_with_mean_one(relevance, floor):
     low = np.array(relevance) <= floor
     assert np.ptp(made[low]) == 0 if low.any() else True
     assert np.all(made >= made[low].max(initial=0.0))
-
-
-def test_no_positive_relevance_gives_equal_shares():
-    made = RelevanceQuery.shares(-np.arange(5.0), 0.1)
-    np.testing.assert_allclose(made, 1.0)
 
 
 # Releases --------------------------------------------------------------------
@@ -424,14 +362,6 @@ def test_shares_of_a_release_have_the_noise_as_floor(delta, ball):
     # No record at all: shares of pure noise are shares too.
     empty = make_release(objective, [], delta=delta).shares()
     assert empty.min() > 0 and empty.mean() == pytest.approx(1.0)
-
-
-def test_much_data_gives_the_true_shares():
-    rows = np.abs(make_records(5, n=200_000)) * [1, 2, 3, 4, 5]
-    objective = make(5)
-    exact = total(objective, rows)
-    made = make_release(objective, [(rows,)], epsilon=10.0).shares()
-    np.testing.assert_allclose(made, 5 * exact / exact.sum(), rtol=1e-3)
 
 
 # Files -----------------------------------------------------------------------

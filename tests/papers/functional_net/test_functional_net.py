@@ -67,22 +67,6 @@ def test_the_twin_learns(data, loss, curvature):
     assert accuracy > 0.9
 
 
-def test_an_expansion_stays_where_it_is_until_it_is_moved(data):
-    x, y = data
-    model = twin()
-    start = [w.copy() for w in model.expansion_point]
-    model.fit(x, y, verbose=0)
-    for held, first in zip(model.expansion_point, start):
-        np.testing.assert_array_equal(held, first)
-    model.expand()
-    for held, current in zip(model.expansion_point, model.trainable_weights):
-        np.testing.assert_array_equal(held, np.array(current))
-    model.expand(start)
-    np.testing.assert_array_equal(model.expansion_point[0], start[0])
-    with pytest.raises(ValueError, match="shapes"):
-        model.expand(start[:-1])
-
-
 def test_the_gradient_at_the_point_is_the_mean_gradient(data):
     x, y = (v[:32] for v in data)
     model = twin(optimizer=keras.optimizers.SGD(1.0))
@@ -99,47 +83,6 @@ def test_the_gradient_at_the_point_is_the_mean_gradient(data):
             ]
         )
         np.testing.assert_allclose(moved, mean, rtol=1e-3, atol=1e-6)
-
-
-def test_weights_of_records_count(data):
-    x, y = (v[:20] for v in data)
-    weights = np.r_[np.ones(12), np.zeros(8)].astype("float32")
-    one, other = twin(), twin()
-    other.set_weights(one.get_weights())
-    other.expand()
-    a = one.train_on_batch(x, y, sample_weight=weights)
-    b = other.train_on_batch(x[:12], y[:12])
-    np.testing.assert_allclose(np.ravel(a)[0], np.ravel(b)[0], rtol=1e-4)
-    for u, v in zip(one.get_weights(), other.get_weights()):
-        np.testing.assert_allclose(u, v, rtol=1e-3, atol=1e-5)
-
-
-# Unprotected ---------------------------------------------------------------
-
-
-def check_refuses(model, data, *words):
-    """Training in every way is refused, and changes nothing."""
-    x, y = (v[:32] for v in data)
-    before, point = model.get_weights(), model.expansion_point
-    wanted = model.predict(x, verbose=0)
-    for train in (
-        lambda: model(x, training=True),
-        lambda: model.train_on_batch(x, y),
-        lambda: model.fit(x, y, verbose=0),
-    ):
-        with pytest.raises(ValueError) as e:
-            train()
-        for part in (
-            f"FunctionalNet '{model.name}' has no release",
-            "keras_fm.callbacks.PrivateModel(epsilon=",
-            "FunctionalNet(..., unprotected=True)",
-            *words,
-        ):
-            assert part in str(e.value)
-    np.testing.assert_array_equal(model.predict(x, verbose=0), wanted)
-    held = [*model.get_weights(), *model.expansion_point]
-    for a, b in zip(held, [*before, *point], strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 # Released ------------------------------------------------------------------
@@ -168,42 +111,6 @@ def test_training_minimises_the_release_and_nothing_else(data):
         np.testing.assert_allclose(w, lowest, rtol=1e-6)
 
 
-def test_evaluation_is_of_the_network(data):
-    x, y = data
-    model = build()
-    before = model.predict(x[:5], verbose=0)
-    release(model)
-    np.testing.assert_array_equal(model.predict(x[:5], verbose=0), before)
-    assert np.abs(before).max() > 0
-    loss, accuracy = model.evaluate(x, y, verbose=0)
-    outputs = model.predict(x, verbose=0)
-    t = np.eye(CLASSES)[y]
-    exact = (np.logaddexp(0, outputs) - t * outputs).sum(axis=1).mean()
-    assert loss == pytest.approx(exact, rel=1e-4)
-    assert accuracy == pytest.approx(np.mean(outputs.argmax(axis=1) == y))
-
-
-@pytest.mark.parametrize("published", [False, True])
-def test_training_on_a_release_keeps_it(data, published):
-    """Steps of a published one were not counted, so that the weights they
-    led to were taken for others."""
-    x, y = (v[:32] for v in data)
-    model = build()
-    shapes = [w.shape for w in model.augmented_weights()]
-    made = [np.ones(shape) for shape in shapes]
-    model.set_release(made, made, "{}", published)
-    for _ in range(2):
-        before = model.get_weights()[0]
-        model.fit(x, y, verbose=0)
-        assert np.abs(model.get_weights()[0] - before).max() > 0
-        assert model.is_released and model.published == published
-    model.train_on_batch(x, y)
-    assert model.is_released
-    model.set_weights([w + 1 for w in model.get_weights()])
-    with pytest.raises(ValueError, match="It was released, but its weights"):
-        model.fit(x, y, verbose=0)
-
-
 # Saving --------------------------------------------------------------------
 
 
@@ -216,27 +123,6 @@ def test_the_point_is_saved_too(tmp_path, data):
     other.load_weights(path)
     for a, b in zip(model.expansion_point, other.expansion_point):
         np.testing.assert_array_equal(a, b)
-
-
-def test_a_release_that_loading_takes_away_ends_training(tmp_path, data):
-    free, released = build(), build()
-    release(released)
-    path = str(tmp_path / "model.weights.h5")
-    free.save_weights(path)
-    released.load_weights(path)
-    assert not released.is_released and released.was_lost
-    check_refuses(released, data, "It was released, but its weights are no")
-
-
-def test_other_weights_take_a_release_away(data):
-    model = build()
-    release(model)
-    weights = model.get_weights()
-    model.set_weights(weights)
-    assert model.is_released
-    model.set_weights([w + 1e-6 for w in weights])
-    assert not model.is_released and model.ledger_json is None
-    check_refuses(model, data, "It was released, but its weights are no")
 
 
 def state_with_release():
@@ -263,37 +149,6 @@ def test_a_part_of_a_release_is_refused(missing):
         other.load_own_variables(store)
     assert not other.is_released
     assert all(np.all(np.array(v) == 1) for v in other.point())
-
-
-def test_a_release_without_its_ledger_is_none():
-    store = state_with_release()
-    del store["ledger"]
-    other = ExpansionState()
-    other.set_point([np.zeros((2, 3)), np.zeros(3)])
-    other.load_own_variables(store)
-    assert not other.is_released
-    with pytest.raises(ValueError, match="use the records unprotected"):
-        other(np.ones((2, 3)), training=True)
-
-
-def test_a_state_by_itself_refuses():
-    layer = ExpansionState()
-    x = np.ones((2, 3), "float32")
-    np.testing.assert_array_equal(np.array(layer(x)), x)
-    with pytest.raises(ValueError, match="ExpansionState 'expansion_state"):
-        layer(x, training=True)
-    assert layer.get_config()["unprotected"] is False
-    other = ExpansionState.from_config(
-        ExpansionState(unprotected=True).get_config()
-    )
-    np.testing.assert_array_equal(np.array(other(x, training=True)), x)
-    store = state_with_release()
-    other.set_point([np.zeros((2, 3)), np.zeros(3)])
-    with pytest.raises(ValueError, match="file holds a release"):
-        other.load_own_variables(store)
-    with pytest.raises(ValueError, match="twin is never released"):
-        other.set_release([np.ones(3)], [np.ones(3)], False, "{}")
-    assert not other.is_released and other.minimiser() == []
 
 
 def test_a_release_of_another_shape_is_refused():
@@ -333,23 +188,7 @@ def test_everything_is_in_the_config(data):
     )
 
 
-def test_the_step_is_a_rule_from_the_number_of_layers():
-    for units, step in (((), 1.0), ((4,), 0.5), ((4, 4), 0.25)):
-        assert build(units).step_size == step
-    assert build(step_size=0.7).step_size == 0.7
-
-
 # A Keras model -------------------------------------------------------------
-
-
-def test_it_is_a_functional_model(data):
-    x, _ = data
-    model = build()
-    assert model.compute_output_shape((None, INPUTS)) == (None, CLASSES)
-    inner = keras.Model(model.inputs, model.outputs)
-    np.testing.assert_allclose(
-        inner.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-6
-    )
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
@@ -369,20 +208,6 @@ def test_mixed_precision(policy, data):
     assert history["loss"][1] < history["loss"][0]
 
 
-def test_float64(data):
-    x, y = data
-    before = keras.config.dtype_policy()
-    try:
-        keras.config.set_dtype_policy("float64")
-        twin(below=[]).fit(x, y, verbose=0)
-        model = build(below=[])
-        release(model)
-        history = model.fit(x, y, epochs=2, verbose=0).history
-    finally:
-        keras.config.set_dtype_policy(before)
-    assert history["loss"][1] < history["loss"][0]
-
-
 @pytest.mark.parametrize("use_bias", [True, False])
 def test_layers_with_and_without_bias(use_bias, data):
     x, y = data
@@ -398,16 +223,6 @@ def test_layers_with_and_without_bias(use_bias, data):
     model.set_augmented_weights([w + 1 for w in weights])
     for a, b in zip(model.augmented_weights(), weights):
         np.testing.assert_allclose(a, b + 1, rtol=1e-5, atol=1e-6)
-
-
-def test_accuracy_of_one_logit(data):
-    x, y = data
-    y = (y == 0).astype("int32")
-    model = fm.models.FunctionalNet((INPUTS,), [keras.layers.Dense(1)])
-    model.compile("sgd", metrics=["accuracy"])
-    _, accuracy = model.evaluate(x, y, verbose=0)
-    outputs = model.predict(x, verbose=0)[:, 0]
-    assert accuracy == pytest.approx(np.mean((outputs > 0) == y), abs=1e-6)
 
 
 # Errors --------------------------------------------------------------------
@@ -437,34 +252,3 @@ def test_accuracy_of_one_logit(data):
 def test_bad_arguments(arguments, match):
     with pytest.raises(ValueError, match=match):
         build(**arguments)
-
-
-@pytest.mark.parametrize(
-    "layers, match",
-    [
-        ([], "end with"),
-        (keras.layers.Dense(2), "must be a list of layers"),
-        ([keras.layers.Conv2D(2, 3)], "no per-record coefficients"),
-        ([30, 1], "must be Keras layers"),
-        ([keras.layers.Flatten(), keras.layers.Dense(2)], "takes Dense;"),
-        ([keras.layers.Dense(2, activation="softmax")], "activation"),
-        ([keras.layers.Dense(2, lora_rank=1)], "LoRA"),
-        (
-            [keras.layers.Dense(2, activity_regularizer="l2")],
-            "activity_regularizer",
-        ),
-    ],
-)
-def test_layers_without_known_coefficients(layers, match):
-    with pytest.raises(ValueError, match=match):
-        fm.models.FunctionalNet((INPUTS,), layers)
-
-
-def test_a_loss_in_compile_is_refused():
-    with pytest.raises(ValueError, match="its own loss"):
-        build().compile("sgd", loss="mse")
-
-
-def test_missing_labels_are_refused(data):
-    with pytest.raises(ValueError, match="needs labels"):
-        twin().fit(data[0], verbose=0)

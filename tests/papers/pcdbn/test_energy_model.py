@@ -7,7 +7,6 @@ import pytest
 from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
 from keras_fm.papers.pcdbn.energy_model import EnergyModel
 
-BACKEND = keras.backend.backend()
 SHAPE = (4, 3, 2)
 
 
@@ -25,7 +24,7 @@ def one_layer(
     """An EnergyModel of one RBM, with the biases of its visible units: the
     non-private twin, unless `unprotected=False` is given."""
     kwargs.setdefault("unprotected", True)
-    layer = ChebyshevCRBM(filters, kernel_size, trainable=True, **kwargs)
+    layer = ChebyshevCRBM(filters, kernel_size, guarantee="published", **kwargs)
     records = keras.Input(shape)
     model = EnergyModel(
         keras.Model(records, layer(records)), [layer], **(view or {})
@@ -39,22 +38,13 @@ def one_layer(
 
 
 def two_layers(unprotected=True, **view):
-    kwargs = {"trainable": True, "unprotected": unprotected}
+    kwargs = {"guarantee": "published", "unprotected": unprotected}
     first = ChebyshevCRBM(3, 2, name="first", **kwargs)
     second = ChebyshevCRBM(2, 2, name="second", **kwargs)
     records = keras.Input(SHAPE)
     pooled = keras.layers.MaxPooling2D(2, padding="same")(first(records))
     whole = keras.Model(records, second(pooled))
     return EnergyModel(whole, [first, second], **view), first, second
-
-
-def with_conditions(**view):
-    """The image, and its mean as the condition."""
-    layer = ChebyshevCRBM(3, 2, conditions=2, trainable=True, unprotected=True)
-    records = keras.Input(SHAPE)
-    given = keras.layers.GlobalAveragePooling2D()(records)
-    whole = keras.Model(records, layer([records, given]))
-    return EnergyModel(whole, [layer], **view), layer
 
 
 # The loss, by hand --------------------
@@ -208,58 +198,6 @@ def test_loss_of_longer_chains_with_and_without_noise(steps, noisy):
 # Learning --------------------
 
 
-def bars(count=96):
-    """A row of six on, everything else off."""
-    x = np.zeros((count, 6, 6, 1), "float32")
-    x[np.arange(count), np.arange(count) % 6] = 1
-    return x
-
-
-@pytest.mark.parametrize(
-    "kwargs, view",
-    [
-        ({"polynomial": "exact", "gain": 5.0}, {}),
-        ({}, {"gibbs_steps": 3}),
-        ({"polynomial": "published", "visible": "gaussian"}, {}),
-        ({"normalization": "batch"}, {"contrast": "absolute"}),
-    ],
-)
-def test_fit_lowers_the_reconstruction_error(kwargs, view):
-    keras.utils.set_random_seed(0)
-    model, layer = one_layer(
-        6, 3, (6, 6, 1), {"seed": 0, **view}, 0.05, **kwargs
-    )
-    x = bars()
-    before = np.mean((array(layer.reconstruct(x)) - x) ** 2)
-    model.compile(keras.optimizers.Adam(0.02))
-    logs = model.fit(x, batch_size=16, epochs=15, verbose=0).history
-    assert set(logs) == {"loss", "reconstruction_error"}
-    made = array(layer.reconstruct(x))
-    after = np.mean((made - x) ** 2)
-    assert logs["reconstruction_error"][-1] < before
-    assert after < before and logs["loss"][-1] < logs["loss"][0]
-    # The mean image misses by 5 / 36, the median (nothing) by 1 / 6.
-    assert before > 0.2
-    assert after < (0.17 if view.get("contrast") else 0.6 * 5 / 36)
-    if not view:
-        # The reconstruction shows which row was on.
-        assert np.all(made.sum(axis=(2, 3)).argmax(axis=1) == np.arange(96) % 6)
-
-
-def trained(seed, **kwargs):
-    keras.utils.set_random_seed(1)
-    model, layer = one_layer(view={"seed": seed, **kwargs})
-    model.compile("sgd", run_eagerly=True)
-    model.fit(images(8), batch_size=4, epochs=2, shuffle=False, verbose=0)
-    return np.concatenate([w.ravel() for w in layer.get_weights()])
-
-
-def test_equal_seeds_give_equal_layers():
-    once = trained(4)
-    np.testing.assert_array_equal(trained(4), once)
-    assert np.abs(trained(5) - once).max() > 1e-5
-
-
 def test_every_step_has_its_own_draws():
     model, layer = one_layer(view={"seed": 4})
     model.compile(keras.optimizers.SGD(0.0))
@@ -269,35 +207,6 @@ def test_every_step_has_its_own_draws():
 
 
 # A view of a model --------------------
-
-
-def test_the_output_is_the_topmost_reconstruction():
-    model, first, second = two_layers()
-    x = images()
-    maps = keras.layers.MaxPooling2D(2, padding="same")(first(x))
-    np.testing.assert_allclose(
-        model.predict(x, verbose=0), array(second.reconstruct(maps)), atol=1e-6
-    )
-    np.testing.assert_allclose(array(model.below(x)), array(maps), atol=1e-6)
-    np.testing.assert_allclose(model.encode(x), array(second(maps)), atol=1e-6)
-    assert model.encode(x).shape == (4, 2, 2, 2)
-
-
-@pytest.mark.filterwarnings("ignore:Gradients do not exist")
-@pytest.mark.parametrize("contrast", ["energy", "absolute"])
-def test_only_the_topmost_layer_learns(contrast):
-    model, first, second = two_layers(contrast=contrast)
-    # Also where the layer below may be trained.
-    assert first.trainable
-    below, above = first.get_weights(), second.get_weights()
-    model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
-    model.fit(images(), verbose=0)
-    for before, after in zip(below, first.get_weights(), strict=True):
-        np.testing.assert_array_equal(before, after)
-    kernel, bias, visible_bias = second.get_weights()
-    assert np.any(kernel != above[0]) and np.any(bias != above[1])
-    # Without `set_pretraining`.
-    assert not visible_bias.any()
 
 
 def test_noise_below_rests_and_noise_above_acts():
@@ -311,33 +220,6 @@ def test_noise_below_rests_and_noise_above_acts():
     model.compile("sgd", run_eagerly=True)
     model.fit(x, verbose=0)
     assert second.objective_in_use and not first.objective_in_use
-
-
-def test_conditions_reach_both_phases():
-    model, layer = with_conditions(seed=0)
-    layer.set_pretraining(True)
-    x = images(8)
-    model.compile(keras.optimizers.SGD(0.1))
-    model.fit(x, epochs=2, verbose=0)
-    for weight in (layer.condition_kernel, layer.visible_condition_kernel):
-        assert np.abs(array(weight)).max() > 0
-    given = [x, x.mean(axis=(1, 2))]
-    np.testing.assert_allclose(
-        model.predict(x, verbose=0), array(layer.reconstruct(given)), atol=1e-5
-    )
-    absolute, layer = with_conditions(contrast="absolute")
-    absolute.compile("sgd", run_eagerly=True)
-    assert np.isfinite(absolute.fit(x, verbose=0).history["loss"][0])
-
-
-def test_the_whole_is_no_part_of_its_part():
-    whole = keras.Sequential([keras.Input((3,)), keras.layers.Dense(50)])
-    model, layer = one_layer(view={"part_of": whole})
-    assert model.part_of is whole
-    assert {id(w) for w in model.weights} == {id(w) for w in layer.weights}
-    assert one_layer()[0].part_of is None
-    with pytest.raises(NotImplementedError, match="save that model"):
-        model.get_config()
 
 
 # As Keras has it --------------------
@@ -369,49 +251,7 @@ def test_mixed_precision(policy, contrast):
     assert np.all([np.all(np.isfinite(w)) for w in after])
 
 
-def test_compiled_by_xla():
-    if BACKEND == "torch":
-        pytest.skip("torch.compile needs a C++ compiler and minutes")
-    model, layer = one_layer(noise="per_step", unprotected=False)
-    layer.fix_noise(coefficient_noise=np.full((8, 2), 0.01))
-    model.compile("sgd", jit_compile=True)
-    assert np.isfinite(model.fit(images(), verbose=0).history["loss"][0])
-
-
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="needs TensorFlow")
-def test_tf_data_and_validation():
-    tf = pytest.importorskip("tensorflow")
-    data = tf.data.Dataset.from_tensor_slices(images(10)).batch(4)
-    model, _ = one_layer()
-    model.compile("sgd")
-    logs = model.fit(data, validation_data=data, epochs=2, verbose=0).history
-    assert len(logs["val_reconstruction_error"]) == 2
-    assert model.predict(data, verbose=0).shape == (10, *SHAPE)
-
-
 # Unprotected --------------------
-
-
-@pytest.mark.parametrize("contrast", ["energy", "absolute"])
-def test_it_does_not_train_unprotected(contrast):
-    model, layer = one_layer(view={"contrast": contrast}, unprotected=False)
-    x, before = images(), layer.get_weights()
-    wanted = model.predict(x, verbose=0)
-    model.compile("sgd")
-    for train in (
-        lambda: model(x, training=True),
-        lambda: model.train_on_batch(x),
-        lambda: model.fit(x, verbose=0),
-        lambda: layer.energy(x, training=True),
-        lambda: layer.chain(x, 1, keras.random.SeedGenerator(0), True),
-    ):
-        with pytest.raises(ValueError) as e:
-            train()
-        assert f"ChebyshevCRBM '{layer.name}' has no release" in str(e.value)
-        assert "ChebyshevCRBM(..., unprotected=True)" in str(e.value)
-    np.testing.assert_array_equal(model.predict(x, verbose=0), wanted)
-    for weight, kept in zip(layer.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(weight, kept)
 
 
 @pytest.mark.filterwarnings("ignore:.*trainable weights")
@@ -428,33 +268,3 @@ def test_a_released_layer_shows_nothing_of_the_records():
     layer.trainable = True
     with pytest.raises(ValueError, match="Set `trainable = False`"):
         model.train_on_batch(images())
-
-
-# Errors --------------------
-
-
-@pytest.mark.parametrize(
-    "view, match",
-    [
-        ({"contrast": "mse"}, "`contrast` must be one of.*'mse'"),
-        ({"gibbs_steps": 0}, "`gibbs_steps` must be a positive integer"),
-        ({"gibbs_steps": True}, "`gibbs_steps` must be a positive integer"),
-        ({"gibbs_steps": 1.0}, "`gibbs_steps` must be a positive integer"),
-    ],
-)
-def test_bad_arguments(view, match):
-    with pytest.raises(ValueError, match=match):
-        one_layer(view=view)
-
-
-def test_a_loss_and_weights_of_records_are_refused():
-    model, _ = one_layer()
-    x = images()
-    for loss in ("mse", keras.losses.MeanSquaredError()):
-        with pytest.raises(ValueError, match="`compile` it without one"):
-            model.compile("sgd", loss)
-    with pytest.raises(ValueError, match="loss and metric"):
-        model.compile("sgd", metrics=["mse"])
-    model.compile("sgd", loss=None)
-    with pytest.raises(ValueError, match="takes no weights of records"):
-        model.fit(x, x, sample_weight=np.ones(4), verbose=0)

@@ -13,7 +13,7 @@ from scipy import stats
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
+from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.noisy_statistics import Release
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.release import calibrate
@@ -67,19 +67,6 @@ def make_release(
     )
 
 
-def of_moments(objective, moments):
-    """A release that holds these numbers."""
-    return PatchMomentRelease(
-        statistics={"moments": np.asarray(moments, float)},
-        objective=objective,
-        mechanism=mechanisms.GaussianMechanism(
-            sensitivity=1.0, noise_multiplier=1e-3
-        ),
-        neighbours="add_remove",
-        private=True,
-    )
-
-
 # Moments ------------------------------------------------------------------
 
 
@@ -100,24 +87,6 @@ def test_at_a_huge_epsilon_the_moments_are_those_of_the_data(order, delta):
         found = made.moment(lower)
         assert found.shape == (5,) * lower
         np.testing.assert_allclose(found, direct / u.shape[1], atol=0.1)
-
-
-def test_the_count_is_at_least_one():
-    objective = make_objective(2, 2)
-    assert of_moments(objective, [1.0, 1.0, -5.0]).count() == 1.0
-    assert of_moments(objective, [1.0, 1.0, 4.9]).count() == pytest.approx(10)
-
-
-def test_releases_do_not_depend_on_the_batches():
-    objective = make_objective(grouped=True)
-    u, owners = some_patches(objective, 24), np.repeat(np.arange(8), 3)
-    whole = make_release(objective, [(u, owners)])
-    parts = make_release(
-        objective, [(u[i : i + 6], owners[i : i + 6]) for i in (0, 6, 12, 18)]
-    )
-    np.testing.assert_allclose(
-        parts.statistics["moments"], whole.statistics["moments"], atol=1e-10
-    )
 
 
 # Energy -------------------------------------------------------------------
@@ -261,94 +230,7 @@ def test_the_edge_bounds_the_spectrum_of_the_noise(order, p, kind):
         assert end == pytest.approx(made.noise_edge(), rel=0.2)
 
 
-# The ledger ---------------------------------------------------------------
-
-
-def test_the_ledger_is_charged_once_and_says_what_was_read():
-    objective = make_objective(26, 4)
-    u = some_patches(objective, 10)
-    budget = PrivacyBudget(1.0, DELTA)
-    ledger = Ledger(budget, neighbours="replace_one")
-    needed = objective.sensitivity("l2", neighbours="replace_one")
-    mechanism = calibrate(objective, budget, neighbours="replace_one")
-    assert mechanism.sensitivity == needed == math.sqrt(2) * 1.5**4
-    keywords = {"ledger": ledger, "neighbours": "replace_one"}
-    small = mechanisms.GaussianMechanism(
-        sensitivity=0.99 * needed, noise_multiplier=4.0
-    )
-    with pytest.raises(ValueError, match="below the objective's"):
-        make_release(objective, [(u,)], mechanism=small, **keywords)
-    bad = u.copy()
-    bad[3, 1, 0] = np.nan
-    with pytest.raises(ValueError, match="finite"):
-        make_release(objective, [(u,), (bad,)], mechanism=mechanism, **keywords)
-    with pytest.raises(ValueError, match="outside the public L2 bound"):
-        make_release(objective, [(u * [[[9] * 25 + [1]]],)], **keywords)
-    assert ledger.entries == ()
-    made = make_release(
-        objective, [(u,)] * 3, mechanism=mechanism, clip=True, **keywords
-    )
-    assert len(ledger.entries) == 1
-    entry = ledger.entries[0]
-    assert entry.guarantee == "proven"
-    assert entry.proof == "docs/proofs/patch_moments.md"
-    assert entry.reads == objective.reads
-    # Reading the release costs nothing; a second one does not fit.
-    made.moment(2), made.energy(np.ones((26, 1)), SERIES, 2.0)
-    assert len(ledger.entries) == 1
-
-    def unread():
-        pytest.fail("a refusal read the data")
-        yield
-
-    with pytest.raises(BudgetExceededError):
-        make_release(objective, unread(), mechanism=mechanism, **keywords)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_without_delta_noise_is_laplace(order):
-    objective = make_objective(6, order)
-    made = calibrate(
-        objective, PrivacyBudget(1.0, 0.0), neighbours="add_remove"
-    )
-    assert isinstance(made, mechanisms.LaplaceMechanism)
-    # The error of the whole tensor, measured.
-    squares = []
-    for noise in made.perturb(np.zeros((20, objective.size)), NoiseSource(0)):
-        (entries,) = objective.unpack(noise, "l1")
-        squares.append(np.sum(objective.moment(entries, order) ** 2))
-    expected = objective.expected_squared_error(made)
-    # Fixed seeds; the mean of 20 is within 0.5 with room to spare.
-    assert np.mean(squares) == pytest.approx(expected, rel=0.5)
-
-
 # Files ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("delta", [0.0, DELTA])
-@pytest.mark.parametrize("order", ORDERS)
-def test_save_and_load(tmp_path, order, delta):
-    objective = make_objective(4, order, reach=2)
-    saved = make_release(
-        objective,
-        [(some_patches(objective),)],
-        delta=delta,
-        neighbours="replace_one",
-    )
-    saved.save(tmp_path / "r")
-    loaded = Release.load(tmp_path / "r")
-    assert type(loaded) is PatchMomentRelease
-    np.testing.assert_array_equal(
-        loaded.statistics["moments"], saved.statistics["moments"]
-    )
-    for name in ("objective", "mechanism", "neighbours", "private"):
-        assert getattr(loaded, name) == getattr(saved, name)
-    filters = np.ones((4, 2))
-    assert loaded.energy(filters, SERIES[:2], 1.0) == saved.energy(
-        filters, SERIES[:2], 1.0
-    )
-    with np.load(tmp_path / "r", allow_pickle=False) as data:
-        assert set(data.files) == {"moments", "public"}
 
 
 def test_a_file_with_other_shapes_is_refused(tmp_path):
@@ -369,11 +251,3 @@ def test_a_file_with_other_shapes_is_refused(tmp_path):
             np.savez(f, **changed)
         with pytest.raises(ValueError, match="not a keras_fm release"):
             Release.load(tmp_path / "bad")
-
-
-def test_the_repr_shows_no_statistic():
-    objective = make_objective(5, 4)
-    text = repr(make_release(objective, [(some_patches(objective),)]))
-    assert text == (
-        "<PatchMomentRelease of moments (70,), GaussianMechanism, add_remove>"
-    )

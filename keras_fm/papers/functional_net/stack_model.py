@@ -1,0 +1,210 @@
+"""What models have in common whose layers are trained on coefficients."""
+
+import weakref
+
+import keras
+from keras import ops
+
+from keras_fm.kernel.ledger.ledger_entry import check_line
+from keras_fm.parts.private_part import PrivatePart
+from keras_fm.per_example import layer_stack, past_weights
+from keras_fm.per_example.stages import constant, weights_of
+
+
+class StackModel(PrivatePart, keras.Model):
+    """Public layers below, trained layers above, and a loss of its own.
+
+    A subclass calls `_keep` once it is built and gives two attributes:
+    `_solver`, with `stages` and `loss`, and `_carrier()`, the layer that
+    carries its release and whose `generation` counts what a compiled step
+    does not know yet.
+    """
+
+    def _keep(self, given, layers, below, inputs, features):
+        # Plain objects: what Keras tracks it would save once more.
+        self.__dict__["_given"] = given
+        self.__dict__["_stack"] = (layers, below)
+        self.__dict__["_below"] = layer_stack.Below(inputs, features)
+        self.__dict__["_traced"] = self._carrier().generation
+        self._carrier().__dict__["_owner"] = weakref.ref(self)
+        self._carrier().describe(self._learned())
+        self.__dict__["_start"] = (self._carrier()._digest(), None)
+
+    @property
+    def unprotected(self):
+        """Whether this is the non-private twin."""
+        return self._given["unprotected"]
+
+    @property
+    def published(self):
+        """Whether the release is of the published form."""
+        return self._carrier().published
+
+    # Where training starts -------------------------------------------------
+
+    def start_from(self, weights, public):
+        """Begins with public weights in the place of random ones.
+
+        Args:
+            weights: list of arrays, kernel and bias of every trained layer.
+            public: str, where they are from; the privacy statement repeats
+                it. Weights that private records shaped are not public.
+
+        Raises:
+            ValueError: if the model was released or perturbed before, shapes
+                do not fit, or `public` is no line of text.
+        """
+        check_line("`public`", public)
+        if not public:
+            raise ValueError(
+                "`public` must say where the weights are from. Received: "
+                f"public={public!r}"
+            )
+        if self.is_released or self.is_perturbed:
+            raise ValueError(
+                f"'{self.name}' has a release already, which led to the "
+                "weights it has. Build a new model."
+            )
+        held = self._carrier().described_weights()
+        shapes = [tuple(w.shape) for w in held]
+        given = [tuple(ops.shape(w)) for w in weights]
+        if given != shapes:
+            raise ValueError(
+                f"`weights` must have the shapes {shapes}. Received: {given}"
+            )
+        for variable, value in zip(held, weights):
+            variable.assign(value)
+        self.__dict__["_start"] = (self._carrier()._digest(), public)
+
+    def check_start(self):
+        """Refuses to begin with weights that records may have trained.
+
+        Raises:
+            ValueError: saying how public weights are given.
+        """
+        known, public = self._start
+        if known != self._carrier()._digest() or (
+            public is None and past_weights.copied_from(self) is not None
+        ):
+            raise ValueError(
+                f"'{self.name}' has other weights than it was built with, or "
+                "is of layers that were trained before, and no ledger knows "
+                "on what. Build a new model of new layers, or give public "
+                "weights by "
+                "`model.start_from(weights, public='where they are from')`."
+            )
+
+    @property
+    def start_fact(self):
+        """Where the first weights are from, for the ledger."""
+        return (
+            f"initial weights of '{self.name}': public by declaration"
+            f"{': ' + self._start[1] if self._start[1] else ''}"
+        )
+
+    @property
+    def private_layers(self):
+        """The layers that are trained, from the features upwards."""
+        return list(dict.fromkeys(s.layer for s in self._solver.stages))
+
+    def _learned(self):
+        """The variables that learn, those of one layer after the other."""
+        return [w for layer in self.private_layers for w in weights_of(layer)]
+
+    @property
+    def feature_model(self):
+        """The model of the layers in `below`: from records to what the
+        first trained layer reads."""
+        return self._below.model
+
+    @property
+    def needs_labels(self):
+        """Whether y is needed; without, y is what `feature_model` gives
+        unless other targets are given."""
+        return self._solver.loss.labels
+
+    # Keras' training -----------------------------------------------------
+
+    def compile(self, optimizer="rmsprop", loss=None, metrics=None, **kwargs):
+        """As in Keras, without a loss: the model has its own.
+
+        Raises:
+            ValueError: if there is one.
+        """
+        if loss is not None:
+            raise ValueError(
+                f"A {type(self).__name__} has its own loss, given when it is "
+                f"built: `compile` it without one. Received: loss={loss!r}"
+            )
+        head = self._solver.loss
+        if head.labels and head.units == 1 and metrics is not None:
+            # Keras would compare the logit with 0.5.
+            metrics = keras.tree.map_structure(layer_stack.of_logit, metrics)
+        super().compile(optimizer, metrics=metrics, **kwargs)
+
+    def compile_from_config(self, config):
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def make_train_function(self, force=False):
+        # Loaded weights may have brought noise or a release into a compiled
+        # model.
+        stale = self._traced != self._carrier().generation
+        self.__dict__["_traced"] = self._carrier().generation
+        return super().make_train_function(force=force or stale)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if y is None:
+            y = self._targets(None, self._features(x))
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def _features(self, x):
+        """What the first trained layer reads, as constants."""
+        x = constant(self._below(x))
+        # By its name: in a symbolic step a weight has no value.
+        kind = keras.backend.standardize_dtype(self._learned()[0].dtype)
+        x = ops.cast(x, "float64" if kind == "float64" else "float32")
+        return ops.reshape(x, (-1, *self._below.shape))
+
+    def _targets(self, y, features):
+        return layer_stack.targets(self._solver.loss, y, features)
+
+    def _weight_penalties(self):
+        """Regularizers of weights; they read no record."""
+        return sum(
+            ops.cast(weight.regularizer(weight), "float32")
+            for weight in self.trainable_variables
+            if weight.regularizer is not None
+        )
+
+    def get_config(self):
+        layers, below = self._stack
+        return {
+            **self._given,
+            "layers": _serialized(layers),
+            "below": _serialized(below),
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        for key in ("layers", "below"):
+            held = config[key]
+            one = [held] if isinstance(held, dict) else held
+            made = [
+                keras.saving.deserialize_keras_object(
+                    layer, custom_objects=custom_objects
+                )
+                for layer in one
+            ]
+            config[key] = made[0] if isinstance(held, dict) else made
+        return cls(**config)
+
+
+def _serialized(layers):
+    """Of a list of layers, or of one model."""
+    if isinstance(layers, list):
+        return [keras.saving.serialize_keras_object(v) for v in layers]
+    return keras.saving.serialize_keras_object(layers)

@@ -1,0 +1,85 @@
+"""A table of vectors, one for each token, as a map of every record.
+
+A record's coefficient is the table of what comes back to its tokens: row t is
+the sum of `delta_p` over the places p that hold t. Its squared norm is the sum
+of `<delta_p, delta_q>` over pairs of places of the same token; no table of a
+record is formed.
+"""
+
+from keras import ops
+
+from keras_fm.per_example.affine_maps import (
+    UNDERFLOW,
+    CoefficientMap,
+    joined,
+    scaled,
+    without_cancelling,
+)
+
+
+class EmbeddingMap(CoefficientMap):
+    """The rows of a `keras.layers.Embedding` that tokens name.
+
+    Tokens outside the table are taken for the nearest one in it, and what is
+    no number for the first.
+
+    Args:
+        layer: the layer.
+        input_shape: `(tokens,)`.
+    """
+
+    names = ("embeddings",)
+
+    def __init__(self, layer, input_shape):
+        if len(input_shape) != 1:
+            raise ValueError(
+                f"Layer '{layer.name}' (Embedding) must read `(tokens,)` of "
+                f"each record. Received: input_shape={tuple(input_shape)}"
+            )
+        # Tokens come as float32.
+        if layer.input_dim > 2**24:
+            raise ValueError(
+                f"Layer '{layer.name}' (Embedding) must have at most 2^24 "
+                f"tokens. Received: input_dim={layer.input_dim}"
+            )
+        self.layer = layer
+        self.input_shape = tuple(input_shape)
+        self.output_shape = (*input_shape, layer.output_dim)
+        self._places = input_shape[0]
+
+    def _tokens(self, inputs):
+        known = ops.clip(inputs, 0, self.layer.input_dim - 1)
+        known = ops.where(inputs == inputs, known, ops.zeros_like(known))
+        return ops.cast(known, "int32")
+
+    def forward(self, inputs, weights):
+        return ops.take(weights[0], self._tokens(inputs), axis=0)
+
+    def measured(self, inputs, delta):
+        given = (inputs, delta)
+        tokens = ops.reshape(self._tokens(inputs), (-1, self._places))
+        delta = self._by_place(delta)
+        alike = ops.expand_dims(tokens, 2) == ops.expand_dims(tokens, 1)
+        between = ops.matmul(delta, ops.transpose(delta, (0, 2, 1)))
+        alike = ops.cast(alike, delta.dtype)
+        total = joined(alike, between, self.layer.output_dim)
+        returned = ops.sum(ops.square(delta), axis=(1, 2))
+        # Squares may vanish where a threshold is as small; both are lengths of
+        # records already.
+        total, returned = total + UNDERFLOW, returned + UNDERFLOW
+        more = without_cancelling(self._places, returned)
+        return total + more, given
+
+    def sums_of(self, found, scale, kept):
+        inputs, delta = found
+        delta = scaled(delta, scale, kept)
+        return [
+            ops.segment_sum(
+                ops.reshape(delta, (-1, self.layer.output_dim)),
+                ops.reshape(self._tokens(inputs), (-1,)),
+                num_segments=self.layer.input_dim,
+            )
+        ]
+
+    def _by_place(self, delta):
+        return ops.reshape(delta, (-1, self._places, self.layer.output_dim))

@@ -1,0 +1,243 @@
+"""Convolutions of every kind, as maps of every record.
+
+For place k of the kernel let u_k be what it reads at every position p. A
+record's gradient there is `sum_p u_kp delta_p^T`, group by group of channels:
+it is formed, one place after the other, and no more is kept of it than its
+norm. A depthwise convolution has a group for each channel. In a transposed one
+it is `delta` that the kernel slides over.
+"""
+
+import itertools
+import math
+
+import keras
+from keras import ops
+
+from keras_fm.per_example.affine_maps import (
+    UNDERFLOW,
+    CoefficientMap,
+    chosen,
+    convolved,
+    refuse_option,
+    scaled,
+    total,
+    without_cancelling,
+)
+from keras_fm.per_example.pull_backs import pull_back
+
+DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
+SEPARABLE = (keras.layers.SeparableConv1D, keras.layers.SeparableConv2D)
+TRANSPOSED = (
+    keras.layers.Conv1DTranspose,
+    keras.layers.Conv2DTranspose,
+    keras.layers.Conv3DTranspose,
+)
+
+
+class FormedConvolution(CoefficientMap):
+    """The convolution of a layer, formed place by place of its kernel.
+
+    Args:
+        layer: one of the kinds above.
+        input_shape: shape of what it reads, without the batch.
+    """
+
+    def __init__(self, layer, input_shape):
+        if layer.data_format != "channels_last":
+            refuse_option(layer, "data_format", "channels_last")
+        self.layer = layer
+        self.input_shape = tuple(input_shape)
+        channels, kind = input_shape[-1], type(layer)
+        self._transposed = kind in TRANSPOSED
+        self._by_channel = kind in DEPTHWISE
+        self.names = ("kernel", "bias")
+        self._has_bias = layer.use_bias
+        self._groups = getattr(layer, "groups", 1)
+        filters = getattr(layer, "filters", 0)
+        if self._by_channel:
+            self._groups = channels
+            filters = channels * layer.depth_multiplier
+        # Of the small side, over which the kernel slides, and of each place.
+        sides = self._sides(input_shape[:-1])
+        positions = tuple(count for count, _, _ in sides)
+        self._padding = [(low, high) for _, low, high in sides]
+        outputs = self._outputs if self._transposed else positions
+        self.output_shape = (*outputs, filters)
+        self._places = math.prod(positions)
+        self._slices = [
+            self._at(place, positions)
+            for place in itertools.product(*map(range, layer.kernel_size))
+        ]
+
+    def _at(self, place, positions):
+        """What all positions read at one place, of sides that are cut into
+        pieces of a stride: slices without steps are much faster."""
+        found = []
+        for at, apart, count, stride in zip(
+            place, self.layer.dilation_rate, positions, self.layer.strides
+        ):
+            first, rest = divmod(at * apart, stride)
+            found.append(slice(first, first + count))
+            found += [rest] * (stride > 1)
+        return tuple(found)
+
+    def _cut(self, values):
+        """What the kernel slides over, padded, its sides cut likewise."""
+        ends, shape = [], []
+        for size, (low, high), stride in zip(
+            values.shape[1:-1], self._padding, self.layer.strides
+        ):
+            high += -(low + size + high) % stride
+            ends.append((low, high))
+            size += low + high
+            shape += [size // stride, stride] if stride > 1 else [size]
+        values = ops.pad(values, [(0, 0), *ends, (0, 0)])
+        return ops.reshape(values, (-1, *shape, values.shape[-1]))
+
+    def _sides(self, sizes):
+        """Positions, and padding of what is read, along every side."""
+        found, self._outputs = [], []
+        layer = self.layer
+        more = getattr(layer, "output_padding", None)
+        if more is not None:
+            refuse_option(layer, "output_padding", None)
+        for size, window, stride, apart in zip(
+            sizes, layer.kernel_size, layer.strides, layer.dilation_rate
+        ):
+            window = (window - 1) * apart + 1
+            if self._transposed:
+                count, size = size, size * stride
+                if layer.padding == "valid":
+                    size += max(window - stride, 0)
+                self._outputs.append(size)
+            elif layer.padding == "valid":
+                count = (size - window) // stride + 1
+            else:
+                count = -(-size // stride)
+            pad = max((count - 1) * stride + window - size, 0)
+            low = {"valid": 0, "same": pad // 2, "causal": window - 1}
+            low = low[layer.padding]
+            found.append((count, low, max(pad - low, 0)))
+        return found
+
+    # The layer -------------------------------------------------------------
+
+    def _linear(self, inputs, kernel):
+        layer = self.layer
+        given = {
+            "padding": layer.padding,
+            "strides": layer.strides,
+            "dilation_rate": layer.dilation_rate,
+        }
+        if self._transposed:
+            given["strides"] = list(layer.strides)
+            return convolved(ops.conv_transpose, inputs, kernel, **given)
+        if layer.padding == "causal":
+            (before, _), given["padding"] = self._padding[0], "valid"
+            inputs = ops.pad(inputs, [(0, 0), (before, 0), (0, 0)])
+        operation = ops.depthwise_conv if self._by_channel else ops.conv
+        return convolved(operation, inputs, kernel, **given)
+
+    def forward(self, inputs, weights):
+        outputs = self._linear(inputs, weights[0])
+        return outputs + weights[1] if len(weights) > 1 else outputs
+
+    # What a record says ------------------------------------------------------
+
+    def measured(self, inputs, delta):
+        """What positions give may cancel where their rounding does not: that is
+        added.
+        """
+        found = self._without_cancelling(inputs, delta)
+        if self._has_bias:
+            found = found + _squares(self._over_outputs(delta))
+        for block in self._blocks(inputs, delta):
+            found = found + _squares(block)
+        return found, (inputs, delta)
+
+    def _blocks(self, inputs, delta):
+        """What records say at one place of the kernel after the other."""
+        slid, still = inputs, delta
+        if self._transposed:
+            slid, still = delta, inputs
+        slid, still = self._cut(slid), self._rows(still)
+        for at in self._slices:
+            seen = self._rows(slid[tuple([slice(None), *at])])
+            yield self._formed(seen, still)
+
+    @property
+    def _of_outputs(self):
+        return math.prod(self.output_shape[:-1])
+
+    def _over_outputs(self, delta):
+        shape = (-1, self._of_outputs, delta.shape[-1])
+        return ops.sum(ops.reshape(delta, shape), axis=1)
+
+    def _rows(self, values):
+        """`(n, places, groups, channels of one)`."""
+        channels = values.shape[-1]
+        shape = (-1, self._places, self._groups, channels // self._groups)
+        return ops.reshape(values, shape)
+
+    def _formed(self, one, other):
+        """Products of two, summed over the places of a record."""
+        if one.shape[-1] == 1 or other.shape[-1] == 1:
+            return ops.sum(one * other, axis=1)
+        if self._groups == 1:
+            one, other = one[:, :, 0], other[:, :, 0]
+            return ops.matmul(ops.transpose(one, (0, 2, 1)), other)
+        one = ops.transpose(one, (0, 2, 3, 1))
+        return ops.matmul(one, ops.transpose(other, (0, 2, 1, 3)))
+
+    def _without_cancelling(self, inputs, delta):
+        """Group by group, of which each cancels by itself."""
+
+        def lengths(values):
+            shape = (-1, math.prod(values.shape[1:-1]), self._groups)
+            shape = (*shape, values.shape[-1] // self._groups)
+            squares = ops.square(ops.reshape(values, shape))
+            return ops.sum(squares, axis=(1, 3)) + UNDERFLOW
+
+        read = self._often() * lengths(inputs)
+        if self._has_bias:
+            read = read + self._of_outputs
+        return ops.sum(without_cancelling(read, lengths(delta)), axis=1)
+
+    def _often(self):
+        """How often one entry is read at most."""
+        return math.prod(
+            math.ceil(size / (stride if apart == 1 else 1))
+            for size, stride, apart in zip(
+                self.layer.kernel_size,
+                self.layer.strides,
+                self.layer.dilation_rate,
+            )
+        )
+
+    def sums_of(self, found, scale, kept):
+        inputs, delta = found
+        kernel = getattr(self.layer, self.names[0])
+        if self._by_channel:
+            found = [
+                total(block, scale, kept)
+                for block in self._blocks(inputs, delta)
+            ]
+            found = [ops.reshape(ops.stack(found), kernel.shape)]
+            if self._has_bias:
+                found.append(total(self._over_outputs(delta), scale, kept))
+            return found
+        inputs, delta = chosen(inputs, kept), scaled(delta, scale, kept)
+        _, back = pull_back(
+            lambda kernel: (self._linear(inputs, kernel), None),
+            ops.zeros(kernel.shape, inputs.dtype),
+        )
+        found = [back(delta)]
+        if self._has_bias:
+            axes = tuple(range(len(delta.shape) - 1))
+            found.append(ops.sum(delta, axis=axes))
+        return found
+
+
+def _squares(values):
+    """`(n,)` sums of squares."""
+    return ops.sum(ops.square(values), axis=tuple(range(1, len(values.shape))))

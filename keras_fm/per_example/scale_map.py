@@ -1,0 +1,168 @@
+"""The trained vectors of a normalisation or a `PReLU`, as a map of every
+record.
+
+With u what is normalised, already without a scale, a normalisation gives
+`gamma * u + beta`, entry by entry along its axes; a `PReLU` gives
+`max(x, 0) + alpha * u` with `u = min(x, 0)`. A record's coefficients are the
+sums of `delta * u` and of `delta` over its positions: vectors of as many
+entries as are trained, which are formed.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_fm.per_example.affine_maps import (
+    UNDERFLOW,
+    CoefficientMap,
+    chosen,
+    squared_length,
+    without_cancelling,
+)
+
+
+class ScaleMap(CoefficientMap):
+    """`gamma * inputs + beta` of a normalisation, or one of the two.
+
+    Args:
+        layer: the layer, built.
+        input_shape: shape of what it reads, without the batch.
+
+    Raises:
+        ValueError: if its axes are not the last ones.
+    """
+
+    names: tuple[str, ...] = ("gamma", "scale", "beta")
+
+    def __init__(self, layer, input_shape):
+        self.layer = layer
+        self.input_shape = self.output_shape = tuple(input_shape)
+        axes = layer.axis if isinstance(layer.axis, list) else [layer.axis]
+        rank = len(input_shape) + 1
+        axes = [axis % rank for axis in axes]
+        last = list(range(rank - len(axes), rank))
+        if axes != last or 0 in axes:
+            raise ValueError(
+                f"Layer '{layer.name}' ({type(layer).__name__}) must be of "
+                f"axis=-1, or of several last axes. Received: axis={layer.axis}"
+            )
+        self._weight_shape = self.input_shape[-len(axes) :]
+        self._shape = (1,) * (rank - 1 - len(axes)) + self._weight_shape
+        held = [getattr(layer, name, None) for name in self.names]
+        *scales, self._has_offset = [
+            isinstance(weight, keras.Variable) for weight in held
+        ]
+        self._has_scale = any(scales)
+
+    def factor(self, inputs):
+        """What the scale is multiplied by."""
+        return inputs
+
+    def forward(self, inputs, weights):
+        weights = [ops.reshape(weight, self._shape) for weight in weights]
+        if self._has_scale:
+            inputs = inputs * weights.pop(0)
+        return inputs + weights[0] if weights else inputs
+
+    def measured(self, inputs, delta):
+        found = self._coefficients(inputs, delta)
+        total = sum(squared_length(part) for part in found)
+        read, returned = (
+            squared_length(v) + UNDERFLOW for v in (self.factor(inputs), delta)
+        )
+        read = read + math.prod(self.input_shape) // math.prod(self._shape)
+        # Both are lengths of records already.
+        return total + without_cancelling(read, returned), found
+
+    def sums_of(self, found, scale, kept):
+        scale = ops.expand_dims(chosen(scale, kept), 0)
+        return [
+            ops.reshape(
+                ops.matmul(scale, chosen(part, kept)), self._weight_shape
+            )
+            for part in found
+        ]
+
+    def _coefficients(self, inputs, delta):
+        found = []
+        if self._has_scale:
+            found.append(self._over_places(self.factor(inputs) * delta))
+        if self._has_offset:
+            found.append(self._over_places(delta))
+        return found
+
+    def _over_places(self, values):
+        """`(n, entries)` sums over all places that share an entry."""
+        values = ops.reshape(values, (-1, *self.input_shape))
+        axes = tuple(k + 1 for k, size in enumerate(self._shape) if size == 1)
+        return self._record(ops.sum(values, axis=axes) if axes else values)
+
+    def _record(self, values):
+        """A row for each record."""
+        return ops.reshape(values, (-1, math.prod(values.shape[1:])))
+
+
+class RectifierMap(ScaleMap):
+    """`max(inputs, 0) + alpha * min(inputs, 0)` of a `PReLU`; the arguments
+    are those of `ScaleMap`."""
+
+    names = ("alpha",)
+
+    def __init__(self, layer, input_shape):
+        self.layer = layer
+        self.input_shape = self.output_shape = tuple(input_shape)
+        self._shape = self._weight_shape = tuple(layer.alpha.shape)
+        self._has_scale, self._has_offset = True, False
+
+    def factor(self, inputs):
+        return ops.minimum(inputs, 0)
+
+    def forward(self, inputs, weights):
+        return ops.relu(inputs) + weights[0] * self.factor(inputs)
+
+
+def unscaled(layer, shape):
+    """A normalisation as it is before it learns anything, without an effect
+    of its scale and offset: in float32, in float64 if the layer itself is.
+
+    Args:
+        layer: the layer.
+        shape: of what it reads, without the batch.
+    """
+    if type(layer) is keras.layers.GroupNormalization:
+        return _of_groups(layer, shape)
+    config = {
+        **layer.get_config(),
+        "dtype": "float64" if layer.compute_dtype == "float64" else "float32",
+    }
+    neutral = {"scale": False, "center": False}
+    if config.get("rms_scaling"):
+        # Has a scale whatever is said.
+        neutral = {"gamma_initializer": "ones"}
+    config.update({k: v for k, v in neutral.items() if k in config})
+    made = type(layer).from_config(config)
+    made(keras.KerasTensor((None, *shape), config["dtype"]))
+    return made
+
+
+def _of_groups(layer, shape):
+    """Of sums by channel: Keras cuts these into groups first, whose few
+    channels are a short last axis, which PyTorch is slow with."""
+    channels, groups = shape[-1], layer.groups
+
+    def mean(values):
+        found = ops.reshape(
+            ops.mean(values, axis=1), (-1, groups, channels // groups)
+        )
+        found = ops.mean(found, axis=2, keepdims=True)
+        found = ops.tile(found, (1, 1, channels // groups))
+        return ops.reshape(found, (-1, 1, channels))
+
+    def normalized(inputs):
+        values = ops.reshape(inputs, (-1, math.prod(shape[:-1]), channels))
+        values = values - mean(values)
+        found = values * ops.rsqrt(mean(ops.square(values)) + layer.epsilon)
+        return ops.reshape(found, (-1, *shape))
+
+    return normalized

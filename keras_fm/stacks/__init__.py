@@ -1,1 +1,0 @@
-"""Networks as stacks of affine maps with known per-record coefficients."""
