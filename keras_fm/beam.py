@@ -10,11 +10,11 @@ the pipeline charges the ledger and adds the noise, once:
         _ = (
             pipeline
             | batches  # of (key, (features, labels))
-            | SumStatistics(layer.objective())
+            | SumStatistics(layer.query())
             | beam.Map(write, "statistics")  # where the records are
         )
-    objective = layer.objective()
-    partial = PartialStatistics.from_bytes(read("statistics"), objective)
+    query = layer.query()
+    partial = PartialStatistics.from_bytes(read("statistics"), query)
     release = release_statistics(partial, ledger=ledger, ...)
     layer.learn(release, ledger)
 
@@ -37,19 +37,19 @@ from keras_fm.kernel.partial_statistics import PartialStatistics
 
 
 class SumStatistics(beam.PTransform):
-    """Sums an objective's statistics over all batches.
+    """Sums a query's statistics over all batches.
 
     Elements are `(key, batch)`. The key says which batch it is: a batch that
     is there twice, since an upstream step was repeated, counts once. Two
-    different batches under one key are an error. If the objective is
+    different batches under one key are an error. If the query is
     `grouped`, the key is the owner, a whole number or text (1 and "1" are one
     owner), and the batch holds all records of this owner.
 
-    A batch is a tuple of arrays, as the objective accumulates them, such as
+    A batch is a tuple of arrays, as the query accumulates them, such as
     `(features, labels)`. Elements should be batches of some hundred records.
 
     Args:
-        objective: an objective of `keras_fm.queries` that is released in
+        query: a query of `keras_fm.queries` that is released in
             one pass.
         clip: whether records outside their bounds are scaled back instead of
             refused.
@@ -63,18 +63,18 @@ class SumStatistics(beam.PTransform):
             wrong shape. Nothing is charged then.
     """
 
-    def __init__(self, objective, clip=False):
+    def __init__(self, query, clip=False):
         super().__init__()
-        self.objective, self.clip = objective, clip
+        self.query, self.clip = query, clip
 
     def expand(self, batches):
-        if getattr(self.objective, "grouped", False):
+        if getattr(self.query, "grouped", False):
             batches = batches | "By owner" >> beam.MapTuple(_of_owner)
         return (
             batches
             | "By key" >> beam.GroupByKey()
             | "Once" >> beam.MapTuple(_once)
-            | "Sum" >> beam.CombineGlobally(_Sum(self.objective, self.clip))
+            | "Sum" >> beam.CombineGlobally(_Sum(self.query, self.clip))
         )
 
 
@@ -83,7 +83,7 @@ def _of_owner(key, batch):
     kind = np.asarray(key).dtype.kind
     if kind not in "biuU" or np.ndim(key):
         raise ValueError(
-            "The key of a batch of a grouped objective is its owner, a whole "
+            "The key of a batch of a grouped query is its owner, a whole "
             "number or text, none missing: where two people have one, or a "
             "person has two, a person's influence is not bounded. Received: "
             f"{type(key).__name__}"
@@ -100,7 +100,7 @@ def _once(key, batches):
         ):
             raise ValueError(
                 "Two different batches have the same key. Give every batch a "
-                "key of its own; for a grouped objective, all records of an "
+                "key of its own; for a grouped query, all records of an "
                 "owner in one batch."
             )
     return key, first
@@ -109,18 +109,18 @@ def _once(key, batches):
 class _Sum(beam.CombineFn):
     """Batches to the bytes of their statistics."""
 
-    def __init__(self, objective, clip):
+    def __init__(self, query, clip):
         super().__init__()
-        self._objective, self._clip = objective, clip
+        self._query, self._clip = query, clip
 
     def create_accumulator(self):
-        return PartialStatistics(self._objective, self._clip)
+        return PartialStatistics(self._query, self._clip)
 
     def add_input(self, partial, element):
         key, batch = element
         owners = None
-        if getattr(self._objective, "grouped", False):
-            owners = [key] * self._objective.num_records(*batch)
+        if getattr(self._query, "grouped", False):
+            owners = [key] * self._query.num_records(*batch)
         partial.add(*batch, owners=owners)
         return partial
 
@@ -135,22 +135,20 @@ class _Sum(beam.CombineFn):
         return partial.to_bytes()
 
     def get_accumulator_coder(self):
-        return _Coder(self._objective, self._clip)
+        return _Coder(self._query, self._clip)
 
 
 class _Coder(beam.coders.Coder):
     """Statistics on their way from one worker to another."""
 
-    def __init__(self, objective, clip):
-        self._objective, self._clip = objective, clip
+    def __init__(self, query, clip):
+        self._query, self._clip = query, clip
 
     def encode(self, partial):
         return partial.to_bytes()
 
     def decode(self, encoded):
-        return PartialStatistics.from_bytes(
-            encoded, self._objective, self._clip
-        )
+        return PartialStatistics.from_bytes(encoded, self._query, self._clip)
 
     def is_deterministic(self):
         return False

@@ -12,14 +12,14 @@ import sys
 
 NAMES = {
     "BudgetExceededError": "keras_fm.kernel.ledger.ledger",
-    "BudgetSplit": "keras_fm.kernel.planning.budget_split",
+    "BudgetSplit": "keras_fm.kernel.budget",
     "Ledger": "keras_fm.kernel.ledger.ledger",
     "LedgerEntry": "keras_fm.kernel.ledger.ledger_entry",
     "Neighbours": "keras_fm.kernel.budget",
     "PrivacyBudget": "keras_fm.kernel.budget",
     "Proven": "keras_fm.parts.guarantee",
     "Published": "keras_fm.parts.guarantee",
-    "Release": "keras_fm.kernel.ledger.noisy_statistics",
+    "Release": "keras_fm.queries",
     "Rounds": "keras_fm.heads.rounds",
     "Unit": "keras_fm.parts.guarantee",
     "audit": "keras_fm.auditing",

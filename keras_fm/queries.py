@@ -5,6 +5,9 @@ from keras_fm.asking.evaluation_query import EvaluationQuery
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.heads.squared_error import SquaredErrorQuery
+
+# Of a file: every class of releases is known here.
+from keras_fm.kernel.ledger.noisy_statistics import Release as Release
 from keras_fm.kernel.query import QuadraticQuery
 from keras_fm.papers.adlm.relevance_query import RelevanceQuery
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery

@@ -39,11 +39,3 @@ def steps(count, name="net", **changes):
 def unknown(text, number=1):
     """The text of a ledger as this process has not seen it."""
     return json.dumps({**json.loads(text), "id": f"{number:032x}"})
-
-
-def old(ledger):
-    """The text that a version without ids and counts wrote."""
-    data = json.loads(ledger.to_json())
-    for key in ("id", "progress", "given_back"):
-        data.pop(key, None)
-    return json.dumps(data)

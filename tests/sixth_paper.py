@@ -98,7 +98,7 @@ class ClassMeansRelease(Release):
 
     def means(self):
         """`(M, m)`, inside the ball that the records lie in."""
-        found, query = self.statistics["sums"], self.objective
+        found, query = self.statistics["sums"], self.query
         count = np.maximum(found[:, -1:] / query.constant, 1.0)
         return bounds_lib.project_to_ball(
             found[:, :-1] / count, query.feature_bound, clip=True

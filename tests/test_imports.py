@@ -121,7 +121,7 @@ def test_the_review_names_the_folders_of_the_kernel_and_their_lengths():
     assert set(said) == set(lines)
     assert all(abs(lines[folder] - said[folder]) <= 50 for folder in said)
     # An afternoon.
-    assert lines["."] <= 3850
+    assert lines["."] <= 4400
 
 
 @pytest.mark.parametrize(

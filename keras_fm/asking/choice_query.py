@@ -13,7 +13,7 @@ from keras_fm.asking.evaluation_query import GRID, MEANS
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.sum_query import SumQuery, reach_in_words
+from keras_fm.kernel.query import SumQuery, reach_in_words
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ class Choice(Release):
         return int(np.argmax(self.statistics["chosen"]))
 
     def __repr__(self):
-        query = self.objective
+        query = self.query
         return (
             f"Private choice: {self.index} of 0 to {query.candidates - 1}, by "
             f"{query.metric} ({type(self.mechanism).__name__}, "

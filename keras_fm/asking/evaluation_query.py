@@ -17,7 +17,7 @@ import numpy as np
 from keras_fm.asking import intervals
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.sum_query import (
+from keras_fm.kernel.query import (
     SumQuery,
     is_replaced,
     reach_in_words,
@@ -369,7 +369,7 @@ class Evaluation(Release):
 
     @property
     def _query(self):
-        return self.objective
+        return self.query
 
     @property
     def _law(self):

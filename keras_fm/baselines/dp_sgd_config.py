@@ -14,8 +14,8 @@ from keras_fm.kernel import checks
 from keras_fm.kernel.budget import (
     Neighbours,
     PrivacyBudget,
+    warn_of_delta,
 )
-from keras_fm.kernel.planning.delta_warning import warn_of_delta
 from keras_fm.kernel.reads import sampling as sampling_lib
 
 # Of a number in a record, for whose gradient float32 is wide enough: one that
@@ -186,6 +186,30 @@ class DPSGDPlan(sampling_lib.SamplingPlan):
     """
 
     noise_multiplier: float
+
+    def batches(self, rng):
+        """Yields `steps` arrays of record numbers.
+
+        Poisson samples are independent, shuffled batches are consecutive
+        parts of a fresh permutation in each epoch (the remainder is left
+        out).
+
+        Raises:
+            RuntimeError: if a Poisson sample exceeds `capacity`.
+        """
+        size = self.expected_batch_size
+        for step in range(self.steps):
+            first = step % (self.n // size) * size
+            if self.sampling == "full":
+                yield np.arange(self.n)
+            elif self.sampling == "poisson":
+                yield sampling_lib.poisson_sample(
+                    self.n, self.sampling_rate, self.capacity, rng
+                )
+            else:
+                if first == 0:
+                    order = rng.permutation(self.n)
+                yield order[first : first + size]
 
 
 def _noise_multiplier(reads, epsilon, delta, neighbours):

@@ -23,11 +23,10 @@ from keras_fm.baselines.dp_sgd_config import (
 )
 from keras_fm.baselines.record_views import RecordViews, told
 from keras_fm.kernel import checks
-from keras_fm.kernel.budget import Neighbours, PrivacyBudget
+from keras_fm.kernel.budget import Neighbours, PrivacyBudget, is_too_large
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry, check_line
 from keras_fm.kernel.ledger.statement import RECORD
-from keras_fm.kernel.planning.delta_warning import is_too_large
 from keras_fm.kernel.reads import columns
 from keras_fm.parts import batch_statistics
 from keras_fm.parts.record_alone import unlisted
@@ -280,10 +279,10 @@ class DPSGDTrainer:
                     ),
                     private=self.seed is None,
                     notes=self._notes(),
+                    used=plan.steps,
                 )
             ]
         )
-        ledger.reserve("DP-SGD", plan.steps)
         return ledger
 
     def _notes(self):

@@ -193,7 +193,7 @@ class _FunctionalRegression(PrivateEstimator):
             # At its upper bound, so that the scaling below keeps x in the
             # unit ball.
             cube = np.hstack([cube, np.ones((len(cube), 1))])
-        x = bounds_lib.box_to_ball(cube, 0.0, 1.0)
+        x = box_to_ball(cube, 0.0, 1.0)
         linear, quadratic = summation.total(
             (targets[part] @ x[part], x[part].T @ x[part])
             for part in summation.chunks(len(x))
@@ -354,3 +354,24 @@ class FunctionalLogisticRegression(_FunctionalRegression, PrivateClassifier):
 
     def _check_targets(self, y, n):
         return 0.5 - super()._check_targets(y, n)
+
+
+def box_to_ball(x, low, high, norm="l2"):
+    """Maps the box [low, high]^d into the unit ball of `norm`.
+
+    `(x - low) / ((high - low) sqrt(d))` for the L2 ball (dPA Eq. 13, Zhang
+    et al. 2012), `(x - low) / ((high - low) d)` for the L1 ball.
+
+    Args:
+        x: array `(..., d)`.
+        low, high: scalars or arrays `(d,)`, public.
+        norm: `"l2"` or `"l1"`.
+
+    Returns:
+        float64 array of the same shape, inside the unit ball whenever `x`
+        is inside the box.
+    """
+    low, high = bounds_lib.check_bounds(low, high)
+    x = columns.as_numbers(x, dtype=np.float64)
+    d = x.shape[-1]
+    return (x - low) / (high - low) / (math.sqrt(d) if norm == "l2" else d)

@@ -18,6 +18,7 @@ optimal 17.79
 
 from keras_fm.composition.accountants import moments, pld, renyi
 from keras_fm.composition.composed import Composed
+from keras_fm.composition.divergences import rdp_epsilon
 from keras_fm.composition.plan import Plan, Stage
 from keras_fm.composition.side_by_side import (
     METHODS,
@@ -63,6 +64,7 @@ __all__ = [
     "optimal_epsilon",
     "pld",
     "plot",
+    "rdp_epsilon",
     "renyi",
     "series",
     "survey_advanced",

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from keras_fm.composition import divergences as renyi_divergences
 from keras_fm.composition.composed import bound, none
 from keras_fm.composition.loss_distributions import (
     SMALLEST_DELTA,
@@ -23,7 +24,6 @@ from keras_fm.composition.steps import (
     slack_of,
 )
 from keras_fm.composition.theorems import basic, optimal_epsilon
-from keras_fm.kernel.planning import sampled_noise
 
 # Near 1 for thousands of reads without sampling, large for small epsilons.
 _ORDERS = (
@@ -46,7 +46,7 @@ def _renyi(mechanism, parameter, rate):
     if mechanism == "laplace" and rate == 1:
         return _laplace_divergences(parameter, orders)
     if mechanism != "gaussian":
-        return sampled_noise.pure_divergences(
+        return renyi_divergences.pure_divergences(
             amplified(parameter, 0.0, rate)[0], orders
         )
     import dp_accounting
@@ -61,7 +61,7 @@ def _renyi(mechanism, parameter, rate):
                 for order in _FEW_FRACTIONS:
                     used |= np.isclose(orders, order)
     divergences = np.full(len(orders), np.inf)
-    divergences[used] = sampled_noise.divergences(event, 1, orders[used])
+    divergences[used] = renyi_divergences.divergences(event, 1, orders[used])
     return divergences
 
 

@@ -4,9 +4,9 @@ import dataclasses
 import math
 from functools import partial
 
+from keras_fm.composition import settings_file
 from keras_fm.kernel import checks
 from keras_fm.kernel import mechanisms as mechanisms_lib
-from keras_fm.kernel.planning import settings_file
 from keras_fm.kernel.reads import sampling as sampling_lib
 
 MECHANISMS = ("gaussian", "laplace", "pure", "approximate")

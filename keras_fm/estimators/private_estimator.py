@@ -69,6 +69,11 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         made._shared = self._shared
         return made
 
+    @property
+    def ledger_(self) -> Ledger:
+        check_is_fitted(self, "model_")
+        return self._shared.ledger
+
     # Fitting -------------------------------------------------------------
 
     @abc.abstractmethod
@@ -136,7 +141,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
                 "have one budget: say how many there will be, "
                 f"`fits=k`, from the start. Received: fits={self.fits}"
             ) from e
-        self.model_, self.ledger_ = model, ledger
+        self.model_, self._shared.ledger = model, ledger
         self.__dict__.update(facts)
         return self
 
@@ -192,7 +197,6 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     def report(self) -> str:
         """The privacy statement of every fit so far that was charged to the
         ledger, those of clones included."""
-        check_is_fitted(self, "model_")
         return self.ledger_.statement()
 
     # Predicting ----------------------------------------------------------

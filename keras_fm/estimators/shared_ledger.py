@@ -13,10 +13,14 @@ class SharedLedger:
     Copies and clones have this object itself. A pickle of it stands for a
     ledger in memory that is elsewhere, so that another process, or the same
     one later, needs a ledger in a file.
+
+    Attributes:
+        ledger: the `Ledger` of the last fit, or `None`.
     """
 
-    def __init__(self, process=None):
+    def __init__(self, process=None, text=None):
         self._process = os.getpid() if process is None else process
+        self.ledger = text and Ledger.from_json(text)
         # By the path that was given; the one in memory by `None`.
         self._ledgers, self._lock = {}, threading.Lock()
 
@@ -27,7 +31,8 @@ class SharedLedger:
         return self
 
     def __reduce__(self):
-        return SharedLedger, (-1,)
+        text = None if self.ledger is None else self.ledger.to_json()
+        return SharedLedger, (-1, text)
 
     def take(self, ledger, budget, neighbours):
         """The `Ledger` that a fit charges.

@@ -27,13 +27,13 @@ from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
+from keras_fm.kernel.query import SumQuery, clipped_sensitivity
 from keras_fm.kernel.reads.at_weights import AtWeights
-from keras_fm.kernel.reads.sums_by_owner import (
+from keras_fm.kernel.sums import (
     inside,
     owner_runs,
     scaled_by_owner,
 )
-from keras_fm.kernel.sum_query import SumQuery, clipped_sensitivity
 
 _OF_CLASSES = "crammer_singer"
 # Cross-entropy, until `GradientReads.choose` says which.
@@ -426,11 +426,11 @@ class GradientAt(AtWeights):
     @property
     def entry_bounds(self):
         """Bounds on what one record adds to any entry."""
-        return (self.objective.clip,)
+        return (self.query.clip,)
 
     def zero(self):
         """The sum over no record, `(m, M)`."""
-        return (np.zeros(self.objective.shapes[0]),)
+        return (np.zeros(self.query.shapes[0]),)
 
     def num_records(self, h, *_):
         """How many records a batch holds."""
@@ -439,7 +439,7 @@ class GradientAt(AtWeights):
     @property
     def grouped(self):
         """Whether batches need their records' owners."""
-        return self.objective.grouped
+        return self.query.grouped
 
     def accumulate(self, statistics, h, y, owners=None, clip=False):
         """The sum with a batch added.
@@ -448,9 +448,9 @@ class GradientAt(AtWeights):
             statistics: what `zero()` or an earlier call returned.
             h, y, owners, clip: see `GradientQuery.check_records`.
         """
-        checked = self.objective.check_records(h, y, clip, owners)
+        checked = self.query.check_records(h, y, clip, owners)
         rows, targets, *counts = checked
-        summed = self.objective.total(rows, targets, self.weights[0], *counts)
+        summed = self.query.total(rows, targets, self.weights[0], *counts)
         return (statistics[0] + summed,)
 
     def vector(self, statistics):

@@ -15,17 +15,17 @@ class HeadRelease(QuadraticRelease):
         linear = self.linear
         m, outputs = linear.shape
         degrees = m * outputs
-        if self.objective.targets_aligned:
+        if self.query.targets_aligned:
             linear = linear - linear.mean(axis=1, keepdims=True)
             degrees = m * (outputs - 1)
-        variance = self.mechanism.coordinate_variance(self.objective.size)
+        variance = self.mechanism.coordinate_variance(self.query.size)
         length = float(np.vdot(linear, linear))
         return max(0.0, 1 - variance * degrees / length) if length else 0.0
 
     def estimated_records(self):
         """An estimate of n from the release alone: trace(A) / C^2, which
         assumes features at their norm bound; at least 1."""
-        bound = self.objective.feature_bound
+        bound = self.query.feature_bound
         return max(1.0, float(np.trace(self.quadratic)) / bound**2)
 
     def pseudo_records(self, ridge_factor=0.5):
@@ -39,7 +39,7 @@ class HeadRelease(QuadraticRelease):
             scaled to [-1, 1]. Train any linear model on them for as long
             as you like.
         """
-        objective = self.objective
+        objective = self.query
         hessian, minimiser = self.minimise(ridge_factor)
         values, vectors = np.linalg.eigh(hessian)
         x = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T

@@ -317,7 +317,7 @@ class PrivateDense(ReleasedLayer):
                     f"{(self.num_features, self.units)}. Received: "
                     f"shape={made.shape}"
                 )
-        objective = release.objective
+        objective = release.query
         expected = self.objective(
             **{
                 name: getattr(objective, name, default)

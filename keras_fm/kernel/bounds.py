@@ -5,8 +5,6 @@ The bounds are constants the user states; reading them from the private
 records would already be a release.
 """
 
-import math
-
 import numpy as np
 
 from keras_fm.kernel import checks
@@ -294,27 +292,6 @@ def class_indices(y, n, classes, columns=None):
             "label is outside."
         )
     return y.astype(np.int64)
-
-
-def box_to_ball(x, low, high, norm="l2"):
-    """Maps the box [low, high]^d into the unit ball of `norm`.
-
-    `(x - low) / ((high - low) sqrt(d))` for the L2 ball (dPA Eq. 13, Zhang
-    et al. 2012), `(x - low) / ((high - low) d)` for the L1 ball.
-
-    Args:
-        x: array `(..., d)`.
-        low, high: scalars or arrays `(d,)`, public.
-        norm: `"l2"` or `"l1"`.
-
-    Returns:
-        float64 array of the same shape, inside the unit ball whenever `x`
-        is inside the box.
-    """
-    low, high = check_bounds(low, high)
-    x = columns.as_numbers(x, dtype=np.float64)
-    d = x.shape[-1]
-    return (x - low) / (high - low) / (math.sqrt(d) if norm == "l2" else d)
 
 
 def checked_features(h, num_features, bound, clip, l1_bound=None):

@@ -2,9 +2,17 @@
 
 import dataclasses
 import enum
+import math
 import numbers
+import warnings
+
+from keras_fm.kernel import checks
+from keras_fm.kernel.compose import compose_epsilon
+from keras_fm.kernel.planning.calibration import calibrate, calibrate_choice
 
 _LARGEST_EPSILON = 1e6
+# What a budget is split among.
+PARTS = ("training", "choice", "evaluation")
 
 
 class Neighbours(str, enum.Enum):
@@ -117,11 +125,10 @@ class PrivacyBudget:
           evaluation share 0.2000, alone epsilon 0.2
           together   epsilon 1
         """
-        from keras_fm.kernel.planning import budget_split
-
-        return budget_split.of_weights(
-            self, training=training, choice=choice, evaluation=evaluation
-        )
+        weights = dict(zip(PARTS, (training, choice, evaluation)))
+        asked = {name: weight for name, weight in weights.items() if weight}
+        found = dict(zip(asked, shares(asked.values())))
+        return BudgetSplit(budget=self, **dict.fromkeys(PARTS, 0.0) | found)
 
 
 def _checked_epsilon(value):
@@ -162,3 +169,123 @@ def as_float(name, value):
     if value is None or isinstance(value, numbers.Number | str | bytes):
         shown = repr(value)
     raise ValueError(f"`{name}` must be a number. Received: {shown}")
+
+
+# One budget for training, for a choice and for a last number ------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BudgetSplit:
+    """Shares of a budget that sum to one, decided before anything is read.
+
+    A share is a share of what composes: of epsilon for delta = 0, of the
+    inverse squared noise multiplier else. A choice has pure epsilon, the
+    largest that a Gaussian of its share pays for. However the parts are
+    ordered or depend on each other, the ledger composes them to the budget
+    at most; a choice leaves something over.
+
+    Attributes:
+        budget: a `PrivacyBudget`.
+        training, choice, evaluation: floats, the shares; pass them on as
+            `Proven(spends=...)` and `share=...`.
+    """
+
+    budget: object
+    training: float
+    choice: float
+    evaluation: float
+
+    def __post_init__(self):
+        checks.fields(self, **dict.fromkeys(PARTS, checks.nonnegative))
+
+    def mechanisms(self):
+        """The mechanisms of the parts by name, of sensitivity 1."""
+        found = {}
+        for name in PARTS:
+            share = getattr(self, name)
+            if share:
+                make = calibrate_choice if name == "choice" else calibrate
+                found[name] = make(
+                    _One(), self.budget, neighbours=None, share=share
+                )
+        return found
+
+    def __str__(self):
+        budget = self.budget
+
+        def epsilon(mechanisms):
+            return compose_epsilon(
+                mechanisms, budget.delta, scale=budget.epsilon
+            )
+
+        found = self.mechanisms()
+        lines = [
+            f"Budget (epsilon = {budget.epsilon:g}, delta = {budget.delta:g})"
+        ]
+        for name, mechanism in found.items():
+            lines.append(
+                f"  {name:<11}share {getattr(self, name):.4f}, alone epsilon "
+                f"{epsilon([mechanism]):.4g}"
+                + (" (delta = 0)" if name == "choice" else "")
+            )
+        lines.append(f"  together   epsilon {epsilon(found.values()):.4g}")
+        return "\n".join(lines)
+
+
+def shares(weights):
+    """Normalises positive `weights` of a plan so that they sum to one.
+
+    A share is a share of what composes: of epsilon for pure mechanisms, of
+    the inverse squared noise multiplier for Gaussian ones.
+
+    Raises:
+        ValueError: if a weight is not finite and positive, or none is given.
+
+    Example:
+
+    >>> shares([1, 3])
+    [0.25, 0.75]
+    """
+    weights = [as_float("share", w) for w in weights]
+    if not weights or not all(math.isfinite(w) and w > 0 for w in weights):
+        raise ValueError(
+            "Every share of a privacy plan must be a finite number greater "
+            f"than 0. Received: shares={weights}"
+        )
+    total = math.fsum(weights)
+    return [w / total for w in weights]
+
+
+class _One:
+    """A query of sensitivity 1."""
+
+    def sensitivity(self, norm, *, neighbours):
+        return 1.0
+
+
+# Delta beside the number of records -------------------------------------------
+
+
+def is_too_large(delta, n):
+    """Whether delta lets an algorithm publish one of n records as it is."""
+    return delta * n >= 1
+
+
+def warn_of_delta(delta, n):
+    """The one warning of a delta that promises nothing.
+
+    Args:
+        delta: float in [0, 1).
+        n: the public number of records, or of owners; `None` if unknown.
+
+    Example:
+
+    >>> warn_of_delta(1e-6, 1000)
+    """
+    if n and is_too_large(delta, n):
+        warnings.warn(
+            f"delta = {delta:g} is not below one over the number of records "
+            f"({n}): it permits publishing a whole record. Take it far "
+            f"smaller, such as delta={0.01 / n:.0e}.",
+            stacklevel=3,
+        )

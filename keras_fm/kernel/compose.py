@@ -13,7 +13,6 @@ import math
 
 import numpy as np
 
-from keras_fm.kernel.ledger import quick_bounds
 from keras_fm.kernel.noise_mechanisms import (
     GaussianMechanism,
     GaussianNoise,
@@ -22,6 +21,18 @@ from keras_fm.kernel.noise_mechanisms import (
 
 # The privacy loss is rounded up to multiples of this fraction of epsilon.
 _RELATIVE_DISCRETIZATION = 1e-4
+# Losses that reach further are not composed to a number, nor are more runs:
+# nothing that they could cost protects anybody.
+_FARTHEST, _MOST_RUNS = 1e8, 2**21
+# Points of a grid, at most, roughly.
+_POINTS = 2e5
+# dp_accounting takes the number of points to the power of many runs, as an
+# integer, unless there are many points.
+_MANY_RUNS, _MANY_POINTS = 2**18, 4000
+# Different sampled mechanisms that are convolved one by one.
+_MOST_SAMPLED = 64
+# The exponential function holds no more; such a pure epsilon is added.
+_LARGEST_PURE = 700.0
 # What discrete Gaussian noise costs more than continuous noise: more than
 # `lattice_noise.log_ratio(2**40)` for each of this many releases.
 _LATTICE_COST = 2.0**-50
@@ -41,10 +52,9 @@ def compose_epsilon(mechanisms, delta, scale=1.0):
     too, with 2^-49 of epsilon and 2^-50 of delta (docs/proofs/
     lattice_noise.md).
 
-    It takes seconds at most. What would take longer (losses that reach far
-    beyond `scale`, hundreds of different sampled mechanisms) is rounded to a
-    coarser grid, or bounded by divergences instead (`quick_bounds`), which
-    gives a larger epsilon.
+    It takes seconds. What would take longer is composed on a coarser grid, or
+    by the worst of several mechanisms, which gives a larger epsilon; losses
+    beyond 1e8 and more than 2^21 runs cost an infinite one.
 
     Args:
         mechanisms: sequence of `Mechanism`.
@@ -69,10 +79,17 @@ def _compose_epsilon(mechanisms, delta, scale):
     pure = math.fsum(m.pure_epsilon() for m in mechanisms)
     if delta <= 0 or not mechanisms:
         return pure
+    large = [m for m in mechanisms if _LARGEST_PURE < m.pure_epsilon()]
+    large = [m for m in large if math.isfinite(m.pure_epsilon())]
+    if large:
+        rest = tuple(m for m in mechanisms if m not in large)
+        more = math.fsum(m.pure_epsilon() for m in large)
+        return min(pure, more + _compose_epsilon(rest, delta, scale))
     overflow = math.fsum(m.overflow_probability for m in mechanisms)
     eta = _lattice_cost(mechanisms)
+    try:
+        total, slack = _composed(mechanisms, scale)
 
-    def searched(total, slack):
         def epsilon_of(left):
             left = left * (1 - eta) - slack
             if left <= 0:
@@ -84,44 +101,64 @@ def _compose_epsilon(mechanisms, delta, scale):
             return found * (1 + 2 * eta) + slack
 
         with np.errstate(all="ignore"):
-            return epsilon_with_overflow(
+            epsilon = epsilon_with_overflow(
                 epsilon_of, delta_of, delta, overflow, slack=1e-8
             )
-
-    try:
-        epsilon = searched(*_composed(mechanisms, delta, scale, overflow))
-    except ArithmeticError:
-        # A large delta is met only at losses that are far below 0.
-        epsilon = searched(quick_bounds.Bound(mechanisms), 0.0)
+    except (ArithmeticError, ValueError):
+        # dp_accounting checks what it computes, and at the ends of what
+        # floats hold its checks fail.
+        return pure
     # NaN is no number that a budget could be compared with.
     return pure if math.isnan(epsilon) else min(pure, epsilon)
 
 
-def _composed(mechanisms, delta, scale, overflow):
-    """What knows epsilon and delta of all `mechanisms`, and what to take off
-    delta for rounding."""
-    bound = quick_bounds.Bound
-    if not quick_bounds.is_within_reach(mechanisms, delta):
-        return bound(mechanisms), 0.0
+def _composed(mechanisms, scale):
+    """The privacy loss distribution of all `mechanisms`, and what to take off
+    delta for rounding.
+
+    Raises:
+        ArithmeticError: if that is too much.
+    """
     parts = _merged(mechanisms)
-    far = quick_bounds.reach(mechanisms)
+    runs = sum(_runs(m) * count for m, count in parts)
+    far = math.fsum(_reach(m) * count for m, count in parts)
+    if far > _FARTHEST or runs > _MOST_RUNS:
+        raise ArithmeticError("beyond what is composed")
     # Below 0.1 a finer grid would cost seconds and gain nothing visible.
     grid = _RELATIVE_DISCRETIZATION * max(scale, 0.1)
-    grid = min(grid * _coarsening(parts), 100.0)
     # A plan far beyond `scale` is rounded coarsely instead of filling the
     # memory with a fine grid; it is refused either way.
-    grid = max(grid, 1e-6 * far)
-    grid = quick_bounds.coarsened(grid, parts, far, overflow / delta)
-    try:
-        total = None if grid is None else _convolved(parts, grid)
-    except (ArithmeticError, ValueError):
-        # dp_accounting checks what it computes, and at the ends of what
-        # floats hold its checks fail.
-        total = None
-    if total is None:
-        return bound(mechanisms), 0.0
-    runs = sum(getattr(m, "steps", 1) * count for m, count in parts)
-    return total, transform_error(runs)
+    grid = max(min(grid * _coarsening(parts), 100.0), far / _POINTS)
+    for m, _ in parts:
+        few = grid * _MANY_POINTS > _one_reach(m)
+        if few and _runs(m) > _MANY_RUNS:
+            raise ArithmeticError("beyond what is composed")
+    return _convolved(parts, grid), transform_error(runs)
+
+
+def _runs(mechanism):
+    return getattr(mechanism, "steps", 1)
+
+
+def _one_reach(mechanism):
+    """How far the privacy losses of a run reach, roughly."""
+    if math.isfinite(mechanism.pure_epsilon()):
+        return mechanism.pure_epsilon()
+    inverse = 1 / mechanism.noise_multiplier
+    return inverse**2 / 2 + 10 * inverse
+
+
+def _reach(mechanism):
+    """How far those of all runs reach: by the central limit theorem many are
+    like one Gaussian (see `sampling.noise_multiplier`), but never further
+    than their sum."""
+    one, steps = _one_reach(mechanism), _runs(mechanism)
+    if steps == 1:
+        return one
+    rate, inverse = mechanism.sampling_rate, 1 / mechanism.noise_multiplier
+    grown = math.expm1(min(inverse**2, 300.0)) if rate < 1 else inverse**2
+    inverse = rate * math.sqrt(steps * grown)
+    return min(steps * one, max(one, inverse**2 / 2 + 10 * inverse))
 
 
 def _convolved(parts, grid):
@@ -142,11 +179,7 @@ def _convolved(parts, grid):
 
 def _lattice_cost(mechanisms):
     """A bound on the sum of the `log_ratio`s of discrete Gaussians."""
-    releases = sum(
-        getattr(m, "steps", 1)
-        for m in mechanisms
-        if isinstance(m, GaussianNoise)
-    )
+    releases = sum(_runs(m) for m in mechanisms if isinstance(m, GaussianNoise))
     return _LATTICE_COST * max(releases > 0, releases / _LATTICE_RELEASES)
 
 
@@ -174,8 +207,9 @@ def _coarsening(parts):
 
 
 def _merged(mechanisms):
-    """What `mechanisms` compose to without loss, in an order of its own: a
-    list of pairs, mechanisms and how often they run."""
+    """What `mechanisms` compose to, in an order of its own: a list of pairs,
+    mechanisms and how often they run. Nothing is lost, unless very many are
+    sampled in different ways."""
     precision = []
     steps, rest = collections.Counter(), collections.Counter()
     for m in mechanisms:
@@ -187,6 +221,7 @@ def _merged(mechanisms):
             precision.append(m.steps * m.noise_multiplier**-2)
         else:
             steps[m.sampling_rate, m.noise_multiplier] += m.steps
+    steps = _worst_of_several(sorted(steps.items()))
     merged = sorted(rest.items(), key=repr)
     merged += [
         (
@@ -198,7 +233,7 @@ def _merged(mechanisms):
             ),
             1,
         )
-        for (rate, multiplier), count in sorted(steps.items())
+        for (rate, multiplier), count in steps
     ]
     if precision:
         # Gaussians on the same records compose to one Gaussian, exactly.
@@ -206,6 +241,20 @@ def _merged(mechanisms):
         alone = GaussianMechanism(sensitivity=1.0, noise_multiplier=multiplier)
         merged.append((alone, 1))
     return merged
+
+
+def _worst_of_several(steps):
+    """Few sampled mechanisms that cost at least what many do: of neighbours in
+    a list the largest rate and the smallest noise."""
+    size = -(-len(steps) // _MOST_SAMPLED)
+    if size <= 1:
+        return steps
+    found = []
+    for start in range(0, len(steps), size):
+        kinds, counts = zip(*steps[start : start + size])
+        rates, multipliers = zip(*kinds)
+        found.append(((max(rates), min(multipliers)), sum(counts)))
+    return found
 
 
 def epsilon_with_overflow(

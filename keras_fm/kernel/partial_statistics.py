@@ -2,7 +2,7 @@
 
 What a release reads are sums over records. Here they are kept in integers, so
 that it makes no difference in which order, by how many processes and on which
-machines records were read: the same records give the same bits. For objectives
+machines records were read: the same records give the same bits. For queries
 that are quadratic in their weights not even the batches matter; other sums
 depend on which records a batch holds, not on the order of the batches.
 
@@ -13,8 +13,8 @@ Example:
 
 >>> import numpy as np
 >>> from keras_fm.queries import SecondMomentQuery
->>> objective = SecondMomentQuery(num_features=2)
->>> one, other = PartialStatistics(objective), PartialStatistics(objective)
+>>> query = SecondMomentQuery(num_features=2)
+>>> one, other = PartialStatistics(query), PartialStatistics(query)
 >>> one.add(np.array([[0.6, 0.8]]))
 >>> other.add(np.array([[0.8, 0.6], [1.0, 0.0]]))
 >>> one.merge(other)
@@ -22,50 +22,54 @@ Example:
 <PartialStatistics of SecondMomentQuery>
 """
 
+import io
+import json
 import secrets
 
+import numpy as np
+
 from keras_fm.kernel import sums as summation
-from keras_fm.kernel.reads.sent_statistics import SentStatistics
+from keras_fm.kernel.ledger import stored_arrays, strict_json
 
 
-class PartialStatistics(SentStatistics):
-    """Statistics of an objective over the records it has been given.
+class PartialStatistics:
+    """Statistics of a query over the records it has been given.
 
     Args:
-        objective: an objective of `keras_fm.queries` that is released in
+        query: a query of `keras_fm.queries` that is released in
             one pass, or one at given weights (`GradientQuery.at`).
         clip: whether records outside their bounds are scaled back instead of
             refused.
 
     Raises:
-        ValueError: if the objective is read in several passes (`rounds`),
+        ValueError: if the query is read in several passes (`rounds`),
             and no weights are given.
 
     Example:
 
-    >>> objective = layer.objective()  # of a built PrivateDense
-    >>> here, there = (PartialStatistics(objective) for _ in range(2))
+    >>> query = layer.query()  # of a built PrivateDense
+    >>> here, there = (PartialStatistics(query) for _ in range(2))
     >>> here.add(layer.augment(h[:500]), y[:500])
     >>> there.add(layer.augment(h[500:]), y[500:])
-    >>> here.merge(PartialStatistics.from_bytes(there.to_bytes(), objective))
+    >>> here.merge(PartialStatistics.from_bytes(there.to_bytes(), query))
     """
 
-    def __init__(self, objective, clip=False):
-        if not hasattr(objective, "entry_bounds"):
+    def __init__(self, query, clip=False):
+        if not hasattr(query, "entry_bounds"):
             raise ValueError(
-                "Only an objective that is released in one pass has partial "
+                "Only a query that is released in one pass has partial "
                 "statistics; one that is read at given weights has them at "
-                "those, `objective.at(weights)`. Received: "
-                f"{type(objective).__name__}"
+                "those, `query.at(weights)`. Received: "
+                f"{type(query).__name__}"
             )
-        self.objective, self.clip = objective, clip
-        self._running = objective.zero()
+        self.query, self.clip = query, clip
+        self._running = query.zero()
         self._sums = [
             summation.FixedPointSum(bound, zero.shape)
-            for bound, zero in zip(objective.entry_bounds, self._running)
+            for bound, zero in zip(query.entry_bounds, self._running)
         ]
         # Batches are summed together while that is exact.
-        self._most = getattr(objective, "exact_rows", 0)
+        self._most = getattr(query, "exact_rows", 0)
         self._options = {"clip": clip}
         if self._most:
             self._options["exact"] = True
@@ -79,9 +83,9 @@ class PartialStatistics(SentStatistics):
         """Adds a batch of records.
 
         Args:
-            *batch: what the objective accumulates, such as `features,
+            *batch: what the query accumulates, such as `features,
                 labels`.
-            owners: their owners' ids, if the objective is `grouped`: all
+            owners: their owners' ids, if the query is `grouped`: all
                 records of an owner in one batch, and in no other one, of any
                 statistics that are merged with these.
 
@@ -89,12 +93,12 @@ class PartialStatistics(SentStatistics):
             ValueError: if a record is invalid, or there are more records
                 than a release may read.
         """
-        records = self.objective.num_records(*batch)
+        records = self.query.num_records(*batch)
         summation.check_count(self._records + records)
-        grouped = getattr(self.objective, "grouped", False)
+        grouped = getattr(self.query, "grouped", False)
         if 0 < self._most < records and not grouped:
             # Nothing of a batch is added if a later record is invalid.
-            whole = type(self)(self.objective, self.clip)
+            whole = type(self)(self.query, self.clip)
             for part in summation.chunks(records, self._most):
                 whole.add(*(v if v is None else v[part] for v in batch))
             self._begin(records)
@@ -102,7 +106,7 @@ class PartialStatistics(SentStatistics):
             return
         if self._rows + records > self._most:
             self._flush()
-        self._running = self.objective.accumulate(
+        self._running = self.query.accumulate(
             self._running,
             *batch,
             **self._options,
@@ -120,13 +124,13 @@ class PartialStatistics(SentStatistics):
         """Adds what another one has read.
 
         Raises:
-            ValueError: if its objective is another, or some of its records
+            ValueError: if its query is another, or some of its records
                 are here already, as they are if it was merged before.
         """
-        if other.objective != self.objective or other.clip != self.clip:
+        if other.query != self.query or other.clip != self.clip:
             raise ValueError(
-                "Only statistics of the same objective can be merged. "
-                f"Received: {self.objective} and {other.objective}"
+                "Only statistics of the same query can be merged. "
+                f"Received: {self.query} and {other.query}"
             )
         if self._parts & other._parts:
             raise ValueError(
@@ -145,7 +149,7 @@ class PartialStatistics(SentStatistics):
         self._records += other._records
 
     def statistics(self):
-        """The arrays that `objective.pack` takes, float64: as secret as the
+        """The arrays that `query.pack` takes, float64: as secret as the
         records."""
         self._flush()
         return tuple(one.value() for one in self._sums)
@@ -159,5 +163,72 @@ class PartialStatistics(SentStatistics):
             terms.fill(0.0)
         self._rows = 0
 
+    # For another process ------------------------------------------------
+
+    def to_bytes(self):
+        """For a process that merges: as secret as the records."""
+        self._flush()
+        public = {
+            **self._facts(),
+            "records": self._records,
+            "parts": sorted(self._parts),
+        }
+        stream = io.BytesIO()
+        arrays = {
+            f"sum_{i}": one.integers() for i, one in enumerate(self._sums)
+        }
+        public = np.frombuffer(json.dumps(public).encode(), np.uint8)
+        np.savez(stream, public=public, **arrays)
+        return stream.getvalue()
+
+    def _facts(self):
+        return {
+            "kind": type(self.query).__name__,
+            "query": self.query.config(),
+            "clip": self.clip,
+        }
+
+    @classmethod
+    def from_bytes(cls, data, query, clip=False):
+        """What `to_bytes` told of; executes no code from it.
+
+        Args:
+            data: bytes.
+            query, clip: those of the process that receives them.
+
+        Raises:
+            ValueError: if it is something else, or about another query.
+        """
+        made = cls(query, clip)
+        expected = json.loads(json.dumps(made._facts()))
+        try:
+            with stored_arrays.unpacked(data) as stored:
+                public = json.loads(bytes(stored.read("public")))
+                if [public[name] for name in expected] != [*expected.values()]:
+                    raise ValueError("they are of another query")
+                made._records = int(public["records"])
+                summation.check_count(made._records)
+                made._parts = frozenset(map(str, public["parts"]))
+                made._sums = [
+                    summation.FixedPointSum.of(
+                        bound,
+                        zero.shape,
+                        stored.read(f"sum_{i}", (2, zero.size)),
+                    )
+                    for i, (bound, zero) in enumerate(
+                        zip(query.entry_bounds, made._running)
+                    )
+                ]
+        except strict_json.MALFORMED as e:
+            raise ValueError(f"These are no partial statistics: {e}") from e
+        return made
+
+    def __reduce__(self):
+        raise TypeError(
+            "Partial statistics hold sums of private records, so they are "
+            "not pickled. Use `to_bytes` and `from_bytes` where they must "
+            "reach another process."
+        )
+
     def __repr__(self):
-        return f"<PartialStatistics of {type(self.objective).__name__}>"
+        return f"<PartialStatistics of {type(self.query).__name__}>"

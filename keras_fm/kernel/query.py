@@ -1,14 +1,17 @@
-"""Objectives that are quadratic in the weights: A and S, once for all.
+"""What is asked of records: a sum, and how far one privacy unit moves it.
 
-For records (h_i, t_i), a feature vector and a target vector, every objective
-of this family is a function of
+Read from above: `SumQuery` is any sum of arrays, and how it is laid out for a
+mechanism; `OwnedSumQuery` one whose unit may be an owner of several records;
+`QuadraticQuery` the sums that every objective needs that is quadratic in its
+weights. For records (h_i, t_i), a feature vector and a target vector, that is
 
     A = sum_i h_i h_i^T    and    S = sum_i h_i t_i^T,
 
 so these two are all that is ever read. What t is, and how the objective is
-put together from A and S, is said by the subclass. How far a record moves them
-stands in `quadratic_sensitivity`, what is made of them in
-`quadratic_objective`.
+put together from A and S, is said by the subclass. The proofs are in
+docs/proofs/cross_entropy.md (one record), docs/proofs/reconstruction.md (any
+targets, several records of one owner) and docs/proofs/labels.md (labels
+alone).
 """
 
 import abc
@@ -22,13 +25,199 @@ import numpy as np
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
-from keras_fm.kernel.planning.quadratic_objective import QuadraticObjective
-from keras_fm.kernel.quadratic_sensitivity import QuadraticSensitivity
-from keras_fm.kernel.reads.sums_by_owner import scaled_by_owner
+from keras_fm.kernel.budget import Neighbours
+
+NORMS = ("l1", "l2")
+
+
+class SumQuery(abc.ABC):
+    """A sum of arrays of known `shapes`, one array after the other."""
+
+    # Whether the privacy unit is an owner, whose sum is scaled back.
+    grouped = False
+
+    @property
+    @abc.abstractmethod
+    def shapes(self):
+        """Shapes of the statistics by `names`."""
+
+    @abc.abstractmethod
+    def sensitivity(self, norm, *, neighbours):
+        """Sensitivity of the vector that `pack` gives, in `norm`."""
+
+    def num_records(self, batch, *_, **__):
+        """How many records a batch holds."""
+        return len(batch)
+
+    def zero(self):
+        """Statistics of no record, float64."""
+        return tuple(np.zeros(shape) for shape in self.shapes)
+
+    @property
+    def size(self):
+        """Length of the released vector."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def pack(self, statistics, norm):
+        """The vector that is perturbed."""
+        return np.concatenate(
+            [np.array(s, dtype=np.float64).ravel() for s in statistics]
+        )
+
+    def unpack(self, vector, norm):
+        """The inverse of `pack`."""
+        found, start = [], 0
+        for shape in self.shapes:
+            stop = start + math.prod(shape)
+            part = np.array(vector[start:stop], dtype=np.float64)
+            found.append(part.reshape(shape))
+            start = stop
+        return tuple(found)
+
+    def public_part(self, statistics):
+        """Statistics by name that hold nothing secret under the relation of
+        the query: a release has them as they are, and `unpack` has not."""
+        return {}
+
+    def rounding_error(self, norm):
+        """How far the computed vector may be from that of real numbers, see
+        `summation.error_bound`."""
+        return summation.error_bound(
+            self.sensitivity(norm, neighbours="add_remove"),
+            grouped=self.grouped,
+        )
+
+    def expected_squared_error(self, mechanism):
+        """Expected squared L2 norm of the noise on the vector."""
+        return self.size * mechanism.coordinate_variance(self.size)
+
+    def config(self):
+        return dataclasses.asdict(self)
+
+
+class OwnedSumQuery(SumQuery):
+    """A `SumQuery` whose privacy unit may be an owner of several records.
+
+    Fields of the dataclass that derives from it: `grouped`, whether an
+    owner's records are summed and scaled back to the norms that one record
+    may have, and `reach`, how many other units' records may depend on one
+    unit's data.
+    """
+
+    grouped: bool
+    reach: int
+
+    proof_of_one_record: str
+    proof_of_owners = "docs/proofs/reconstruction.md"
+
+    @abc.abstractmethod
+    def _record(self, norm, replace):
+        """Sensitivity of the vector for one record."""
+
+    def _unit(self, norm, replace):
+        """What one privacy unit's own records may change."""
+        if self.grouped and replace:
+            return 2 * self._record(norm, replace=False)
+        return self._record(norm, replace)
+
+    def sensitivity(self, norm, *, neighbours):
+        """Sensitivity of the vector that `pack` gives.
+
+        Of one record: see `proof`. An owner of several (`grouped`): the same
+        for add_remove, twice that for replace_one, or less where the query
+        says why. Each of `reach` other units adds the larger of the two.
+        docs/proofs/reconstruction.md, propositions 3 and 4.
+
+        Args:
+            norm: `"l1"` or `"l2"`.
+            neighbours: `"add_remove"` or `"replace_one"`.
+        """
+        replace = is_replaced(norm, neighbours)
+        total = self._unit(norm, replace)
+        if self.reach:
+            # A record reached may change, or appear and vanish: where a
+            # record's largest part is constant the second is more.
+            total += self.reach * max(
+                self._unit(norm, replace=True), self._unit(norm, replace=False)
+            )
+        return total
+
+    @property
+    def proof(self):
+        """Where the sensitivity is proved, for the ledger."""
+        own, other = self.proof_of_one_record, self.proof_of_owners
+        if (self.grouped or self.reach) and other not in own:
+            return f"{own}, {other}"
+        return own
+
+    def _unit_in_words(self):
+        words = ""
+        if self.grouped:
+            words += "; each owner's sum scaled back to one record's norm"
+        return words + reach_in_words(self.reach)
+
+    def _scaled(self, own):
+        """An owner's sums, scaled back."""
+        shrink = self._owner_scale(own)
+        return tuple(shrink * part for part in own)
+
+    def _owner_scale(self, own):
+        """Brings an owner's sum to the norms that one record may have."""
+        scale = 1.0
+        for norm in NORMS:
+            length = summation.lengths(self.pack(own, norm)[None], norm)[0]
+            # Inside by more than the length is wrong; no jump at the bound.
+            bound = self._record(norm, replace=False) * (1 - 1e-12)
+            if length > bound:
+                scale = min(scale, bound / length)
+        return scale
+
+    def rounding_error(self, norm):
+        """How far the computed vector may be from that of real numbers, see
+        `summation.error_bound`."""
+        return summation.error_bound(
+            self._record(norm, replace=False),
+            reach=self.reach,
+            grouped=self.grouped,
+        )
+
+
+# What an entry says of which other units' records depend on one unit.
+REACHES = "one unit's data enters the records of at most"
+
+
+def reach_in_words(reach):
+    """For the ledger; nothing where each unit has records of its own."""
+    return f"; {REACHES} {reach} other units" if reach else ""
+
+
+def is_replaced(norm, neighbours):
+    """Whether a record is replaced, rather than added or removed, after a
+    check of the norm in which the change is measured."""
+    checks.either("norm", norm, NORMS)
+    return Neighbours.of(neighbours).replaces
+
+
+def clipped_sensitivity(bound, norm, neighbours):
+    """L2 sensitivity of a sum of vectors of norm at most `bound`: `bound`
+    (add_remove), `2 bound` (replace_one).
+
+    docs/proofs/gradient.md, propositions 1 and 3.
+
+    Raises:
+        ValueError: for another norm.
+    """
+    if norm != "l2":
+        raise ValueError(
+            'Clipped coefficients have an "l2" sensitivity only. '
+            f"Received: norm={norm!r}"
+        )
+    replaces = Neighbours.of(neighbours).replaces
+    return 2 * bound if replaces else bound
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QuadraticQuery(QuadraticObjective, QuadraticSensitivity):
+class QuadraticQuery(OwnedSumQuery):
     """A and S of records, with their sensitivities.
 
     Args:
@@ -113,6 +302,171 @@ class QuadraticQuery(QuadraticObjective, QuadraticSensitivity):
     def targets(self, y, n, clip):
         """What a batch of `n` records gives as targets, `(n, M)` float64."""
 
+    @property
+    @abc.abstractmethod
+    def num_targets(self):
+        """M, length of a target vector t."""
+
+    @property
+    @abc.abstractmethod
+    def target_bound(self):
+        """T, bound on `||t||_2`."""
+
+    @property
+    def target_l1_bound(self):
+        """Bound on `||t||_1`."""
+        return math.sqrt(self.num_targets) * self.target_bound
+
+    @property
+    def targets_aligned(self):
+        """Whether `<t, t'> >= 0` for any two targets."""
+        return False
+
+    # One record ----------------------------------------------------------
+
+    @property
+    def _dense_features(self):
+        """r, bound on `||h||_1^2 / C^2`: how many equal entries reach the L1
+        bound B. Without one m, which bounds it for all vectors."""
+        if self.feature_l1_bound is None:
+            return self.num_features
+        ratio = self.feature_l1_bound / self.feature_bound
+        return min(self.num_features, ratio**2)
+
+    def quadratic_sensitivity(self, norm, *, neighbours):
+        """Sensitivity of A in the coordinates of `pack`, for one record.
+
+        L2 (Frobenius): C^2 (add_remove), sqrt(2) C^2 (replace_one).
+        L1 (upper triangle): C^2 (1 + r) / 2 (add_remove), attained by r
+        equal entries; the smaller one of C^2 sqrt(m (m + 3) / 2), approached
+        by vectors constant on two halves, and C^2 (1 + r), attained by
+        vectors without a common entry (replace_one). Here r is m, or
+        (B / C)^2 with B = `feature_l1_bound` if that is less. For m = 1, C^2
+        in all cases.
+        docs/proofs/cross_entropy.md, propositions 1 and 2.
+        """
+        return self._quadratic(norm, is_replaced(norm, neighbours))
+
+    def _quadratic(self, norm, replace):
+        m, square = self.num_features, self.feature_bound**2
+        if m == 1:
+            return square
+        if norm == "l2":
+            return square * (math.sqrt(2) if replace else 1.0)
+        r = self._dense_features
+        if replace:
+            return square * min(math.sqrt(m * (m + 3) / 2), 1 + r)
+        return square * (1 + r) / 2
+
+    def linear_sensitivity(self, norm, *, neighbours):
+        """Sensitivity of S for one record, T and T_1 the bounds on targets.
+
+        L2: C T (add_remove); replace_one 2 C T, or sqrt(2) C T if features
+        are nonnegative and targets aligned, where <h, h'><t, t'> >= 0.
+        L1: sqrt(r) C T_1, which is B T_1 with a `feature_l1_bound` B
+        (add_remove), twice that (replace_one).
+        docs/proofs/cross_entropy.md, proposition 3, and
+        docs/proofs/reconstruction.md, proposition 1.
+        """
+        return self._linear(norm, is_replaced(norm, neighbours))
+
+    def _linear(self, norm, replace):
+        if norm == "l1":
+            product = self.feature_bound * self.target_l1_bound
+            product *= math.sqrt(self._dense_features)
+            return 2 * product if replace else product
+        product = self.feature_bound * self.target_bound
+        if not replace:
+            return product
+        return product * (math.sqrt(2) if self._aligned else 2.0)
+
+    def sensitivity(self, norm, *, neighbours):
+        """Sensitivity of the released vector (A / alpha, S).
+
+        One record. L1: the sum of the parts. L2:
+        sqrt(C^4 / alpha^2 + C^2 T^2) (add_remove). For replace_one the parts
+        are not at their worst for the same pair; with s = |<h, h'>| the
+        squared distance is at most
+
+            2 (C^4 - s^2) / alpha^2 + 2 C^2 T^2 + 2 s T^2,
+
+        largest at s = min(alpha^2 T^2 / 2, C^2); without the last term, at
+        s = 0, if features are nonnegative and targets aligned.
+        docs/proofs/cross_entropy.md, proposition 4.
+
+        An owner of several records (`grouped`): the same for add_remove,
+        twice the add_remove value for replace_one (sqrt(2) times for A alone
+        in the L2 norm). Each of `reach` other
+        units adds the replace_one value. docs/proofs/reconstruction.md,
+        propositions 3 and 4.
+
+        Labels alone (`public_features`), replace_label: of S, C D with D the
+        longest change of a target in L2 (sqrt(2) for one-hot labels, 1 for a
+        binary one, else 2 T); in L1 sqrt(r) C 2 T_1. docs/proofs/labels.md,
+        proposition 1.
+
+        Args:
+            norm: `"l1"` or `"l2"`.
+            neighbours: `"add_remove"`, `"replace_one"` or `"replace_label"`,
+                which without `public_features` is a case of the second.
+
+        Raises:
+            ValueError: with `public_features`, for another relation than
+                replace_label.
+        """
+        if self.public_features:
+            is_replaced(norm, neighbours)
+            return self._label_change(norm, neighbours)
+        return super().sensitivity(norm, neighbours=neighbours)
+
+    def _label_change(self, norm, neighbours):
+        relation = Neighbours.of(neighbours)
+        if relation is not Neighbours.REPLACE_LABEL:
+            raise ValueError(
+                "`public_features=True` releases the features' second moment "
+                'without noise, which neighbours="replace_label" alone '
+                f"allows. Received: neighbours={str(relation)!r}"
+            )
+        if norm == "l1":
+            return self._linear(norm, replace=True)
+        return self.feature_bound * self.target_change
+
+    @property
+    def target_change(self):
+        """D, bound on `||t - t'||_2` of two targets."""
+        return (math.sqrt(2) if self.targets_aligned else 2) * self.target_bound
+
+    def _unit(self, norm, replace):
+        """What one privacy unit's own records may change."""
+        if self.grouped and replace:
+            # Sums of squares have nonnegative inner products.
+            squares = norm == "l2" and not self.target_bound
+            factor = math.sqrt(2) if squares else 2.0
+            return factor * self._record(norm, replace=False)
+        return super()._unit(norm, replace)
+
+    def _record(self, norm, replace):
+        if self.public_features:
+            return self._linear(norm, replace)
+        alpha = self.quadratic_scale
+        if norm == "l1" or not replace:
+            quadratic = self._quadratic(norm, replace)
+            linear = self._linear(norm, replace)
+            if norm == "l1":
+                return quadratic / alpha + linear
+            return math.hypot(quadratic / alpha, linear)
+        c2, t2 = self.feature_bound**2, self.target_bound**2
+        if self.num_features == 1 and not t2:
+            return c2 / alpha
+        overlap = 0.0 if self._aligned else min(alpha**2 * t2 / 2, c2)
+        return math.sqrt(
+            2 * (c2**2 - overlap**2) / alpha**2 + 2 * c2 * t2 + 2 * overlap * t2
+        )
+
+    @property
+    def _aligned(self):
+        return self.nonnegative and self.targets_aligned
+
     # Statistics ----------------------------------------------------------
 
     def _reads(self, targets):
@@ -172,7 +526,7 @@ class QuadraticQuery(QuadraticObjective, QuadraticSensitivity):
             rows = summation.on_grid(rows, steps[0])
             targets = summation.on_grid(np.array(targets, float), steps[1])
         if self.grouped:
-            batch = scaled_by_owner(
+            batch = summation.scaled_by_owner(
                 owners,
                 len(rows),
                 lambda part: self._sum(rows[part], targets[part]),
@@ -296,3 +650,65 @@ class QuadraticQuery(QuadraticObjective, QuadraticSensitivity):
             return {}
         upper = np.triu(statistics[0])
         return {"quadratic": upper + np.triu(upper, 1).T}
+
+    # What is made of A and S (no guarantee rests on it) -------------------
+
+    # The objective is <L, W> + curvature * tr(W^T A W).
+    curvature = 1 / 8
+
+    @abc.abstractmethod
+    def linear_coefficients(self, linear):
+        """L, `(m, M)`, from S."""
+
+    def value(self, weights, statistics):
+        """The objective without its constant, at `(m, M)` weights.
+
+        Args:
+            weights: `(m, M)` array.
+            statistics: `(A, S)` with A symmetric.
+        """
+        quadratic, linear = statistics
+        linear = self.linear_coefficients(linear)
+        return float(
+            np.vdot(linear, weights)
+            + self.curvature * np.vdot(weights, quadratic @ weights)
+        )
+
+    def noise_edge(self, mechanism):
+        """What a ridge is measured in: the spectral edge of the noise on A,
+        2 sqrt(m) times the standard deviation of an off-diagonal entry
+        (Wigner's semicircle).
+
+        Where A is public, half of what the noise multiplier of S would
+        mean for A: C^2 (sqrt(m) + sqrt(M)) / sqrt(2) times the standard
+        deviation over C D. A rule chosen on held-out images
+        (docs/results/labels.md).
+        """
+        m = self.num_features
+        if not self.public_features:
+            return 2 * math.sqrt(m) * self.off_diagonal_stddev(mechanism)
+        stddev = math.sqrt(mechanism.coordinate_variance(self.size))
+        stddev *= self.feature_bound / self.target_change
+        return stddev * (math.sqrt(m) + math.sqrt(self.num_targets)) / 2**0.5
+
+    def off_diagonal_stddev(self, mechanism):
+        """Standard deviation of the noise on an off-diagonal entry of A."""
+        if self.public_features:
+            return 0.0
+        stddev = math.sqrt(mechanism.coordinate_variance(self.size))
+        stddev *= self.quadratic_scale
+        return stddev / math.sqrt(2) if mechanism.norm == "l2" else stddev
+
+    def expected_squared_error(self, mechanism):
+        """Expected squared Frobenius error of (A, S) under `mechanism`."""
+        m, variance = (
+            self.num_features,
+            mechanism.coordinate_variance(self.size),
+        )
+        # In L1 coordinates an off-diagonal error appears twice in A.
+        entries = m * (m + 1) / 2 if mechanism.norm == "l2" else m * m
+        if self.public_features:
+            entries = 0
+        return variance * (
+            entries * self.quadratic_scale**2 + m * self.num_targets
+        )

@@ -1,24 +1,18 @@
-"""One streaming pass over records in any form Keras users hold them."""
+"""Records in any form in which Keras users hold them: a row is a record.
+
+One streaming pass (`batches`), several that must give the same records
+(`Passes`), and one in which the records of an owner come together.
+"""
 
 import copy
 import math
-import queue
-import threading
 from collections.abc import Mapping
+from concurrent import futures
 
 import numpy as np
 
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel.reads import columns
-from keras_fm.kernel.reads.data_sets import (
-    check,
-    is_function,
-    is_loader,
-    of_one_length,
-)
-
-# Says that no batch follows.
-_END = object()
+from keras_fm.kernel.reads import columns, placed_records
 
 
 def batches(data, batch_size=4096, labelled=True):
@@ -44,7 +38,7 @@ def batches(data, batch_size=4096, labelled=True):
             and y differ in length.
     """
     found = 0
-    for x, y in of_one_length(data, _batches(data, batch_size, labelled)):
+    for x, y in _of_one_length(data, _batches(data, batch_size, labelled)):
         found += columns.count(x)
         yield x, y
     if not found:
@@ -73,7 +67,7 @@ def _batches(data, batch_size, labelled):
         yield from map(_pair, _array_batches(data, batch_size))
     elif hasattr(data, "as_numpy_iterator"):
         yield from map(_pair, data.as_numpy_iterator())
-    elif is_loader(data):
+    elif columns.is_loader(data):
         yield from map(_pair, data)
     elif hasattr(data, "num_batches") or _is_sequence(data):
         # Keras: `num_batches` of a PyDataset without end is `None`.
@@ -84,7 +78,7 @@ def _batches(data, batch_size, labelled):
             )
         for index in range(int(total)):
             yield _pair(data[index])
-    elif is_function(data):
+    elif columns.is_function(data):
         yield from map(_pair, data())
     else:
         raise ValueError(
@@ -186,18 +180,243 @@ def _unlabelled_pair(batch):
     return columns.arrays(batch, "x"), None
 
 
+# Data sets, by their public interfaces --------------------------------------
+
+
+def check(data):
+    """Refuses a data set without end, one that leaves out what does not fill a
+    batch, one with weights, and a loader that draws with replacement.
+
+    A release counts the rows that it is given; nothing is read here, and
+    nothing looks into what a data set is made of.
+
+    Args:
+        data: see `batches`.
+
+    Raises:
+        ValueError: saying what to write instead.
+    """
+    if columns.is_loader(data):
+        _check_loader(data)
+    elif hasattr(data, "as_numpy_iterator"):
+        _check_dataset(data)
+    else:
+        columns.check_dense(data, "data")
+        for name, array in columns.flatten(data, "data"):
+            columns.check_dense(array, name)
+
+
+def _check_dataset(data):
+    count, spec = int(data.cardinality()), data.element_spec
+    if count == -1:
+        raise ValueError(
+            "The dataset has no end, so a pass over it never stops. Remove "
+            "`.repeat()`; `epochs` of `fit` repeats training."
+        )
+    if isinstance(spec, (tuple, list)) and len(spec) > 2:
+        raise ValueError(
+            "A dataset must give pairs (x, y). Sample weights change what a "
+            "record weighs and are not supported by a release. Received "
+            f"elements of {len(spec)} parts"
+        )
+    for name, part in columns.flatten(spec, "data"):
+        columns.check_dense(part, name)
+        shape = part.shape
+        # Of a batch that may be short, the number of rows is not known.
+        if shape.rank and (shape[0] or 0) > 1 and count != 1:
+            raise ValueError(
+                "The dataset leaves out what does not fill a batch, so that "
+                "one record more may bring in many others. Set "
+                "`drop_remainder=False`, or give a dataset of records, "
+                f"`.unbatch().batch({shape[0]})`. Received: batches of always "
+                f"{shape[0]} rows"
+            )
+
+
+def _of_one_length(data, batches):
+    """Yields the batches `(x, y)` that were read of `data`.
+
+    Raises:
+        ValueError: if records of several batches have different lengths, or
+            a dataset does not say how long they are.
+    """
+    unknown, several, forms = _has_unknown_lengths(data), False, set()
+    for x, y in batches:
+        count = columns.count(x)
+        several |= count > 1
+        if count:
+            forms.add(tuple(v.shape[1:] for _, v in columns.flatten(x)))
+        if several and (unknown or len(forms) > 1):
+            raise ValueError(
+                "Records must have one length in all batches, and a dataset "
+                "must say which: padded to the longest of a batch, one record "
+                "more changes what others are. Pad to a public length, "
+                "`padded_batch(size, padded_shapes=...)` or `x.to_tensor(shape="
+                "(None, length))`, or give batches of one record."
+            )
+        yield x, y
+
+
+def _has_unknown_lengths(data):
+    if not hasattr(data, "as_numpy_iterator"):
+        return False
+    shapes = [v.shape for _, v in columns.flatten(data.element_spec, "data")]
+    return any(shape.rank and None in shape[1:] for shape in shapes)
+
+
+def _check_loader(loader):
+    # A `batch_sampler` of one's own has no sampler that is used.
+    sampler = getattr(loader.batch_sampler, "sampler", None)
+    rows = loader.dataset
+    count = len(rows) if hasattr(rows, "__len__") else None
+    drawn = getattr(sampler, "num_samples", count)
+    if getattr(sampler, "replacement", False) or drawn != count:
+        raise ValueError(
+            "The DataLoader draws its records with replacement, or another "
+            "number of them than there are, so that one may come any number "
+            "of times. Build it with `shuffle=True` in the place of the "
+            f"sampler. Received: {type(sampler).__name__}"
+        )
+    if getattr(loader.batch_sampler, "drop_last", False):
+        raise ValueError(
+            "The DataLoader leaves out other records at every pass. Set "
+            "`drop_last=False`."
+        )
+
+
+# Several passes, and owners ---------------------------------------------------
+
+
+class Passes:
+    """Whole passes over records: each must give as many as the first.
+
+    Args:
+        n: int, how many there are; `None` until the first pass has ended.
+        n_public: whether an error may say so.
+        compared: whether they must be the same, in any order.
+    """
+
+    def __init__(self, n=None, n_public=False, compared=False):
+        self.n, self._public = n, n_public
+        self._compared, self._digest = compared, None
+
+    def over(self, batches):
+        """Yields the batches, tuples `(x, ...)`, of one pass.
+
+        Raises:
+            ValueError: at its end, if it was another than the first.
+        """
+        n, digest = 0, 0
+        for x, *more in batches:
+            n += columns.count(x)
+            if self._compared:
+                digest = (digest + _digest(x, *more)) % 2**64
+            yield x, *more
+        if self.n == n and self._digest not in (None, digest):
+            raise ValueError(
+                "`data` must give the same records at every pass, in any "
+                "order: a later pass had others. A dataset that is shuffled "
+                "and then cut (`.shuffle(n).take(m)`) chooses anew, and a "
+                "random `.map()` draws anew. Choose first, and write "
+                "`.cache()` after what is random, or pass arrays."
+            )
+        self._digest = digest if self._compared else None
+        if self.n is None:
+            self.n = n
+        elif n != self.n:
+            numbers = f" Received: {self.n} records, then {n}."
+            raise ValueError(
+                "`data` must begin anew at every call and give the same "
+                "records: a later pass over it had another number of them."
+                + numbers
+                * self._public
+            )
+
+
+def _digest(*parts):
+    """A sum over records, the same in any order."""
+    arrays = [
+        columns.one_array(array)
+        for part in parts
+        if part is not None
+        for _, array in columns.flatten(part)
+    ]
+    found = placed_records.hashes(arrays) if len(arrays[0]) else []
+    return int(np.sum(found, dtype=np.uint64))
+
+
+def check_begins_anew(data):
+    """Refuses a function that returns one iterator at every call, where
+    records are read more than once; reads nothing."""
+    if not columns.is_function(data):
+        return
+    found = data()
+    if found is data() and iter(found) is found:
+        raise ValueError(
+            "`data` must begin anew at every call and give the same records: "
+            "they are read more than once. Return a new iterator, as a "
+            "generator function does. Received: a function that returns one "
+            f"and the same {type(found).__name__}"
+        )
+
+
+def batches_by_owner(data, owners, batch_size=4096, labelled=True):
+    """Yields `(x, y, owners)` batches, all records of an owner in one.
+
+    Args:
+        data: `(x, y)`, or x alone if not `labelled`; arrays.
+        owners: `(n,)` ids of the records' owners.
+        batch_size: int, rows per batch, more if an owner has more.
+        labelled: see `batches`.
+
+    Raises:
+        ValueError: if `data` is not made of arrays, lengths differ, or ids
+            are missing.
+    """
+    if not labelled:
+        data = without_tuple(data)
+    if not labelled and columns.are_inputs(data):
+        x = columns.arrays(data, "data")
+        data = (x, np.zeros(columns.count(x)))
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        raise ValueError(
+            "With `owners`, `data` must be arrays (x, y): the records of an "
+            f"owner are brought together. Received: {type(data)}"
+        )
+    check(data)
+    x, y = checked_pair(data)
+    n = columns.count(x)
+    owners = columns.owner_ids(owners)
+    if owners.shape != (n,) or not n:
+        raise ValueError(
+            "`owners` must hold one id for each record. Received: "
+            f"owners.shape={owners.shape}, {n} records"
+        )
+    order = np.argsort(owners, kind="stable")
+    ordered = owners[order]
+    ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, n)
+    cuts, previous = [0], 0
+    for end in ends:
+        if end - cuts[-1] > batch_size and previous > cuts[-1]:
+            cuts.append(previous)
+        previous = end
+    for start, stop in zip(cuts, [*cuts[1:], n]):
+        rows = order[start:stop]
+        labels = y[rows] if labelled else None
+        yield columns.taken(x, rows), labels, owners[rows]
+
+
+# Reading ahead ----------------------------------------------------------------
+
+
 def take_while_reading(batches, take):
     """Calls `take(*batch)` for all batches, and reads on in the meantime.
 
     Batches are read (and their features computed) where this is called:
     readers, Keras' settings and scopes of `tf.distribute` never see another
-    thread. `take` runs in one other thread, batch after batch in order. At
-    most two batches are read ahead, and each is copied, since a reader may
-    fill the same array again.
-
-    What it raises, and when something is raised, is the same as in a plain
-    loop: the error of the first batch that has one. Then no batch is left
-    in memory and the thread has ended.
+    thread. `take` runs in one other thread, batch after batch in order. One
+    batch is read ahead, and each is copied, since a reader may fill the same
+    array again. What fails first is raised, and the thread has ended then.
 
     Args:
         batches: iterable of tuples of arrays.
@@ -210,43 +429,13 @@ def take_while_reading(batches, take):
     >>> taken
     [0, 1, 2]
     """
-    batches = iter(batches)
-    # With the one in work and the one being read: two ahead.
-    waiting, failed = queue.Queue(maxsize=1), []
-
-    def work():
-        while (batch := waiting.get()) is not _END:
-            try:
-                if not failed:
-                    take(*batch)
-            # Also an interrupt: the reader must not wait for ever.
-            except BaseException as e:
-                failed.append(e)
-            del batch
-
-    thread = None
-    try:
-        for batch in batches:
-            if failed:
-                break
-            if thread is None:
-                thread = threading.Thread(target=work, daemon=True)
-                thread.start()
-            waiting.put(copy.deepcopy(batch))
-            del batch
-    except Exception:
-        # What failed first would have ended a plain loop.
-        _end(thread, waiting)
-        if failed:
-            raise failed.pop() from None
-        raise
-    finally:
-        _end(thread, waiting)
-    if failed:
-        raise failed.pop()
-
-
-def _end(thread, waiting):
-    if thread is not None and thread.is_alive():
-        waiting.put(_END)
-        thread.join()
+    with futures.ThreadPoolExecutor(1) as worker:
+        before = worker.submit(lambda: None)
+        try:
+            for batch in batches:
+                batch = copy.deepcopy(batch)
+                before.result()
+                before = worker.submit(take, *batch)
+                del batch
+        finally:
+            before.result()

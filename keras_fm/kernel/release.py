@@ -10,13 +10,12 @@ import numpy as np
 from keras_fm.kernel import records
 from keras_fm.kernel.ledger.ledger_entry import LATTICE, LedgerEntry
 from keras_fm.kernel.ledger.noisy_statistics import RELEASES
-from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
 from keras_fm.kernel.partial_statistics import PartialStatistics
 from keras_fm.kernel.planning.calibration import calibrate as calibrate
 
 
 def planned_entry(
-    objective,
+    query,
     mechanism,
     *,
     ledger,
@@ -24,26 +23,28 @@ def planned_entry(
     noise,
     notes=(),
 ):
-    """The `LedgerEntry` a release of `objective` is charged with.
+    """The `LedgerEntry` a release of `query` is charged with.
 
     Args:
-        objective, mechanism, ledger, name, noise, notes: see `release`.
+        query, mechanism, ledger, name, noise, notes: see `release`.
     """
     return LedgerEntry(
         name=name,
         guarantee="proven",
         neighbours=str(ledger.neighbours),
         mechanism=mechanism.config(),
-        reads=objective.reads,
-        proof=objective.proof,
+        reads=query.reads,
+        proof=query.proof,
         private=not noise.reproducible,
         noise=LATTICE,
         notes=tuple(notes),
+        # Taken here and now: nobody may go on with them.
+        used=getattr(mechanism, "steps", 0),
     )
 
 
 def release(
-    objective, batches, *, mechanism, ledger, name, noise, clip=False, notes=()
+    query, batches, *, mechanism, ledger, name, noise, clip=False, notes=()
 ):
     """Reads the records once and returns their perturbed statistics.
 
@@ -53,8 +54,8 @@ def release(
     sum (docs/proofs/lattice_noise.md).
 
     Args:
-        objective: an objective of `keras_fm.queries`.
-        batches: iterable of what the objective accumulates, such as
+        query: a query of `keras_fm.queries`.
+        batches: iterable of what the query accumulates, such as
             `(features, labels)`; consumed once, by the calling thread, while
             another one sums what was read before.
         mechanism: from `calibrate`.
@@ -74,13 +75,8 @@ def release(
         ValueError: if a record is invalid, or there are more than 2^30;
             nothing was charged then.
     """
-    if isinstance(mechanism, SampledGaussianMechanism):
-        raise ValueError(
-            "A release reads every record, so it cannot be accounted as a "
-            "sample of them. Use the mechanism of `calibrate`."
-        )
-    entry = checked_entry(objective, mechanism, ledger, name, noise, notes)
-    partial = _summed(objective, batches, clip)
+    entry = checked_entry(query, mechanism, ledger, name, noise, notes)
+    partial = _summed(query, batches, clip)
     try:
         return _perturbed(partial, mechanism, ledger, entry, noise)
     finally:
@@ -106,62 +102,60 @@ def release_statistics(partial, *, mechanism, ledger, name, noise, notes=()):
     Raises:
         BudgetExceededError: if the ledger has too little left.
     """
-    if type(partial.objective) not in RELEASES:
+    if type(partial.query) not in RELEASES:
         raise ValueError(
             "Statistics at given weights are one read of several, which are "
             "paid for together: `keras_fm.gathered_reads.GatheredReads`. "
             f"Received: {partial!r}"
         )
-    entry = checked_entry(
-        partial.objective, mechanism, ledger, name, noise, notes
-    )
+    entry = checked_entry(partial.query, mechanism, ledger, name, noise, notes)
     return _perturbed(partial, mechanism, ledger, entry, noise)
 
 
-def _summed(objective, batches, clip):
-    partial = PartialStatistics(objective, clip)
+def _summed(query, batches, clip):
+    partial = PartialStatistics(query, clip)
     records.take_while_reading(batches, partial.add)
     return partial
 
 
 def _perturbed(partial, mechanism, ledger, entry, noise):
-    objective = partial.objective
+    query = partial.query
     statistics = partial.statistics()
     # Of no record's secret part under the ledger's relation, which
-    # `checked_entry` compared with the objective's.
-    public = getattr(objective, "public_part", lambda _: {})(statistics)
-    exact = objective.pack(statistics, mechanism.norm)
+    # `checked_entry` compared with the query's.
+    public = getattr(query, "public_part", lambda _: {})(statistics)
+    exact = query.pack(statistics, mechanism.norm)
     if not np.all(np.isfinite(exact)):
         raise ValueError("The statistics overflowed; nothing was released.")
     try:
         ledger.charge([entry])
         noisy = mechanism.perturb(
-            exact, noise, error=objective.rounding_error(mechanism.norm)
+            exact, noise, error=query.rounding_error(mechanism.norm)
         )
     finally:
         del exact, statistics, partial
-    return unpacked(noisy, objective, mechanism, ledger, noise, public)
+    return unpacked(noisy, query, mechanism, ledger, noise, public)
 
 
-def unpacked(noisy, objective, mechanism, ledger, noise, public=None):
+def unpacked(noisy, query, mechanism, ledger, noise, public=None):
     """The `Release` of a noisy vector, beside what is public."""
-    arrays = objective.unpack(noisy, mechanism.norm)
-    statistics = {**dict(zip(objective.names, arrays)), **(public or {})}
-    return as_release(statistics, objective, mechanism, ledger, noise)
+    arrays = query.unpack(noisy, mechanism.norm)
+    statistics = {**dict(zip(query.names, arrays)), **(public or {})}
+    return as_release(statistics, query, mechanism, ledger, noise)
 
 
-def as_release(statistics, objective, mechanism, ledger, noise):
+def as_release(statistics, query, mechanism, ledger, noise):
     """The `Release` of noisy statistics by name."""
-    return RELEASES[type(objective)](
+    return RELEASES[type(query)](
         statistics=statistics,
-        objective=objective,
+        query=query,
         mechanism=mechanism,
         neighbours=str(ledger.neighbours),
         private=not noise.reproducible,
     )
 
 
-def checked_entry(objective, mechanism, ledger, name, noise, notes):
+def checked_entry(query, mechanism, ledger, name, noise, notes):
     """The entry of a release that the ledger allows.
 
     Raises:
@@ -169,14 +163,14 @@ def checked_entry(objective, mechanism, ledger, name, noise, notes):
         ValueError: if the mechanism has less noise than its entry says, or
             no lattice holds its noise.
     """
-    needed = objective.sensitivity(mechanism.norm, neighbours=ledger.neighbours)
+    needed = query.sensitivity(mechanism.norm, neighbours=ledger.neighbours)
     if mechanism.sensitivity < needed * (1 - 1e-12):
         raise ValueError(
             f"The mechanism's sensitivity {mechanism.sensitivity:g} is below "
-            f"the objective's {needed:g} under {ledger.neighbours}."
+            f"the query's {needed:g} under {ledger.neighbours}."
         )
     entry = planned_entry(
-        objective,
+        query,
         mechanism,
         ledger=ledger,
         name=name,
@@ -185,7 +179,5 @@ def checked_entry(objective, mechanism, ledger, name, noise, notes):
     )
     ledger.check([entry])
     # Fails now, not after the charge.
-    mechanism.lattice_release(
-        objective.size, objective.rounding_error(mechanism.norm)
-    )
+    mechanism.lattice_release(query.size, query.rounding_error(mechanism.norm))
     return entry

@@ -15,7 +15,7 @@ class SecondMoments(Release):
 
     def noise_edge(self):
         """Spectral edge of the noise, see `QuadraticQuery.noise_edge`."""
-        return self.objective.noise_edge(self.mechanism)
+        return self.query.noise_edge(self.mechanism)
 
 
 class QuadraticRelease(SecondMoments):
@@ -79,8 +79,8 @@ class QuadraticRelease(SecondMoments):
         values = np.maximum(values, 0.0)
         positive = (vectors * values) @ vectors.T
         ridges = np.asarray(ridge_factors, np.float64) * self.noise_edge()
-        linear = self.objective.linear_coefficients(self.linear)
-        rotated = vectors.T @ (-linear / (2 * self.objective.curvature))
+        linear = self.query.linear_coefficients(self.linear)
+        rotated = vectors.T @ (-linear / (2 * self.query.curvature))
         inverse = _inverse(values + ridges[:, None])[..., None]
         minimisers = vectors @ (inverse * rotated)
         return (positive + positive.T) / 2, ridges, minimisers

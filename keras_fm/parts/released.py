@@ -172,7 +172,7 @@ def check_paid(ledger, releases):
     paid = [(e.reads, e.mechanism, e.neighbours) for e in ledger.entries]
     for release in releases:
         one = (
-            release.objective.reads,
+            release.query.reads,
             release.mechanism.config(),
             release.neighbours,
         )

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 
 from keras_fm.kernel import mechanisms
+from keras_fm.kernel.ledger.ledger import BudgetExceededError
 from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT, LedgerEntry
-from keras_fm.kernel.ledger.ledger_steps import BudgetExceededError
 from keras_fm.kernel.ledger.ledger_text import shown_unit
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.noise_mechanisms import GaussianMechanism
@@ -172,6 +172,7 @@ class FitCharge:
             proof=proof,
             private=self._callback.known_seed is None,
             noise=FLOATING_POINT,
+            used=self.plan.steps,
             notes=(
                 f"the number of {unit} is public by declaration",
                 "first weights: random, by declaration"

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.sum_query import SumQuery, is_replaced
+from keras_fm.kernel.query import SumQuery, is_replaced
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,9 +154,7 @@ class NormHistogramRelease(Release):
         checks.number("level", level, above=0, below=1)
         counts = self.statistics["counts"]
         # Counts that noise alone would give count for nothing.
-        stddev = math.sqrt(
-            self.mechanism.coordinate_variance(self.objective.size)
-        )
+        stddev = math.sqrt(self.mechanism.coordinate_variance(self.query.size))
         counts = np.where(counts > 2 * stddev, counts, 0.0)
         totals = np.cumsum(counts, axis=1)
         if not np.all(totals[:, -1] > 0):
@@ -165,4 +163,4 @@ class NormHistogramRelease(Release):
                 "thresholds as numbers, or the histogram a larger share."
             )
         reached = totals >= level * totals[:, -1:]
-        return self.objective.upper_edges[reached.argmax(axis=1)]
+        return self.query.upper_edges[reached.argmax(axis=1)]

@@ -7,9 +7,9 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
+from keras_fm.kernel.budget import warn_of_delta
 from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.mechanisms import NoiseSource
-from keras_fm.kernel.planning.delta_warning import warn_of_delta
 from keras_fm.parts import fit_contract, full_precision, place, replicas, sealed
 from keras_fm.parts.record_alone import Attributes
 from keras_fm.per_example import (
@@ -616,34 +616,25 @@ class PrivateFit:
             entry = charge.entry(self.notes)
         ledger.charge([entry])
         past_weights.note_charge(self._network.model, ledger)
-        self._paid = entry
         self.charged = ledger.epsilon()
         self._mechanism = entry.build_mechanism()
         # A step that was traced before holds other noise, or none.
         self._network.make_train_function(force=True)
-        self._reserved = 0
         return self
 
     # What the callback calls ----------------------------------------------
 
     def begin_batches(self):
-        if not self._reserved:
-            self._reserved = self.samples.num_batches
-            self._callback.ledger.reserve(self._paid, self._reserved)
+        """Nothing: all steps were charged when the fit began."""
 
     def end_batches(self):
         steps = int(self._network.steps_per_execution)
         self.taken = min(self.taken + steps, self.steps)
 
     def end_epoch(self):
-        if self._reserved:
-            self._callback.ledger.confirm(
-                self._paid, self._reserved, self._reserved
-            )
-            self._reserved = 0
+        """Nothing: what did not run stays used."""
 
-    def end(self):
-        self.end_epoch()
+    end = end_epoch
 
     # A step --------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import dataclasses
 import math
 
 from keras_fm.kernel import checks
-from keras_fm.kernel.sum_query import clipped_sensitivity
+from keras_fm.kernel.query import clipped_sensitivity
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ import numpy as np
 
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.reads.sums_by_owner import by_unit
-from keras_fm.kernel.sum_query import OwnedSumQuery
+from keras_fm.kernel.query import OwnedSumQuery
+from keras_fm.kernel.sums import by_unit
 from keras_fm.private_maps.column_moments import checked_columns
 
 # Noise of a tail that counts as none: this many standard deviations, so that
@@ -152,10 +152,8 @@ class ColumnHistogramRelease(Release):
             tuple of arrays `(d,)`, the lower one below the upper one.
         """
         (counts,) = self.statistics.values()
-        noise = math.sqrt(
-            self.mechanism.coordinate_variance(self.objective.size)
-        )
-        bins = self.objective.num_bins
+        noise = math.sqrt(self.mechanism.coordinate_variance(self.query.size))
+        bins = self.query.num_bins
         total = np.maximum(counts.sum(axis=1, keepdims=True), 0.0)
         margin = _MARGIN * noise * np.sqrt(np.arange(1, bins + 1))
 

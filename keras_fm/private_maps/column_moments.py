@@ -18,8 +18,8 @@ import numpy as np
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.reads.sums_by_owner import by_unit
-from keras_fm.kernel.sum_query import OwnedSumQuery
+from keras_fm.kernel.query import OwnedSumQuery
+from keras_fm.kernel.sums import by_unit
 
 # Weights of counts and squares in the released vector. Up to sqrt(2) a larger
 # weight of the squares costs nothing under replace_one.
@@ -244,6 +244,6 @@ class ColumnMomentsRelease(Release):
         counts = np.maximum(counts, 1.0)
         means = np.clip(sums / counts, -1.0, 1.0)
         second = np.clip(squares / counts + 0.5, 0.0, 1.0)
-        noise = self.mechanism.coordinate_variance(self.objective.size)
+        noise = self.mechanism.coordinate_variance(self.query.size)
         floor = np.clip(math.sqrt(noise) / counts, _LEAST_VARIANCE, 1.0)
         return means, np.sqrt(np.clip(second - means**2, floor, 1.0))

@@ -1,7 +1,6 @@
 """What a model must look like before private records may be read for it."""
 
 import collections
-import json
 
 import keras
 
@@ -233,12 +232,12 @@ def released_parts(model):
 
 def ledger_besides(ledger, ledger_json):
     """The ledger of a release, or `None` if its entries are in `ledger`."""
-    known = [entry.plain() for entry in ledger.entries]
     other = Ledger.from_json(ledger_json)
-    # Two ledgers of one second may hold equal entries; old files have no id.
-    same = json.loads(ledger_json).get("id", ledger.id) == ledger.id
-    if same and all(entry.plain() in known for entry in other.entries):
-        return None
+    # Two ledgers of one second may hold equal entries.
+    if other.id == ledger.id:
+        known = ledger.entries
+        if all(entry in known for entry in other.entries):
+            return None
     return other
 
 

@@ -198,10 +198,10 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         """The error of the loss for every logit that is possible now."""
         if not isinstance(release, CrossEntropyRelease):
             return
-        bound = release.objective.feature_bound
+        bound = release.query.feature_bound
         for layer in self._heads():
             weights = np.float64(ops.convert_to_numpy(layer.kernel))
-            if len(weights) > release.objective.num_features:
+            if len(weights) > release.query.num_features:
                 continue
             longest = np.linalg.norm(weights, axis=0).max()
             if layer.use_bias:

@@ -34,9 +34,8 @@ from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, declared_words
 from keras_fm.kernel.planning import calibration
+from keras_fm.kernel.query import REACHES
 from keras_fm.kernel.reads import columns, placed_records, sampling
-from keras_fm.kernel.reads.passes import Passes
-from keras_fm.kernel.sum_query import REACHES
 from keras_fm.parts import model_inputs
 from keras_fm.parts.private_part import parts_of
 from keras_fm.parts.record_alone import FeatureMap, runs_its_graph
@@ -728,7 +727,7 @@ def numbered(values, labels, what):
 def placed(data, n=None):
     """Batches `(x, y, rows)` in which a record has its row by itself; x has
     the structure of the data, which must hold `n` records if that is known."""
-    form, passes = [], Passes(n, n_public=True)
+    form, passes = [], records.Passes(n, n_public=True)
 
     def arrays():
         for x, y in passes.over(records.batches(data, READ_BATCH)):

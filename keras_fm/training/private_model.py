@@ -12,8 +12,6 @@ from keras_fm.kernel import mechanisms, records
 from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_text import shown_unit
-from keras_fm.kernel.planning import delta_warning
-from keras_fm.kernel.reads import sampling
 from keras_fm.parts import fit_contract, fit_frame, model_inputs, sealed
 from keras_fm.parts.guarantee import Proven, Published, promise_of
 from keras_fm.parts.private_part import PrivatePart, parts_of
@@ -227,12 +225,9 @@ class PrivateModel(keras.callbacks.Callback):
         together = self._ledger.epsilon(entries)
         sampled = any("sampling_rate" in e.mechanism for e in entries)
         if sampled and math.isfinite(together):
-            all_of_it = (*self._ledger.entries, *entries)
-            found = [entry.build_mechanism() for entry in all_of_it]
-            renyi = sampling.rdp_epsilon(found, budget.delta)
             lines.append(
                 f"  together: epsilon = {together:.6g} by privacy loss "
-                f"distributions (by Renyi divergences {renyi:.4g})"
+                "distributions"
             )
         return "\n".join(lines)
 
@@ -419,10 +414,10 @@ class PrivateModel(keras.callbacks.Callback):
         """Pays and reads; what a delta is worth is said as soon as the number
         of records is known, of a stream after it was read."""
         known = plan.known_units
-        delta_warning.warn_of_delta(self._ledger.budget.delta, known)
+        budget_lib.warn_of_delta(self._ledger.budget.delta, known)
         plan.carry_out()
         if known is None:
-            delta_warning.warn_of_delta(
+            budget_lib.warn_of_delta(
                 self._ledger.budget.delta, plan.known_units
             )
 

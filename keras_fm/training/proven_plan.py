@@ -14,9 +14,8 @@ from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.budget import Neighbours
 from keras_fm.kernel.ledger.noisy_statistics import RELEASES
 from keras_fm.kernel.planning import calibration
-from keras_fm.kernel.reads import columns, passes, placed_records, sampling
+from keras_fm.kernel.reads import columns, placed_records, sampling
 from keras_fm.kernel.reads.gradient_reads import GradientReads
-from keras_fm.kernel.reads.records_by_owner import batches_by_owner
 from keras_fm.parts import full_precision, model_graph, model_inputs
 from keras_fm.parts.record_alone import FeatureMap, unlisted
 from keras_fm.training import model_check
@@ -136,7 +135,7 @@ class ProvenPlan:
         if made is None or data is not self.data:
             # Arrays in memory do not change.
             stream = records.number(data) is None
-            made = passes.Passes(n_public=self.n_public, compared=stream)
+            made = records.Passes(n_public=self.n_public, compared=stream)
             self._counted = self.data, made
         return made
 
@@ -287,7 +286,7 @@ class ProvenPlan:
         labelled = self.labelled_data
         if self.owners is None:
             return records.batches(self.data, READ_BATCH, labelled=labelled)
-        return batches_by_owner(
+        return records.batches_by_owner(
             self.data, self.owners, READ_BATCH, labelled=labelled
         )
 
@@ -391,7 +390,7 @@ class ProvenPlan:
         """A `Release` of statistics that carry claimed noise."""
         return RELEASES[type(step.query)](
             statistics=statistics,
-            objective=step.query,
+            query=step.query,
             mechanism=step.mechanism,
             neighbours=str(self.ledger.neighbours),
             private=False,
@@ -667,8 +666,9 @@ class ProvenPlan:
                 f"'{name}' was released by another PrivateModel, and what "
                 "that spent is not in this ledger. Go on with that callback, "
                 "or continue its ledger: "
-                "`PrivateModel(Ledger.open(path), ...)`, or without a file "
-                "`PrivateModel(Ledger.from_json(...ledger_json), ...)`."
+                "`PrivateModel(Ledger.open(path), ...)`. Of a model that was "
+                "loaded without one, write `ledger = Ledger.from_json("
+                "layer.ledger_json)` and `ledger.save(path)` first."
             )
 
     # Carrying out --------------------------------------------------------
@@ -679,7 +679,7 @@ class ProvenPlan:
         steps = self.steps
         if len(steps) > 1:
             # Before the first charge.
-            passes.check_begins_anew(self.data)
+            records.check_begins_anew(self.data)
         try:
             with self.keeping_features():
                 for step in steps:

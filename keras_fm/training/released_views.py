@@ -20,7 +20,7 @@ def signal_to_noise(release):
     vector = release.vector()
     if vector is None:
         return None
-    variance = release.mechanism.coordinate_variance(release.objective.size)
+    variance = release.mechanism.coordinate_variance(release.query.size)
     signal = max(0.0, float(np.mean(np.square(vector))) - variance)
     return math.sqrt(variance), math.sqrt(signal / variance)
 
@@ -28,7 +28,7 @@ def signal_to_noise(release):
 def spectrum(release):
     """Eigenvalues of the released second moment, descending, and the edge
     below which they may be noise alone; `None` of other releases."""
-    if getattr(release.objective, "public_features", False):
+    if getattr(release.query, "public_features", False):
         return None
     if not hasattr(release, "noise_edge"):
         return None

@@ -131,7 +131,7 @@ def test_shares_add_up_without_rounding():
 def evaluation(query, statistics, mechanism, neighbours="add_remove"):
     return Evaluation(
         statistics=dict(zip(query.names, statistics)),
-        objective=query,
+        query=query,
         mechanism=mechanism,
         neighbours=neighbours,
         private=True,

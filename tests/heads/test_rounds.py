@@ -122,9 +122,9 @@ def test_other_mechanisms_are_refused():
             found=GaussianMechanism(sensitivity=1.0, noise_multiplier=9.0),
             to=to,
         )
-    with pytest.raises(ValueError, match="below the objective's"):
+    with pytest.raises(ValueError, match="below the query's"):
         opened(made=objective(clip=1.1), to=to)
-    with pytest.raises(ValueError, match="below the objective's"):
+    with pytest.raises(ValueError, match="below the query's"):
         opened(to=ledger(neighbours="replace_one"))
     with pytest.raises(ValueError, match="add_remove"):
         opened(
@@ -301,7 +301,7 @@ def test_weights_are_saved_and_loaded_without_showing(tmp_path):
     found.save(tmp_path / "weights.npz")
     loaded = Release.load(tmp_path / "weights.npz")
     assert isinstance(loaded, WeightsRelease)
-    assert (loaded.objective, loaded.mechanism) == (made, mechanism(rate=0.5))
+    assert (loaded.query, loaded.mechanism) == (made, mechanism(rate=0.5))
     assert loaded.neighbours == "add_remove" and loaded.private
     np.testing.assert_array_equal(
         loaded.statistics["weights"], found.statistics["weights"]
@@ -395,7 +395,7 @@ def descended(data, loss, **kwargs):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GradientQuery, "total", watched)
         weights = rounds.descend(reads, np.zeros((60, 4)), 4000, 0.9)
-    assert reads.finish(weights).objective == made
+    assert reads.finish(weights).query == made
     return weights, asked
 
 

@@ -48,7 +48,7 @@ class OneOwner:
         if norm == "l1":
             # Nothing is stated of it.
             return np.inf
-        return self.at.objective.sensitivity(norm, neighbours=neighbours)
+        return self.at.query.sensitivity(norm, neighbours=neighbours)
 
 
 def domain(query, weights):

@@ -216,7 +216,7 @@ def test_a_is_exact_and_s_is_not(delta, tmp_path):
         np.testing.assert_array_equal(made.vector(), made.linear.ravel())
         made.save(tmp_path / "release")
         loaded = Release.load(tmp_path / "release")
-        assert loaded.objective == query
+        assert loaded.query == query
         assert loaded.neighbours == "replace_label"
         for name, values in made.statistics.items():
             np.testing.assert_array_equal(loaded.statistics[name], values)
@@ -252,7 +252,7 @@ def test_ridges_have_a_unit_without_noise_on_a():
     made = released(make(4), (h, y))[0]
     assert made.noise_edge() > 0
     assert np.isfinite(made.minimise()[1]).all()
-    assert made.objective.off_diagonal_stddev(made.mechanism) == 0.0
+    assert made.query.off_diagonal_stddev(made.mechanism) == 0.0
     path = made.ridge_path([0.1, 10.0])
     assert np.linalg.norm(path[0]) > np.linalg.norm(path[1])
 

@@ -6,7 +6,6 @@ import math
 import pytest
 
 from keras_fm.kernel import budget
-from keras_fm.kernel.planning import budget_split
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1, 0.5, 1e6])
@@ -78,7 +77,7 @@ def test_refuses_an_unknown_relation(value):
 
 
 def test_shares_sum_to_one():
-    parts = budget_split.shares([1, 3, 0.5])
+    parts = budget.shares([1, 3, 0.5])
     assert math.fsum(parts) == pytest.approx(1.0, abs=1e-15)
     assert parts[1] == pytest.approx(3 * parts[0])
 
@@ -88,4 +87,4 @@ def test_shares_sum_to_one():
 )
 def test_refuses_weights_that_are_no_shares(weights):
     with pytest.raises(ValueError, match="share"):
-        budget_split.shares(weights)
+        budget.shares(weights)

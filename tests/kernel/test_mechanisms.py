@@ -17,7 +17,6 @@ import pytest
 from scipy import optimize, stats
 
 from keras_fm.kernel import compose, lattice_noise, mechanisms
-from keras_fm.kernel.ledger import quick_bounds
 from keras_fm.kernel.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,
@@ -160,7 +159,7 @@ def test_what_is_paid_for_the_lattice_is_enough():
     assert compose._lattice_cost([ADDITIVE[1]]) == 0
 
 
-@pytest.mark.parametrize("multiplier", [0.3, 4.0])
+@pytest.mark.parametrize("multiplier", [0.6, 4.0])
 def test_epsilon_and_delta_pay_for_the_lattice(multiplier):
     """The corollary: epsilon + 2 eta at exp(eta) delta."""
     mechanism = GaussianMechanism(sensitivity=1.0, noise_multiplier=multiplier)
@@ -221,12 +220,6 @@ def test_gaussian_multiplier(epsilon, golden):
 def test_gaussian_multiplier_of_a_huge_epsilon():
     made = mechanisms.gaussian_multiplier(1e6, DELTA)
     assert made == pytest.approx(1 / math.sqrt(2e6), rel=0.01)
-
-
-@pytest.mark.parametrize("delta", [0, 1, -1, math.nan])
-def test_gaussian_multiplier_needs_a_delta(delta):
-    with pytest.raises(ValueError, match="delta"):
-        mechanisms.gaussian_multiplier(1.0, delta)
 
 
 @pytest.mark.parametrize("multiplier", [0.5, 1.0, 4.0])
@@ -291,11 +284,6 @@ def test_mixed_composition_lies_between_the_parts_and_their_sum():
     assert compose_epsilon([pure, normal], 0.0) == math.inf
 
 
-def test_nothing_run_costs_nothing():
-    assert compose_epsilon([], 0.0) == 0.0
-    assert compose_epsilon([], DELTA) == 0.0
-
-
 def test_far_too_little_noise_is_still_accounted():
     """A refusal must not need more memory than a release."""
     parts = [GaussianMechanism(sensitivity=1.0, noise_multiplier=1e-3)]
@@ -347,12 +335,6 @@ def test_parts_of_a_run_cost_what_the_run_costs():
     for others in ([], parts, [pure]):
         one = compose_epsilon([full, *others], DELTA)
         assert one == compose_epsilon([*others, gaussian], DELTA), others
-
-
-def test_refusing_a_sampled_plan_needs_no_memory():
-    """Ten thousand nearly noiseless steps, at a scale far below."""
-    loud = sampled(noise_multiplier=0.3, sampling_rate=0.1, steps=10000)
-    assert compose_epsilon([loud], DELTA, scale=0.1) > 100
 
 
 # Overflowing buffers --------------------------------------------------------
@@ -468,28 +450,9 @@ def test_an_overflow_without_a_solution_is_infinite():
 # Arguments, configs and secrets ----------------------------------------------
 
 
-@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
-@pytest.mark.parametrize("mechanism", [*ADDITIVE, sampled()], ids=named)
-def test_parameters_must_be_positive(mechanism, value):
-    for field in dataclasses.fields(mechanism):
-        if field.name == "overflow_probability":
-            continue
-        with pytest.raises(ValueError, match=f"`{field.name}`"):
-            dataclasses.replace(mechanism, **{field.name: value})
-
-
-def test_sampling_arguments_are_checked():
-    with pytest.raises(ValueError, match="sampling_rate"):
-        sampled(sampling_rate=1.5)
-    for value in (-1e-9, 1.0, math.nan):
-        with pytest.raises(ValueError, match="overflow_probability"):
-            sampled(overflow_probability=value)
-    with pytest.raises(ValueError, match="`steps` must be a positive int"):
-        sampled(steps=1.5)
-
-
 @pytest.mark.parametrize(
-    "value", [True, "1.0", None, [1.0], 1j, 10**400, 1e-320, 1e300, 2**4000]
+    "value",
+    [-1, math.nan, math.inf, True, "1.0", None, [1.0], 10**400, 1e-320, 1e300],
 )
 @pytest.mark.parametrize("mechanism", [*ADDITIVE, sampled()], ids=named)
 def test_parameters_are_numbers_that_can_be_used(mechanism, value):
@@ -504,7 +467,7 @@ def test_parameters_are_numbers_that_can_be_used(mechanism, value):
 
 @pytest.mark.parametrize("mechanism", [*ADDITIVE, sampled()], ids=named)
 def test_the_largest_and_smallest_parameters_compose(monkeypatch, mechanism):
-    monkeypatch.setattr(quick_bounds, "_PATIENCE", 0.05)
+    monkeypatch.setattr(compose, "_POINTS", 1e4)
     for field in dataclasses.fields(mechanism):
         for value in (1e-100, 1e-50, 1e-18, 1, 10**12, 1e50, 1e100):
             try:
@@ -517,40 +480,43 @@ def test_the_largest_and_smallest_parameters_compose(monkeypatch, mechanism):
             assert made.coordinate_variance(3) < math.inf
 
 
-def test_counts_are_ints_and_all_else_floats():
-    made = sampled(
-        sensitivity=1, noise_multiplier=np.float32(2), steps=np.int64(3)
-    )
-    config = made.config()
-    assert [type(config[k]) for k in ("sensitivity", "steps")] == [float, int]
-    assert type(config["noise_multiplier"]) is float
-    assert type(sampled(steps=7.0).steps) is int
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
+def test_what_is_no_mechanism_is_refused():
+    for changes in (
+        {"sampling_rate": 1.5},
+        {"overflow_probability": 1.0},
+        {"steps": 1.5},
+        {"noise_multiplier": 0},
+    ):
+        with pytest.raises(ValueError, match=f"`{next(iter(changes))}`"):
+            sampled(**changes)
+    for config in (
         {},
-        {"mechanism": None},
         {"mechanism": ["LaplaceMechanism"]},
         {"mechanism": "PureMechanism", "sensitivity": 1.0, "epsilon": 1.0},
         {"mechanism": "LaplaceMechanism"},
         {**ADDITIVE[1].config(), "more": 1},
-        {**ADDITIVE[1].config(), "epsilon": {}},
-    ],
-)
-def test_a_config_of_no_mechanism_is_a_value_error(config):
-    with pytest.raises(ValueError):
-        mechanisms.from_config(config)
+    ):
+        with pytest.raises(ValueError):
+            mechanisms.from_config(config)
+    for mechanism in (*ADDITIVE, sampled(steps=7.0)):
+        assert mechanisms.from_config(mechanism.config()) == mechanism
+    with pytest.raises(ValueError, match="delta in"):
+        mechanisms.gaussian_multiplier(1.0, 0)
 
 
-@pytest.mark.parametrize(
-    "mechanism", [*ADDITIVE, sampled(overflow_probability=1e-6)], ids=named
-)
-def test_config_round_trips(mechanism):
-    config = mechanism.config()
-    kind = mechanisms.MECHANISMS[config.pop("mechanism")]
-    assert kind(**config) == mechanism
+def test_very_many_different_samples_cost_what_worse_ones_would():
+    several = [
+        sampled(noise_multiplier=1 + i / 1000, steps=1) for i in range(200)
+    ]
+    exact = compose_epsilon([sampled(noise_multiplier=1.2, steps=200)], DELTA)
+    worst = compose_epsilon([sampled(steps=200)], DELTA)
+    assert exact < compose_epsilon(several, DELTA) < worst
+
+
+def test_a_pure_epsilon_that_no_grid_holds_is_added():
+    parts = [LaplaceMechanism(sensitivity=1.0, epsilon=1e4), ADDITIVE[0]]
+    alone = compose_epsilon(parts[1:], DELTA)
+    assert compose_epsilon(parts, DELTA) == pytest.approx(1e4 + alone, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", [None, 3])
@@ -561,12 +527,6 @@ def test_a_noise_source_cannot_be_pickled_or_copied(seed):
             leak(source)
     with pytest.raises(TypeError, match="reveal the noise"):
         copy.deepcopy({"model": [source]})
-
-
-def test_the_repr_shows_no_state():
-    assert repr(NoiseSource()) == "<NoiseSource (OS)>"
-    seeded = repr(NoiseSource(987654321))
-    assert "not private" in seeded and "987654321" not in seeded
 
 
 def test_only_a_seed_is_reproducible():

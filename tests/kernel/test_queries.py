@@ -293,7 +293,7 @@ def test_a_release_is_charged_once_and_kept_in_a_file(name, delta, tmp_path):
     found.save(tmp_path / "release")
     loaded = Release.load(tmp_path / "release")
     assert type(loaded) is type(found) and repr(loaded) == repr(found)
-    for field in ("objective", "mechanism", "neighbours", "private"):
+    for field in ("query", "mechanism", "neighbours", "private"):
         assert getattr(loaded, field) == getattr(found, field)
     assert loaded.statistics.keys() == found.statistics.keys()
     for key, values in found.statistics.items():

@@ -177,48 +177,12 @@ def test_batches_of_records_of_different_lengths():
         assert list(records.batches(batches(*alone)))
 
 
-def test_tf_data_of_generators_and_files(tmp_path):
-    tf = pytest.importorskip("tensorflow")
-    of = tf.data.Dataset
-    spec = (tf.TensorSpec((2,), "float64"), tf.TensorSpec((), "int64"))
-
-    def read():
-        yield from zip(X, Y)
-
-    assert_all_once(of.from_generator(read, output_signature=spec).batch(3))
-    np.savetxt(tmp_path / "0.csv", np.column_stack([X, Y]), delimiter=",")
-    files = of.from_tensor_slices([str(tmp_path / "0.csv")])
-
-    def parse(line):
-        row = tf.io.decode_csv(line, [0.0, 0.0, 0.0])
-        return tf.cast(tf.stack(row[:2]), "float64"), tf.cast(row[2], "int64")
-
-    lines = files.interleave(tf.data.TextLineDataset)
-    assert_all_once(lines.map(parse).batch(3))
-    batches = files.interleave(lambda f: tf.data.TextLineDataset(f).batch(3))
-    assert_all_once(batches.unbatch().map(parse).batch(3))
-    named = files.flat_map(
-        lambda f: of.from_tensor_slices(
-            tf.strings.split(tf.strings.strip(tf.io.read_file(f)), "\n")
-        )
-    )
-    assert_all_once(named.map(parse).batch(3))
-
-
 def test_weights_in_tf_data_are_refused_before_they_are_read():
     tf = pytest.importorskip("tensorflow")
     dataset = tf.data.Dataset.from_tensor_slices((X, Y, np.ones(10)))
     for labelled in (True, False):
         with pytest.raises(ValueError, match="Sample weights"):
             next(records.batches(dataset.batch(3), labelled=labelled))
-
-
-def test_nothing_is_read_before_it_is_asked_for():
-    def read():
-        pytest.fail("the data was read")
-        yield X, Y
-
-    records.batches(read)
 
 
 def test_reading_is_lazy():
@@ -263,3 +227,28 @@ def test_a_dataset_without_end_is_refused(end):
 def test_other_forms_are_refused(data, message):
     with pytest.raises(ValueError, match=message):
         list(records.batches(data))
+
+
+def test_records_without_labels():
+    pairs = [(X[:4], Y[:4]), (X[4:], Y[4:])]
+    for data in (
+        X,
+        (X, Y),
+        (X,),
+        keras.ops.convert_to_tensor(X),
+        Batches(),
+        lambda: iter(pairs),
+        lambda: (x for x, _ in pairs),
+    ):
+        found = list(records.batches(data, 4, labelled=False))
+        assert all(y is None for _, y in found)
+        x = np.concatenate([x for x, _ in found])
+        np.testing.assert_array_equal(x, X)
+    for data, message in (
+        (X[:0], "no records"),
+        (lambda: [(X, Y, Y)], "sample weights"),
+        (lambda: [3.0], "first axis"),
+        (None, "must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            list(records.batches(data, labelled=False))

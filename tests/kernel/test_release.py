@@ -17,7 +17,6 @@ from keras_fm import queries
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
-from keras_fm.kernel.ledger.noisy_statistics import Release
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.release import calibrate
 from keras_fm.public import polynomials
@@ -114,15 +113,6 @@ def test_calibrate_chooses_laplace_noise_for_pure_epsilon(m, outputs):
 
 
 # Order of events ------------------------------------------------------------
-
-
-def test_a_release_is_not_accounted_as_a_sample():
-    objective = make_objective()
-    sampled = mechanisms.SampledGaussianMechanism(
-        sensitivity=2.0, noise_multiplier=1.0, sampling_rate=0.01, steps=1
-    )
-    with pytest.raises(ValueError, match="sample"):
-        make_release(objective, untouched(), mechanism=sampled)
 
 
 def bad_batches():
@@ -400,15 +390,15 @@ def test_the_minimiser_is_the_minimum_of_a_convex_objective(made):
     np.testing.assert_array_equal(hessian, hessian.T)
     ridge = 0.5 * made.noise_edge()
     assert np.linalg.eigvalsh(hessian).min() >= ridge * (1 - 1e-9)
-    linear = made.objective.linear_coefficients(made.linear)
+    linear = made.query.linear_coefficients(made.linear)
     gradient = linear + hessian @ minimiser / 4
     assert np.abs(gradient).max() < 1e-11 * np.abs(linear).max()
     # By value too, through the objective's own formula.
-    best = made.objective.value(minimiser, (hessian, made.linear))
+    best = made.query.value(minimiser, (hessian, made.linear))
     rng = np.random.default_rng(0)
     for size in (1e-3, 1.0):
         step = size * rng.normal(size=minimiser.shape)
-        value = made.objective.value(minimiser + step, (hessian, made.linear))
+        value = made.query.value(minimiser + step, (hessian, made.linear))
         rise = np.vdot(step, hessian @ step) / 8
         assert value > best
         assert value - best == pytest.approx(rise, rel=1e-5)
@@ -431,7 +421,7 @@ def test_pseudo_records_have_the_gradient_of_the_objective(made):
     assert x.shape == (m, m) and t.shape == (m, outputs)
     slope = polynomials.taylor("softplus", 2).coefficients
     rng = np.random.default_rng(1)
-    linear = made.objective.linear_coefficients(made.linear)
+    linear = made.query.linear_coefficients(made.linear)
     for _ in range(3):
         weights = rng.normal(size=(m, outputs))
         # Derivative of the Taylor cross-entropy by its logits.
@@ -468,15 +458,6 @@ def test_a_ridge_path_has_the_minimisers_of_every_ridge(monkeypatch):
     assert np.all(np.diff(np.linalg.norm(path, axis=(1, 2))) < 0)
 
 
-def test_estimated_records():
-    objective = make_objective(feature_bound=0.5)
-    h, y = make_records()
-    made = without_noise(objective, [(h / 2, y)])
-    assert made.estimated_records() == pytest.approx(500, rel=1e-5)
-    empty = without_noise(objective, [])
-    assert empty.estimated_records() == 1.0
-
-
 # Files ----------------------------------------------------------------------
 
 
@@ -487,96 +468,11 @@ def test_a_file_holds_only_the_release(tmp_path):
         public = json.loads(bytes(data["public"]))
     assert set(public) == {
         "kind",
-        "objective",
+        "query",
         "mechanism",
         "neighbours",
         "private",
     }
-
-
-def write_bad(path, case):
-    good = path.with_name("good")
-    make_release(make_objective(), [make_records()]).save(good)
-    whole = good.read_bytes()
-    if case == "empty":
-        path.write_bytes(b"")
-    elif case == "text":
-        path.write_text("a release")
-    elif case == "truncated":
-        path.write_bytes(whole[: len(whole) // 2])
-    elif case == "corrupt":
-        middle = len(whole) // 3
-        path.write_bytes(whole[:middle] + bytes(64) + whole[middle + 64 :])
-    elif case == "array":
-        with open(path, "wb") as f:
-            np.save(f, np.zeros(3))
-    else:
-        with np.load(good) as data:
-            arrays = dict(data)
-        public = json.loads(bytes(arrays["public"]))
-        if case == "no array":
-            del arrays["linear"]
-        elif case == "shape":
-            arrays["linear"] = arrays["linear"].T
-        elif case == "mechanism":
-            public["mechanism"]["mechanism"] = "Wishful"
-        elif case == "scale":
-            public["mechanism"]["sensitivity"] = -1.0
-        elif case == "relation":
-            public["neighbours"] = "other"
-        elif case == "objective":
-            public["objective"] = [1, 2]
-        elif case == "list":
-            public = [1]
-        elif case == "null mechanism":
-            public["mechanism"] = None
-        arrays["public"] = np.frombuffer(json.dumps(public).encode(), np.uint8)
-        with open(path, "wb") as f:
-            np.savez(f, **arrays)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        "empty",
-        "text",
-        "truncated",
-        "corrupt",
-        "array",
-        "no array",
-        "shape",
-        "mechanism",
-        "scale",
-        "relation",
-        "objective",
-        "list",
-        "null mechanism",
-    ],
-)
-def test_a_file_that_is_no_release_is_refused(tmp_path, case):
-    path = tmp_path / "bad"
-    write_bad(path, case)
-    with pytest.raises(ValueError, match="not a keras_fm release"):
-        Release.load(path)
-
-
-def test_a_release_with_noise_that_is_not_offered_any_more(tmp_path):
-    saved = make_release(make_objective(), [make_records()], delta=0.0)
-    saved.save(tmp_path / "new")
-    with np.load(tmp_path / "new") as data:
-        arrays = dict(data)
-    public = json.loads(bytes(arrays["public"]))
-    public["mechanism"]["mechanism"] = "L2NormMechanism"
-    arrays["public"] = np.frombuffer(json.dumps(public).encode(), np.uint8)
-    with open(tmp_path / "old", "wb") as f:
-        np.savez(f, **arrays)
-    with pytest.raises(ValueError, match="L2-norm noise, which has no exact"):
-        Release.load(tmp_path / "old")
-
-
-def test_a_missing_file_is_missing(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        Release.load(tmp_path / "none")
 
 
 def test_the_repr_shows_no_statistic():

@@ -30,7 +30,7 @@ every_room = pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
 
 def statistic(release):
     """What was released, as the vector that its sensitivity is about."""
-    return release.objective.pack(list(release.statistics.values()), "l2")
+    return release.query.pack(list(release.statistics.values()), "l2")
 
 
 def first_of(m, p, room):

@@ -137,7 +137,7 @@ def test_quantiles_without_noise_are_the_smallest_edges():
     kept = np.array([[10.0, 10.0, 10.0, 10.0], [0.0, 0.0, 1.0, 99.0]])
     found = NormHistogramRelease(
         statistics={"counts": kept},
-        objective=objective,
+        query=objective,
         mechanism=GaussianMechanism(sensitivity=1.0, noise_multiplier=1e-9),
         neighbours="add_remove",
         private=True,

@@ -111,7 +111,7 @@ def release_of(counts, noise_multiplier=1e-9):
     )
     return ColumnHistogramRelease(
         statistics={"counts": np.asarray(counts, float)},
-        objective=query,
+        query=query,
         mechanism=mechanism,
         neighbours="add_remove",
         private=False,

@@ -177,7 +177,7 @@ def release_of(query, z, noise_multiplier=1e-9):
     )
     return ColumnMomentsRelease(
         statistics=dict(zip(query.names, statistics)),
-        objective=query,
+        query=query,
         mechanism=mechanism,
         neighbours="add_remove",
         private=False,

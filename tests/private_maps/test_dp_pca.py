@@ -62,7 +62,7 @@ def learned(layer, x, noise_multiplier=1e-9, seed=0):
     (quadratic,) = made.unpack(vector, "l2")
     found = SecondMomentRelease(
         statistics={"quadratic": quadratic},
-        objective=made,
+        query=made,
         mechanism=mechanism,
         neighbours="add_remove",
         private=False,

@@ -108,11 +108,11 @@ def test_numbers_and_several_labels_alone(numbers):
     private = PrivateModel(BUDGET, data=(X, y), guarantee=ALONE)
     model.fit(X, y, verbose=0, callbacks=[private])
     release = private.release
-    assert release.objective.public_features
+    assert release.query.public_features
     h = np.asarray(model.layers[0](X), np.float64)
     h = model.layers[-1].augment(h)
     np.testing.assert_allclose(release.quadratic, h.T @ h, atol=1e-3)
-    targets = release.objective.targets(y, len(y))
+    targets = release.query.targets(y, len(y))
     assert np.abs(release.linear - h.T @ targets).max() > 0.1
     assert private.ledger.epsilon() <= 2.0
 

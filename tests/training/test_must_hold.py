@@ -83,7 +83,7 @@ def test_the_logged_loss_is_the_released_objective():
     release, n = p.release, p.release.estimated_records()
     hessian, minimiser = release.minimise()
     value = 3 * np.log(2) + (
-        release.objective.value(minimiser, (hessian, release.linear)) / n
+        release.query.value(minimiser, (hessian, release.linear)) / n
     )
     np.testing.assert_allclose(history["loss"], value, rtol=1e-4)
 

@@ -95,7 +95,7 @@ def test_a_proven_fit(data, tmp_path):
     assert statement.split() == private.report().encode().split()
     assert max(map(len, statement.splitlines())) <= 4 + 78
     assert b"guarantee   proven" in found["privacy/settings"][0][1].ravel()[0]
-    variance = release.mechanism.coordinate_variance(release.objective.size)
+    variance = release.mechanism.coordinate_variance(release.query.size)
     ratio = np.sqrt(max(0, np.mean(release.vector() ** 2) - variance))
     table = found["release/table"][0][1].ravel()[0].decode()
     row = next(r for r in table.splitlines() if r.startswith(f"| {name} "))

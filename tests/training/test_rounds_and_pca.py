@@ -174,7 +174,7 @@ def test_it_learns(batch_size, loss, pca):
 def test_without_noise_it_is_the_descent_on_exact_sums():
     """At epsilon 10^6 the noise of a sum is below 10^-3 of a record."""
     m, p = fitted(epsilon=1e6)
-    objective = p.release.objective
+    objective = p.release.query
     x, y = records()
     h = x / np.linalg.norm(x, axis=1, keepdims=True)
     h = m.layers[-1].augment(h)
@@ -323,7 +323,7 @@ def test_owners_may_own_several_rows_under_rounds(rounds):
     assert "and that of owners" in p.report()
     expected = 1.0 if rounds is FULL else rounds.batch_size / (N // 3)
     assert entry.mechanism["sampling_rate"] == pytest.approx(expected)
-    assert p.release.objective.grouped and m.get_layer("output").is_released
+    assert p.release.query.grouped and m.get_layer("output").is_released
     assert p.ledger.epsilon() <= EPSILON * (1 + 1e-9)
 
 

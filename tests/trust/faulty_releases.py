@@ -22,8 +22,6 @@ ROOT = Path(__file__).resolve().parents[2]
 # Where a fault can strike: between any two lines of these.
 FILES = (
     "ledger.py",
-    "ledger_state.py",
-    "ledger_steps.py",
     "ledger_text.py",
     "locked_file.py",
     "release.py",

@@ -1,8 +1,8 @@
 """Ledgers whose numbers nobody vouches for: an error, or an answer, soon.
 
 A ledger is text that anybody can write. Whatever its numbers are, it is
-refused with a ValueError or says its epsilon; it neither hangs nor raises
-anything else. How long it takes is tests/kernel/ledger/test_quick_bounds.py.
+refused with a ValueError or says its epsilon, in seconds; it raises nothing
+else.
 """
 
 import itertools
@@ -16,7 +16,6 @@ import pytest
 
 import keras_fm as fm
 from keras_fm.kernel import compose, mechanisms
-from keras_fm.kernel.ledger import quick_bounds
 
 NUMBERS = [
     *(0, -1, 1, 2, 1.5, 7.0, 1000, 10**6, 2**21 + 1, 10**9, 10**12, 10**13),
@@ -45,7 +44,7 @@ _ids = itertools.count(2**64)
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch):
     """The same ways through the code, in less time."""
-    monkeypatch.setattr(quick_bounds, "_PATIENCE", 0.02)
+    monkeypatch.setattr(compose, "_POINTS", 2e3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
@@ -66,6 +65,7 @@ def ledger(*configs, epsilon=1.0, delta=1e-5, **more):
             "noise": "lattice",
             "notes": [],
             "when": "2026-01-01T00:00:00+00:00",
+            "used": 0,
         }
         for number, c in enumerate(configs)
     ]
@@ -77,6 +77,7 @@ def ledger(*configs, epsilon=1.0, delta=1e-5, **more):
             "neighbours": "add_remove",
             "unit": "one record",
             "entries": entries,
+            "audits": [],
             **more,
         }
     )
@@ -95,7 +96,9 @@ def is_answered(text):
     assert "Privacy statement" in found.statement() and repr(found)
     assert fm.Ledger.from_json(found.to_json()).epsilon() == found.epsilon()
     for name in {e.name for e in found.entries}:
-        assert found.steps_left(name) == 0 <= found.steps_used(name)
+        assert found.steps_left(name) == 0
+    # Of a ledger with such entries.
+    found._is_text = False
     try:
         found.check([])
     except fm.BudgetExceededError as e:
@@ -139,23 +142,30 @@ def test_any_number_in_a_claim(name):
     assert any(taken) and not all(taken)
 
 
-@pytest.mark.parametrize("key", ["progress", "given_back"])
-def test_any_number_in_the_place_of_a_count(key):
-    taken = [
-        is_answered(ledger(MECHANISMS[2].config(), **{key: {"entry 0": v}}))
-        for v in NUMBERS
-    ]
+def test_any_number_in_the_place_of_a_count():
+    taken = []
+    for value in NUMBERS:
+        data = json.loads(ledger(MECHANISMS[2].config()))
+        data["entries"][0]["used"] = value
+        taken.append(is_answered(json.dumps(data)))
     assert any(taken) and not all(taken)
 
 
-def test_a_billion_steps_are_answered():
+def test_a_billion_steps_are_answered(monkeypatch):
     """They never were: an integer was taken to the power of them."""
+    monkeypatch.undo()
     config = {**MECHANISMS[2].config(), "overflow_probability": 0.0}
     found = [
         fm.Ledger.from_json(ledger({**config, "steps": n})).epsilon()
-        for n in (10**6, 10**9, 10**12)
+        for n in (10**5, 10**6, 10**9, 10**12)
     ]
-    assert found == sorted(found) and math.isfinite(found[-1])
+    assert found[0] < found[1] < found[2] == math.inf == found[3]
+
+
+def test_too_many_entries_are_refused():
+    text = ledger(*[MECHANISMS[0].config()] * 10_001)
+    with pytest.raises(ValueError, match="more than 10,000 entries"):
+        fm.Ledger.from_json(text)
 
 
 @pytest.mark.parametrize("noise", [1e-320, 1e-200, 10**400])
@@ -170,7 +180,8 @@ def test_noise_whose_square_is_no_float_is_refused(noise):
 def test_noise_that_protects_nothing_is_said_to():
     config = {**MECHANISMS[0].config(), "noise_multiplier": 1e-50}
     found = fm.Ledger.from_json(ledger(config))
-    assert found.epsilon() > 1e99 and found.remaining() == 0
+    assert found.epsilon() == math.inf and found.remaining() == 0
+    found._is_text = False
     with pytest.raises(fm.BudgetExceededError):
         found.check([])
 
@@ -228,14 +239,10 @@ def by_chance(rng):
         if rng.random() < 0.1:
             config["claimed_epsilon"] = number_by_chance(rng, "epsilon")
         configs.append(config)
-    more = {}
-    if rng.random() < 0.2:
-        more["progress"] = {"entry 0": number_by_chance(rng, "steps")}
     return ledger(
         *configs,
         epsilon=number_by_chance(rng, "epsilon"),
         delta=float(rng.choice([0, 5e-324, 1e-30, 1e-9, 1e-5, 0.5, 1 - 1e-9])),
-        **more,
     )
 
 
@@ -263,7 +270,6 @@ def test_spoiled_texts():
     raw = ledger(
         *(m.config() for m in MECHANISMS),
         {"claimed_epsilon": 0.5},
-        progress={"entry 2": 5},
     ).encode()
     taken = []
     for _ in range(300):

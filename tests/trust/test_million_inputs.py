@@ -107,7 +107,7 @@ def mechanism_of(value):
 def query_of(value):
     """As `Release.load` makes it, which refuses by these kinds of errors."""
     try:
-        return query_of_kind(value["kind"])(**value["objective"])
+        return query_of_kind(value["kind"])(**value["query"])
     except (ArithmeticError, AttributeError, KeyError, TypeError) as e:
         raise ValueError(f"no query: {e}") from e
 
@@ -155,7 +155,7 @@ MECHANISMS = [
     },
 ]
 QUERIES = [
-    {"kind": type(query).__name__, "objective": query.config()}
+    {"kind": type(query).__name__, "query": query.config()}
     for query in (
         CrossEntropyQuery(num_features=4, num_outputs=3),
         GradientQuery(num_features=4, num_outputs=3, clip=0.1),

@@ -27,13 +27,6 @@ def from_config(config):
     """
     config = dict(config)
     name = config.pop("mechanism", None)
-    if name == "L2NormMechanism":
-        raise ValueError(
-            "It was made with L2-norm noise, which has no exact sampler and "
-            "is not offered any more. Release with Laplace noise "
-            "(`delta = 0`) instead; the old file stays readable as JSON or "
-            "`.npz`."
-        )
     if not isinstance(name, str) or name not in MECHANISMS:
         raise ValueError(
             f"A proven entry needs one of the mechanisms {sorted(MECHANISMS)}. "

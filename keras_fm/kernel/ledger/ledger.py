@@ -3,38 +3,48 @@
 Append-only. Every entry is either *proven* (a mechanism whose proof is in
 docs/proofs) or *claimed* (an epsilon a paper asserts; it composes to infinity
 on the proven side). Check, charge, then release, in that order: an entry that
-was charged and whose release then failed stays charged. A ledger that lives in
-a file (`Ledger.open`) has the entry on disk before `charge` returns, so no
-noise is drawn for a spend that a crash could forget. All copies of a ledger
-in a process are one ledger: see `ledger_state`.
+was charged and whose release then failed stays charged.
+
+A ledger is a file (`Ledger.open`), or one object that has no copies. In a file
+the entry is on disk before `charge` returns, so no noise is drawn for a spend
+that a crash could forget. A text of a ledger (`from_json`, `load`) is for
+reading; only the ledger that it is of can be charged.
 """
 
+import contextlib
 import copy
 import dataclasses
 import datetime
 import math
+import os
+import threading
 import warnings
+import weakref
 
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.compose import compose_epsilon
-from keras_fm.kernel.ledger import ledger_state, ledger_text, locked_file
+from keras_fm.kernel.ledger import ledger_text, locked_file
 from keras_fm.kernel.ledger import statement as privacy_statement
-from keras_fm.kernel.ledger.ledger_steps import BudgetExceededError, StepLedger
 from keras_fm.kernel.ledger.ledger_text import ONE_RECORD
 
 _MOST_LISTED = 5
+# Ledgers of this process by id. One that was charged is never forgotten.
+_known: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+_charged: dict = {}
 
 
-class Ledger(StepLedger):
+class BudgetExceededError(ValueError):
+    """A release would cost more than what is left of the budget."""
+
+
+class Ledger:
     """Composes what was spent and refuses what would exceed the budget.
 
-    A copy is the same ledger: `copy.copy` and `copy.deepcopy` return it, and
-    what `from_json`, `load`, `open` or a pickle makes of its text shares its
-    entries, for as long as the process lives. In another process a text is a
-    budget of its own; only a file (`open`) is one budget for all. A process
-    that is forked, or gets a pickle, does not charge a ledger that is in the
-    memory of the other.
+    `copy.copy`, `copy.deepcopy` and scikit-learn's `clone` give back the same
+    object, so that all copies of a model share one budget. A ledger in memory
+    cannot be pickled, and is not charged in a forked process; one in a file is
+    pickled as its path.
 
     Args:
         budget: a `PrivacyBudget`.
@@ -51,22 +61,25 @@ class Ledger(StepLedger):
 
     def __init__(self, budget, *, neighbours, unit=ONE_RECORD):
         check_budget(budget)
-        contents = ledger_text.Contents(
-            id=ledger_text.new_id(),
-            budget=budget,
-            neighbours=budget_lib.Neighbours.of(neighbours),
-            unit=ledger_text.checked_unit(unit),
+        neighbours = budget_lib.Neighbours.of(neighbours)
+        self._begin(
+            ledger_text.Contents(
+                budget=budget, neighbours=neighbours, unit=unit
+            )
         )
-        self._state = ledger_state.State(contents)
+
+    def _begin(self, contents, file=None, is_text=False):
+        self._contents, self._file, self._is_text = contents, file, is_text
+        # In memory: of this process, one change at a time.
+        self._process, self._lock = os.getpid(), threading.RLock()
         # Names of entries that this object charged itself.
         self._own = set()
+        _known[contents.id] = self
 
     @classmethod
-    def _of(cls, state):
-        """A ledger that shares a state."""
-        found = state.contents
-        ledger = cls(found.budget, neighbours=found.neighbours, unit=found.unit)
-        ledger._state = state
+    def _of(cls, contents, **arguments):
+        ledger = cls.__new__(cls)
+        ledger._begin(contents, **arguments)
         return ledger
 
     def __copy__(self):
@@ -76,26 +89,30 @@ class Ledger(StepLedger):
         return self
 
     def __reduce__(self):
-        if self.path is not None:
-            return type(self).open, (self.path,)
-        return _unpickled, (self.to_json(), ledger_state.PROCESS)
+        if self._file is None:
+            raise TypeError(
+                "A ledger in memory cannot be pickled. Give it a file to "
+                'share it between processes: `ledger.save("privacy.json")`, '
+                'or `Ledger.open("privacy.json", ...)` from the start.'
+            )
+        return type(self).open, (self.path,)
 
     @property
     def id(self):
-        """Random and public: which ledger it is, in every copy."""
-        return self._state.contents.id
+        """Random and public: which ledger it is."""
+        return self._contents.id
 
     @property
     def budget(self):
-        return self._state.contents.budget
+        return self._contents.budget
 
     @property
     def neighbours(self):
-        return self._state.contents.neighbours
+        return self._contents.neighbours
 
     @property
     def unit(self):
-        return self._state.contents.unit
+        return self._contents.unit
 
     @property
     def entries(self):
@@ -105,11 +122,11 @@ class Ledger(StepLedger):
     @property
     def audits(self):
         """Lines of audits that were noted, `(when, line)` each."""
-        return self._state.contents.audits
+        return self._contents.audits
 
     @property
     def _entries(self):
-        return self._state.contents.entries
+        return self._contents.entries
 
     # Composition ---------------------------------------------------------
 
@@ -167,15 +184,16 @@ class Ledger(StepLedger):
 
         Raises:
             BudgetExceededError: what is asked, spent and left.
-            ValueError: if an entry refers to another relation, or the file
-                of the ledger lost what it held.
+            ValueError: if an entry refers to another relation, the file of
+                the ledger lost what it held, or the ledger is in the memory
+                of another process.
         """
         entries = list(entries)
-        self.reload()
-        self._check(entries)
+        with self._locked():
+            self._check(entries)
 
     def _check(self, entries):
-        self._state.check_own()
+        self._check_place()
         for entry in entries:
             ledger_text.check_relation(entry, self.neighbours)
         after = [*self._entries, *entries]
@@ -235,15 +253,13 @@ class Ledger(StepLedger):
             OSError: if the file cannot be written.
         """
         entries = list(entries)
-        with self._state.locked():
+        with self._locked():
             self._check(entries)
             self._warn_of_repeats(entries)
             stamp = _now()
-            stamped = [
-                dataclasses.replace(copy.deepcopy(e), when=stamp)
-                for e in entries
-            ]
-            self._state.charge(stamped)
+            stamped = [dataclasses.replace(e, when=stamp) for e in entries]
+            _charged[self.id] = self
+            self._write(entries=(*self._entries, *stamped))
             self._own.update(e.name for e in stamped)
 
     def note_audit(self, line):
@@ -269,11 +285,71 @@ class Ledger(StepLedger):
         print(private.ledger.statement())
         ```
         """
-        ledger_text.check_audit(line)
-        state = self._state
-        with state.locked():
-            audits = (*state.contents.audits, (_now(), line))
-            state.write(dataclasses.replace(state.contents, audits=audits))
+        with self._locked():
+            self._write(audits=(*self.audits, (_now(), line)))
+
+    # Steps ---------------------------------------------------------------
+
+    def steps_left(self, of):
+        """Steps that were paid for and that nobody took or reserved.
+
+        Args:
+            of: str, the name of entries whose mechanism has `steps`, or one
+                of these entries: steps like its own (noise, samples) only.
+
+        Returns:
+            int, 0 for other names, and of a text, whose steps others may
+            take.
+
+        Raises:
+            ValueError: see `reload`.
+        """
+        self.reload()
+        if self._is_text:
+            return 0
+        kind = getattr(of, "kind", None)
+        return sum(
+            e.steps - e.used
+            for e in self._entries
+            if (e.kind == kind if kind else e.name == of)
+        )
+
+    def reserve(self, entry, steps):
+        """Takes steps that were paid for, before they run.
+
+        As with `charge`, a ledger in a file has it on disk when this returns,
+        with all other processes locked out: no step runs twice for one
+        payment. Nothing is given back: what did not run, as after a crash,
+        stays used.
+
+        Args:
+            entry: a `LedgerEntry` of the ledger, whose steps they are like.
+            steps: int >= 1.
+
+        Raises:
+            BudgetExceededError: if fewer steps are left; nothing changes.
+            ValueError: if `steps` is not a positive integer, or see `check`.
+            OSError: if the file cannot be written. They may be reserved in
+                it, and then stay used.
+        """
+        left = checks.count("steps", steps)
+        with self._locked():
+            self._check_place()
+            found = []
+            for held in self._entries:
+                own = 0
+                if held.kind == entry.kind:
+                    own = min(left, held.steps - held.used)
+                left -= own
+                found.append(dataclasses.replace(held, used=held.used + own))
+            if left:
+                raise BudgetExceededError(
+                    f"{steps} steps of {entry.name!r} are asked for and "
+                    f"{steps - left} are left. What was reserved stays used, "
+                    "also if it did not run (after a crash, for one)."
+                )
+            _charged[self.id] = self
+            self._write(entries=tuple(found))
 
     # In a file -----------------------------------------------------------
 
@@ -320,38 +396,106 @@ class Ledger(StepLedger):
         file = locked_file.LockedFile(path)
         if budget is not None:
             check_budget(budget)
-        with ledger_state.LOCK, file.lock():
-            found = ledger_state.read_file(file)
-            if found is not None:
-                found.check_terms(
-                    f" at {file.path!r}", budget, neighbours, unit
-                )
-                return cls._of(ledger_state.of_file(found, file))
-            if budget is None or neighbours is None:
+        with file.lock():
+            found = _read(file)
+            if found is None:
+                return cls._made(file, budget, neighbours, unit)
+            found.check_terms(
+                file.path, budget=budget, neighbours=neighbours, unit=unit
+            )
+            ledger = _known.get(found.id)
+            if ledger is None:
+                return cls._of(found, file=file)
+            path = ledger.path
+            if path not in (None, file.path) and os.path.exists(path):
                 raise ValueError(
-                    f"There is no ledger at {file.path!r} yet: pass "
-                    "`budget` and `neighbours` to begin one."
+                    f"The ledger in {file.path!r} is the one that this "
+                    f"process has open in {path!r}: one of the files is a "
+                    "copy, and both together would be two budgets. Open the "
+                    "other one, and remove the copy."
                 )
-            ledger = cls(budget, neighbours=neighbours, unit=unit or ONE_RECORD)
-            file.write(ledger.to_json())
-            ledger._state.file = file
+            ledger._take(found, file)
+            # Who opens it begins a run.
+            ledger._own = set()
+            return ledger
+
+    @classmethod
+    def _made(cls, file, budget, neighbours, unit):
+        if any(ledger.path == file.path for ledger in _charged.values()):
+            raise ValueError(_gone(file))
+        if budget is None or neighbours is None:
+            raise ValueError(
+                f"There is no ledger at {file.path!r} yet: pass `budget` and "
+                "`neighbours` to begin one."
+            )
+        ledger = cls(budget, neighbours=neighbours, unit=unit or ONE_RECORD)
+        ledger._file = file
+        ledger._write()
         return ledger
 
     @property
     def path(self):
         """The file that this ledger lives in, or `None`."""
-        file = self._state.file
-        return None if file is None else file.path
+        return None if self._file is None else self._file.path
 
     def reload(self):
         """Takes in what other processes charged to the file.
 
         Raises:
-            ValueError: if the file is gone, is no ledger, has other names
+            ValueError: if the file is gone, is not a ledger, has other names
                 (hard links), or lost entries.
         """
-        with self._state.locked():
+        with self._locked():
             pass
+
+    @contextlib.contextmanager
+    def _locked(self):
+        """Holds the ledger against threads and processes, read anew."""
+        if self._file is None:
+            # Not in a forked process, where nobody may let go of it.
+            with contextlib.ExitStack() as stack:
+                if self._process == os.getpid():
+                    stack.enter_context(self._lock)
+                yield
+            return
+        with self._file.lock():
+            found = _read(self._file)
+            if found is None:
+                raise ValueError(_gone(self._file))
+            self._take(found, self._file)
+            yield
+
+    def _take(self, found, file):
+        if not found.holds(self._contents):
+            raise ValueError(
+                f"The ledger {file.path!r} lost or changed entries that were "
+                "in it (an older copy was put in its place, or it was "
+                "edited). Put the newest copy back."
+            )
+        self._contents, self._file, self._is_text = found, file, False
+
+    def _write(self, **changes):
+        """Takes changed contents, on disk first. What could not be read again
+        is not written."""
+        text = dataclasses.replace(self._contents, **changes).text()
+        contents = ledger_text.parse(text)
+        if self._file is not None:
+            self._file.write(text)
+        self._contents = contents
+
+    def _check_place(self):
+        """Refuses what would be a second budget for the same records."""
+        if self._file is not None or not (
+            self._is_text or self._process != os.getpid()
+        ):
+            return
+        raise ValueError(
+            "This ledger comes from another process, or from a text of it (a "
+            "saved model, `Ledger.load`): here it would be a second budget "
+            "for the same records. Give it a file that all processes share, "
+            "`Ledger.open(path, ...)`. To go on with a text, `save` it to a "
+            "new file."
+        )
 
     def _warn_of_repeats(self, entries):
         """Says it if what is charged was charged by an earlier run."""
@@ -368,57 +512,67 @@ class Ledger(StepLedger):
                 stacklevel=4,
             )
 
-    # Persistence ---------------------------------------------------------
+    # Texts ---------------------------------------------------------------
 
     def to_json(self):
         """The ledger as a JSON string (no noise, no statistic)."""
-        return self._state.contents.text()
+        return self._contents.text()
 
     @classmethod
     def from_json(cls, text):
-        """Rebuilds a ledger; composition is redone, never read from it.
+        """The ledger of a text; composition is redone, never read from it.
 
-        If this process knows the ledger, it is that one, and the longer list
-        of entries holds. Else its steps count as used: see `steps_left`.
+        If this process knows the ledger, it is that one. Else it can be read,
+        and not charged: see `save`.
 
         Raises:
-            ValueError: if the text is not a ledger of a known format, or
-                differs from what this process knows of that ledger.
+            ValueError: if the text is not a ledger, or differs from what this
+                process knows of that ledger.
         """
-        return cls._of(ledger_state.of_text(ledger_text.parse(text)))
+        found = ledger_text.parse(text)
+        ledger = _known.get(found.id)
+        if ledger is None:
+            return cls._of(found, is_text=True)
+        if ledger._is_text and found.holds(ledger._contents):
+            ledger._contents = found
+        if ledger._file is not None:
+            ledger.reload()
+        if not ledger._contents.holds(found):
+            raise ValueError(
+                "A text of a ledger that this process knows lost or changed "
+                "entries that were in it: it was edited, or a copy of it was "
+                "charged."
+            )
+        return ledger
 
     def save(self, path):
-        """Writes a copy as JSON; the old file stays until the new one is on
-        disk. Charges go on where they went before: see `open`.
+        """Gives a ledger in memory, or of a text, a file: it lives there from
+        here on, as if it had been opened.
 
         Raises:
-            ValueError: if a ledger lives in that file (`open`; its ".lock" is
-                beside it) whose entries this one does not hold: they would be
-                forgotten.
+            ValueError: if it lives in a file, or there is one.
             OSError: if the file cannot be written.
         """
-        file, state = locked_file.LockedFile(path), self._state
-        if not file.has_lock():
-            locked_file.write_text(path, self.to_json())
-            return
-        if state.file is not None and state.file.is_same(file):
-            with state.locked():
-                state.write(state.contents)
-            return
-        with ledger_state.LOCK, file.lock():
-            held, mine = ledger_state.read_file(file), state.contents
-            if held is not None and not mine.holds(held):
+        file = locked_file.LockedFile(path)
+        with file.lock():
+            if self._file is not None or os.path.exists(file.path):
                 raise ValueError(
-                    f"A ledger lives in {file.path!r} with entries that "
-                    "this one does not hold; they would be forgotten. "
-                    "Save under another name."
+                    "`save` gives a ledger in memory a new file. Received: "
+                    f"path={file.path!r}, which is there, or the ledger lives "
+                    f"in a file: {self.path!r}. Copy a file by `cp` to keep it."
                 )
-            file.write((mine.with_counts_of(held) if held else mine).text())
+            self._file = file
+            try:
+                self._write()
+            except BaseException:
+                self._file = None
+                raise
+            self._is_text = False
 
     @classmethod
     def load(cls, path):
-        """Reads what `save` wrote, as `from_json` does; charges do not reach
-        the file: see `open`.
+        """Reads the text in a file, as `from_json` does, without its lock: to
+        charge it, `open` it.
 
         Raises:
             ValueError: if the file is not a ledger.
@@ -451,9 +605,24 @@ def check_budget(budget):
     checks.instance("budget", budget, kind, wanted)
 
 
-def _unpickled(text, process):
-    state = ledger_state.of_pickle(ledger_text.parse(text), process)
-    return Ledger._of(state)
+def _read(file):
+    """The contents of a locked file, or `None` if there is none."""
+    try:
+        text = file.read()
+        return None if text is None else ledger_text.parse(text)
+    except ValueError as e:
+        raise ValueError(
+            f"{file.path!r} is not a keras_fm ledger that can be continued: "
+            f"{e}. If it was damaged, put its newest copy back; do not begin "
+            "a new one over it."
+        ) from e
+
+
+def _gone(file):
+    return (
+        f"The ledger {file.path!r} is gone, and what was spent with it. Put "
+        "it back before anything else is released."
+    )
 
 
 def _now():

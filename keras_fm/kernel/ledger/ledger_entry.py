@@ -5,7 +5,6 @@ An entry is *proven* (a mechanism whose proof is in docs/proofs) or *claimed*
 """
 
 import dataclasses
-import json
 
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks, mechanism_limits
@@ -22,7 +21,7 @@ class LedgerEntry:
     """One access to private records.
 
     Attributes:
-        name: which layer or objective it served.
+        name: which layer or query it served.
         guarantee: `"proven"` or `"claimed"`.
         neighbours: the relation the numbers refer to.
         mechanism: dict, the mechanism's name and public parameters
@@ -34,6 +33,8 @@ class LedgerEntry:
             `"floating point"` for noise whose low-order bits no proof covers.
         notes: further public facts (n declared public, public data used).
         when: UTC time, ISO 8601.
+        used: how many of its steps are taken or reserved; no part of what
+            makes entries equal.
     """
 
     name: str
@@ -46,24 +47,14 @@ class LedgerEntry:
     noise: str = FLOATING_POINT
     notes: tuple = ()
     when: str = ""
+    used: int = dataclasses.field(default=0, compare=False)
 
     def __post_init__(self):
         self._check_texts()
-        if self.guarantee not in ("proven", "claimed"):
-            raise ValueError(
-                '`guarantee` of a ledger entry must be "proven" or '
-                f'"claimed". Received: guarantee={self.guarantee!r}'
-            )
-        if not isinstance(self.private, bool):
-            raise ValueError(
-                "`private` of a ledger entry must be True or False. "
-                f"Received: private={self.private!r}"
-            )
-        if self.noise not in (FLOATING_POINT, LATTICE):
-            raise ValueError(
-                f"`noise` of a ledger entry must be {FLOATING_POINT!r} or "
-                f"{LATTICE!r}. Received: noise={self.noise!r}"
-            )
+        checks.either("guarantee", self.guarantee, ("proven", "claimed"))
+        checks.boolean("private", self.private)
+        checks.either("noise", self.noise, (FLOATING_POINT, LATTICE))
+        checks.integer("used", self.used, at_least=0, at_most=self.steps)
         if self.guarantee == "claimed":
             claim = self.mechanism.get("claimed_epsilon")
             if not checks.is_number(claim) or not 0 < claim <= _LARGEST_CLAIM:
@@ -82,22 +73,12 @@ class LedgerEntry:
             )
 
     def _check_texts(self):
-        if not isinstance(self.notes, tuple):
-            raise ValueError(
-                "`notes` of a ledger entry must be a tuple of texts. "
-                f"Received: notes={self.notes!r}"
-            )
-        texts = {
-            name: getattr(self, name)
-            for name in ("name", "reads", "proof", "when")
-        }
-        for name, text in (*texts.items(), *(("notes", n) for n in self.notes)):
-            check_line(f"`{name}` of a ledger entry", text)
-        if not isinstance(self.mechanism, dict):
-            raise ValueError(
-                "`mechanism` of a ledger entry must be a dict. Received: "
-                f"mechanism={self.mechanism!r}"
-            )
+        checks.instance("notes", self.notes, tuple, "a tuple of texts")
+        checks.instance("mechanism", self.mechanism, dict, "a dict")
+        for name in ("name", "reads", "proof", "when"):
+            check_line(f"`{name}` of a ledger entry", getattr(self, name))
+        for note in self.notes:
+            check_line("A note of a ledger entry", note)
         for key, value in self.mechanism.items():
             check_line("A name in `mechanism` of a ledger entry", key)
             if isinstance(value, str):
@@ -122,19 +103,11 @@ class LedgerEntry:
 
     @property
     def kind(self):
-        """What one of its steps is, as one text: equal for entries whose
-        steps may be taken in the place of one another."""
+        """What one of its steps is: equal for entries whose steps may be
+        taken in the place of one another."""
         spread = "steps", "overflow_probability", "claimed_epsilon"
         of_one = {k: v for k, v in self.mechanism.items() if k not in spread}
-        facts = self.name, self.guarantee, self.private, self.noise, of_one
-        return json.dumps(facts, sort_keys=True, default=repr)
-
-    def plain(self):
-        """What it holds, as one text: equal for equal entries, whether they
-        were read from JSON or not."""
-        return json.dumps(
-            dataclasses.asdict(self), sort_keys=True, default=repr
-        )
+        return self.name, self.guarantee, self.private, self.noise, of_one
 
     def build_mechanism(self):
         """The `Mechanism` of a proven entry, or of claimed steps: what draws

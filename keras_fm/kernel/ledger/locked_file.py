@@ -8,8 +8,6 @@ kernel's, not files that stay behind.
 import contextlib
 import errno
 import os
-import stat
-import tempfile
 import time
 
 try:
@@ -21,13 +19,6 @@ except ImportError:  # Windows
 _PATIENCE = 300.0
 _PAUSE = 0.01
 _LARGEST = 64_000_000
-# A pipe that nobody writes to is opened, too, and then refused.
-_PROMPTLY = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-)
 
 
 class LockedFile:
@@ -41,8 +32,7 @@ class LockedFile:
             one file hold one lock.
 
     Raises:
-        ValueError: if something else than a file is there: a folder, or
-            what a reader or its lock would wait at for ever.
+        ValueError: if it is a folder.
     """
 
     def __init__(self, path):
@@ -51,10 +41,12 @@ class LockedFile:
                 '`path` must be the path of a file, "privacy.json". '
                 f"Received: path={path!r}"
             )
-        path = os.fsdecode(path)
-        with contextlib.suppress(OSError):
-            _check_is_file(path, os.stat(path).st_mode)
-        self.path = os.path.realpath(path)
+        self.path = os.path.realpath(os.fsdecode(path))
+        if os.path.isdir(self.path):
+            raise ValueError(
+                "`path` must be the path of a file and is a folder. Write "
+                f"{os.path.join(self.path, 'privacy.json')!r}."
+            )
         # Of the lock file, while this object holds it.
         self._handle = None
 
@@ -97,21 +89,13 @@ class LockedFile:
                     return
 
     def _opened(self):
-        flags = os.O_RDWR | os.O_CREAT | _PROMPTLY
         try:
-            handle = os.open(f"{self.path}.lock", flags, 0o666)
+            return open(f"{self.path}.lock", "ab", buffering=0)
         except FileNotFoundError:
             raise FileNotFoundError(
                 f"There is no folder {os.path.dirname(self.path)!r} for the "
                 f"ledger {self.path!r}. Make it first."
             ) from None
-        found = os.fdopen(handle, "r+b", buffering=0)
-        try:
-            _check_is_file(f"{self.path}.lock", os.fstat(handle).st_mode)
-        except BaseException:
-            found.close()
-            raise
-        return found
 
     def _is_lock(self, handle):
         """Whether an open file is the lock file that others would open."""
@@ -121,51 +105,25 @@ class LockedFile:
             return False
         return os.path.samestat(found, os.fstat(handle))
 
-    def has_lock(self):
-        """Whether somebody locked this file before: the lock file stays."""
-        return os.path.exists(f"{self.path}.lock")
-
     def read(self):
         """The text, or `None` if there is no file; under the lock.
 
         Raises:
-            ValueError: if it is larger than 64 MB or not UTF-8.
-        """
-        try:
-            return read_text(self.path)
-        except FileNotFoundError:
-            return None
-
-    def check_one_name(self):
-        """Refuses a file that hard links give several names.
-
-        Raises:
-            ValueError: a write replaces one of the names only.
+            ValueError: if it is larger than 64 MB or not UTF-8, or hard links
+                give it several names.
         """
         try:
             names = os.stat(self.path).st_nlink
+            if names > 1:
+                raise ValueError(
+                    f"it has {names} names (hard links). A write replaces the "
+                    "file under one of them, so each name would be a budget "
+                    "of its own. Remove the others; a symbolic link may stand "
+                    "in their place."
+                )
+            return read_text(self.path)
         except FileNotFoundError:
-            return
-        if names > 1:
-            raise ValueError(
-                f"{self.path!r} must have no other name, and has {names} "
-                "(hard links): a write replaces the file under one of them, "
-                "so each name would be a budget of its own. Remove the "
-                "others; a symbolic link may stand in their place."
-            )
-
-    def is_same(self, other):
-        """Whether another path, too, leads to this file."""
-        if self.path == other.path:
-            return True
-        try:
-            return os.path.samefile(self.path, other.path)
-        except FileNotFoundError:
-            return False
-
-    def exists(self):
-        """Whether there is such a file."""
-        return os.path.exists(self.path)
+            return None
 
     def write(self, text):
         """Replaces the text; on disk when it returns. Under the lock.
@@ -194,43 +152,14 @@ def read_text(path):
     """The text of a file in UTF-8, at most 64 MB.
 
     Raises:
-        ValueError: if it is larger, not UTF-8, or no file: a folder, a pipe
-            or a device.
+        ValueError: if it is larger, or not UTF-8.
         OSError: if it cannot be read.
     """
-    with open(path, "rb", opener=_opened_promptly) as f:
-        _check_is_file(path, os.fstat(f.fileno()).st_mode)
+    with open(path, "rb") as f:
         raw = f.read(_LARGEST + 1)
     if len(raw) > _LARGEST:
         raise ValueError(f"it is larger than {_LARGEST / 1e6:g} MB")
     return raw.decode("utf-8")
-
-
-def _opened_promptly(path, flags):
-    return os.open(path, flags | _PROMPTLY)
-
-
-def _check_is_file(path, mode):
-    if stat.S_ISREG(mode):
-        return
-    kind = next((name for is_one, name in _KINDS if is_one(mode)), "a device")
-    example = "privacy.json"
-    if stat.S_ISDIR(mode):
-        example = os.path.join(os.fspath(path), example)
-    raise ValueError(
-        f"{os.fspath(path)!r} must be a file and is {kind}, which cannot be "
-        f"locked, read again and replaced. Name a file, such as {example!r}."
-    )
-
-
-def write_text(path, text):
-    """Replaces a file by `text`; the old file stays until the new one is on
-    disk."""
-    path = os.path.abspath(path)
-    handle, temporary = tempfile.mkstemp(
-        dir=os.path.dirname(path), suffix=".tmp"
-    )
-    _replace(handle, temporary, path, text)
 
 
 def _replace(handle, temporary, path, text):

@@ -1,7 +1,6 @@
 """What a release holds: statistics with their noise, public from here on."""
 
 import dataclasses
-import importlib
 import json
 from typing import Any
 
@@ -20,16 +19,7 @@ RELEASES: dict[type, type] = {}
 
 def released_as(query):
     """A decorator for the `Release` of a class of queries, by whose name
-    files know it.
-
-    Raises:
-        ValueError: if a query of this name has a release.
-    """
-    if query.__name__ in {known.__name__ for known in RELEASES}:
-        raise ValueError(
-            "A query of this name has a release. Received: "
-            f"query={query.__name__}"
-        )
+    files know it."""
 
     def register(release):
         RELEASES[query] = release
@@ -39,13 +29,12 @@ def released_as(query):
 
 
 def query_of_kind(kind):
-    """The class of queries that a file names.
+    """The class of queries that a file names. `keras_fm.Release` knows the
+    package's own; a module of the kernel knows those that were imported.
 
     Raises:
         KeyError: if no class of that name has a release.
     """
-    # The package's own are known once they are imported.
-    importlib.import_module("keras_fm.queries")
     return {known.__name__: known for known in RELEASES}[kind]
 
 
@@ -54,13 +43,13 @@ class Release:
     """Perturbed statistics: public from here on.
 
     Attributes:
-        statistics: dict of arrays by the objective's names, noise added.
-        objective, mechanism, neighbours: how they were made.
+        statistics: dict of arrays by the query's names, noise added.
+        query, mechanism, neighbours: how they were made.
         private: `False` if the noise was reproducible.
     """
 
     statistics: dict
-    objective: Any
+    query: Any
     mechanism: Mechanism
     neighbours: str
     private: bool
@@ -79,17 +68,17 @@ class Release:
         `None` if they are a function of several.
 
         Every coordinate has noise of variance
-        `mechanism.coordinate_variance(objective.size)`.
+        `mechanism.coordinate_variance(query.size)`.
         """
         arrays = tuple(self.statistics.values())
-        return self.objective.pack(arrays, self.mechanism.norm)
+        return self.query.pack(arrays, self.mechanism.norm)
 
     def save(self, path):
         """Writes the release as `.npz`. It holds no noise and no raw
         statistic, only their sum."""
         public = {
-            "kind": type(self.objective).__name__,
-            "objective": self.objective.config(),
+            "kind": type(self.query).__name__,
+            "query": self.query.config(),
             "mechanism": self.mechanism.config(),
             "neighbours": self.neighbours,
             "private": self.private,
@@ -119,19 +108,19 @@ class Release:
                     raise ValueError("it does not say what it holds")
                 public = json.loads(bytes(public))
                 mechanism = known_mechanisms.from_config(public["mechanism"])
-                objective = query_of_kind(public["kind"])(**public["objective"])
+                query = query_of_kind(public["kind"])(**public["query"])
                 # Shapes are compared before anything of their size is made.
                 arrays = [
                     data.read(name, shape).astype(np.float64)
-                    for name, shape in zip(objective.names, objective.shapes)
+                    for name, shape in zip(query.names, query.shapes)
                 ]
                 if not all(np.isfinite(array).all() for array in arrays):
                     raise ValueError("it holds numbers that are not finite")
                 if not isinstance(public["private"], bool):
                     raise ValueError("`private` must be true or false")
-                return RELEASES[type(objective)](
-                    statistics=dict(zip(objective.names, arrays)),
-                    objective=objective,
+                return RELEASES[type(query)](
+                    statistics=dict(zip(query.names, arrays)),
+                    query=query,
                     mechanism=mechanism,
                     neighbours=str(
                         budget_lib.Neighbours.of(public["neighbours"])

@@ -74,13 +74,15 @@ def text(ledger):
         )
     if not entries:
         lines.append("reads:      none; no private record was read")
-    used = ledger.used_of_entries()
-    for number, (e, steps) in enumerate(zip(entries, used), start=1):
+    for number, e in enumerate(entries, start=1):
         lines += [
             f"[{number}] {e.when}  {e.name}: {e.guarantee}",
             f"    read:      {e.reads}",
             f"    mechanism: {e.describe()}",
-            *_steps(e, steps),
+            *(
+                [f"    steps:     {e.steps} paid, {e.used} used or reserved"]
+                * bool(e.steps)
+            ),
             f"    proof:     {e.proof}",
             *(f"    note:      {note}" for note in e.notes),
         ]
@@ -131,13 +133,6 @@ def sentence(epsilon, delta, neighbours, unit="record"):
         f"is more than {times} times as probable in one case as in the "
         f"other{also}."
     )
-
-
-def _steps(entry, used):
-    """What was done with the steps that an entry paid for."""
-    if not entry.steps:
-        return []
-    return [f"    steps:     {entry.steps} paid, {used} used or reserved"]
 
 
 def _summary(ledger, entries):

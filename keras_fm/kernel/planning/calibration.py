@@ -12,13 +12,13 @@ from keras_fm.kernel.noise_mechanisms import GaussianMechanism, LaplaceMechanism
 from keras_fm.kernel.reads.permute_and_flip import PermuteAndFlip
 
 
-def calibrate(objective, budget, *, neighbours, share=1.0):
-    """The mechanism that spends `share` of `budget` on `objective`.
+def calibrate(query, budget, *, neighbours, share=1.0):
+    """The mechanism that spends `share` of `budget` on `query`.
 
     delta > 0: Gaussian noise. delta = 0: Laplace noise.
 
     Args:
-        objective: what is released (gives sensitivities).
+        query: what is released (gives sensitivities).
         budget: a `PrivacyBudget`.
         neighbours: the relation.
         share: this release's share in (0, 1]; shares of a plan sum to one.
@@ -28,24 +28,24 @@ def calibrate(objective, budget, *, neighbours, share=1.0):
     """
     if budget.delta > 0:
         return GaussianMechanism(
-            sensitivity=objective.sensitivity("l2", neighbours=neighbours),
+            sensitivity=query.sensitivity("l2", neighbours=neighbours),
             noise_multiplier=gaussian_share(budget, share),
         )
     return LaplaceMechanism(
-        sensitivity=objective.sensitivity("l1", neighbours=neighbours),
+        sensitivity=query.sensitivity("l1", neighbours=neighbours),
         epsilon=budget.epsilon * share,
     )
 
 
-def calibrate_choice(objective, budget, *, neighbours, share=1.0):
-    """The choice that spends `share` of `budget` on `objective`.
+def calibrate_choice(query, budget, *, neighbours, share=1.0):
+    """The choice that spends `share` of `budget` on `query`.
 
     Shares of choices and of other releases add up, see `choice_epsilon`.
 
     Args, Returns: see `calibrate`.
     """
     return PermuteAndFlip(
-        sensitivity=objective.sensitivity("range", neighbours=neighbours),
+        sensitivity=query.sensitivity("range", neighbours=neighbours),
         epsilon=choice_epsilon(budget, share),
     )
 

@@ -10,11 +10,7 @@ import numbers
 
 import numpy as np
 
-# What holds numbers in another form than rows, by the methods that tell.
-_SPARSE = ("tocsr", "to_dense")
 _SEQUENCE = (list, tuple)
-# Packages whose arrays may be sparse or ragged.
-_HOMES = ("jax", "keras", "scipy", "tensorflow", "torch")
 
 
 def are_several(x):
@@ -108,8 +104,9 @@ def arrays(x, name="x"):
 
 
 def _is_sparse(x):
-    return any(hasattr(x, method) for method in _SPARSE) and not hasattr(
-        x, "detach"
+    kind, layout = type(x).__name__, str(getattr(x, "layout", ""))
+    return hasattr(x, "tocsr") or any(
+        word in kind + layout for word in ("Sparse", "BCOO", "sparse")
     )
 
 
@@ -122,23 +119,16 @@ def check_dense(x, name="x"):
     """
     check_unmasked(x, name)
     kind = type(x).__name__
-    home = type(x).__module__.partition(".")[0]
-    # Others, and data sets, may have any name.
-    if home not in _HOMES or kind.endswith("Dataset"):
+    if kind.endswith("Dataset"):
         return
-    ragged = "Ragged" in kind or getattr(x, "is_nested", False) is True
-    sparse = _is_sparse(x) or "Sparse" in kind or kind.startswith("BCOO")
-    layout = str(getattr(x, "layout", "torch.strided"))
-    if home == "torch" and layout not in ("torch.strided", "torch.jagged"):
-        sparse = True
-    if ragged:
+    if "Ragged" in kind or getattr(x, "is_nested", False) is True:
         raise ValueError(
             f"`{name}` is ragged ({kind}): its records have different "
             "lengths. Pad them to a public length, `x.to_tensor(shape=(None, "
             "length))`, or give text and its split to "
             "`keras.layers.TextVectorization(output_sequence_length=...)`."
         )
-    if sparse:
+    if _is_sparse(x):
         raise ValueError(
             f"`{name}` is sparse ({kind}), and records are read dense. Pass "
             "`x.toarray()` (of a tensor, its dense form), or where memory is "
@@ -198,23 +188,14 @@ def one_array(value, name="x"):
 def _check_no_batches(value, name):
     """Refuses a data set or loader where an array belongs."""
     kinds = [kind.__name__ for kind in type(value).__mro__]
-    if hasattr(value, "__array__") or not (
-        hasattr(value, "element_spec")
-        or "DataLoader" in kinds
-        or "PyDataset" in kinds
-    ):
-        return
-    batches = "dataset"
-    if "PyDataset" in kinds:
-        batches = "(dataset[i] for i in range(dataset.num_batches))"
-    parts = f"map(np.concatenate, zip(*{batches}))"
-    raise ValueError(
-        f"`{name}` must be an array with a row for each record, not a data "
-        f"set. Collect its batches: `x, y = {parts}`, or of records without "
-        f"labels `x = np.concatenate(list({batches}))`; call `.batch(1024)` "
-        "before if it gives single records. Received: "
-        f"{type(value).__name__}"
-    )
+    if hasattr(value, "element_spec") or {"DataLoader", "PyDataset"} & {*kinds}:
+        raise ValueError(
+            f"`{name}` must be an array with a row for each record, not a data "
+            "set. Collect its batches, `x, y = map(np.concatenate, "
+            "zip(*batches))`, of records without labels "
+            "`x = np.concatenate(list(batches))`. Received: "
+            f"{type(value).__name__}"
+        )
 
 
 def floats(array):
@@ -359,3 +340,22 @@ def filled(array, rows):
     if array.dtype.kind == "O":
         return np.full(shape, "", object)
     return np.zeros(shape, array.dtype)
+
+
+def is_function(data):
+    """Whether data are a function, which every reading calls."""
+    others = ("as_numpy_iterator", "num_batches", "__len__", "__array__")
+    return (
+        callable(data)
+        and not is_loader(data)
+        and not any(hasattr(data, name) for name in others)
+    )
+
+
+def is_loader(data):
+    """Whether data are a `torch.utils.data.DataLoader`."""
+    return any(
+        kind.__module__.startswith("torch.utils.data")
+        and kind.__name__ == "DataLoader"
+        for kind in type(data).__mro__
+    )

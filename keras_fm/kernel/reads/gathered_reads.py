@@ -8,7 +8,7 @@ together, before the first noise.
 Example, in the first process (`ask` sends weights and receives bytes):
 
 ```python
-reads = GatheredReads(objective, ask, mechanism=..., ledger=ledger, ...)
+reads = GatheredReads(query, ask, mechanism=..., ledger=ledger, ...)
 weights = rounds.descend(reads, start, expected=n, stddev=stddev)
 release = reads.finish(weights)
 ```
@@ -16,7 +16,7 @@ release = reads.finish(weights)
 In the others, for all weights that arrive:
 
 ```python
-partial = PartialStatistics(objective.at(weights))
+partial = PartialStatistics(query.at(weights))
 for features, labels in my_share_of_the_records:
     partial.add(features, labels)
 send(partial.to_bytes())
@@ -43,9 +43,9 @@ class GatheredReads(PaidReads):
     does not `keep` them.
 
     Args:
-        objective: a `GradientQuery` or a `NetworkExpansionQuery`.
+        query: a `GradientQuery` or a `NetworkExpansionQuery`.
         gather: function from weights to an iterable of what every process
-            summed up at them: `PartialStatistics(objective.at(weights))`, or
+            summed up at them: `PartialStatistics(query.at(weights))`, or
             its `to_bytes()`. Every record must be in exactly one of them: one
             in two shares counts twice, which the sensitivity does not cover.
             A share that is sent twice is refused.
@@ -53,68 +53,61 @@ class GatheredReads(PaidReads):
             `sampling_rate` 1 whose `steps` is R (a sample would have to be
             drawn, secretly, by every process); else what one read is
             released with, such as `calibrate(..., share=1 / R)`.
-        reads: int R >= 1; of a `GradientQuery` the steps.
+        reads: int R >= 1; of a `GradientQuery` the mechanism's steps.
         clip: whether records outside their bound were scaled back.
         ledger, name, noise, notes: see `release.release`.
 
     Raises:
         BudgetExceededError: before anything is read.
         ValueError: if the mechanism does not fit; by a call, if sums are of
-            other weights or another objective, or come twice.
+            other weights or another query, or come twice.
 
     Example:
 
     >>> reads = GatheredReads(
-    ...     objective, ask, mechanism=mechanism, ledger=ledger, name="head",
+    ...     query, ask, mechanism=mechanism, ledger=ledger, name="head",
     ...     noise=keras_fm.kernel.mechanisms.NoiseSource(),
     ... )
-    >>> noisy = reads(np.zeros(objective.shapes[0]))  # one read, by all
+    >>> noisy = reads(np.zeros(query.shapes[0]))  # one read, by all
     """
 
     def __init__(
         self,
-        objective,
+        query,
         gather,
         *,
         mechanism,
         ledger,
         name,
         noise,
-        reads=None,
+        reads=1,
         clip=False,
         notes=(),
     ):
         several = isinstance(mechanism, SampledGaussianMechanism)
-        if several != getattr(objective, "paid_for_together", False):
-            raise ValueError(
-                "The reads of a GradientQuery are accounted as one "
-                "SampledGaussianMechanism, those of others one by one. "
-                f"Received: {type(mechanism).__name__} for a "
-                f"{type(objective).__name__}"
-            )
         if several and mechanism.sampling_rate < 1:
             raise ValueError(
                 "Reads in several processes take all records: "
                 "`sampling_rate` must be 1. Received: "
                 f"sampling_rate={mechanism.sampling_rate}"
             )
-        if several:
-            reads = mechanism.steps if reads is None else reads
-            if reads != mechanism.steps:
-                raise ValueError(
-                    "`reads` must be the `steps` of the mechanism. Received: "
-                    f"reads={reads}, steps={mechanism.steps}"
-                )
-        reads = checks.count("reads", 1 if reads is None else reads)
+        if several != getattr(query, "paid_for_together", False):
+            raise ValueError(
+                "The reads of a GradientQuery are accounted as one "
+                "SampledGaussianMechanism, those of others one by one. "
+                f"Received: {type(mechanism).__name__} for a "
+                f"{type(query).__name__}"
+            )
+        reads = mechanism.steps if several else checks.count("reads", reads)
         names = [f"{name} (round {r + 1} of {reads})" for r in range(reads)]
         self._entries = [
             release_lib.checked_entry(
-                objective, mechanism, ledger, each, noise, notes
+                query, mechanism, ledger, each, noise, notes
             )
             for each in ([name] if several else names)
         ]
         ledger.check(self._entries)
-        super().__init__(objective, mechanism, ledger, noise, reads)
+        super().__init__(query, mechanism, ledger, noise, reads)
         self._gather, self._clip, self._several = gather, clip, several
         self._charged = False
 
@@ -129,12 +122,11 @@ class GatheredReads(PaidReads):
             `Release`.
 
         Raises:
-            RuntimeError: after the last read that was paid for, or in
-                another process than the one that opened it.
+            RuntimeError: after the last read that was paid for.
             ValueError: see the class; nothing was released then.
         """
         self._check_left()
-        here = self._objective.at(weights)
+        here = self._query.at(weights)
         whole = PartialStatistics(here, self._clip)
         for part in self._gather(weights):
             if not isinstance(part, PartialStatistics):
@@ -142,41 +134,32 @@ class GatheredReads(PaidReads):
             whole.merge(part)
         exact = here.vector(whole.statistics())
         try:
-            self._pay()
+            self._check_left()
+            if not self._charged:
+                self._ledger.charge(self._entries)
+                self._charged = True
             self._take()
             noisy = self._mechanism.perturb(
                 exact,
                 self._noise,
-                error=self._objective.rounding_error(self._mechanism.norm),
+                error=self._query.rounding_error(self._mechanism.norm),
             )
         finally:
             # A crash report that holds local variables must not hold these.
             del exact, whole
         if self._several:
-            return noisy.reshape(self._objective.shapes[0])
+            return noisy.reshape(self._query.shapes[0])
         return release_lib.unpacked(
             noisy,
-            self._objective,
+            self._query,
             self._mechanism,
             self._ledger,
             self._noise,
         )
 
-    def _pay(self):
-        """Charges all reads, once, whoever calls first."""
-        self._check_left()
-        with self._lock:
-            if self._charged:
-                return
-            self._ledger.charge(self._entries)
-            for entry in self._entries:
-                if entry.steps:
-                    self._ledger.reserve(entry, entry.steps)
-            self._charged = True
-
     def finish(self, weights):
         """The weights that the reads of a `GradientQuery` led to, as a
         `Release`."""
         if not self._several:
-            raise ValueError("Each read of this objective is a release.")
+            raise ValueError("Each read of this query is a release.")
         return super().finish(weights)

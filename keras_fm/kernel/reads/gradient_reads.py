@@ -1,26 +1,21 @@
 """Many reads of the same records that are paid for together."""
 
-import os
-import threading
-
 import numpy as np
 
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
 from keras_fm.kernel.reads import exact_draws
-from keras_fm.kernel.reads.passes import Passes
+from keras_fm.kernel.records import Passes
 from keras_fm.kernel.release import as_release, checked_entry
 
 
 class PaidReads:
-    """Reads that were paid for together, counted down: once, whatever threads
-    call, and in the process that pays. There are no copies."""
+    """Reads that were paid for together, counted down."""
 
-    def __init__(self, objective, mechanism, ledger, noise, reads):
-        self._objective, self._mechanism = objective, mechanism
+    def __init__(self, query, mechanism, ledger, noise, reads):
+        self._query, self._mechanism = query, mechanism
         self._ledger, self._noise = ledger, noise
         self._reads = self._left = reads
-        self._lock, self._process = threading.RLock(), os.getpid()
 
     def __reduce__(self):
         raise TypeError(
@@ -31,17 +26,9 @@ class PaidReads:
     def _take(self):
         """Uses up one read, before its noise is drawn."""
         self._check_left()
-        with self._lock:
-            self._check_left()
-            self._left -= 1
+        self._left -= 1
 
     def _check_left(self):
-        # First: a lock that another thread held at a fork is never free.
-        if self._process != os.getpid():
-            raise RuntimeError(
-                "These reads were paid for by another process, which may "
-                "use them."
-            )
         if not self._left:
             raise RuntimeError(
                 f"All {self._reads} reads that were paid for are used up."
@@ -51,7 +38,7 @@ class PaidReads:
         """The weights that the reads led to, as a `Release`."""
         return as_release(
             {"weights": np.array(weights, np.float64)},
-            self._objective,
+            self._query,
             self._mechanism,
             self._ledger,
             self._noise,
@@ -61,13 +48,13 @@ class PaidReads:
 class _Kept:
     """Records that were looked at, for all reads, in few long blocks."""
 
-    def __init__(self, objective):
-        self._objective, self._blocks = objective, []
+    def __init__(self, query):
+        self._query, self._blocks = query, []
         self._parts, self._rows = [], 0
 
     def add(self, rows, targets, *counts):
         """Takes what `check_records` returned of a batch."""
-        lengths = self._objective.lengths(rows)
+        lengths = self._query.lengths(rows)
         if counts:
             self._blocks.append((rows, targets, *counts, lengths))
             return
@@ -97,9 +84,9 @@ class GradientReads(PaidReads):
     exactly at the sampling rate.
 
     Args:
-        objective: a `GradientQuery`.
+        query: a `GradientQuery`.
         batches: function from nothing to an iterable of `(features, labels)`,
-            or `(features, labels, owners)` of a `grouped` objective; consumed
+            or `(features, labels, owners)` of a `grouped` query; consumed
             once for each read, or once for all with `keep`.
         keep: whether features that were looked at are kept in memory for all
             reads, int16 `(n, m)`.
@@ -117,7 +104,7 @@ class GradientReads(PaidReads):
 
     def __init__(
         self,
-        objective,
+        query,
         batches,
         *,
         mechanism,
@@ -133,9 +120,9 @@ class GradientReads(PaidReads):
                 "Several reads are accounted as a SampledGaussianMechanism. "
                 f"Received: {type(mechanism).__name__}"
             )
-        entry = checked_entry(objective, mechanism, ledger, name, noise, notes)
+        entry = checked_entry(query, mechanism, ledger, name, noise, notes)
 
-        self._error = objective.rounding_error(mechanism.norm)
+        self._error = query.rounding_error(mechanism.norm)
 
         passes = Passes()
 
@@ -144,20 +131,18 @@ class GradientReads(PaidReads):
             for h, y, *owners in passes.over(batches()):
                 count += len(h)
                 summation.check_count(count)
-                yield objective.check_records(h, y, clip, *owners)
+                yield query.check_records(h, y, clip, *owners)
 
-        kept = _Kept(objective)
+        kept = _Kept(query)
         for found in checked():
             if keep:
                 kept.add(*found)
         ledger.charge([entry])
-        # Taken here and now: nobody may go on with them.
-        ledger.reserve(entry, mechanism.steps)
-        super().__init__(objective, mechanism, ledger, noise, mechanism.steps)
+        super().__init__(query, mechanism, ledger, noise, mechanism.steps)
         self._checked = kept.blocks if keep else checked
-        self._summed = objective
+        self._summed = query
         # Of what stands beside rows and targets.
-        self._names = ["counts"] * objective.grouped + ["lengths"] * keep
+        self._names = ["counts"] * query.grouped + ["lengths"] * keep
 
     def choose(self, loss):
         """What is left of the reads is of this loss, see
@@ -166,7 +151,7 @@ class GradientReads(PaidReads):
         Args:
             loss: public, or made from noisy sums of earlier reads.
         """
-        self._summed = self._objective.with_loss(loss)
+        self._summed = self._query.with_loss(loss)
 
     def __call__(self, weights):
         """The noisy sum of one read at `weights`, `(m, M)`.
@@ -182,9 +167,7 @@ class GradientReads(PaidReads):
         self._take()
         rate = self._mechanism.sampling_rate
         # As in `PartialStatistics`: the same bits in one process as in many.
-        total = summation.FixedPointSum(
-            self._objective.clip, self._objective.shapes[0]
-        )
+        total = summation.FixedPointSum(self._query.clip, self._query.shapes[0])
         for rows, targets, *more in self._checked():
             more = dict(zip(self._names, more))
             if rate < 1:
@@ -202,4 +185,4 @@ class GradientReads(PaidReads):
         noisy = self._mechanism.perturb(
             total.value().ravel(), self._noise, error=self._error
         )
-        return noisy.reshape(self._objective.shapes[0])
+        return noisy.reshape(self._query.shapes[0])

@@ -1,8 +1,8 @@
 """Which records each of many reads sees, and the noise that pays for them.
 
-A plan is made before anything is read: it draws the samples (`batches`) and
-it is the mechanism that the ledger charges (`mechanism`), so the sampler and
-the accountant cannot disagree. Everything in a plan is public.
+A plan is made before anything is read: the samples are drawn by its numbers
+and it is the mechanism that the ledger charges (`mechanism`), so the sampler
+and the accountant cannot disagree. Everything in a plan is public.
 """
 
 import dataclasses
@@ -15,22 +15,17 @@ from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
 from keras_fm.kernel.planning.sampled_noise import (
     check_neighbours,
     noise_multiplier,
-    pure_divergences,
-    rdp_epsilon,
 )
 
 __all__ = [
     "SAMPLINGS",
     "SamplingPlan",
-    "capacity",
     "check_neighbours",
     "expected_batch_size",
     "noise_multiplier",
     "overflow_bound",
     "plan",
     "poisson_sample",
-    "pure_divergences",
-    "rdp_epsilon",
 ]
 
 SAMPLINGS = ("poisson", "full", "shuffled")
@@ -65,50 +60,6 @@ class SamplingPlan:
     sampling_rate: float
     steps: int
     overflow_probability: float = 0.0
-
-    def sample(self, rng):
-        """Draws the record numbers of one sample.
-
-        Args:
-            rng: a `numpy.random.Generator`.
-
-        Returns:
-            int array of increasing, distinct numbers below `n`.
-
-        Raises:
-            RuntimeError: if a Poisson sample exceeds `capacity`.
-            ValueError: for shuffled batches, which depend on one another.
-        """
-        if self.sampling == "shuffled":
-            raise ValueError(
-                "Shuffled batches are parts of one permutation; draw them "
-                "with `batches`."
-            )
-        if self.sampling == "full":
-            return np.arange(self.n)
-        return poisson_sample(self.n, self.sampling_rate, self.capacity, rng)
-
-    def batches(self, rng):
-        """Yields `steps` arrays of record numbers.
-
-        Poisson samples are independent, shuffled batches are consecutive
-        parts of a fresh permutation in each epoch (the remainder is left
-        out).
-
-        Raises:
-            RuntimeError: if a Poisson sample exceeds `capacity`.
-        """
-        if self.sampling != "shuffled":
-            for _ in range(self.steps):
-                yield self.sample(rng)
-            return
-        size = self.expected_batch_size
-        per_epoch = self.n // size
-        for step in range(self.steps):
-            if step % per_epoch == 0:
-                order = rng.permutation(self.n)
-            start = (step % per_epoch) * size
-            yield order[start : start + size]
 
     def mechanism(self, noise_multiplier, sensitivity=1.0):
         """The `SampledGaussianMechanism` of noisy sums over the samples.
@@ -270,26 +221,9 @@ def _log_overflow_bound(n, rate, capacity):
     )
 
 
-def capacity(n, rate, overflow_probability):
-    """Smallest capacity whose `overflow_bound` is small enough.
-
-    Args:
-        n: int, number of records.
-        rate: float in (0, 1), probability that a record is in a sample.
-        overflow_probability: float in (0, 1), of one sample.
-
-    Returns:
-        int, at most `n + 1`.
-
-    Example:
-
-    >>> capacity(5000, 0.1, 1e-18)
-    703
-    """
-    return _capacity(n, rate, math.log(overflow_probability))
-
-
 def _capacity(n, rate, log_probability):
+    """Smallest capacity whose `overflow_bound` is small enough: at most
+    `n + 1`."""
     low, high = math.floor(n * rate), n + 1
     # Below this a bound is zero as a float: then every record must fit.
     if log_probability < -700:

@@ -29,7 +29,7 @@ def fit(subject, x, y, classes):
     if not subject.is_published:
         return model, made.ledger
     release = made.private.releases[model.name]
-    noise = release.mechanism.coordinate_variance(release.objective.size)
+    noise = release.mechanism.coordinate_variance(release.query.size)
     gradient = release.statistics["gradient"]
     return _view(model, x, gradient, noise), made.ledger
 

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 
-from keras_fm.kernel.planning import settings_file
+from keras_fm.composition import settings_file
 from keras_fm.lab import known
 from keras_fm.lab.commands import command_line
 from keras_fm.lab.engine import folder

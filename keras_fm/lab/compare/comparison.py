@@ -3,8 +3,8 @@
 import dataclasses
 import itertools
 
+from keras_fm.composition import settings_file
 from keras_fm.kernel import checks
-from keras_fm.kernel.planning import settings_file
 from keras_fm.lab import known
 from keras_fm.lab.compare import methods as methods_lib
 from keras_fm.lab.engine.job import Job

@@ -10,7 +10,7 @@ import os
 import jinja2
 import markupsafe
 
-from keras_fm.kernel.ledger import locked_file
+from keras_fm.lab.engine import files
 from keras_fm.lab.report import figures
 from keras_fm.version import __version__
 
@@ -69,7 +69,7 @@ def _source(environment, name):
 
 
 def write(runs, path):
-    """Writes the page; an old one stays until the new one is on disk.
+    """Writes the page.
 
     Args:
         runs: sequence of `Run`.
@@ -84,8 +84,4 @@ def write(runs, path):
             f"The name of a page must end in .html. Received: {path!r}"
         )
     text = render(runs)
-    folder = os.path.dirname(os.path.abspath(path))
-    os.makedirs(folder, exist_ok=True)
-    locked_file.write_text(path, text)
-    # Temporary files are for their owner only; a page is to be shown.
-    os.chmod(path, 0o644)
+    files.write_text(*os.path.split(os.path.abspath(path)), text)

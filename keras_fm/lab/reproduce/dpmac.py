@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 
+from keras_fm import composition
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel.reads import sampling
 from keras_fm.lab.engine.job import Measured
@@ -120,7 +121,7 @@ def _after_strokes(job, context, training, x):
 def noise(job, context):
     """Epsilon of the noise and the epochs that the paper states."""
     compose = {
-        "renyi": sampling.rdp_epsilon,
+        "renyi": composition.rdp_epsilon,
         "pld": mechanisms.compose_epsilon,
     }[job.series]
     curve = []

@@ -20,8 +20,8 @@ import numpy as np
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.reads.sums_by_owner import by_unit, inside
-from keras_fm.kernel.sum_query import SumQuery, is_replaced
+from keras_fm.kernel.query import SumQuery, is_replaced
+from keras_fm.kernel.sums import by_unit, inside
 
 BALLS = ("l1", "l2")
 
@@ -192,6 +192,6 @@ class RelevanceRelease(Release):
         Returns:
             `(d,)` array, all entries greater than 0.
         """
-        objective = self.objective
+        objective = self.query
         floor = math.sqrt(self.mechanism.coordinate_variance(objective.size))
         return objective.shares(self.statistics["relevance"], floor)

@@ -428,7 +428,7 @@ class PrivateEncoder(PretrainedLayer):
 
         def learn_decoder(release):
             weights = release.minimise(reading.ridge_factor)[1]
-            if release.objective.form == "cross_entropy":
+            if release.query.form == "cross_entropy":
                 weights = weights / 4  # values are 1/2 + z/4
             self.set_decoder(weights, centre)
             reading.keep(self, release)

@@ -20,9 +20,9 @@ import numpy as np
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
+from keras_fm.kernel.query import SumQuery, is_replaced
 from keras_fm.kernel.reads.at_weights import AtWeights
-from keras_fm.kernel.reads.sums_by_owner import by_unit, inside
-from keras_fm.kernel.sum_query import SumQuery, is_replaced
+from keras_fm.kernel.sums import by_unit, inside
 
 CURVATURES = ("majorized", "diagonal")
 NORMS = ("l2", "l1")
@@ -338,7 +338,7 @@ class NetworkExpansionRelease(Release):
         Returns:
             list of `(g, h)` for every layer, `(inputs, units)` each, h > 0.
         """
-        objective = self.objective
+        objective = self.query
         stddev = math.sqrt(self.mechanism.coordinate_variance(objective.size))
         ridge = 2 * ridge_factor * stddev / objective.curvature_weight
         found = []
@@ -360,7 +360,7 @@ class NetworkExpansionRelease(Release):
         Returns:
             as `quadratic`.
         """
-        objective, found = self.objective, []
+        objective, found = self.query, []
         for g, h in zip(
             objective.layers(self.statistics["gradient"]),
             objective.layers(self.statistics["curvature"]),
@@ -387,20 +387,20 @@ class ExpansionAt(AtWeights):
 
     @property
     def entry_bounds(self):
-        return self.objective.entry_bounds
+        return self.query.entry_bounds
 
     def zero(self):
-        return self.objective.zero()
+        return self.query.zero()
 
     @property
     def grouped(self):
-        return self.objective.grouped
+        return self.query.grouped
 
     def num_records(self, factors, *_):
-        return self.objective.num_records(factors)
+        return self.query.num_records(factors)
 
     def accumulate(self, statistics, factors, owners=None, clip=True):
-        return self.objective.accumulate(statistics, factors, owners)
+        return self.query.accumulate(statistics, factors, owners)
 
     def vector(self, statistics):
-        return self.objective.pack(statistics, self.objective.norm)
+        return self.query.pack(statistics, self.query.norm)

@@ -57,7 +57,7 @@ def learn(
     size = len(mean)
     count = min(filters, size)
     kernel = principal(covariance, count)
-    if release.objective.order > 2 and len(coefficients) > 2:
+    if release.query.order > 2 and len(coefficients) > 2:
         kernel = descend(release, kernel, mean, coefficients, scale)
     variance = np.einsum("ik,ij,jk->k", kernel, covariance, kernel)
     order = np.argsort(-variance, kind="stable")
@@ -83,7 +83,7 @@ def centred_moments(release):
     Returns:
         tuple `(mean, covariance)`: `(p - 1,)` and `(p - 1, p - 1)`.
     """
-    constant, count = release.objective.constant, release.count()
+    constant, count = release.query.constant, release.count()
     second = release.moment(2)
     mean = second[:-1, -1] / constant / count
     return mean, second[:-1, :-1] / count - np.outer(mean, mean)
@@ -118,7 +118,7 @@ def descend(release, kernel, mean, coefficients, scale):
     kernel = np.array(kernel, np.float64)
 
     def with_bias(kernel):
-        bias = -(mean @ kernel) / release.objective.constant
+        bias = -(mean @ kernel) / release.query.constant
         return np.concatenate([kernel, bias[None]])
 
     def energy(kernel):
@@ -127,9 +127,7 @@ def descend(release, kernel, mean, coefficients, scale):
     def slope(kernel):
         found = release.energy_gradient(with_bias(kernel), coefficients, scale)
         # The bias follows the filter.
-        return found[:-1] - np.outer(
-            mean, found[-1] / release.objective.constant
-        )
+        return found[:-1] - np.outer(mean, found[-1] / release.query.constant)
 
     value, step, last, direction = energy(kernel), 1.0, None, None
     for _ in range(_STEPS):

@@ -24,8 +24,8 @@ from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.reads.sums_by_owner import by_unit
-from keras_fm.kernel.sum_query import OwnedSumQuery
+from keras_fm.kernel.query import OwnedSumQuery
+from keras_fm.kernel.sums import by_unit
 from keras_fm.papers.pcdbn import symmetric_tensor
 
 ORDERS = (2, 3, 4)
@@ -492,18 +492,18 @@ class PatchMomentRelease(Release):
         Sums over records, not divided by `count()`. The order 2 may be
         indefinite. See `PatchMomentQuery.moment`.
         """
-        return self.objective.moment(self.statistics["moments"], order)
+        return self.query.moment(self.statistics["moments"], order)
 
     def stddev(self, order):
         """Standard deviations of the noise on `moment(order)`, entry by
         entry."""
-        stddevs = self.objective.stddevs(self.mechanism)
-        return self.objective.moment(stddevs, order)
+        stddevs = self.query.stddevs(self.mechanism)
+        return self.query.moment(stddevs, order)
 
     def count(self):
         """n as the moments state it (the entry of constants alone, over
         kappa^m), at least 1; with owners, the sum of their factors."""
-        constant = self.objective.constant**self.objective.order
+        constant = self.query.constant**self.query.order
         return max(1.0, float(self.statistics["moments"][-1]) / constant)
 
     def noise_edge(self):
@@ -515,14 +515,14 @@ class PatchMomentRelease(Release):
         edge to 3 / sqrt(2) times sqrt(p) s.
         docs/proofs/patch_moments.md, proposition 7.
         """
-        p, order = self.objective.num_features, self.objective.order
-        variance = self.mechanism.coordinate_variance(self.objective.size)
+        p, order = self.query.num_features, self.query.order
+        variance = self.mechanism.coordinate_variance(self.query.size)
         ratio = 1
         if self.mechanism.norm == "l2":
             # An entry off the diagonal stands m (m - 1) times in the tensor.
             variance, ratio = variance / (order * (order - 1)), order - 1
         edge = ratio / math.sqrt(ratio - 1) if ratio > 2 else 2.0
-        lower = self.objective.constant ** (order - 2)
+        lower = self.query.constant ** (order - 2)
         return edge * math.sqrt(p * variance) / lower
 
     def energy(self, filters, coefficients, scale):
@@ -537,14 +537,14 @@ class PatchMomentRelease(Release):
         Returns:
             float, `PatchMomentQuery.value` over `count()`.
         """
-        total = self.objective.value(
+        total = self.query.value(
             filters, self.statistics["moments"], coefficients, scale
         )
         return total / self.count()
 
     def energy_gradient(self, filters, coefficients, scale):
         """Gradient of `energy` by the filters, `(p, K)`."""
-        total = self.objective.gradient(
+        total = self.query.gradient(
             filters, self.statistics["moments"], coefficients, scale
         )
         return total / self.count()

@@ -2,16 +2,13 @@
 
 import json
 import math
-import tracemalloc
 
-import keras
 import numpy as np
 import pytest
 
-from keras_fm.kernel import records
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import ONE_RECORD, Ledger
-from keras_fm.kernel.reads.records_by_owner import batches_by_owner
+from keras_fm.kernel.records import batches_by_owner
 from keras_fm.parts.guarantee import Unit
 from keras_fm.queries import SecondMomentQuery
 
@@ -20,100 +17,6 @@ Y = np.arange(10)
 
 
 # Without labels -----------------------------------------------------------
-
-
-def assert_all_once(data, **kwargs):
-    parts = list(records.batches(data, labelled=False, **kwargs))
-    assert all(len(part) == 2 and part[1] is None for part in parts)
-    assert all(isinstance(x, np.ndarray) for x, _ in parts)
-    np.testing.assert_array_equal(np.concatenate([x for x, _ in parts]), X)
-
-
-class Batches(keras.utils.PyDataset):
-    def __init__(self, paired, **kwargs):
-        super().__init__(**kwargs)
-        self.paired = paired
-
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, index):
-        x, y = np.array_split(X, 3)[index], np.array_split(Y, 3)[index]
-        return (x, y) if self.paired else x
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 10, 4096])
-def test_arrays_with_and_without_labels(batch_size):
-    assert_all_once(X, batch_size=batch_size)
-    assert_all_once((X, Y), batch_size=batch_size)
-    assert_all_once([X.tolist(), Y.tolist()], batch_size=batch_size)
-    found = records.batches(X, batch_size, labelled=False)
-    assert max(len(x) for x, _ in found) == min(batch_size, 10)
-
-
-def test_a_tensor_is_read_by_records_not_by_rows():
-    assert_all_once(keras.ops.convert_to_tensor(X), batch_size=4)
-    # One record is not a batch of numbers.
-    shapes = {
-        x.shape
-        for x, _ in records.batches(
-            keras.ops.convert_to_tensor(X), 5, labelled=False
-        )
-    }
-    assert shapes == {(5, 2)}
-
-
-@pytest.mark.parametrize("paired", [True, False])
-def test_py_dataset(paired):
-    assert_all_once(Batches(paired))
-
-
-@pytest.mark.parametrize("paired", [True, False])
-def test_a_function_that_returns_an_iterator(paired):
-    def read():
-        for i in range(0, 10, 4):
-            x, y = X[i : i + 4], Y[i : i + 4]
-            yield (x, y) if paired else x
-
-    assert_all_once(read)
-
-
-def test_tf_data():
-    tf = pytest.importorskip("tensorflow")
-    alone = tf.data.Dataset.from_tensor_slices(X)
-    assert_all_once(alone.batch(3))
-    assert_all_once(tf.data.Dataset.from_tensor_slices((X, Y)).batch(3))
-    with pytest.raises(ValueError, match="repeat"):
-        next(records.batches(alone.batch(3).repeat(), labelled=False))
-    numbers = tf.data.Dataset.from_tensor_slices(X[:, 0])
-    with pytest.raises(ValueError, match="batch"):
-        next(records.batches(numbers, labelled=False))
-
-
-@pytest.mark.parametrize(
-    "data, message",
-    [
-        (X[:0], "no records"),
-        ((X, Y[:9]), "same number"),
-        ((X, Y, Y), "[Ss]ample weights"),
-        (lambda: [(X, Y, Y)], "sample weights"),
-        (lambda: [(X, Y[:2])], "same number"),
-        (lambda: [3.0], "first axis"),
-        (None, "must be"),
-        (5, "must be"),
-    ],
-)
-def test_other_forms_are_refused(data, message):
-    with pytest.raises(ValueError, match=message):
-        list(records.batches(data, labelled=False))
-
-
-def test_x_alone_is_refused_where_labels_are_needed():
-    for data in (X, lambda: [X]):
-        with pytest.raises(ValueError, match="pair"):
-            list(records.batches(data))
-    with pytest.raises(ValueError, match=r"arrays \(x, y\)"):
-        list(batches_by_owner(X, Y))
 
 
 # By owner -----------------------------------------------------------------
@@ -176,35 +79,9 @@ def test_owners_are_whole_and_records_come_once(
     assert sorted(indices) == list(range(len(owners)))
 
 
-def test_batches_are_filled():
-    owners = np.repeat(np.arange(100), 3)
-    _, found = by_owner(owners, 10)
-    assert [len(x) for x, _, _ in found] == [9] * 33 + [3]
-
-
 def test_labels_that_a_table_holds_as_objects_are_numbers():
     [(_, y, _)] = batches_by_owner((X, Y.astype(object)), Y)
     assert y.dtype.kind == "i"
-
-
-def test_an_owners_records_keep_their_order():
-    owners = np.random.default_rng(1).integers(0, 5, size=60)
-    _, found = by_owner(owners, 20)
-    for rows, _, ids in found:
-        for owner in set(ids.tolist()):
-            assert np.all(np.diff(rows[ids == owner, 0]) > 0)
-
-
-def test_memory_holds_one_batch_not_the_data():
-    x, n = np.zeros((40_000, 64)), 40_000
-    owners = np.random.default_rng(2).integers(0, 4000, size=n)
-    tracemalloc.start()
-    for rows, _, _ in batches_by_owner((x, owners), owners, 500):
-        assert len(rows) <= 500
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    # A few arrays of n ids, and a few batches of 500 rows (0.26 MB each).
-    assert peak < x.nbytes / 6
 
 
 @pytest.mark.parametrize(
@@ -287,26 +164,6 @@ def test_ids_that_tell_owners_apart(owners):
     assert found[1] == found[2] != found[0]
 
 
-def test_ids_on_either_side_of_an_int64():
-    ids = [2**63, -1, 2**63 + 1]
-    data = np.arange(3.0)[:, None], np.zeros(3)
-    owners = Unit(owners=ids).owners
-    ((x, _, found),) = batches_by_owner(data, owners)
-    assert x.ravel().tolist() == [1, 0, 2]
-    assert found.tolist() == sorted(ids)
-
-
-def test_what_a_mask_hides_is_no_id():
-    hidden = np.ma.masked_array(["a", "b", "b"], [False, True, False])
-    with pytest.raises(ValueError, match="masked array"):
-        Unit(owners=hidden)
-
-
-def test_a_data_set_cannot_be_brought_together():
-    with pytest.raises(ValueError, match=r"arrays \(x, y\)"):
-        list(batches_by_owner(Batches(True), Y))
-
-
 # The unit in the ledger ---------------------------------------------------
 
 
@@ -324,13 +181,6 @@ def test_the_statement_names_the_unit():
     assert f"unit:       {ONE_RECORD}\n" in new().statement()
     with pytest.raises(AttributeError):
         ledger.unit = "another"
-
-
-def test_a_ledger_written_before_there_were_units_still_loads():
-    old = json.loads(new(unit="one user").to_json())
-    del old["unit"]
-    loaded = Ledger.from_json(json.dumps(old))
-    assert loaded.unit == ONE_RECORD
 
 
 @pytest.mark.parametrize("unit", ["", None, 3, ["one user"]])

@@ -194,7 +194,7 @@ def released(g, h, noise_multiplier=1e-9, **arguments):
     target = objective(**arguments)
     return NetworkExpansionRelease(
         statistics={"gradient": np.asarray(g), "curvature": np.asarray(h)},
-        objective=target,
+        query=target,
         mechanism=mechanisms.GaussianMechanism(
             sensitivity=target.clip, noise_multiplier=noise_multiplier
         ),

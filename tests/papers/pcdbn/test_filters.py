@@ -52,7 +52,7 @@ def released(v, order=2, noise=1e-12, seed=0):
         vector = mechanism.perturb(vector, mechanisms.NoiseSource(seed))
     return PatchMomentRelease(
         statistics={"moments": objective.unpack(vector, "l2")[0]},
-        objective=objective,
+        query=objective,
         mechanism=mechanism,
         neighbours="add_remove",
         private=False,

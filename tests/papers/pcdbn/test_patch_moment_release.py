@@ -163,7 +163,7 @@ def test_the_noise_has_the_stated_scale(kind, order):
     squares = [np.sum(scaled[group] ** 2) for group in groups]
     for group, square in zip(groups, squares):
         assert accepted(stats.chi2(len(group)), square)
-    assert made.objective is objective
+    assert made.query is objective
 
 
 def test_golden_standard_deviations():
@@ -245,7 +245,7 @@ def test_a_file_with_other_shapes_is_refused(tmp_path):
         if case == "shape":
             changed["moments"] = arrays["moments"][:-1]
         else:
-            words["objective"]["constant"] = 99.0
+            words["query"]["constant"] = 99.0
         changed["public"] = np.frombuffer(json.dumps(words).encode(), np.uint8)
         with open(tmp_path / "bad", "wb") as f:
             np.savez(f, **changed)

@@ -184,7 +184,7 @@ def test_a_whole_release_of_neighbouring_data():
         p = private(data, delta=DELTA, seed=5)
         model(units=None, **ONE).pretrain(data, p)
         found.append(p.releases["crbm_1"])
-    objective = found[0].objective
+    objective = found[0].query
     a, b = (objective.pack([r.statistics["moments"]], "l2") for r in found)
     bound = p.ledger.entries[0].mechanism["sensitivity"]
     assert 0.05 * bound < np.linalg.norm(a - b) <= bound * (1 + 1e-9)
