@@ -208,6 +208,7 @@ class PrivateModel(keras.callbacks.Callback):
                 self, batches, batch_size, epochs, first
             )
         self.set_model(model)
+        fit_contract.check_loss(model)
         plan = self._make_plan()
         self._check_before(plan)
         entries = plan.entries()
@@ -244,7 +245,6 @@ class PrivateModel(keras.callbacks.Callback):
             "guarantee": self.guarantee,
         }
         by_steps = self.guarantee.kind == "proven" or top is not None
-        fit_contract.check_loss(model)
         if by_steps and data is None:
             raise ValueError(
                 'guarantee="proven" needs the private records, and so does '
