@@ -207,9 +207,9 @@ def _inputs_of(data):
         count = _BATCHES if count is None else min(count, _BATCHES)
         batches = (data[index] for index in range(count))
     else:
-        given = data() if callable(data) else data
+        given, again = (data() if callable(data) else data for _ in range(2))
         # What can be read only once is left alone.
-        once = given is data and hasattr(given, "__next__")
+        once = given is again and hasattr(given, "__next__")
         batches = () if once else itertools.islice(given, _BATCHES)
     for batch in batches:
         yield batch[0] if isinstance(batch, (tuple, list)) else batch

@@ -194,6 +194,13 @@ def test_generators_are_not_consumed_by_the_look():
     model.fit(endless(), steps_per_epoch=3, validation_data=FRESH, verbose=0)
 
 
+def test_one_iterator_is_left_to_the_release():
+    """The look at it took the first batches, and the release had the rest."""
+    one = function()
+    assert fit_contract.private_because(FRESH, lambda: one) is None
+    assert len(list(one)) == 2
+
+
 def test_steps_that_read_the_records():
     model = fm.models.GradientNet((4,), [keras.layers.Dense(3)], clip=0.1)
     model.compile("sgd")
