@@ -19,7 +19,7 @@ TENSORFLOW = (
     "keras_fm.auditing.empirical_privacy",
     "keras_fm.auditing.gradient_score",
     "keras_fm.baselines",
-    "keras_fm.parts.concrete",
+    "keras_fm.parts.variable_values",
     "keras_fm.parts.record_alone",
     "keras_fm.parts.replicas",
     "keras_fm.per_example.pull_backs",

@@ -354,10 +354,6 @@ class PrivateEncoder(PretrainedLayer):
 
     # Proven: weights from releases -----------------------------------------
 
-    @property
-    def longest_output(self):
-        return self.units**0.5 if self.activation == "sigmoid" else math.inf
-
     def release_names(self):
         moments = self.source == "moments"
         if self.rounds == 1:
