@@ -111,13 +111,12 @@ FULL = (
     "test_examples.py",
     "test_imports.py",
     "training/test_before_the_charge.py",
+    "training/test_bodies.py",
     "training/test_dtypes.py",
-    "training/test_hub_bodies.py",
     "training/test_labels_alone.py",
     "training/test_must_hold.py",
     "training/test_privacy_tensorboard.py",
     "training/test_public_constants.py",
-    "training/test_real_bodies.py",
     "training/test_rounds_and_pca.py",
     "training/test_several_inputs.py",
     "training/test_units_of_models.py",
@@ -358,4 +357,4 @@ def fixed_seed(monkeypatch):
 def small_batches(monkeypatch):
     """Several batches for few records, with rows that are free."""
     for name, rows in (("READ_BATCH", 80), ("PLACES", 32)):
-        monkeypatch.setattr(f"keras_fm.training.reading.{name}", rows)
+        monkeypatch.setattr(f"keras_fm.training.proven_plan.{name}", rows)

@@ -101,7 +101,3 @@ def test_sketches_name_arguments_that_exist():
             if found := wrong_argument(textwrap.dedent(code)):
                 wrong[name] = found
     assert wrong == {} and sketches > 20
-
-
-def test_what_is_given_is_given_to_an_example():
-    assert {*GIVEN, *UNRUN} <= set(SHOWN)

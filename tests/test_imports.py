@@ -18,7 +18,7 @@ MODULES = {
 TENSORFLOW = (
     "keras_fm.lab.auditing.gradient_score",
     "keras_fm.lab.baselines",
-    "keras_fm.parts.concrete",
+    "keras_fm.parts.variable_values",
     "keras_fm.parts.record_alone",
     "keras_fm.parts.replicas",
     "keras_fm.per_example.pull_backs",

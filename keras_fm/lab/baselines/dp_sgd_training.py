@@ -260,7 +260,6 @@ class DPSGDTrainer:
                     ),
                     private=self.seed is None,
                     notes=self._notes(),
-                    used=plan.steps,
                 )
             ]
         )

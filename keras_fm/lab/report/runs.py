@@ -13,8 +13,8 @@ import math
 import operator
 import os
 
-from keras_fm.kernel.ledger import statement as statements_lib
 from keras_fm.kernel.ledger import strict_json
+from keras_fm.kernel.ledger.statement import rounded_up
 from keras_fm.lab.engine import grid
 from keras_fm.lab.report.page import (
     CLAIMED,
@@ -25,6 +25,7 @@ from keras_fm.lab.report.page import (
     Table,
     clean,
 )
+from keras_fm.parts import promise as promise_lib
 
 _LARGEST_FILE = 32 * 2**20
 _MOST_ROWS = 20_000
@@ -295,10 +296,10 @@ def _comparison_caveats(rows):
     if proven:
         row = proven[len(proven) // 2]
         epsilon = _float(row["proven"])
-        promise = statements_lib.sentence(
+        promise = promise_lib.sentence(
             epsilon, _float(row["delta"]) or 0.0, row["neighbours"]
         )
-        least = statements_lib.rounded_up(epsilon, 3)
+        least = rounded_up(epsilon, 3)
         found.insert(0, f"A proven epsilon of {least} promises: {promise}")
     if any(row["method"].startswith(_RIVALS) for row in rows):
         found.append(TUNED)
@@ -506,7 +507,7 @@ def _audit(folder, data):
         },
         _few(report.runs),
     )
-    least = statements_lib.rounded_up(claim.epsilon, 4)
+    least = rounded_up(claim.epsilon, 4)
     return Run(
         kind="audit",
         title=f"Audit of a {claim.guarantee} epsilon {least}",

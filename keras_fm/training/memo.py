@@ -14,7 +14,7 @@ from keras_fm.parts.record_alone import FeatureMap
 MOST = 2**29
 
 
-class KeptFeatures:
+class Memo:
     """The features of all records at one tensor of a model, in memory.
 
     As secret as the records, and never saved.
@@ -47,22 +47,19 @@ class KeptFeatures:
         except ValueError:
             return None
 
-    def keeping(self, tensor, batches, records):
+    def keeping(self, tensor, batches):
         """Batches as they are read, kept if they are read to the end and are
         no more than `MOST`.
 
         Args:
             tensor: whose features they are.
             batches: `(features, ...)`.
-            records: how many there are: of too many none is kept at all.
         """
         if tensor is self._tensor:
             yield from batches
             return
         kept, size = [], 0
         for batch in batches:
-            if not size and records * batch[0][:1].nbytes > MOST:
-                size = MOST
             size += batch[0].nbytes
             if size <= MOST:
                 kept.append(batch)

@@ -6,18 +6,19 @@ import re
 import pytest
 
 from keras_fm.kernel.budget import Neighbours
-from keras_fm.kernel.ledger import statement
+from keras_fm.kernel.ledger.statement import rounded_up
+from keras_fm.parts import promise
 
 
 def test_a_sentence_says_factor_chance_and_relation():
-    found = statement.sentence(2.0, 1e-5, "add_remove")
+    found = promise.sentence(2.0, 1e-5, "add_remove")
     assert found.startswith("Whether any one record was used for training or")
     assert "more than 7.39 times as probable" in found
     assert found.endswith("a probability of at most 1 in 100,000.")
-    pure = statement.sentence(0.5, 0.0, Neighbours.REPLACE_ONE, unit="user")
+    pure = promise.sentence(0.5, 0.0, Neighbours.REPLACE_ONE, unit="user")
     assert pure.endswith("1.65 times as probable in one case as in the other.")
     assert "any one user or another in its place" in pure
-    assert "label any one record had" in statement.sentence(
+    assert "label any one record had" in promise.sentence(
         1.0, 0.0, "replace_label"
     )
 
@@ -25,9 +26,9 @@ def test_a_sentence_says_factor_chance_and_relation():
 def test_nothing_is_promised_without_a_proof():
     for epsilon in (math.inf, math.nan):
         with pytest.raises(ValueError, match="`epsilon` must be finite"):
-            statement.sentence(epsilon, 0.0, "add_remove")
+            promise.sentence(epsilon, 0.0, "add_remove")
     # Whatever is finite has a sentence.
-    assert "10^434,295 times" in statement.sentence(1e6, 1e-300, "add_remove")
+    assert "10^434,295 times" in promise.sentence(1e6, 1e-300, "add_remove")
 
 
 @pytest.mark.parametrize(
@@ -36,16 +37,16 @@ def test_nothing_is_promised_without_a_proof():
 def test_what_is_promised_is_not_rounded_down(epsilon):
     """Of epsilon = 0.0001 the sentence said that nothing is "more than 1 times
     as probable", and an epsilon of 1.0000004 was a proven 1."""
-    found = statement.sentence(epsilon, 0.0, "add_remove")
+    found = promise.sentence(epsilon, 0.0, "add_remove")
     times = float(re.search("more than (.*) times", found)[1].replace(",", ""))
     assert math.exp(epsilon) <= times < 1.02 * math.exp(epsilon)
-    assert float(statement.rounded_up(epsilon * 1.0000004)) > epsilon
-    assert float(statement.rounded_up(epsilon * 1.004, 2)) > epsilon
+    assert float(rounded_up(epsilon * 1.0000004)) > epsilon
+    assert float(rounded_up(epsilon * 1.004, 2)) > epsilon
 
 
 @pytest.mark.parametrize("delta", [1.5e-5, 1e-5, 0.27, 3e-9, 0.9])
 def test_a_chance_is_not_rounded_down(delta):
-    found = statement.sentence(1.0, delta, "add_remove")
+    found = promise.sentence(1.0, delta, "add_remove")
     chance = int(re.search("1 in (.*)[.]", found)[1].replace(",", ""))
     assert 1 / chance >= delta * (1 - 1e-9)
 
@@ -59,4 +60,4 @@ def test_numbers_that_are_not_rounded():
         (math.inf, "inf"),
         (999999.5, "1e+06"),
     ):
-        assert statement.rounded_up(value) == words
+        assert rounded_up(value) == words

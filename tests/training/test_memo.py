@@ -1,7 +1,6 @@
 """Several releases of one model read its features once."""
 
 import gc
-import weakref
 
 import keras
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 
 import keras_fm as fm
 from keras_fm.kernel import release as release_lib
-from keras_fm.training import kept_features, reading
+from keras_fm.training import memo, proven_plan
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(150, 5)).astype("float32")
@@ -44,10 +43,10 @@ def model_of(branches=False):
 def passes(monkeypatch, model, data, **unit):
     """Weights of a fit, and how often it went through the records."""
     count = []
-    placed = reading.Reading.placed
+    placed = proven_plan.ProvenPlan.placed
     with monkeypatch.context() as patch:
         patch.setattr(
-            reading.Reading,
+            proven_plan.ProvenPlan,
             "placed",
             lambda self: count.append(0) or placed(self),
         )
@@ -67,7 +66,7 @@ def test_weights_are_those_of_a_pass_for_every_release(monkeypatch, owners):
     unit = {} if owners is None else {"unit": fm.Unit(owners=owners)}
     once, count = passes(monkeypatch, model_of(), (X, Y), **unit)
     assert count == 1
-    monkeypatch.setattr(kept_features, "MOST", 0)
+    monkeypatch.setattr(memo, "MOST", 0)
     often, count = passes(monkeypatch, model_of(), (X, Y), **unit)
     assert count == 4
     for one, other in zip(once, often, strict=True):
@@ -78,7 +77,7 @@ def test_parts_of_something_beside_it_begin_at_the_records(monkeypatch):
     kept, count = passes(monkeypatch, model_of(branches=True), (X, Y))
     # Once for the columns, once for the directions and all above them.
     assert count == 2
-    monkeypatch.setattr(kept_features, "MOST", 0)
+    monkeypatch.setattr(memo, "MOST", 0)
     often, _ = passes(monkeypatch, model_of(branches=True), (X, Y))
     for one, other in zip(kept, often, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
@@ -92,35 +91,12 @@ def test_what_streams_is_not_kept(monkeypatch):
     assert passes(monkeypatch, model_of(), data)[1] == 4
 
 
-def test_no_second_copy_of_records_is_kept(monkeypatch):
-    """One layer without weights is sooner computed again than held."""
-    records = keras.Input((5,))
-    x = fm.layers.NormalizationLayer(name="box")(records)
-    x = fm.layers.PrivateNormalization((-1, 1))(x)
-    x = fm.layers.NormalizationLayer()(x)
-    x = fm.layers.DPPCA(4, whitening=0.5)(x)
-    x = fm.layers.NormalizationLayer()(x)
-    x = fm.layers.PrivateEncoder(4)(x)
-    model = keras.Model(records, fm.layers.PrivateDense(3, clip=True)(x))
-    model.compile("sgd", fm.losses.TaylorCrossEntropy())
-    kept, keeping = [], kept_features.KeptFeatures.keeping
-
-    def watched(self, tensor, batches, records):
-        kept.append(tensor)
-        return keeping(self, tensor, batches, records)
-
-    monkeypatch.setattr(kept_features.KeptFeatures, "keeping", watched)
-    # The columns begin at the records, and so do the directions.
-    assert passes(monkeypatch, model, (X, Y))[1] == 2
-    assert kept and all(t is not model.get_layer("box").output for t in kept)
-
-
 def test_nothing_is_kept_after_a_fit_that_ends_or_fails(monkeypatch):
     """What is kept is as secret as the records."""
 
     def found():
         gc.collect()
-        kind = kept_features.KeptFeatures
+        kind = memo.Memo
         return [k for k in gc.get_objects() if isinstance(k, kind)]
 
     model = model_of()
@@ -139,29 +115,3 @@ def test_nothing_is_kept_after_a_fit_that_ends_or_fails(monkeypatch):
     with pytest.raises(RuntimeError, match="on the way"):
         passes(monkeypatch, model_of(), (X, Y))
     assert all(kept.batches is None for kept in found())
-
-
-def test_of_too_many_records_none_is_kept_for_a_while(monkeypatch):
-    """Half a gigabyte was kept of the first ones, then dropped."""
-    monkeypatch.setattr(kept_features, "MOST", 5500)
-    kept, made = kept_features.KeptFeatures(), []
-
-    def batches():
-        for _ in range(3):
-            array = np.zeros((64, 10), "float32")
-            made.append(weakref.ref(array))
-            yield (array,)
-            del array
-
-    tensor = object()
-    for batch in kept.keeping(tensor, batches(), records=192):
-        del batch
-        gc.collect()
-        assert not any(array() is not None for array in made[:-1])
-    assert kept.batches is None
-    list(kept.keeping(tensor, batches(), records=120))
-    # 64 rows hold fewer records: what they take decides in the end.
-    assert kept.batches is None
-    monkeypatch.setattr(kept_features, "MOST", 8000)
-    list(kept.keeping(tensor, batches(), records=192))
-    assert len(kept.batches) == 3
