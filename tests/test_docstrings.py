@@ -31,10 +31,8 @@ model.fit(x, y, callbacks=[private], verbose=0)
 release, ledger, models = private.releases["head"], private.ledger, [model] * 2
 h = x / 8.0
 """
-NETWORK = 'network = fm.datasets.load("health_network")'
 # What the example of a symbol takes as given.
 GIVEN = {
-    "keras_fm.datasets.health_network.load_csv": NETWORK,
     "keras_fm.evaluation.Choice": FITTED,
     "keras_fm.evaluation.Evaluation": FITTED,
     "keras_fm.partial_statistics.PartialStatistics": FITTED,

@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 
 from keras_fm.asking.choice_query import Choice, ChoiceQuery
-from keras_fm.auditing import many_run_epsilon
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
 from keras_fm.kernel.ledger.noisy_statistics import Release
@@ -22,6 +21,7 @@ from keras_fm.kernel.mechanisms import (
 from keras_fm.kernel.planning.calibration import calibrate, calibrate_choice
 from keras_fm.kernel.reads import permute_and_flip
 from keras_fm.kernel.release import release
+from keras_fm.lab.auditing import many_run_epsilon
 
 RELATIONS = {"add_remove": 1.0, "replace_one": 2.0}
 

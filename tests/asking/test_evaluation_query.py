@@ -13,13 +13,13 @@ from keras_fm.asking.evaluation_query import (
     Evaluation,
     EvaluationQuery,
 )
-from keras_fm.auditing import audit_objective
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import (
     LaplaceMechanism,
     NoiseSource,
 )
 from keras_fm.kernel.release import calibrate
+from keras_fm.lab.auditing import audit_objective
 
 ASKED = [
     ("accuracy",),
