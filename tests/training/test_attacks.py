@@ -567,7 +567,7 @@ def test_a_ledger_in_a_file_is_one_budget_wherever_the_process_goes(
     with pytest.raises(ValueError, match="is gone"):
         private(ledger="privacy.json")
     for name in (".", os.devnull):
-        with pytest.raises(ValueError, match="must be a file and is a"):
+        with pytest.raises(ValueError, match="must be the path of a file"):
             private(ledger=name)
 
 

@@ -181,7 +181,7 @@ def test_words_do_not_make_owners_of_rows_in_a_ledger_that_goes_on():
         guarantee = fm.Proven(unit=fm.Unit(words=words))
         again = PrivateModel(rows, data=(X, Y), guarantee=guarantee)
         assert again.ledger is rows
-    with pytest.raises(ValueError, match="`unit` must say in words"):
+    with pytest.raises(ValueError, match="`unit` must be the privacy unit"):
         fm.Unit(words="")
 
 
