@@ -108,11 +108,6 @@ def check_layer(layer, seen):
         )
 
 
-def refusal(layer, why):
-    """The `ValueError` that says what a layer must be."""
-    return ValueError(f"Layer '{layer.name}' ({type(layer).__name__}) {why}.")
-
-
 def connect(layers, trained, features):
     """Outputs of the layers on `features`, and their stages.
 

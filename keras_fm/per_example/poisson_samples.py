@@ -47,7 +47,8 @@ class PoissonSamples(keras.utils.PyDataset):
         self._key_shape, self._key_dtype = tuple(key_shape), key_dtype
         self._drawn = 0
         self._seed = seed
-        self._per_epoch, self._order = per_epoch, np.arange(0)
+        self._per_epoch, self._order = per_epoch, None
+        self._shuffles = np.random.default_rng(seed)
 
     @property
     def num_batches(self):
@@ -66,7 +67,7 @@ class PoissonSamples(keras.utils.PyDataset):
                 self._plan.n, self._plan.sampling_rate, self._plan.capacity, rng
             )
         if self._plan.sampling == "shuffled":
-            joined = self._shuffled(rng)
+            joined = self._shuffled(index)
         given, size = self._records, self._rows
         rows, factors = joined, np.ones(len(joined), "float32")
         if given.owners is not None:
@@ -95,12 +96,14 @@ class PoissonSamples(keras.utils.PyDataset):
         }
         return (x,) if given.y is None else (x, taken(given.y))
 
-    def _shuffled(self, rng):
-        """The next records of a shuffled order, as published forms take
-        them."""
+    def _shuffled(self, index):
+        """Records of a batch in the shuffled order of an epoch, as published
+        forms take them; the last may be fewer."""
+        if self._order is None:
+            self._order = self._shuffles.permutation(self._plan.n)
         size = self._plan.expected_batch_size
-        if len(self._order) < size:
-            # The remainder of an epoch is left out.
-            self._order = rng.permutation(self._plan.n)
-        found, self._order = self._order[:size], self._order[size:]
-        return found
+        start = index % -(-self._plan.n // size) * size
+        return self._order[start : start + size]
+
+    def on_epoch_end(self):
+        self._order = None

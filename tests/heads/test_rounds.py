@@ -25,6 +25,7 @@ from keras_fm.kernel.mechanisms import (
     SampledGaussianMechanism,
 )
 from keras_fm.kernel.reads.gradient_reads import GradientReads
+from keras_fm.kernel.release import release
 from keras_fm.queries import GradientQuery
 
 DELTA = 1e-5
@@ -130,6 +131,11 @@ def test_other_mechanisms_are_refused():
             mechanism(rate=0.5, sensitivity=2.0),
             to=ledger(neighbours="replace_one"),
         )
+    with pytest.raises(ValueError, match="released in one pass"):
+        release(
+            objective(), [], mechanism=mechanism(), ledger=to, name="output",
+            noise=NoiseSource(),
+        )  # fmt: skip
     assert not to.entries
 
 

@@ -134,8 +134,6 @@ def test_a_higher_degree_helps_inside_the_radius_of_convergence_only():
 def test_taylor_and_bounds_refuse_what_has_no_exact_series(activation):
     with pytest.raises(ValueError, match="Use `chebyshev`"):
         polynomials.taylor(activation, 2)
-    with pytest.raises(ValueError, match="`error` of `chebyshev`"):
-        polynomials.error_bounds(activation, 2)
 
 
 # --- Chebyshev ---

@@ -10,6 +10,7 @@ from keras_fm.kernel import checks
 from keras_fm.papers.dpmac import coefficient_sums
 from keras_fm.papers.dpmac.coordinate_steps import CoordinateSteps
 from keras_fm.parts import full_precision, layer_arguments, replicas
+from keras_fm.parts.record_alone import FeatureMap
 from keras_fm.parts.record_optimizer import RecordOptimizer
 from keras_fm.per_example import layer_stack, output_losses, sum_noise
 from keras_fm.per_example.affine_maps import DenseMap
@@ -389,8 +390,10 @@ class DPMAC(PrivateNetwork):
 
     def check_records(self, given):
         if len(self.feature_model.layers) > 1:
+            # Its errors show no record.
+            below = FeatureMap(self.feature_model)
             for start in range(0, len(given.x), _BATCH):
-                self._below(given.x[start : start + _BATCH])
+                below(given.x[start : start + _BATCH])
 
     def thresholds_release(self, ledger, spends):
         if self._clip != _LEARNED or self._thresholds[1] is not None:
