@@ -28,7 +28,6 @@ _CORE = [
     "scikit-learn>=1.3",
     "matplotlib>=3.7",
     "jinja2>=3.1",
-    "shtab>=1.6",
 ]
 _TEST = [
     "pytest>=8",

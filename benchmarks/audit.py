@@ -22,7 +22,7 @@ a few records: lower bound over epsilon, 99% confidence.
 
 `shuffled`: what one epoch of a `DPMAC` on shuffled batches reveals at worst,
 beside what its accountant says (Poisson samples); no training, see
-`keras_fm/auditing/shuffled_batches.py`.
+`keras_fm/lab/auditing/shuffled_batches.py`.
 
 `scripts`: a training of a user's script (examples/audit_a_script.py), as it is
 and with a fault each (tests/lab/audits/broken_scripts.py), at claimed
@@ -56,27 +56,26 @@ from pathlib import Path
 
 import numpy as np
 from absl import app, flags, logging
-from results_file import ResultsFile
-from scipy import special
-
-from keras_fm import queries
 from keras_fm.auditing import (
     audit,
     audit_objective,
-    coin_run_bound,
     last_weights_epsilon,
     many_run_epsilon,
     one_run_best,
     shuffled_batches_epsilon,
     worst_pair,
 )
-from keras_fm.auditing.bounds import lower_rate
-from keras_fm.auditing.report import VIOLATED
+from results_file import ResultsFile
+from scipy import special
+
+from keras_fm import queries
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.reads import sampling
 from keras_fm.kernel.release import calibrate
 from keras_fm.lab import audits as audit_subjects
+from keras_fm.lab.auditing.bounds import coin_run_bound, lower_rate
+from keras_fm.lab.auditing.report import VIOLATED
 from keras_fm.lab.audits import still_weights, whole_trainings
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")

@@ -137,8 +137,8 @@ def medians(runs):
 
 def rival(settings, train, held_out, target, features):
     """Seconds of DP-SGD by jax-privacy until it is as accurate."""
-    from keras_fm.baselines.dp_sgd_config import DPSGDConfig
-    from keras_fm.baselines.dp_sgd_jax import JaxDPSGDClassifier
+    from keras_fm.lab.baselines.dp_sgd_config import DPSGDConfig
+    from keras_fm.lab.baselines.dp_sgd_jax import JaxDPSGDClassifier
 
     class Watched(JaxDPSGDClassifier):
         def _take(self, step, plan, batches):

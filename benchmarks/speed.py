@@ -39,7 +39,7 @@ from absl import app, flags
 from fit_steps import Architecture, result, timed
 
 import keras_fm as fm
-from keras_fm.baselines import dp_sgd
+from keras_fm.lab.baselines import dp_sgd
 from keras_fm.kernel import mechanisms, partial_statistics
 from keras_fm.kernel.reads import gradient_reads
 

@@ -179,7 +179,7 @@ def pure_without_l1(task):
 
 def dp_sgd(task, learning_rate=4.0):
     """tensorflow-privacy, softmax regression, 20 epochs of Poisson batches."""
-    from keras_fm.baselines.dp_sgd import DPSGDClassifier, DPSGDConfig
+    from keras_fm.lab.baselines.dp_sgd import DPSGDClassifier, DPSGDConfig
 
     config = DPSGDConfig(
         learning_rate=learning_rate,
@@ -202,7 +202,7 @@ def diffprivlib(task, C=1.0):
 
 def functional(task):
     """Zhang et al. (2012), pure, with our exact sensitivity."""
-    from keras_fm.baselines.functional_regression import (
+    from keras_fm.lab.baselines.functional_regression import (
         FunctionalLogisticRegression,
     )
 
@@ -316,7 +316,7 @@ def adassp(task):
 
 def functional_numbers(task):
     """Zhang et al. (2012), pure, with our exact sensitivity."""
-    from keras_fm.baselines.functional_regression import (
+    from keras_fm.lab.baselines.functional_regression import (
         FunctionalLinearRegression,
     )
 

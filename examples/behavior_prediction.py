@@ -1,22 +1,16 @@
 """dPAH: does a user move more at the next step? With the user as the unit.
 
-The network is synthetic and written to CSV first, the way your own data
-would come: see docs/health_network.md for the files and columns.
+The network is synthetic; your own is made of arrays (docs/health_network.md).
 
     python examples/behavior_prediction.py
 """
 
-import tempfile
-
 import keras_fm as fm
-from keras_fm.datasets import health_network, health_simulator
+from keras_fm.datasets import health_simulator
 
 
 def main(steps=120, epsilon=8.0):
     network = health_simulator.simulate("daily", steps=steps)
-    with tempfile.TemporaryDirectory() as folder:
-        network.save_csv(folder)
-        network = health_network.load_csv(folder)
     train, test = network.windows(history=3).split(0.8)
 
     model = fm.models.BehaviorAutoencoder.of(train)

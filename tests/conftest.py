@@ -29,13 +29,24 @@ import without_keras
 
 # Folders and modules below tests/.
 ONCE = (
-    "baselines/test_functional_regression.py",
-    "baselines/test_histogram_regression.py",
     "datasets/test_drawn_scenes.py",
     "datasets/test_health_network.py",
     "datasets/test_loaders.py",
     "datasets/test_pen_strokes.py",
-    "lab",
+    "lab/audits",
+    "lab/baselines/test_functional_regression.py",
+    "lab/baselines/test_histogram_regression.py",
+    "lab/baselines/test_private_regressions.py",
+    "lab/compare",
+    "lab/engine",
+    "lab/report",
+    "lab/reproduce",
+    "lab/test_audit_scripts.py",
+    "lab/test_cli_audit.py",
+    "lab/test_cli_compose.py",
+    "lab/test_cli_doctor.py",
+    "lab/test_cli_ledger.py",
+    "lab/test_command_line.py",
     "test_beam.py",
     "test_docs.py",
     "test_docstrings.py",
@@ -49,23 +60,23 @@ ONCE = (
 # What takes long: processes of their own, documents that run, and fits of one
 # model after the other, each of which the contract has in the fast tier.
 FULL = (
-    "auditing/test_bounds.py",
-    "auditing/test_gradient_score.py",
-    "auditing/test_shuffled_batches.py",
-    "auditing/test_white_box.py",
-    "baselines/test_conditional_rbm.py",
-    "baselines/test_dp_sgd.py",
-    "baselines/test_dp_sgd_autoencoder.py",
-    "baselines/test_dp_sgd_libraries.py",
-    "baselines/test_histogram_regression.py",
-    "baselines/test_whole_dp_sgd.py",
-    "composition/test_composition.py",
     "datasets/test_health_network.py",
     "devices",
     "heads/test_numbers_and_labels.py",
+    "lab/auditing/test_bounds.py",
+    "lab/auditing/test_gradient_score.py",
+    "lab/auditing/test_shuffled_batches.py",
+    "lab/auditing/test_white_box.py",
     "lab/audits",
+    "lab/baselines/test_conditional_rbm.py",
+    "lab/baselines/test_dp_sgd.py",
+    "lab/baselines/test_dp_sgd_autoencoder.py",
+    "lab/baselines/test_dp_sgd_libraries.py",
+    "lab/baselines/test_histogram_regression.py",
+    "lab/baselines/test_private_regressions.py",
+    "lab/baselines/test_whole_dp_sgd.py",
     "lab/compare",
-    "lab/report/test_report_in_chromium.py",
+    "lab/composition/test_composition.py",
     "lab/reproduce/test_reproduction_runs.py",
     "lab/test_cli_audit.py",
     "lab/test_cli_doctor.py",
@@ -100,13 +111,12 @@ FULL = (
     "test_examples.py",
     "test_imports.py",
     "training/test_before_the_charge.py",
+    "training/test_bodies.py",
     "training/test_dtypes.py",
-    "training/test_hub_bodies.py",
     "training/test_labels_alone.py",
     "training/test_must_hold.py",
     "training/test_privacy_tensorboard.py",
     "training/test_public_constants.py",
-    "training/test_real_bodies.py",
     "training/test_rounds_and_pca.py",
     "training/test_several_inputs.py",
     "training/test_units_of_models.py",
@@ -121,10 +131,10 @@ SPREAD_ALONE = ("per_example/test_random_networks.py",)
 # Every case of these, on every backend: where promises are attacked, and what
 # runs on one backend only, which need not be TensorFlow.
 EVERY_CASE = (
-    "auditing/test_jax_privacy_auditing.py",
-    "baselines/test_dp_sgd_jax.py",
-    "baselines/test_dp_sgd_libraries.py",
-    "baselines/test_whole_dp_sgd.py",
+    "lab/auditing/test_jax_privacy_auditing.py",
+    "lab/baselines/test_dp_sgd_jax.py",
+    "lab/baselines/test_dp_sgd_libraries.py",
+    "lab/baselines/test_whole_dp_sgd.py",
     "per_example",
     "trust",
 )
@@ -347,4 +357,4 @@ def fixed_seed(monkeypatch):
 def small_batches(monkeypatch):
     """Several batches for few records, with rows that are free."""
     for name, rows in (("READ_BATCH", 80), ("PLACES", 32)):
-        monkeypatch.setattr(f"keras_fm.training.reading.{name}", rows)
+        monkeypatch.setattr(f"keras_fm.training.proven_plan.{name}", rows)

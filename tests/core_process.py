@@ -1,6 +1,6 @@
 """Code in processes of their own that know the core only, and say JSON.
 
-`Ledger`, `entry` and `steps` are there, as is `arguments`; what the code gives
+`Ledger` and `entry` are there, as is `arguments`; what the code gives
 to `say` comes back as a list. Run as a script it reads orders, JSON on lines,
 and forks for each, so that only the first process pays for imports.
 """
@@ -64,7 +64,6 @@ def _names():
         "mechanisms": mechanisms,
         "os": os,
         "pickle": pickle,
-        "steps": ledger_entries.steps,
     }
 
 

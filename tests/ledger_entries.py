@@ -3,10 +3,7 @@
 import json
 
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
-from keras_fm.kernel.mechanisms import (
-    LaplaceMechanism,
-    SampledGaussianMechanism,
-)
+from keras_fm.kernel.mechanisms import LaplaceMechanism
 
 
 def entry(mechanism=0.25, neighbours="add_remove", **changes):
@@ -26,14 +23,6 @@ def entry(mechanism=0.25, neighbours="add_remove", **changes):
             **changes,
         }
     )
-
-
-def steps(count, name="net", **changes):
-    """Of so many steps on samples."""
-    mechanism = SampledGaussianMechanism(
-        sensitivity=1.0, noise_multiplier=50.0, sampling_rate=0.01, steps=count
-    )
-    return entry(**{"mechanism": mechanism, "name": name, **changes})
 
 
 def unknown(text, number=1):

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_fm.auditing import audit_objective, worst_pair
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.release import calibrate
+from keras_fm.lab.auditing import audit_objective, worst_pair
 
 NORMS = {"l1": 1, "l2": 2}
 RELATIONS = ("add_remove", "replace_one")

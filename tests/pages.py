@@ -230,7 +230,7 @@ model.compile("adam")
             "max_iter=300": "max_iter=5",
             "(0, 1, 2, 3)": "(0,)",
             "simulate(resolution, seed)": "simulate(resolution, seed, users=40,"
-            " steps=40, friendships=80, messages=200, competitions=200)",
+            " steps=40)",
         },
         prints=("'majority'", 4),
     ),

@@ -12,7 +12,6 @@ from keras_fm.kernel.release import calibrate, release, release_statistics
 from keras_fm.layers import PrivateDense
 from keras_fm.queries import (
     CrossEntropyQuery,
-    PatchMomentQuery,
     SecondMomentQuery,
 )
 
@@ -120,17 +119,6 @@ def test_bad_records_are_an_error_that_shows_none(tmp_path):
     assert bits(made) == bits(expected)
 
 
-def test_an_owner_is_a_key(tmp_path):
-    objective = SecondMomentQuery(num_features=5, grouped=True)
-    h, _ = records(60)
-    elements = [(i, (h[5 * i : 5 * i + 5],)) for i in range(12)]
-    made = summed(tmp_path, elements + elements[:2], objective)
-    owners = np.arange(60) // 5
-    expected = PartialStatistics(objective)
-    expected.add(h, owners=owners)
-    assert bits(made) == bits(expected)
-
-
 def test_an_owner_has_one_key_whatever_its_type(tmp_path):
     """Two would be two owners; of what is missing two people were one."""
     objective = SecondMomentQuery(num_features=5, grouped=True)
@@ -147,23 +135,6 @@ def test_an_owner_has_one_key_whatever_its_type(tmp_path):
     for key in (None, float("nan"), 1.0, b"1", ("a", 1)):
         with pytest.raises(Exception, match="a whole number or text"):
             summed(tmp_path, [(key, (h,))], objective)
-
-
-def test_batches_of_patches(tmp_path):
-    objective = PatchMomentQuery(
-        num_features=3, order=2, feature_bound=1.0, constant=0.5
-    )
-    v = np.random.default_rng(0).uniform(-0.5, 0.5, size=(40, 2, 2))
-    u = np.pad(v, ((0, 0), (0, 0), (0, 1)), constant_values=0.5)
-    elements = keyed((u,), (8,))
-    made = summed(tmp_path, elements, objective)
-    batches = [batch for _, batch in elements]
-    assert bits(made) == bits(in_one_process(objective, *batches))
-
-
-def test_no_records_have_statistics_too(tmp_path):
-    made = summed(tmp_path, [])
-    assert bits(made) == bits(PartialStatistics(OBJECTIVE))
 
 
 def test_from_records_to_a_trained_layer(tmp_path):

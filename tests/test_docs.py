@@ -4,7 +4,6 @@ All but the last tests need no Sphinx.
 """
 
 import importlib
-import inspect
 import json
 import os
 import pathlib
@@ -22,114 +21,6 @@ import keras_fm as fm
 from keras_fm import public_names
 
 API = DOCS / "api"
-
-# Why a public name has no example of its own.
-WITHOUT_EXAMPLE = {
-    "made by a function that has one, and only read": {
-        "keras_fm.BudgetSplit",
-        "keras_fm.LedgerEntry",
-        "keras_fm.Release",
-        "keras_fm.auditing.AuditReport",
-        "keras_fm.auditing.Claim",
-        "keras_fm.auditing.CoinRunBound",
-        "keras_fm.auditing.ManyRunBound",
-        "keras_fm.auditing.ObjectiveAudit",
-        "keras_fm.auditing.OneRunBound",
-        "keras_fm.auditing.PlantedCanaries",
-        "keras_fm.auditing.SeedRun",
-        "keras_fm.auditing.ShuffledBound",
-        "keras_fm.composition.Composed",
-        "keras_fm.datasets.Windows",
-        "keras_fm.evaluation.Interval",
-        "keras_fm.experiments.Outcome",
-        "keras_fm.html_report.Run",
-        "keras_fm.models.Autoencoder",
-        "keras_fm.polynomials.ErrorBounds",
-        "keras_fm.polynomials.PiecewiseLinear",
-        "keras_fm.polynomials.Polynomial",
-        "keras_fm.reproductions.Measured",
-        "keras_fm.reproductions.Outcome",
-        "keras_fm.reproductions.facts.Fact",
-        "keras_fm.sampling.SamplingPlan",
-    },
-    "an error, or a choice of few words": {
-        "keras_fm.BudgetExceededError",
-        "keras_fm.Neighbours",
-        "keras_fm.experiments.RunFailedError",
-        "keras_fm.reproductions.MissingDataError",
-        "keras_fm.reproductions.UnknownExperimentError",
-    },
-    "the example of the module, or of the object it belongs to, shows it": {
-        "keras_fm.auditing.audit_objective",
-        "keras_fm.auditing.record_difference",
-        "keras_fm.auditing.worst_pair",
-        "keras_fm.composition.advanced",
-        "keras_fm.composition.basic",
-        "keras_fm.composition.check_methods",
-        "keras_fm.composition.kairouz",
-        "keras_fm.composition.moments",
-        "keras_fm.composition.optimal",
-        "keras_fm.composition.pld",
-        "keras_fm.composition.plot",
-        "keras_fm.composition.renyi",
-        "keras_fm.composition.series",
-        "keras_fm.composition.survey_advanced",
-        "keras_fm.composition.survey_basic",
-        "keras_fm.composition.survey_sampling",
-        "keras_fm.composition.table",
-        "keras_fm.composition.title",
-        "keras_fm.composition.write",
-        "keras_fm.experiments.run",
-        "keras_fm.experiments.summarise",
-        "keras_fm.experiments.table",
-        "keras_fm.html_report.read",
-        "keras_fm.html_report.render",
-        "keras_fm.html_report.write",
-        "keras_fm.models.EnergyModel",
-        "keras_fm.queries.QuadraticQuery",
-        "keras_fm.relevance.plot",
-        "keras_fm.reproductions.catalogue_table",
-        "keras_fm.reproductions.table",
-    },
-    "a part that others are built of": {
-        "keras_fm.datasets.health_network.counted_friendships",
-        "keras_fm.datasets.health_network.symmetrised",
-        "keras_fm.datasets.health_simulator.SimulatorParameters",
-        "keras_fm.datasets.health_simulator.to_weekly",
-        "keras_fm.features.check",
-        "keras_fm.features.extract",
-        "keras_fm.features.scattering",
-        "keras_fm.features.stroke_map",
-        "keras_fm.filters.centred_moments",
-        "keras_fm.filters.descend",
-        "keras_fm.filters.learn",
-        "keras_fm.filters.principal",
-        "keras_fm.mechanisms.GaussianMechanism",
-        "keras_fm.mechanisms.LaplaceMechanism",
-        "keras_fm.mechanisms.Mechanism",
-        "keras_fm.mechanisms.NoiseSource",
-        "keras_fm.mechanisms.PermuteAndFlip",
-        "keras_fm.mechanisms.PureMechanism",
-        "keras_fm.mechanisms.SampledGaussianMechanism",
-        "keras_fm.mechanisms.compose_epsilon",
-        "keras_fm.mechanisms.epsilon_with_overflow",
-        "keras_fm.mechanisms.from_config",
-        "keras_fm.mechanisms.transform_error",
-        "keras_fm.polynomials.softplus",
-        "keras_fm.reproductions.Axis",
-        "keras_fm.reproductions.Experiment",
-        "keras_fm.reproductions.Job",
-        "keras_fm.reproductions.Series",
-        "keras_fm.reproductions.facts.check",
-        "keras_fm.reproductions.facts.papers",
-        "keras_fm.reproductions.facts.sources",
-        "keras_fm.sampling.check_neighbours",
-        "keras_fm.sampling.expected_batch_size",
-        "keras_fm.sampling.overflow_bound",
-        "keras_fm.sampling.poisson_sample",
-    },
-}
-REASONED = set().union(*WITHOUT_EXAMPLE.values())
 
 
 # The API reference -----------------------------------------------------------
@@ -197,16 +88,6 @@ def documented():
     return found
 
 
-def test_the_namespaces_are_found():
-    found = namespaces()
-    assert {"keras_fm", "keras_fm.layers", "keras_fm.html_report"} <= set(found)
-    assert "keras_fm.datasets.pen_strokes" in found
-    assert "keras_fm.mechanisms" in found
-    names = symbols()
-    assert {"keras_fm.audit", "keras_fm.mechanisms.from_config"} <= set(names)
-    assert "keras_fm.features.np" not in names
-
-
 def test_every_public_symbol_is_in_the_reference():
     listed = documented()
     assert set(namespaces()) <= listed
@@ -223,28 +104,13 @@ def test_every_public_symbol_is_in_the_reference():
     assert gone == set(), "docs/api lists what is not public"
 
 
-def test_every_page_of_the_reference_is_in_its_contents():
-    contents = (API / "index.rst").read_text(encoding="utf-8").split()
-    for path in API.glob("*.rst"):
-        assert path.stem == "index" or path.stem in contents, path.name
-
-
-def test_every_public_symbol_has_a_docstring_and_an_example():
-    lacking, stale, names = [], [], symbols()
-    reasoned = {id(names[name]) for name in REASONED if name in names}
-    for name, value in names.items():
-        if not callable(value):
-            continue
-        text = inspect.getdoc(value) if value.__doc__ else None
-        assert text, f"{name} has no docstring"
-        shown = "Example:" in text or "\n>>> " in text
-        if not shown and id(value) not in reasoned:
-            lacking.append(name)
-        if shown and name in REASONED:
-            stale.append(name)
-    assert lacking == [], "an `Example:`, or a reason in WITHOUT_EXAMPLE"
-    assert stale == [], "these have an example now: remove the reason"
-    assert REASONED <= set(names), "reasons for what is not public"
+def test_every_public_symbol_has_a_docstring():
+    lacking = [
+        name
+        for name, value in symbols().items()
+        if callable(value) and not value.__doc__
+    ]
+    assert lacking == []
 
 
 # Links and code --------------------------------------------------------------
@@ -300,48 +166,6 @@ def test_the_link_checker_can_fail(tmp_path, monkeypatch):
         "```text\n[g](fenced.md)\n```\n[h](../outside.md)\n"
     )
     assert broken(page) == ["no.png", "there.md#nowhere", "../outside.md"]
-
-
-def test_the_links_are_seen():
-    assert "guarantees.md" in {t for p in PAGES for t in links(p)}
-    assert "docs/guarantees.md" in links(ROOT / "README.md")
-
-
-def words_of(page):
-    """The words of a page: no code, tables, pictures and addresses."""
-    for what in (
-        r"^```.*?^```",
-        r"<!--.*?-->",
-        r"^\|.*?$",
-        r"!\[[^\]]*\]\([^)]*\)",
-        r"(?<=\])\([^)]*\)",
-    ):
-        page = re.sub(what, "", page, flags=re.M | re.S)
-    return re.findall(r"\w[\w'.%-]*", page)
-
-
-def test_the_readme_is_short_and_explains_its_words():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert 150 < len(words_of(readme)) < 350
-    # On the first screen, before anything else uses them.
-    for word in ("**epsilon**", "**One release.**", "**functional mechanism**"):
-        assert word in readme
-        bare = word.strip("*.").lower()
-        assert re.search(rf"\b{bare}\b", readme.lower()).start() >= (
-            readme.index(word)
-        )
-
-
-def test_the_first_page_leads_to_each_kind_of_data():
-    index = (DOCS / "index.md").read_text(encoding="utf-8")
-    for words in (
-        "my images",
-        "my table",
-        "my text",
-        "my time series of people",
-        "check a paper's claim",
-    ):
-        assert words in index.split("toctree")[0]
 
 
 # Notebooks -------------------------------------------------------------------

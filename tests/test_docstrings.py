@@ -31,10 +31,8 @@ model.fit(x, y, callbacks=[private], verbose=0)
 release, ledger, models = private.releases["head"], private.ledger, [model] * 2
 h = x / 8.0
 """
-NETWORK = 'network = fm.datasets.load("health_network")'
 # What the example of a symbol takes as given.
 GIVEN = {
-    "keras_fm.datasets.health_network.load_csv": NETWORK,
     "keras_fm.evaluation.Choice": FITTED,
     "keras_fm.evaluation.Evaluation": FITTED,
     "keras_fm.partial_statistics.PartialStatistics": FITTED,
@@ -103,7 +101,3 @@ def test_sketches_name_arguments_that_exist():
             if found := wrong_argument(textwrap.dedent(code)):
                 wrong[name] = found
     assert wrong == {} and sketches > 20
-
-
-def test_what_is_given_is_given_to_an_example():
-    assert {*GIVEN, *UNRUN} <= set(SHOWN)

@@ -16,10 +16,9 @@ MODULES = {
 }
 # Who may ask for TensorFlow, and only inside a function.
 TENSORFLOW = (
-    "keras_fm.auditing.empirical_privacy",
-    "keras_fm.auditing.gradient_score",
-    "keras_fm.baselines",
-    "keras_fm.parts.concrete",
+    "keras_fm.lab.auditing.gradient_score",
+    "keras_fm.lab.baselines",
+    "keras_fm.parts.variable_values",
     "keras_fm.parts.record_alone",
     "keras_fm.parts.replicas",
     "keras_fm.per_example.pull_backs",
@@ -78,7 +77,7 @@ def test_frameworks_are_imported_only_where_they_are_needed():
 
 
 def test_commands_import_nothing_heavy_before_they_run():
-    """`keras-fm COMMAND --help`, and a script for a shell, load nothing."""
+    """`keras-fm COMMAND --help` loads nothing."""
     light = {*sys.stdlib_module_names, "absl", "keras_fm"}
     for module, path in MODULES.items():
         if module.startswith(("keras_fm.lab.cli", "keras_fm.lab.commands")):
@@ -104,6 +103,27 @@ def test_a_review_needs_numpy_only():
         "assert keras_fm.Ledger and 'Ledger' in dir(keras_fm)\n"
     )
     assert len(kernel) > 15
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_fit_loads_nothing_of_the_laboratory():
+    """`fm.auditing`, `fm.baselines` and `fm.composition` wait until used."""
+    code = (
+        "import sys\n"
+        "import numpy as np\n"
+        "import keras\n"
+        "import keras_fm as fm\n"
+        "x, y = np.full((8, 3), 0.5), np.arange(8) % 2\n"
+        "head = [fm.layers.NormalizationLayer(), fm.layers.PrivateDense(2)]\n"
+        "model = keras.Sequential([keras.Input((3,)), *head])\n"
+        "model.compile('adam', fm.losses.TaylorCrossEntropy())\n"
+        "pay = fm.callbacks.PrivateModel(epsilon=2, delta=0, data=(x, y))\n"
+        "model.fit(x, y, verbose=0, callbacks=[pay])\n"
+        "lab = [m for m in sys.modules if m.startswith('keras_fm.lab')]\n"
+        "assert not lab, lab\n"
+        "for name in ('auditing', 'baselines', 'composition'):\n"
+        "    assert getattr(fm, name) is sys.modules[f'keras_fm.lab.{name}']\n"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 

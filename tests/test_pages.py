@@ -63,15 +63,6 @@ def test_the_code_of_a_page_runs(path, empty, capsys):
         pytest.skip(f"but for blocks that need {left_out}")
 
 
-def test_what_is_given_is_given_to_a_page():
-    assert set(pages.GIVEN) <= {pages.name(path) for path in WITH_CODE}
-    # A tutorial is a notebook, and a notebook has nothing but itself.
-    for name, given in pages.GIVEN.items():
-        assert not (name.startswith("docs/tutorials") and given.before)
-    assert not pages.GIVEN.get("docs/quickstart")
-    assert len(pages.blocks(ROOT / "README.md")[0][1].splitlines()) <= 16
-
-
 def test_code_is_found_and_fails_at_its_line(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text(

@@ -4,11 +4,10 @@ Two data sets that differ in one record then differ in one part only, so two
 ledgers, one for each part, do not add up: the larger epsilon holds for all.
 """
 
-import datetime
+import contextlib
 import hashlib
 import math
 import numbers
-import re
 
 import numpy as np
 
@@ -16,20 +15,6 @@ from keras_fm.kernel import checks
 from keras_fm.kernel.reads import columns, placed_records
 
 _MISSING = ("NAType", "NaTType", "NoneType")
-_SECONDS = ("s", "ms", "us", "ns", "ps", "fs", "as")
-# Of years and months alone NumPy tells no length.
-_MONTHS = {"Y": 12, "M": 1}
-_ATTOSECONDS = {
-    "W": 604_800 * 10**18,
-    "D": 86_400 * 10**18,
-    "h": 3_600 * 10**18,
-    "m": 60 * 10**18,
-    **{unit: 10 ** (18 - 3 * i) for i, unit in enumerate(_SECONDS)},
-}
-_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_DATE = re.compile(
-    _DAY + r"([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?)?"
-)
 
 
 def part_by_hash(x, y, held_out=0.2, owners=None):
@@ -45,8 +30,8 @@ def part_by_hash(x, y, held_out=0.2, owners=None):
     go together, so the share of the held-out part is met on average.
 
     Args:
-        x: `(n, ...)` array, or a data frame, of numbers, text, dates and
-            gaps.
+        x: `(n, ...)` array, or a data frame, of numbers, text and gaps;
+            dates as text.
         y: `(n, ...)` array, or a column, of the same: labels may be text.
         held_out: float in (0, 1), the share of the second part.
         owners: `None`, or `(n,)` ids of the records' owners: the hash is of
@@ -130,10 +115,9 @@ def _words(array, name, exact=False):
     """64 bits for each value, of that value alone, in an array of float64.
 
     Which type an array or a column has, one record decides: one fraction, gap
-    or time of day among them, and NumPy and pandas hold all others in another
-    form. Here a value has the same bits in each of them: whole numbers and
-    floats, numbers and dates that are written as text, dates in whatever
-    unit.
+    or word among them, and NumPy and pandas hold all others in another form.
+    Here a value has the same bits in each of them: whole numbers and floats,
+    and numbers that are written as text.
 
     Args:
         exact: whether whole numbers of 2^53 and more are told apart, which
@@ -142,12 +126,7 @@ def _words(array, name, exact=False):
     kind = array.dtype.kind
     if kind in "biuf" and not exact:
         return array.astype(np.float64)
-    if kind in "Mm":
-        values = _times(array)
-    elif kind in "biufOSU":
-        values = array.ravel().tolist()
-    else:
-        values = [NotImplemented]
+    values = array.ravel().tolist() if kind in "biufOSU" else [NotImplemented]
     found = np.empty(len(values), np.uint64)
     for i, value in enumerate(values):
         told = _told(value, exact)
@@ -162,8 +141,9 @@ def _words(array, name, exact=False):
         return found.view(np.float64).reshape(array.shape)
     # Outside of the loop: no word of it shows a value.
     raise ValueError(
-        f"`{name}` must hold numbers, text, dates or gaps. At least one value "
-        f"is of another type. Received: {name} of dtype {array.dtype}"
+        f"`{name}` must hold numbers, text or gaps; write dates as text in one "
+        'form, `dates.dt.strftime("%Y-%m-%d")`. At least one value is of '
+        f"another type. Received: {name} of dtype {array.dtype}"
     )
 
 
@@ -171,66 +151,21 @@ def _told(value, exact):
     """A value as a float, or as bytes; `None` if it is of no such kind."""
     if type(value).__name__ in _MISSING:
         return math.nan
-    for method in ("to_datetime64", "to_timedelta64"):
-        # Of pandas, which NumPy would round to microseconds.
-        if hasattr(value, method):
-            value = getattr(value, method)()
-    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
-        value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
-    if isinstance(value, datetime.date):
-        value = np.datetime64(value)
-    if isinstance(value, datetime.timedelta):
-        value = np.timedelta64(value)
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        (value,) = _times(np.array([value]))
     if isinstance(value, str):
-        value = _parsed(value)
-    if isinstance(value, numbers.Number | np.bool_):
+        text = value.encode(errors="surrogatepass")
+        for kind in (int, float):
+            with contextlib.suppress(ValueError):
+                return _number(kind(value), exact)
+        return b"s" + text
+    if isinstance(value, numbers.Real | np.bool_):
         return _number(value, exact)
-    if isinstance(value, str):
-        return b"s" + value.encode(errors="surrogatepass")
     return value if isinstance(value, bytes) else None
 
 
-def _parsed(text):
-    """The number or date that a text says, or the text."""
-    if _DATE.fullmatch(text):
-        try:
-            (found,) = _times(np.array([np.datetime64(text)]))
-            return found
-        except ValueError:
-            return text
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
-
-
 def _number(value, exact):
-    if isinstance(value, complex | np.complexfloating):
-        return None
     try:
         if exact and abs(value) >= 2**53 and value == int(value):
             return b"i%d" % int(value)
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-
-
-def _times(array):
-    """Points or spans of time as bytes that are the same in every unit; a gap
-    is NaN."""
-    unit, count = np.datetime_data(array.dtype)
-    if unit in _MONTHS and array.dtype.kind == "M":
-        array = array.astype("M8[D]")
-        unit, count = np.datetime_data(array.dtype)
-    length = _ATTOSECONDS.get(unit, _MONTHS.get(unit, 1)) * count
-    kind = array.dtype.str[1] + ("" if unit in _ATTOSECONDS else "+")
-    return [
-        math.nan if gap else f"{kind}{value * length}".encode()
-        for gap, value in zip(
-            np.isnat(array).ravel(), array.astype(np.int64).ravel().tolist()
-        )
-    ]

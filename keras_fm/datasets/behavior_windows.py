@@ -91,10 +91,6 @@ class Windows:
         rows = np.random.default_rng(seed).permutation(len(self))[:size]
         return self._take(np.sort(rows))
 
-    def by_user(self):
-        """Orders the rows by user, then by step."""
-        return self._take(np.lexsort((self.steps, self.users)))
-
     def _take(self, rows):
         return dataclasses.replace(
             self,

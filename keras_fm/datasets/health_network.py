@@ -2,9 +2,9 @@
 
 The schema is that of the dPA paper's behaviour prediction (Phan et al., AAAI
 2016): attributes of every user at every step, a friendship graph, influence
-probabilities on it, public events, messages and competitions. The network
-that `datasets.load("health_network")` returns is synthetic; `load_csv` reads
-one's own. Everything here is NumPy and the standard library.
+probabilities on it and public events. The network that
+`datasets.load("health_network")` returns is synthetic; one's own is made of
+arrays.
 """
 
 import dataclasses
@@ -12,19 +12,11 @@ import math
 
 import numpy as np
 
-from keras_fm.datasets import health_tables, network_arrays
 from keras_fm.datasets.behavior_windows import Windows
-from keras_fm.datasets.friendships import counted_friendships, symmetrised
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 
-__all__ = [
-    "DEFAULT_INFLUENCE",
-    "HealthNetwork",
-    "counted_friendships",
-    "load_csv",
-    "symmetrised",
-]
+__all__ = ["DEFAULT_INFLUENCE", "HealthNetwork", "counted_friendships"]
 
 # psi of a directed friendship for which no probability is given: every
 # friend counts in full. A public constant.
@@ -40,8 +32,7 @@ class HealthNetwork:
 
     Attributes are private. Everything else that `windows` uses (bounds,
     friendships, influence, events, the numbers of users and steps) is taken
-    as public; the messages and competitions are kept as records and no
-    window reads them.
+    as public.
 
     Attributes:
         attributes: float32 `(users, steps, A)`.
@@ -63,18 +54,10 @@ class HealthNetwork:
         events: float32 `(steps, K)` in [0, 1], public environmental events;
             `None` is none.
         event_names: tuple of K names.
-        messages: int64 `(m, 4)`: sender, receiver, step, topic (an index
-            into `topics`, -1 if it has none). `(m, 3)` is taken without
-            topics.
-        topics: tuple of the topics' names.
-        competitions: int64 `(c, 3)`: challenger, opponent, step.
-        user_names: tuple of str; `None` is `"0"`, `"1"`, ...
 
     Raises:
-        ValueError: if shapes disagree, a value is not finite, a probability
-            or event is outside [0, 1], an index is outside its range, or a
-            friendship is with oneself or listed twice. No message shows the
-            value of an attribute.
+        ValueError: if shapes disagree, a value is not finite, or a
+            probability or event is outside [0, 1].
 
     Example:
 
@@ -100,114 +83,48 @@ class HealthNetwork:
     influence: np.ndarray | None = None
     events: np.ndarray | None = None
     event_names: tuple = ()
-    messages: np.ndarray | None = None
-    topics: tuple = ()
-    competitions: np.ndarray | None = None
-    user_names: tuple | None = None
 
     def __post_init__(self):
-        names = network_arrays.names("attribute_names", self.attribute_names)
-        attributes = np.asarray(self.attributes, np.float32)
-        checks.shape(
-            "`attributes`", attributes.shape, "users", "steps", len(names)
-        )
-        if 0 in attributes.shape:
-            raise ValueError(
-                "A network needs a user, a step and an attribute. "
-                f"Received: attributes.shape={attributes.shape}"
-            )
-        checks.finite("attributes", attributes)
-        users, steps, _ = attributes.shape
-        groups = {str(g): tuple(a) for g, a in dict(self.groups).items()}
-        listed = [name for group in groups.values() for name in group]
-        if sorted(listed) != sorted(names):
-            raise ValueError(
-                "`groups` must hold every attribute once. Received: "
-                f"groups={groups}, attribute_names={names}"
-            )
-        bounds = np.asarray(self.bounds, np.float64)
-        checks.shape("`bounds`", bounds.shape, len(names), 2)
-        bounds_lib.check_bounds(bounds[:, 0], bounds[:, 1])
-        if self.activity not in names:
-            checks.refuse("activity", self.activity, "one of `attribute_names`")
-        threshold = checks.number(
-            "active_threshold", self.active_threshold, wanted="finite"
-        )
-        wanted = 'a name such as "daily"'
-        checks.text("resolution", self.resolution, wanted)
-        checks.boolean("synthetic", self.synthetic)
-        friendships = network_arrays.friendships(self.friendships, users)
-        event_names = network_arrays.names("event_names", self.event_names)
-        topics = network_arrays.names("topics", self.topics)
-        user_names = self.user_names
-        if user_names is None:
-            user_names = map(str, range(users))
-        user_names = network_arrays.names("user_names", user_names)
-        if len(user_names) != users:
-            raise ValueError(
-                f"`user_names` must hold {users} names. "
-                f"Received: {len(user_names)}"
-            )
-        edges = 2 * len(friendships)
-        influence = self.influence
-        if influence is None:
-            influence = np.full(edges, DEFAULT_INFLUENCE)
-        influence = network_arrays.unit("influence", influence)
-        if influence.shape not in ((edges,), (steps, edges)):
-            raise ValueError(
-                "`influence` holds a probability for every directed "
-                f"friendship: its shape must be ({edges},) or ({steps}, "
-                f"{edges}). Received: shape={influence.shape}"
-            )
-        events = self.events
-        if events is None:
-            events = np.zeros((steps, 0))
-        events = network_arrays.unit("events", events)
-        checks.shape("`events`", events.shape, steps, len(event_names))
-        messages = network_arrays.rows(
-            "messages", self.messages, 3, users, steps
-        )
-        if messages.shape[1] == 3:
-            none = np.full((len(messages), 1), -1)
-            messages = np.concatenate([messages, none], axis=1)
-        topic = messages[:, 3]
-        if ((topic < -1) | (topic >= len(topics))).any():
-            raise ValueError(
-                "A message's topic must be an index into `topics`, or -1."
-            )
-        competitions = network_arrays.rows(
-            "competitions", self.competitions, 3, users, steps
-        )[:, :3]
-        for name, value in (
-            ("attributes", attributes),
-            ("bounds", bounds),
-            ("friendships", friendships),
-            ("influence", influence),
-            ("events", events),
-            ("messages", messages),
-            ("competitions", competitions),
-        ):
+        def put(name, value, *shape, dtype=np.float32):
             # One's own copy, so that nothing changes what was checked.
-            value = np.array(value)
+            value = np.array(value, dtype)
+            checks.shape(f"`{name}`", value.shape, *shape)
+            checks.finite(name, value)
             value.setflags(write=False)
             object.__setattr__(self, name, value)
-        for name, value in (
-            ("attribute_names", names),
-            ("groups", groups),
-            ("active_threshold", threshold),
-            ("event_names", event_names),
-            ("topics", topics),
-            ("user_names", user_names),
-        ):
-            object.__setattr__(self, name, value)
+            return value
+
+        names = tuple(self.attribute_names)
+        object.__setattr__(self, "attribute_names", names)
+        object.__setattr__(self, "event_names", tuple(self.event_names))
+        put("attributes", self.attributes, "users", "steps", len(names))
+        bounds = put("bounds", self.bounds, len(names), 2, dtype=np.float64)
+        bounds_lib.check_bounds(bounds[:, 0], bounds[:, 1])
+        checks.one_of("activity", self.activity, names)
+        pairs = put("friendships", self.friendships, "pairs", 2, dtype=np.int64)
+        if pairs.size and not 0 <= pairs.min() <= pairs.max() < self.users:
+            raise ValueError(
+                f"`friendships` must name users 0 to {self.users - 1}."
+            )
+        edges, influence = 2 * len(pairs), self.influence
+        if influence is None:
+            influence = np.full(edges, DEFAULT_INFLUENCE)
+        shape = (self.steps, edges)[2 - np.ndim(influence) :]
+        influence = put("influence", influence, *shape)
+        events = self.events
+        if events is None:
+            events = np.zeros((self.steps, 0))
+        events = put("events", events, self.steps, len(self.event_names))
+        for name, values in (("influence", influence), ("events", events)):
+            if not ((values >= 0) & (values <= 1)).all():
+                raise ValueError(f"`{name}` must be in [0, 1].")
 
     def __repr__(self):
         made = "synthetic " if self.synthetic else ""
         return (
             f"<HealthNetwork {made}{self.resolution}: {self.users} users, "
             f"{self.steps} steps, {len(self.attribute_names)} attributes, "
-            f"{len(self.friendships)} friendships, {len(self.messages)} "
-            f"messages, {len(self.competitions)} competitions>"
+            f"{len(self.friendships)} friendships>"
         )
 
     @property
@@ -367,91 +284,36 @@ class HealthNetwork:
         mean = np.stack(sums) / np.maximum(friends, 1)
         return np.clip(mean, 0, 1).astype(np.float32)
 
-    def save_csv(self, folder):
-        """Writes the network in the schema that `load_csv` reads.
 
-        The files hold the attributes as they are: keep them as private as
-        the network. Files of the same names are replaced.
+def counted_friendships(friendships, users, max_friends):
+    """Chooses friendships so that nobody has more than `max_friends`.
 
-        Args:
-            folder: path; made if it does not exist.
-        """
-        health_tables.write(self, folder)
-
-
-def load_csv(folder):
-    """Reads a network from a folder of CSV files.
-
-    * `schema.json`: `attributes`, a list of `{"name", "group", "bounds":
-      [low, high]}`; `activity`, one of their names; `active_threshold`;
-      `resolution`; optional `steps`, `topics` (list of names), `synthetic`
-      (default false). All of it public.
-    * `attributes.csv`: `user,step,` and a column per attribute; a row for
-      every user at every step. Steps count from 0.
-    * `friendships.csv`: `user,friend`; each friendship once, in one order.
-    * `messages.csv`, optional: `sender,receiver,step` and optionally
-      `topic` (one of `topics`, or empty).
-    * `competitions.csv`, optional: `challenger,opponent,step`.
-    * `events.csv`, optional: `step` and a column in [0, 1] per event; a row
-      for every step.
-    * `influence.csv`, optional: `step,source,target,probability` on
-      friendships; an empty step is every step. What is not listed is
-      `DEFAULT_INFLUENCE`.
-
-    Users may have any names. Other columns are ignored, except that every
-    column of `events.csv` but `step` is an event.
+    A fixed rule on the public graph: friendships are gone through by the
+    number of friends of the two together, then by the two ids, and kept
+    while both have room. A kept friendship counts both ways, so a user
+    counts at most `max_friends` friends and is counted by at most so many.
 
     Args:
-        folder: path.
+        friendships: int `(E, 2)`.
+        users: int, number of users.
+        max_friends: positive int.
 
     Returns:
-        `HealthNetwork`, users in the order in which `attributes.csv` first
-        names them.
-
-    Raises:
-        ValueError: if a file or column is missing or a row is bad: the
-            message names the file, the row (the header is row 1) and the
-            column and says what is expected. It never shows what the cell
-            holds, since messages end up in logs.
-
-    Example:
-
-    >>> network.save_csv("network")
-    >>> load_csv("network")
-    <HealthNetwork synthetic daily: 254 users, 300 steps, ...>
+        bool `(E,)`, which are kept.
     """
-    schema = health_tables.read_schema(folder)
-    names = [a["name"] for a in schema["attributes"]]
-    groups = {}
-    for a in schema["attributes"]:
-        groups.setdefault(a["group"], []).append(a["name"])
-    attributes, users = health_tables.read_attributes(
-        folder, names, schema.get("steps")
-    )
-    steps = attributes.shape[1]
-    friendships = health_tables.read_friendships(folder, users)
-    events, event_names = health_tables.read_events(folder, steps)
-    topics = schema.get("topics", ())
-    return HealthNetwork(
-        attributes=attributes,
-        attribute_names=names,
-        groups=groups,
-        bounds=[a["bounds"] for a in schema["attributes"]],
-        activity=schema["activity"],
-        active_threshold=schema["active_threshold"],
-        resolution=schema["resolution"],
-        friendships=friendships,
-        synthetic=schema.get("synthetic", False),
-        influence=health_tables.read_influence(
-            folder, users, steps, friendships, DEFAULT_INFLUENCE
-        ),
-        events=events,
-        event_names=event_names,
-        messages=health_tables.read_messages(folder, users, steps, topics),
-        topics=topics,
-        competitions=health_tables.read_competitions(folder, users, steps),
-        user_names=tuple(users),
-    )
+    max_friends = checks.count("max_friends", max_friends)
+    ends = np.sort(np.asarray(friendships).reshape(-1, 2), axis=1)
+    degree = np.bincount(ends.ravel(), minlength=users)
+    order = np.lexsort((ends[:, 1], ends[:, 0], degree[ends].sum(axis=1)))
+    room = [max_friends] * users
+    keep = np.zeros(len(ends), bool)
+    for e in order:
+        a, b = ends[e]
+        if room[a] and room[b]:
+            room[a] -= 1
+            room[b] -= 1
+            keep[e] = True
+    return keep
 
 
 def _note(social, max_friends, rows):
@@ -473,6 +335,6 @@ def _note(social, max_friends, rows):
     return (
         f"{others} A user's value at one step is in up to {rows} rows of "
         "that user. Friendships, influence, events, bounds and the numbers "
-        "of users and steps are taken as public; a message or competition "
-        "that an attribute counts belongs to the user of that row only."
+        "of users and steps are taken as public; an attribute that counts "
+        "messages or competitions belongs to the user of that row only."
     )

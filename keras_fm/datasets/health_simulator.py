@@ -15,7 +15,7 @@ from keras_fm.datasets.health_network import HealthNetwork
 from keras_fm.datasets.simulator_parameters import SimulatorParameters
 from keras_fm.kernel import checks
 
-__all__ = ["SimulatorParameters", "simulate", "to_weekly"]
+__all__ = ["SimulatorParameters", "simulate"]
 
 _WEEK = 7
 _YEAR = 365
@@ -80,14 +80,7 @@ _EVENTS = ("weekend", "holiday", "campaign", "warm_season", "fair_weather")
 
 
 def simulate(
-    resolution="daily",
-    seed=0,
-    users=_USERS,
-    steps=None,
-    friendships=None,
-    messages=None,
-    competitions=None,
-    parameters=None,
+    resolution="daily", seed=0, users=_USERS, steps=None, parameters=None
 ):
     """Simulates a synthetic health social network.
 
@@ -98,22 +91,17 @@ def simulate(
     activity. Day by day, from the past to the future.
 
     Args:
-        resolution: `"daily"`, or `"weekly"`: days are simulated and then
-            aggregated by `to_weekly`.
+        resolution: `"daily"`, or `"weekly"`: weeks of simulated days, of
+            which behaviours and messages are counted, steps and distance
+            averaged, and biomarkers those of the last day.
         seed: int, seed of the NumPy generator.
-        users: int >= 2.
+        users: int >= 2; friendships, messages and competitions are in
+            proportion.
         steps: int, days or weeks; `None` is 300 or 48.
-        friendships: int, between `users` and all pairs; `None` is 1,383
-            for 254 users, and in proportion to `users`.
-        messages, competitions: int; `None` is 2,766 and 11,458, in
-            proportion to `users` and `steps`.
         parameters: `SimulatorParameters`; `None` is the defaults.
 
     Returns:
-        `HealthNetwork` with `synthetic=True` and exactly the numbers asked.
-
-    Raises:
-        ValueError: if a size is not possible.
+        `HealthNetwork` with `synthetic=True`.
 
     Example:
 
@@ -124,35 +112,22 @@ def simulate(
     p = SimulatorParameters() if parameters is None else parameters
     usual = _STEPS[resolution]
     steps = checks.count("steps", usual if steps is None else steps)
-    users = checks.count("users", users)
+    users = checks.integer("users", users, at_least=2)
     pairs = users * (users - 1) // 2
-    if friendships is None:
-        asked = round(_FRIENDSHIPS * users / _USERS)
-        friendships = min(max(asked, users), pairs)
-    friendships = checks.count("friendships", friendships)
-    if not min(users, pairs) <= friendships <= pairs or users < 2:
-        raise ValueError(
-            f"{users} users have between {min(users, pairs)} (nobody is "
-            f"alone) and {pairs} friendships. Received: "
-            f"friendships={friendships}"
-        )
-    size = users * steps / (_USERS * usual)
-    messages = _count("messages", messages, _MESSAGES * size)
-    competitions = _count("competitions", competitions, _COMPETITIONS * size)
+    friendships = round(_FRIENDSHIPS * users / _USERS)
+    friendships = min(max(friendships, users), pairs)
     days = steps * (_WEEK if resolution == "weekly" else 1)
-    if competitions > friendships * days:
-        raise ValueError(
-            "A friendship has at most one competition a day. Received: "
-            f"competitions={competitions}, friendships={friendships}, "
-            f"days={days}"
-        )
+    size = users * steps / (_USERS * usual)
+    messages = round(_MESSAGES * size)
+    # A friendship has at most one competition a day.
+    competitions = min(round(_COMPETITIONS * size), friendships * days)
     # One stream for each part, so that parts do not move one another.
     streams = np.random.SeedSequence(seed).spawn(4)
     graph_rng, event_rng, psi_rng, rng = map(np.random.default_rng, streams)
     community, traits, edges = _graph(graph_rng, users, friendships, p)
     events = _calendar(event_rng, days, p)
     psi = _influence(psi_rng, community, edges, days, p)
-    attributes, sent, held = _live(
+    attributes = _live(
         rng, traits, edges, events, psi, messages, competitions, p
     )
     network = HealthNetwork(
@@ -168,49 +143,17 @@ def simulate(
         influence=psi,
         events=events,
         event_names=_EVENTS,
-        messages=sent,
-        topics=[topic for topic, _ in _TOPICS],
-        competitions=held,
     )
-    return to_weekly(network) if resolution == "weekly" else network
+    return _weekly(network) if resolution == "weekly" else network
 
 
-def to_weekly(network):
-    """Aggregates a simulated daily network by weeks of seven days.
-
-    Behaviours and messages are counted, steps and distance averaged,
-    biomarkers are those of the last day; influence and events are averaged.
-    The weekend event, the same in every week, is left out, and so is an
-    unfinished last week.
-
-    Args:
-        network: `HealthNetwork` made by `simulate("daily")`.
-
-    Returns:
-        `HealthNetwork` with `resolution="weekly"`.
-
-    Raises:
-        ValueError: if the network was not simulated by day, or is shorter
-            than a week.
-    """
-    names = tuple(a[0] for a in _ATTRIBUTES)
-    if (
-        network.resolution != "daily"
-        or not network.synthetic
-        or network.attribute_names != names
-    ):
-        raise ValueError(
-            "`network` must be a simulated daily network: how to aggregate "
-            f"other attributes is not known. Received: {network!r}"
-        )
+def _weekly(network):
+    """A daily network by weeks of seven days. The weekend event, the same in
+    every week, is left out."""
     weeks = network.steps // _WEEK
-    if not weeks:
-        raise ValueError(
-            f"A week needs {_WEEK} days. Received: steps={network.steps}"
-        )
 
     def by_week(values, axis):
-        values = np.moveaxis(values, axis, 0)[: weeks * _WEEK]
+        values = np.moveaxis(values, axis, 0)
         return values.reshape(weeks, _WEEK, *values.shape[1:])
 
     days = by_week(network.attributes, 1).astype(np.float64)
@@ -220,10 +163,6 @@ def to_weekly(network):
         days.sum(axis=1),
         np.where(how == "mean", days.mean(axis=1), days[:, -1]),
     )
-    messages, competitions = network.messages, network.competitions
-    week_of = np.array([1, 1, _WEEK, 1])
-    messages = messages[messages[:, 2] < weeks * _WEEK] // week_of
-    inside = competitions[:, 2] < weeks * _WEEK
     return dataclasses.replace(
         network,
         attributes=attributes.swapaxes(0, 1),
@@ -232,15 +171,7 @@ def to_weekly(network):
         influence=by_week(network.influence, 0).mean(axis=1),
         events=by_week(network.events[:, 1:], 0).mean(axis=1),
         event_names=_EVENTS[1:],
-        messages=messages,
-        competitions=competitions[inside] // week_of[:3],
     )
-
-
-def _count(name, value, usual):
-    if value is None:
-        return round(usual)
-    return checks.integer(name, value, at_least=0)
 
 
 def _gumbel(rng, log_weights):
@@ -329,7 +260,7 @@ def _influence(rng, community, edges, days, p):
 
 
 def _live(rng, traits, edges, events, psi, messages, competitions, p):
-    """Runs the days. Returns attributes, messages and competitions."""
+    """Runs the days. Returns attributes."""
     users, days = len(traits), len(events)
     source, target = np.concatenate([edges, edges[:, ::-1]]).T
     friends = np.bincount(target, minlength=users)
@@ -367,7 +298,7 @@ def _live(rng, traits, edges, events, psi, messages, competitions, p):
     debt, pressure, rivals = np.zeros((3, users))
 
     attributes = np.empty((users, days, len(_ATTRIBUTES)))
-    sent, held, past = [], [], []
+    past = []
     for t in range(days):
         z = (
             motivation
@@ -412,7 +343,6 @@ def _live(rng, traits, edges, events, psi, messages, competitions, p):
         met = edges[np.argsort(-keys, kind="stable")[: competition_days[t]]]
         met = np.where(rng.uniform(size=(len(met), 1)) < 0.5, met, met[:, ::-1])
         rivals = np.bincount(met.ravel(), minlength=users)
-        held.append(np.column_stack([met, np.full(len(met), t)]))
 
         # Messages go where one is seen; the motivated write more.
         weight = psi[t] * np.exp(p.message_motivation * motivation[source])
@@ -424,9 +354,6 @@ def _live(rng, traits, edges, events, psi, messages, competitions, p):
         )
         inbox = np.zeros((users, len(names)))
         np.add.at(inbox, (to, topic), 1)
-        sent.append(
-            np.column_stack([source[drawn], to, np.full(len(to), t), topic])
-        )
 
         attributes[:, t] = np.column_stack(
             [
@@ -455,7 +382,7 @@ def _live(rng, traits, edges, events, psi, messages, competitions, p):
             + p.motivation_message * inbox.sum(axis=1)
             + p.motivation_noise * rng.normal(size=users)
         )
-    return attributes, np.concatenate(sent), np.concatenate(held)
+    return attributes
 
 
 def _shares(weight):

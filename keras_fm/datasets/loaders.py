@@ -31,8 +31,7 @@ def load(name: str, rescale: bool = True) -> Any:
     * `"health_network"`, `"health_network_weekly"`: a synthetic health
       social network of 254 users over 300 days or 48 weeks, made by
       `keras_fm.datasets.health_simulator.simulate` with seed 0; works
-      offline. One's own network is read by
-      `keras_fm.datasets.health_network.load_csv`.
+      offline. One's own is a `keras_fm.datasets.HealthNetwork`.
 
     Args:
         name: str, see above.

@@ -1,8 +1,6 @@
+"""The constants of the simulated health network."""
+
 import dataclasses
-
-import numpy as np
-
-from keras_fm.kernel import checks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,17 +134,3 @@ class SimulatorParameters:
     message_motivation: float = 0.8
     support_gap: float = 0.2
     competition_motivation: float = 0.8
-
-    def __post_init__(self):
-        for name, value in dataclasses.asdict(self).items():
-            last = name.rsplit("_", 1)[-1]
-            if name in ("communities", "first_day"):
-                checks.count(name, value)
-            elif last in ("memory", "return", "share"):
-                checks.number(name, value, at_least=0, below=1)
-            else:
-                for entry in np.ravel(value):
-                    checks.number(name, entry, wanted="finite")
-        for name, least in (("campaign_days", 1), ("homophily", 1e-3)):
-            value, wanted = getattr(self, name), f"at least {least}"
-            checks.number(name, value, at_least=least, wanted=wanted)

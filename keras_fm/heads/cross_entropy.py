@@ -24,10 +24,11 @@ from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import released_as
 from keras_fm.kernel.query import QuadraticQuery
+from keras_fm.parts.quadratic_release import QuadraticObjective
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CrossEntropyQuery(QuadraticQuery):
+class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
     """The Taylor cross-entropy objective of one dense output layer.
 
     Args:

@@ -19,10 +19,11 @@ from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import released_as
 from keras_fm.kernel.query import QuadraticQuery
+from keras_fm.parts.quadratic_release import QuadraticObjective
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SquaredErrorQuery(QuadraticQuery):
+class SquaredErrorQuery(QuadraticObjective, QuadraticQuery):
     """The squared error of one dense output layer on numbers.
 
     Args:

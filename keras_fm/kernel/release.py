@@ -38,8 +38,6 @@ def planned_entry(
         private=not noise.reproducible,
         noise=LATTICE,
         notes=tuple(notes),
-        # Taken here and now: nobody may go on with them.
-        used=getattr(mechanism, "steps", 0),
     )
 
 

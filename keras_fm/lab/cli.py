@@ -1,14 +1,12 @@
 """The entry point of the command line: `keras-fm COMMAND`."""
 
-import contextlib
 import importlib
 import os
 import sys
-import tempfile
 
 from absl import flags
 
-from keras_fm.lab.commands import COMMANDS, command_line
+from keras_fm.lab.commands import COMMANDS
 
 _USAGE = """keras-fm: private Keras models by the functional mechanism.
 
@@ -42,18 +40,15 @@ def _parse(command, argv):
     rest = values([f"keras-fm {command.NAME}", *argv])[1:]
     if rest and not getattr(command, "POSITIONAL", None):
         raise flags.Error(f"unexpected argument {rest[0]!r}")
-    command_line.check(values)
     return values, rest
 
 
 def _load():
     """Says whom to ask where Keras cannot be imported."""
-    # Of TensorFlow's own lines none, where nothing else is asked for: what
-    # fails raises.
+    # Of TensorFlow's own lines none: what fails raises.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        with _held_back():
-            importlib.import_module("keras")
+        importlib.import_module("keras")
     # A broken backend raises whatever it likes.
     except Exception as e:
         raise ImportError(
@@ -61,25 +56,6 @@ def _load():
             "`keras-fm doctor` says what to install. Received: "
             f"{type(e).__name__}: {e}"
         ) from e
-
-
-@contextlib.contextmanager
-def _held_back():
-    """Standard error is shown only if what is inside fails: TensorFlow writes
-    lines there before it reads how many are wanted."""
-    sys.stderr.flush()
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(tempfile.TemporaryFile())
-        shown = os.dup(2)
-        stack.callback(os.close, shown)
-        stack.callback(os.dup2, shown, 2)
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        except Exception:
-            file.seek(0)
-            os.write(shown, file.read())
-            raise
 
 
 def _run(command, argv):
@@ -93,10 +69,7 @@ def _run(command, argv):
         sys.stdout.write(text)
         return 0
     try:
-        if hasattr(command, "check"):
-            command.check(values, rest)
-        alone = getattr(command, "ALONE", False)
-        if not (alone(values, rest) if callable(alone) else alone):
+        if not getattr(command, "ALONE", False):
             _load()
         return command.run(values, rest)
     except KeyboardInterrupt as e:

@@ -2,8 +2,6 @@
 
 import importlib.util
 import io
-import os
-import tempfile
 import time
 
 import numpy as np
@@ -30,29 +28,6 @@ def check_installed(instead):
             "TensorBoard's files are written by the package `tensorboard`, "
             f"which is not installed: `{_INSTALL}`. {instead}"
         )
-
-
-def check_folder(name, folder):
-    """Makes a folder, and refuses one that cannot be written.
-
-    Args:
-        name: of the argument.
-        folder: str. Of another file system (`gs://...`) it is not looked at.
-
-    Raises:
-        ValueError: naming the argument.
-    """
-    if "://" in folder:
-        return
-    try:
-        os.makedirs(folder, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as e:
-        raise ValueError(
-            f"`{name}` must be a folder that can be written. Received: "
-            f"{name}={folder!r}"
-        ) from e
 
 
 class EventFile:

@@ -24,26 +24,6 @@ def arguments(model):
     return None
 
 
-def check_unweighted(given):
-    """Refuses a fit whose arguments give records other weights than 1.
-
-    Args:
-        given: dict of arguments of `fit`.
-
-    Raises:
-        ValueError: naming the argument, and what to write instead.
-    """
-    for name in ("class_weight", "sample_weight"):
-        if given.get(name) is not None:
-            raise ValueError(
-                f"`{name}` must be left out of fit: it changes what a record "
-                "weighs, which the sensitivity does not cover. To favor rare "
-                "classes, weigh them after training by public constants: "
-                "`model.predict(x) + np.log(weights)`, one weight for each "
-                f"class. Received: {name} of type {type(given[name]).__name__}"
-            )
-
-
 def callback_list(model):
     """Keras' list of the running fit's callbacks, or `None`."""
     found = (arguments(model) or {}).get("callbacks")

@@ -139,51 +139,6 @@ def checked(model, x, name="data"):
     return single(named)
 
 
-def check_forms(model, x):
-    """Refuses x of another shape or type than the model's inputs; no value is
-    looked at.
-
-    Args:
-        model: see `arranged`.
-        x: arrays, or what describes them in a data set. As Keras does, it
-            may lack a last axis of one number, or have one too many.
-
-    Raises:
-        ValueError: naming the input.
-    """
-    found = arranged(model, x, "x")
-    several = len(model.inputs) > 1
-    for tensor, array in zip(model.inputs, found if several else [found]):
-        of = f" of input '{tensor.name}'" * several
-        kind = numpy_type(array)
-        if kind is not None:
-            _check_type(tensor, kind, of)
-        if getattr(array.shape, "rank", 0) is None:
-            continue
-        expected, shape = tuple(tensor.shape[1:]), tuple(array.shape[1:])
-        if len(shape) == len(expected) + 1 and shape[-1] == 1:
-            shape = shape[:-1]
-        elif len(shape) == len(expected) - 1 and expected[-1] == 1:
-            shape = (*shape, 1)
-        if not len(array.shape) or not _fits(expected, shape):
-            raise ValueError(
-                f"Records{of} must have shape {expected}, in batches, as the "
-                f"model's input. Received: an array of shape "
-                f"{tuple(array.shape)}"
-            )
-
-
-def numpy_type(array):
-    """NumPy's dtype of an array, tensor or description; `None` of a table, or
-    of a type that NumPy does not know."""
-    found = getattr(array, "dtype", None)
-    try:
-        found = getattr(found, "as_numpy_dtype", found)
-        return None if found is None else np.dtype(found)
-    except TypeError:
-        return None
-
-
 def _fits(expected, shape):
     return len(shape) == len(expected) and all(
         None in (e, d) or e == d for e, d in zip(expected, shape)
@@ -191,21 +146,20 @@ def _fits(expected, shape):
 
 
 def _check_type(tensor, kind, of):
-    if kind.kind == "c":
+    wants_text = str(tensor.dtype) == "string"
+    if wants_text and kind.kind != "O":
         raise ValueError(
-            f"Records{of} must hold real numbers, not complex numbers, whose "
-            "imaginary part the model would lose. Pass both parts: "
-            "`np.stack([x.real, x.imag], axis=-1)`. Received: dtype="
-            f"{kind}"
+            f"Records{of} must hold text. Received: dtype={kind}. Convert "
+            "them: `x.astype(str)`."
         )
-    if kind.kind in "mM":
+    if not wants_text and kind.kind not in "biuf":
         raise ValueError(
-            f"Records{of} must hold numbers, not dates or times. Pass them as "
-            f"numbers, as days since a public date. Received: dtype={kind}"
+            f"Records{of} must hold numbers ({tensor.dtype}). Received: "
+            f"dtype={kind}. Of a table with columns of several types give "
+            "each its own input, `{k: table[k].to_numpy() for k in table}`; "
+            "encode text by a public vocabulary, "
+            "`keras.layers.StringLookup(vocabulary=[...])`."
         )
-    is_text = kind.kind in "OSU"
-    if is_text != (str(tensor.dtype) == "string"):
-        raise ValueError(_wrong_type(tensor, kind, of))
 
 
 def _checked(model, tensor, array, name):
@@ -293,21 +247,6 @@ def _readers(model, tensor):
     ]
 
 
-def _wrong_type(tensor, kind, of):
-    if kind.kind in "OSU":
-        return (
-            f"Records{of} must hold numbers ({tensor.dtype}). Received: "
-            f"dtype={kind}. Of a table with columns of several types "
-            "give each its own input, `{k: table[k].to_numpy() for k in table}`"
-            "; encode text by a public "
-            "vocabulary, `keras.layers.StringLookup(vocabulary=[...])`."
-        )
-    return (
-        f"Records{of} must hold text. Received: dtype={kind}. Convert "
-        "them: `x.astype(str)`."
-    )
-
-
 def refuse_text_labels(data):
     """Refuses `(x, y)` whose labels are words, as soon as they are given: Keras
     stops at them before a fit begins, and says "Invalid dtype".
@@ -315,14 +254,7 @@ def refuse_text_labels(data):
     Raises:
         ValueError: saying what to write instead; no label is shown.
     """
-    if not isinstance(data, tuple) or len(data) != 2:
-        return
-    y = data[1]
-    # What has no type is not touched.
-    typed = hasattr(y, "dtype") or hasattr(y, "dtypes") or isinstance(y, list)
-    kind = getattr(getattr(y, "dtype", None), "kind", None)
-    if not typed or kind in tuple("biufc"):
-        return
+    y = data[1] if isinstance(data, tuple) and len(data) == 2 else None
     try:
         y = np.asarray(y)
     # Of ragged lists, and tensors elsewhere: the reading has words for them.

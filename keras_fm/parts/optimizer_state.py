@@ -8,7 +8,7 @@ records, and put the weights back: the next steps would go where these point.
 
 import keras
 
-from keras_fm.parts import concrete, replicas
+from keras_fm.parts import replicas, variable_values
 from keras_fm.parts.released import digest
 
 
@@ -21,7 +21,7 @@ def left(model):
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     rate = getattr(inner, "_learning_rate", None)
     kept = [v for v in optimizer.variables if v is not rate]
-    found = concrete.values(kept, model)
+    found = variable_values.values(kept, model)
     return None if found is None else digest(found)
 
 
@@ -31,28 +31,16 @@ def begin(model, known):
     Args:
         model: a compiled model, no step of which runs.
         known: what `left` gave then, `None` if there was no such fit.
-
-    Raises:
-        ValueError: if it has to begin anew and cannot be built again.
     """
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None or not optimizer.built or left(model) == known:
         return
-    # The whole count: `iterations` is 0 while gradients gather.
-    count = getattr(optimizer, "_iterations", optimizer.iterations)
-    if known is None and not int(keras.ops.convert_to_numpy(count)):
+    count = keras.ops.convert_to_numpy(optimizer.iterations)
+    if known is None and not int(count):
         return
-    try:
-        with replicas.scope(model):
-            fresh = type(optimizer).from_config(optimizer.get_config())
-            fresh.build(model.trainable_variables)
-        pairs = list(zip(optimizer.variables, fresh.variables, strict=True))
-    except Exception as e:
-        raise ValueError(
-            f"The optimizer ({type(optimizer).__name__}) has state from steps "
-            "outside of private fits, which may hold private records, and "
-            "cannot be built again from its `get_config()`. Compile the model "
-            f"anew, with a new optimizer: {e}"
-        ) from e
+    with replicas.scope(model):
+        fresh = type(optimizer).from_config(optimizer.get_config())
+        fresh.build(model.trainable_variables)
+    pairs = zip(optimizer.variables, fresh.variables, strict=True)
     for old, new in pairs:
         old.assign(keras.ops.convert_to_numpy(new))

@@ -16,7 +16,7 @@ from keras import ops
 from keras.src.backend.common import global_state
 
 from keras_fm.kernel import checks
-from keras_fm.parts import concrete, fit_frame, sealed
+from keras_fm.parts import fit_frame, sealed, variable_values
 from keras_fm.parts.hidden_state import HiddenStateLayer
 from keras_fm.parts.released import (
     Claims,
@@ -50,9 +50,6 @@ class PrivatePart:
 
     # Why no proof covers it, and what to write instead; `None`: one does.
     unproven: str | None = None
-    # The largest L2 norm of an output that its release may lead to; infinite if
-    # that has no bound, `None` if it is not looked at.
-    longest_output: float | None = None
     # Whether a model without it may still be whole, see `RelevanceScaling`.
     optional = False
 
@@ -169,7 +166,7 @@ class PrivatePart:
         if carrier._released is None:
             if self.unprotected or self.is_perturbed:
                 return
-            concrete.give_back(model)
+            variable_values.give_back(model)
             raise ValueError(self._refusal())
         try:
             if carrier._verified(model) is None:
@@ -179,7 +176,7 @@ class PrivatePart:
             if model is not None and not carrier._released.published:
                 sealed.seal_running(model, self)
         except ValueError:
-            concrete.give_back(model)
+            variable_values.give_back(model)
             raise
         carrier._count_step()
 
@@ -315,13 +312,13 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
     _counter = "steps"
 
     def _digest(self, model=None):
-        found = concrete.values(self.described_weights(), model)
+        found = variable_values.values(self.described_weights(), model)
         return None if found is None else digest(found)
 
     def _steps(self, model=None):
         if not self._has_hidden(self._counter):
             return 0
-        found = concrete.values([self._get_hidden(self._counter)], model)
+        found = variable_values.values([self._get_hidden(self._counter)], model)
         return None if found is None else int(found[0])
 
     def _note(self, model=None):

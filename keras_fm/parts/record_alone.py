@@ -46,7 +46,7 @@ _PACKAGE = """
     LocalResponseNormalization NormalizationLayer PatchDictionary
     PerturbedAffine PerturbedConv2D PrincipalProjection PrivateDense
     PrivateEncoder PrivateNormalization PrivatePatches RandomFeatures
-    RelevanceScaling Scattering2D StepNoise WindowImage
+    RelevanceScaling Scattering2D WindowImage
 """.split()
 # Of numbers, or entry by entry: `x / 255`, `x + y`; `NotEqual` is the mask of
 # an `Embedding`.

@@ -15,9 +15,9 @@ from keras import ops
 
 from keras_fm.parts import (
     batch_statistics,
+    fit_contract,
     fit_frame,
     full_precision,
-    held_out,
     optimizer_state,
     replicas,
 )
@@ -36,44 +36,19 @@ OWN_STEPS = (
 )
 
 
-def is_sealed(model):
-    """Whether steps of this model are sealed, and nobody has put others in
-    their place since."""
-    return _SEAL in model.__dict__ and not any(
-        model.__dict__.get(name) is not hook for name, hook in _hooks(model)
-    )
-
-
 class _Seal:
     # A plain object: Keras would save what it can follow.
-    def __init__(self, parts, hooks):
-        self.parts, self.hooks = parts, hooks
+    def __init__(self, parts):
+        self.parts = parts
+
+
+def is_sealed(model):
+    """Whether steps of this model are sealed."""
+    return _SEAL in model.__dict__
 
 
 def _parts(model):
     return model.__dict__[_SEAL].parts
-
-
-def _hooks(model):
-    found = model.__dict__.get(_SEAL)
-    return () if found is None else found.hooks.items()
-
-
-def check_runs_steps(model):
-    """Refuses a model that makes of its step what it likes: zeros stand in the
-    place of records in `train_step`, which nothing else is known to call.
-
-    Raises:
-        ValueError: if its class has a `make_train_function` of its own.
-    """
-    name = "make_train_function"
-    home = next(k for k in type(model).__mro__ if name in vars(k)).__module__
-    if home.partition(".")[0] not in ("keras", "keras_fm"):
-        raise ValueError(
-            f"'{model.name}' ({type(model).__name__}) has its own `{name}`, "
-            "whose steps may use records. Write a `train_step`, which sees "
-            "zeros in the place of records, or train a model of Keras."
-        )
 
 
 def seal(model, parts):
@@ -90,12 +65,8 @@ def seal(model, parts):
         x=None, y=None, y_pred=None, sample_weight=None, training=None
     ):
         if not _is_training(training):
-            _running.metrics, given = False, {}
-            if model._compute_loss_has_training_arg:
-                given["training"] = False
-            return kind.compute_loss(
-                model, x, y, y_pred, sample_weight, **given
-            )
+            _running.metrics = False
+            return kind.compute_loss(model, x, y, y_pred, sample_weight)
         expect_metrics()
         return objective(model, _parts(model))
 
@@ -126,16 +97,15 @@ def seal(model, parts):
     if is_sealed(model):
         model.__dict__[_SEAL].parts = list(parts)
         return
-    hooks = {
-        "compute_loss": compute_loss,
-        "compute_metrics": compute_metrics,
-        "get_metrics_result": lambda: results(model),
-        "train_step": train_step,
-        "make_train_function": make_train_function,
-    }
     # Plain attributes: no part of what Keras tracks and saves.
-    model.__dict__.update(hooks)
-    model.__dict__[_SEAL] = _Seal(list(parts), hooks)
+    model.__dict__.update(
+        compute_loss=compute_loss,
+        compute_metrics=compute_metrics,
+        get_metrics_result=lambda: results(model),
+        train_step=train_step,
+        make_train_function=make_train_function,
+    )
+    model.__dict__[_SEAL] = _Seal(list(parts))
 
 
 def seal_running(model, part):
@@ -149,13 +119,7 @@ def seal_running(model, part):
         if part not in _parts(model):
             _parts(model).append(part)
         return
-    ours = dict(_hooks(model))
-    own = [
-        name
-        for name in OWN_STEPS
-        if model.__dict__.get(name) is not ours.get(name)
-        or _overrides(type(model), name)
-    ]
+    own = [name for name in OWN_STEPS if _overrides(type(model), name)]
     if own:
         raise ValueError(
             f"'{model.name}' ({type(model).__name__}) has a released layer "
@@ -194,7 +158,7 @@ def _check_fit(model):
     """Refuses what the running fit would show of records it was given."""
     found = fit_frame.arguments(model)
     if found is not None:
-        held_out.check_fit(found, model)
+        fit_contract.check_shown(found, model)
 
 
 def objective(model, parts):

@@ -172,7 +172,6 @@ class FitCharge:
             proof=proof,
             private=self._callback.known_seed is None,
             noise=FLOATING_POINT,
-            used=self.plan.steps,
             notes=(
                 f"the number of {unit} is public by declaration",
                 "first weights: random, by declaration"

@@ -10,7 +10,7 @@ from keras_fm.kernel import checks
 from keras_fm.kernel.budget import warn_of_delta
 from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.mechanisms import NoiseSource
-from keras_fm.parts import full_precision, held_out, place, replicas, sealed
+from keras_fm.parts import fit_contract, full_precision, place, replicas, sealed
 from keras_fm.parts.record_alone import Attributes
 from keras_fm.per_example import (
     mended,
@@ -292,7 +292,9 @@ class PrivateNetwork(keras.Model):
         if class_weight is not None and not balanced:
             given.weigh(class_weight)
         private = given.x if given.y is None else (given.x, given.y)
-        held_out.check_held_out(validation_data, private, name="x of this fit")
+        fit_contract.check_held_out(
+            validation_data, private, name="x of this fit"
+        )
         notes = [
             *(["weights of classes: released"] if balanced else []),
             *(

@@ -117,11 +117,6 @@ class DPPCA(ProvenMap):
     def compute_output_shape(self, input_shape):
         return (input_shape[0], self.units)
 
-    @property
-    def longest_output(self):
-        # Eigenvalues of the release scale whitened components.
-        return math.inf if self.whitening else None
-
     # What the release reads ----------------------------------------------
 
     @property

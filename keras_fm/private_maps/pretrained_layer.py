@@ -48,9 +48,8 @@ class PretrainedLayer(ProvenMap):
         """
         if hasattr(model, "pretrain"):
             return "`model.pretrain(x, private)`"
-        return (
-            "`model.pretrain(x, private)` of the paper's model, and in a "
-            f"model of yours `layer = model.get_layer({self.name!r}); "
+        view = (
+            f"`layer = model.get_layer({self.name!r}); "
             "layer.set_pretraining(True); "
             f"stage = keras_fm.models.{self._view}("
             "keras.Model(model.inputs[0], layer.output), [layer], "
@@ -58,6 +57,9 @@ class PretrainedLayer(ProvenMap):
             "stage.fit(x, batch_size=lot, callbacks=[private]); "
             "layer.set_pretraining(False)`"
         )
+        if model is not None:
+            return view
+        return f"`model.pretrain(x, private)`, in a model of yours {view}"
 
     def _how_it_trains(self):
         if not self.is_published:

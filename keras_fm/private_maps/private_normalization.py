@@ -1,4 +1,3 @@
-import math
 from typing import Any
 
 import keras
@@ -64,9 +63,6 @@ class PrivateNormalization(ProvenMap):
     Source: the layer of Keras; sensitivities:
     `keras_fm.queries.ColumnMomentsQuery`, `ColumnHistogramQuery`.
     """
-
-    # Lengths of outputs are known after the release only.
-    longest_output = math.inf
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """A layer below the head that learns from a proven release."""
 
-from keras_fm.parts import concrete
+from keras_fm.parts import variable_values
 from keras_fm.parts.private_part import ReleasedLayer
 
 
@@ -19,7 +19,7 @@ class ProvenMap(ReleasedLayer):
 
     def enter_training(self):
         if self._released is not None and self.trainable_weights:
-            concrete.give_back(self._trainer())
+            variable_values.give_back(self._trainer())
             raise ValueError(
                 f"{type(self).__name__} '{self.name}' has its weights from a "
                 "release, and training them would use the records "

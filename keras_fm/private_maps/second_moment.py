@@ -17,11 +17,11 @@ import numpy as np
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import released_as
 from keras_fm.kernel.query import QuadraticQuery
-from keras_fm.parts.quadratic_release import SecondMoments
+from keras_fm.parts.quadratic_release import QuadraticObjective, SecondMoments
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SecondMomentQuery(QuadraticQuery):
+class SecondMomentQuery(QuadraticObjective, QuadraticQuery):
     """A = sum u u^T alone.
 
     Args:

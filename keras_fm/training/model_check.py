@@ -1,12 +1,11 @@
 """What a model must look like before private records may be read for it."""
 
 import collections
-import math
 
 import keras
 
 from keras_fm.kernel.ledger.ledger import Ledger
-from keras_fm.parts import batch_statistics, model_graph, replicas
+from keras_fm.parts import batch_statistics, replicas
 from keras_fm.parts.private_part import PrivatePart, parts_of
 from keras_fm.parts.released import Claims
 from keras_fm.public.normalization_layer import NormalizationLayer
@@ -39,9 +38,7 @@ def check_start(model, top, guarantee):
     known = top is not None and top.is_released
     optimizer = getattr(model, "optimizer", None)
     if not known and optimizer is not None and optimizer.built:
-        # The whole count: `iterations` is 0 while gradients gather.
-        count = getattr(optimizer, "_iterations", optimizer.iterations)
-        if int(keras.ops.convert_to_numpy(count)) > 0:
+        if int(keras.ops.convert_to_numpy(optimizer.iterations)) > 0:
             raise ValueError(
                 "The model was trained before its first release, so its "
                 "weights and optimizer state may carry private records "
@@ -168,12 +165,10 @@ def parts_below(model, top):
     ]
     for part in found:
         if part not in model.layers:
-            _refuse_place(part)
-    if top is not None and top in model.layers:
-        called = [n.operation for n in model_graph.nodes(model)]
-        # Else its own weights would be below its release.
-        if sum(held is top for one in called for held in _flat(one)) > 1:
-            _refuse_place(top)
+            raise ValueError(
+                f"{type(part).__name__} '{part.name}' must be in the model "
+                "itself, called once, and not inside a nested one."
+            )
     kinds = [type(part) for part in found if part.optional]
     if len(kinds) > 1:
         raise ValueError(
@@ -183,18 +178,6 @@ def parts_below(model, top):
         )
     # `layers` of a functional model are ordered from the inputs upwards.
     return [layer for layer in model.layers if layer in found]
-
-
-def _flat(operation):
-    layers = getattr(operation, "_flatten_layers", tuple)
-    return list(layers())
-
-
-def _refuse_place(part):
-    raise ValueError(
-        f"{type(part).__name__} '{part.name}' must be in the model itself, "
-        "called once, and not inside a nested one."
-    )
 
 
 def check_parts(model, planned):
@@ -214,12 +197,6 @@ def check_parts(model, planned):
                 f"{name} was built with `unprotected=True`: the non-private "
                 "twin is never released. Build the model without it."
             )
-        if _has_own_call(part):
-            raise ValueError(
-                f"{name} has a `call` of its own over the library's: its "
-                "release would not describe what it does. Use the layer as it "
-                "is, with layers of yours below or above it."
-            )
         if part.unproven or part in planned:
             continue
         if not part.is_released:
@@ -228,13 +205,6 @@ def check_parts(model, planned):
                 "is in no ledger. Release it first, in a model that ends "
                 "with it, or leave it out."
             )
-
-
-def _has_own_call(part):
-    """Whether a class of somebody else's calls in the place of ours."""
-    homes = [k.__module__ for k in type(part).__mro__ if "call" in vars(k)]
-    ours = [home.startswith("keras_fm.") for home in homes]
-    return any(ours) and not ours[0]
 
 
 def check_not_perturbed(parts):
@@ -365,38 +335,6 @@ def _has_batch_state(layer):
     if isinstance(layer, batch_statistics.KINDS):
         return not batch_statistics.are_constant(layer)
     return isinstance(layer, NormalizationLayer) and layer.depends_on_data
-
-
-def check_bounded_above_release(model, redo):
-    """Refuses features whose length is found out only after a release below
-    was paid for: what a released layer gives may be longer than what the one
-    above it takes.
-
-    Args:
-        model: a functional model.
-        redo: whether layers that were released are released again.
-
-    Raises:
-        ValueError: naming the layers and the way out.
-    """
-    below, longest = None, 0.0
-    for layer in model.layers:
-        bound = getattr(layer, "feature_bound", math.inf)
-        if longest > bound and not getattr(layer, "clip", True):
-            raise ValueError(
-                f"Layer '{below.name}' gives features of no public bound, or "
-                f"of a larger one than that of '{layer.name}', which might "
-                "refuse them after that release was paid for. Put "
-                "`keras_fm.layers.NormalizationLayer()` between them, or give "
-                f"layer '{layer.name}' `clip=True`."
-            )
-        if getattr(layer, "longest_output", None) is not None:
-            below, longest = layer, layer.longest_output
-            if layer.is_released and not redo:
-                longest = 0.0
-        elif isinstance(layer, NormalizationLayer) or longest < math.inf:
-            # Bounded, or as long as nobody knows here.
-            longest = 0.0
 
 
 # More layers than these are not named one by one.

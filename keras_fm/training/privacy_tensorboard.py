@@ -9,9 +9,9 @@ from keras import ops
 
 from keras_fm.heads.cross_entropy import CrossEntropyRelease
 from keras_fm.heads.private_dense import PrivateDense
-from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, shown_unit
-from keras_fm.parts import event_file, fit_frame, held_out
+from keras_fm.parts import event_file
+from keras_fm.parts import promise as promise_lib
 from keras_fm.parts.private_part import parts_of
 from keras_fm.training import model_check, released_views
 
@@ -44,8 +44,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
     * `validation/...`, and under `private_records/...`, marked as such,
       whatever a published or non-private fit logs about its training records;
     * `weights/...` (histograms) when training ends;
-    * `pictures/...`: kernels of convolutional layers, released relevance, and
-      reconstructions of `samples`.
+    * `pictures/...`: kernels of convolutional layers, released relevance.
 
     All that is written follows from releases, public numbers and
     validation data, but for what stands under `private_records`. Noise by
@@ -55,15 +54,12 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         private: the `keras_fm.callbacks.PrivateModel` of the same fit, placed
             before this callback.
         log_dir: TensorBoard folder.
-        samples: `None`, or public records that the model (an auto-encoder)
-            reconstructs when training ends, `(n, *input_shape)`.
         most_kernels: int, largest number of kernels in a picture.
         hparams: whether hyper-parameters are written; a folder has them once.
 
     Raises:
         ImportError: without the package `tensorboard`, which writes the files.
-        ValueError: if `private` is no `PrivateModel`; by `fit`, before it
-            begins, if the folder cannot be written.
+        ValueError: if `private` is no `PrivateModel`.
 
     Example:
 
@@ -74,9 +70,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(
-        self, private, log_dir, samples=None, most_kernels=64, hparams=True
-    ):
+    def __init__(self, private, log_dir, most_kernels=64, hparams=True):
         super().__init__()
         if not hasattr(private, "ledger") or not hasattr(private, "releases"):
             raise ValueError(
@@ -87,32 +81,10 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
             "`PrivateModel.report()` and `releases` hold the same facts."
         )
         self.private, self.log_dir = private, str(log_dir)
-        self.samples = samples
         self.most_kernels, self.hparams = most_kernels, hparams
         self._file, self._seen = None, {}
 
     # Keras' hooks --------------------------------------------------------
-
-    def set_model(self, model):
-        super().set_model(model)
-        # Before any callback begins: `PrivateModel` would have charged.
-        event_file.check_folder("log_dir", self.log_dir)
-        self._check_samples()
-
-    def _check_samples(self):
-        """Refuses samples that are private records: they would be drawn."""
-        if self.samples is None:
-            return
-        given = held_out.given(fit_frame.arguments(self.model) or {})
-        for data in (self.private.data, given):
-            reason = held_out.private_because(
-                (np.asarray(self.samples),), data, self.model
-            )
-            if reason is not None:
-                raise ValueError(
-                    f"`samples` holds private records: {reason}. Their "
-                    "pictures would lie in `log_dir`. Pass public records."
-                )
 
     def on_train_begin(self, logs=None):
         self._file = event_file.EventFile(self.log_dir)
@@ -146,8 +118,6 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
             )
         self._kernels()
         self._pictures()
-        if self.samples is not None:
-            self._reconstructions()
         self._file.close()
 
     # Numbers -------------------------------------------------------------
@@ -329,31 +299,6 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
                 f"pictures/kernels of {layer.name}", _mosaic(values)
             )
 
-    def _reconstructions(self):
-        x = np.asarray(self.samples, np.float32)
-        found = np.float32(self.model.predict(x, verbose=0))
-        if found.size != x.size:
-            raise ValueError(
-                "`samples` are reconstructed by an auto-encoder, whose outputs "
-                "have the shape of its inputs. Received: inputs "
-                f"{x.shape[1:]}, outputs {found.shape[1:]}"
-            )
-        pair = [_pictures(x), _pictures(found.reshape(x.shape))]
-        both = np.stack(pair, axis=1).reshape(-1, *pair[0].shape[1:])
-        self._file.image(
-            "pictures/samples and reconstructions", _mosaic(both, columns=2)
-        )
-
-
-def _pictures(x):
-    """`(n, height, width, channels)`, also of vectors that are squares."""
-    if x.ndim == 2:
-        side = math.isqrt(x.shape[1])
-        if side**2 != x.shape[1]:
-            return x[:, None, :, None]
-        x = x.reshape(-1, side, side)
-    return x[..., None] if x.ndim == 3 else x
-
 
 def _mosaic(pictures, columns=None):
     """Pictures side by side, one pixel apart."""
@@ -380,7 +325,7 @@ def _spent(ledger):
         unit = "record"
         if ledger.unit != ONE_RECORD:
             unit = f"unit ({shown_unit(ledger.unit)})"
-        promise = statement.sentence(spent, delta, ledger.neighbours, unit)
+        promise = promise_lib.sentence(spent, delta, ledger.neighbours, unit)
     else:
         rows.append(("claimed, no guarantee", ledger.claimed_epsilon()))
     lines = [f"| | epsilon at delta = {delta:g} |", "|---|---|"]

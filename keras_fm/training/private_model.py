@@ -5,27 +5,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import mechanisms, records
 from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_text import shown_unit
-from keras_fm.parts import fit_frame, model_inputs, sealed
+from keras_fm.parts import fit_contract, fit_frame, model_inputs, sealed
 from keras_fm.parts.guarantee import Proven, Published, promise_of
 from keras_fm.parts.private_part import PrivatePart, parts_of
 from keras_fm.training import (
-    compiled_loss,
-    fit_arguments,
     ledger_of_callback,
     model_check,
     public_constants,
     refusals,
-    same_data,
-    shown_records,
 )
 from keras_fm.training.proven_plan import ProvenPlan
-from keras_fm.training.published_plan import DrawnNoise, PublishedPlan
+from keras_fm.training.published_plan import PublishedPlan
 
 
 class PrivateModel(keras.callbacks.Callback):
@@ -133,9 +130,6 @@ class PrivateModel(keras.callbacks.Callback):
         self._steps: Any = None
         self._seed = reproducible_noise
         self._noise = mechanisms.NoiseSource(reproducible_noise)
-        self._fingerprint = same_data.Fingerprint()
-        # Noise of published forms, for models that come back from a file.
-        self._drawn = DrawnNoise()
 
     def __deepcopy__(self, memo):
         """For another fit, as searches do: one ledger, noise of its own."""
@@ -214,6 +208,7 @@ class PrivateModel(keras.callbacks.Callback):
                 self, batches, batch_size, epochs, first
             )
         self.set_model(model)
+        fit_contract.check_loss(model)
         plan = self._make_plan()
         self._check_before(plan)
         entries = plan.entries()
@@ -237,7 +232,7 @@ class PrivateModel(keras.callbacks.Callback):
             )
         return "\n".join(lines)
 
-    def _make_plan(self):
+    def _make_plan(self, hidden=False):
         model = self.model
         model_check.check_built(model)
         self._parts = parts_of(getattr(model, "part_of", None) or model)
@@ -250,14 +245,13 @@ class PrivateModel(keras.callbacks.Callback):
             "guarantee": self.guarantee,
         }
         by_steps = self.guarantee.kind == "proven" or top is not None
-        compiled_loss.check_kind(model)
         if by_steps and data is None:
             raise ValueError(
                 'guarantee="proven" needs the private records, and so does '
                 "every FunctionalNet: pass `data=(x, y)`."
             )
         if not by_steps:
-            return PublishedPlan(model, drawn=self._drawn, **shared)
+            return PublishedPlan(model, **shared)
         lot = getattr(self.guarantee, "lot", None)
         if top is not None and lot not in (None, "data"):
             raise ValueError(
@@ -267,19 +261,19 @@ class PrivateModel(keras.callbacks.Callback):
         return ProvenPlan(
             model,
             redo=self.new_release,
-            notes=self.notes,
+            notes=[*self.notes, *[fit_contract.NOT_CHECKED] * hidden],
             **shared,
         )
 
     def _check_before(self, plan):
         """Refuses what a fit of the model would, whatever it is given."""
         if isinstance(plan, PublishedPlan):
-            self._check_published(plan)
             if not plan.perturbed.is_perturbed:
                 plan.check()
             return
         if plan.is_done and not plan.redo:
-            self._check_done(plan)
+            if not plan.published:
+                plan.check_model(spends=False)
             return
         plan.check_model()
         model_check.check_start(self.model, plan.top, self.guarantee)
@@ -295,19 +289,19 @@ class PrivateModel(keras.callbacks.Callback):
         """`None`, or the seed of reproducible noise, which protects nobody."""
         return self._seed
 
-    @refusals.told()
+    @refusals.warn_on_refusal()
     def on_train_begin(self, logs=None):
         if hasattr(self.model, "begin_private_fit"):
             if self.model.declared_public is None:
                 public_constants.check(self.model.model._flatten_layers())
-            self._noisy = ()
             self._steps = self.model.begin_private_fit(self, self._below_of)
             return
-        arguments = fit_frame.arguments(self.model) or {}
+        arguments = fit_frame.arguments(self.model)
+        hidden = arguments is None
+        arguments = {} if hidden else arguments
         self._steps = None
-        plan = self._make_plan()
-        fit_arguments.check(arguments, self, PrivateModel)
-        shown_records.check(arguments, self.model, plan)
+        plan = self._make_plan(hidden)
+        fit_contract.check(arguments, self, plan.data, plan.model)
         if self._first_epoch(arguments) >= self.params.get("epochs", 1):
             # A backup of a fit that was cut off after its last epoch.
             return
@@ -318,11 +312,6 @@ class PrivateModel(keras.callbacks.Callback):
         if drawn:
             # A step traced before the noise was fixed would not contain it.
             self.model.make_train_function(force=True)
-        self._noisy = (
-            [] if not isinstance(plan, PublishedPlan) else [plan.perturbed]
-        )
-        for part in self._noisy:
-            part.objective_in_use = part.objective_in_use and not drawn
 
     def on_train_batch_end(self, batch, logs=None):
         if self._steps is not None:
@@ -330,19 +319,9 @@ class PrivateModel(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         self._steps = None
-        for part in self._noisy:
-            if not part.objective_in_use:
-                raise RuntimeError(
-                    f"The perturbed objective of layer '{part.name}' took "
-                    "no part in training. Train with `model.fit`; a custom "
-                    "training step must add `model.losses` and call the "
-                    "model with `training=True`."
-                )
         if self.params.get("verbose"):
             # Unlike `sys.stdout.write` it bears a process without an output.
             print(self._summary())
-
-    _noisy: Sequence[PrivatePart] = ()
 
     # Proven --------------------------------------------------------------
 
@@ -352,13 +331,11 @@ class PrivateModel(keras.callbacks.Callback):
         self.new_release = False
         self._check_before(plan)
         if plan.is_done and not plan.redo:
-            self._fingerprint.check(self.data, arguments, plan.model)
             self._seal(plan)
             return False
         model_check.check_one_process(self.model)
         self._carry_out(plan)
         self.releases, self.release = plan.releases, plan.release
-        self._fingerprint.take(self.data, plan.model)
         plan.install(getattr(self.guarantee, "start", "minimiser"))
         self._seal(plan)
         return True
@@ -372,21 +349,6 @@ class PrivateModel(keras.callbacks.Callback):
                 # What was traced before would see the records.
                 self.model.make_train_function(force=True)
             sealed.watch(self.model, plan.sealed_parts)
-
-    def _check_done(self, plan):
-        if not plan.published:
-            plan.check_model(spends=False)
-        elif not plan.top.published:
-            raise ValueError(
-                f"'{self.model.name}' carries a proven release. Build a new "
-                'model for guarantee="published".'
-            )
-        elif model_check.ledger_besides(self._ledger, plan.top.ledger_json):
-            raise ValueError(
-                f"'{self.model.name}' carries the release of another "
-                "PrivateModel, whose ledger holds the claim. Go on with "
-                "that callback, or build a new model."
-            )
 
     def _below_of(self, data):
         """`None`, or a plan of what a network all of whose layers learn
@@ -422,28 +384,14 @@ class PrivateModel(keras.callbacks.Callback):
 
     # Published -----------------------------------------------------------
 
-    def _check_published(self, plan):
-        head = plan.perturbed
-        if head.is_released:
-            raise ValueError(
-                f"Layer '{head.name}' carries a proven release. Build a new "
-                'model for guarantee="published".'
-            )
-        if head.is_perturbed and self._ledger not in head.claims_made:
-            raise ValueError(
-                f"Layer '{head.name}' carries the noise of another "
-                "PrivateModel, whose ledger holds the claim. Go on with "
-                "that callback, or build a new model."
-            )
-
     def _begin_published(self, plan, arguments):
-        again = plan.restore()
-        self._check_published(plan)
-        plan.check_fit(arguments)
+        y = arguments.get("y")
+        if hasattr(plan.perturbed, "check_labels") and hasattr(y, "shape"):
+            plan.perturbed.check_labels(np.asarray(y), len(y))
         if plan.perturbed.is_perturbed:
-            return again
+            return False
         if self.guarantee.lot != "data":
-            fit_arguments.check_lot(arguments, self.guarantee.lot)
+            fit_contract.check_lot(arguments, self.guarantee.lot)
         model_check.check_one_process(self.model)
         plan.check_pretrained()
         plan.check()

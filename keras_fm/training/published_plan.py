@@ -1,47 +1,9 @@
 """The papers' perturbations of a fit: claimed, never proven."""
 
-import contextlib
-
-import numpy as np
-
 from keras_fm.kernel import records
-from keras_fm.kernel.ledger.ledger import BudgetExceededError
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.parts.private_part import parts_of
 from keras_fm.training import model_check
-
-
-class DrawnNoise:
-    """The noise that a callback drew, by the names of claims: a model that it
-    trained and that comes back from a file goes on under it.
-
-    It is secret: a copy or a pickle of it is empty.
-    """
-
-    def __init__(self):
-        self._drawn = {}
-
-    def __repr__(self):
-        return f"<DrawnNoise {sorted(self._drawn)}>"
-
-    def __deepcopy__(self, memo):
-        return DrawnNoise()
-
-    def __reduce__(self):
-        return (DrawnNoise, ())
-
-    def __contains__(self, name):
-        return name in self._drawn
-
-    def keep(self, name, found, values):
-        """Keeps what a claim read (or `None`) and its draws, in order."""
-        self._drawn[name] = found, values
-
-    def again(self, name):
-        """What the claim read, and a function that gives its draws again."""
-        found, values = self._drawn[name]
-        left = iter(values)
-        return found, lambda scale, shape: next(left)
 
 
 class PublishedPlan:
@@ -57,15 +19,13 @@ class PublishedPlan:
         ledger: the `Ledger` that is charged.
         noise: a `NoiseSource`.
         guarantee: a `Published`.
-        drawn: the `DrawnNoise` of the callback.
 
     Raises:
         ValueError: if the model cannot be perturbed in this way.
     """
 
-    def __init__(self, model, *, data, ledger, noise, guarantee, drawn=None):
+    def __init__(self, model, *, data, ledger, noise, guarantee):
         self.model, self.data = model, data
-        self._drawn = DrawnNoise() if drawn is None else drawn
         self.ledger, self.noise, self.guarantee = ledger, noise, guarantee
         self.lot = guarantee.lot
         if self.lot == "data":
@@ -116,30 +76,6 @@ class PublishedPlan:
                 model_check.check_parts(whole, parts)
             if hasattr(part, "check_published"):
                 part.check_published()
-
-    def check_fit(self, arguments):
-        """Refuses records that count more, and labels that no class is for.
-
-        Args:
-            arguments: of the running fit.
-
-        Raises:
-            ValueError: saying what to write instead.
-        """
-        x, y = arguments.get("x"), arguments.get("y")
-        spec = getattr(x, "element_spec", None)
-        if spec is None and hasattr(x, "num_batches") and len(x):
-            spec = x[0]
-        if isinstance(spec, (tuple, list)) and len(spec) > 2:
-            raise ValueError(
-                "Batches of a published fit must be (x, y): weights of "
-                "records change what one adds, which the claimed sensitivity "
-                f"does not cover. Received: {len(spec)} parts"
-            )
-        top = self._own[-1]
-        if hasattr(top, "check_labels") and hasattr(y, "shape"):
-            y = np.asarray(y)
-            top.check_labels(y, len(y))
 
     def _default_shares(self, parts, names):
         for part in parts:
@@ -223,43 +159,7 @@ class PublishedPlan:
 
     def check(self):
         """Refuses budgets already spent."""
-        with self._about_lost_noise():
-            self.ledger.check(self.entries())
-
-    @contextlib.contextmanager
-    def _about_lost_noise(self):
-        try:
-            yield
-        except BudgetExceededError as e:
-            if any(self.ledger in part.claims_made for part in self._own):
-                raise BudgetExceededError(
-                    "The model was trained under noise of this ledger, which "
-                    "is in no file. The callback that drew it goes on with "
-                    "it, `callbacks=[private]`; any other draws new noise, "
-                    f"which is charged again. {e}"
-                ) from e
-            raise
-
-    def restore(self):
-        """Gives parts that come back from a file the noise that this callback
-        drew for them. Returns whether there were any."""
-        found = False
-        for part, claims in self._claims:
-            known = self.ledger in part.claims_made and all(
-                claim.name in self._drawn for claim in claims
-            )
-            if known and part in self._own and not part.is_perturbed:
-                for claim in claims:
-                    given, laplace = self._drawn.again(claim.name)
-                    scale = self._scale(claim, given)
-                    self._fix(claim, given, laplace, scale)
-                found = True
-        return found
-
-    def _fix(self, claim, given, laplace, scale):
-        if claim.per_lot:
-            scale = scale / self.lot
-        claim.fix(scale, laplace, *([] if claim.read is None else [given]))
+        self.ledger.check(self.entries())
 
     def check_pretrained(self):
         """Refuses parts that a fit would train without their noise."""
@@ -281,18 +181,16 @@ class PublishedPlan:
         entries = [self._entry(c, f) for (_, c), f in zip(asked, found)]
         self.ledger.charge(entries)
         for (part, claim), given, entry in zip(asked, found, entries):
-            values = []
-
-            def laplace(scale, shape, values=values):
-                drawn = self.noise.generator().laplace(0.0, scale, shape)
-                values.append(drawn)
-                return drawn
-
             scale = entry.mechanism.get("laplace_scale")
-            self._fix(claim, given, laplace, scale)
-            self._drawn.keep(claim.name, given, values)
+            if claim.per_lot:
+                scale = scale / self.lot
+            read = [] if claim.read is None else [given]
+            claim.fix(scale, self._laplace, *read)
             part.claims_made.add([self.ledger.to_json()])
         for part, _ in self._claims:
             # The ledger of a part says what all of them cost.
             if self.ledger in part.claims_made:
                 part.claims_made.add([self.ledger.to_json()])
+
+    def _laplace(self, scale, shape):
+        return self.noise.generator().laplace(0.0, scale, shape)

@@ -11,7 +11,7 @@ _SILENT = ("keras_tuner",)
 
 
 @contextlib.contextmanager
-def told():
+def warn_on_refusal():
     """Inside it an error is a warning, too, if such a tool is in use."""
     try:
         yield

@@ -2,16 +2,13 @@
 
 import itertools
 import math
-import textwrap
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from keras_fm.asking.choice_query import Choice, ChoiceQuery
-from keras_fm.auditing import many_run_epsilon
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
 from keras_fm.kernel.ledger.noisy_statistics import Release
@@ -24,6 +21,7 @@ from keras_fm.kernel.mechanisms import (
 from keras_fm.kernel.planning.calibration import calibrate, calibrate_choice
 from keras_fm.kernel.reads import permute_and_flip
 from keras_fm.kernel.release import release
+from keras_fm.lab.auditing import many_run_epsilon
 
 RELATIONS = {"add_remove": 1.0, "replace_one": 2.0}
 
@@ -180,26 +178,20 @@ def test_less_noise_than_asked_for_is_refused(delta):
 
 
 @pytest.mark.parametrize(
-    "shares, message",
+    "settings, shares, message",
     [
-        (np.full((4, 2), np.nan), "finite"),
-        (np.full((4, 2), -0.1), r"in \[0, 1\]"),
-        (np.full((4, 3), 0.1), "must have shape"),
+        ({"candidates": 1}, None, "`candidates` must be"),
+        ({"metric": "calibration"}, None, "`metric` must be"),
+        ({"low": 2.0}, None, "`low` must be below"),
+        ({}, np.full((4, 2), np.nan), "finite"),
+        ({}, np.full((4, 2), -0.1), r"in \[0, 1\]"),
+        ({}, np.full((4, 3), 0.1), "must have shape"),
     ],
 )
-def test_what_is_no_point_is_refused(shares, message):
-    query = ChoiceQuery(candidates=2)
+def test_what_is_refused(settings, shares, message):
     with pytest.raises(ValueError, match=message):
+        query = ChoiceQuery(**{"candidates": 2, **settings})
         query.accumulate(query.zero(), shares)
-
-
-def test_arguments_are_checked():
-    with pytest.raises(ValueError, match="`candidates` must be"):
-        ChoiceQuery(candidates=1)
-    with pytest.raises(ValueError, match="`metric` must be"):
-        ChoiceQuery(candidates=2, metric="calibration")
-    with pytest.raises(ValueError, match="`low` must be below"):
-        ChoiceQuery(candidates=2, low=2.0)
 
 
 # Beside Gaussian releases -----------------------------------------------------
@@ -239,13 +231,6 @@ def test_the_epsilon_of_a_share_is_that_of_the_best_guess():
     multiplier = split.mechanisms()["training"].noise_multiplier * math.sqrt(3)
     advantage = 2 * stats.norm.cdf(1 / (2 * multiplier)) - 1
     assert math.tanh(epsilon / 2) == pytest.approx(advantage, rel=1e-6)
-
-
-def test_the_page_shows_what_is_printed():
-    split = PrivacyBudget(1.0, 1e-6).split(training=18, choice=1, evaluation=1)
-    page = Path(__file__).parents[2] / "docs" / "asking.md"
-    shown = textwrap.indent(str(split), "    ")
-    assert shown in page.read_text(encoding="utf-8")
 
 
 def test_a_split_is_printed_and_checked():

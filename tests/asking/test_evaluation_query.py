@@ -13,14 +13,13 @@ from keras_fm.asking.evaluation_query import (
     Evaluation,
     EvaluationQuery,
 )
-from keras_fm.auditing import audit_objective
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import (
-    GaussianMechanism,
     LaplaceMechanism,
     NoiseSource,
 )
 from keras_fm.kernel.release import calibrate
+from keras_fm.lab.auditing import audit_objective
 
 ASKED = [
     ("accuracy",),
@@ -214,23 +213,6 @@ def test_noise_that_hides_everything_says_so():
     error = found.calibration_error()
     assert (error.low, error.high) == (0.0, 1.0)
     assert "nan" in repr(found)
-
-
-def test_what_is_shown():
-    query = query_of("accuracy, confusion_matrix, calibration")
-    sums = [
-        np.array([[90.0, 10.0]]),
-        np.full((3, 3), 9.0),
-        np.full((4, 2), 9.0),
-    ]
-    noise = GaussianMechanism(sensitivity=3**0.5, noise_multiplier=1.0)
-    found = evaluation(query, sums, noise)
-    lines = repr(found).splitlines()
-    assert lines[1].startswith("  accuracy: 0.9 [0.8")
-    assert "95%, population" in lines[2] and "calibration error" in lines[3]
-    assert "NOT PRIVATE" not in repr(found)
-    seeded = dataclasses.replace(found, private=False)
-    assert "NOT PRIVATE" in repr(seeded)
 
 
 # Attack -----------------------------------------------------------------------

@@ -139,8 +139,3 @@ def test_an_interval_of_absolute_sums_holds(mechanism, records):
         )
         hits += found.low <= truth <= found.high
     assert hits >= stats.binom.ppf(1e-6, 60, LEVEL)
-
-
-def test_words():
-    found = intervals.Interval(0.5, 0.25, 0.75, 0.9, "records")
-    assert str(found) == "0.5 [0.25, 0.75] (90%, records)"

@@ -108,7 +108,7 @@ def energies():
     rbm.fit(images, batch_size=100, verbose=0, shuffle=False)
     found = [moved(rbm, before)]
     rival = fm.baselines.ConditionalRBM(
-        8, 10, {"present": (0, 64)}, objective="discriminative", seed=0
+        8, 10, {"present": (0, 64)}, generative_weight=0.0, seed=0
     )
     rival.build((None, 64))
     rival.compile(keras.optimizers.SGD(1.0))

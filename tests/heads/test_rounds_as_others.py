@@ -43,7 +43,7 @@ def dp_sgd(data, seed, **kwargs):
     for name in ("tensorflow", "tf_keras", "tensorflow_privacy"):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
-    from keras_fm.baselines.dp_sgd import DPSGDClassifier, DPSGDConfig
+    from keras_fm.lab.baselines.dp_sgd import DPSGDClassifier, DPSGDConfig
 
     config = DPSGDConfig(learning_rate=3.0, momentum=0.9, **kwargs)
     rival = DPSGDClassifier(None, config, math.inf, DELTA, seed=seed)
@@ -98,7 +98,7 @@ def test_dp_sgd_of_a_linear_layer_is_a_special_case(form, batch_size):
 def test_its_noise_is_that_of_dp_sgd(batch_size):
     """DP-SGD keeps a thousandth of delta for samples beyond its buffer,
     which reads from the records do not need."""
-    from keras_fm.baselines.dp_sgd import DPSGDConfig
+    from keras_fm.lab.baselines.dp_sgd import DPSGDConfig
 
     config = DPSGDConfig(
         learning_rate=1.0,

@@ -15,7 +15,6 @@ from neighbours import (
     to_ball,
 )
 
-from keras_fm.auditing import audit_objective, worst_pair
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.heads.squared_error import SquaredErrorQuery
@@ -25,6 +24,7 @@ from keras_fm.kernel.ledger.noisy_statistics import Release
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.partial_statistics import PartialStatistics
 from keras_fm.kernel.release import calibrate, release, release_statistics
+from keras_fm.lab.auditing import audit_objective, worst_pair
 from keras_fm.queries import ReconstructionQuery, SecondMomentQuery
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from keras_fm.baselines.functional_regression import box_to_ball
 from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.lab.baselines.functional_regression import box_to_ball
 
 # The bound holds up to the rounding of a norm of so few entries.
 SLACK = 1 + 1e-14

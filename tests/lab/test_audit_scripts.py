@@ -35,50 +35,10 @@ def plain(x, y):
     return table(x, y)
 
 
-def no_return(x, y):
-    CALLS.append("no_return")
-
-
-def history(x, y):
-    return plain(x, y), {"loss": [1.0]}
-
-
 def alone(x):
     return x
 
 
-def fails(x, y):
-    return {}["epsilon"]
-
-
-def three():
-    return 1, 2, 3
-
-
-def words():
-    return np.array([["a"]]), np.array([0])
-
-
-def table_of_columns():
-    return {"age": [1, 2]}
-
-
-def spoiled():
-    x, y = data()
-    x[3, 3] = np.nan
-    return x, y
-
-
-def labels_of_another_length():
-    x, y = data()
-    return x, y[1:]
-
-
-def raises():
-    return open("/nowhere/at/all.csv")
-
-
-number = 3
 '''
 CLAIM = ("--epsilon=1", "--delta=0", "--neighbours=replace_one")
 
@@ -131,122 +91,21 @@ def test_a_score_of_the_script(run, script):
     assert "score seen" in text and "lower bound: 0.000" in text
 
 
-def test_a_named_data_set_keeps_its_shape(run, script):
-    run(
-        *(f"--fit={script}:table", f"--control={script}:plain"),
-        *("--dataset=digits", "--train_records=50", "--classes=3", *CLAIM),
-    )
-    # Ten classes are not three: refused before anything is trained.
-    assert sys.modules["_audited_train"].CALLS == []
-    run(
-        *(f"--fit={script}:no_return", f"--control={script}:plain"),
-        *("--dataset=digits", "--train_records=50", *CLAIM),
-    )
-    assert sys.modules["_audited_train"].CALLS == ["no_return"]
-
-
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"fit": "nothing"}, "has no function 'nothing'. It has: data, table"),
-        ({"fit": "number"}, "has no function 'number'"),
-        ({"fit": "a.b"}, "'a.b' is no name"),
-        ({"fit": "alone"}, "`fit` is called with x and y, and cannot be"),
-        ({"control": "alone"}, "`control` is called with x and y"),
-        ({"control": "table"}, "`--control` must be another function"),
-        ({"data": "three"}, "`data` must be (x, y), or x alone"),
-        ({"data": "words"}, "must hold a numeric array"),
-        ({"data": "table_of_columns"}, "must hold a numeric array"),
-        ({"data": "spoiled"}, "`data` must be finite"),
-        ({"data": "labels_of_another_length"}, "59"),
-        ({"data": "table"}, "`table` failed"),
-        (
-            {"data": "raises"},
-            "`raises` failed: train.py, line 66: FileNotFound",
-        ),
-        # Only a training shows what it returns.
-        ({"fit": "no_return"}, "must return the trained model. Received: None"),
-        ({"fit": "history"}, "must return a model or a pair (model, ledger)"),
-        ({"fit": "fails"}, "`fails` failed: train.py, line 39: KeyError"),
+        ({"fit": "nothing"}, "has no function 'nothing'"),
+        ({"control": "table"}, "`control` must be another function"),
+        ({"control": None}, "`control` is required"),
+        ({"data": "nowhere"}, "has no function 'nowhere'"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(run, script, change, message):
-    status, text, error = run(*given(script, **change), *CLAIM, "--classes=3")
-    assert status == 2 and message in error and text == ""
-    loaded = sys.modules.pop("_audited_train", None)
-    if loaded and change.get("fit", "table") not in ("no_return", "history"):
-        assert loaded.CALLS == []
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--fit=train"], "`--fit` must be a function of a script"),
-        (["--fit=/nowhere/train.py:fit"], "there is no such file"),
-        (["--fit={script}"], "`--fit` must be a function of a script"),
-        (["--dataset={script}"], "`--dataset` must be a function"),
-        (["--dataset={script}:gone"], "has no function 'gone'"),
-        (["--dataset=mist"], "Unknown data set 'mist'"),
-        (["--dataset=digits", "--train_records=-1"], "`train_records`"),
-        (["--train_records=9"], "`--train_records` is of a named data set"),
-        (["--epochs=9"], "`--epochs` is of `--model`"),
-        (["--model=head"], "`--model` is of `--model`"),
-        (["--guarantee=proven"], "`--guarantee` is of `--model`"),
-        (["--score=lost"], "`score` must be one of"),
-        (["--score={script}:lost"], "has no function 'lost'"),
-        (["--canaries=61"], "only 60"),
-        (["--classes=1"], "`classes`"),
-        (["--kind=noise"], 'kind="noise" needs `low`'),
-        (["--bound=3"], 'kind="labels" does not use `bound`'),
-        (["--design=include"], "says nothing about a replace_one claim"),
-        (["--curve=gaussian"], "no pure epsilon"),
-        (["--epsilon=-1"], "`epsilon` must be"),
-        (["--epsilon=nan"], "`epsilon` must be"),
-        (["--delta=2"], "`delta` must be"),
-    ],
-)
-def test_wrong_flags_are_refused_before_a_training(run, script, flags, message):
-    flags = [flag.format(script=script) for flag in flags]
-    status, text, error = run(*given(script), *CLAIM, "--classes=3", *flags)
+    flags = [f for f in given(script, **change) if not f.endswith(":None")]
+    status, text, error = run(*flags, *CLAIM, "--classes=3")
     assert status == 2 and message in error and text == ""
     loaded = sys.modules.pop("_audited_train", None)
     assert loaded is None or loaded.CALLS == []
-
-
-def test_classes_are_public_and_never_read_from_labels(run, script):
-    status, _, error = run(*given(script), *CLAIM)
-    assert status == 2 and "Labels need `classes`" in error
-
-
-def test_a_claim_is_whole_or_that_of_a_ledger(run, script):
-    for some in (CLAIM[:1], CLAIM[1:], CLAIM[::2]):
-        status, _, error = run(*given(script), *some, "--classes=3")
-        assert status == 2 and "Missing: `--" in error
-    status, _, error = run(*given(script), "--classes=3")
-    assert status == 2 and "Nothing is claimed" in error
-
-
-def test_flags_of_a_script_need_both_of_its_functions(run, script):
-    for flags in (["--classes=3"], given(script)[:1], given(script)[1:2]):
-        status, _, error = run(*flags)
-        assert status == 2 and "give both `--fit` and `--control`" in error
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("import a_module_that_is_not_there", "line 1: ModuleNotFoundError"),
-        ("def fit(x, y):\n  return (", "cannot be read as Python: line 2"),
-        ("x = 1\nraise RuntimeError('no')", "line 2: RuntimeError: no"),
-        ("import sys\nsys.exit(3)", "line 2: SystemExit: 3"),
-        ("\x00", "cannot be read as Python"),
-    ],
-)
-def test_a_script_that_cannot_be_imported(run, script, text, message):
-    pathlib.Path(script).write_text(text)
-    status, _, error = run(*given(script), *CLAIM, "--classes=3")
-    assert status == 2 and message in error
-    assert "_audited_train" not in sys.modules
 
 
 def test_a_script_finds_what_lies_beside_it_and_is_imported_once(

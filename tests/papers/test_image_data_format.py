@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import keras_fm as fm
-from keras_fm.baselines import dp_sgd
+from keras_fm.lab.baselines import dp_sgd
 
 SHAPE = (12, 12, 3)
 MAKERS = {

@@ -63,15 +63,6 @@ def test_every_part_is_unprotected_and_nothing_else_changes(make, parts):
         model.fit(X, np.zeros(6), verbose=0)
 
 
-def test_the_twin_of_a_released_model_has_nothing_of_the_release():
-    model = sequential()
-    head = model.get_layer("head")
-    head.set_release(None, np.ones((5, 2)), 0.0, "{}")
-    twin = unprotected_twin(model).get_layer("head")
-    assert head.is_released and not twin.is_released
-    assert twin.ledger_json is None and not twin._hidden.variables
-
-
 def test_a_twin_keeps_the_map_that_a_layer_is_before_its_release():
     model = keras.Sequential(
         [

@@ -588,16 +588,6 @@ def test_later_fits_are_free_and_see_no_record(name, tmp_path):
 
 
 @every_kind
-def test_other_data_on_a_later_fit_is_refused(name, fitted, monkeypatch):
-    kind, model, callback = KINDS[name], fitted.model, fitted.callback
-    with pytest.raises(ValueError, match="data changed since the release"):
-        model.fit(kind.x + 1, kind.y, callbacks=[callback], verbose=0)
-    monkeypatch.setattr(callback, "data", (kind.x, kind.y[::-1].copy()))
-    with pytest.raises(ValueError, match="data changed since the release"):
-        kind.fit(model, [callback])
-
-
-@every_kind
 def test_a_new_draw_is_charged(name):
     kind = KINDS[name]
     model = kind.compiled()

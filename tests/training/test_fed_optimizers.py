@@ -91,18 +91,3 @@ def test_a_fit_that_goes_on_keeps_its_momenta():
     fit()
     assert int(model.optimizer.iterations) <= before
     assert float(model.optimizer.learning_rate) == pytest.approx(0.01)
-
-
-class Itself(keras.optimizers.SGD):
-    """Cannot be built again from its config."""
-
-    def __init__(self, secret, **kwargs):
-        super().__init__(0.1, momentum=0.9, **kwargs)
-
-
-def test_an_optimizer_that_cannot_begin_anew_is_refused():
-    model = head(lambda: Itself(1))
-    fit = first_fit(model)
-    feed(model)
-    with pytest.raises(ValueError, match="Compile the model anew"):
-        fit()

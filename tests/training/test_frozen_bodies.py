@@ -113,33 +113,6 @@ def test_unfrozen_after_the_release_no_step_moves_them(callbacks):
     assert_same(before, model)
 
 
-def test_a_released_head_over_statistics_that_would_move(tmp_path):
-    """In a model that no callback saw, and in a loaded one."""
-    body = trained_body(center=False, scale=False)
-    body.trainable = False
-    model = headed(body)
-    model.fit(X, Y, callbacks=[private()], verbose=0)
-    model.save(tmp_path / "m.keras")
-    before = statistics(model)
-    loaded = keras.saving.load_model(tmp_path / "m.keras")
-    loaded.fit(X * 0 + 7, Y, verbose=0)
-    assert_same(before, loaded)
-    loaded = keras.saving.load_model(tmp_path / "m.keras")
-    loaded.get_layer("body").get_layer("bn").trainable = True
-    with pytest.raises(ValueError, match="'bn'.*would learn statistics"):
-        loaded.fit(X, Y, verbose=0)
-
-
-class Own(layers.BatchNormalization):
-    """A subclass may do anything."""
-
-
-def test_a_subclass_is_not_known():
-    body = keras.Sequential([keras.Input((6,)), Own(trainable=False)])
-    with pytest.raises(ValueError, match="mixes records"):
-        private().plan(headed(body))
-
-
 def test_a_normalization_that_was_never_adapted():
     """As the bodies of EfficientNet begin with; and one of ImageNet."""
     callback, layer = private(), layers.Normalization()

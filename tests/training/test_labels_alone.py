@@ -6,7 +6,6 @@ import pytest
 from fit_checks import Unreadable
 
 import keras_fm as fm
-from keras_fm.baselines import functional_regression as baselines
 from keras_fm.callbacks import PrivateModel
 from keras_fm.parts import record_alone
 
@@ -118,17 +117,6 @@ def test_numbers_and_several_labels_alone(numbers):
     assert private.ledger.epsilon() <= 2.0
 
 
-def test_less_noise_than_under_replace_one():
-    found = {}
-    for relation in ("replace_one", "replace_label"):
-        private = PrivateModel(
-            BUDGET, data=(X, Y), guarantee=fm.Proven(neighbours=relation)
-        )
-        built().fit(X, Y, verbose=0, callbacks=[private])
-        found[relation] = private.release.mechanism.sensitivity
-    assert found["replace_label"] < 0.75 * found["replace_one"]
-
-
 @pytest.mark.parametrize(
     "make, match",
     [
@@ -186,62 +174,3 @@ def test_other_units_forms_and_ledgers_are_refused():
     private = PrivateModel(ledger, data=(X, Y))
     built().fit(X, Y, verbose=0, callbacks=[private])
     assert ledger.entries[0].neighbours == "replace_label"
-
-
-def test_a_file_of_a_ledger_keeps_the_relation(tmp_path):
-    path = str(tmp_path / "privacy.json")
-    private = PrivateModel(BUDGET, data=(X, Y), guarantee=ALONE, ledger=path)
-    built().fit(X, Y, verbose=0, callbacks=[private])
-    opened = fm.Ledger.open(path)
-    assert str(opened.neighbours) == "replace_label"
-    with pytest.raises(ValueError, match="neighbours"):
-        PrivateModel(BUDGET, data=(X, Y), ledger=path)
-
-
-def test_canaries_whose_label_alone_changes_audit_it():
-    def fit(x, y):
-        model = built()
-        private = PrivateModel(BUDGET, data=(x, y), guarantee=ALONE)
-        model.fit(x, y, verbose=0, callbacks=[private])
-        return model, private.ledger
-
-    def control(x, y):
-        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
-        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(True))
-        model.fit(x, y, verbose=0)
-        return model
-
-    found = fm.audit(
-        fit, (X, Y), control=control, classes=3, canaries=40, seeds=(1,),
-        progress=False,
-    )  # fmt: skip
-    assert found.claim.neighbours == "replace_label"
-    for arguments, match in (
-        ({"design": "include"}, "replace_label claim"),
-        ({"data": X, "kind": "unit", "bound": 1.0}, "without labels"),
-    ):
-        given = {"data": (X, Y), "fit": fit, "control": control, **arguments}
-        if given["data"] is X:
-            given["fit"], given["control"] = lambda x: None, lambda x: None
-            given["score"] = lambda model, x, y: np.zeros(len(x))
-        else:
-            given["classes"] = 3
-        with pytest.raises(ValueError, match=match):
-            fm.audit(
-                claim=BUDGET, canaries=10, neighbours="replace_label",
-                progress=False, **given,
-            )  # fmt: skip
-
-
-@pytest.mark.once
-def test_the_baselines_take_a_replaced_label_for_a_replaced_record():
-    for sensitivity in (
-        baselines.linear_sensitivity,
-        baselines.logistic_sensitivity,
-    ):
-        for form in ("published", "tight"):
-            label, record = (
-                sensitivity(5, neighbours=relation, form=form)
-                for relation in ("replace_label", "replace_one")
-            )
-            assert label == record

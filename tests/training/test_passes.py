@@ -11,7 +11,6 @@ import pytest
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
 from keras_fm.evaluation import private_choice, private_evaluate
-from keras_fm.kernel import records
 
 N, D = 300, 6
 RNG = np.random.default_rng(0)
@@ -98,11 +97,6 @@ def test_fewer_records_before_the_charge_and_after_it():
     assert m.layers[1].is_released and not m.layers[-1].is_released
 
 
-def test_a_secret_number_is_not_said():
-    found = refused(components(), Fewer(N, 200), ANEW, 1, n_public=False)
-    assert not {"200", "300"} & set(found.replace(",", " ").split())
-
-
 @pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])
 def test_questions(neighbours):
     one, none = iter(batches()), lambda: iter(())
@@ -121,23 +115,6 @@ def test_questions(neighbours):
         with pytest.raises(ValueError, match=ANEW):
             private_evaluate(first, Fewer(N, 200), classes=3, **asked)
     assert not ledger.entries
-
-
-@pytest.mark.parametrize(
-    "data", [lambda: iter(()), lambda: iter([(X[:0], Y[:0])]), (X[:0], Y[:0])]
-)
-def test_a_pass_without_records(data):
-    with pytest.raises(ValueError, match="holds no records"):
-        list(records.batches(data))
-
-
-def test_passes_that_end_early_do_not_count():
-    passes = records.Passes()
-    next(passes.over(iter(batches())))
-    assert passes.n is None
-    assert len(list(passes.over(batches()))) == 5 and passes.n == N
-    with pytest.raises(ValueError, match=ANEW):
-        list(passes.over(batches(200)))
 
 
 def test_other_records_at_a_later_pass_are_refused():

@@ -123,18 +123,6 @@ def test_training_choice_and_number_within_one_budget():
         private_evaluate(model, untouched, ledger=ledger, epsilon=0.1)
 
 
-def test_records_are_not_counted_for_a_question_that_cannot_be_paid_for():
-    """Of a function that gives batches their number is a pass, which was
-    before the ledger was asked."""
-    budget = fm.PrivacyBudget(1.0, 1e-6)
-    ledger = fm.Ledger(budget, neighbours="replace_one")
-    with pytest.raises(fm.BudgetExceededError):
-        private_evaluate(
-            linear(), untouched, ledger=ledger, epsilon=2, public="random"
-        )
-    assert not ledger.entries
-
-
 @pytest.mark.once
 def test_what_a_ledger_does_not_know_is_refused():
     ledger = ledger_of()
@@ -261,48 +249,6 @@ def test_a_model_that_mixes_records_is_asked_with_one_at_a_time():
     assert any("record by record" in n for n in ledger.entries[0].notes)
 
 
-def test_errors_of_numbers():
-    y = X[:, 1].clip(-2, 2) * 0.5
-    ledger = ledger_of(epsilon=2e5, delta=0.0)
-    found = private_evaluate(
-        lambda x: x[:, 1] * 0.0,
-        (X, y),
-        ledger=ledger,
-        metrics=("mean_absolute_error", "mean_squared_error"),
-        bounds=(-1, 1),
-        epsilon=1e5,
-        public="a constant",
-    )
-    absolute, squared = np.abs(y).mean(), np.square(y).mean()
-    assert found.mean("mean_absolute_error").value == pytest.approx(
-        absolute, abs=1e-3
-    )
-    assert found.mean("mean_squared_error").value == pytest.approx(
-        squared, abs=1e-3
-    )
-    best = private_choice(
-        [lambda x: x[:, 1] * 0.0, lambda x: x[:, 1] * 0.5, lambda x: x[:, 0]],
-        (X, y),
-        ledger=ledger,
-        metric="mean_squared_error",
-        bounds=(-1, 1),
-        epsilon=10,
-        public="constants",
-    )
-    assert best.index == 1
-    with pytest.raises(ValueError, match="outside the public bounds"):
-        private_evaluate(
-            lambda x: x[:, 1],
-            (X, y),
-            ledger=ledger,
-            metrics="mean_absolute_error",
-            bounds=(-0.1, 0.1),
-            epsilon=1,
-            public="a constant",
-        )
-    assert len(ledger.entries) == 2
-
-
 # What is invalid spends nothing -----------------------------------------------
 
 
@@ -353,14 +299,12 @@ def test_invalid_records_spend_nothing(model, x, y, message):
     assert ledger.entries == ()
 
 
-def test_what_predicts_numbers_has_no_accuracy():
+def test_numbers_that_a_model_predicts():
     head = fm.layers.PrivateDense(
         2, loss="squared_error", target_bounds=(0.0, 1.0)
     )
     model = keras.Sequential([keras.Input((4,)), head])
     ledger = ledger_of()
-    with pytest.raises(ValueError, match="predicts numbers"):
-        ask(model, untouched, ledger)
     found = ask(
         model,
         (X, np.stack([Y, Y], axis=1)),
@@ -373,34 +317,6 @@ def test_what_predicts_numbers_has_no_accuracy():
     truth = np.abs(said - Y[:, None]).mean()
     error = found.mean("mean_absolute_error", level=1 - 1e-9)
     assert error.low <= truth <= error.high
-
-
-def test_choices_are_checked():
-    ledger = ledger_of()
-    for models in ([], [linear()], "models", linear()):
-        with pytest.raises(ValueError, match="two or more models"):
-            private_choice(
-                models, untouched, ledger=ledger, epsilon=1, public=ELSEWHERE
-            )
-    with pytest.raises(ValueError, match="the same classes"):
-        private_choice(
-            [linear(2), linear(3)],
-            untouched,
-            ledger=ledger,
-            epsilon=1,
-            public=ELSEWHERE,
-        )
-    with pytest.raises(ValueError, match="`share` must be"):
-        private_choice(
-            [linear(), linear()],
-            untouched,
-            ledger=ledger,
-            share="rest",
-            public=ELSEWHERE,
-        )
-    with pytest.raises(ValueError, match="a keras_fm.Ledger"):
-        private_evaluate(linear(), untouched, ledger=1.0, epsilon=1)
-    assert ledger.entries == ()
 
 
 def test_another_unit_is_repeated():
@@ -433,3 +349,20 @@ def test_a_seed_is_not_private():
     assert "NOT PRIVATE" in repr(first)
     assert repr(first) == repr(second)
     assert ledger.epsilon() == np.inf
+
+
+def test_the_best_of_models_that_predict_numbers():
+    y = X[:, 1].clip(-2, 2) * 0.5
+    ledger = ledger_of()
+    asked = {"ledger": ledger, "public": "constants", "bounds": (-1, 1)}
+    models = [lambda x: x[:, 1] * 0.0, lambda x: x[:, 1] * 0.5]
+    best = private_choice(
+        models, (X, y), metric="mean_squared_error", epsilon=10, **asked
+    )
+    assert best.index == 1
+    with pytest.raises(ValueError, match="outside the public bounds"):
+        asked["bounds"] = (-0.1, 0.1)
+        private_evaluate(
+            models[1], (X, y), metrics="mean_absolute_error", epsilon=1, **asked
+        )
+    assert len(ledger.entries) == 1

@@ -195,19 +195,6 @@ def test_what_may_have_been_learned_is_refused(kind, loaded, tmp_path):
     assert "adapted to data" in str(e.value)
 
 
-@on_tensorflow
-def test_a_lookup_that_stops_at_unknown_words():
-    layer = layers.StringLookup(
-        vocabulary=["Rome", "Oslo", "Lima"],
-        num_oov_indices=0,
-        output_mode="one_hot",
-    )
-    model, private = model_of(layer, CITY), private_of((CITY, LABELS))
-    with pytest.raises(ValueError, match="num_oov_indices=1"):
-        model.fit(CITY, LABELS, verbose=0, callbacks=[private])
-    assert not private.ledger.entries
-
-
 def test_layers_of_ones_own_that_adapt():
     class Scale(layers.Layer):
         def adapt(self, data):
@@ -294,20 +281,3 @@ def test_an_adapted_feature_space_is_refused(feature):
     space.adapt(dataset.map(lambda x, y: x))
     with pytest.raises(ValueError, match="adapted to data"):
         private_of((TABLE, LABELS)).plan(model_on(space))
-
-
-@on_tensorflow
-def test_a_public_feature_space_in_a_map():
-    import tensorflow as tf
-
-    space = space_of()
-    dataset = tf.data.Dataset.from_tensor_slices((TABLE, LABELS)).batch(16)
-    mapped = dataset.map(lambda x, y: (space(x), y))
-    width = mapped.element_spec[0].shape[1]
-    model = keras.Sequential(
-        [keras.Input((width,)), PrivateDense(2, clip=True)]
-    )
-    model.compile("adam", TaylorCrossEntropy())
-    private = private_of(mapped)
-    model.fit(mapped, verbose=0, callbacks=[private])
-    assert len(private.ledger.entries) == 1

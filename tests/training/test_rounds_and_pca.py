@@ -8,13 +8,12 @@ import math
 import keras
 import numpy as np
 import pytest
-from fit_checks import Unreadable, forms_of
+from fit_checks import forms_of
 from pretrained_rooms import compiled
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
 from keras_fm.heads.gradient_query import WeightsRelease
-from keras_fm.kernel import mechanisms
 from keras_fm.private_maps.second_moment import SecondMomentRelease
 
 EPSILON, DELTA, N, D = 3.0, 1e-5, 300, 6
@@ -23,10 +22,6 @@ POISSON = fm.Rounds(
     reads=8, batch_size=60, learning_rate=4.0, loss="squared_hinge"
 )
 BOTH = pytest.mark.parametrize("rounds", [FULL, POISSON], ids=["full", "some"])
-
-
-# Compiled in tests of this name alone; see `untraced`.
-TRACED = "traced"
 pytestmark = pytest.mark.usefixtures("untraced")
 
 
@@ -124,25 +119,6 @@ def test_it_ends_just_below_the_budget(rounds, pca):
         assert "weights of layer 'pca': from its own release" in p.report()
 
 
-@pytest.mark.once
-def test_the_default_share_of_a_dp_pca_and_a_given_one():
-    """The rest of the budget is for the reads, to a ten thousandth."""
-    for shares, share in ((None, 0.1), ((0.36, 0.64), 0.36)):
-        m = model(FULL, {"units": 4})
-        p = private(records(), shares=shares)
-        p.set_model(m)
-        moment, reads = (e.mechanism for e in p._make_plan({}).entries())
-        whole = mechanisms.gaussian_multiplier(EPSILON, DELTA)
-        assert moment["noise_multiplier"] == pytest.approx(
-            whole / math.sqrt(share)
-        )
-        assert reads["noise_multiplier"] == pytest.approx(
-            whole * math.sqrt(8 / (1 - share)), rel=1e-3
-        )
-    with pytest.raises(ValueError, match="`shares` must hold one share"):
-        private(records(), shares=(1.0,)).plan(model(FULL, {"units": 4}))
-
-
 def test_a_released_dp_pca_is_free_under_another_output_layer():
     m, p = fitted(model(FULL, {"units": 4}), releases=2)
     kernel = array(m.get_layer("pca").kernel)
@@ -165,28 +141,6 @@ def test_a_released_dp_pca_is_free_under_another_output_layer():
     with pytest.raises(ValueError, match="released by another PrivateModel"):
         fit(other("third"), unknown)
     assert not unknown.ledger.entries
-
-
-@pytest.mark.once
-def test_a_plan_names_the_reads_and_spends_nothing():
-    p = private(records())
-    plan = p.plan(model(POISSON, {"units": 4}))
-    for part in ("SampledGaussianMechanism", "steps 8", "second moment",
-                 "squared_hinge", "sampling_rate 0.2"):  # fmt: skip
-        assert part in plan
-    assert not p.ledger.entries
-
-
-def test_an_integer_is_a_number_of_reads():
-    layer = fm.layers.PrivateDense(3, rounds=5)
-    assert layer.rounds == fm.Rounds(reads=5, loss="by_first_read")
-    assert type(layer).from_config(layer.get_config()).rounds == layer.rounds
-    m, p = fitted(model(5))
-    assert p.ledger.entries[0].mechanism["steps"] == 5
-    with pytest.raises(ValueError, match="`reads`"):
-        fm.layers.PrivateDense(3, rounds=0)
-    with pytest.raises(ValueError, match="`quadratic_scale`"):
-        fm.layers.PrivateDense(3, rounds=5, quadratic_scale=2.0)
 
 
 # What is learned ------------------------------------------------------------
@@ -215,29 +169,6 @@ def test_it_learns(batch_size, loss, pca):
     x, y = records(seed=1)
     accuracy = np.mean(m.predict(x, verbose=0).argmax(axis=1) == y)
     assert accuracy > 0.75
-
-
-def test_it_learns_by_the_rule_for_the_learning_rate():
-    rounds = fm.Rounds(reads=30, loss="crammer_singer")
-    m, p = fitted(model(rounds), epsilon=8.0, seed=0)
-    x, y = records(seed=1)
-    assert np.mean(m.predict(x, verbose=0).argmax(axis=1) == y) > 0.7
-    # What the ledger says is all that the rule needs.
-    mechanism = p.ledger.entries[0].build_mechanism()
-    stddev = mechanism.noise_multiplier * mechanism.sensitivity
-    rate = rounds.rate(stddev, N)
-    given = dataclasses.replace(rounds, learning_rate=rate)
-    _, q = fitted(model(given), epsilon=8.0, seed=0)
-    np.testing.assert_array_equal(
-        p.release.statistics["weights"], q.release.statistics["weights"]
-    )
-
-
-def test_it_learns_with_all_that_is_chosen_by_rules():
-    m, p = fitted(model(30), epsilon=8.0, seed=0)
-    x, y = records(seed=1)
-    assert np.mean(m.predict(x, verbose=0).argmax(axis=1) == y) > 0.7
-    assert "or after the first read crammer_singer" in p.report()
 
 
 def test_without_noise_it_is_the_descent_on_exact_sums():
@@ -312,17 +243,6 @@ def test_integer_features_keep_their_constant_entry():
 # After the release, no record moves a weight --------------------------------
 
 
-def test_the_same_in_a_traced_fit(tmp_path):
-    """With compiled steps, as users train."""
-    x, y = records()
-    m, p = fitted(model(FULL), start="current")
-    m.save(tmp_path / "m.keras")
-    other = keras.saving.load_model(tmp_path / "m.keras")
-    m.fit(x, y, shuffle=False, callbacks=[p], verbose=0)
-    other.fit(x * np.nan, y * 0, shuffle=False, verbose=0)
-    np.testing.assert_array_equal(weights(m), weights(other))
-
-
 def test_the_released_objective_is_the_distance_to_the_weights():
     m = model(optimizer=keras.optimizers.SGD(0.1))
     before = [w.astype("float64") for w in m.get_weights()]
@@ -344,35 +264,6 @@ def test_the_released_objective_is_the_distance_to_the_weights():
     np.testing.assert_allclose(
         bias, before[1] - 0.1 * gap[-1] / 4, rtol=1e-4, atol=1e-5
     )
-
-
-def test_the_start_is_the_minimum_and_training_stays_there():
-    m, p = fitted(epochs=4)
-    made = p.release.statistics["weights"]
-    np.testing.assert_allclose(m.get_weights()[0], made[:-1], atol=1e-6)
-
-
-def test_weights_load_into_a_model_that_was_released_by_one_read(tmp_path):
-    """Its objective is that of the reads everywhere, not at its minimum
-    alone."""
-    m, _ = fitted(model(POISSON, {"units": 4, "whitening": 0.5}))
-    x, y = records()
-    m.save_weights(tmp_path / "m.weights.h5")
-    other, _ = fitted(model(None, {"units": 4, "whitening": 0.5}))
-    other.load_weights(tmp_path / "m.weights.h5")
-    loss = other.evaluate(x, y, verbose=0)[0]
-    assert loss == pytest.approx(m.evaluate(x, y, verbose=0)[0], rel=1e-5)
-    for each in (other, m):
-        # Adam would make steps of rounding.
-        compiled(each, keras.optimizers.SGD(1.0))
-        fit(each)
-    np.testing.assert_allclose(weights(other), weights(m), atol=1e-6)
-    found = []
-    for each in (other, m):
-        head = each.get_layer("output")
-        head.kernel.assign(0.0 * head.kernel)
-        found.append(array(head.released_objective()))
-    assert found[0] == pytest.approx(found[1], rel=1e-6)
 
 
 # Components -----------------------------------------------------------------
@@ -457,14 +348,6 @@ def test_an_owner_of_many_records_counts_as_one():
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
 
-@pytest.mark.once
-def test_owners_may_own_several_rows_under_one_read():
-    owners = np.arange(N) // 3
-    m, p = fitted(model(None, {"units": 4}), unit=fm.Unit(owners=owners))
-    assert 0.999 * EPSILON < p.ledger.epsilon() <= EPSILON
-    assert "owner" in p.report()
-
-
 def test_without_an_output_layer_and_without_labels():
     m = keras.Sequential(
         [
@@ -483,43 +366,7 @@ def test_without_an_output_layer_and_without_labels():
     assert np.abs(array(m.get_layer("pca").kernel) - before).max() > 0.1
 
 
-def test_without_a_release_it_is_a_fixed_map_that_does_not_train():
-    m = model(None, {"units": 4})
-    x, _ = records()
-    pca = m.get_layer("pca")
-    np.testing.assert_array_equal(array(pca.kernel), np.eye(D)[:, :4])
-    np.testing.assert_array_equal(array(pca(x)), x[:, :4])
-    with pytest.raises(ValueError, match="DPPCA 'pca' has no release"):
-        fit(m)
-    twin = compiled(fm.models.unprotected_twin(m))
-    fit(twin)
-    for each in (m, twin):
-        np.testing.assert_array_equal(
-            array(each.get_layer("pca").kernel), np.eye(D)[:, :4]
-        )
-
-
-def test_a_published_model_cannot_hold_one():
-    m = model(None, {"units": 4})
-    p = PrivateModel(2.0, 0.0, guarantee=fm.Published(lot=50))
-    with pytest.raises(ValueError, match="DPPCA 'pca' learns from a proven"):
-        m.fit(*records(), batch_size=50, callbacks=[p], verbose=0)
-    assert not p.ledger.entries
-
-
 # Refusals, all before anything is spent -------------------------------------
-
-
-def refused(match, m=None, data=None, error=ValueError, **kwargs):
-    x, y = records()
-    m = m or model()
-    p = private(records() if data is None else data, **kwargs)
-    before = weights(m)
-    with pytest.raises(error, match=match):
-        m.fit(x, y, callbacks=[p], steps_per_epoch=2, verbose=0)
-    assert not p.ledger.entries, "something was charged"
-    assert not m.get_layer("output").is_released
-    np.testing.assert_array_equal(weights(m), before)
 
 
 def test_replace_one():
@@ -527,69 +374,25 @@ def test_replace_one():
     assert 0.999 * EPSILON < p.ledger.epsilon() <= EPSILON
     entry = p.ledger.entries[-1]
     assert entry.mechanism["sensitivity"] == pytest.approx(2 * FULL.clip)
-    refused("add_remove", model(POISSON), neighbours="replace_one")
-    refused(
-        "add_remove", model(POISSON, {"units": 4}), neighbours="replace_one"
-    )
 
 
-@BOTH
-@pytest.mark.once
-def test_a_pure_budget_is_refused_before_reading(rounds):
-    refused("needs delta > 0", model(rounds), data=Unreadable(), delta=0.0)
-    pca = model(rounds, {"units": 4})
-    refused("needs delta > 0", pca, data=Unreadable(), delta=0.0)
+TOO_MANY = fm.Rounds(reads=3, batch_size=N + 1, learning_rate=1.0)
 
 
+@pytest.mark.parametrize("pca", [None, {"units": 4}])
 @pytest.mark.parametrize(
-    "kwargs, match",
+    "rounds, match, given",
     [
-        ({"n_public": False}, "must\\s+be public"),
-        (
-            {"unit": fm.Unit(reach=2)},
-            "`reach` is not supported for `rounds`",
-        ),
+        (POISSON, "add_remove", {"neighbours": "replace_one"}),
+        (FULL, "needs delta > 0", {"delta": 0.0}),
+        (FULL, "must be public", {"n_public": False}),
+        (FULL, "`reach` is not", {"unit": fm.Unit(reach=2)}),
+        (TOO_MANY, "must not exceed the number of records", {}),
     ],
 )
-def test_what_no_proof_covers(kwargs, match):
-    refused(match, **kwargs)
-    refused(match, model(FULL, {"units": 4}), **kwargs)
-
-
-def test_relevance_scaling():
-    m = of(
-        fm.layers.RelevanceScaling(),
-        fm.layers.NormalizationLayer(),
-        fm.layers.PrivateDense(3, rounds=FULL, name="output"),
-    )
-    refused("exclude each other", m)
-
-
-def test_the_published_form_has_no_rounds():
-    m = model(FULL)
-    p = PrivateModel(2.0, 0.0, guarantee=fm.Published(lot=50))
-    with pytest.raises(ValueError, match="rounds"):
-        m.fit(*records(), batch_size=50, callbacks=[p], verbose=0)
+@pytest.mark.once
+def test_what_no_proof_covers_is_refused(rounds, match, given, pca):
+    p = private(records(), **given)
+    with pytest.raises(ValueError, match=match):
+        p.plan(model(rounds, pca))
     assert not p.ledger.entries
-
-
-def test_a_sample_cannot_be_larger_than_the_records():
-    too_many = fm.Rounds(reads=3, batch_size=N + 1, learning_rate=1.0)
-    refused("must not exceed the number of records", model(too_many))
-    refused(
-        "must not exceed the number of records", model(too_many, {"units": 4})
-    )
-    m, p = fitted(model(fm.Rounds(reads=3, batch_size=N, learning_rate=1.0)))
-    assert p.ledger.entries[0].mechanism["sampling_rate"] == 1
-
-
-def test_records_outside_the_bounds():
-    def unbounded(clip):
-        return of(
-            fm.layers.DPPCA(4, clip=clip, name="pca"),
-            fm.layers.PrivateDense(3, rounds=FULL, clip=clip, name="output"),
-        )
-
-    refused("outside the public L2 bound", unbounded(False))
-    _, p = fitted(unbounded(True))
-    assert len(p.ledger.entries) == 2

@@ -63,22 +63,6 @@ def test_words_are_refused_where_they_are_given(form):
     refused(lambda: PrivateModel(epsilon=1.0, delta=1e-5, data=(X, y)))
 
 
-def test_words_in_data_sets_are_refused_before_the_charge():
-    def function():
-        yield X, WORDS
-
-    forms = [function]
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        forms.append(tf.data.Dataset.from_tensor_slices((X, WORDS)).batch(8))
-    for data in forms:
-        private = PrivateModel(epsilon=1.0, delta=1e-5, data=data)
-        fit = {"callbacks": [private], "verbose": 0}
-        refused(lambda fit=fit: network().fit(X, NUMBERS, **fit))
-        assert not private.ledger.entries
-
-
 def test_what_the_refusal_says_works():
     classes = ["no", "secretly"]
     y = np.array([classes.index(v) for v in WORDS])
@@ -89,29 +73,3 @@ def test_what_the_refusal_says_works():
     for kind in ("bool", "uint8", "float32", object):
         PrivateModel(epsilon=1.0, delta=1e-5, data=(X, y.astype(kind)))
     PrivateModel(epsilon=1.0, delta=1e-5, data=(X, None))
-
-
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="Keras looks words up in it"
-)
-@pytest.mark.parametrize("mode", ["one_hot", "multi_hot", "count", "embedded"])
-def test_text_that_is_looked_up_is_taken_as_a_tensor(mode):
-    """The form in which Keras takes text."""
-    import tensorflow as tf
-
-    city = keras.Input((1,), dtype="string")
-    given = {} if mode == "embedded" else {"output_mode": mode}
-    lookup = keras.layers.StringLookup(
-        vocabulary=tf.constant(["no", "secretly"]), **given
-    )
-    h = lookup(city)
-    if mode == "embedded":
-        body = keras.layers.Embedding(3, 4)
-        h = keras.layers.Flatten()(body(h))
-        body.trainable = False
-    model = keras.Model(city, fm.layers.PrivateDense(2, clip=True)(h))
-    model.compile("sgd", fm.losses.TaylorCrossEntropy())
-    x = tf.constant(WORDS[:, None])
-    private = PrivateModel(epsilon=1.0, delta=1e-5, data=(x, NUMBERS))
-    model.fit(x, NUMBERS, callbacks=[private], verbose=0)
-    assert len(private.ledger.entries) == 1

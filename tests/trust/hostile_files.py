@@ -12,12 +12,12 @@ import zipfile
 
 import numpy as np
 
-from keras_fm import composition
 from keras_fm import queries as objectives_lib
-from keras_fm.datasets import health_network, loaders
+from keras_fm.datasets import loaders
 from keras_fm.kernel import budget, mechanisms, release
 from keras_fm.kernel.ledger import ledger, ledger_entry
 from keras_fm.kernel.ledger.noisy_statistics import Release
+from keras_fm.lab import composition
 
 # What is put in the place of a number, a name or a part of a header.
 TOKENS = [
@@ -117,27 +117,6 @@ mechanism = "pure"
 epsilon = 0.1
 count = 3
 """
-SCHEMA = json.dumps(
-    {
-        "attributes": [
-            {"name": "steps", "group": "measures", "bounds": [0, 10]},
-            {"name": "mood", "group": "measures", "bounds": [-1, 1.5]},
-        ],
-        "activity": "steps",
-        "active_threshold": 5,
-        "resolution": "daily",
-        "steps": 2,
-        "topics": ["diet"],
-    }
-).encode()
-TABLES = {
-    "attributes.csv": b"user,step,steps,mood\na,0,1,0.5\na,1,7,0\n"
-    b"b,0,2,-1\nb,1,3,1\n",
-    "friendships.csv": b"user,friend\na,b\n",
-    "messages.csv": b"sender,receiver,step,topic\na,b,1,diet\n",
-    "events.csv": b"step,rain\n0,0.5\n1,1\n",
-    "influence.csv": b"step,source,target,probability\n,a,b,0.25\n",
-}
 
 
 # Loaders: each takes the bytes of a file and a folder to put it in -----------
@@ -174,26 +153,12 @@ def load_plan_toml(raw, folder):
     composition.Plan.load(_put(raw, folder, "plan.toml"))
 
 
-def _load_network(name):
-    def load(raw, folder):
-        for other, text in {"schema.json": SCHEMA, **TABLES}.items():
-            _put(raw if other == name else text, folder, other)
-        health_network.load_csv(folder)
-
-    return load
-
-
 TARGETS = {
     "ledger": (ledger_file, load_ledger),
     "release": (release_file, load_release),
     "images": (images_file, load_images),
     "plan.json": (lambda: PLAN_JSON, load_plan_json),
     "plan.toml": (lambda: PLAN_TOML, load_plan_toml),
-    "schema.json": (lambda: SCHEMA, _load_network("schema.json")),
-    **{
-        name: (lambda text=text: text, _load_network(name))
-        for name, text in TABLES.items()
-    },
 }
 
 

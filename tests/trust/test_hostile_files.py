@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import keras_fm as fm
 from keras_fm import datasets
-from keras_fm.kernel.ledger import ledger_entry, stored_arrays
+from keras_fm.kernel.ledger import stored_arrays
 
 SMALL = settings(
     max_examples=40,
@@ -286,14 +286,6 @@ def test_a_file_that_is_too_large(tmp_path):
         f.truncate(1 << 40)
     with pytest.raises(ValueError, match="larger than"):
         fm.Ledger.load(path)
-
-
-def test_an_old_file_has_floating_point_noise():
-    data = json.loads(hostile_files.ledger_file())
-    for entry in data["entries"]:
-        del entry["noise"]
-    found = fm.Ledger.from_json(json.dumps(data))
-    assert {e.noise for e in found.entries} == {ledger_entry.FLOATING_POINT}
 
 
 # Models ----------------------------------------------------------------------

@@ -10,7 +10,6 @@ import json
 import math
 import warnings
 
-import hostile_files
 import numpy as np
 import pytest
 
@@ -65,7 +64,6 @@ def ledger(*configs, epsilon=1.0, delta=1e-5, **more):
             "noise": "lattice",
             "notes": [],
             "when": "2026-01-01T00:00:00+00:00",
-            "used": 0,
         }
         for number, c in enumerate(configs)
     ]
@@ -95,8 +93,6 @@ def is_answered(text):
     assert found.remaining() <= found.budget.epsilon
     assert "Privacy statement" in found.statement() and repr(found)
     assert fm.Ledger.from_json(found.to_json()).epsilon() == found.epsilon()
-    for name in {e.name for e in found.entries}:
-        assert found.steps_left(name) == 0
     # Of a ledger with such entries.
     found._is_text = False
     try:
@@ -139,15 +135,6 @@ def test_any_number_in_the_place_of_the_budget(mechanism, name):
 def test_any_number_in_a_claim(name):
     config = {"claimed_epsilon": 0.5, **MECHANISMS[2].config()}
     taken = [is_answered(ledger({**config, name: v})) for v in NUMBERS]
-    assert any(taken) and not all(taken)
-
-
-def test_any_number_in_the_place_of_a_count():
-    taken = []
-    for value in NUMBERS:
-        data = json.loads(ledger(MECHANISMS[2].config()))
-        data["entries"][0]["used"] = value
-        taken.append(is_answered(json.dumps(data)))
     assert any(taken) and not all(taken)
 
 
@@ -262,17 +249,3 @@ def test_numbers_by_chance():
     rng = np.random.default_rng(20)
     taken = [is_answered(by_chance(rng)) for _ in range(300)]
     assert 100 < sum(taken) < 300
-
-
-def test_spoiled_texts():
-    """Bytes, tokens, cuts and repeats, of a ledger with every mechanism."""
-    rng = np.random.default_rng(21)
-    raw = ledger(
-        *(m.config() for m in MECHANISMS),
-        {"claimed_epsilon": 0.5},
-    ).encode()
-    taken = []
-    for _ in range(300):
-        spoiled = hostile_files.spoil(raw, rng).decode(errors="replace")
-        taken.append(is_answered(spoiled))
-    assert 0 < sum(taken) < 300

@@ -18,12 +18,12 @@ import hostile_models
 import numpy as np
 import pytest
 
-from keras_fm import composition
 from keras_fm.heads.rounds import Rounds
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import ledger, ledger_text, strict_json
 from keras_fm.kernel.ledger.noisy_statistics import query_of_kind
+from keras_fm.lab import composition
 from keras_fm.queries import CrossEntropyQuery, GradientQuery, PatchMomentQuery
 
 # What a value of a spec becomes.

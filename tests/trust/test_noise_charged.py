@@ -443,7 +443,7 @@ def test_a_private_choice_is_made_by_its_entry(monkeypatch, neighbours):
 @pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])
 def test_the_noise_of_dp_sgd_is_that_of_its_entry(neighbours):
     pytest.importorskip("jax_privacy")
-    from keras_fm.baselines import DPSGDConfig, JaxDPSGDClassifier
+    from keras_fm.lab.baselines import DPSGDConfig, JaxDPSGDClassifier
 
     keras.utils.set_random_seed(0)
     layer = L.Dense(2 * H, use_bias=False)

@@ -135,20 +135,6 @@ def test_a_second_draw_after_a_restart_is_said(tmp_path):
 
 
 @pytest.mark.usefixtures("untraced")
-def test_published_noise_is_in_no_backup(tmp_path):
-    """It is in no file, so what is cut off cannot be gone on with."""
-    path, folder = tmp_path / "privacy.json", str(tmp_path / "backup")
-    published = {"guarantee": fm.Published(lot=32)}
-    backup = keras.callbacks.BackupAndRestore(folder)
-    with pytest.raises(KeyboardInterrupt):
-        fit(dense((0, 1)), [backup, private(path, **published), Cut(2)])
-    backup = keras.callbacks.BackupAndRestore(folder)
-    with pytest.raises(fm.BudgetExceededError):
-        fit(dense((0, 1)), [backup, private(path, **published)])
-    assert len(fm.Ledger.load(path).entries) == 1
-
-
-@pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_checkpoint_is_gone_on_with(tmp_path, kind):
     path, file = tmp_path / "privacy.json", str(tmp_path / "model.keras")

@@ -288,69 +288,6 @@ class Ledger:
         with self._locked():
             self._write(audits=(*self.audits, (_now(), line)))
 
-    # Steps ---------------------------------------------------------------
-
-    def steps_left(self, of):
-        """Steps that were paid for and that nobody took or reserved.
-
-        Args:
-            of: str, the name of entries whose mechanism has `steps`, or one
-                of these entries: steps like its own (noise, samples) only.
-
-        Returns:
-            int, 0 for other names, and of a text, whose steps others may
-            take.
-
-        Raises:
-            ValueError: see `reload`.
-        """
-        self.reload()
-        if self._is_text:
-            return 0
-        kind = getattr(of, "kind", None)
-        return sum(
-            e.steps - e.used
-            for e in self._entries
-            if (e.kind == kind if kind else e.name == of)
-        )
-
-    def reserve(self, entry, steps):
-        """Takes steps that were paid for, before they run.
-
-        As with `charge`, a ledger in a file has it on disk when this returns,
-        with all other processes locked out: no step runs twice for one
-        payment. Nothing is given back: what did not run, as after a crash,
-        stays used.
-
-        Args:
-            entry: a `LedgerEntry` of the ledger, whose steps they are like.
-            steps: int >= 1.
-
-        Raises:
-            BudgetExceededError: if fewer steps are left; nothing changes.
-            ValueError: if `steps` is not a positive integer, or see `check`.
-            OSError: if the file cannot be written. They may be reserved in
-                it, and then stay used.
-        """
-        left = checks.count("steps", steps)
-        with self._locked():
-            self._check_place()
-            found = []
-            for held in self._entries:
-                own = 0
-                if held.kind == entry.kind:
-                    own = min(left, held.steps - held.used)
-                left -= own
-                found.append(dataclasses.replace(held, used=held.used + own))
-            if left:
-                raise BudgetExceededError(
-                    f"{steps} steps of {entry.name!r} are asked for and "
-                    f"{steps - left} are left. What was reserved stays used, "
-                    "also if it did not run (after a crash, for one)."
-                )
-            _charged[self.id] = self
-            self._write(entries=tuple(found))
-
     # In a file -----------------------------------------------------------
 
     @classmethod

@@ -7,7 +7,7 @@ An entry is *proven* (a mechanism whose proof is in docs/proofs) or *claimed*
 import dataclasses
 
 from keras_fm.kernel import budget as budget_lib
-from keras_fm.kernel import checks, mechanism_limits
+from keras_fm.kernel import checks
 from keras_fm.kernel.ledger import known_mechanisms
 
 FLOATING_POINT = "floating point"
@@ -33,8 +33,6 @@ class LedgerEntry:
             `"floating point"` for noise whose low-order bits no proof covers.
         notes: further public facts (n declared public, public data used).
         when: UTC time, ISO 8601.
-        used: how many of its steps are taken or reserved; no part of what
-            makes entries equal.
     """
 
     name: str
@@ -47,14 +45,12 @@ class LedgerEntry:
     noise: str = FLOATING_POINT
     notes: tuple = ()
     when: str = ""
-    used: int = dataclasses.field(default=0, compare=False)
 
     def __post_init__(self):
         self._check_texts()
         checks.either("guarantee", self.guarantee, ("proven", "claimed"))
         checks.boolean("private", self.private)
         checks.either("noise", self.noise, (FLOATING_POINT, LATTICE))
-        checks.integer("used", self.used, at_least=0, at_most=self.steps)
         if self.guarantee == "claimed":
             claim = self.mechanism.get("claimed_epsilon")
             if not checks.is_number(claim) or not 0 < claim <= _LARGEST_CLAIM:
@@ -90,24 +86,6 @@ class LedgerEntry:
                     f"`{key}` of a ledger entry must be finite. Received: "
                     f"{key}={value}"
                 )
-
-    @property
-    def steps(self):
-        """How many steps it pays for; 0 if it is none of steps. What a claim
-        says that no mechanism may have counts as nothing."""
-        try:
-            steps = mechanism_limits.checked("steps", self.mechanism["steps"])
-        except (KeyError, ValueError):
-            return 0
-        return steps
-
-    @property
-    def kind(self):
-        """What one of its steps is: equal for entries whose steps may be
-        taken in the place of one another."""
-        spread = "steps", "overflow_probability", "claimed_epsilon"
-        of_one = {k: v for k, v in self.mechanism.items() if k not in spread}
-        return self.name, self.guarantee, self.private, self.noise, of_one
 
     def build_mechanism(self):
         """The `Mechanism` of a proven entry, or of claimed steps: what draws

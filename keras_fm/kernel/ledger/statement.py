@@ -4,7 +4,6 @@ import decimal
 import math
 import re
 
-from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours
 from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT
 from keras_fm.kernel.ledger.ledger_text import shown_unit
@@ -79,10 +78,6 @@ def text(ledger):
             f"[{number}] {e.when}  {e.name}: {e.guarantee}",
             f"    read:      {e.reads}",
             f"    mechanism: {e.describe()}",
-            *(
-                [f"    steps:     {e.steps} paid, {e.used} used or reserved"]
-                * bool(e.steps)
-            ),
             f"    proof:     {e.proof}",
             *(f"    note:      {note}" for note in e.notes),
         ]
@@ -93,46 +88,6 @@ def text(ledger):
             "statement, never prove it)"
         )
     return "\n".join(lines)
-
-
-def sentence(epsilon, delta, neighbours, unit="record"):
-    """What a proven epsilon promises, for somebody who decides.
-
-    Args:
-        epsilon, delta: float; what is proven.
-        neighbours: a `Neighbours` or its name.
-        unit: str, what one of is hidden.
-
-    Returns:
-        str, one sentence.
-
-    Raises:
-        ValueError: if the epsilon is not finite: then nothing is promised.
-    """
-    if not math.isfinite(epsilon):
-        checks.refuse("epsilon", epsilon, "finite")
-    change = {
-        Neighbours.ADD_REMOVE: f"Whether any one {unit} was used for training "
-        "or left out",
-        Neighbours.REPLACE_ONE: f"Whether training used any one {unit} or "
-        "another in its place",
-        Neighbours.REPLACE_LABEL: f"Whichever label any one {unit} had",
-    }[Neighbours.of(neighbours)]
-    also = ""
-    if delta:
-        chance = math.floor(1 / delta * (1 + _SUMS))
-        also = f", apart from a probability of at most 1 in {chance:,}"
-    factor = math.exp(min(epsilon, 700.0))
-    times = rounded_up(factor, 3)
-    if 100 <= factor < 1e9:
-        times = f"{math.ceil(factor * (1 - _SUMS)):,}"
-    elif epsilon > 700:
-        times = f"10^{math.ceil(epsilon / math.log(10)):,}"
-    return (
-        f"{change}: nobody who sees what was released can find anything that "
-        f"is more than {times} times as probable in one case as in the "
-        f"other{also}."
-    )
 
 
 def _summary(ledger, entries):

@@ -259,8 +259,8 @@ def owner_ids(owners):
         owners: an array or list of whole numbers or of text.
 
     Raises:
-        ValueError: if ids are missing or masked, are of several types or of one
-            without an order, or are numbers that floats do not tell apart.
+        ValueError: if ids are missing or masked, of several types, neither
+            numbers nor text, or numbers that floats do not tell apart.
 
     Example:
 
@@ -269,35 +269,28 @@ def owner_ids(owners):
     """
     check_unmasked(owners, "owners")
     found = np.asarray(owners)
-    kind = found.dtype.kind
-    if kind == "O" or not hasattr(owners, "dtype"):
-        listed = owners if kind != "O" and np.ndim(owners) == 1 else found
-        kinds = {_id_kind(v) for v in np.ravel(np.array(listed, object))}
-        if not kinds <= _IDS or len(kinds) > 1:
+    if found.dtype.kind == "O" or not hasattr(owners, "dtype"):
+        # NumPy makes one type of several, and floats of large numbers.
+        found = np.array(owners, object)
+        kinds = {_id_kind(value) for value in found.ravel()}
+        if len(kinds) > 1 or not kinds <= {int, str, bytes}:
             _refuse_ids(f"types {sorted(map(str, kinds))}")
-        if kinds == {float}:
-            found = found.astype(np.float64)
-        elif kinds == {int} and found.dtype.kind == "f":
-            # NumPy's way with numbers on either side of an int64.
-            found = np.array(listed, object)
-    kind = found.dtype.kind
-    if kind == "f" and not np.all(
-        np.abs(found) < 1 / np.finfo(found.dtype).eps
-    ):
-        _refuse_ids(f"dtype={found.dtype}, with NaN or large numbers")
-    if kind not in "bfiuOSUMm" or (kind in "Mm" and np.isnat(found).any()):
+        if kinds == {int}:
+            with contextlib.suppress(OverflowError):
+                found = found.astype(np.int64)
+    elif found.dtype.kind == "f":
+        # NaN is not below it, nor are numbers that floats do not tell apart.
+        if not np.all(np.abs(found) < 1 / np.finfo(found.dtype).eps):
+            _refuse_ids(f"dtype={found.dtype}, with NaN or large numbers")
+    elif found.dtype.kind not in "biuSU":
         _refuse_ids(f"dtype={found.dtype}")
     return found
 
 
-_IDS = {str, bytes, int, float}
-
-
 def _id_kind(value):
-    for kind, of in ((int, numbers.Integral), (float, numbers.Real)):
-        if isinstance(value, of | np.bool_):
-            return kind
-    return next((k for k in (str, bytes) if isinstance(value, k)), type(value))
+    whole = isinstance(value, numbers.Integral | np.bool_)
+    kinds = [int] * whole + [k for k in (str, bytes) if isinstance(value, k)]
+    return kinds[0] if kinds else type(value)
 
 
 def _refuse_ids(received):

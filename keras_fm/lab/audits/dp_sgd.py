@@ -3,7 +3,7 @@ accountant) and as proven (Poisson samples)."""
 
 import keras
 
-from keras_fm import baselines
+from keras_fm.lab import baselines
 from keras_fm.lab.audits import controls
 from keras_fm.lab.engine import rival
 

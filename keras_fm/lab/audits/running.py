@@ -4,9 +4,10 @@ import json
 import os
 
 from keras_fm import datasets
-from keras_fm.auditing import audit
-from keras_fm.lab import known, provenance, script_functions
-from keras_fm.lab.engine import files
+from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.lab import provenance, script_functions
+from keras_fm.lab.auditing import audit
+from keras_fm.lab.engine import files, folder
 from keras_fm.parts import event_file
 
 
@@ -39,7 +40,6 @@ def run(
     kind="labels",
     score="loss",
     seeds=(0, 1, 2),
-    second_opinion=None,
     out=None,
     tensorboard=None,
     progress=True,
@@ -51,8 +51,8 @@ def run(
         subject: a `Subject`.
         dataset: see `keras_fm.datasets.load`.
         train_records: int, only the first so many; 0 for all.
-        canaries, design, kind, score, seeds, second_opinion, progress: see
-            `keras_fm.audit`. `"noise"` canaries are uniform in
+        canaries, design, kind, score, seeds, progress: see `keras_fm.audit`.
+            `"noise"` canaries are uniform in
             [0, 1], `"unit"` ones have one pixel of 1.
         out: folder for `audit.json`, `audit.txt` and `audit.png`; `None`
             writes nothing.
@@ -67,7 +67,6 @@ def run(
         ImportError: if `tensorboard` is given without that package; before
             anything is trained.
     """
-    known.check_attack(subject.model, subject.guarantee, design, score)
     if tensorboard:
         event_file.check_installed("`--out` writes the report as text.")
     x, y, classes = load(dataset, train_records)
@@ -76,21 +75,21 @@ def run(
         "unit": {"bound": 1.0},
     }.get(kind, {})
     fit, control = subject.functions(classes)
-    report = audit(
-        fit,
-        (x, y),
-        control=control,
-        classes=classes,
-        canaries=canaries,
-        design=design,
-        kind=kind,
-        score=score,
-        seeds=seeds,
-        second_opinion=second_opinion,
-        progress=progress,
-        **bounds,
-    )
-    _write(report, out, tensorboard, command)
+    with folder.held(out):
+        report = audit(
+            fit,
+            (x, y),
+            control=control,
+            classes=classes,
+            canaries=canaries,
+            design=design,
+            kind=kind,
+            score=score,
+            seeds=seeds,
+            progress=progress,
+            **bounds,
+        )
+        _write(report, out, tensorboard, command)
     return report
 
 
@@ -116,7 +115,8 @@ def run_script(
         dataset: the same, a function without arguments that returns the
             records, as `keras_fm.audit` takes them; or see
             `keras_fm.datasets.load`, whose training part keeps its shape.
-        claim, arguments: of `keras_fm.audit`.
+        claim: `None` for that of the ledger, or `(epsilon, delta)`.
+        arguments: of `keras_fm.audit`.
         score: of `keras_fm.audit`, or `path/to/script.py:function`.
         classes: int, the public number of classes; `None` for that of an
             image data set, or of records without labels.
@@ -126,41 +126,33 @@ def run_script(
         An `AuditReport`.
 
     Raises:
-        ValueError: if an argument is invalid or a script is; before anything
-            is trained, but for what a training returns.
+        ValueError: if an argument is invalid.
         ImportError: if `tensorboard` is given without that package.
     """
     if tensorboard:
         event_file.check_installed("`--out` writes the report as text.")
-    named = {
-        name: text
-        for name, text in (
-            ("fit", fit),
-            ("control", control),
-            ("dataset", dataset),
-            ("score", score),
-        )
-        if script_functions.is_named(text)
-    }
-    functions = script_functions.load(named)
+    named = {"fit": fit, "control": control, "dataset": dataset, "score": score}
+    functions = script_functions.load(
+        {k: v for k, v in named.items() if script_functions.is_named(v)}
+    )
     if "dataset" in functions:
         data = functions["dataset"]()
     else:
         (x, y), known_classes = _images(dataset)
-        data = (
-            (x[:train_records], y[:train_records]) if train_records else (x, y)
-        )
+        last = train_records or len(x)
+        data = x[:last], y[:last]
         classes = known_classes if classes is None else classes
-    report = audit(
-        functions["fit"],
-        data,
-        claim,
-        control=functions["control"],
-        score=functions.get("score", score),
-        classes=classes,
-        **arguments,
-    )
-    _write(report, out, tensorboard, command)
+    with folder.held(out):
+        report = audit(
+            functions.get("fit", fit),
+            data,
+            claim and PrivacyBudget(*claim),
+            control=functions.get("control", control),
+            score=functions.get("score", score),
+            classes=classes,
+            **arguments,
+        )
+        _write(report, out, tensorboard, command)
     return report
 
 

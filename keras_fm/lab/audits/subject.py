@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 
+from keras_fm.kernel import checks
+from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.lab import known
 from keras_fm.lab.audits import (
     affine_networks,
@@ -13,6 +15,8 @@ from keras_fm.lab.audits import (
 from keras_fm.lab.engine.training import Training
 
 MODELS = known.AUDITED
+# Those that read samples at every step: their claim has a delta.
+_SAMPLED = ("dpmac", "dp_sgd", "jax_privacy")
 # How each is trained, and its control.
 _FAMILIES = {
     "ilm": (affine_networks.fit, affine_networks.control),
@@ -78,7 +82,17 @@ class Subject:
     noise: str = "once"
 
     def __post_init__(self):
-        known.check_audited(dataclasses.asdict(self))
+        checks.one_of("model", self.model, MODELS)
+        checks.one_of("guarantee", self.guarantee, MODELS[self.model])
+        PrivacyBudget(self.epsilon, self.delta)
+        checks.fields(
+            self,
+            hidden=checks.count,
+            epochs=checks.count,
+            control_epochs=checks.count,
+            batch_size=checks.natural,
+            learning_rate=checks.norm_bound,
+        )
 
     def functions(self, classes):
         """`(fit, control)` for `keras_fm.audit`.
@@ -105,7 +119,7 @@ class Subject:
     @property
     def neighbours(self):
         """The relation of the claim."""
-        return known.audited_neighbours(self.model)
+        return "add_remove" if self.model in _SAMPLED else "replace_one"
 
     def lot(self, x):
         return min(self.batch_size or len(x), len(x))

@@ -12,9 +12,9 @@ import math
 import keras
 import numpy as np
 
-from keras_fm.auditing.objective import ObjectiveAudit
-from keras_fm.auditing.white_box import sampled_ratio
-from keras_fm.baselines import DPSGDConfig
+from keras_fm.lab.auditing.objective import ObjectiveAudit
+from keras_fm.lab.auditing.white_box import sampled_ratio
+from keras_fm.lab.baselines import DPSGDConfig
 
 CLIP = 0.1
 # Of a sum of gradients: weights stay near zero.
@@ -36,7 +36,7 @@ def audit_dp_sgd(
     """Lower bound on the epsilon of all steps together, under add_remove.
 
     Args:
-        library: `keras_fm.baselines.DPSGDClassifier` or
+        library: `keras_fm.lab.baselines.DPSGDClassifier` or
             `JaxDPSGDClassifier`.
         budget: the `PrivacyBudget` that they spend.
         steps: int, of a fit.

@@ -21,10 +21,10 @@ from unittest import mock
 
 import numpy as np
 
-from keras_fm.auditing.objective import ObjectiveAudit, composed
-from keras_fm.auditing.white_box import releases_epsilon
 from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import noise_mechanisms
+from keras_fm.lab.auditing.objective import ObjectiveAudit, composed
+from keras_fm.lab.auditing.white_box import releases_epsilon
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Differences:
 
         Args:
             noise, runs: see
-                `keras_fm.auditing.white_box.releases_epsilon`.
+                `auditing.white_box.releases_epsilon`.
         """
         budget = self.ledger.budget
         return ObjectiveAudit(

@@ -16,13 +16,13 @@ noise that is used twice has the attack `"repeated"`.
 
 import numpy as np
 
-from keras_fm.auditing.objective import ObjectiveAudit
-from keras_fm.auditing.white_box import sampled_ratio
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.mechanisms import SampledGaussianMechanism
 from keras_fm.kernel.planning import sampled_noise
+from keras_fm.lab.auditing.objective import ObjectiveAudit
+from keras_fm.lab.auditing.white_box import sampled_ratio
 
 # What a score is of: all reads' ratios, or whether reads have noise in common.
 ATTACKS = ("likelihood", "repeated")

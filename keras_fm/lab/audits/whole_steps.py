@@ -12,8 +12,8 @@ import keras
 import numpy as np
 
 from keras_fm import callbacks, models
-from keras_fm.auditing.objective import ObjectiveAudit
-from keras_fm.auditing.white_box import sampled_ratio
+from keras_fm.lab.auditing.objective import ObjectiveAudit
+from keras_fm.lab.auditing.white_box import sampled_ratio
 
 _CLIP = 0.1
 

@@ -3,9 +3,8 @@
 import shlex
 import sys
 
-from keras_fm.lab import known, script_functions
+from keras_fm.lab import known
 from keras_fm.lab.commands import command_line
-from keras_fm.lab.engine import folder
 
 NAME = "audit"
 SUMMARY = "canaries, a control, a lower bound on epsilon, a verdict"
@@ -174,12 +173,6 @@ def define(values):
         "Of ilm: once (the paper) or per_step (the authors' code).",
     )
     flag.string(
-        "second_opinion",
-        None,
-        "Python of an environment with tensorflow-empirical-privacy: its "
-        "membership attacks on the same canaries are reported, too.",
-    )
-    flag.string(
         "out",
         "runs/audit",
         "Folder for audit.json, audit.txt and audit.png. Empty writes nothing.",
@@ -205,115 +198,11 @@ _SUBJECT_FLAGS = (
     "normalization",
     "noise",
 )
-_SCRIPT_FLAGS = (
-    "fit",
-    "control",
-    "classes",
-    "neighbours",
-    "low",
-    "high",
-    "bound",
-    "curve",
+# What `keras_fm.audit` is told beside functions and records.
+_AUDIT_FLAGS = (
+    *("classes", "canaries", "design", "kind", "low", "high", "bound"),
+    *("score", "curve", "neighbours"),
 )
-_CLAIM_FLAGS = ("epsilon", "delta", "neighbours")
-_SCORES = ("loss", "margin", "gradient")
-
-
-def _subject(values):
-    return {name: values[name].value for name in _SUBJECT_FLAGS}
-
-
-def _given(values, names):
-    return [name for name in names if values[name].present]
-
-
-def check(values, rest):
-    """Refuses what no run could repair."""
-    del rest
-    from keras_fm.kernel import checks
-
-    checks.count("seeds", values.seeds)
-    checks.natural("train_records", values.train_records)
-    if values.canaries is not None:
-        checks.count("canaries", values.canaries)
-    folder.check(values.out)
-    folder.check(values.tensorboard, "tensorboard")
-    if values.second_opinion is not None:
-        from keras_fm.auditing import second_opinion
-
-        second_opinion.check(values.second_opinion)
-    if _given(values, _SCRIPT_FLAGS):
-        _check_script(values)
-        return
-    known.check_dataset(values.dataset)
-    checks.one_of("score", values.score, _SCORES)
-    known.check_audited(_subject(values))
-    known.check_attack(
-        values.model, values.guarantee, values.design, values.score
-    )
-
-
-def _check_script(values):
-    from keras_fm.kernel import checks
-
-    for name in ("fit", "control"):
-        if values[name].value is not None:
-            script_functions.check(name, values[name].value)
-    given = _given(values, _SCRIPT_FLAGS)
-    if values.fit is None or values.control is None:
-        raise ValueError(
-            f"`--{given[0]}` belongs to a training of your own: give both "
-            "`--fit` and `--control`, the same without privacy. Where an "
-            "attack finds nothing in that, finding nothing says nothing."
-        )
-    theirs = set(_SUBJECT_FLAGS) - set(_CLAIM_FLAGS)
-    for name in _given(values, sorted(theirs)):
-        raise ValueError(
-            f"`--{name}` is of `--model`; with `--fit` the script decides it."
-        )
-    if values.fit == values.control:
-        raise ValueError(
-            "`--control` must be another function than `--fit`: the same "
-            "training without privacy."
-        )
-    if script_functions.is_named(values.dataset):
-        script_functions.check("dataset", values.dataset)
-        if values.train_records:
-            raise ValueError(
-                "`--train_records` is of a named data set; a script's "
-                "function returns the records that it means."
-            )
-    else:
-        known.check_dataset(values.dataset)
-    if script_functions.is_named(values.score):
-        script_functions.check("score", values.score)
-    else:
-        checks.one_of("score", values.score, _SCORES)
-    claimed = _given(values, _CLAIM_FLAGS)
-    if claimed and len(claimed) < len(_CLAIM_FLAGS):
-        missing = [f"`--{n}`" for n in _CLAIM_FLAGS if n not in claimed]
-        raise ValueError(
-            "A claim in numbers is `--epsilon`, `--delta` (0 if it is pure) "
-            "and `--neighbours`; without them it is that of the ledger that "
-            f"`--fit` returns. Missing: {', '.join(missing)}"
-        )
-    _script_arguments(values)
-
-
-def _script_arguments(values):
-    """What `keras_fm.audit` is told beside functions and records."""
-    from keras_fm.kernel.budget import PrivacyBudget
-
-    arguments = {
-        name: values[name].value
-        for name in (
-            *("classes", "canaries", "design", "kind", "low", "high"),
-            *("bound", "score", "curve", "neighbours"),
-        )
-    }
-    if values["epsilon"].present:
-        arguments["claim"] = PrivacyBudget(values.epsilon, values.delta)
-    return arguments
 
 
 def run(values, rest):
@@ -325,23 +214,21 @@ def run(values, rest):
     arguments = {
         "train_records": values.train_records,
         "seeds": tuple(range(values.seeds)),
-        "second_opinion": values.second_opinion,
         "out": values.out or None,
         "tensorboard": values.tensorboard or None,
         "progress": values.progress,
         "command": command_line.of(NAME, values),
     }
-    if values.fit:
+    if values.fit or values.control:
+        given = {name: values[name].value for name in _AUDIT_FLAGS}
+        if values["epsilon"].present:
+            given["claim"] = values.epsilon, values.delta
         report = audits.run_script(
-            values.fit,
-            values.control,
-            values.dataset,
-            **_script_arguments(values),
-            **arguments,
+            values.fit, values.control, values.dataset, **given, **arguments
         )
     else:
         report = audits.run(
-            audits.Subject(**_subject(values)),
+            audits.Subject(**{n: values[n].value for n in _SUBJECT_FLAGS}),
             values.dataset,
             canaries=values.canaries,
             design=values.design,

@@ -1,5 +1,5 @@
-"""The command line: how its flags are made, what no command takes, the one that
-does the same again, and numbers given in one."""
+"""The command line: how its flags are made, the one that does the same again,
+and numbers given in one."""
 
 import functools
 import shlex
@@ -7,8 +7,6 @@ import types
 
 from absl import flags
 
-# Of these nothing means: write nothing.
-_MAY_BE_EMPTY = ("out", "tensorboard")
 # What changes neither a number nor a guarantee.
 _LEFT_OUT = ("fresh", "help", "out", "processes", "progress")
 
@@ -41,27 +39,6 @@ def of(name, values, rest=()):
         if values[flag].present and flag not in _LEFT_OUT
     ]
     return " ".join(["keras-fm", name, *map(shlex.quote, [*given, *rest])])
-
-
-def check(values):
-    """Refuses flags that are given and say nothing, or one thing twice.
-
-    Raises:
-        flags.Error: naming the flag.
-    """
-    for name in sorted(values):
-        flag = values[name]
-        if not flag.present or name in _MAY_BE_EMPTY:
-            continue
-        if flag.value in ("", []):
-            raise flags.Error(
-                f"flag --{name}= is empty. Leave it out for its default."
-            )
-        if isinstance(flag.value, list):
-            for i, word in enumerate(flag.value):
-                if word in ("", *flag.value[:i]):
-                    said = f"names {word!r} twice" if word else "has a gap"
-                    raise flags.Error(f"flag --{name} {said}.")
 
 
 def numbers(name, texts, kind=float):

@@ -3,13 +3,11 @@
 import logging
 import os
 import shlex
-import shutil
 import sys
 
-from keras_fm.composition import settings_file
 from keras_fm.lab import known
 from keras_fm.lab.commands import command_line
-from keras_fm.lab.engine import folder
+from keras_fm.lab.composition import settings_file
 
 NAME = "compare"
 SUMMARY = "train one architecture in every way, side by side"
@@ -43,6 +41,13 @@ for each epsilon on a fifth of the training part, without charge to it.
 Noise is fresh in every run, so numbers differ a little between runs. Finished
 runs are kept: a second call with the same settings goes on, or shows them.
 """
+
+
+# Flags that are fields of a `Comparison`.
+_SETTINGS = (
+    *("dataset", "features", "hidden", "methods", "epsilons", "delta"),
+    *("neighbours", "seeds", "epochs", "batch_size", "train_records"),
+)
 
 
 def define(values):
@@ -143,36 +148,13 @@ def define(values):
 def _config(values):
     """Settings that the flags, or a file and flags, give."""
     given = {
-        name: values[name].value
-        for name in known.FLAGS
-        if values[name].present and values[name].value is not None
+        name: values[name].value for name in _SETTINGS if values[name].present
     }
     if "epsilons" in given:
         given["epsilons"] = command_line.numbers("epsilons", given["epsilons"])
     if not values.spec:
         return given
-    try:
-        config = settings_file.load(values.spec)
-    except ValueError as e:
-        raise ValueError(f"{values.spec} is no comparison: {e}") from e
-    return config | given if isinstance(config, dict) else config
-
-
-def check(values, rest):
-    """Refuses what no run could repair."""
-    del rest
-    # NumPy waits until there is something to check.
-    from keras_fm.kernel import checks
-
-    config = _config(values)
-    known.check_comparison(config)
-    known.check_dataset(config.get("dataset", values.dataset))
-    known.check_processes(values.processes, values.isolated)
-    if values.jax_python and not shutil.which(values.jax_python):
-        wanted = "a Python; there is no such file that can be run"
-        checks.refuse("jax_python", values.jax_python, wanted)
-    known.check_runnable(config.get("methods", ()), None, values.jax_python)
-    folder.check(values.out)
+    return {**settings_file.load(values.spec), **given}
 
 
 def run(values, rest):

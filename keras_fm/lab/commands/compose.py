@@ -5,7 +5,6 @@ import os
 import sys
 
 from keras_fm.lab.commands import command_line
-from keras_fm.lab.engine import folder
 
 NAME = "compose"
 ALONE = True
@@ -117,7 +116,7 @@ def define(values):
 
 def _plan_and_delta(values):
     """The plan that the flags name, and the total delta."""
-    from keras_fm import composition
+    from keras_fm.lab import composition
 
     given = [
         name for name in (*_STAGE_FLAGS, "neighbours") if values[name].present
@@ -157,20 +156,15 @@ def _plan_and_delta(values):
 def run(values, rest):
     """Runs the command; returns the exit status."""
     del rest
-    folder.check(values.out)
-    from keras_fm import composition
-    from keras_fm.kernel import checks
+    from keras_fm.lab import composition
 
-    # All that may be wrong, before the first theorem is asked.
-    given = command_line.numbers("counts", values.counts or (), int)
-    counts = [checks.count("counts", count) for count in given] or None
-    methods = composition.check_methods(values.methods)
+    counts = command_line.numbers("counts", values.counts or (), int) or None
     plan, delta = _plan_and_delta(values)
-    composed = composition.compose(plan, delta, methods)
+    composed = composition.compose(plan, delta, values.methods)
     text = composition.table(composed)
     sys.stdout.write(f"{composition.title(plan, delta)}\n\n{text}\n")
     if values.out:
-        by_count = composition.series(plan, delta, counts, methods)
+        by_count = composition.series(plan, delta, counts, values.methods)
         composition.write(plan, delta, composed, by_count, values.out)
         # Composition itself knows no packages, whose versions these are.
         from keras_fm.lab import provenance

@@ -4,12 +4,10 @@ import sys
 
 from keras_fm.lab import known
 from keras_fm.lab.commands import command_line
-from keras_fm.lab.engine import folder
 
 NAME = "reproduce"
 SUMMARY = "figures and tables of the five papers, ours beside theirs"
 POSITIONAL = "[PAPER[:FIGURE] ...]"
-CHOICES = tuple(known.experiments())
 
 WORDS = """Figures and tables of the five papers, ours beside theirs.
 
@@ -71,41 +69,17 @@ def define(values):
     )
 
 
-def check(values, rest):
-    """Refuses what no run could repair."""
-    from keras_fm.kernel import checks
-
-    known.check_reproduction(rest, _epsilons(values), values.data)
-    if values.seeds is not None:
-        checks.count("seeds", values.seeds)
-    if values.data and values.data not in known.NETWORKS:
-        known.check_dataset(values.data)
-    if rest and not values.list:
-        folder.check(values.out)
-
-
-def _is_listing(values, rest):
-    return values.list or not rest
-
-
-ALONE = _is_listing
-
-
-def _epsilons(values):
-    if values.epsilons is None:
-        return None
-    return tuple(command_line.numbers("epsilons", values.epsilons))
-
-
 def run(values, rest):
     """Runs the command; returns the exit status."""
-    epsilons = _epsilons(values)
     # Heavy imports only once the command line is right.
     from keras_fm.lab import reproduce as reproductions
 
-    if _is_listing(values, rest):
+    if values.list or not rest:
         sys.stdout.write(reproductions.catalogue_table() + "\n")
         return 0
+    epsilons = values.epsilons
+    if epsilons is not None:
+        epsilons = command_line.numbers("epsilons", epsilons)
     found = reproductions.find(rest)
     # A choice that one of them has not is an error before the first trains.
     for experiment in found:

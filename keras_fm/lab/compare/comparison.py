@@ -1,13 +1,15 @@
 """What is compared: one declarative description of an experiment."""
 
 import dataclasses
+import functools
 import itertools
 
-from keras_fm.composition import settings_file
 from keras_fm.kernel import checks
-from keras_fm.lab import known
+from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.lab.compare import methods as methods_lib
+from keras_fm.lab.composition import settings_file
 from keras_fm.lab.engine.job import Job
+from keras_fm.public.features import FEATURES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,23 +60,41 @@ class Comparison:
     train_records: int = 0
 
     def __post_init__(self):
-        def put(name, value):  # Frozen, yet lists and defaults are accepted.
-            object.__setattr__(self, name, value)
+        def each_once(name, value):
+            checks.instance(name, value, (list, tuple), "a list")
+            return tuple(dict.fromkeys(value))
 
-        for name in ("methods", "epsilons", "dp_sgd"):
-            value = getattr(self, name)
-            put(
-                name,
-                tuple(checks.instance(name, value, (list, tuple), "a list")),
-            )
-        # What is wrong with delta is said below.
-        put("methods", self.methods or methods_lib.available(self.delta))
-        config = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-        }
-        known.check_comparison(config, methods_lib.METHODS)
-        put("epsilons", tuple(float(e) for e in self.epsilons))
+        # Beyond these some method finds no noise, after others have trained.
+        def budget(epsilon):
+            return checks.number("epsilon", epsilon, at_least=1e-4, at_most=100)
+
+        checks.fields(
+            self,
+            features=functools.partial(checks.one_of, choices=FEATURES),
+            epsilons=each_once,
+            methods=each_once,
+            dp_sgd=lambda _, tables: tuple(map(dict, tables)),
+            delta=lambda _, delta: PrivacyBudget(1.0, delta).delta,
+            neighbours=lambda _, name: str(Neighbours.of(name)),
+            seeds=checks.count,
+            epochs=checks.count,
+            batch_size=checks.count,
+            hidden=checks.natural,
+            train_records=checks.natural,
+            learning_rate=checks.positive,
+        )
+        if not self.epsilons:
+            raise ValueError("`epsilons` must name at least one budget.")
+        methods = self.methods or methods_lib.available(self.delta)
+        for name in methods:
+            checks.one_of("methods", name, methods_lib.METHODS)
+            if methods_lib.METHODS[name].needs_delta and not self.delta:
+                raise ValueError(
+                    f"The method {name!r} needs a `delta` greater than 0."
+                )
+        # Frozen.
+        object.__setattr__(self, "methods", methods)
+        object.__setattr__(self, "epsilons", tuple(map(budget, self.epsilons)))
 
     @classmethod
     def from_config(cls, config):
@@ -83,8 +103,10 @@ class Comparison:
         Raises:
             ValueError: if it has unknown names or wrong values.
         """
-        known.check_comparison(config, methods_lib.METHODS)
-        return cls(**config)
+        try:
+            return cls(**config)
+        except TypeError as e:
+            raise ValueError(f"This is not a comparison: {e}") from e
 
     @classmethod
     def load(cls, path):
@@ -94,11 +116,7 @@ class Comparison:
             ValueError: if the file is not a comparison.
             OSError: if it cannot be read.
         """
-        try:
-            config = settings_file.load(path)
-        except ValueError as e:
-            raise ValueError(f"{path} is no comparison: {e}") from e
-        return cls.from_config(config)
+        return cls.from_config(settings_file.load(path))
 
     def jobs(self):
         """Every `Job` to run; epsilon is `None` without privacy."""

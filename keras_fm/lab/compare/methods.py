@@ -7,11 +7,10 @@ import math
 
 import keras
 
-from keras_fm import baselines
-from keras_fm.baselines import dp_sgd
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.heads.rounds import Rounds
-from keras_fm.lab import known
+from keras_fm.lab import baselines, known
+from keras_fm.lab.baselines import dp_sgd
 from keras_fm.lab.engine.job import Series
 from keras_fm.lab.engine.training import exact
 from keras_fm.lab.engine.watch import Watch

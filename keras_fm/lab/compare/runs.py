@@ -10,7 +10,6 @@ import tempfile
 import numpy as np
 
 from keras_fm import datasets
-from keras_fm.lab import known
 from keras_fm.lab.compare import files
 from keras_fm.lab.compare.methods import METHODS
 from keras_fm.lab.compare.outcome import Outcome
@@ -65,8 +64,13 @@ def run(
         ValueError: if the data are no images, or nothing can be written to
             `out` now.
     """
-    known.check_processes(processes, isolated)
-    known.check_runnable(spec.methods, METHODS, jax_python)
+    for name in spec.methods:
+        method = METHODS[name]
+        if not (method.available() or (method.backend and jax_python)):
+            raise ImportError(
+                f"{name!r} needs {', '.join(method.packages)} on the backend "
+                f"{method.backend or 'tensorflow'!r}."
+            )
     jobs = list(spec.jobs())
     shown = Progress("runs", _named, None if progress else "")
     with contextlib.ExitStack() as stack:

@@ -3,10 +3,6 @@
 import collections.abc
 import dataclasses
 
-from keras_fm.kernel import checks
-
-KINDS = ("claimed", "proven", "no privacy", "calculated", "formula")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Series:
@@ -28,10 +24,6 @@ class Series:
     beside: tuple = ()
     is_random: bool = True
     needs_dp_sgd: bool = False
-
-    def __post_init__(self):
-        if self.kind not in KINDS:
-            checks.refuse("kind", self.kind, f"one of {KINDS}")
 
     @property
     def is_private(self):

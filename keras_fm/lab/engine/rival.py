@@ -5,8 +5,7 @@ fifth of the training records. What that choice costs in privacy is not
 charged to it.
 """
 
-from keras_fm import baselines
-from keras_fm.lab import known
+from keras_fm.lab import baselines, known
 
 # Large Poisson batches, a small clip and momentum are DP-SGD's best published
 # practice on features (Tramer and Boneh 2021).

@@ -1,8 +1,7 @@
 """The five papers' figures and tables as named experiments.
 
 Every experiment has a small form for two CPU cores and a full form of the
-paper's size, and draws our numbers beside those that the paper prints. A name
-loads what it stands for: the catalogue is printed without Keras.
+paper's size, and draws our numbers beside those that the paper prints.
 """
 
 import importlib
@@ -19,8 +18,8 @@ _HOMES = {
     "MissingDataError": "reproduce.sources",
     "Outcome": "reproduce.session",
     "Series": "engine.job",
-    "UnknownExperimentError": "known",
-    "catalogue_table": "reproduce.listing",
+    "UnknownExperimentError": "reproduce.catalogue",
+    "catalogue_table": "reproduce.catalogue",
     "find": "reproduce.catalogue",
     "run": "reproduce.session",
     "table": "reproduce.report",

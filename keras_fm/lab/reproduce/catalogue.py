@@ -1,13 +1,16 @@
 """The named experiments of the five papers, and how they are found."""
 
+import difflib
+
 from keras_fm.lab import known
+from keras_fm.lab.engine import files
 from keras_fm.lab.engine.job import Series
 from keras_fm.lab.reproduce import (
     adlm,
     dpa,
     dpmac,
+    facts,
     functional_net,
-    listing,
     pcdbn,
     sources,
 )
@@ -25,7 +28,13 @@ _MODULES = {
     "adlm": adlm,
     "dpmac": dpmac,
 }
+# What loaders of `sources` give, where it is not images.
+_READS = {None: None, "recent_windows": "network", "windows": "network"}
 _AXES = {"accuracy": ACCURACY, "epsilon": EPSILON}
+
+
+class UnknownExperimentError(ValueError):
+    """A name that is neither a paper, an experiment nor an alias."""
 
 
 def _experiment(name, declared):
@@ -40,12 +49,22 @@ def _experiment(name, declared):
         series=tuple(Series(**s) for s in declared.pop("series")),
         small={**both, **declared.pop("small", {})},
         full={**both, **declared.pop("full", {})},
-        facts=listing.chosen_facts(paper, chosen),
+        facts=_chosen_facts(paper, chosen),
         measure=getattr(_MODULES[paper], declared.pop("measure")),
-        reads=known.data_of(declared.get("load")),
+        reads=_READS.get(declared.get("load"), "images"),
         load=getattr(sources, declared.pop("load", ""), None),
         **declared,
     )
+
+
+def _chosen_facts(paper, which):
+    """The facts of a paper that an experiment's declaration chooses."""
+    if which is None:
+        return ()
+    which = dict(which)
+    with_epochs = which.pop("with_epochs", False)
+    found = facts.select(paper, **which)
+    return tuple(f for f in found if f.epochs is not None or not with_epochs)
 
 
 def _axis(value):
@@ -82,5 +101,37 @@ def find(names):
     >>> [e.name for e in find(["adlm:figure-4"])]
     ['adlm:mnist', 'adlm:mnist-epochs']
     """
-    found = known.find_experiments(names)
-    return tuple(e for e in EXPERIMENTS if e.name in found)
+    called = {e.name: {e.name, e.paper, *e.aliases} for e in EXPERIMENTS}
+    words = set().union(*called.values())
+    wanted = [str(name).strip().lower() for name in names]
+    for name in wanted:
+        if name not in words:
+            near = difflib.get_close_matches(name, words, n=6, cutoff=0.5)
+            raise UnknownExperimentError(
+                f"Unknown experiment {name!r}. Near it are: "
+                f"{', '.join(near or sorted(_MODULES))}."
+            )
+    return tuple(e for e in EXPERIMENTS if called[e.name] & set(wanted))
+
+
+def catalogue_table():
+    """The catalogue as text, one line for each experiment."""
+    rows = [
+        [
+            e.name,
+            e.small.get("data", "-"),
+            f"{e.minutes:g}",
+            str(len(e.facts)),
+            " ".join([e.title, *e.aliases]),
+        ]
+        for e in EXPERIMENTS
+    ]
+    head = ["experiment", "data", "minutes", "numbers", "what"]
+    return "\n".join(
+        [
+            *files.text_table(head, rows, ("experiment", "data", "what")),
+            "",
+            "minutes: of the small form, on two cores. numbers: what the paper",
+            "prints for it.",
+        ]
+    )

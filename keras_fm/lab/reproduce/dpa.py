@@ -8,7 +8,7 @@ people, and no number of the paper is drawn beside them.
 import keras
 import numpy as np
 
-from keras_fm import baselines
+from keras_fm.lab import baselines
 from keras_fm.lab.engine.training import Fitted
 from keras_fm.lab.reproduce import points
 from keras_fm.layers import NormalizationLayer, PrivateDense

@@ -4,6 +4,7 @@ import collections.abc
 import dataclasses
 
 from keras_fm.kernel import checks
+from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.lab import known
 from keras_fm.lab.engine.job import Job
 
@@ -76,21 +77,6 @@ class Experiment:
     minutes: float = 1.0
     deviations: str = ""
 
-    def __post_init__(self):
-        if set(self.small) != set(self.full):
-            raise ValueError(
-                f"`small` and `full` of {self.name} must hold the same "
-                f"settings. Received: {sorted(self.small)}, "
-                f"{sorted(self.full)}"
-            )
-        if bool(self.facts) == bool(self.why_no_facts):
-            raise ValueError(
-                f"{self.name} must have facts, or say why there are none."
-            )
-        names = [s.name for s in self.series]
-        if len(set(names)) < len(names):
-            raise ValueError(f"Series of {self.name} come twice: {names}")
-
     @property
     def paper(self):
         """Key of the paper."""
@@ -120,15 +106,19 @@ class Experiment:
                 has no such choice.
         """
         made = dict(self.full if full else self.small)
-        known.check_choices(
-            self.name,
-            "epsilons" in made,
-            self.reads,
-            epsilons,
-            data,
-        )
+        if epsilons is not None and "epsilons" not in made:
+            raise ValueError(f"{self.name} has no epsilons to choose.")
+        kind = "network" if data in known.NETWORKS else "images"
+        if data is not None and kind != self.reads:
+            wanted = {None: "no data", "network": "a health network"}
+            raise ValueError(
+                f"{self.name} needs {wanted.get(self.reads, 'images')}. "
+                f"Received: data={data!r}"
+            )
         if epsilons is not None:
-            made["epsilons"] = tuple(epsilons)
+            made["epsilons"] = tuple(
+                PrivacyBudget(e, 0.0).epsilon for e in epsilons
+            )
         if seeds is not None:
             made["seeds"] = checks.count("seeds", seeds)
         if data is not None:

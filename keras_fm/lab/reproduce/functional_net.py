@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_fm import composition as composition_lib
+from keras_fm.lab import composition as composition_lib
 from keras_fm.lab.engine.job import Measured
 from keras_fm.lab.engine.training import exact
 from keras_fm.lab.reproduce import facts, points

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+import types
 
 from keras_fm.lab.engine import folder as folders
 from keras_fm.lab.engine import measuring, rival, store, workers
@@ -80,11 +81,6 @@ def run(
     chosen = experiment.settings(
         full=full, epsilons=epsilons, seeds=seeds, data=data
     )
-    if unknown := set(settings or {}) - set(chosen):
-        raise ValueError(
-            f"{experiment.name} has no settings {sorted(unknown)}. It has "
-            f"{sorted(chosen)}"
-        )
     chosen.update(settings or {})
     form = "full" if full else "small"
     substituted = chosen.get("data", experiment.dataset) not in (
@@ -121,7 +117,6 @@ def _rows(experiment, context, folder, progress):
     kept = store.Store(
         folder and os.path.join(folder, "points.jsonl"), measuring.FIELDS
     )
-    measurer = _Measurer(experiment, context)
     skipped, requests = {}, {}
     for job in experiment.jobs(chosen):
         if experiment.find(job.series).needs_dp_sgd and not rival.available():
@@ -140,6 +135,15 @@ def _rows(experiment, context, folder, progress):
         return words
 
     shown = Progress("points", named, None if progress else "")
+
+    def answer(job):
+        return measuring.measure(
+            job,
+            experiment.find(job.series),
+            lambda: experiment.measure(job, context),
+        )
+
+    measurer = types.SimpleNamespace(answer=answer)
     here = workers.Here(lambda: measurer, shown.began)
     return *answer_all(requests, kept, here.answers, shown), skipped
 
@@ -152,21 +156,3 @@ def _folder(out, experiment, form, chosen, substituted):
         data = os.path.basename(chosen["data"]).removesuffix(".npz")
         name += f"-{data}"
     return os.path.join(out, name)
-
-
-class _Measurer:
-    """Answers a job by the experiment's own function."""
-
-    def __init__(self, experiment, context):
-        self._experiment, self._context = experiment, context
-
-    def answer(self, job):
-        experiment = self._experiment
-        try:
-            return measuring.measure(
-                job,
-                experiment.find(job.series),
-                lambda: experiment.measure(job, self._context),
-            )
-        except RuntimeError as e:
-            raise RuntimeError(f"{experiment.name}: {e}") from e

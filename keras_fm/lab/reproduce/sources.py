@@ -12,29 +12,14 @@ def images(name):
 
     Raises:
         MissingDataError: if it is not found and cannot be downloaded.
-        ValueError: if the name is unknown or of another kind of data.
+        ValueError: if the name is unknown.
     """
-    loaded = _load(name)
-    if not isinstance(loaded, tuple):
-        raise ValueError(
-            f"This experiment needs images; {name!r} is a health network."
-        )
-    return loaded
+    return _load(name)
 
 
 def network(name):
-    """A `keras_fm.datasets.HealthNetwork`.
-
-    Raises:
-        ValueError: if the name is not of a health network.
-    """
-    loaded = _load(name)
-    if not isinstance(loaded, datasets.HealthNetwork):
-        raise ValueError(
-            "This experiment needs a health network (health_network, "
-            f"health_network_weekly); {name!r} holds images."
-        )
-    return loaded
+    """A `keras_fm.datasets.HealthNetwork`."""
+    return _load(name)
 
 
 def flat_images(name):

@@ -162,7 +162,6 @@ class PrivateEncoder(PretrainedLayer):
                 '`source="random"`: the next encoder is the transpose of a '
                 f"decoder of all inputs. Received: visible={visible}"
             )
-        self.activation, self.source = activation, source
         self.components = components
         self.clip, self.visible = bool(clip), visible
         self.input_spec = keras.layers.InputSpec(ndim=2)
@@ -354,10 +353,6 @@ class PrivateEncoder(PretrainedLayer):
         )
 
     # Proven: weights from releases -----------------------------------------
-
-    @property
-    def longest_output(self):
-        return self.units**0.5 if self.activation == "sigmoid" else math.inf
 
     def release_names(self):
         moments = self.source == "moments"

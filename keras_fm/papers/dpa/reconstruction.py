@@ -23,13 +23,16 @@ from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import released_as
 from keras_fm.kernel.query import QuadraticQuery
 from keras_fm.kernel.reads import columns
-from keras_fm.parts.quadratic_release import QuadraticRelease
+from keras_fm.parts.quadratic_release import (
+    QuadraticObjective,
+    QuadraticRelease,
+)
 
 FORMS = ("cross_entropy", "squared_error")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReconstructionQuery(QuadraticQuery):
+class ReconstructionQuery(QuadraticObjective, QuadraticQuery):
     """The reconstruction objective of one dense decoder.
 
     Args:

@@ -164,7 +164,8 @@ class ChebyshevCRBM(PretrainedLayer):
         self.moment_strides = checks.optional(
             layer_arguments.pair, "moment_strides", moment_strides
         )
-        self._approximation = self._make_approximation()
+        # The `keras_fm.polynomials` object of the activation, or `None`.
+        self.approximation = self._make_approximation()
 
     def _make_approximation(self):
         if self.polynomial == "exact":
@@ -173,11 +174,6 @@ class ChebyshevCRBM(PretrainedLayer):
             return polynomials.published(self.degree)
         make = getattr(polynomials, self.polynomial)
         return make("sigmoid", self.degree, self.gain)
-
-    @property
-    def approximation(self):
-        """The `keras_fm.polynomials` object of the activation, or `None`."""
-        return self._approximation
 
     # Weights and shapes --------------------------------------------------
 
@@ -336,11 +332,9 @@ class ChebyshevCRBM(PretrainedLayer):
         if self.polynomial == "exact":
             value = ops.sigmoid(self.gain * z)
         elif self.polynomial == "piecewise":
-            value = _piecewise(self._approximation, self.gain * z)
+            value = _piecewise(self.approximation, self.gain * z)
         else:
-            value = _polynomial(
-                self.scaled(self._approximation.coefficients), z
-            )
+            value = _polynomial(self.scaled(self.approximation.coefficients), z)
         if noise is not None:
             value = value + _horner(
                 [noise[power] for power in range(noise.shape[0])], z
@@ -504,8 +498,8 @@ class ChebyshevCRBM(PretrainedLayer):
     def _largest_coefficients(self):
         """Of the polynomial, or of all the pieces of a piecewise one."""
         if self.polynomial != "piecewise":
-            return self._approximation.coefficients
-        knots, values = self._approximation.knots, self._approximation.values
+            return self.approximation.coefficients
+        knots, values = self.approximation.knots, self.approximation.values
         slopes = np.diff(values) / np.diff(knots)
         starts = np.asarray(values[:-1]) - slopes * np.asarray(knots[:-1])
         return float(np.abs(starts).max()), float(np.abs(slopes).max())

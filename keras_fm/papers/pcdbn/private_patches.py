@@ -132,9 +132,6 @@ class PrivatePatches(PatchResponses, ProvenMap):
             layer_arguments.pair, "moment_strides", moment_strides
         )
 
-    # Its release decides how long responses are.
-    longest_output = math.inf
-
     def _add_map_weight(self, name, shape):
         return self.add_weight(
             name=name,

@@ -175,7 +175,6 @@ def test_a_ledger_needs_a_budget_and_a_relation():
         lambda: entry(reads=None),
         lambda: entry(private="no"),
         lambda: entry(private=1),
-        lambda: entry(used=1),
         lambda: claim(0.0),
         lambda: claim(-1.0),
         lambda: claim(math.nan),

@@ -21,22 +21,16 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from ledger_entries import entry, steps
+from ledger_entries import entry
 
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger import ledger as ledger_lib
 from keras_fm.kernel.ledger import locked_file
 from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
 
-TENTHS, STEPS = 10, 8
-# Laplace noise is pure: tenths add up to the budget, exactly enough. The steps
-# are of a claim, so that they cost a tenth, too.
+TENTHS = 10
+# Laplace noise is pure: tenths add up to the budget, exactly enough.
 PROCESSES = st.sampled_from([0, 1])
-
-
-def paid_steps():
-    config = {**steps(STEPS).mechanism, "claimed_epsilon": 0.1}
-    return entry(config, guarantee="claimed", name="net", proof="none.")
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -46,8 +40,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.path = Path(self.folder.name) / "privacy.json"
         # What each process knows, and its object.
         self.known, self.held = [({}, {}), ({}, {})], [None, None]
-        # Tenths that are spent, steps that are paid for and taken.
-        self.spent = self.taken = self.steps = 0
+        # Tenths.
+        self.spent = 0
         self.texts, self.hidden = [], None
 
     def teardown(self):
@@ -108,7 +102,6 @@ class LedgerMachine(RuleBasedStateMachine):
             for spend in (found.check, found.charge):
                 with pytest.raises(ValueError, match="second budget"):
                     spend([entry(0.1)])
-            assert found.steps_left("net") == 0
         self.known[number] = ({}, {})
 
     @rule(
@@ -124,30 +117,7 @@ class LedgerMachine(RuleBasedStateMachine):
             spent=tenths,
         )
 
-    @rule(number=PROCESSES, fails_at=st.none() | st.integers(1, 9))
-    def pay_for_steps(self, number, fails_at):
-        self.change(
-            number,
-            lambda held: held.charge([paid_steps()]),
-            fails_at,
-            spent=1,
-            steps=STEPS,
-        )
-
-    @rule(
-        number=PROCESSES,
-        count=st.integers(1, 5),
-        fails_at=st.none() | st.integers(1, 9),
-    )
-    def reserve(self, number, count, fails_at):
-        self.change(
-            number,
-            lambda held: held.reserve(paid_steps(), count),
-            fails_at,
-            taken=count,
-        )
-
-    def change(self, number, change, fails_at, spent=0, taken=0, steps=0):
+    def change(self, number, change, fails_at, spent):
         held, sure = self.held[number], True
         if held is None:
             return
@@ -159,19 +129,15 @@ class LedgerMachine(RuleBasedStateMachine):
             try:
                 change(held)
             except BudgetExceededError:
-                over = self.spent + spent > TENTHS
-                assert over or self.taken + taken > self.steps
-                spent = taken = steps = 0
+                assert self.spent + spent > TENTHS
+                spent = 0
             except OSError:
                 sure = False
         # What may be on disk is, or is not, from here on: all of it.
         found = json.loads(self.path.read_text())["entries"]
-        before = self.spent, self.taken, self.steps
-        after = self.spent + spent, self.taken + taken, self.steps + steps
-        self.spent, self.taken = len(found), sum(e["used"] for e in found)
-        self.steps = sum(e["mechanism"].get("steps", 0) for e in found)
-        now = self.spent, self.taken, self.steps
-        assert now == after or (not sure and now == before)
+        now, after = len(found), self.spent + spent
+        assert now == after or (not sure and now == self.spent)
+        self.spent = now
         self.texts.append(self.path.read_text())
 
     @rule(number=PROCESSES)
@@ -184,12 +150,12 @@ class LedgerMachine(RuleBasedStateMachine):
     def put_an_old_one_back(self, older, gone):
         text = self.path.read_text()
         old = self.texts[older % len(self.texts)]
-        # Both processes that have it open know more.
-        if old == text or not all(self.held):
+        # Who has it open knows more.
+        if old == text or not any(self.held):
             return
         for number, held in enumerate(self.held):
             with self.process(number):
-                held.reload()
+                _ = held is None or held.reload()
         self.hidden = text
         self.path.unlink() if gone else self.path.write_text(old)
 
@@ -212,7 +178,6 @@ class LedgerMachine(RuleBasedStateMachine):
                     continue
                 held.reload()
                 assert len(held.entries) == self.spent <= TENTHS
-                assert held.steps_left("net") == self.steps - self.taken >= 0
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import time
 
 import core_process
 import pytest
-from ledger_entries import entry, steps
+from ledger_entries import entry
 from sklearn.base import clone
 
 from keras_fm.kernel.budget import PrivacyBudget
@@ -80,18 +80,16 @@ def test_a_text_is_for_reading(tmp_path):
     core_process.run(
         "ledger = Ledger.open(arguments[0], neighbours='add_remove',\n"
         "                     budget=PrivacyBudget(5.0, 1e-5))\n"
-        "ledger.charge([entry(0.25), steps(10)])\n",
+        "ledger.charge([entry(0.25)])\n",
         path,
     )
     ledger = Ledger.load(path)
-    assert "proven" in ledger.statement() and ledger.steps_left("net") == 0
+    assert "proven" in ledger.statement()
     for spend in (ledger.check, ledger.charge):
         with pytest.raises(ValueError, match="comes from another process"):
             spend([entry()])
-    with pytest.raises(ValueError, match="comes from another process"):
-        ledger.reserve(ledger.entries[1], 1)
     # Opened, or in a file of its own, it is charged again.
-    assert Ledger.open(path) is ledger and ledger.steps_left("net") == 10
+    assert Ledger.open(path) is ledger
     ledger.charge([entry()])
 
 
@@ -137,66 +135,20 @@ def test_a_ledger_is_saved_once(tmp_path):
         ledger.save(tmp_path / "b.json")
 
 
-# Steps -----------------------------------------------------------------------
+# Threads ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("in_file", [False, True])
-def test_steps_are_reserved_and_never_given_back(tmp_path, in_file):
-    ledger = new(5.0, 1e-5)
+def test_threads_take_turns(tmp_path, in_file):
+    """Four threads want twenty shares of one tenth of a budget."""
+    ledger, had = new(), []
     if in_file:
-        ledger = begin(tmp_path / "privacy.json", 5.0, 1e-5)
-    other = steps(7, "other")
-    ledger.charge([steps(10), entry(), steps(5), other])
-    assert ledger.steps_left("net") == 15
-    ledger.reserve(steps(10), 12)
-    assert ledger.steps_left("net") == 3 and ledger.steps_left("other") == 7
-    assert "10 paid, 10 used" in ledger.statement()
-    assert "5 paid, 2 used" in ledger.statement()
-    before = ledger.to_json()
-    with pytest.raises(BudgetExceededError, match="4 steps of 'net'.*3 are"):
-        ledger.reserve(steps(10), 4)
-    with pytest.raises(ValueError, match="`steps` must be a positive integer"):
-        ledger.reserve(other, 0)
-    assert ledger.to_json() == before
-    assert ledger.steps_left("none") == 0
-
-
-def test_steps_of_other_noise_are_not_taken_in_their_place():
-    """Of one name: a script that ran twice, planned in another way."""
-    ledger = new(5.0, 1e-5)
-    rarer = steps(10, mechanism={**steps(10).mechanism, "sampling_rate": 1e-3})
-    ledger.charge([steps(10), rarer])
-    ledger.reserve(rarer, 10)
-    assert ledger.steps_left(steps(1)) == 10 and ledger.steps_left(rarer) == 0
-    with pytest.raises(BudgetExceededError, match="0 are left"):
-        ledger.reserve(rarer, 1)
-
-
-def test_a_crash_leaves_the_reserved_steps_used(tmp_path):
-    path = tmp_path / "privacy.json"
-    core_process.run(
-        "ledger = Ledger.open(arguments[0], budget=PrivacyBudget(5.0, 1e-5),\n"
-        "                     neighbours='add_remove')\n"
-        "ledger.charge([steps(10)])\n"
-        "ledger.reserve(steps(10), 6)\n"
-        "os._exit(0)",
-        path,
-    )
-    assert Ledger.open(path).steps_left("net") == 4
-
-
-@pytest.mark.parametrize("in_file", [False, True])
-def test_threads_reserve_what_there_is(tmp_path, in_file):
-    """Four threads want 20 steps each, of 50."""
-    ledger, had = new(5.0, 1e-5), []
-    if in_file:
-        ledger = begin(tmp_path / "privacy.json", 5.0, 1e-5)
-    ledger.charge([steps(50)])
+        ledger = begin(tmp_path / "privacy.json")
 
     def take():
         for _ in range(20):
             with contextlib.suppress(BudgetExceededError):
-                ledger.reserve(steps(50), 1)
+                ledger.charge([entry(0.1)])
                 had.append(1)
 
     threads = [threading.Thread(target=take) for _ in range(4)]
@@ -204,7 +156,7 @@ def test_threads_reserve_what_there_is(tmp_path, in_file):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(had) == 50 and ledger.steps_left("net") == 0
+    assert len(had) == len(ledger.entries) == 10
 
 
 # Files -----------------------------------------------------------------------
@@ -323,38 +275,23 @@ def test_a_lock_that_was_removed_locks_nobody_out(tmp_path):
 
 
 def test_processes_share_a_file(tmp_path):
-    """Four processes, each with copies of its own, want ten tenths each, and
-    ten steps of fifteen."""
+    """Four processes, each with copies of its own, want ten tenths each."""
     path = tmp_path / "privacy.json"
-    begin(path, 2.0).charge(
-        [
-            entry(
-                {**steps(15).mechanism, "claimed_epsilon": 1.0},
-                guarantee="claimed",
-                name="net",
-            )
-        ]
-    )
+    begin(path)
     code = (
-        "ledger, had = Ledger.open(arguments[0]), [0, 0]\n"
+        "ledger, had = Ledger.open(arguments[0]), 0\n"
         "tenth = mechanisms.LaplaceMechanism(sensitivity=1.0, epsilon=0.1)\n"
-        "paid = ledger.entries[0]\n"
         "for _ in range(10):\n"
-        "    same = pickle.loads(pickle.dumps(ledger))\n"
-        "    for i, spend in enumerate([lambda: same.charge([entry(tenth)]),\n"
-        "                               lambda: same.reserve(paid, 1)]):\n"
-        "        try:\n"
-        "            spend()\n"
-        "            had[i] += 1\n"
-        "        except BudgetExceededError:\n"
-        "            pass\n"
-        "say(*had)"
+        "    try:\n"
+        "        pickle.loads(pickle.dumps(ledger)).charge([entry(tenth)])\n"
+        "        had += 1\n"
+        "    except BudgetExceededError:\n"
+        "        pass\n"
+        "say(had)"
     )
     said = core_process.run_all(code, path, count=4)
-    assert [sum(had) for had in zip(*(s for (s,) in said))] == [10, 15]
-    ledger = Ledger.open(path)
-    assert ledger.claimed_epsilon() == pytest.approx(2.0)
-    assert ledger.steps_left("net") == 0
+    assert sum(had for ((had,),) in said) == 10
+    assert Ledger.open(path).remaining() < 1e-9
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

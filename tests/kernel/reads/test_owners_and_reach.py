@@ -263,7 +263,7 @@ def test_statistics_do_not_depend_on_the_batches(kind):
         ([[0], [1], [1]], "one owner id for each record"),
         ([0, 1, 0], "next to each other"),
         (["a", "b", "a"], "next to each other"),
-        ([math.nan, math.nan, 1.0], "NaN"),
+        ([math.nan, math.nan, 1.0], "none missing"),
     ],
 )
 def test_owners_must_be_given_and_contiguous(owners, message):

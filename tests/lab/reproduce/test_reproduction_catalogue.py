@@ -39,54 +39,7 @@ def test_numbers_of_the_papers():
     assert known["dpmac-usps-dp-sgd-1"].value == 11.8
     assert known["pcdbn-seconds-behavior"].value == 2910
     mean = known["adlm-mnist-adlm-mean"]
-    assert mean.epsilon is None and mean.epsilon_range == (0.2, 0.5)
-
-
-def document(**change):
-    fact = {
-        "id": "one",
-        "paper": "dpa",
-        "system": "dPA",
-        "dataset": "mnist",
-        "metric": "accuracy",
-        "value": 0.9,
-        "where": "text",
-        "source": "claims: made up",
-        **change,
-    }
-    return {"papers": {"dpa": {}}, "sources": {"claims": ""}, "facts": [fact]}
-
-
-def test_a_fact_may_be_only_a_figure():
-    [fact] = facts.check(document(value=None))
-    assert fact.value is None
-
-
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        ({"value": 90.2}, "`value` of the fact `one` must be"),
-        ({"value": float("nan")}, "`value` of the fact `one`"),
-        ({"epsilon": -1.0}, "`epsilon` of the fact `one`"),
-        ({"epsilon": "0.5"}, "`epsilon` of the fact `one`"),
-        ({"metric": "loss"}, "`metric` of the fact `one` must be one of"),
-        ({"paper": "nn"}, "unknown paper 'nn'"),
-        ({"source": "hearsay"}, "unknown source 'hearsay'"),
-        ({"where": ""}, "`where` of the fact `one` must be a non-empty string"),
-        ({"epsilon_range": [0.5, 0.2]}, "`epsilon_range` of the fact"),
-        ({"extra": 1}, "This is not a fact"),
-    ],
-)
-def test_wrong_facts_are_refused(change, words):
-    with pytest.raises(ValueError, match=words):
-        facts.check(document(**change))
-
-
-def test_facts_that_come_twice_are_refused():
-    twice = document()
-    twice["facts"] *= 2
-    with pytest.raises(ValueError, match=r"Facts come twice: \['one'\]"):
-        facts.check(twice)
+    assert mean.epsilon is None and mean.epsilon_range == [0.2, 0.5]
 
 
 # The catalogue -------------------------------------------------------------
@@ -105,6 +58,10 @@ def test_an_experiment_is_whole(experiment):
     """It says where it differs, and every number of the paper stands beside
     a series, or the table shows it alone."""
     assert experiment.deviations and experiment.shows and experiment.title
+    assert set(experiment.small) == set(experiment.full)
+    assert bool(experiment.facts) != bool(experiment.why_no_facts)
+    names = [series.name for series in experiment.series]
+    assert len(set(names)) == len(names)
     assert 0 < experiment.minutes <= 90
     assert all(f.paper == experiment.paper for f in experiment.facts)
     assert all(f.metric == experiment.y.name for f in experiment.facts)
@@ -160,25 +117,6 @@ def test_unknown_names_come_with_near_ones():
     assert "adlm:mnist" in str(e.value)
 
 
-# Choices -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "name, choice, words",
-    [
-        ("adlm:mnist", {"epsilons": (0.0,)}, "`epsilon` must be"),
-        ("adlm:mnist", {"epsilons": ()}, "`epsilons` must name at least"),
-        ("adlm:mnist", {"seeds": 0}, "`seeds` must be a positive integer"),
-        ("pcdbn:polynomial", {"epsilons": (1.0,)}, "has no epsilons"),
-        ("dpmac:accounting", {"data": "digits"}, "reads no data set"),
-    ],
-)
-def test_wrong_choices_are_refused(name, choice, words):
-    [experiment] = reproductions.find([name])
-    with pytest.raises(ValueError, match=words):
-        experiment.settings(**choice)
-
-
 def test_missing_data_say_what_to_do(monkeypatch):
     def download(name):
         raise Exception("URL fetch failure on https://example.org/mnist.npz")
@@ -188,15 +126,6 @@ def test_missing_data_say_what_to_do(monkeypatch):
         sources.images("mnist")
     for words in ("mnist.npz", "KERAS_FM_DATA", "--data=digits", "URL fetch"):
         assert words in str(e.value)
-
-
-def test_data_of_another_kind_are_refused():
-    with pytest.raises(ValueError, match="needs a health network"):
-        sources.network("digits")
-    with pytest.raises(ValueError, match="needs images; 'health_network'"):
-        sources.images("health_network")
-    with pytest.raises(ValueError, match="Unknown data set 'mnits'"):
-        sources.images("mnits")
 
 
 # The table -----------------------------------------------------------------

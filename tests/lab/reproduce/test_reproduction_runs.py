@@ -332,12 +332,6 @@ def test_seeds_are_set_before_every_job():
     assert values[0] == values[1] and values[0][0] != values[0][1]
 
 
-def test_unknown_settings_are_refused():
-    experiment = toy("claimed", None)
-    with pytest.raises(ValueError, match="has no settings .*'speed'"):
-        session.run(experiment, settings={"speed": 2})
-
-
 def test_dp_sgd_is_left_out_and_said_where_it_cannot_train(monkeypatch):
     monkeypatch.setattr(rival, "available", lambda: False)
 

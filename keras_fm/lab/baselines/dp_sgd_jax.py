@@ -1,0 +1,284 @@
+"""DP-SGD through jax-privacy, on the JAX backend of Keras.
+
+The clipping (`clipped_grad`) and the noise (`gaussian_privatizer`) are
+jax-privacy's own code, and so is the padding of batches; the model is the
+Keras 3 model itself and the optimizer a Keras optimizer; the batches and the
+noise multiplier are those of a plan (`dp_sgd_training`).
+
+What jax-privacy 2.0.0 does with a batch, and what is made of it:
+
+* `clipped_grad` maps the gradient over records by `jax.vmap`, each in a batch
+  of one, and sums what it clipped. It divides by the *expected* batch size
+  (`normalize_by`), a constant: the true size of a Poisson batch is private.
+* the records that pad a batch to a fixed shape are named to it
+  (`is_padding_example`), which makes their gradients exactly 0.
+* `microbatch_size` rows are mapped at a time, the others wait in a loop that
+  ends at the last real record. Noise is drawn once for each step.
+* without a key, `gaussian_privatizer` draws 31 bits from NumPy's global
+  generator: a caller's `keras.utils.set_random_seed` would decide the noise.
+  It is given a key of its own here.
+
+`jax_privacy.keras_api.make_private` is not used: unless its
+`poisson_sampling_in_fit` is set it accounts Keras's shuffled batches as if
+they were Poisson (here that is `sampling="shuffled"`, and only claimed), and
+it takes its seeds from NumPy's global generator.
+"""
+
+import contextlib
+import importlib
+import math
+import secrets
+import types
+
+import keras
+import numpy as np
+
+from keras_fm.lab.baselines.dp_sgd_training import DPSGDTrainer
+
+# Memory of the gradients that are held at a time. A processor is fastest when
+# they stay in its caches, an accelerator when it is busy.
+_CACHED_BYTES = 8e6
+_DEVICE_BYTES = 1e9
+
+
+class JaxDPSGDClassifier(DPSGDTrainer):
+    """A Keras 3 classifier trained by jax-privacy's DP-SGD.
+
+    Needs `pip install "jax-privacy>=2,<3" jax`, Python 3.11 or later and the
+    JAX backend of Keras (`KERAS_BACKEND=jax`). jax-privacy and
+    tensorflow-privacy need different versions of dp-accounting, so it has an
+    environment of its own (docs/compare.md).
+
+    The model object itself is trained: its weights change when `fit` is done.
+    The loss is the softmax cross-entropy. The model may end in logits or in a
+    softmax activation. Features must be public or computed record by record
+    beforehand: `x` is what the trained layers see.
+
+    *Guarantee.* As of `DPSGDClassifier`: with `sampling="poisson"` or
+    `"full"` the final weights and every iterate are (epsilon, delta)-DP with
+    respect to the records given to `fit`; with `"shuffled"` that is only
+    claimed. *Not covered*: tuning on the same records, metrics on them, and
+    the finite precision of the noise, which jax-privacy draws in float32 from
+    JAX's generator under a key of 64 bits (neither cryptographic nor safe
+    against floating-point attacks).
+
+    Args:
+        model: a Keras 3 `Sequential` or a list of Keras 3 layers without
+            state that training changes (`BatchNormalization`, `Dropout`);
+            `None` for softmax regression from zero weights.
+        config: a `DPSGDConfig` with `form=None`.
+        epsilon: float in (0, 100], or infinite to train the clipped twin
+            without noise.
+        delta: float in (0, 1).
+        seed: int >= 0, for tests and studies only. Whoever knows it can
+            subtract the noise, so a seeded fit is reported as not private.
+        neighbours: `"add_remove"` or `"replace_one"` (full batches only; the
+            sum of clipped gradients then moves by twice the clip, and the
+            noise doubles).
+        augment: with `views` of the config, a function of one record and a
+            NumPy generator to a record of the same shape.
+
+    Example:
+
+    ```python
+    config = DPSGDConfig(
+        learning_rate=2.0, l2_norm_clip=0.1, batch_size=256, steps=100
+    )
+    rival = JaxDPSGDClassifier(None, config, epsilon=2.0, delta=1e-5)
+    rival.fit(x, y, num_classes=10)
+    rival.evaluate(x_test, y_test)["accuracy"]
+    ```
+
+    Source: Abadi et al., "Deep Learning with Differential Privacy", 2016.
+    """
+
+    _library = "jax-privacy"
+    _generator = "JAX's generator"
+    _form = "vmap"
+    _clipping = "gradients"
+
+    def to_keras(self):
+        """The trained Keras 3 model.
+
+        With `model=None` that is `Sequential([Dense(num_classes)])`.
+        """
+        self._check_fitted()
+        return self._model
+
+    def _import_library(self):
+        return _import_jax_privacy()
+
+    def _train(self, library, x, y, plan, batches):
+        with _logits(self._model):
+            step = _Step(self, library, plan, x, y)
+            self._take(step, plan, batches)
+        step.write_weights()
+
+    def _forward(self, x):
+        with _logits(self._model):
+            return self._model(x, training=False)
+
+
+class _Step:
+    """One DP-SGD update: clip and sum, add the noise, apply."""
+
+    def __init__(self, trainer, library, plan, x, y):
+        jax, model = library.jax, trainer._model
+        config, views = trainer.config, trainer._views
+        rows = config.physical_batch_size or _microbatch_rows(jax, model)
+        self._size = plan.capacity
+        self._rows = rows if rows < plan.capacity else None
+        if self._rows:
+            self._size = -(-plan.capacity // rows) * rows
+        self._pad = library.batch_selection.split_and_pad_global_batch
+        self._wait = jax.block_until_ready
+        self._variables = model.trainable_variables
+        optimizer = _optimizer(config, plan.steps)
+        optimizer.build(self._variables)
+        frozen = [v.value for v in model.non_trainable_variables]
+
+        def loss(weights, x, y):
+            if views:
+                # One record: its views are a batch, whose mean is its loss.
+                x, y = x[0], keras.ops.repeat(y, views.count)
+            logits, _ = model.stateless_call(weights, frozen, x, training=True)
+            losses = keras.ops.sparse_categorical_crossentropy(
+                y, keras.ops.cast(logits, "float32"), from_logits=True
+            )
+            return keras.ops.mean(losses)
+
+        clipped_mean = library.clipped_grad(
+            loss,
+            l2_clip_norm=config.l2_norm_clip,
+            normalize_by=float(plan.expected_batch_size),
+            batch_argnums=(1, 2),
+            microbatch_size=self._rows,
+        )
+        # The plan's multiplier is in units of the clip, whatever the
+        # neighbours are.
+        privatizer = library.noise_addition.gaussian_privatizer(
+            stddev=plan.noise_multiplier * clipped_mean.l2_norm_bound,
+            prng_key=_noise_key(jax, trainer.seed),
+        )
+
+        def update(state, x, y, padding):
+            weights, slots, noise_state = state
+            mean = clipped_mean(weights, x, y, is_padding_example=padding)
+            mean, noise_state = privatizer.update(mean, noise_state)
+            weights, slots = optimizer.stateless_apply(slots, mean, weights)
+            return weights, slots, noise_state
+
+        weights = [v.value for v in self._variables]
+        slots = [v.value for v in optimizer.variables]
+        self._state = (weights, slots, privatizer.init(weights))
+        self._views = views
+        if views:
+            self._update, self._x, self._y = jax.jit(update), x, y
+            return
+        self._update = jax.jit(
+            lambda state, x, y, rows, padding: update(
+                state, x[rows], y[rows], padding
+            )
+        )
+        self._x, self._y = jax.device_put(x), jax.device_put(y)
+
+    def __call__(self, batch):
+        (rows,) = self._pad(np.asarray(batch, "int32"), self._size, self._rows)
+        # A padding row reads record 0, to no effect.
+        held = np.maximum(rows, 0)
+        if self._views:
+            # Padding is wherever the library puts it.
+            x = np.zeros((len(rows), self._views.count, *self._x.shape[1:]))
+            real = self._x[rows[rows >= 0]]
+            x[rows >= 0] = self._views(real, len(real))
+            given = (x.astype("float32"), self._y[held])
+        else:
+            given = (self._x, self._y, held)
+        self._state = self._update(self._state, *given, rows < 0)
+        self._wait(self._state[0])
+
+    def weights(self):
+        """The weights after the last step."""
+        return self._state[0]
+
+    def assign(self, weights):
+        """Puts others in their place."""
+        self._state = (weights, *self._state[1:])
+
+    def write_weights(self):
+        """Puts the trained weights into the model."""
+        for variable, value in zip(
+            self._variables, self.weights(), strict=True
+        ):
+            variable.assign(value)
+
+
+def _optimizer(config, steps):
+    rates = config.rates(keras.optimizers.schedules, steps)
+    if config.optimizer == "sgd":
+        return keras.optimizers.SGD(rates, momentum=config.momentum)
+    return keras.optimizers.Adam(rates)
+
+
+def _noise_key(jax, seed):
+    if seed is None:
+        words = np.frombuffer(secrets.token_bytes(8), np.uint32)
+    else:
+        # Not the stream that draws the batches.
+        words = np.random.SeedSequence(seed).spawn(1)[0].generate_state(2)
+    return jax.random.wrap_key_data(words, impl="threefry2x32")
+
+
+def _microbatch_rows(jax, model):
+    """Records whose gradients are held at a time."""
+    weights = sum(math.prod(v.shape) for v in model.trainable_variables)
+    outputs = sum(math.prod(v.output.shape[1:]) for v in model.layers)
+    memory = _CACHED_BYTES if jax.default_backend() == "cpu" else _DEVICE_BYTES
+    return max(8, int(memory // (4 * (weights + outputs))))
+
+
+@contextlib.contextmanager
+def _logits(model):
+    """The model without the softmax of its last layer."""
+    last = model.layers[-1]
+    activation = getattr(last, "activation", None)
+    if activation is not keras.activations.softmax:
+        yield
+        return
+    last.activation = keras.activations.linear
+    try:
+        yield
+    finally:
+        last.activation = activation
+
+
+def _import_jax_privacy():
+    """Returns `jax` and the parts of jax-privacy."""
+    install = (
+        'pip install "jax-privacy>=2,<3" jax, in an environment without '
+        "tensorflow-privacy, with Python 3.11 or later and KERAS_BACKEND=jax"
+    )
+    if keras.backend.backend() != "jax":
+        raise ImportError(
+            "DP-SGD by jax-privacy needs the JAX backend of Keras. Received: "
+            f"backend={keras.backend.backend()!r}. It is chosen before Keras "
+            f"is imported: {install}"
+        )
+    try:
+        return types.SimpleNamespace(
+            jax=importlib.import_module("jax"),
+            batch_selection=importlib.import_module(
+                "jax_privacy.batch_selection"
+            ),
+            clipped_grad=importlib.import_module(
+                "jax_privacy.clipping"
+            ).clipped_grad,
+            noise_addition=importlib.import_module(
+                "jax_privacy.noise_addition"
+            ),
+        )
+    except ImportError as error:
+        raise ImportError(
+            f"DP-SGD by jax-privacy needs jax-privacy 2.0: {install}. "
+            f"The import that failed: {error}"
+        ) from error

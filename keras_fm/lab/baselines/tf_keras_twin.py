@@ -1,0 +1,52 @@
+"""The layers of a Keras 3 model again, in the Keras 2 of tf-keras."""
+
+import numpy as np
+
+# Twin layers: the arguments of the Keras 3 layer that its tf-keras twin gets.
+_LAYERS = {
+    "Activation": ("activation",),
+    "AveragePooling2D": ("pool_size", "strides", "padding"),
+    "Conv2D": (
+        "filters",
+        "kernel_size",
+        "strides",
+        "padding",
+        "dilation_rate",
+        "activation",
+        "use_bias",
+    ),
+    "Dense": ("units", "activation", "use_bias"),
+    "Flatten": (),
+    "GlobalAveragePooling2D": ("keepdims",),
+    "GlobalMaxPooling2D": ("keepdims",),
+    "MaxPooling2D": ("pool_size", "strides", "padding"),
+    "Reshape": ("target_shape",),
+    "UnitNormalization": (),
+}
+
+
+def twin_layers(tf_keras, model):
+    twins = [
+        tf_keras.layers.InputLayer(model.input_shape[1:], name="dp_sgd_input")
+    ]
+    for layer in model.layers:
+        name = type(layer).__name__
+        if name not in _LAYERS:
+            raise ValueError(
+                f"DP-SGD does not support the layer {layer.name!r} of type "
+                f"{name}. Supported: {', '.join(sorted(_LAYERS))}."
+            )
+        config = layer.get_config()
+        arguments = {key: config[key] for key in _LAYERS[name]}
+        if layer is model.layers[-1] and "activation" in arguments:
+            # The loss takes logits, which is the stable form.
+            arguments["activation"] = "linear"
+        arguments["trainable"] = layer.trainable
+        twins.append(getattr(tf_keras.layers, name)(**arguments))
+    return twins
+
+
+def copy_weights(model, twin):
+    layers = [v for v in twin.layers if v.name != "dp_sgd_input"]
+    for layer, copy in zip(model.layers, layers, strict=True):
+        copy.set_weights([np.asarray(w) for w in layer.get_weights()])

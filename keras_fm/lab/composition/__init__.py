@@ -1,0 +1,46 @@
+"""What many private reads cost together, by every composition theorem.
+
+A `Plan` says which mechanisms run how often. Each method turns it and a
+target delta into an epsilon: basic, advanced, optimal composition, each with
+and without amplification by sampling, Renyi moments, and privacy loss
+distributions. All rows of kind "bound" are upper bounds on the same quantity,
+so the smallest is the one to use; rows of kind "as printed" are formulas of
+the survey of Manco and Pirro (2018) that drop terms, and are no bounds.
+
+Example:
+
+>>> step = Stage(mechanism="pure", epsilon=0.1, count=1000)
+>>> for row in compose(Plan([step]), 1e-5, ["basic", "optimal"]):
+...     print(row.method, round(row.epsilon, 2))
+basic 100.0
+optimal 17.79
+"""
+
+from keras_fm.lab.composition.composed import Composed
+from keras_fm.lab.composition.plan import Plan, Stage
+from keras_fm.lab.composition.side_by_side import (
+    METHODS,
+    compose,
+    plot,
+    rdp_epsilon,
+    series,
+    table,
+    title,
+    write,
+)
+from keras_fm.lab.composition.theorems import optimal_epsilon
+
+__all__ = [
+    "Composed",
+    "METHODS",
+    "Plan",
+    "Stage",
+    "compose",
+    "optimal_epsilon",
+    "plot",
+    "rdp_epsilon",
+    "series",
+    "table",
+    "title",
+    "write",
+]

@@ -1,0 +1,349 @@
+"""What a fit may be given, all of it asked before anything is charged.
+
+In this order: whose ledger counts, what a record weighs, which records are
+shown, who looks at them, what the number of steps tells, and what is compiled.
+"""
+
+import inspect
+import itertools
+
+import keras
+import numpy as np
+
+from keras_fm.kernel.reads import columns
+from keras_fm.parts import fit_frame, model_inputs
+
+# Batches of a data set that are compared with others, and rows at a time.
+_BATCHES, _ROWS = 16, 4096
+# Of the private rows, how many must be different ones for a match to mean
+# that a record was taken and not that records look alike.
+_DISTINCT = 0.95
+
+# What the ledger says where a fit hides what it was called with.
+NOT_CHECKED = "not checked: what `fit` was called with"
+
+
+def check(given, private, data, model):
+    """Refuses what no statement of a `PrivateModel` could cover.
+
+    Args:
+        given: dict of the arguments of the running fit.
+        private: the callback.
+        data: the private records, or `None`.
+        model: that they go through.
+
+    Raises:
+        ValueError: saying what to change.
+    """
+    callbacks = fit_frame.callbacks(given)
+    _check_one_ledger(callbacks, private)
+    check_unweighted(given)
+    # Of published forms the metrics of the records are logged, and claimed.
+    if private.guarantee.kind == "proven":
+        check_shown(given, private.model)
+        check_held_out(given.get("validation_data"), data, model)
+        check_monitors(callbacks)
+        if not private.guarantee.n_public:
+            _check_steps(given, private)
+    check_loss(private.model)
+
+
+# Whose ledger counts ----------------------------------------------------------
+
+
+def _check_one_ledger(callbacks, private):
+    # The next would find the first's release, and say of its own ledger that
+    # nothing was read.
+    count = sum(hasattr(c, "makes_private") for c in callbacks)
+    if count > 1:
+        raise ValueError(
+            "`callbacks` must hold one PrivateModel, whose ledger counts "
+            f"all that a fit reads. Received: {count} of them"
+        )
+    if private in callbacks and any(
+        isinstance(c, keras.callbacks.BackupAndRestore)
+        for c in callbacks[callbacks.index(private) :]
+    ):
+        raise ValueError(
+            "Put BackupAndRestore before PrivateModel in `callbacks`: a "
+            "release that is restored after this callback began would "
+            "have been drawn, and paid for, a second time."
+        )
+
+
+# What a record weighs ---------------------------------------------------------
+
+
+def check_unweighted(given):
+    """Refuses a fit whose arguments give records other weights than 1.
+
+    Args:
+        given: dict of arguments of `fit`.
+
+    Raises:
+        ValueError: naming the argument, and what to write instead.
+    """
+    for name in ("class_weight", "sample_weight"):
+        if given.get(name) is not None:
+            raise ValueError(
+                f"`{name}` must be left out of fit: it changes what a record "
+                "weighs, which the sensitivity does not cover. To favor rare "
+                "classes, weigh them after training by public constants: "
+                "`model.predict(x) + np.log(weights)`, one weight for each "
+                f"class. Received: {name} of type {type(given[name]).__name__}"
+            )
+
+
+# Which records are shown ------------------------------------------------------
+
+
+def check_shown(given, model):
+    """Refuses a fit that would show metrics of the records that it was given
+    itself, whatever the release was of.
+
+    Args:
+        given: dict of arguments of `fit`.
+        model: that is fitted.
+
+    Raises:
+        ValueError: see `check_held_out`.
+    """
+    if given.get("validation_split"):
+        raise ValueError(
+            "`validation_split` would hold out records that the release has "
+            "read. Split first, give PrivateModel the training part as "
+            "`data=`, and fit `validation_data=`. Received: validation_split="
+            f"{given['validation_split']}"
+        )
+    shown = given.get("validation_data")
+    check_held_out(shown, records_of(given), model, "x of this fit")
+
+
+def records_of(given):
+    """The records that a fit was given: x, or `(x, y)`."""
+    x, y = given.get("x"), given.get("y")
+    return x if y is None else (x, y)
+
+
+def check_held_out(validation_data, data, model=None, name="`data`"):
+    """Refuses validation data that are the private records.
+
+    What a fit shows of them would be a function of private records that no
+    statement covers. Rows are compared where nearly all private ones are
+    different: a table of few different rows is no sign of anything. Of what
+    gives batches the first ones are compared. Records that were changed, and
+    those of generators, are not recognised.
+
+    Args:
+        validation_data: as `fit` takes it: x, `(x, y)`, `(x, y, weights)`
+            or a data set; or `None`.
+        data: the private records: x, `(x, y)` or a data set; or `None`.
+        model: whose inputs the arrays of x are, where there are several.
+        name: of the private records, for errors.
+
+    Raises:
+        ValueError: if they are the same object, or have most rows in common.
+
+    Example:
+
+    >>> x, y = np.random.normal(size=(10, 3)), np.zeros(10)
+    >>> check_held_out((x[8:], y[8:]), (x[:8], y[:8]))
+    >>> check_held_out((x[8:], y[8:]), (x, y))
+    Traceback (most recent call last):
+    ...
+    ValueError: `validation_data` holds private records: 100% of its ...
+    """
+    reason = private_because(validation_data, data, model, name)
+    if reason is not None:
+        raise ValueError(
+            f"`validation_data` holds private records: {reason}. Metrics on "
+            "them would be a function of private records that no statement "
+            "covers. Pass held-out or public records, or ask under the same "
+            "ledger after `fit`: "
+            "`keras_fm.evaluation.private_evaluate(model, data, "
+            "ledger=private.ledger, share=...)`."
+        )
+
+
+def private_because(shown, data, model=None, name="`data`"):
+    """Why records that are to be shown are private ones, in words; `None` if
+    they are not known to be.
+
+    Args:
+        shown, data, model, name: see `check_held_out`.
+    """
+    if shown is None or data is None:
+        return None
+    if shown is data:
+        return f"it is {name}"
+    found, known = _hashes(shown, model), _hashes(data, model)
+    if not len(found) or not len(known):
+        return None
+    if np.array_equal(found, known):
+        return f"its records are those of {name}"
+    different = np.unique(known)
+    if len(different) >= _DISTINCT * len(known):
+        share = float(np.mean(np.isin(found, different)))
+        if share > 0.5:
+            return f"{share:.0%} of its records are in {name}"
+        share = float(np.mean(np.isin(different, found)))
+        if share > 0.5:
+            return f"{share:.0%} of the records of {name} are in it"
+    return None
+
+
+def _hashes(data, model):
+    """One hash for the x of each record, of as many as are looked at."""
+    found = [_of_rows(x, model) for x in _inputs_of(data)]
+    return np.concatenate([np.zeros(0, np.int64), *found])
+
+
+def _inputs_of(data):
+    """The x of data in memory, or of the first batches."""
+    if columns.are_inputs(data) or isinstance(data, (tuple, list)):
+        batches = [data]
+    elif isinstance(data, keras.utils.PyDataset):
+        count = data.num_batches
+        count = _BATCHES if count is None else min(count, _BATCHES)
+        batches = (data[index] for index in range(count))
+    else:
+        given, again = (data() if callable(data) else data for _ in range(2))
+        # What can be read only once is left alone.
+        once = given is again and hasattr(given, "__next__")
+        batches = () if once else itertools.islice(given, _BATCHES)
+    for batch in batches:
+        yield batch[0] if isinstance(batch, (tuple, list)) else batch
+
+
+def _of_rows(x, model):
+    if columns.are_several(x) and getattr(model, "inputs", None):
+        x = model_inputs.arranged(model, x)
+    arrays = [array for _, array in columns.flatten(x)]
+    found = np.zeros(len(arrays[0]) if np.ndim(arrays[0]) else 0, np.int64)
+    for start in range(0, len(found), _ROWS):
+        rows = slice(start, start + _ROWS)
+        parts = [_bytes(columns.one_array(array[rows])) for array in arrays]
+        raw = np.ascontiguousarray(np.concatenate(parts, axis=1))
+        found[rows] = [hash(row.tobytes()) for row in raw]
+    return found
+
+
+def _bytes(array):
+    # Of one record the same bytes, whatever holds it.
+    if array.dtype.kind in "biuf":
+        array = array.astype("float32")
+    return columns.row_bytes(array)
+
+
+# Who looks at them ------------------------------------------------------------
+
+
+def check_monitors(callbacks):
+    """Refuses callbacks that wait for a metric of the private records."""
+    for callback in callbacks:
+        monitor = getattr(callback, "monitor", None)
+        if isinstance(monitor, str) and not (
+            monitor == "loss" or monitor.startswith("val_")
+        ):
+            raise ValueError(
+                f"{type(callback).__name__} monitors {monitor!r}, a "
+                "metric of the private records, and would make training "
+                'depend on them again. Monitor "loss" (the released '
+                "objective) or a metric of `validation_data`."
+            )
+
+
+# What the number of steps tells -----------------------------------------------
+
+
+def _check_steps(given, private):
+    """Refuses a fit whose number of steps may tell how many records there
+    are: Keras stops where x ends, whatever `steps_per_epoch` says."""
+    steps = given.get("steps_per_epoch")
+    if not steps:
+        raise ValueError(
+            "With `n_public=False` the number of steps must not depend "
+            "on the data: pass `steps_per_epoch` to fit."
+        )
+    x, size = given.get("x"), given.get("batch_size")
+    enough = False
+    if hasattr(x, "cardinality"):
+        enough = int(x.cardinality()) == -1
+    elif isinstance(x, keras.utils.PyDataset):
+        enough = x.num_batches is None
+    elif columns.are_inputs(x) or isinstance(x, (list, tuple)):
+        n = columns.count(x)
+        found = -(-n // (size or -(-n // steps)))
+        at_once = private.model.steps_per_execution
+        taken = -(-steps // at_once) * at_once
+        # An epoch goes on where the last one stopped, or begins anew.
+        epochs = private.params.get("epochs", 1)
+        enough = found >= taken * epochs or found % taken == 0
+    if not enough:
+        raise ValueError(
+            "With `n_public=False` the number of steps must not depend on the "
+            "data, and a fit stops where x ends. Give fit a data set without "
+            "end (`dataset.repeat()`; steps see zeros in the place of its "
+            "records, which are read from `data`), or arrays of at least "
+            "`steps_per_epoch * epochs` batches. Received: x of type "
+            f"{type(x).__name__}"
+        )
+
+
+def check_lot(given, wanted):
+    """Refuses another batch size than the lot the noise is divided by."""
+    batch_size = given.get("batch_size")
+    if hasattr(given.get("x"), "shape"):
+        batch_size = 32 if batch_size is None else batch_size
+    if batch_size is not None and batch_size != wanted:
+        raise ValueError(
+            "The published noise is divided by the lot size, so "
+            "PrivateModel and fit need the same `batch_size`. Received: "
+            f"{wanted} and {batch_size}"
+        )
+
+
+# What is compiled -------------------------------------------------------------
+
+
+def check_loss(model):
+    """Refuses a loss of probabilities above a layer that gives logits: what
+    `evaluate` says, and what early stopping waits for, would mean nothing.
+
+    Raises:
+        ValueError: saying what to write instead.
+
+    Example:
+
+    >>> logits = keras_fm.layers.PrivateDense(3)
+    >>> model = keras.Sequential([keras.Input((4,)), logits])
+    >>> model.compile("adam", "sparse_categorical_crossentropy")
+    >>> check_loss(model)
+    Traceback (most recent call last):
+    ...
+    ValueError: The compiled loss takes probabilities, but 'private_dense' ...
+    """
+    outputs = getattr(model, "outputs", None)
+    layer = outputs[0]._keras_history[0] if outputs else None
+    if getattr(layer, "predicts", "numbers") == "numbers":
+        return
+    for loss in keras.tree.flatten(getattr(model, "loss", None)):
+        if _takes_probabilities(loss):
+            raise ValueError(
+                f"The compiled loss takes probabilities, but '{layer.name}' "
+                "gives logits. Compile with "
+                "`keras_fm.losses.TaylorCrossEntropy()`, or with "
+                "`from_logits=True`; training minimises the released "
+                f"objective with either. Received: loss={loss!r}"
+            )
+
+
+def _takes_probabilities(loss):
+    if isinstance(loss, str):
+        loss = keras.losses.get(loss)
+    if isinstance(loss, keras.losses.Loss):
+        return getattr(loss, "from_logits", None) is False
+    if not callable(loss):
+        return False
+    given = inspect.signature(loss).parameters.get("from_logits")
+    return given is not None and given.default is False

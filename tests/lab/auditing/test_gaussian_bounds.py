@@ -1,0 +1,110 @@
+"""Bounds of one run against Gaussian curves.
+
+False alarms: 1,000 simulated audits of a mechanism that is mu-Gaussian private
+exactly, fixed seeds. At confidence 95% more than 76 bounds above the truth have
+a chance of 1e-4.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from keras_fm.lab.auditing import (
+    one_run_best,
+    one_run_epsilon,
+    one_run_gaussian_epsilon,
+)
+from keras_fm.lab.auditing.gaussian_bounds import (
+    epsilon_of,
+    halved,
+    one_run_mu,
+    refutes,
+)
+
+DELTA = 1e-5
+
+
+def audits(mu, number=1000, canaries=300, seed=0):
+    """Scores and coins: a coin moves its own Gaussian by mu."""
+    rng = np.random.default_rng(seed)
+    coins = rng.integers(0, 2, (number, canaries))
+    scores = mu * (coins - 0.5) + rng.normal(size=coins.shape)
+    return scores, coins
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5, 2.0])
+def test_false_alarms(mu):
+    scores, coins = audits(mu)
+    order = np.argsort(-np.abs(scores), axis=1)
+    right = np.take_along_axis((scores > 0) == coins, order, axis=1)
+    for guesses in (300, 40):
+        counts = right[:, :guesses].sum(axis=1)
+        alarms = sum(refutes(mu, int(c), guesses, 300, 0.05) for c in counts)
+        assert alarms <= 76
+
+
+def test_it_shows_more_than_the_test_of_one_pair():
+    mu = 1.5
+    scores, coins = audits(mu, number=20, canaries=1000)
+    truth = epsilon_of(mu, DELTA)
+    found = np.array(
+        [
+            [
+                one_run_best(s, c, delta=DELTA, curve=curve).epsilon
+                for curve in (None, "gaussian")
+            ]
+            for s, c in zip(scores, coins)
+        ]
+    )
+    assert np.median(found[:, 1]) > 1.3 * np.median(found[:, 0])
+    assert 0.4 * truth < np.median(found[:, 1]) < truth
+
+
+def test_a_bound_is_where_refuting_ends():
+    for correct, guesses, candidates in [(90, 100, 1000), (620, 1000, 1000)]:
+        mu = one_run_mu(correct, guesses, candidates, 0.05)
+        counts = (correct, guesses, candidates)
+        assert refutes(mu, *counts, 0.05)
+        assert not refutes(mu + 1e-4, *counts, 0.05)
+        epsilon = one_run_gaussian_epsilon(*counts, delta=DELTA)
+        assert epsilon == pytest.approx(epsilon_of(mu, DELTA))
+        assert epsilon > one_run_epsilon(*counts, delta=DELTA)
+
+
+def test_the_chance_is_bounded_as_the_theorem_says():
+    """One coin and one guess: right with probability Phi(mu / 2) at most, the
+    largest level that is not refuted; by hand."""
+    for mu in (0.0, 0.7, 2.0):
+        most = 0.5 * (1 + math.erf(mu / 2 / math.sqrt(2)))
+        assert refutes(mu, 1, 1, 1, most + 1e-9)
+        assert not refutes(mu, 1, 1, 1, most - 1e-9)
+
+
+def test_half_of_mu():
+    for mu in (0.05, 0.3, 2.0, 20.0):
+        found = halved(epsilon_of(mu, DELTA), DELTA)
+        assert found == pytest.approx(epsilon_of(mu / 2, DELTA), abs=2e-5)
+        assert found <= epsilon_of(mu / 2, DELTA)
+    assert halved(0.0, DELTA) == 0
+
+
+def test_nothing_shown_is_zero_and_arrays_are_arrays():
+    found = one_run_gaussian_epsilon([0, 10, 20], 20, 100, delta=DELTA)
+    assert found.shape == (3,) and not found[:2].any() and found[2] > 0
+
+
+@pytest.mark.parametrize(
+    "kwargs, match",
+    [
+        ({"delta": 0.0}, "`delta` must be"),
+        ({"confidence": 0.3}, "`confidence` must be"),
+        ({"correct": 30}, "`correct` must be"),
+    ],
+)
+def test_bad_arguments(kwargs, match):
+    given = {"correct": 5, "guesses": 20, "candidates": 100, "delta": DELTA}
+    with pytest.raises(ValueError, match=match):
+        one_run_gaussian_epsilon(**{**given, **kwargs})
+    with pytest.raises(ValueError, match='`curve` must be None or "gaussian"'):
+        one_run_best([1.0], [1], delta=DELTA, curve="laplace")
