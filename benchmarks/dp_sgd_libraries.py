@@ -50,6 +50,7 @@ _RATE = 1 / 4  # of Poisson batches
 
 def build(name):
     import keras
+
     from keras_fm.lab.baselines import dp_sgd
 
     if name == "cnn":
