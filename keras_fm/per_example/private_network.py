@@ -562,7 +562,7 @@ class PrivateFit:
                 "`layer.trainable = True` on the layers that are to learn."
             )
         # What is tried leaves nothing in the layers.
-        with Attributes(network.model):
+        with Attributes(network.model), full_precision.scope():
             self.map = network.map_for(given, example)
         self._charge = FitCharge(
             network,
