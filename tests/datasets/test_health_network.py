@@ -128,34 +128,6 @@ def test_counts_add_up_to_the_totals(daily):
     assert counts[0] == 2 * 11458
 
 
-def test_weeks_are_the_days_aggregated():
-    days, weeks = (
-        health_simulator.simulate(resolution, users=20, steps=steps, seed=2)
-        for resolution, steps in (("daily", 14), ("weekly", 2))
-    )
-    # The numbers of messages and competitions are others, the rest is not.
-    assert weeks.resolution == "weekly" and weeks.steps == 2
-    np.testing.assert_array_equal(weeks.friendships, days.friendships)
-    assert weeks.event_names == days.event_names[1:]
-    for name, axis in (("influence", slice(None)), ("events", slice(1, None))):
-        by_day = getattr(days, name)[7:14, axis]
-        np.testing.assert_allclose(
-            getattr(weeks, name)[1], by_day.mean(axis=0), rtol=1e-6
-        )
-
-
-def test_how_a_week_is_made_of_days(weekly):
-    values = dict(
-        zip(weekly.attribute_names, np.moveaxis(weekly.attributes, 2, 0))
-    )
-    exercised = values["exercising_days"]
-    assert set(np.unique(exercised)) <= set(range(8)) and exercised.max() == 7
-    # The slope of a week is the change since the week before.
-    np.testing.assert_allclose(
-        values["bmi_slope"][:, 1:], np.diff(values["bmi"], axis=1), atol=1e-5
-    )
-
-
 # Windows -----------------------------------------------------------------
 
 
@@ -305,31 +277,6 @@ def test_reach_is_true(small, social, max_friends):
     assert max(met) == before.reach
 
 
-def test_a_value_is_in_as_many_rows_as_the_note_says(small):
-    for history, stride, rows in ((3, 1, 5), (0, 1, 2), (2, 3, 2)):
-        arguments = {"history": history, "stride": stride, "social": "none"}
-        before = small.windows(**arguments)
-        assert f"in up to {rows} rows of that user" in before.note
-        most = 0
-        for step in range(small.steps):
-            changed = small.attributes.copy()
-            changed[0, step] = small.bounds.sum(axis=1) - changed[0, step]
-            after = dataclasses.replace(small, attributes=changed).windows(
-                **arguments
-            )
-            moved = (after.x != before.x).any(axis=1) | (after.y != before.y)
-            most = max(most, moved.sum())
-        # A label need not move; everything else does.
-        assert rows - 1 <= most <= rows
-
-
-def test_the_note_says_what_is_read(small):
-    assert "public input" in small.windows().note
-    assert "No row reads" in small.windows(social="none").note
-    note = small.windows(social="friends", max_friends=4).note
-    assert "at most 4 other users" in note
-
-
 @pytest.mark.parametrize("most", [1, 3, 10, 100])
 def test_counted_friendships_bound_both_ways(daily, most):
     keep = health_network.counted_friendships(daily.friendships, 254, most)
@@ -412,15 +359,6 @@ def test_bad_windows(arguments, message):
 def test_bad_networks(changes):
     with pytest.raises(ValueError, match=f"{next(iter(changes))}|lower"):
         tiny(**changes)
-
-
-def test_a_network_cannot_be_changed_from_outside():
-    attributes = np.ones((5, 3, 3), np.float32)
-    network = tiny(attributes=attributes)
-    attributes[:] = np.nan
-    assert np.isfinite(network.attributes).all()
-    with pytest.raises(ValueError, match="read-only"):
-        network.attributes[0] = 0
 
 
 def test_a_tiny_network_predicts_the_next_wave():

@@ -126,13 +126,3 @@ def test_a_ledger(run, tmp_path):
     found = accountants.pld(Plan.of_ledger(ledger), 1e-6).epsilon
     assert found == pytest.approx(ledger.epsilon(), rel=5e-3)
     assert f"{found:.4g}" in text
-
-
-def test_help_explains_every_flag(run):
-    status, text, _ = run("--help")
-    assert status == 0
-    for word in ("--plan", "--ledger", "as printed", "sampled_*", "[[stages]]"):
-        assert word in text
-    for method in composition.METHODS:
-        assert method.removeprefix("sampled_") in text
-    assert cli.main([]) == 0 and cli.main(["comply"]) == 2

@@ -115,18 +115,6 @@ def test_the_doctor_names_a_backend_that_cannot_be_imported():
     assert keras.backend.backend() in bad.split("installed")[1]
 
 
-def test_help_does_not_import_keras():
-    code = (
-        "import sys; from keras_fm.lab import cli\n"
-        "for args in (['--help'], ['compare', '--help'], ['--version']):\n"
-        "    assert cli.main(args) == 0\n"
-        "heavy = {'keras', 'numpy', 'tensorflow', 'jax', 'torch'}\n"
-        "assert not heavy & set(sys.modules)\n"
-    )
-    done = outside("-c", code)
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_command_that_needs_keras_says_whom_to_ask():
     done = outside("-m", "keras_fm", "reproduce", "--out=", "adlm")
     assert (done.returncode, done.stdout) == (2, "")

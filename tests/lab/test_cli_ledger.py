@@ -59,8 +59,3 @@ def test_what_is_no_ledger(run, tmp_path):
     assert "other.json: This is not a keras_fm ledger" in err
     assert run()[0] == 2 and run(tmp_path / "gone.json")[0] == 2
     assert not (tmp_path / "gone.json").exists()
-
-
-def test_help(run):
-    status, out, _ = run("--help")
-    assert status == 0 and "composed anew" in out

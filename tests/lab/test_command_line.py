@@ -1,7 +1,5 @@
 """What the commands share: flags, names, folders, interruptions."""
 
-import sys
-
 import pytest
 
 from keras_fm import datasets
@@ -174,12 +172,3 @@ def test_the_line_names_what_runs(is_terminal):
     assert "3 of 4 runs in 0 s; now method b" in screen.text
     assert screen.text.count("\n") == (0 if is_terminal else 3)
     assert screen.text.endswith("\r\x1b[K" if is_terminal else "\n")
-
-
-def test_nothing_is_said_where_nobody_asked(capsys):
-    progress = Progress("runs", str, "")
-    progress.start(1, 1)
-    progress.began("a")
-    progress.end()
-    captured = capsys.readouterr()
-    assert captured.out + captured.err == "" and sys.stderr

@@ -1,7 +1,5 @@
 """`keras-fm compose`: what many private reads cost together."""
 
-import json
-import os
 import sys
 
 from keras_fm.lab.commands import command_line
@@ -166,14 +164,11 @@ def run(values, rest):
     if values.out:
         by_count = composition.series(plan, delta, counts, values.methods)
         composition.write(plan, delta, composed, by_count, values.out)
-        # Composition itself knows no packages, whose versions these are.
         from keras_fm.lab import provenance
+        from keras_fm.lab.engine import files
 
-        summary = {"kind": NAME}
-        summary |= provenance.record(command_line.of(NAME, values))
-        path = os.path.join(values.out, "summary.json")
-        with open(path, "w", encoding="utf-8") as f:
-            json.dump(summary, f, indent=1)
+        made = provenance.record(command_line.of(NAME, values))
+        files.write_json(values.out, "summary.json", {"kind": NAME, **made})
         sys.stdout.write(
             f"\nWritten to {values.out}: table.txt, composition.csv, "
             "composition.png, summary.json\n"

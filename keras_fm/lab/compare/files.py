@@ -47,7 +47,7 @@ def write(spec, outcomes, out, command=None):
 
 def draw(spec, outcomes, path):
     """Accuracy against epsilon as PNG: a panel for what is proven, one for
-    what is only claimed, one for what accuracy costs."""
+    what is only claimed."""
     rows = summarise(outcomes)
     ranked = [n for names in grid_of(rows).names.values() for n in names]
     lines = {"proven": [], "claimed": [], "no privacy": []}
@@ -55,15 +55,12 @@ def draw(spec, outcomes, path):
         points = [r for r in rows if r["method"] == name]
         lines[METHODS[name].kind].append(_line(spec, METHODS[name], points))
     shown = [k for k in ("proven", "claimed") if lines[k]] or ["no privacy"]
-    figure, panels = plot.new(
-        len(shown) + 1, size=(4.6 * len(shown) + 4.6, 4.8)
-    )
+    figure, panels = plot.new(len(shown), size=(6.4 * len(shown), 4.8))
     for axes, kind in zip(panels, shown):
         # Colours begin anew in each panel: never two alike in one.
         for line, color in zip(lines[kind], plot.colors(len(lines[kind]))):
             line.style["color"] = color
         _accuracies(axes, spec, kind, lines[kind], lines["no privacy"])
-    _costs(panels[-1], spec, rows, lines["proven"] or lines["no privacy"])
     runs = "one run each"
     if spec.seeds > 1:
         runs = f"mean and standard deviation of {spec.seeds} runs"
@@ -108,25 +105,6 @@ _AXES = {
 
 def _color(line):
     return line.style.get("color", "black")
-
-
-def _costs(axes, spec, rows, lines):
-    """Accuracy of the middle budget against processor seconds."""
-    colors = {line.label: _color(line) for line in lines}
-    budget = sorted(spec.epsilons)[len(spec.epsilons) // 2]
-    ends = []
-    for row in rows:
-        name = METHODS[row["method"]].label
-        line = next((n for n in colors if n.startswith(name)), None)
-        if line and row["epsilon"] in (budget, None) and row["cpu_seconds"]:
-            place = row["cpu_seconds"], 100 * row["accuracy"]
-            axes.plot(*place, "o", color=colors[line], markersize=5)
-            ends.append((*place, plot.shortened(name), colors[line]))
-    axes.set_xscale("log")
-    plot.plain_ticks(axes.xaxis, [x for x, *_ in ends])
-    axes.set_xlabel(f"CPU seconds of one training, epsilon {budget:g}")
-    axes.set_ylabel("test accuracy, %")
-    plot.end_labels(axes, ends)
 
 
 def _line(spec, method, points):

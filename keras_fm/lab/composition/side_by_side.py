@@ -1,6 +1,5 @@
 """Every method on one plan: rows, series, table, CSV and plot."""
 
-import csv
 import dataclasses
 import functools
 import math
@@ -11,6 +10,7 @@ from keras_fm.lab.composition import accountants, survey, theorems
 from keras_fm.lab.composition.composed import Composed, none
 from keras_fm.lab.composition.plan import Plan
 from keras_fm.lab.composition.steps import has_gaussian
+from keras_fm.lab.engine import files
 
 _sampled = functools.partial(functools.partial, sampled=True)
 
@@ -201,17 +201,15 @@ def title(plan, delta):
 
 def write(plan, delta, composed, by_count, out):
     """Writes table.txt, composition.csv and composition.png to `out`."""
-    os.makedirs(out, exist_ok=True)
-    with open(os.path.join(out, "table.txt"), "w", encoding="utf-8") as f:
-        f.write(f"{title(plan, delta)}\n\n{table(composed)}\n")
+    text = f"{title(plan, delta)}\n\n{table(composed)}"
+    files.write_text(out, "table.txt", text)
     names = [f.name for f in dataclasses.fields(Composed)]
-    path = os.path.join(out, "composition.csv")
-    with open(path, "w", newline="", encoding="utf-8") as f:
-        writer = csv.writer(f)
-        writer.writerow(["count", *names])
-        for count, rows in by_count.items():
-            for row in rows:
-                writer.writerow([count, *dataclasses.astuple(row)])
+    rows = [
+        {"count": count, **dataclasses.asdict(row)}
+        for count, rows in by_count.items()
+        for row in rows
+    ]
+    files.write_csv(out, "composition.csv", ["count", *names], rows)
     plot(plan, delta, by_count, os.path.join(out, "composition.png"))
 
 

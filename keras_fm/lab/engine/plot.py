@@ -175,22 +175,6 @@ def ticks(ax, values):
     ax.minorticks_off()
 
 
-def plain_ticks(axis, values):
-    """Numbers, not powers, on a logarithmic axis of few decades."""
-    from matplotlib import ticker
-
-    values = [v for v in values if v > 0]
-    if not values or max(values) > 1000 * min(values):
-        return
-    locator = ticker.LogLocator(subs=(1, 2, 5))
-    if max(values) < 5 * min(values):
-        # Of those there could be one alone, by which nothing can be read.
-        locator = ticker.MaxNLocator(5)
-    axis.set_major_locator(locator)
-    axis.set_major_formatter(ticker.FuncFormatter(lambda v, _: f"{v:g}"))
-    axis.set_minor_formatter(ticker.NullFormatter())
-
-
 def legend(figure, axes, columns):
     """Draws one below all panels; the number of its rows."""
     entries = {}

@@ -245,10 +245,6 @@ def _comparison(folder, data):
     spec = data["spec"]
     dataset = os.path.basename(str(spec["dataset"]))
     labels = {row["method"]: row["label"] for row in rows}
-    runs = [
-        {**run, "label": labels.get(run["method"], run["method"])}
-        for run in _csv(folder, "runs.csv")
-    ]
     return Run(
         kind="compare",
         title=f"{dataset}: every way of training, side by side",
@@ -268,7 +264,7 @@ def _comparison(folder, data):
         picture=_picture(folder, "accuracy.png"),
         caption=(
             "Test accuracy against the budget: what is proven, and what is "
-            "only claimed, in panels of their own; and what accuracy costs."
+            "only claimed, in panels of their own."
         ),
         tables=(_accuracies(rows),),
         tables_after=(
@@ -277,17 +273,6 @@ def _comparison(folder, data):
                 _training_columns("method", "accuracy, %", 100),
                 rows,
                 keep=("ε proven",),
-            ),
-            Table.of(
-                "All runs",
-                {
-                    "method": _said("label"),
-                    "budget ε": _field("epsilon"),
-                    "seed": _field("seed"),
-                    "accuracy, %": _field("accuracy", ".4g", 100),
-                    "seconds": _field("seconds", ".3g"),
-                },
-                runs,
             ),
         ),
         statements=tuple(data.get("statements", {}).items()),

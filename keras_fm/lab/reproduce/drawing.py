@@ -88,7 +88,6 @@ def _lines(ax, outcome, made, budget):
         ax.set_xscale("log", base=2 if by_epsilon else 10)
     if experiment.y.is_log:
         ax.set_yscale("log")
-        plot.plain_ticks(ax.yaxis, [p["y"] for p in made])
     ax.set_xlabel(experiment.x.label)
     if by_epsilon or experiment.sweep:
         values = {p["x"] for p in made if p["x"]}
@@ -173,4 +172,3 @@ def _categories(ax, outcome, made):
     ax.set_xlabel(experiment.y.label)
     if experiment.y.is_log:
         ax.set_xscale("log")
-        plot.plain_ticks(ax.xaxis, [p["y"] for p in made])

@@ -17,7 +17,7 @@ from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.kernel.mechanisms import GaussianMechanism, gaussian_multiplier
-from keras_fm.lab.auditing import AuditReport, Claim, audit, one_run_best
+from keras_fm.lab.auditing import AuditReport, audit, one_run_best
 from keras_fm.lab.auditing.gaussian_bounds import epsilon_of, halved
 from keras_fm.lab.auditing.report import NO_POWER, NOT_REFUTED, VIOLATED
 
@@ -80,7 +80,6 @@ def test_a_training_that_tells_all_is_violated_at_its_ceiling():
     report = run(lambda x, y: table(x, y))
     assert report.verdict == VIOLATED == "violated at 95%"
     assert report.at_ceiling and report.bound == report.ceiling
-    assert "at its ceiling" in report.text()
     # Two seeds: each bound is at 97.5%, and all 600 guesses are right.
     right = np.ones(600)
     expected = one_run_best(right, right, delta=0, confidence=0.975)
@@ -108,7 +107,6 @@ def test_a_ceiling_below_the_claim_has_no_power():
 def test_a_refutation_needs_no_control():
     report = run(RandomisedResponse(4.0), control=lambda x, y: ignores(x, y))
     assert report.verdict == VIOLATED and not report.has_power
-    assert "shows less than the private" in report.text()
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 2.0])
@@ -361,16 +359,6 @@ def test_a_ledger_says_what_is_claimed(claimed, returned):
     )
 
 
-def test_the_largest_of_several_ledgers_counts():
-    spent = [ledger(0.5), ledger(0.7)]
-    report = run(
-        lambda x, y: (table(x, y), spent.pop()),
-        None,
-        neighbours=None,
-    )
-    assert report.claim.epsilon == pytest.approx(0.7, rel=1e-3)
-
-
 def test_numbers_hold_and_a_ledger_that_differs_is_noted():
     report = run(lambda x, y: (table(x, y), ledger()), 0.4)
     assert (report.claim.epsilon, report.claim.delta) == (0.4, 0.0)
@@ -429,12 +417,6 @@ def test_the_best_row_is_corrected_for_the_seeds():
     assert best.corrected.confidence == pytest.approx(1 - 0.05 / 4)
     single = run(RandomisedResponse(3.0), seeds=9)
     assert single.bound == single.runs[0].bound.epsilon
-
-
-def test_a_plot_is_written(tmp_path):
-    path = tmp_path / "audit.png"
-    run(RandomisedResponse(3.0)).plot(path)
-    assert path.read_bytes()[:4] == b"\x89PNG"
 
 
 # Refusals ----------------------------------------------------------------
@@ -505,10 +487,3 @@ def test_what_a_fit_returns_is_checked():
         neighbours=None,
         design="include",
     )
-
-
-def test_a_claim_may_be_given_whole():
-    claim = Claim(
-        epsilon=1.0, delta=0.0, neighbours="replace_one", guarantee="claimed"
-    )
-    assert run(ignores, claim, neighbours=None).claim == claim

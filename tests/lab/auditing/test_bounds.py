@@ -26,7 +26,6 @@ from keras_fm.lab.auditing.bounds import (
     coin_run_epsilon,
     one_run_p_value,
 )
-from keras_fm.lab.auditing.one_run import default_guess_counts
 
 AUDITS = 1000
 # A rate of 5% gives more than this in 1,000 audits once in 10,000 times.
@@ -111,34 +110,6 @@ def test_one_run_epsilon_is_where_the_exact_p_value_meets_the_level(
     assert p_value(found + 3e-6) > level
     if found > 0:
         assert p_value(found) <= level * (1 + 1e-9)
-
-
-def test_one_run_closed_forms():
-    """All right: q^r is the level. Half right: nothing."""
-    for guesses in (1, 10, 1000, 10**6):
-        q = 0.05 ** (1 / guesses)
-        expected = max(0.0, math.log(q / -math.expm1(math.log(q))))
-        found = one_run_epsilon(guesses, guesses, guesses, delta=0.0)
-        assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    assert one_run_epsilon(500, 1000, 1000, delta=0.0) == 0.0
-    # 527 is the first count that chance reaches in less than 5%.
-    assert (
-        stats.binom.sf(525, 1000, 0.5) > 0.05 > stats.binom.sf(526, 1000, 0.5)
-    )
-    assert one_run_epsilon(526, 1000, 1000, delta=0.0) == 0.0
-    assert one_run_epsilon(527, 1000, 1000, delta=0.0) > 0.0
-
-
-def test_arrays_equal_scalars():
-    correct = np.array([[10, 15], [20, 20]])
-    found = one_run_epsilon(correct, 20, [30, 40], delta=1e-3)
-    assert found.shape == (2, 2)
-    for i in range(2):
-        for j in range(2):
-            assert found[i, j] == one_run_epsilon(
-                correct[i, j], 20, [30, 40][j], delta=1e-3
-            )
-    assert isinstance(one_run_epsilon(15, 20, 30, delta=1e-3), float)
 
 
 @pytest.mark.parametrize("confidence", [0.95, 0.999])
@@ -302,36 +273,7 @@ def test_one_run_epsilon_is_monotone(count, delta, confidence):
         assert here == 0 or tail == pytest.approx(1 - confidence, rel=1e-7)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(counts, deltas, confidences)
-def test_coin_run_epsilon_is_monotone(count, delta, confidence):
-    correct, guesses, runs = count
-
-    def bound(c=correct, g=guesses, n=runs, d=delta, p=confidence):
-        return coin_run_epsilon(c, g, n, delta=d, confidence=p)
-
-    here = bound()
-    assert 0.0 <= here < math.inf
-    if correct < guesses:
-        assert bound(c=correct + 1) >= here
-    assert bound(n=runs + 50) <= here
-    assert bound(d=delta + 1e-3) <= here
-    assert bound(p=(1 + confidence) / 2) <= here
-    # The same guesses say more about runs than about canaries of one run.
-    if delta == 0:
-        assert here == one_run_epsilon(
-            correct, guesses, runs, delta=0.0, confidence=confidence
-        )
-
-
 # One run: abstention, corrections, ceilings ----------------------------------
-
-
-def test_default_guess_counts():
-    assert default_guess_counts(1000) == (1000, 500, 250, 125, 62, 31)
-    assert default_guess_counts(50) == (50, 25)
-    assert default_guess_counts(49) == (49,)
-    assert default_guess_counts(1) == (1,)
 
 
 def test_the_best_is_the_best_corrected_bound():
@@ -369,20 +311,6 @@ def test_abstention_finds_the_few_that_are_betrayed():
     assert best.epsilon == best.ceiling > 2
     everyone = one_run_best(scores, coins, delta=1e-5, guess_counts=[1000])
     assert everyone.epsilon < 0.3
-
-
-def test_ceilings():
-    coins = np.random.default_rng(2).integers(0, 2, 500)
-    perfect = one_run_best(2.0 * coins - 1, coins, delta=1e-5)
-    assert perfect.at_ceiling and perfect.epsilon == perfect.ceiling
-    assert perfect.guesses == 500
-    wrong = one_run_best(1 - 2.0 * coins, coins, delta=1e-5)
-    assert wrong.epsilon == 0 and not wrong.at_ceiling
-    assert wrong.ceiling == perfect.ceiling
-    # A constant score guesses every coin to be 0.
-    constant = one_run_best(np.zeros(500), coins, delta=0.0)
-    assert constant.guesses in default_guess_counts(500)
-    assert constant.epsilon < 0.3
 
 
 # False alarms ----------------------------------------------------------------

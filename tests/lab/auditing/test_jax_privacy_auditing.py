@@ -4,8 +4,6 @@ Both follow the same papers; neither was written from the other. Scores are
 built from counts, so that both see the same ones.
 """
 
-import math
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,6 @@ from keras_fm.lab.auditing import (
     bounds,
     gaussian_bounds,
     many_run_bounds,
-    one_run,
 )
 
 # On older releases there is no such module.
@@ -132,18 +129,3 @@ def test_one_run_p_values(epsilon, delta):
             candidates, guesses, correct, epsilon, delta
         )
         assert found == pytest.approx(float(expected), rel=1e-7)
-
-
-def test_choosing_the_number_of_guesses_costs_less_here():
-    # Theirs guesses "in" only and corrects for every threshold between two
-    # scores; ours guesses both and corrects for the few counts of a rule that
-    # is fixed in advance.
-    rng = np.random.default_rng(0)
-    coins = rng.integers(0, 2, 2000)
-    scores = rng.normal(size=2000) + 2.0 * (2 * coins - 1)
-    ours = one_run.one_run_best(scores, coins, delta=1e-5)
-    other = theirs.CanaryScoreAuditor(
-        scores[coins == 1], scores[coins == 0]
-    ).epsilon_one_run(0.05, 1e-5)
-    assert 0 < float(other) < math.inf
-    assert ours.epsilon > float(other)

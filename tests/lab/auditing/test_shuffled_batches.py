@@ -32,19 +32,6 @@ def test_probabilities_by_simulation():
     )
 
 
-def test_epochs_multiply_the_chances_to_stay_below():
-    one, three = (
-        shuffled_batches_epsilon(5, 2.0, 1e-3, epochs=e) for e in (1, 3)
-    )
-    assert three.epsilon != one.epsilon
-    rng = np.random.default_rng(1)
-    above = [
-        simulated(5, 2.0, three.threshold, 2.0, 300_000, rng) for _ in range(3)
-    ]
-    seen = 1 - np.prod([1 - p for p in above])
-    assert seen == pytest.approx(three.probability, rel=0.05)
-
-
 def test_one_batch_is_a_gaussian_mechanism():
     """No batch is hidden: one sum, two data sets a distance of 1 apart."""
     for noise in (0.7, 1.5, 4.0):
@@ -100,22 +87,6 @@ def test_last_weights_by_simulation():
     assert found.epsilon == pytest.approx(
         np.log((found.probability - 0.01) / found.without)
     )
-
-
-def test_last_weights_of_one_batch_or_equal_rates_are_a_gaussian():
-    """A distance of 1 between two sums: the threshold reaches what the
-    mechanism has, but for the grid that it is taken from."""
-    for batches in (1, 60):
-        found = last_weights_epsilon([0.1] * batches, 0.8, 1e-5)
-        exact = compose_epsilon(
-            [
-                GaussianMechanism(
-                    sensitivity=1.0, noise_multiplier=0.8 * batches**0.5
-                )
-            ],
-            1e-5,
-        )
-        assert 0.95 * exact < found.epsilon <= exact
 
 
 def test_poisson_samples_are_not_refuted_by_the_same_event():

@@ -274,21 +274,6 @@ def test_mixed_precision_keeps_energies_in_float32():
     assert np.isfinite(logs["loss"]).all()
 
 
-@SHORT
-def test_evaluate_logs_what_the_outputs_say():
-    model = make()
-    x, y = records(64)
-    model.compile("sgd", metrics=["accuracy"])
-    logs = model.evaluate(x, y, batch_size=16, verbose=0, return_dict=True)
-    logits = array(model(x))
-    log_p = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-    assert logs["accuracy"] == np.mean(logits.argmax(axis=1) == y)
-    assert logs["label_loss"] == pytest.approx(
-        -log_p[np.arange(64), y].mean(), rel=1e-5
-    )
-    assert logs["reconstruction_error"] > 0
-
-
 def test_empty_groups_and_too_few_columns():
     model = ConditionalRBM(5, 4, {"present": (0, 3), "events": slice(3, 3)})
     assert model.columns == {"present": (0, 3)}

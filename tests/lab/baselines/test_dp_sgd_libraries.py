@@ -250,18 +250,6 @@ def test_report_tells_proven_from_claimed(library, sampling, proven):
         assert "noise: float32, JAX's generator" in report["notes"]
 
 
-def test_evaluate_and_softmax_regression_from_zero(library):
-    # Separable, noiseless: a linear model must get it right.
-    x, _ = data()
-    y = (x[:, 0] > 0).astype(int)
-    changes = {"sampling": "full", "steps": 60, "learning_rate": 2.0}
-    fit = library.fit(None, changes, seed=None, data=(x, y))
-    result = fit.evaluate(x, y)
-    assert result["accuracy"] > 0.95
-    assert result["loss"] < 0.4
-    assert fit.predict(x).shape == (N, 2)
-
-
 def test_overflow_stops_the_fit_and_leaves_the_model(library, monkeypatch):
     tight = dataclasses.replace(config().plan(N, 1.0, 1e-5), capacity=1)
     monkeypatch.setattr(DPSGDConfig, "plan", lambda *_: tight)

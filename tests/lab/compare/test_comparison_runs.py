@@ -150,27 +150,6 @@ def made_outcomes(names, epsilons=(0.5, 2.0, 8.0)):
     ]
 
 
-def test_all_methods_fit_two_screens_of_a_terminal():
-    """It was fifty lines; a screen has twenty-four of eighty characters."""
-    outcomes = made_outcomes(methods.METHODS)
-    lines = experiments.table(outcomes, "runs/compare/table.txt").splitlines()
-    wrapped = sum(math.ceil(len(line) / 80) or 1 for line in lines)
-    assert wrapped <= 2 * 24 - len(["", "", "Written to", "prompt"])
-    assert max(map(len, lines[: lines.index("")])) <= 80
-    shown = [
-        m.label.removesuffix(", claimed") for m in methods.METHODS.values()
-    ]
-    for label in shown:
-        assert sum(line.startswith(f"  {label} ") for line in lines) == 1
-    # One is the best everywhere.
-    others = len(methods.METHODS) - 1
-    assert lines[-1] == f"The other {others}: runs/compare/table.txt"
-    # Nothing is left out where it is the only place, or there are few.
-    assert len(experiments.table(outcomes).splitlines()) > len(lines) + 15
-    few = made_outcomes(["non_private", "proven", "dp_sgd_fast"])
-    assert experiments.table(few, "table.txt") == experiments.table(few)
-
-
 def test_the_table_says_what_its_numbers_are():
     """A reader of table.txt alone knew neither what +- is nor of how many
     runs, nor that DP-SGD was tuned on the records."""
@@ -188,16 +167,6 @@ def test_the_name_of_a_data_set_is_no_formula(tmp_path):
     outcomes = made_outcomes(["proven"])
     made = spec("in $\\frac{1$.npz", methods=("proven",))
     files.draw(made, outcomes, str(tmp_path / "accuracy.png"))
-
-
-def test_of_many_methods_without_a_proof_the_first_are_unfolded():
-    claimed = [n for n, m in methods.METHODS.items() if m.kind != "proven"]
-    text = experiments.table(made_outcomes(claimed), "x")
-    assert "The other" not in text
-    outcomes = made_outcomes(methods.METHODS)
-    unproven = [dataclasses.replace(o, proven=math.inf) for o in outcomes]
-    others = len(methods.METHODS) - 8
-    assert experiments.table(unproven, "x").endswith(f"The other {others}: x")
 
 
 def made_task(path, **kwargs):
@@ -420,15 +389,6 @@ def test_pure_budgets_leave_dp_sgd_out(small):
     assert "proven" in found
     assert not any(experiments.METHODS[m].needs_delta for m in found)
     assert methods.METHODS["rounds_proven"].needs_delta
-
-
-def test_small_cnns_are_asked_for_by_name(small):
-    slow = [n for n, m in methods.METHODS.items() if m.by_name]
-    assert slow == ["dp_sgd_cnn", "jax_privacy_cnn"]
-    found = {job.method for job in experiments.Comparison(dataset=small).jobs()}
-    assert "proven" in found and not found & {*slow}
-    asked = experiments.Comparison(dataset=small, methods=slow[:1])
-    assert {job.method for job in asked.jobs()} == {"dp_sgd_cnn"}
 
 
 def test_files_of_a_comparison(tmp_path):

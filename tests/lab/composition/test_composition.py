@@ -14,7 +14,7 @@ from dp_accounting import rdp as dp_rdp
 from dp_accounting.pld import pld_pmf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import optimize, stats
+from scipy import optimize
 
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
@@ -123,36 +123,7 @@ def test_the_rigorous_numbers_of_the_worked_example():
         assert found[method] == pytest.approx(value, rel=2e-3), method
 
 
-def test_the_printed_formulas_are_false_for_some_mechanisms():
-    """What is printed as (epsilon, delta) of 10,000 steps with the stated
-    step is below what randomised responses with that step really leak."""
-    count = 10_000
-    for step, step_delta, printed, total in (
-        (1.2, 1e-5, 407.1, 0.1),
-        (0.024, 1e-7, 9.64, 0.001),
-    ):
-        kept = math.exp(count * math.log1p(-step_delta))
-        slack = 1 - (1 - total) / kept
-        assert composition.optimal_epsilon(step, count, slack) > 1.4 * printed
-    # A step of the example is better than (1.2, 1e-5): for this noise the
-    # first three pairs hold, by a wide margin, for another reason.
-    unsampled = gaussian(4.0, 1.0, count)
-    assert epsilon(unsampled, "pld", 0.1) == pytest.approx(343.6, rel=1e-3)
-    assert epsilon(EXAMPLE, "pld", 0.001) < 1
-
-
 # Known values ---------------------------------------------------------------
-
-
-def test_a_gaussian_step_is_the_exact_trade_off():
-    for noise, delta in itertools.product((0.3, 1.0, 4.0, 50.0), (1e-3, 1e-9)):
-        found = calibration.gaussian_epsilon(noise, delta)
-        mu = 1 / noise
-        exact = stats.norm.cdf(mu / 2 - found / mu) - math.exp(
-            found + stats.norm.logcdf(-mu / 2 - found / mu)
-        )
-        assert exact <= delta
-        assert found == 0 or exact == pytest.approx(delta, rel=1e-5)
 
 
 def test_pld_and_renyi_are_dp_accountings():
@@ -268,26 +239,6 @@ def test_optimal_is_the_brute_force_of_randomised_responses(count, step, delta):
     found = composition.optimal_epsilon(step, count, delta)
     assert found == pytest.approx(exact, rel=1e-6, abs=1e-6)
     assert found >= exact - 1e-9
-
-
-def test_optimal_at_the_points_of_the_theorem():
-    """Kairouz, Oh and Viswanath (2015), theorem 3.3, in exact integers of
-    the binomial."""
-    step, count = 0.4, 20
-    for i in range(1, count // 2):
-        delta = (
-            sum(
-                math.comb(count, l)
-                * (
-                    math.exp((count - l) * step)
-                    - math.exp((count - 2 * i + l) * step)
-                )
-                for l in range(i)
-            )
-            / (1 + math.exp(step)) ** count
-        )
-        found = composition.optimal_epsilon(step, count, delta)
-        assert found == pytest.approx((count - 2 * i) * step, rel=1e-6)
 
 
 def test_optimal_with_deltas_and_unequal_steps():
@@ -413,46 +364,6 @@ def test_no_bound_is_below_the_privacy_loss_distribution(stages, delta):
     for method in ("basic", "advanced", "kairouz", "optimal"):
         if f"sampled_{method}" in value:
             assert value[f"sampled_{method}"] <= value[method] * 1.01
-
-
-@pytest.mark.parametrize(
-    "stage", [gaussian(4.0, 0.01), gaussian(4.0), pure(0.1), pure(0.5, 1, 0.1)]
-)
-def test_epsilon_grows_with_the_number_of_runs(stage):
-    counts = (1, 2, 3, 10, 100, 1000, 10_000)
-    found = composition.series(Plan([stage]), DELTA, counts, BOUNDS)
-    for column in zip(*found.values()):
-        values = [row.epsilon for row in column]
-        if None in values:
-            assert set(values) == {None}
-            continue
-        # The grid of losses differs from count to count.
-        for before, after in itertools.pairwise(values):
-            assert after >= before * (1 - 2e-3), column[0].method
-
-
-def test_a_smaller_delta_costs_more():
-    for method in BOUNDS:
-        values = [
-            epsilon(gaussian(4.0, 0.05, 100), method, delta)
-            for delta in (1e-2, 1e-4, 1e-8)
-        ]
-        assert values == sorted(values), method
-
-
-def test_stages_can_be_split_and_reordered():
-    whole = rows(Plan([gaussian(4.0, 0.1, 60), pure(0.1, 20)]), DELTA, BOUNDS)
-    parts = [pure(0.1, 5), gaussian(4.0, 0.1, 60), pure(0.1, 15)]
-    for method, row in rows(Plan(parts), DELTA, BOUNDS).items():
-        assert row.epsilon == pytest.approx(whole[method].epsilon, rel=2e-3)
-
-
-def test_numbers_for_many_runs():
-    plan = Plan([gaussian(2.0, 0.001, 100_000)])
-    found = composition.series(plan, DELTA)
-    assert len(found) == 16
-    last = {row.method: row.epsilon for row in found[100_000]}
-    assert 0.8 * last["renyi"] < last["pld"] < last["renyi"] < 1
 
 
 # A ledger -------------------------------------------------------------------
@@ -599,20 +510,15 @@ def test_plans_are_read_from_json_and_toml(tmp_path):
         ("p.json", "{"),
         ("p.json", "[" * 100_000),
         ("p.json", "[]"),
-        ("p.json", "{}"),
-        ("p.json", '{"stages": []}'),
         ("p.json", '{"stages": [3]}'),
-        ("p.json", '{"stages": [{}]}'),
         ("p.json", '{"stages": [{"mechanism": "pure", "sigma": 1}]}'),
         ("p.json", '{"stages": [{"mechanism": "pure", "epsilon": NaN}]}'),
-        ("p.json", '{"stages": [{"mechanism": "pure", "epsilon": "1"}]}'),
-        ("p.json", '{"stages": [{"mechanism": ["pure"], "epsilon": 1}]}'),
         ("p.json", b"\xff\xfe"),
         ("p.json", " " * 1_000_001),
         ("p.yaml", ""),
         ("p.toml", "[[stages"),
     ],
-    ids=range(15),
+    ids=range(10),
 )
 def test_malformed_files_are_refused(tmp_path, name, text):
     path = tmp_path / name
@@ -668,20 +574,14 @@ def test_counts_of_a_plan():
         {"mechanism": "approximate", "epsilon": 1.0},
         {"mechanism": "pure", "epsilon": 1.0, "delta": 0.1},
         {"mechanism": "pure", "epsilon": math.nan},
-        {"mechanism": "pure", "epsilon": math.inf},
-        {"mechanism": "pure", "epsilon": -1.0},
         {"mechanism": "pure", "epsilon": 501},
         {"mechanism": "gaussian", "noise_multiplier": 0},
         {"mechanism": "approximate", "epsilon": 1.0, "delta": 1.0},
-        {"mechanism": "approximate", "epsilon": 1.0, "delta": 0.0},
-        {"mechanism": "pure", "epsilon": 1.0, "sampling_rate": 0.0},
         {"mechanism": "pure", "epsilon": 1.0, "sampling_rate": 1.01},
-        {"mechanism": "pure", "epsilon": 1.0, "sampling_rate": math.nan},
         {"mechanism": "pure", "epsilon": 1.0, "count": 0},
-        {"mechanism": "pure", "epsilon": 1.0, "count": 1.5},
         {"mechanism": "pure", "epsilon": 1.0, "count": 10**30},
     ],
-    ids=range(19),
+    ids=range(13),
 )
 def test_bad_stages_are_refused(settings_):
     with pytest.raises(ValueError):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from keras_fm.lab.engine import files, grid, means, measuring, plot, store
+from keras_fm.lab.engine import grid, means, measuring, plot, store
 from keras_fm.lab.engine.answering import answer_all
 from keras_fm.lab.engine.job import Job, Measured, Series
 from keras_fm.lab.engine.training import Training
@@ -94,13 +94,6 @@ def test_means_take_the_worst_epsilon():
     assert means.most([None, None]) is None
 
 
-def test_a_table_of_text():
-    lines = files.text_table(
-        ["what", "%"], [["a", "1.5"], ["long", "2"]], ["what"]
-    )
-    assert lines == ["what    %", "---------", "a     1.5", "long    2"]
-
-
 def test_the_best_proven_of_a_column_is_marked():
     def place(name, epsilon, value, kind="proven", relation="add_remove"):
         return grid.Place(
@@ -150,27 +143,6 @@ def test_a_window_is_on_what_is_proven():
     assert 45 < low < 50 and 95 < high < 100
     low, high = plot.window([(70.0, 0)])
     assert low < 70 < high
-
-
-def test_error_bars_end_inside_of_a_window():
-    """Of chance, 8.4 +- 4.3 and 9.1 +- 2.1, the panel was 8.4 to 9.1."""
-    low, high = plot.window([(8.4, 4.3), (9.1, 2.1)])
-    assert low < 8.4 - 4.3 and high > 8.4 + 4.3
-
-
-@pytest.mark.parametrize(
-    "values", [(0.78, 1.2), (1.05, 1.95), (3.0, 14.0), (0.4, 300.0)]
-)
-def test_a_logarithmic_axis_has_two_numbers_or_more(values):
-    figure, (ax,) = plot.new(1, size=(4, 4))
-    ax.plot(values, values, "o")
-    ax.set_xscale("log")
-    plot.plain_ticks(ax.xaxis, values)
-    low, high = ax.get_xlim()
-    figure.draw_without_rendering()
-    shown = {t.get_text() for t in ax.get_xticklabels()} - {""}
-    numbers = [float(t) for t in shown if low <= float(t) <= high]
-    assert len(numbers) >= 2, shown
 
 
 def test_full_batches_are_several_to_an_epoch():

@@ -131,19 +131,6 @@ def test_text_that_misleads_is_replaced(tmp_path):
     assert len(page_lib.clean("x" * 10**6)) < 100_010
 
 
-def test_every_standing_has_a_look_of_its_own(page):
-    (style,) = re.findall(r"<style>(.*?)</style>", page, re.S)
-    looks = set()
-    for name in ("is-proven", "is-claimed", "is-no-privacy", "is-violated"):
-        found = re.search(rf"\.badge\.{name}[^{{]*{{([^}}]*)}}", style)
-        looks.add(found.group(1))
-    assert len(looks) == 4
-    # Infinity is never printed.
-    text = Parsed(page).text.split("Made on")[0]
-    assert "no valid proof" in text
-    assert not re.search(r"\bnan\b|\bNone\b|ε\s*inf\b", text)
-
-
 def test_the_command_writes_one_file(folders, tmp_path, capsys):
     assert cli.main(["report", folders[0]]) == 0
     assert "report.html" in capsys.readouterr().out
@@ -175,9 +162,8 @@ def test_a_comparison(tmp_path):
         if cell.is_best
     ]
     assert best == [(1, 1), (1, 2)]
-    every, runs = run.tables_after
+    (every,) = run.tables_after
     assert texts(every, "ε proven")[:4] == [*["no valid proof"] * 3, "0.9999"]
-    assert texts(runs, "accuracy, %") == ["96", "76.1", "77.9"]
     assert run.caveats[0].startswith("A proven epsilon of ")
     assert "Whether any one record was used" in run.caveats[0]
     assert any("not charged" in caveat for caveat in run.caveats)
@@ -280,14 +266,10 @@ def test_a_broken_summary(tmp_path, content):
 
 
 def test_other_broken_files(tmp_path):
-    for name, content in (
-        ("runs.csv", "method\n" + "x" * 2**18),
-        ("accuracy.png", "<svg onload=alert(1)>"),
-    ):
-        folder = written_runs.compare(tmp_path / "a")
-        (tmp_path / "a" / name).write_text(content)
-        with pytest.raises(ValueError, match="no run that can be shown"):
-            html_report.read(folder)
+    folder = written_runs.compare(tmp_path / "a")
+    (tmp_path / "a" / "accuracy.png").write_text("<svg onload=alert(1)>")
+    with pytest.raises(ValueError, match="no run that can be shown"):
+        html_report.read(folder)
     folder = written_runs.compose(tmp_path / "b")
     (tmp_path / "b" / "composition.csv").write_text("count,method\nx,y\n")
     with pytest.raises(ValueError, match="no run that can be shown"):

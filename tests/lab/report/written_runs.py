@@ -62,18 +62,10 @@ def summary(dataset="digits", **changes):
     } | changes
 
 
-RUNS_CSV = """method,epsilon,seed,accuracy,claimed,proven,seconds,settings
-non_private,,0,0.96,,inf,1.0,{}
-proven,1.0,0,0.761,1.0,0.9999,1.0,{}
-proven,1.0,1,0.779,1.0,0.9999,1.5,{}
-"""
-
-
-def compare(folder, runs=RUNS_CSV, **changes):
+def compare(folder, **changes):
     """A folder of `keras-fm compare`."""
     folder.mkdir(exist_ok=True)
     (folder / "summary.json").write_text(json.dumps(summary(**changes)))
-    (folder / "runs.csv").write_text(runs)
     (folder / "accuracy.png").write_bytes(PNG)
     return str(folder)
 

@@ -6,10 +6,8 @@ import functools
 import json
 import math
 import os
-import types
 
 import keras
-import numpy as np
 import pytest
 
 from keras_fm import datasets
@@ -18,7 +16,7 @@ from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.lab import reproduce as reproductions
 from keras_fm.lab.engine import rival
-from keras_fm.lab.reproduce import points, report, session
+from keras_fm.lab.reproduce import report, session
 
 pytestmark = pytest.mark.usefixtures("untraced")
 
@@ -231,16 +229,6 @@ def test_a_run_goes_on_where_one_stopped(tmp_path):
     assert third.trained == 0 and len(third.rows) == len(lines)
 
 
-def test_other_settings_are_measured_anew(tmp_path):
-    [experiment] = reproductions.find(["functional_net:sensitivity"])
-    run = lambda **s: reproductions.run(  # noqa: E731
-        experiment, out=str(tmp_path), settings={"climbs": 1, **s}
-    )
-    assert run(steps=10).trained == 2
-    assert run(steps=20).trained == 2
-    assert run(steps=10).trained == 0
-
-
 def toy(kind, measure, **kwargs):
     series = reproductions.Series(name="ours", label="ours", kind=kind)
     return reproductions.Experiment(
@@ -295,29 +283,6 @@ def test_what_a_series_says_must_be_in_the_ledger(kind, ledger):
 
     with pytest.raises(RuntimeError, match="ledger says"):
         session.run(toy(kind, measure))
-
-
-def test_a_rival_may_have_outputs_that_no_label_needs(monkeypatch):
-    """Data of three classes stopped where DP-SGD's turn came, after the
-    points before it."""
-    fitting, given = rival.fitting, []
-    monkeypatch.setattr(rival, "tune", lambda *args, **kwargs: [])
-
-    def remember(*args, classes):
-        given.append(classes)
-        return fitting(*args, classes=classes)
-
-    monkeypatch.setattr(rival, "fitting", remember)
-    context = types.SimpleNamespace(once=lambda key, make: make())
-    job = types.SimpleNamespace(epsilon=1.0, at=None)
-    train = np.zeros((30, 4), np.float32), np.arange(30) % 3
-
-    def build():
-        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(10)])
-
-    for make in (build, None):
-        points.tuned(job, context, make, train, 1e-5)
-    assert given == [10, 3]
 
 
 def test_seeds_are_set_before_every_job():
