@@ -61,7 +61,8 @@ _KEYS = ("data", "on", "library", "epsilon", "rate", *_SETTINGS)
 def network(kind, activation, shape):
     """A small CNN with weights to begin with."""
     import keras
-    from keras_fm.baselines import dp_sgd
+
+    from keras_fm.lab.baselines import dp_sgd
 
     layers = keras.layers
     if kind == "small":

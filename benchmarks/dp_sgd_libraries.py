@@ -50,7 +50,8 @@ _RATE = 1 / 4  # of Poisson batches
 
 def build(name):
     import keras
-    from keras_fm.baselines import dp_sgd
+
+    from keras_fm.lab.baselines import dp_sgd
 
     if name == "cnn":
         return dp_sgd.small_cnn((28, 28, 1), 10)

@@ -39,9 +39,9 @@ from absl import app, flags
 from fit_steps import Architecture, result, timed
 
 import keras_fm as fm
-from keras_fm.baselines import dp_sgd
 from keras_fm.kernel import mechanisms, partial_statistics
 from keras_fm.kernel.reads import gradient_reads
+from keras_fm.lab.baselines import dp_sgd
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _PARTS = flags.DEFINE_list(

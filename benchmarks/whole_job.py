@@ -194,7 +194,7 @@ def released(fm, model, epsilon, data, step, guarantee):
 
 def rival(method, fm, x, y, held_out, epsilon, target):
     """Steps, accuracy and seconds when the rival was good enough, if ever."""
-    from keras_fm.baselines import dp_sgd
+    from keras_fm.lab.baselines import dp_sgd
 
     settings = SETTINGS[method]
     form = "vectorized" if "vectorized" in method else "fast_clipping"
@@ -265,7 +265,7 @@ def measure(method, epsilon, target):
 
     proven = {f.__name__: f for f in (one_read, reads, pcdbn)}.get(method)
     if not proven:
-        from keras_fm.baselines import dp_sgd
+        from keras_fm.lab.baselines import dp_sgd
 
         dp_sgd._import_tensorflow_privacy()
     libraries = time.process_time(), peak_mib()

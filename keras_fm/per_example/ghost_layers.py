@@ -149,6 +149,19 @@ def has_loops(network):
     )
 
 
+def runs_loops_alone(network):
+    """Whether a network has such layers, and XLA compiles all that it has:
+    Keras says of its LSTM and GRU that it does not, because of cards."""
+    if not has_loops(network):
+        return False
+    import tensorflow as tf
+
+    return not tf.config.list_physical_devices("GPU") and all(
+        layer.supports_jit or isinstance(layer, _L.RNN)
+        for layer in network._flatten_layers()
+    )
+
+
 @contextlib.contextmanager
 def replaced_calls(functions):
     """In the context, layers call `functions[layer]` in the place of their

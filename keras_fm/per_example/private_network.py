@@ -13,6 +13,7 @@ from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.parts import fit_contract, full_precision, place, replicas, sealed
 from keras_fm.parts.record_alone import Attributes
 from keras_fm.per_example import (
+    ghost_layers,
     mended,
     past_weights,
     poisson_samples,
@@ -166,6 +167,14 @@ class PrivateNetwork(keras.Model):
         self._fit = self._digest = self._iterations = None
         # The optimizer of the last fit, and the weights that it moved.
         self._moved = (None, ())
+
+    def compile(self, *args, jit_compile="auto", **kwargs):
+        """As `keras.Model.compile`."""
+        if jit_compile == "auto" and ghost_layers.runs_loops_alone(self.model):
+            # Record by record, operation by operation would take ten times
+            # as long.
+            jit_compile = True
+        super().compile(*args, jit_compile=jit_compile, **kwargs)
 
     # Calls ---------------------------------------------------------------
 
@@ -553,7 +562,7 @@ class PrivateFit:
                 "`layer.trainable = True` on the layers that are to learn."
             )
         # What is tried leaves nothing in the layers.
-        with Attributes(network.model):
+        with Attributes(network.model), full_precision.scope():
             self.map = network.map_for(given, example)
         self._charge = FitCharge(
             network,

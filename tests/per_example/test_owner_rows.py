@@ -101,7 +101,7 @@ def test_a_fit_of_owners():
     given, private = callback(), compiled(rows_per_owner=3)
     private.fit(X, Y, batch_size=4, epochs=2, verbose=0, callbacks=[given])
     (entry,) = given.ledger.entries
-    assert entry.steps == 6
+    assert entry.mechanism["steps"] == 6
     assert entry.mechanism["sampling_rate"] == pytest.approx(4 / 12)
     assert "at most 3 of its rows" in entry.reads
     assert "one owner" in given.report()

@@ -66,7 +66,7 @@ def test_three_lines():
     assert set(history) == {"charged", "val_loss", "val_accuracy"}
     assert history["charged"][0] == pytest.approx(given.ledger.epsilon())
     (entry,) = given.ledger.entries
-    assert entry.guarantee == "proven" and entry.steps == 8
+    assert entry.guarantee == "proven" and entry.mechanism["steps"] == 8
     assert 7.9 < given.ledger.epsilon() <= 8.0
     assert any(
         np.any(one != other) for one, other in zip(before, model.get_weights())
@@ -100,7 +100,7 @@ def test_steps_are_charged_before_the_first():
 
     class Stops(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
-            assert given.ledger.entries[0].steps == 8
+            assert given.ledger.entries[0].mechanism["steps"] == 8
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -112,7 +112,7 @@ def test_steps_are_charged_before_the_first():
             verbose=0,
             callbacks=[given, Stops()],
         )
-    assert given.ledger.entries[0].steps == 8
+    assert given.ledger.entries[0].mechanism["steps"] == 8
 
 
 def test_a_spent_budget_trains_nothing():

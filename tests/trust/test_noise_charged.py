@@ -311,7 +311,7 @@ def check_drawn(drawn, ledger):
     charged = [
         entry.build_mechanism()
         for entry in ledger.entries
-        for _ in range(entry.steps or 1)
+        for _ in range(entry.mechanism.get("steps", 1))
     ]
     assert len(drawn) == len(charged) > 0
     for (mechanism, noise), paid in zip(drawn, charged):

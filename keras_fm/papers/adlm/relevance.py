@@ -20,6 +20,7 @@ from keras_fm.kernel import checks
 from keras_fm.parts.model_graph import layer_input, nodes
 from keras_fm.per_example.pull_backs import pull_back
 
+__all__ = ["layer_wise", "plot"]
 _BATCH = 1024
 
 # Elementwise, or a division by what records do not share: the relevance of

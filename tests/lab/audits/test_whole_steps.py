@@ -25,9 +25,9 @@ def test_the_whole_comes_near_epsilon_and_stays_below():
     assert 0.99 < found.reach <= 1 + 1e-6
 
 
-def test_a_quarter_of_the_noise_is_caught(monkeypatch):
+def test_a_sixth_of_the_noise_is_caught(monkeypatch):
     drawn = sum_noise._normal
     monkeypatch.setattr(
-        sum_noise, "_normal", lambda *arguments: drawn(*arguments) / 4
+        sum_noise, "_normal", lambda *arguments: drawn(*arguments) / 6
     )
     assert bound().share > 1

@@ -171,7 +171,6 @@ def test_everything_is_in_the_config(data):
         "step_size": 0.7,
         "momentum": 0.25,
         "damping": 0.0,
-        "sum_clip": 3.0,
     }
     model = build(**arguments)
     config = model.get_config()
@@ -242,10 +241,7 @@ def test_layers_with_and_without_bias(use_bias, data):
         ({"momentum": 1.0}, "momentum"),
         ({"momentum": float("nan")}, "momentum"),
         ({"damping": -0.1}, "damping"),
-        ({"sum_clip": 0.0}, "sum_clip"),
         ({"unprotected": "yes"}, "`unprotected` must be True or False"),
-        ({"sensitivity": "theorem5"}, "theorem6"),
-        ({"sensitivity": "lemma1"}, "private itself"),
         ({"below": [keras.layers.Dense(3)]}, "trainable weights"),
     ],
 )
