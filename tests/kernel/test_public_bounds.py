@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.lab.baselines.functional_regression import box_to_ball
+from keras_fm.papers import paper_model
 
 # The bound holds up to the rounding of a norm of so few entries.
 SLACK = 1 + 1e-14
@@ -145,10 +146,10 @@ def test_the_farthest_corner_has_norm_one(norm, order):
 )
 def test_labels_must_be_of_a_class(y, units, fits):
     if fits:
-        bounds_lib.check_labels(np.array(y), units)
+        paper_model.check_labels(np.array(y), units)
     else:
         with pytest.raises(ValueError, match="At least one is not"):
-            bounds_lib.check_labels(np.array(y), units)
+            paper_model.check_labels(np.array(y), units)
 
 
 @pytest.mark.parametrize(

@@ -209,10 +209,6 @@ def test_a_symbolic_link_is_the_file(tmp_path):
 def test_paths_that_hold_no_ledger(tmp_path):
     with pytest.raises(ValueError, match="the path of a file and is a folder"):
         begin(tmp_path)
-    with pytest.raises(ValueError, match="`path` must be the path of a file"):
-        begin(3)
-    with pytest.raises(FileNotFoundError, match="no folder .*Make it first"):
-        begin(tmp_path / "none" / "privacy.json")
 
 
 def test_who_may_read_the_file_may_read_the_next(tmp_path):

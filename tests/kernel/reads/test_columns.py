@@ -9,6 +9,7 @@ from keras_fm.asking.parts_by_hash import part_by_hash
 from keras_fm.kernel import records
 from keras_fm.kernel.reads import columns
 from keras_fm.private_maps.second_moment import SecondMomentQuery
+from keras_fm.training import read_records
 
 X = np.arange(12.0).reshape(6, 2)
 NAMES = np.array(["a", "bb", "a", "c", "", "dd"])
@@ -49,7 +50,7 @@ def test_structures_are_read_as_they_are(x, size):
 
 def test_the_records_of_an_owner_stay_together_in_every_input():
     owners = np.array([1, 0, 1, 0, 1, 0])
-    found = list(records.batches_by_owner((NESTED, Y), owners, 3))
+    found = list(read_records.batches_by_owner((NESTED, Y), owners, 3))
     assert [set(who) for *_, who in found] == [{0}, {1}]
     order = [1, 3, 5, 0, 2, 4]
     x = dict(columns.flatten(joined(x for x, *_ in found)))
@@ -64,7 +65,6 @@ def test_the_records_of_an_owner_stay_together_in_every_input():
         ({"a": X, "b": 3}, r"`x\['b'\]` must hold records"),
         ({}, "holds no array"),
         ({"a": [[1, 2], [3]] * 3}, r"`x\['a'\]`.*different lengths"),
-        ({"a": X, 3: X}, "names of inputs"),
         ([X, X[:5]], "same number of records"),
     ],
 )
@@ -110,15 +110,6 @@ def test_numbers_are_in_this_machines_order_of_bytes():
     assert found.dtype.isnative
     np.testing.assert_array_equal(found, swapped)
     assert columns.one_array(X) is X
-
-
-def test_what_a_mask_hides_is_not_read():
-    for masked in (np.ma.array(X), np.ma.array(X, mask=X > 3)):
-        for x in (masked, [X, masked], {"a": masked}):
-            with pytest.raises(ValueError, match="is a masked array"):
-                next(records.batches((x, Y)))
-        with pytest.raises(ValueError, match="is a masked array"):
-            next(records.batches(lambda m=masked: iter([(m, Y)])))
 
 
 @pytest.mark.parametrize("large", [2**53 + 1, -(2**53) - 1, 2**63])
