@@ -364,7 +364,7 @@ class SymmetricSampler:
                 return None
         if x >= _NOISE_LIMIT:
             raise OverflowError(
-                "A sample of the noise does not fit 64-bit integers."
+                f"A sample of {self!r} does not fit 64-bit integers."
             )
         return x
 
@@ -429,6 +429,9 @@ class DiscreteLaplace(SymmetricSampler):
         half = 1 / (2 * float(self.scale))
         return 1 / (2 * math.sinh(half) ** 2) if half < 350 else 0.0
 
+    def __repr__(self):
+        return f"<DiscreteLaplace (scale={float(self.scale):g})>"
+
 
 class DiscreteGaussian(SymmetricSampler):
     """Integers with probability proportional to `exp(-x^2 / (2 variance))`.
@@ -462,3 +465,8 @@ class DiscreteGaussian(SymmetricSampler):
     def _energy(self, x):
         parameter = self.variance_parameter
         return x * x * parameter.denominator, 2 * parameter.numerator
+
+    def __repr__(self):
+        return (
+            f"<DiscreteGaussian (variance={float(self.variance_parameter):g})>"
+        )
