@@ -87,10 +87,6 @@ class SumQuery(abc.ABC):
             grouped=self.grouped,
         )
 
-    def expected_squared_error(self, mechanism):
-        """Expected squared L2 norm of the noise on the vector."""
-        return self.size * mechanism.coordinate_variance(self.size)
-
     def config(self):
         return dataclasses.asdict(self)
 

@@ -94,14 +94,9 @@ def _is_sequence(data):
     return hasattr(data, "__len__") and not isinstance(data, (str, Mapping))
 
 
-def inputs_of(data):
-    """x of `(x, y)`, or x itself."""
-    return data[0] if isinstance(data, (tuple, list)) else data
-
-
 def number(data):
     """How many records arrays hold, or `None` for other data."""
-    x = inputs_of(data)
+    x = data[0] if isinstance(data, (tuple, list)) else data
     if isinstance(data, (tuple, list)) or columns.are_inputs(x):
         first = columns.flatten(x)[0][1]
         return len(first) if hasattr(first, "__len__") else None

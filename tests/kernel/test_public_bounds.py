@@ -11,7 +11,6 @@ from hypothesis.extra import numpy as hnp
 
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.lab.baselines.functional_regression import box_to_ball
-from keras_fm.papers import paper_model
 
 # The bound holds up to the rounding of a norm of so few entries.
 SLACK = 1 + 1e-14
@@ -127,41 +126,6 @@ def test_the_farthest_corner_has_norm_one(norm, order):
         box_to_ball(low[None], low, high, norm=norm),
         np.zeros((1, 3)),
     )
-
-
-@pytest.mark.parametrize(
-    "y, units, fits",
-    [
-        ([0, 2], 3, True),
-        ([[0], [2]], 3, True),
-        ([0, 3], 3, False),
-        ([0.5], 3, False),
-        ([-1], 3, False),
-        ([np.nan], 3, False),
-        ([0, 1, 0.25], 1, True),
-        ([[2.0]], 1, False),
-        ([[0, 0.5, 0.5]], 3, True),
-        ([[0, 1.5, 0]], 3, False),
-    ],
-)
-def test_labels_must_be_of_a_class(y, units, fits):
-    if fits:
-        paper_model.check_labels(np.array(y), units)
-    else:
-        with pytest.raises(ValueError, match="At least one is not"):
-            paper_model.check_labels(np.array(y), units)
-
-
-@pytest.mark.parametrize(
-    "low, high",
-    [(0, 0), (math.nan, 1), (0, math.inf), ([0, 0], [1, 0]), ("0", "1")],
-)
-def test_refuses_bounds_that_are_no_box(low, high):
-    """NumPy makes numbers of text and of dates."""
-    with pytest.raises(ValueError, match="[Bb]ound"):
-        bounds_lib.check_bounds(low, high)
-    with pytest.raises(ValueError, match="[Bb]ound|`reach`"):
-        bounds_lib.target_bounds("reach", (low, high), 1)
 
 
 @pytest.mark.parametrize("pair", [3, None, (1,), {"a": (0, 1)}])

@@ -12,15 +12,11 @@ import numpy as np
 
 from keras_fm.kernel import checks
 from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
-from keras_fm.kernel.planning.sampled_noise import (
-    check_neighbours,
-    noise_multiplier,
-)
+from keras_fm.kernel.planning.sampled_noise import noise_multiplier
 
 __all__ = [
     "SAMPLINGS",
     "SamplingPlan",
-    "check_neighbours",
     "expected_batch_size",
     "noise_multiplier",
     "overflow_bound",

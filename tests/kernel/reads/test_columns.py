@@ -58,21 +58,6 @@ def test_the_records_of_an_owner_stay_together_in_every_input():
         np.testing.assert_array_equal(x[name], array[order])
 
 
-@pytest.mark.parametrize(
-    "x, message",
-    [
-        ({"a": X, "b": X[:5]}, r"same number of records.*x\['b'\]\D*5"),
-        ({"a": X, "b": 3}, r"`x\['b'\]` must hold records"),
-        ({}, "holds no array"),
-        ({"a": [[1, 2], [3]] * 3}, r"`x\['a'\]`.*different lengths"),
-        ([X, X[:5]], "same number of records"),
-    ],
-)
-def test_what_is_wrong_is_named(x, message):
-    with pytest.raises(ValueError, match=message):
-        list(records.batches((x, Y)))
-
-
 def test_sparse_matrices_are_refused_with_the_way_out():
     sparse = pytest.importorskip("scipy.sparse")
     matrix = sparse.csr_matrix(X)
@@ -90,26 +75,6 @@ def test_what_is_no_number_is_not_shown(word):
     shown = traceback.format_exception(caught.value)
     assert not any("secret" in line for line in shown[-3:])
     assert caught.value.__cause__ is None and caught.value.__context__ is None
-
-
-def test_tables():
-    pandas = pytest.importorskip("pandas")
-    table = pandas.DataFrame({"age": X[:, 0], "name": NAMES})
-    labels = pandas.Series(Y, index=range(90, 96))
-    (x, y) = next(records.batches((dict(table), labels)))
-    np.testing.assert_array_equal(x["age"], X[:, 0])
-    assert list(x["name"]) == list(NAMES)
-    np.testing.assert_array_equal(y, Y)
-    (x, _) = next(records.batches((table[["age"]], labels)))
-    np.testing.assert_array_equal(x, X[:, :1])
-
-
-def test_numbers_are_in_this_machines_order_of_bytes():
-    swapped = X.astype(">f4")
-    found = columns.one_array(swapped)
-    assert found.dtype.isnative
-    np.testing.assert_array_equal(found, swapped)
-    assert columns.one_array(X) is X
 
 
 @pytest.mark.parametrize("large", [2**53 + 1, -(2**53) - 1, 2**63])

@@ -1,6 +1,5 @@
 """Unlabelled data in every form, owners kept whole, the unit of a ledger."""
 
-import json
 import math
 
 import numpy as np
@@ -177,12 +176,3 @@ def test_the_statement_names_the_unit():
     assert f"unit:       {ONE_RECORD}\n" in new().statement()
     with pytest.raises(AttributeError):
         ledger.unit = "another"
-
-
-@pytest.mark.parametrize("unit", ["", None, 3, ["one user"]])
-def test_the_unit_is_words(unit):
-    with pytest.raises(ValueError, match="`unit`"):
-        new(unit=unit)
-    text = json.dumps({**json.loads(new().to_json()), "unit": unit})
-    with pytest.raises(ValueError, match="not a keras_fm ledger"):
-        Ledger.from_json(text)
