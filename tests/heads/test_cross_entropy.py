@@ -331,9 +331,9 @@ def test_expected_error_is_the_mean_squared_error(mechanism):
     # The mean's own standard error is 1 %; five of them are allowed.
     mean, error = np.mean(errors), np.std(errors) / math.sqrt(2000)
     # In L1 coordinates an off-diagonal error appears twice in A.
-    entries = 6 * 7 / 2 if mechanism.norm == "l2" else 6 * 6
+    counted = 6 * 7 / 2 if mechanism.norm == "l2" else 6 * 6
     expected = mechanism.coordinate_variance(objective.size)
-    expected *= entries * 2.0**2 + 6 * objective.num_targets
+    expected *= counted * 2.0**2 + 6 * objective.num_targets
     assert abs(mean - expected) <= 5 * error
     assert abs(mean - 0.8 * expected) > 5 * error
     assert np.std(entries) == pytest.approx(
