@@ -66,7 +66,7 @@ def _unzipped(f, size):
 
 
 class StoredArrays:
-    """A mapping from names to arrays of numbers, read when asked for.
+    """Arrays of numbers by their names, read when asked for.
 
     Args:
         archive: a `zipfile.ZipFile`.
