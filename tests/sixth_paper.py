@@ -18,6 +18,7 @@ from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import budget, sums
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
 from keras_fm.lab import compare as experiments
+from keras_fm.papers import paper_model
 from keras_fm.parts.private_part import ReleasedLayer
 from keras_fm.parts.step import Step
 
@@ -65,7 +66,7 @@ class ClassMeansQuery:
     def accumulate(self, statistics, h, y, clip=False):
         rows = bounds_lib.project_to_ball(h, self.feature_bound, clip=clip)
         rows = np.pad(rows, ((0, 0), (0, 1)), constant_values=self.constant)
-        bounds_lib.check_labels(y, self.num_classes)
+        paper_model.check_labels(y, self.num_classes)
         (found,) = statistics
         np.add.at(found, np.asarray(y, int).reshape(-1), rows)
         return (found,)
@@ -148,7 +149,7 @@ class ClassMeans(ReleasedLayer):
         return [self.name]
 
     def check_labels(self, y, n):
-        bounds_lib.check_labels(y, self.units)
+        paper_model.check_labels(y, self.units)
 
     def augment(self, features):
         return features

@@ -9,6 +9,8 @@ from keras_fm.datasets import health_simulator
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger import stored_arrays
 
+_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+
 
 def load(name: str, rescale: bool = True) -> Any:
     """Loads a data set by name: `(x, y), (x_test, y_test)` of images, or a
@@ -73,8 +75,7 @@ def load(name: str, rescale: bool = True) -> Any:
 def _from_file(path, rescale):
     try:
         with stored_arrays.opened(path) as data:
-            data.require(stored_arrays.IMAGES)
-            arrays = [data.read(key) for key in stored_arrays.IMAGES]
+            arrays = [data.read(key) for key in _ARRAYS]
         return _pair(*arrays, rescale)
     except (OSError, ValueError) as e:
         raise ValueError(f"Cannot load {path!r} as a data set: {e}") from e

@@ -15,7 +15,6 @@ from keras_fm.estimators.table_columns import TableColumns
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import PrivacyBudget, check_delta_given
 from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
-from keras_fm.kernel.reads import columns
 from keras_fm.parts.guarantee import Proven
 from keras_fm.training.private_model import PrivateModel
 
@@ -230,7 +229,6 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         elif self._takes_missing():
             wanted["ensure_all_finite"] = "allow-nan"
         for name, given in zip("Xy", (X, *y)):
-            columns.check_unmasked(given, name)
             given_table.refuse_dates(name, given)
         if table is None:
             X = given_table.with_nan(X)

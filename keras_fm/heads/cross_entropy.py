@@ -95,7 +95,7 @@ class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
     def targets(self, y, n, clip=False):
         m, shift = self.num_outputs, self.target_shift
         if self.independent:
-            return bounds_lib.several_labels(y, n, m) + shift
+            return _several_labels(y, n, m) + shift
         found = bounds_lib.class_indices(y, n, max(m, 2), columns=m)
         if m == 1:
             return found[:, None] + shift
@@ -111,3 +111,25 @@ class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
 @released_as(CrossEntropyQuery)
 class CrossEntropyRelease(HeadRelease):
     """A released `CrossEntropyQuery`."""
+
+
+def _several_labels(y, n, labels):
+    """Zeros and ones of `n` records, `(n, labels)` float64.
+
+    Raises:
+        ValueError: for another shape or other labels. The message carries
+            no label.
+    """
+    y = np.asarray(y)
+    bounds_lib.check_numbers(y.dtype)
+    if y.ndim == 1 and labels == 1:
+        y = y[:, None]
+    bounds_lib.check_count("labels", y, n)
+    if y.shape != (n, labels):
+        raise ValueError(
+            "Several labels must have shape (records, labels) with "
+            f"{labels} of them. Received: shape={y.shape}"
+        )
+    if not np.all((y == 0) | (y == 1)):
+        raise ValueError("Several labels must be 0 or 1. At least one is not.")
+    return y.astype(np.float64)

@@ -116,8 +116,8 @@ class PrivateDense(ReleasedLayer):
         self.quadratic_scale = checks.positive(
             "quadratic_scale", quadratic_scale
         )
-        self.feature_l1_bound = bounds_lib.l1_bound(
-            "feature_l1_bound", feature_l1_bound, self.feature_bound
+        self.feature_l1_bound = checks.optional(
+            checks.norm_bound, "feature_l1_bound", feature_l1_bound
         )
         if rounds is not None and (quadratic_scale != 1.0 or feature_l1_bound):
             raise ValueError(

@@ -73,23 +73,6 @@ def _numbers(name, value):
     )
 
 
-def l1_bound(name, value, feature_bound):
-    """A bound on features' L1 norm beside that on their L2 norm, or `None`.
-
-    Raises:
-        ValueError: if it is below that, which would be the bound of both.
-    """
-    kept = checks.optional(checks.norm_bound, name, value)
-    if kept is not None and kept < feature_bound:
-        checks.refuse(
-            name,
-            value,
-            f"at least `feature_bound`, {feature_bound:g}: no vector is "
-            "longer in the L2 norm than in the L1 norm",
-        )
-    return kept
-
-
 # What to write in the place of labels that are words.
 NUMBER_THE_CLASSES = (
     'Name the classes in a public list, `classes = ["no", "yes"]`, and pass '
@@ -106,29 +89,6 @@ def check_numbers(kind):
             "Labels must be numbers or truth values, not text, dates or "
             f"complex numbers.{advice} Received: dtype={kind}"
         )
-
-
-def check_labels(y, units):
-    """Refuses labels of a classifier that no class has.
-
-    Args:
-        y: array `(n,)`, `(n, 1)` or `(n, units)`.
-        units: int, outputs of the classifier. One is the logit of class 1.
-
-    Raises:
-        ValueError: if a class index is not an integer in `[0, units)`, or a
-            target is outside `[0, 1]`.
-    """
-    y = np.asarray(y)
-    check_numbers(y.dtype)
-    index = units > 1 and (y.ndim == 1 or y.shape[1:] == (1,))
-    if index:
-        fits = (y == np.floor(y)) & (y >= 0) & (y < units)
-    else:
-        fits = (y >= 0) & (y <= 1)
-    if not np.all(fits):
-        wanted = f"whole numbers in [0, {units})" if index else "in [0, 1]"
-        raise ValueError(f"Labels must be {wanted}. At least one is not.")
 
 
 def target_bounds(name, bounds, outputs):
@@ -198,7 +158,7 @@ def numbers(y, n, bounds, clip=False):
     y, outputs = np.asarray(y), len(bounds)
     if y.ndim == 1 and outputs == 1:
         y = y[:, None]
-    _check_number("targets", y, n)
+    check_count("targets", y, n)
     if y.shape != (n, outputs):
         shapes = "(records,) or " if outputs == 1 else ""
         raise ValueError(
@@ -224,34 +184,12 @@ def numbers(y, n, bounds, clip=False):
     return np.clip((precise - low) / half - 1, -1.0, 1.0)
 
 
-def _check_number(what, y, n):
+def check_count(what, y, n):
     if len(y) != n:
         raise ValueError(
             f"{what.title()} and features must hold the same number of "
             f"records. Received: {len(y)} {what}, {n} feature vectors"
         )
-
-
-def several_labels(y, n, labels):
-    """Zeros and ones of `n` records, `(n, labels)` float64.
-
-    Raises:
-        ValueError: for another shape or other labels. The message carries
-            no label.
-    """
-    y = np.asarray(y)
-    check_numbers(y.dtype)
-    if y.ndim == 1 and labels == 1:
-        y = y[:, None]
-    _check_number("labels", y, n)
-    if y.shape != (n, labels):
-        raise ValueError(
-            "Several labels must have shape (records, labels) with "
-            f"{labels} of them. Received: shape={y.shape}"
-        )
-    if not np.all((y == 0) | (y == 1)):
-        raise ValueError("Several labels must be 0 or 1. At least one is not.")
-    return y.astype(np.float64)
 
 
 def class_indices(y, n, classes, columns=None):
@@ -271,7 +209,7 @@ def class_indices(y, n, classes, columns=None):
     check_numbers(y.dtype)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    _check_number("labels", y, n)
+    check_count("labels", y, n)
     if y.ndim == 2 and y.shape[1] == columns:
         if not np.all((y == 0) | (y == 1)) or not np.all(y.sum(axis=1) == 1):
             raise ValueError(

@@ -266,11 +266,6 @@ class _One:
 # Delta beside the number of records -------------------------------------------
 
 
-def is_too_large(delta, n):
-    """Whether delta lets an algorithm publish one of n records as it is."""
-    return delta * n >= 1
-
-
 def warn_of_delta(delta, n):
     """The one warning of a delta that promises nothing.
 
@@ -282,7 +277,7 @@ def warn_of_delta(delta, n):
 
     >>> warn_of_delta(1e-6, 1000)
     """
-    if n and is_too_large(delta, n):
+    if n and delta * n >= 1:
         warnings.warn(
             f"delta = {delta:g} is not below one over the number of records "
             f"({n}): it permits publishing a whole record. Take it far "

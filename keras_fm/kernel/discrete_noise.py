@@ -56,9 +56,6 @@ class OSWords:
         """Returns `count` random words, `(count,)` uint64, read-only."""
         return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
 
-    def __repr__(self):
-        return "<OSWords>"
-
 
 class SeededWords:
     """Words that a seed determines, for tests and studies: not private.
@@ -424,13 +421,6 @@ class DiscreteLaplace(SymmetricSampler):
 
     def _energy(self, x):
         return x * self.scale.denominator, self.scale.numerator
-
-    @property
-    def variance(self):
-        """Variance, float: slightly below `2 * scale**2`."""
-        # 2 q / (1 - q)^2 = 1 / (2 sinh(1 / (2 scale))^2), without loss.
-        half = 1 / (2 * float(self.scale))
-        return 1 / (2 * math.sinh(half) ** 2) if half < 350 else 0.0
 
     def __repr__(self):
         return f"<DiscreteLaplace (scale={float(self.scale):g})>"

@@ -53,10 +53,6 @@ class NoiseSource:
         noise of published forms, and choices after a release."""
         return self._generator
 
-    def __repr__(self):
-        kind = "reproducible, not private" if self.reproducible else "OS"
-        return f"<NoiseSource ({kind})>"
-
     def __reduce__(self):
         raise TypeError(
             "A NoiseSource cannot be pickled or copied: its state would "

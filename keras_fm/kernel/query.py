@@ -87,10 +87,6 @@ class SumQuery(abc.ABC):
             grouped=self.grouped,
         )
 
-    def expected_squared_error(self, mechanism):
-        """Expected squared L2 norm of the noise on the vector."""
-        return self.size * mechanism.coordinate_variance(self.size)
-
     def config(self):
         return dataclasses.asdict(self)
 
@@ -270,12 +266,7 @@ class QuadraticQuery(OwnedSumQuery):
             grouped=checks.flag,
             reach=checks.natural,
             public_features=checks.flag,
-        )
-        checks.fields(
-            self,
-            feature_l1_bound=partial(
-                bounds_lib.l1_bound, feature_bound=self.feature_bound
-            ),
+            feature_l1_bound=partial(checks.optional, checks.norm_bound),
         )
         if not self.public_features:
             return
@@ -330,7 +321,8 @@ class QuadraticQuery(OwnedSumQuery):
         bound B. Without one m, which bounds it for all vectors."""
         if self.feature_l1_bound is None:
             return self.num_features
-        ratio = self.feature_l1_bound / self.feature_bound
+        # No vector is longer in the L2 norm than in the L1 norm.
+        ratio = max(self.feature_l1_bound / self.feature_bound, 1.0)
         return min(self.num_features, ratio**2)
 
     def quadratic_sensitivity(self, norm, *, neighbours):
@@ -565,8 +557,7 @@ class QuadraticQuery(OwnedSumQuery):
 
     def _scaled(self, own, exact):
         """An owner's sums, scaled back."""
-        shrink = self._owner_scale(own)
-        own = tuple(shrink * part for part in own)
+        own = super()._scaled(own)
         if not exact:
             return own
         step = self._grid_steps[0]

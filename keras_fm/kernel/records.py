@@ -94,14 +94,9 @@ def _is_sequence(data):
     return hasattr(data, "__len__") and not isinstance(data, (str, Mapping))
 
 
-def inputs_of(data):
-    """x of `(x, y)`, or x itself."""
-    return data[0] if isinstance(data, (tuple, list)) else data
-
-
 def number(data):
     """How many records arrays hold, or `None` for other data."""
-    x = inputs_of(data)
+    x = data[0] if isinstance(data, (tuple, list)) else data
     if isinstance(data, (tuple, list)) or columns.are_inputs(x):
         first = columns.flatten(x)[0][1]
         return len(first) if hasattr(first, "__len__") else None
@@ -292,12 +287,11 @@ class Passes:
 
     Args:
         n: int, how many there are; `None` until the first pass has ended.
-        n_public: whether an error may say so.
         compared: whether they must be the same, in any order.
     """
 
-    def __init__(self, n=None, n_public=False, compared=False):
-        self.n, self._public = n, n_public
+    def __init__(self, n=None, compared=False):
+        self.n = n
         self._compared, self._digest = compared, None
 
     def over(self, batches):
@@ -324,12 +318,9 @@ class Passes:
         if self.n is None:
             self.n = n
         elif n != self.n:
-            numbers = f" Received: {self.n} records, then {n}."
             raise ValueError(
                 "`data` must begin anew at every call and give the same "
                 "records: a later pass over it had another number of them."
-                + numbers
-                * self._public
             )
 
 
@@ -343,67 +334,6 @@ def _digest(*parts):
     ]
     found = placed_records.hashes(arrays) if len(arrays[0]) else []
     return int(np.sum(found, dtype=np.uint64))
-
-
-def check_begins_anew(data):
-    """Refuses a function that returns one iterator at every call, where
-    records are read more than once; reads nothing."""
-    if not columns.is_function(data):
-        return
-    found = data()
-    if found is data() and iter(found) is found:
-        raise ValueError(
-            "`data` must begin anew at every call and give the same records: "
-            "they are read more than once. Return a new iterator, as a "
-            "generator function does. Received: a function that returns one "
-            f"and the same {type(found).__name__}"
-        )
-
-
-def batches_by_owner(data, owners, batch_size=4096, labelled=True):
-    """Yields `(x, y, owners)` batches, all records of an owner in one.
-
-    Args:
-        data: `(x, y)`, or x alone if not `labelled`; arrays.
-        owners: `(n,)` ids of the records' owners.
-        batch_size: int, rows per batch, more if an owner has more.
-        labelled: see `batches`.
-
-    Raises:
-        ValueError: if `data` is not made of arrays, lengths differ, or ids
-            are missing.
-    """
-    if not labelled:
-        data = without_tuple(data)
-    if not labelled and columns.are_inputs(data):
-        x = columns.arrays(data, "data")
-        data = (x, np.zeros(columns.count(x)))
-    if not isinstance(data, (tuple, list)) or len(data) != 2:
-        raise ValueError(
-            "With `owners`, `data` must be arrays (x, y): the records of an "
-            f"owner are brought together. Received: {type(data)}"
-        )
-    check(data)
-    x, y = checked_pair(data)
-    n = columns.count(x)
-    owners = columns.owner_ids(owners)
-    if owners.shape != (n,) or not n:
-        raise ValueError(
-            "`owners` must hold one id for each record. Received: "
-            f"owners.shape={owners.shape}, {n} records"
-        )
-    order = np.argsort(owners, kind="stable")
-    ordered = owners[order]
-    ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, n)
-    cuts, previous = [0], 0
-    for end in ends:
-        if end - cuts[-1] > batch_size and previous > cuts[-1]:
-            cuts.append(previous)
-        previous = end
-    for start, stop in zip(cuts, [*cuts[1:], n]):
-        rows = order[start:stop]
-        labels = y[rows] if labelled else None
-        yield columns.taken(x, rows), labels, owners[rows]
 
 
 # Reading ahead ----------------------------------------------------------------

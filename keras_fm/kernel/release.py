@@ -74,8 +74,9 @@ def release(
             nothing was charged then.
     """
     entry = checked_entry(query, mechanism, ledger, name, noise, notes)
-    partial = _summed(query, batches, clip)
+    partial = PartialStatistics(query, clip)
     try:
+        records.take_while_reading(batches, partial.add)
         return _perturbed(partial, mechanism, ledger, entry, noise)
     finally:
         # A crash report that holds local variables must not hold these.
@@ -108,12 +109,6 @@ def release_statistics(partial, *, mechanism, ledger, name, noise, notes=()):
         )
     entry = checked_entry(partial.query, mechanism, ledger, name, noise, notes)
     return _perturbed(partial, mechanism, ledger, entry, noise)
-
-
-def _summed(query, batches, clip):
-    partial = PartialStatistics(query, clip)
-    records.take_while_reading(batches, partial.add)
-    return partial
 
 
 def _perturbed(partial, mechanism, ledger, entry, noise):

@@ -3,8 +3,10 @@
 import dataclasses
 
 import keras
+import numpy as np
 from keras import ops
 
+from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.parts import dtype_scope, model_graph, sealed
 from keras_fm.parts.guarantee import PaperSettings, Proven, Published
@@ -183,3 +185,26 @@ class StackView(keras.Model):
 def flatten():
     """Of images to vectors, channels last."""
     return keras.layers.Flatten(data_format="channels_last", name="flatten")
+
+
+def check_labels(y, units):
+    """Refuses labels of a classifier that no class has.
+
+    Args:
+        y: array `(n,)`, `(n, 1)` or `(n, units)`.
+        units: int, outputs of the classifier. One is the logit of class 1.
+
+    Raises:
+        ValueError: if a class index is not an integer in `[0, units)`, or a
+            target is outside `[0, 1]`.
+    """
+    y = np.asarray(y)
+    bounds_lib.check_numbers(y.dtype)
+    index = units > 1 and (y.ndim == 1 or y.shape[1:] == (1,))
+    if index:
+        fits = (y == np.floor(y)) & (y >= 0) & (y < units)
+    else:
+        fits = (y >= 0) & (y <= 1)
+    if not np.all(fits):
+        wanted = f"whole numbers in [0, {units})" if index else "in [0, 1]"
+        raise ValueError(f"Labels must be {wanted}. At least one is not.")

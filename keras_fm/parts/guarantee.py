@@ -10,10 +10,10 @@ import numpy as np
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.ledger_text import (
+    DECLARED,
     ONE_OWNER,
     ONE_RECORD,
     checked_unit,
-    unit_of,
 )
 from keras_fm.kernel.reads import columns
 
@@ -64,7 +64,9 @@ class Unit:
     @property
     def name(self):
         """What the unit is: what is proved for it, and the words."""
-        return unit_of(self.proved, self.words)
+        if self.words is None:
+            return self.proved
+        return f"{self.proved}{DECLARED}{self.words}"
 
     @property
     def proved(self):

@@ -58,20 +58,6 @@ class QuadraticObjective(abc.ABC):
         stddev *= self.quadratic_scale
         return stddev / math.sqrt(2) if mechanism.norm == "l2" else stddev
 
-    def expected_squared_error(self, mechanism):
-        """Expected squared Frobenius error of (A, S) under `mechanism`."""
-        m, variance = (
-            self.num_features,
-            mechanism.coordinate_variance(self.size),
-        )
-        # In L1 coordinates an off-diagonal error appears twice in A.
-        entries = m * (m + 1) / 2 if mechanism.norm == "l2" else m * m
-        if self.public_features:
-            entries = 0
-        return variance * (
-            entries * self.quadratic_scale**2 + m * self.num_targets
-        )
-
 
 class SecondMoments(Release):
     """What releases of A share. `quadratic` `(m, m)` is A plus noise

@@ -177,14 +177,6 @@ class ColumnMomentsQuery(OwnedSumQuery):
         found = super().unpack(vector, norm)
         return tuple(s / w for w, s in zip(self._weights, found))
 
-    def expected_squared_error(self, mechanism):
-        """Expected squared L2 error of the statistics under `mechanism`."""
-        variance = mechanism.coordinate_variance(self.size)
-        return variance * math.fsum(
-            math.prod(shape) / weight**2
-            for shape, weight in zip(self.shapes, self._weights)
-        )
-
 
 def checked_columns(z, num_columns, missing):
     """Values of columns in [-1, 1], 0 where they are missing, and where they

@@ -732,7 +732,7 @@ def numbered(values, labels, what):
 def placed(data, n=None):
     """Batches `(x, y, rows)` in which a record has its row by itself; x has
     the structure of the data, which must hold `n` records if that is known."""
-    form, passes = [], records.Passes(n, n_public=True)
+    form, passes = [], records.Passes(n)
 
     def arrays():
         for x, y in passes.over(records.batches(data, READ_BATCH)):

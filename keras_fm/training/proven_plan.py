@@ -18,7 +18,7 @@ from keras_fm.kernel.reads import columns, placed_records, sampling
 from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.parts import full_precision, model_graph, model_inputs
 from keras_fm.parts.record_alone import FeatureMap, unlisted
-from keras_fm.training import model_check
+from keras_fm.training import model_check, read_records
 from keras_fm.training.memo import Memo
 
 # Rows of a batch as it is read, and of one in which records have places: of few
@@ -135,7 +135,7 @@ class ProvenPlan:
         if made is None or data is not self.data:
             # Arrays in memory do not change.
             stream = records.number(data) is None
-            made = records.Passes(n_public=self.n_public, compared=stream)
+            made = records.Passes(compared=stream)
             self._counted = self.data, made
         return made
 
@@ -286,7 +286,7 @@ class ProvenPlan:
         labelled = self.labelled_data
         if self.owners is None:
             return records.batches(self.data, READ_BATCH, labelled=labelled)
-        return records.batches_by_owner(
+        return read_records.batches_by_owner(
             self.data, self.owners, READ_BATCH, labelled=labelled
         )
 
@@ -679,7 +679,7 @@ class ProvenPlan:
         steps = self.steps
         if len(steps) > 1:
             # Before the first charge.
-            records.check_begins_anew(self.data)
+            read_records.check_begins_anew(self.data)
         try:
             with self.keeping_features():
                 for step in steps:

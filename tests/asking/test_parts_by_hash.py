@@ -54,7 +54,6 @@ def test_one_record_more_changes_one_part():
         (X + 0j, Y, "numbers, text or gaps"),
         (X, np.full(3000, {}), "numbers, text or gaps"),
         (X, np.full(3000, np.datetime64("2020")), "write dates as text"),
-        (np.ma.array(X, mask=X > 0), Y, "masked array"),
     ],
 )
 def test_what_are_no_records_is_refused(x, y, message):

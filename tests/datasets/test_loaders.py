@@ -76,7 +76,7 @@ def test_bad_files_are_refused(tmp_path):
     content = arrays()
     del content["y_test"]
     np.savez(tmp_path / "short.npz", **content)
-    with pytest.raises(ValueError, match="lacks the arrays"):
+    with pytest.raises(ValueError, match="lacks the array"):
         datasets.load(str(tmp_path / "short.npz"))
 
 

@@ -233,7 +233,6 @@ def test_what_is_refused_costs_nothing(change, message):
         (lambda x: x.astype(object), "public of each"),
         (lambda x: x + 0j, "Complex data not supported"),
         (lambda x: x[:, 0], "Reshape your data"),
-        (lambda x: np.ma.array(x, mask=x > 0), "masked array"),
     ],
 )
 def test_what_is_refused_is_not_shown(spoil, match):

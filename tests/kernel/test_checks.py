@@ -1,6 +1,5 @@
 """The rules that arguments are held to, and what they say."""
 
-import dataclasses
 import functools
 import math
 
@@ -83,29 +82,3 @@ def test_an_array_is_refused_without_its_numbers():
         with pytest.raises(ValueError) as caught:
             checks.finite("x", np.array([123.0, value]))
         assert str(caught.value) == "`x` must be finite."
-
-
-def test_a_shape_is_refused_by_the_names_of_its_axes():
-    checks.shape("Features", (5, 3), "records", 3)
-    for found in ((5, 2), (5,), (5, 3, 1), ()):
-        with pytest.raises(ValueError) as caught:
-            checks.shape("Features", found, "records", 3)
-        said = "Features must have shape (records, 3). Received: shape="
-        assert str(caught.value) == f"{said}{found}"
-
-
-def test_a_table_of_rules_for_settings():
-    @dataclasses.dataclass(frozen=True)
-    class Settings:
-        bins: int
-        rate: float | None = None
-
-        def __post_init__(self):
-            optional = functools.partial(checks.optional, above)
-            checks.fields(self, bins=checks.count, rate=optional)
-
-    made = Settings(np.int64(3))
-    assert type(made.bins) is int and made.rate is None
-    for bad in ({"bins": 0}, {"bins": 1, "rate": 0}):
-        with pytest.raises(ValueError, match="`(bins|rate)` must be"):
-            Settings(**bad)

@@ -157,10 +157,6 @@ def test_exp_bounds_at_the_ends(fraction, precise):
     assert low <= exact <= high <= low + 1
 
 
-def test_exp_of_zero_is_exact():
-    assert exp_bounds(0, 7, 90) == (2**90, 2**90)
-
-
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     st.fractions(0, 10, max_denominator=10**30),
@@ -394,7 +390,8 @@ def test_law_of_large_scales(sampler, limit):
 def test_mean_and_variance(sampler):
     values = sampler.sample(200_000, SeededWords(10)).astype(float)
     if isinstance(sampler, DiscreteLaplace):
-        variance = sampler.variance
+        # 2 q / (1 - q)^2 with q = exp(-1 / scale), without loss.
+        variance = 1 / (2 * math.sinh(1 / (2 * float(sampler.scale))) ** 2)
     else:
         reach = min(1000, math.isqrt(int(sampler.variance_parameter)) * 9 + 9)
         square = np.arange(-reach, reach + 1.0) ** 2
@@ -407,16 +404,6 @@ def test_mean_and_variance(sampler):
     assert abs(values.mean()) < 5 * math.sqrt(variance / len(values))
     error = np.std(values**2) / math.sqrt(len(values))
     assert abs(np.mean(values**2) - variance) < 5 * error
-
-
-def test_variance_of_laplace():
-    for scale in (0.2, 1, 30):
-        sampler = DiscreteLaplace(scale)
-        square = np.arange(-1500, 1501.0) ** 2
-        exact = float(law(sampler, 1500) @ square)
-        assert sampler.variance == pytest.approx(exact, rel=1e-9)
-        assert sampler.variance < 2 * scale**2
-    assert DiscreteLaplace(1e-4).variance == 0
 
 
 @pytest.mark.parametrize(
@@ -460,12 +447,6 @@ def test_samples_are_fresh_and_seeds_repeat():
     np.testing.assert_array_equal(
         sampler.sample(50, SeededWords(3)), sampler.sample(50, SeededWords(3))
     )
-
-
-@pytest.mark.parametrize("size", [0, 1, 2**14, 2**14 + 1])
-def test_sizes(size):
-    for sampler in (SAMPLERS[0], SAMPLERS[6]):
-        assert sampler.sample(size, SeededWords(13)).shape == (size,)
 
 
 # Coins and integers ----------------------------------------------------------
@@ -515,12 +496,6 @@ def test_coins_of_enclosed_probabilities():
     drawn = exact_draws.bernoulli(enclose, 3, words)
     np.testing.assert_array_equal(drawn, [True, True, False])
     assert asked == [64, 128, 128] and not len(words)
-
-
-@pytest.mark.parametrize("wrong", [-0.1, 1.1, math.nan, "1", None])
-def test_probabilities_are_checked(wrong):
-    with pytest.raises((ValueError, TypeError), match="probability|NoneType"):
-        exact_draws.bernoulli(wrong, 1, SeededWords(0))
 
 
 @pytest.mark.parametrize("bound", [1, 2, 7, 1000, 2**31 + 1, 2**32])
@@ -575,37 +550,6 @@ def test_samples_that_do_not_fit_are_an_error(monkeypatch):
         DiscreteLaplace(5).sample(1000, SeededWords(17))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [0, -1, 0.0, math.nan, math.inf, -math.inf, True, None, "3", np.nan, 1j],
-)
-def test_parameters_must_be_positive_numbers(wrong):
-    for make, name in (
-        (DiscreteLaplace, "scale"),
-        (DiscreteGaussian, "variance"),
-    ):
-        with pytest.raises(ValueError, match=f"`{name}` must be a finite"):
-            make(wrong)
-
-
-def test_scales_beyond_the_range():
-    for scale in (2**50, 1e300, Fraction(2**51)):
-        with pytest.raises(ValueError, match=r"below 2\*\*50 steps"):
-            DiscreteLaplace(scale)
-    for variance in (2**100, 1e300):
-        with pytest.raises(ValueError, match=r"below 2\*\*100 steps"):
-            DiscreteGaussian(variance)
-
-
-def test_numpy_parameters_are_taken_exactly():
-    assert DiscreteLaplace(np.float32(0.1)).scale == Fraction(
-        float(np.float32(0.1))
-    )
-    variance = DiscreteGaussian(np.int64(2**40)).variance_parameter
-    assert type(variance.numerator) is int
-    assert DiscreteLaplace(0.1).scale == Fraction(0.1) != Fraction(1, 10)
-
-
 # The lattice ----------------------------------------------------------------
 
 floats = st.floats(allow_nan=False, allow_infinity=False)
@@ -627,19 +571,6 @@ def test_rounding_moves_half_a_step_at_most(value, exponent):
     assert abs(rounded - exact) <= Fraction(1, 2)
 
 
-def test_rounding_of_odd_numbers():
-    lattice = Lattice(1)
-    values = [1.0, 3.0, 5.0, -1.0, -3.0, -0.0, 5e-324, 3.0000000000000004]
-    expected = [0, 2, 2, 0, -2, 0, 0, 2]
-    np.testing.assert_array_equal(lattice.rounded(values), expected)
-    for dtype in (np.float16, np.float32):
-        halves = np.array([[0.5, 65504.0], [6e-8, -1.5]], dtype)
-        np.testing.assert_array_equal(
-            Lattice(0).rounded(halves), [[0, 65504], [0, -2]]
-        )
-    assert lattice.rounded(np.zeros((2, 3))).dtype == np.int64
-
-
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 def test_values_must_be_finite(wrong):
     with pytest.raises(ValueError, match="`values` must be finite"):
@@ -653,12 +584,6 @@ def test_points_are_exact_floats(integer, exponent):
     value = float(lattice.values(integer))
     assert Fraction(value) == integer * Fraction(2) ** exponent
     assert lattice.rounded([value])[0] == integer
-
-
-@pytest.mark.parametrize("exponent", [-961, 901, -(10**6)])
-def test_exponents_out_of_range(exponent):
-    with pytest.raises(ValueError, match="`exponent` must be from"):
-        Lattice(exponent)
 
 
 @st.composite
@@ -733,25 +658,6 @@ def test_lattice_is_the_coarsest_of_the_precision(s, d, norm, precision):
     assert precision / 2 * (1 - 1e-9) < cost <= precision * (1 + 1e-9)
     bound = lattice.sensitivity(s, d, norm) * Fraction(lattice.step)
     assert bound <= Fraction(s) * (1 + Fraction(precision) * (1 + 2**-40))
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"sensitivity": 0.0}, "`sensitivity` must be a finite"),
-        ({"sensitivity": math.nan}, "`sensitivity` must be a finite"),
-        ({"sensitivity": 1e-320}, "`exponent` must be from"),
-        ({"dimension": 0}, "`dimension` must be a positive integer"),
-        ({"dimension": 2.0}, "`dimension` must be a positive integer"),
-        ({"dimension": True}, "`dimension` must be a positive integer"),
-        ({"norm": "l3"}, '`norm` must be "l1" or "l2"'),
-        ({"precision": math.inf}, "`precision` must be a finite"),
-    ],
-)
-def test_lattice_errors(change, message):
-    right = {"sensitivity": 1.0, "dimension": 2, "norm": "l2"}
-    with pytest.raises(ValueError, match=message):
-        Lattice.for_statistic(**{**right, **change})
 
 
 # Releases and their privacy -------------------------------------------------

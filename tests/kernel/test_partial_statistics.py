@@ -19,7 +19,6 @@ from keras_fm.kernel.sums import FixedPointSum
 from keras_fm.queries import (
     CrossEntropyQuery,
     EvaluationQuery,
-    GradientQuery,
     NormHistogramQuery,
     PatchClustersQuery,
     PatchMomentQuery,
@@ -219,18 +218,6 @@ def test_owners_have_exact_sums_too():
     assert bits(other) == bits(one)
 
 
-def test_more_rows_than_are_exact_at_once(monkeypatch):
-    """Batches are summed in float64 only while that is exact."""
-    objective = SecondMomentQuery(num_features=2)
-    rows = np.full((summation.EXACT_ROWS, 2), 2**-0.5)
-    one, other = PartialStatistics(objective), PartialStatistics(objective)
-    for _ in range(3):
-        one.add(rows)
-        other.add(rows[:5000])
-    other.add(np.concatenate([rows, rows])[: 3 * (len(rows) - 5000)])
-    assert bits(other) == bits(one)
-
-
 def test_a_batch_of_any_size_is_summed_without_rounding():
     """And as a whole: of one with an invalid record nothing is added."""
     objective = SecondMomentQuery(num_features=2)
@@ -303,12 +290,6 @@ def test_a_share_that_comes_twice_is_refused():
     # Of no record nothing counts.
     empty = PartialStatistics(objective)
     merged([empty, empty, whole]).merge(empty)
-
-
-def test_objectives_of_several_passes_have_none():
-    objective = GradientQuery(num_features=3, num_outputs=2)
-    with pytest.raises(ValueError, match="one pass.*GradientQuery"):
-        PartialStatistics(objective)
 
 
 def test_nothing_shows_them():

@@ -128,41 +128,6 @@ def test_the_farthest_corner_has_norm_one(norm, order):
     )
 
 
-@pytest.mark.parametrize(
-    "y, units, fits",
-    [
-        ([0, 2], 3, True),
-        ([[0], [2]], 3, True),
-        ([0, 3], 3, False),
-        ([0.5], 3, False),
-        ([-1], 3, False),
-        ([np.nan], 3, False),
-        ([0, 1, 0.25], 1, True),
-        ([[2.0]], 1, False),
-        ([[0, 0.5, 0.5]], 3, True),
-        ([[0, 1.5, 0]], 3, False),
-    ],
-)
-def test_labels_must_be_of_a_class(y, units, fits):
-    if fits:
-        bounds_lib.check_labels(np.array(y), units)
-    else:
-        with pytest.raises(ValueError, match="At least one is not"):
-            bounds_lib.check_labels(np.array(y), units)
-
-
-@pytest.mark.parametrize(
-    "low, high",
-    [(0, 0), (math.nan, 1), (0, math.inf), ([0, 0], [1, 0]), ("0", "1")],
-)
-def test_refuses_bounds_that_are_no_box(low, high):
-    """NumPy makes numbers of text and of dates."""
-    with pytest.raises(ValueError, match="[Bb]ound"):
-        bounds_lib.check_bounds(low, high)
-    with pytest.raises(ValueError, match="[Bb]ound|`reach`"):
-        bounds_lib.target_bounds("reach", (low, high), 1)
-
-
 @pytest.mark.parametrize("pair", [3, None, (1,), {"a": (0, 1)}])
 def test_refuses_what_is_no_pair_of_bounds(pair):
     with pytest.raises(ValueError, match="`box` must be two"):

@@ -183,15 +183,6 @@ def test_a_config_is_all_of_it(name):
 
 
 @every_kind
-def test_norm_and_relation_are_checked(name):
-    query = KINDS[name].query
-    with pytest.raises(ValueError, match="`norm`"):
-        query.sensitivity("linf", neighbours="add_remove")
-    with pytest.raises(ValueError, match="neighbours"):
-        query.sensitivity("l2", neighbours="swap")
-
-
-@every_kind
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_batches_add_up_to_one_pass_in_float64(name, dtype):
     query = KINDS[name].query

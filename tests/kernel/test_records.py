@@ -1,8 +1,5 @@
 """Every form of data is read once, in order, or refused clearly."""
 
-import itertools
-from types import MappingProxyType
-
 import keras
 import numpy as np
 import pytest
@@ -177,56 +174,10 @@ def test_batches_of_records_of_different_lengths():
         assert list(records.batches(batches(*alone)))
 
 
-def test_weights_in_tf_data_are_refused_before_they_are_read():
-    tf = pytest.importorskip("tensorflow")
-    dataset = tf.data.Dataset.from_tensor_slices((X, Y, np.ones(10)))
-    for labelled in (True, False):
-        with pytest.raises(ValueError, match="Sample weights"):
-            next(records.batches(dataset.batch(3), labelled=labelled))
-
-
-def test_reading_is_lazy():
-    taken = []
-
-    def read():
-        for index in itertools.count():
-            taken.append(index)
-            yield X, Y
-
-    assert len(list(itertools.islice(records.batches(read), 3))) == 3
-    assert taken == [0, 1, 2]
-
-
 @pytest.mark.parametrize("end", [None, float("inf")])
 def test_a_dataset_without_end_is_refused(end):
     with pytest.raises(ValueError, match="no end"):
         next(records.batches(Endless(end)))
-
-
-@pytest.mark.parametrize(
-    "data, message",
-    [
-        ((X, Y[:9]), "same number"),
-        ((X, Y, np.ones(10)), "[Ss]ample weights"),
-        ((X,), "must be"),
-        ((X, 3), "`y` must hold records"),
-        ((X[:0], Y[:0]), "no records"),
-        (lambda: [(X, Y, Y)], "sample weights"),
-        (lambda: [X], "pair"),
-        (lambda: [{"x": X, "y": Y}], "pair"),
-        (lambda: [(X, Y[:2])], "same number"),
-        (lambda: [(X, 1)], "`y` must hold records"),
-        (X, "pair"),
-        (None, "must be"),
-        (5, "must be"),
-        ("data.npz", "must be a tuple"),
-        (MappingProxyType({"x": X, "y": Y}), "must be a tuple"),
-        ((pair for pair in [(X, Y)]), "must be"),
-    ],
-)
-def test_other_forms_are_refused(data, message):
-    with pytest.raises(ValueError, match=message):
-        list(records.batches(data))
 
 
 def test_records_without_labels():

@@ -81,37 +81,6 @@ def untouched():
 # Calibration ----------------------------------------------------------------
 
 
-def test_calibrate_chooses_gaussian_noise_for_a_positive_delta():
-    objective = make_objective()
-    for share in (1.0, 0.25):
-        made = calibrate(
-            objective,
-            PrivacyBudget(1.0, DELTA),
-            neighbours="replace_one",
-            share=share,
-        )
-        assert isinstance(made, mechanisms.GaussianMechanism)
-        assert made.sensitivity == objective.sensitivity(
-            "l2", neighbours="replace_one"
-        )
-        assert made.noise_multiplier == pytest.approx(
-            mechanisms.gaussian_multiplier(1.0, DELTA) / math.sqrt(share)
-        )
-
-
-@pytest.mark.parametrize("m, outputs", [(1, 1), (40, 1), (60, 40)])
-def test_calibrate_chooses_laplace_noise_for_pure_epsilon(m, outputs):
-    objective = make_objective(m, outputs)
-    made = calibrate(
-        objective, PrivacyBudget(2.0, 0.0), neighbours="add_remove", share=0.5
-    )
-    assert isinstance(made, mechanisms.LaplaceMechanism)
-    assert made.pure_epsilon() == 1.0
-    assert made.sensitivity == objective.sensitivity(
-        "l1", neighbours="add_remove"
-    )
-
-
 # Order of events ------------------------------------------------------------
 
 
@@ -233,16 +202,6 @@ def test_a_lattice_that_cannot_be_is_refused_before_reading():
     assert ledger.entries == ()
 
 
-def test_reproducible_noise_is_labelled():
-    ledger = Ledger(PrivacyBudget(1.0, DELTA), neighbours="add_remove")
-    one = make_release(make_objective(), [make_records()], ledger=ledger)
-    two = make_release(make_objective(), [make_records()])
-    np.testing.assert_array_equal(one.quadratic, two.quadratic)
-    assert not one.private
-    assert ledger.epsilon() == math.inf
-    assert "NOT PRIVATE" in ledger.statement()
-
-
 # One streaming pass ---------------------------------------------------------
 
 
@@ -265,16 +224,6 @@ def test_memory_does_not_grow_with_the_records():
     assert many <= few + ahead
     # And the meter would have seen the records.
     assert 990 * h.nbytes > few + ahead
-
-
-def test_clip_scales_records_back():
-    objective = make_objective()
-    h, y = make_records()
-    made = without_noise(objective, [(3 * h, y)], clip=True)
-    a, s = exact_statistics(objective, h, y)
-    # 500 records, each cut off below 2^-20.
-    np.testing.assert_allclose(made.quadratic, a, atol=500 * 2**-19)
-    np.testing.assert_allclose(made.linear, s, atol=500 * 2**-20)
 
 
 # The noise ------------------------------------------------------------------
@@ -432,17 +381,6 @@ def test_pseudo_records_have_the_gradient_of_the_objective(made):
         )
 
 
-def test_no_record_gives_no_explosion():
-    """Directions that nothing spans get no weight."""
-    objective = make_objective(m=3, outputs=2)
-    h = np.array([[1.0, 0.0, 0.0]] * 5)
-    made = without_noise(objective, [(h, [0, 1, 1, 1, 1])])
-    _, minimiser = made.minimise(ridge_factor=0.0)
-    assert np.all(np.isfinite(minimiser))
-    np.testing.assert_array_equal(minimiser[1:], 0.0)
-    np.testing.assert_allclose(minimiser[0], [-1.2, 1.2])
-
-
 def test_a_ridge_path_has_the_minimisers_of_every_ridge(monkeypatch):
     factors = [0.0, 0.1, 0.5, 3.0]
     made = make_release(make_objective(), [make_records()])
@@ -473,11 +411,3 @@ def test_a_file_holds_only_the_release(tmp_path):
         "neighbours",
         "private",
     }
-
-
-def test_the_repr_shows_no_statistic():
-    text = repr(make_release(make_objective(), [make_records()]))
-    assert text == (
-        "<CrossEntropyRelease of quadratic (4, 4), linear (4, 3), "
-        "GaussianMechanism, add_remove>"
-    )

@@ -7,7 +7,7 @@ from fit_checks import Unreadable, forms_of
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
-from keras_fm.kernel.planning import calibration
+from keras_fm.lab.composition import one_gaussian
 
 EPSILON, DELTA = 3.0, 1e-5
 
@@ -398,7 +398,7 @@ def test_epsilon_at_another_delta_is_composed_from_the_ledger():
     (entry,) = p.ledger.entries
     for delta in (1e-9, 1e-6, 1e-3):
         # One Gaussian release: the closed form, by another route.
-        alone = calibration.gaussian_epsilon(
+        alone = one_gaussian.gaussian_epsilon(
             entry.mechanism["noise_multiplier"], delta
         )
         for found in (p.epsilon(delta=delta), p.ledger.epsilon(delta=delta)):

@@ -17,7 +17,7 @@ _MOST_ENTRIES = 10_000
 # writer's.
 ONE_RECORD = "one record (one row of the data given)"
 ONE_OWNER = "one owner with all its rows (ids given as `owners`)"
-_DECLARED = ", by declaration "
+DECLARED = ", by declaration "
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,27 +147,17 @@ def check_relation(entry, neighbours):
 # Units -----------------------------------------------------------------------
 
 
-def unit_of(proved, words=None):
-    """The privacy unit of a release.
-
-    Args:
-        proved: `ONE_RECORD` or `ONE_OWNER`.
-        words: `None`, or what somebody says that this is.
-    """
-    return proved if words is None else f"{proved}{_DECLARED}{words}"
-
-
 def declared_words(unit):
     """What somebody says that a unit is, or `None`."""
     if unit in (ONE_RECORD, ONE_OWNER):
         return None
-    return unit.split(_DECLARED, 1)[1] if proved_unit(unit) else unit
+    return unit.split(DECLARED, 1)[1] if proved_unit(unit) else unit
 
 
 def proved_unit(unit):
     """`ONE_RECORD` or `ONE_OWNER`, or `None` if words are all there is."""
     for proved in (ONE_RECORD, ONE_OWNER):
-        if unit == proved or unit.startswith(f"{proved}{_DECLARED}"):
+        if unit == proved or unit.startswith(f"{proved}{DECLARED}"):
             return proved
     return None
 

@@ -36,11 +36,6 @@ class LockedFile:
     """
 
     def __init__(self, path):
-        if not isinstance(path, (str, bytes, os.PathLike)):
-            raise ValueError(
-                '`path` must be the path of a file, "privacy.json". '
-                f"Received: path={path!r}"
-            )
         self.path = os.path.realpath(os.fsdecode(path))
         if os.path.isdir(self.path):
             raise ValueError(
@@ -66,7 +61,7 @@ class LockedFile:
         while True:
             # A file object: closed, and the lock let go, even if an
             # interruption comes between any two lines here.
-            with self._opened() as file:
+            with open(f"{self.path}.lock", "ab", buffering=0) as file:
                 handle = file.fileno()
                 while not _try_lock(handle):
                     if time.monotonic() > deadline:
@@ -87,15 +82,6 @@ class LockedFile:
                     # Closing lets go of the lock, as the end of the process
                     # does.
                     return
-
-    def _opened(self):
-        try:
-            return open(f"{self.path}.lock", "ab", buffering=0)
-        except FileNotFoundError:
-            raise FileNotFoundError(
-                f"There is no folder {os.path.dirname(self.path)!r} for the "
-                f"ledger {self.path!r}. Make it first."
-            ) from None
 
     def _is_lock(self, handle):
         """Whether an open file is the lock file that others would open."""

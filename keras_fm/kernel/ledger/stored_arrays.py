@@ -15,8 +15,6 @@ import zlib
 
 import numpy as np
 
-# Of a data set of images.
-IMAGES = ("x_train", "y_train", "x_test", "y_test")
 _LARGEST = 1 << 30
 _LARGEST_RATIO = 100
 _MOST_ARRAYS = 1000
@@ -68,7 +66,7 @@ def _unzipped(f, size):
 
 
 class StoredArrays:
-    """A mapping from names to arrays of numbers, read when asked for.
+    """Arrays of numbers by their names, read when asked for.
 
     Args:
         archive: a `zipfile.ZipFile`.
@@ -93,15 +91,6 @@ class StoredArrays:
             for m in members
             if m.filename.endswith(".npy")
         }
-
-    def __contains__(self, name):
-        return name in self._members
-
-    def require(self, names):
-        """Raises `ValueError` if one of these is missing."""
-        missing = [name for name in names if name not in self]
-        if missing:
-            raise ValueError(f"it lacks the arrays {missing}")
 
     def read(self, name, shape=None):
         """An array of booleans, integers or floats.

@@ -30,7 +30,7 @@ def flatten(x, name="x"):
     if not are_several(x):
         return [(name, x)]
     if isinstance(x, dict):
-        pairs = [(key, x[key]) for key in _sorted(x)]
+        pairs = [(key, x[key]) for key in sorted(x)]
     else:
         pairs = list(enumerate(x))
     return [
@@ -47,21 +47,11 @@ def transform(function, x, name="x"):
     if isinstance(x, dict):
         return {
             key: transform(function, x[key], f"{name}[{key!r}]")
-            for key in _sorted(x)
+            for key in sorted(x)
         }
     return [
         transform(function, value, f"{name}[{i}]") for i, value in enumerate(x)
     ]
-
-
-def _sorted(x):
-    try:
-        return sorted(x)
-    except TypeError:
-        raise ValueError(
-            "The names of inputs must be strings. Received: "
-            f"{sorted(map(str, x))}"
-        ) from None
 
 
 def taken(x, rows):
@@ -111,13 +101,12 @@ def _is_sparse(x):
 
 
 def check_dense(x, name="x"):
-    """Refuses sparse, ragged and masked data, also as a data set describes
+    """Refuses sparse and ragged data, also as a data set describes
     them.
 
     Raises:
         ValueError: saying what to write instead.
     """
-    check_unmasked(x, name)
     kind = type(x).__name__
     if kind.endswith("Dataset"):
         return
@@ -137,22 +126,12 @@ def check_dense(x, name="x"):
         )
 
 
-def check_unmasked(x, name="x"):
-    """Refuses an array with a mask, under which numbers still stand."""
-    if isinstance(x, np.ma.MaskedArray):
-        raise ValueError(
-            f"`{name}` is a masked array, and what its mask hides would be "
-            "read. Pass `x.filled(value)` with a public value (NaN where "
-            "missing values are allowed), or `x.data` to have all of it read."
-        )
-
-
 def one_array(value, name="x"):
     """A NumPy array in this machine's order of bytes; text as objects, whose
     width no other text decides.
 
     Raises:
-        ValueError: if it is sparse, ragged, masked or no array of rows, or a
+        ValueError: if it is sparse, ragged or no array of rows, or a
             list or table of numbers that floats may not hold.
     """
     check_dense(value, name)
@@ -259,7 +238,7 @@ def owner_ids(owners):
         owners: an array or list of whole numbers or of text.
 
     Raises:
-        ValueError: if ids are missing or masked, of several types, neither
+        ValueError: if ids are missing, of several types, neither
             numbers nor text, or numbers that floats do not tell apart.
 
     Example:
@@ -267,7 +246,6 @@ def owner_ids(owners):
     >>> owner_ids(["b", "a", "b"]).tolist()
     ['b', 'a', 'b']
     """
-    check_unmasked(owners, "owners")
     found = np.asarray(owners)
     if found.dtype.kind == "O" or not hasattr(owners, "dtype"):
         # NumPy makes one type of several, and floats of large numbers.

@@ -156,10 +156,3 @@ class GatheredReads(PaidReads):
             self._ledger,
             self._noise,
         )
-
-    def finish(self, weights):
-        """The weights that the reads of a `GradientQuery` led to, as a
-        `Release`."""
-        if not self._several:
-            raise ValueError("Each read of this query is a release.")
-        return super().finish(weights)

@@ -12,16 +12,11 @@ import numpy as np
 
 from keras_fm.kernel import checks
 from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
-from keras_fm.kernel.planning.sampled_noise import (
-    check_neighbours,
-    noise_multiplier,
-)
+from keras_fm.kernel.planning.sampled_noise import noise_multiplier
 
 __all__ = [
     "SAMPLINGS",
     "SamplingPlan",
-    "capacity",
-    "check_neighbours",
     "expected_batch_size",
     "noise_multiplier",
     "overflow_bound",
@@ -220,25 +215,6 @@ def _log_overflow_bound(n, rate, capacity):
     return -m * (
         p * math.log(p / rate) + (1 - p) * (math.log1p(-p) - math.log1p(-rate))
     )
-
-
-def capacity(n, rate, overflow_probability):
-    """Smallest capacity whose `overflow_bound` is small enough.
-
-    Args:
-        n: int, number of records.
-        rate: float in (0, 1), probability that a record is in a sample.
-        overflow_probability: float in (0, 1), of one sample.
-
-    Returns:
-        int, at most `n + 1`.
-
-    Example:
-
-    >>> capacity(5000, 0.1, 1e-18)
-    703
-    """
-    return _capacity(n, rate, math.log(overflow_probability))
 
 
 def _capacity(n, rate, log_probability):

@@ -13,8 +13,8 @@ import math
 from scipy import optimize, special
 
 from keras_fm.kernel import checks
-from keras_fm.kernel.planning import calibration
 from keras_fm.lab.auditing.bounds import check_guesses, of_counts
+from keras_fm.lab.composition import one_gaussian
 
 _TOLERANCE = 1e-6
 
@@ -101,7 +101,7 @@ def halved(epsilon, delta):
     if epsilon == 0:
         return 0.0
     mu = optimize.brentq(
-        lambda mu: calibration.gaussian_epsilon(1 / mu, delta) - epsilon,
+        lambda mu: one_gaussian.gaussian_epsilon(1 / mu, delta) - epsilon,
         _TOLERANCE,
         # epsilon is mu^2 / 2 and more where delta is below one half.
         max(1.0, 2 * math.sqrt(epsilon)) * 4,
@@ -114,5 +114,5 @@ def epsilon_of(mu, delta):
     """Epsilon of mu-GDP at this delta; rounded down, for a lower bound."""
     if mu <= _TOLERANCE:
         return 0.0
-    found = calibration.gaussian_epsilon(1 / mu, delta)
+    found = one_gaussian.gaussian_epsilon(1 / mu, delta)
     return max(0.0, found - _TOLERANCE)

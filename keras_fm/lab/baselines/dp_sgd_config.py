@@ -16,6 +16,7 @@ from keras_fm.kernel.budget import (
     PrivacyBudget,
     warn_of_delta,
 )
+from keras_fm.kernel.planning import sampled_noise
 from keras_fm.kernel.reads import sampling as sampling_lib
 
 # Of a number in a record, for whose gradient float32 is wide enough: one that
@@ -140,7 +141,7 @@ class DPSGDConfig:
         """
         neighbours = Neighbours.of(neighbours)
         check_budget(epsilon, delta)
-        sampling_lib.check_neighbours(self.sampling, neighbours)
+        sampled_noise.check_neighbours(self.sampling, neighbours)
         batch = sampling_lib.expected_batch_size(
             n, self.sampling, self.batch_size
         )

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import special
 
 from keras_fm.kernel import checks
-from keras_fm.kernel.budget import Neighbours, PrivacyBudget, is_too_large
+from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.kernel.ledger.statement import RECORD
@@ -202,7 +202,7 @@ class DPSGDTrainer:
             "delta": self.delta,
             "neighbours": str(self.neighbours),
             "record": RECORD,
-            "private": self._private and not is_too_large(self.delta, plan.n),
+            "private": self._private and self.delta * plan.n < 1,
             "noise_multiplier": plan.noise_multiplier,
             "l2_norm_clip": config.l2_norm_clip,
             "sampling": config.sampling,

@@ -6,7 +6,7 @@ from functools import partial
 
 from keras_fm.kernel import checks
 from keras_fm.kernel import mechanisms as mechanisms_lib
-from keras_fm.kernel.reads import sampling as sampling_lib
+from keras_fm.kernel.planning import sampled_noise
 from keras_fm.lab.composition import settings_file
 
 # Mechanisms, and the parameters of noise that say what one is.
@@ -132,7 +132,7 @@ class Plan:
         )
         for stage in self.stages:
             sampled = "poisson" if stage.sampling_rate < 1 else "full"
-            sampling_lib.check_neighbours(sampled, self.neighbours)
+            sampled_noise.check_neighbours(sampled, self.neighbours)
 
     @classmethod
     def of_ledger(cls, ledger):

@@ -6,8 +6,8 @@ example (docs/composition.md); nothing may be concluded from them.
 
 import math
 
-from keras_fm.kernel.planning.calibration import gaussian_epsilon
 from keras_fm.lab.composition.composed import Composed, none
+from keras_fm.lab.composition.one_gaussian import gaussian_epsilon
 from keras_fm.lab.composition.steps import has_gaussian
 
 

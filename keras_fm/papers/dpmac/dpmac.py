@@ -5,8 +5,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
+from keras_fm.papers import paper_model
 from keras_fm.papers.dpmac import coefficient_sums
 from keras_fm.papers.dpmac.coordinate_steps import CoordinateSteps
 from keras_fm.parts import full_precision, layer_arguments, replicas
@@ -386,7 +386,7 @@ class DPMAC(PrivateNetwork):
                 "on `fit(x, x)`. Received: y=None"
             )
         if self._steps.loss.labels:
-            bounds_lib.check_labels(y, self.model.output_shape[-1])
+            paper_model.check_labels(y, self.model.output_shape[-1])
 
     def check_records(self, given):
         if len(self.feature_model.layers) > 1:

@@ -2,8 +2,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
+from keras_fm.papers import paper_model
 from keras_fm.papers.functional_net import expansion_release
 from keras_fm.papers.functional_net.expansion_query import (
     CURVATURES,
@@ -220,7 +220,7 @@ class FunctionalNet(StackModel):
         if y is None:
             return
         if self.needs_labels:
-            bounds_lib.check_labels(y, self.output_shape[-1])
+            paper_model.check_labels(y, self.output_shape[-1])
         elif not np.all(np.isfinite(y)):
             raise ValueError("Targets must be finite. At least one is not.")
 

@@ -331,14 +331,6 @@ class PatchMomentQuery(OwnedSumQuery):
             return stddev / self._lengths
         return np.full(self.size, stddev)
 
-    def expected_squared_error(self, mechanism):
-        """Expected squared Frobenius error of the tensor under `mechanism`."""
-        variance = mechanism.coordinate_variance(self.size)
-        if mechanism.norm == "l2":
-            return variance * self.size
-        # In L1 coordinates an error appears as often as its entry.
-        return variance * float(self.num_features) ** self.order
-
     # The energy of filters: exact functions of moments, noisy or not -------
 
     def moment(self, moments, order):

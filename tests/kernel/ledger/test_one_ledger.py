@@ -206,24 +206,6 @@ def test_a_symbolic_link_is_the_file(tmp_path):
     assert ledger.epsilon() == 0.25 and link.is_symlink()
 
 
-def test_paths_that_hold_no_ledger(tmp_path):
-    with pytest.raises(ValueError, match="the path of a file and is a folder"):
-        begin(tmp_path)
-    with pytest.raises(ValueError, match="`path` must be the path of a file"):
-        begin(3)
-    with pytest.raises(FileNotFoundError, match="no folder .*Make it first"):
-        begin(tmp_path / "none" / "privacy.json")
-
-
-def test_who_may_read_the_file_may_read_the_next(tmp_path):
-    path = tmp_path / "privacy.json"
-    ledger = begin(path)
-    assert path.stat().st_mode & 0o777 == 0o600
-    path.chmod(0o640)
-    ledger.charge([entry()])
-    assert path.stat().st_mode & 0o777 == 0o640
-
-
 def test_no_new_ledger_begins_where_one_was_charged(tmp_path):
     """A cell that makes its ledger anew got a second budget, if the file had
     been deleted since it ran first."""
@@ -274,26 +256,6 @@ def test_a_lock_that_was_removed_locks_nobody_out(tmp_path):
 # Processes -------------------------------------------------------------------
 
 
-def test_processes_share_a_file(tmp_path):
-    """Four processes, each with copies of its own, want ten tenths each."""
-    path = tmp_path / "privacy.json"
-    begin(path)
-    code = (
-        "ledger, had = Ledger.open(arguments[0]), 0\n"
-        "tenth = mechanisms.LaplaceMechanism(sensitivity=1.0, epsilon=0.1)\n"
-        "for _ in range(10):\n"
-        "    try:\n"
-        "        pickle.loads(pickle.dumps(ledger)).charge([entry(tenth)])\n"
-        "        had += 1\n"
-        "    except BudgetExceededError:\n"
-        "        pass\n"
-        "say(had)"
-    )
-    said = core_process.run_all(code, path, count=4)
-    assert sum(had for ((had,),) in said) == 10
-    assert Ledger.open(path).remaining() < 1e-9
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_process_has_no_second_budget(tmp_path):
     """Each worker of a pool had the whole of a ledger in memory, and the
@@ -321,13 +283,3 @@ def test_a_forked_process_has_no_second_budget(tmp_path):
     )
     assert all("comes from another process" in text for (text,) in said[:4])
     assert said[4:] == [[0], [0.25, 0.25]]
-
-
-def test_entries_are_equal_in_every_process(tmp_path):
-    path = tmp_path / "privacy.json"
-    ledger = begin(path)
-    ledger.charge([entry(notes=("n is public", "at \u03b5 = 1"))])
-    ((text,),) = core_process.run(
-        "say(Ledger.open(arguments[0]).to_json())", path
-    )
-    assert text == path.read_text() == ledger.to_json()

@@ -9,6 +9,7 @@ from keras_fm.asking.parts_by_hash import part_by_hash
 from keras_fm.kernel import records
 from keras_fm.kernel.reads import columns
 from keras_fm.private_maps.second_moment import SecondMomentQuery
+from keras_fm.training import read_records
 
 X = np.arange(12.0).reshape(6, 2)
 NAMES = np.array(["a", "bb", "a", "c", "", "dd"])
@@ -49,28 +50,12 @@ def test_structures_are_read_as_they_are(x, size):
 
 def test_the_records_of_an_owner_stay_together_in_every_input():
     owners = np.array([1, 0, 1, 0, 1, 0])
-    found = list(records.batches_by_owner((NESTED, Y), owners, 3))
+    found = list(read_records.batches_by_owner((NESTED, Y), owners, 3))
     assert [set(who) for *_, who in found] == [{0}, {1}]
     order = [1, 3, 5, 0, 2, 4]
     x = dict(columns.flatten(joined(x for x, *_ in found)))
     for name, array in columns.flatten(NESTED):
         np.testing.assert_array_equal(x[name], array[order])
-
-
-@pytest.mark.parametrize(
-    "x, message",
-    [
-        ({"a": X, "b": X[:5]}, r"same number of records.*x\['b'\]\D*5"),
-        ({"a": X, "b": 3}, r"`x\['b'\]` must hold records"),
-        ({}, "holds no array"),
-        ({"a": [[1, 2], [3]] * 3}, r"`x\['a'\]`.*different lengths"),
-        ({"a": X, 3: X}, "names of inputs"),
-        ([X, X[:5]], "same number of records"),
-    ],
-)
-def test_what_is_wrong_is_named(x, message):
-    with pytest.raises(ValueError, match=message):
-        list(records.batches((x, Y)))
 
 
 def test_sparse_matrices_are_refused_with_the_way_out():
@@ -90,35 +75,6 @@ def test_what_is_no_number_is_not_shown(word):
     shown = traceback.format_exception(caught.value)
     assert not any("secret" in line for line in shown[-3:])
     assert caught.value.__cause__ is None and caught.value.__context__ is None
-
-
-def test_tables():
-    pandas = pytest.importorskip("pandas")
-    table = pandas.DataFrame({"age": X[:, 0], "name": NAMES})
-    labels = pandas.Series(Y, index=range(90, 96))
-    (x, y) = next(records.batches((dict(table), labels)))
-    np.testing.assert_array_equal(x["age"], X[:, 0])
-    assert list(x["name"]) == list(NAMES)
-    np.testing.assert_array_equal(y, Y)
-    (x, _) = next(records.batches((table[["age"]], labels)))
-    np.testing.assert_array_equal(x, X[:, :1])
-
-
-def test_numbers_are_in_this_machines_order_of_bytes():
-    swapped = X.astype(">f4")
-    found = columns.one_array(swapped)
-    assert found.dtype.isnative
-    np.testing.assert_array_equal(found, swapped)
-    assert columns.one_array(X) is X
-
-
-def test_what_a_mask_hides_is_not_read():
-    for masked in (np.ma.array(X), np.ma.array(X, mask=X > 3)):
-        for x in (masked, [X, masked], {"a": masked}):
-            with pytest.raises(ValueError, match="is a masked array"):
-                next(records.batches((x, Y)))
-        with pytest.raises(ValueError, match="is a masked array"):
-            next(records.batches(lambda m=masked: iter([(m, Y)])))
 
 
 @pytest.mark.parametrize("large", [2**53 + 1, -(2**53) - 1, 2**63])

@@ -122,18 +122,6 @@ def test_order_and_batches_do_not_matter_and_nothing_is_changed():
     assert not np.any(total(objective, h[:0], y[:0], weights))
 
 
-@pytest.mark.parametrize("name, outputs", CASES)
-def test_records_that_are_right_fall_silent(name, outputs):
-    objective = make(m=1, outputs=outputs, loss=name)
-    weights = np.full((1, outputs), -40.0)
-    weights[0, 0] = 40.0
-    label = 1 if outputs == 1 else 0
-    right = total(objective, [[1.0]], [label], weights)
-    wrong = total(objective, [[-1.0]], [label], weights)
-    assert np.abs(right).max() < 1e-15
-    assert np.linalg.norm(wrong) == pytest.approx(objective.clip)
-
-
 # Numbers, and labels of their own -------------------------------------------
 
 
@@ -299,52 +287,6 @@ def test_records_outside_the_bound_are_scaled_back_if_asked():
     np.testing.assert_array_equal(rows[1], wanted[1])
     with pytest.raises(ValueError, match="finite"):
         objective.check_records(h * np.nan, [0, 1], clip=True)
-
-
-@pytest.mark.parametrize(
-    "h, y, match",
-    [
-        ([[1.0, math.nan, 0.0, 0.0]], [0], "finite"),
-        ([[1.0, 0.0, 0.0]], [0], "shape"),
-        ([[1.0, 1.0, 0.0, 0.0]], [0, 1], "same number"),
-        ([[1.0, 1.0, 0.0, 0.0]], [3], "whole numbers"),
-        ([[1.0, 1.0, 0.0, 0.0]], [[1, 1, 0]], "one-hot"),
-        ([[2.01, 0.0, 0.0, 0.0]], [0], "outside the public L2 bound"),
-    ],
-)
-def test_records_that_are_refused(h, y, match):
-    with pytest.raises(ValueError, match=match):
-        make().check_records(h, y)
-
-
-@pytest.mark.parametrize(
-    "changes, match",
-    [
-        ({"num_features": 0}, "`num_features"),
-        ({"feature_bound": math.inf}, "`feature_bound"),
-        ({"clip": 1e-31}, "`clip"),
-        ({"loss": "hinge"}, "`loss"),
-        ({"loss": "squared_error"}, "`target_bounds`"),
-        ({"target_bounds": (0, 1)}, "`target_bounds`"),
-        ({"loss": "crammer_singer", "independent": True}, "independent"),
-        ({"loss": "by_first_read", "independent": True}, "independent"),
-    ],
-)
-def test_queries_that_are_refused(changes, match):
-    with pytest.raises(ValueError, match=match):
-        GradientQuery(**{"num_features": 3, "num_outputs": 2} | changes)
-
-
-def test_what_it_states():
-    objective = make(m=4, outputs=3, clip=0.25)
-    assert objective.size == 12 and objective.shapes == ((4, 3),)
-    assert "cross_entropy" in objective.reads and "0.25" in objective.reads
-    config = json.loads(json.dumps(objective.config()))
-    assert GradientQuery(**config) == objective
-    with pytest.raises(ValueError, match='"l2" sensitivity only'):
-        objective.sensitivity("l1", neighbours="add_remove")
-    with pytest.raises(ValueError, match="neighbours"):
-        objective.sensitivity("l2", neighbours="both")
 
 
 # Several layers -------------------------------------------------------------

@@ -228,33 +228,6 @@ def test_owners_of_moments_are_within_root_two():
     assert best >= 1.3 * limit
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_statistics_do_not_depend_on_the_batches(kind):
-    objective = make(kind, grouped=True)
-    rng = np.random.default_rng(7)
-    units = [random_unit(objective, rng, 9) for _ in range(12)]
-    whole = vector(objective, units, "l2")
-    for size in (1, 5):
-        statistics = objective.zero()
-        for start in range(0, 12, size):
-            part = units[start : start + size]
-            h, y = (np.concatenate(parts) for parts in zip(*part))
-            # Ids of any kind, and no two owners alike.
-            ids = np.repeat(
-                [f"user {start + k}" for k in range(len(part))],
-                [len(u[0]) for u in part],
-            )
-            statistics = objective.accumulate(statistics, h, y, ids)
-        np.testing.assert_allclose(
-            objective.pack(statistics, "l2"), whole, atol=1e-10
-        )
-    # The order of owners does not matter either.
-    shuffled = [units[i] for i in rng.permutation(12)]
-    np.testing.assert_allclose(
-        vector(objective, shuffled, "l2"), whole, atol=1e-10
-    )
-
-
 @pytest.mark.parametrize(
     "owners, message",
     [
@@ -272,18 +245,6 @@ def test_owners_must_be_given_and_contiguous(owners, message):
     with pytest.raises(ValueError, match=message):
         objective.accumulate(statistics, np.full((3, 3), 0.1), None, owners)
     assert not statistics[0].any()
-
-
-def test_clipping_comes_before_the_owners_sum():
-    objective = make(grouped=True)
-    h, v = np.full((4, 3), 1e6), np.full((4, 2), -1e6)
-    owners = np.zeros(4)
-    with pytest.raises(ValueError, match="outside the public L2 bound"):
-        objective.accumulate(objective.zero(), h, v, owners)
-    made = objective.accumulate(objective.zero(), h, v, owners, clip=True)
-    for norm, order in NORMS.items():
-        length = np.linalg.norm(objective.pack(made, norm), order)
-        assert length <= one_record_bound(objective, norm) * SLACK
 
 
 # Reach --------------------------------------------------------------------
@@ -384,14 +345,6 @@ def test_rows_reached_come_near_the_bound_of_a_removal():
     limit = objective.sensitivity("l2", neighbours="add_remove")
     reached = distance(objective, [up] * 3, [down] * 2, "l2")
     assert 0.999 * limit <= reached <= limit * SLACK
-
-
-def test_reads_says_who_the_unit_is_and_what_it_reaches():
-    words = make(grouped=True, reach=3).reads
-    assert "each owner's sum scaled back to one record's norm" in words
-    assert "enters the records of at most 3 other units" in words
-    plain = make().reads
-    assert "owner" not in plain and "other units" not in plain
 
 
 # In a release -------------------------------------------------------------

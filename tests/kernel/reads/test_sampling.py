@@ -341,26 +341,3 @@ def test_what_no_noise_meets():
 
 
 # Arguments ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"n": 0}, "`n` must be a positive integer"),
-        ({"n": 10.0}, "`n` must be a positive integer"),
-        ({"sampling": "random"}, "`sampling` must be one of 'poisson'"),
-        ({"batch_size": 61}, "must not exceed the number of records"),
-        ({"batch_size": 0}, "`batch_size` must be a positive integer"),
-        ({"batch_size": None}, "`batch_size` must be None with"),
-        ({"sampling": "full"}, "`batch_size` must be None with"),
-        ({"steps": 0}, "`steps` must be a positive integer"),
-        ({"steps": True}, "`steps` must be a positive integer"),
-        ({"delta": 0}, r"`delta` must be in \(0, 1\)"),
-        ({"delta": math.nan}, r"`delta` must be in \(0, 1\)"),
-        ({"epsilon": 0}, "`epsilon` must be greater than 0"),
-        ({"epsilon": math.nan}, "`epsilon` must be greater than 0"),
-    ],
-)
-def test_argument_errors(changes, message):
-    with pytest.raises(ValueError, match=message):
-        plan(**changes)

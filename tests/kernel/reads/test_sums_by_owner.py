@@ -160,8 +160,3 @@ def test_batches_of_whole_owners_add_up(name):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
     with pytest.raises(ValueError, match="one owner id for each record"):
         query.accumulate(query.zero(), made(slice(None)))
-
-
-def test_an_expansion_without_a_clip_has_no_owners():
-    with pytest.raises(ValueError, match="needs a `clip`"):
-        NetworkExpansionQuery(shapes_of_layers=SHAPES, clip=None, grouped=True)

@@ -13,14 +13,6 @@ Y = np.arange(10)
 PAIRS = data.TensorDataset(torch.tensor(X), torch.tensor(Y))
 
 
-class Table(data.Dataset):
-    def __len__(self):
-        return 10
-
-    def __getitem__(self, index):
-        return {"a": X[index], "b": X[index, 0]}, Y[index]
-
-
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_each_record_once(shuffle):
     loader = data.DataLoader(PAIRS, batch_size=4, shuffle=shuffle)
@@ -29,15 +21,6 @@ def test_each_record_once(shuffle):
     x, y = (np.concatenate(parts) for parts in zip(*found))
     np.testing.assert_array_equal(x[np.argsort(y)], X)
     assert sorted(y) == list(Y)
-
-
-def test_several_inputs_and_parts_of_a_dataset():
-    for dataset, n in ((Table(), 10), (data.Subset(Table(), [3, 1]), 2)):
-        found = list(records.batches(data.DataLoader(dataset, batch_size=4)))
-        for x, y in found:
-            np.testing.assert_array_equal(x["a"], X[y])
-            np.testing.assert_array_equal(x["b"], X[y, 0])
-        assert sum(len(y) for _, y in found) == n
 
 
 def test_without_labels():
@@ -77,8 +60,3 @@ def test_what_may_repeat_records_is_refused(dataset, arguments, message):
     loader = data.DataLoader(dataset, **arguments)
     with pytest.raises(ValueError, match=message):
         next(records.batches(loader))
-
-
-def test_sparse_tensors_are_refused():
-    with pytest.raises(ValueError, match="is sparse"):
-        next(records.batches((torch.tensor(X).to_sparse(), Y)))

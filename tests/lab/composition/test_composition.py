@@ -24,12 +24,12 @@ from keras_fm.kernel.mechanisms import (
     LaplaceMechanism,
     SampledGaussianMechanism,
 )
-from keras_fm.kernel.planning import calibration
 from keras_fm.lab import composition
 from keras_fm.lab.composition import (
     Plan,
     Stage,
     accountants,
+    one_gaussian,
     side_by_side,
     steps,
     theorems,
@@ -198,7 +198,7 @@ def test_gaussians_compose_to_one_gaussian():
     assert epsilon(gaussian(noise, 1.0, 1000), "pld") == pytest.approx(
         one, rel=1e-4
     )
-    exact = calibration.gaussian_epsilon(noise / math.sqrt(1000), DELTA)
+    exact = one_gaussian.gaussian_epsilon(noise / math.sqrt(1000), DELTA)
     assert exact <= one * (1 + 1e-9) and one == pytest.approx(exact, rel=2e-3)
     mixed = Plan([gaussian(noise, 1.0, 500), gaussian(noise / 2, 1.0, 125)])
     assert epsilon(mixed, "pld") == pytest.approx(one, rel=2e-3)
@@ -261,7 +261,7 @@ def test_optimal_is_stable_for_a_million_steps():
     step, count = 1e-3, 1_000_000
     found = composition.optimal_epsilon(step, count, DELTA)
     # By the central limit theorem the losses are N(m^2 / 2, m^2), m = 1.
-    normal = calibration.gaussian_epsilon(1.0, DELTA)
+    normal = one_gaussian.gaussian_epsilon(1.0, DELTA)
     assert found == pytest.approx(normal, rel=1e-3)
     # An independent route: the convolution of dp_accounting.
     p = 1 / (1 + math.exp(-step))

@@ -311,7 +311,7 @@ def test_expected_error_is_the_mean_squared_error(mechanism):
         for noisy in mechanism.perturb(np.zeros((4000, 6)), source)
     ]
     mean, error = np.mean(errors), np.std(errors) / math.sqrt(4000)
-    expected = objective.expected_squared_error(mechanism)
+    expected = 6 * mechanism.coordinate_variance(6)
     assert abs(mean - expected) <= 5 * error
     assert abs(mean - 0.8 * expected) > 5 * error
     assert abs(mean - 1.25 * expected) > 5 * error
