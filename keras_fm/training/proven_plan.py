@@ -502,22 +502,13 @@ class ProvenPlan:
             for part, steps in self._steps
             for step in steps
             if not step.done
-            and (self.redo or part is self.top or not self._has(part))
+            and (self.redo or part is self.top or not part.is_released)
         ]
-
-    def _has(self, part):
-        return part.is_released or (
-            part.optional and not part.was_lost and self._top_is_released
-        )
-
-    @property
-    def _top_is_released(self):
-        return self.top is not None and self.top.is_released
 
     @property
     def is_done(self):
         """Whether the model carries all its releases."""
-        return all(self._has(part) for part in (*self.parts, *self._tops))
+        return all(part.is_released for part in (*self.parts, *self._tops))
 
     # Noise ---------------------------------------------------------------
 

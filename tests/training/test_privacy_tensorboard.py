@@ -106,7 +106,6 @@ def test_a_proven_fit(data, tmp_path):
     for tag in (
         "release/signal over noise",
         f"release/{name}/spectrum",
-        "released/polynomial",
     ):
         assert found[tag][0][1][2][:4] == b"\x89PNG"
     # It rests at its minimum, and a flat line says nothing.
