@@ -59,7 +59,7 @@ def test_names_known_without_keras_are_the_names():
         ("audit --fit=nowhere.py:fit", "`--fit` must be a function"),
         ("compose --delta=0", "need `delta` > 0"),
         ("compose --ledger={no}", "No such file"),
-        ("compose --mechanism=pure", "needs `epsilon`"),
+        ("compose --mechanism=pure", "needs epsilon"),
         ("compose --methods=magic", "`methods` must be"),
         ("ledger {no}", "No such file"),
     ],
