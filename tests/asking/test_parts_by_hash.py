@@ -46,6 +46,23 @@ def test_one_record_more_changes_one_part():
     assert sorted(moved) == [0, 1]
 
 
+@pytest.mark.parametrize(
+    "x, y, message",
+    [
+        (X, Y[1:], "same number of records"),
+        (X[:0], Y[:0], "same number of records"),
+        (X + 0j, Y, "numbers, text or gaps"),
+        (X, np.full(3000, {}), "numbers, text or gaps"),
+        (X, np.full(3000, np.datetime64("2020")), "write dates as text"),
+    ],
+)
+def test_what_are_no_records_is_refused(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        part_by_hash(x, y)
+    with pytest.raises(ValueError, match="`held_out` must be"):
+        part_by_hash(X, Y, 1.0)
+
+
 # Owners ----------------------------------------------------------------------
 
 OWNERS = RNG.integers(0, 400, 3000)

@@ -122,3 +122,15 @@ def test_chunks_do_not_matter(monkeypatch):
         rtol=1e-4,
         atol=1e-5,
     )
+
+
+def test_bad_public_data():
+    x, names, _ = public()
+    layer = DiscriminantProjection(3)
+    with pytest.raises(ValueError, match="must have shape"):
+        layer.adapt(x, names[:-1])
+    with pytest.raises(ValueError, match="at least two groups"):
+        layer.adapt(x, np.zeros_like(names))
+    with pytest.raises(ValueError, match="at least `units`"):
+        DiscriminantProjection(13).adapt(x, names)
+    assert layer.public_data is None

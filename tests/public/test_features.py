@@ -105,6 +105,13 @@ def test_maps_beside_each_other(images, tmp_path, name):
     )
 
 
+def test_errors():
+    with pytest.raises(ValueError, match="`features` must be one of"):
+        features.build("wavelets", (8, 8, 1))
+    with pytest.raises(ValueError, match="one or three channels"):
+        features.build("patches", (8, 8, 2))
+
+
 def test_all_batches_have_one_shape():
     """One that is short would be compiled anew, and its records' last bits
     would follow the number of all others."""

@@ -161,6 +161,19 @@ def test_seed_and_rounds_decide(scenes):
         assert np.abs(first - found).max() > 0.05
 
 
+def test_bad_images(scenes):
+    layer = PatchDictionary(**SMALL, data_format="channels_last")
+    with pytest.raises(ValueError, match="known height and width"):
+        layer.adapt(scenes[:, :3])
+    with pytest.raises(ValueError, match="are flat"):
+        layer.adapt(np.ones((3, 12, 12, 3)))
+    assert layer.public_data is None
+    # The mirror image of every second patch is none of these.
+    layer = PatchDictionary(**SMALL, strides=2, data_format="channels_last")
+    with pytest.raises(ValueError, match="multiple of `strides`"):
+        layer.build((None, 11, 11, 3))
+
+
 @pytest.mark.parametrize(("length", "cells"), [(7, 1), (6, 2), (23, 3), (5, 5)])
 def test_regions(length, cells):
     found = regions(length, cells)

@@ -96,3 +96,15 @@ def test_constant_features_do_not_count():
     x = np.concatenate([public(), np.full((300, 1), 7.0)], axis=1)
     y = run(adapted(4, x), x)
     np.testing.assert_allclose(y, run(adapted(4), public()), atol=1e-3)
+
+
+def test_bad_public_data():
+    x = public()
+    layer = PrincipalProjection(4)
+    with pytest.raises(ValueError, match="at least `units`"):
+        layer.adapt(x[:, :3])
+    with pytest.raises(ValueError, match="they do in 2. Received: units=4"):
+        layer.adapt(np.repeat(x[:3], 5, axis=0))
+    with pytest.raises(ValueError, match="they do in 0"):
+        layer.adapt(np.ones((9, 12)))
+    assert layer.public_data is None

@@ -90,3 +90,25 @@ def test_nothing_is_trained_and_weights_are_saved(kind, tmp_path):
 def test_tells_what_it_is_made_from():
     layer = RandomFeatures(4, "fourier", seed=9)
     assert layer.public_data == "random weights (fourier, seed 9)"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"units": 0},
+        {"units": 2.0},
+        {"units": True},
+        {"kind": "cosine"},
+        {"scale": 0},
+        {"scale": float("nan")},
+        {"scale": float("inf")},
+        {"scale": "1"},
+        {"seed": None},
+        {"seed": -1},
+        {"seed": 1.5},
+    ],
+)
+def test_bad_arguments(arguments):
+    (name,) = arguments
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        RandomFeatures(**{"units": 4, **arguments})
