@@ -306,24 +306,6 @@ def test_sample_draws_rows_once(small):
         windows.sample(0)
 
 
-def test_a_tiny_network_predicts_the_next_wave():
-    network = tiny()
-    assert "synthetic" not in repr(network) and not network.synthetic
-    windows = network.windows(history=0, target="active", social="public")
-    assert windows.x.shape == (10, 4)
-    # By default every friend counts in full; the last two have none.
-    np.testing.assert_array_equal(windows.x[:5, 3], [1, 1, 1, 0, 0])
-    np.testing.assert_array_equal(
-        windows.y[:5], network.attributes[:, 1, 0] > 1
-    )
-    friends = network.windows(history=0, social="friends", max_friends=2)
-    sport = network.attributes[:, 0, 0] - 1
-    np.testing.assert_allclose(
-        friends.x[:5, 3],
-        [sport[1], (sport[0] + sport[2]) / 2, sport[1], 0, 0],
-    )
-
-
 # Learnability ------------------------------------------------------------
 
 
