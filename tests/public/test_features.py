@@ -80,31 +80,6 @@ def test_patches_tell_what_they_saw(shape, sizes, flip):
     assert flip == np.allclose(h, mirrored, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["scattering_patches", "strokes_patches"])
-def test_maps_beside_each_other(images, tmp_path, name):
-    """Each half is what it is alone, one as long as the other."""
-    kwargs = {"units": 20, "filters": 8, "scenes": 60}
-    kwargs |= {"shapes": 30, "variants": 3}
-    body = features.build(name, (8, 8, 1), **kwargs)
-    patches = features.build("patches", (8, 8, 1), **kwargs | {"units": 10})
-    halves = np.split(features.extract(body, images), 2, axis=1)
-    alone = features.extract(patches, images)
-    np.testing.assert_allclose(halves[1] * 2**0.5, alone, atol=1e-5)
-    norms = np.linalg.norm(halves[0], axis=1)
-    np.testing.assert_allclose(norms, 0.5**0.5, atol=1e-5)
-    if name == "strokes_patches":
-        kwargs |= {"units": 10}
-        first = features.build("scattering_strokes", (8, 8, 1), **kwargs)
-        alone = features.extract(first, images)
-        np.testing.assert_allclose(halves[0] * 2**0.5, alone, atol=1e-5)
-    body.save(tmp_path / "map.keras")
-    loaded = keras.saving.load_model(tmp_path / "map.keras")
-    both = np.concatenate(halves, axis=1)
-    np.testing.assert_allclose(
-        features.extract(loaded, images), both, atol=1e-5
-    )
-
-
 def test_errors():
     with pytest.raises(ValueError, match="`features` must be one of"):
         features.build("wavelets", (8, 8, 1))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import integrate, optimize, special
+from scipy import integrate, optimize
 
 from keras_fm.public import polynomials
 
@@ -127,19 +127,6 @@ def test_chebyshev_has_the_coefficients_of_equation_10(activation, radius):
         assert alpha == pytest.approx(expected, abs=1e-12)
 
 
-def test_chebyshev_of_relu_is_the_known_series():
-    """|t| = 2/pi - 4/pi sum_k (-1)^k T_2k(t) / (4 k^2 - 1)."""
-    series = np.zeros(9)
-    series[0], series[1] = 1 / math.pi, 1 / 2
-    for k in range(1, 5):
-        series[2 * k] = -2 / math.pi * (-1) ** k / (4 * k**2 - 1)
-    expected = np.polynomial.chebyshev.cheb2poly(series)
-    made = polynomials.chebyshev("relu", 8, 1.0)
-    np.testing.assert_allclose(made.coefficients, expected, atol=1e-6)
-    wide = polynomials.chebyshev("relu", 8, 4.0)
-    assert wide.error == pytest.approx(4 * made.error, rel=1e-9)
-
-
 @given(st.sampled_from(NAMES), a_degree, a_radius)
 @settings(max_examples=60, deadline=None)
 def test_symmetry_is_exact(activation, degree, radius):
@@ -191,15 +178,6 @@ def test_a_polynomial_is_its_own_series():
     less = polynomials.chebyshev(cubic, 2, 1.0)
     np.testing.assert_allclose(less.coefficients, [1, -13 / 8, 0], atol=1e-13)
     assert less.error == pytest.approx(1 / 8, rel=1e-12)
-
-
-def test_a_function_named_as_an_activation_is_not_taken_for_it():
-    def sigmoid(z):
-        return special.expit(z + 1)
-
-    made = polynomials.chebyshev(sigmoid, 4)
-    assert made.coefficients[0] == pytest.approx(special.expit(1), abs=1e-3)
-    assert made.coefficients[2] != 0
 
 
 @pytest.mark.parametrize("degree", [7, 21, 29])
