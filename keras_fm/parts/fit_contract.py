@@ -290,19 +290,6 @@ def _check_steps(given, private):
         )
 
 
-def check_lot(given, wanted):
-    """Refuses another batch size than the lot the noise is divided by."""
-    batch_size = given.get("batch_size")
-    if hasattr(given.get("x"), "shape"):
-        batch_size = 32 if batch_size is None else batch_size
-    if batch_size is not None and batch_size != wanted:
-        raise ValueError(
-            "The published noise is divided by the lot size, so "
-            "PrivateModel and fit need the same `batch_size`. Received: "
-            f"{wanted} and {batch_size}"
-        )
-
-
 # What is compiled -------------------------------------------------------------
 
 

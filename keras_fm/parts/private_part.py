@@ -50,8 +50,6 @@ class PrivatePart:
 
     # Why no proof covers it, and what to write instead; `None`: one does.
     unproven: str | None = None
-    # Whether a model without it may still be whole, see `RelevanceScaling`.
-    optional = False
 
     def _carrier(self):
         return self
@@ -196,11 +194,6 @@ class PrivatePart:
 
     # Whether its weights train on a released objective.
     trains_on_release = False
-
-    @property
-    def was_lost(self):
-        """Whether a release was taken away, see `released`."""
-        return self._carrier()._lost
 
     def public_fact(self):
         """Where the weights of a part below the top are from."""

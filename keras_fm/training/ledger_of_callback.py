@@ -70,11 +70,6 @@ def _check_labels_alone(guarantee):
 
 
 def _opened(budget, guarantee, path):
-    if isinstance(path, Ledger):
-        raise ValueError(
-            "`ledger` is the path of a file. Pass a Ledger that is "
-            "continued in the place of the budget."
-        )
     unit = getattr(guarantee, "unit", None) or Unit()
     neighbours = guarantee.neighbours
     if not isinstance(budget, Ledger):

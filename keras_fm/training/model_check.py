@@ -169,13 +169,6 @@ def parts_below(model, top):
                 f"{type(part).__name__} '{part.name}' must be in the model "
                 "itself, called once, and not inside a nested one."
             )
-    kinds = [type(part) for part in found if part.optional]
-    if len(kinds) > 1:
-        raise ValueError(
-            f"A model can have one {kinds[0].__name__} layer, called once, in "
-            "the model itself and not inside a nested one. Received: "
-            f"{[part.name for part in found if part.optional]}"
-        )
     # `layers` of a functional model are ordered from the inputs upwards.
     return [layer for layer in model.layers if layer in found]
 

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.heads.cross_entropy import CrossEntropyRelease
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, shown_unit
 from keras_fm.parts import event_file
@@ -38,8 +37,6 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
     * `released/loss` (a function of the releases) and `released/gap of NAME`,
       how far an output layer is above its minimum; neither while it rests
       there;
-    * `released/polynomial` (image): the error of the Taylor cross-entropy for
-      all logits that the weights can give;
     * for a `DPMAC` the steps that are taken;
     * `validation/...`, and under `private_records/...`, marked as such,
       whatever a published or non-private fit logs about its training records;
@@ -192,25 +189,6 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
                 f"release/{name}/spectrum",
                 released_views.draw_spectrum(release),
             )
-            self._polynomial(release)
-
-    def _polynomial(self, release):
-        """The error of the loss for every logit that is possible now."""
-        if not isinstance(release, CrossEntropyRelease):
-            return
-        bound = release.query.feature_bound
-        for layer in self._heads():
-            weights = np.float64(ops.convert_to_numpy(layer.kernel))
-            if len(weights) > release.query.num_features:
-                continue
-            longest = np.linalg.norm(weights, axis=0).max()
-            if layer.use_bias:
-                longest += (
-                    np.abs(ops.convert_to_numpy(layer.bias)).max() / bound
-                )
-            if longest > 0:
-                picture = released_views.draw_polynomial(bound * longest)
-                self._png("released/polynomial", picture)
 
     def _png(self, tag, content):
         if content is not None:

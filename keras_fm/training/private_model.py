@@ -19,7 +19,6 @@ from keras_fm.training import (
     ledger_of_callback,
     model_check,
     public_constants,
-    refusals,
 )
 from keras_fm.training.proven_plan import ProvenPlan
 from keras_fm.training.published_plan import PublishedPlan
@@ -289,7 +288,6 @@ class PrivateModel(keras.callbacks.Callback):
         """`None`, or the seed of reproducible noise, which protects nobody."""
         return self._seed
 
-    @refusals.warn_on_refusal()
     def on_train_begin(self, logs=None):
         if hasattr(self.model, "begin_private_fit"):
             if self.model.declared_public is None:
@@ -390,8 +388,6 @@ class PrivateModel(keras.callbacks.Callback):
             plan.perturbed.check_labels(np.asarray(y), len(y))
         if plan.perturbed.is_perturbed:
             return False
-        if self.guarantee.lot != "data":
-            fit_contract.check_lot(arguments, self.guarantee.lot)
         model_check.check_one_process(self.model)
         plan.check_pretrained()
         plan.check()

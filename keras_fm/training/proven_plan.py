@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import math
-import warnings
 
 import keras
 import numpy as np
@@ -502,22 +501,13 @@ class ProvenPlan:
             for part, steps in self._steps
             for step in steps
             if not step.done
-            and (self.redo or part is self.top or not self._has(part))
+            and (self.redo or part is self.top or not part.is_released)
         ]
-
-    def _has(self, part):
-        return part.is_released or (
-            part.optional and not part.was_lost and self._top_is_released
-        )
-
-    @property
-    def _top_is_released(self):
-        return self.top is not None and self.top.is_released
 
     @property
     def is_done(self):
         """Whether the model carries all its releases."""
-        return all(self._has(part) for part in (*self.parts, *self._tops))
+        return all(part.is_released for part in (*self.parts, *self._tops))
 
     # Noise ---------------------------------------------------------------
 
@@ -611,10 +601,8 @@ class ProvenPlan:
         features = self.features(self._read)
         if features.unlisted is None:
             return []
-        found = [f"features: record by record ({features.unlisted})"]
-        if features.differs_in_batches():
-            found.append("predictions in batches differ from these features")
-        return found
+        features.check_repeats()
+        return [f"features: record by record ({features.unlisted})"]
 
     @property
     def _read(self):
@@ -630,13 +618,6 @@ class ProvenPlan:
         self.check_model()
         records.check(self.data)
         self.ledger.check(self.entries())
-        if len(self.how_computed) > 1:
-            warnings.warn(
-                "Predictions in batches differ from what is released on, the "
-                f"{self.how_computed[0]}: the layer mixes the records of a "
-                "batch. Predict with `batch_size=1`, or replace the layer.",
-                stacklevel=2,
-            )
 
     def check_model(self, spends=True):
         """Refuses models no proof covers; reads and spends nothing.

@@ -8,8 +8,6 @@ import math
 
 import numpy as np
 
-from keras_fm.public import polynomials
-
 _SIZE = (4.8, 3.0)
 
 
@@ -103,34 +101,6 @@ def draw_spectrum(release):
     above = int(np.sum(values > edge))
     axes.set_title(
         f"{above} of {len(values)} directions above the noise (shaded)",
-        fontsize=10,
-    )
-    return _png(figure)
-
-
-def draw_polynomial(radius):
-    """The cross-entropy of a logit and the polynomial in its place, as PNG.
-
-    Args:
-        radius: float > 0, no logit of the released weights is larger.
-    """
-    taylor = polynomials.taylor("softplus", degree=2, radius=radius)
-    z = np.linspace(-radius, radius, 201)
-    exact = np.logaddexp(0.0, z)
-    figure, axes = _panel(_SIZE)
-    axes.plot(z, exact, color="black", label="cross-entropy")
-    powers = z[:, None] ** np.arange(len(taylor.coefficients))
-    axes.plot(
-        z,
-        powers @ taylor.coefficients,
-        "--",
-        color="#1f5fbf",
-        label="polynomial",
-    )
-    axes.legend(fontsize=9)
-    axes.set_xlabel("logit, up to the largest that these weights can give")
-    axes.set_title(
-        f"largest error {taylor.error:.3g} for logits up to {radius:.3g}",
         fontsize=10,
     )
     return _png(figure)

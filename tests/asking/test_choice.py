@@ -177,23 +177,6 @@ def test_less_noise_than_asked_for_is_refused(delta):
     assert ledger.entries == ()
 
 
-@pytest.mark.parametrize(
-    "settings, shares, message",
-    [
-        ({"candidates": 1}, None, "`candidates` must be"),
-        ({"metric": "calibration"}, None, "`metric` must be"),
-        ({"low": 2.0}, None, "`low` must be below"),
-        ({}, np.full((4, 2), np.nan), "finite"),
-        ({}, np.full((4, 2), -0.1), r"in \[0, 1\]"),
-        ({}, np.full((4, 3), 0.1), "must have shape"),
-    ],
-)
-def test_what_is_refused(settings, shares, message):
-    with pytest.raises(ValueError, match=message):
-        query = ChoiceQuery(**{"candidates": 2, **settings})
-        query.accumulate(query.zero(), shares)
-
-
 # Beside Gaussian releases -----------------------------------------------------
 
 
@@ -231,24 +214,6 @@ def test_the_epsilon_of_a_share_is_that_of_the_best_guess():
     multiplier = split.mechanisms()["training"].noise_multiplier * math.sqrt(3)
     advantage = 2 * stats.norm.cdf(1 / (2 * multiplier)) - 1
     assert math.tanh(epsilon / 2) == pytest.approx(advantage, rel=1e-6)
-
-
-def test_a_split_is_printed_and_checked():
-    split = PrivacyBudget(2.0, 1e-6).split(training=6, choice=1, evaluation=3)
-    lines = str(split).splitlines()
-    assert [line.split()[0] for line in lines] == [
-        "Budget",
-        "training",
-        "choice",
-        "evaluation",
-        "together",
-    ]
-    assert split.training + split.choice + split.evaluation == pytest.approx(1)
-    assert float(lines[-1].split()[-1]) <= 2.0
-    with pytest.raises(ValueError, match="share of a privacy plan"):
-        PrivacyBudget(1.0, 0.0).split()
-    with pytest.raises(ValueError, match="share of a privacy plan"):
-        PrivacyBudget(1.0, 0.0).split(training=-1.0, choice=1.0)
 
 
 # Attack -----------------------------------------------------------------------

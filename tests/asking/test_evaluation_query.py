@@ -76,19 +76,6 @@ def test_the_search_sees_a_sensitivity_that_is_too_small():
         check_sensitivity(domain_of(query), list(extremal(query)))
 
 
-def test_metrics_have_one_order_and_are_known():
-    query = EvaluationQuery(metrics=["calibration", "accuracy"])
-    assert query.metrics == "accuracy, calibration"
-    assert query == EvaluationQuery(metrics=" accuracy,calibration")
-    for bad in ("auc", "", (), "accuracy, accuracy", [1]):
-        with pytest.raises(ValueError, match="`metrics` must be some of"):
-            EvaluationQuery(metrics=bad)
-    # The last ones' errors were squared after the charge.
-    for low, high in ((1.0, 1.0), (-8e307, 8e307), (0.0, 5e-324)):
-        with pytest.raises(ValueError, match="`low` must be below `high`"):
-            EvaluationQuery(metrics=METRICS[1], low=low, high=high)
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [

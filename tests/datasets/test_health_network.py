@@ -105,29 +105,6 @@ def test_attributes_keep_to_their_bounds(name, request):
     assert (spread > 0.2 * np.ptp(network.bounds, axis=1)).all()
 
 
-def test_the_graph_is_simple_homophilous_and_uneven(daily):
-    pairs = daily.friendships
-    assert (pairs[:, 0] != pairs[:, 1]).all()
-    assert len({frozenset(p) for p in pairs.tolist()}) == 1383
-    degree = np.bincount(pairs.ravel(), minlength=254)
-    assert degree.min() >= 1
-    assert degree.max() > 4 * degree.mean()
-    steps = daily.attributes[
-        ..., daily.attribute_names.index("average_steps")
-    ].mean(axis=1)
-    between_friends = np.abs(steps[pairs[:, 0]] - steps[pairs[:, 1]]).mean()
-    a, b = np.triu_indices(254, k=1)
-    assert between_friends < 0.95 * np.abs(steps[a] - steps[b]).mean()
-
-
-def test_counts_add_up_to_the_totals(daily):
-    counts = daily.attributes.sum(axis=(0, 1))
-    first = daily.attribute_names.index("messages_encouragement")
-    assert counts[first : first + 20].sum() == 2766
-    # Both ends of a competition count it.
-    assert counts[0] == 2 * 11458
-
-
 # Windows -----------------------------------------------------------------
 
 
@@ -327,56 +304,6 @@ def test_sample_draws_rows_once(small):
     np.testing.assert_array_equal(windows.sample(1).x, windows.x)
     with pytest.raises(ValueError, match="`rate` must be"):
         windows.sample(0)
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"target": "sleep"}, "`target` must"),
-        ({"history": 2}, "history=2 needs"),
-        ({"social": "friends"}, 'social="friends" reads'),
-        ({"max_friends": 2}, "`max_friends` is"),
-    ],
-)
-def test_bad_windows(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        tiny().windows(**{"history": 1, **arguments})
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"attributes": np.zeros((5, 3))},
-        {"attributes": np.full((5, 3, 3), np.nan)},
-        {"bounds": [[1, 2], [1, 1], [0, 1]]},
-        {"activity": "swimming"},
-        {"friendships": [[0, 5]]},
-        {"influence": [0.5]},
-        {"influence": [0.5, 0.5, 1.5, 0]},
-        {"events": [[2], [0], [0]], "event_names": ["x"]},
-    ],
-)
-def test_bad_networks(changes):
-    with pytest.raises(ValueError, match=f"{next(iter(changes))}|lower"):
-        tiny(**changes)
-
-
-def test_a_tiny_network_predicts_the_next_wave():
-    network = tiny()
-    assert "synthetic" not in repr(network) and not network.synthetic
-    windows = network.windows(history=0, target="active", social="public")
-    assert windows.x.shape == (10, 4)
-    # By default every friend counts in full; the last two have none.
-    np.testing.assert_array_equal(windows.x[:5, 3], [1, 1, 1, 0, 0])
-    np.testing.assert_array_equal(
-        windows.y[:5], network.attributes[:, 1, 0] > 1
-    )
-    friends = network.windows(history=0, social="friends", max_friends=2)
-    sport = network.attributes[:, 0, 0] - 1
-    np.testing.assert_allclose(
-        friends.x[:5, 3],
-        [sport[1], (sport[0] + sport[2]) / 2, sport[1], 0, 0],
-    )
 
 
 # Learnability ------------------------------------------------------------

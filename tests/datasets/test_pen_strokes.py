@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 
 from keras_fm.datasets import pen_strokes
 
@@ -43,35 +42,3 @@ def test_ink_is_a_centred_character():
     longest = np.maximum(height, width)
     assert np.quantile(longest, 0.05) >= 18
     assert longest.min() >= 14 and longest.max() <= 23
-
-
-def test_variants_differ_less_than_shapes():
-    images, groups = pen_strokes.load(shapes=100, variants=4)
-    x = images.reshape(100, 4, -1).astype("float64")
-    within = ((x - x.mean(axis=1, keepdims=True)) ** 2).sum() / 300
-    total = ((x - x.mean(axis=(0, 1))) ** 2).sum() / 399
-    assert 0.1 * total < within < 0.9 * total
-
-
-def test_image_size_scales_the_drawing():
-    small, _ = pen_strokes.load(shapes=30, variants=1, image_size=28)
-    large, _ = pen_strokes.load(shapes=30, variants=1, image_size=56)
-    assert large.shape == (30, 56, 56, 1)
-    pooled = large.reshape(30, 28, 2, 28, 2).mean(axis=(2, 4))
-    assert np.abs(pooled - small[..., 0]).mean() < 0.01
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"shapes": 0},
-        {"shapes": 2.5},
-        {"variants": 0},
-        {"variants": True},
-        {"image_size": 4},
-    ],
-)
-def test_bad_arguments(arguments):
-    (name,) = arguments
-    with pytest.raises(ValueError, match=f"`{name}` must be an integer"):
-        pen_strokes.load(**{"shapes": 2, **arguments})

@@ -161,15 +161,6 @@ def test_connections_and_keras_precision_are_in_the_key():
         keras.config.set_dtype_policy(policy)
 
 
-def test_a_precision_is_no_name():
-    """Both are under the key "name" of a config."""
-    keys = {
-        feature_cache._key(map_of(dtype=dtype), records())
-        for dtype in ("float32", "float16", "mixed_float16")
-    }
-    assert len(keys) == 3
-
-
 def test_a_file_that_is_none_is_made_again(folder, extracted):
     cache = FeatureCache(folder)
     h = np.array(cache.extract(plain_map(), records()))
@@ -213,18 +204,6 @@ def test_only_the_owner_may_read(folder):
     os.chmod(folder, 0o750)
     with pytest.raises(ValueError, match="closed to others"):
         FeatureCache(folder)
-
-
-def test_clear_deletes_what_is_its_own(folder):
-    cache = FeatureCache(folder)
-    cache.extract(plain_map(), records())
-    other = os.path.join(folder, "notes.txt")
-    with open(other, "w") as f:
-        f.write("mine")
-    with open(os.path.join(folder, "tmpx1.part"), "w") as f:
-        f.write("left by a process that was killed")
-    cache.clear()
-    assert files(folder) == ["notes.txt"]
 
 
 def test_a_frozen_body_is_kept_as_it_is_in_inference(folder):
@@ -275,37 +254,12 @@ def test_maps_that_are_not_public_are_refused(folder, extracted, map_, message):
     assert files(folder) == [] and extracted == []
 
 
-@pytest.mark.parametrize(
-    "x",
-    [
-        np.zeros((0, 6), "float32"),
-        np.float32(1),
-        np.array([["a"] * 6]),
-        np.array([[None] * 6]),
-    ],
-)
-def test_records_must_be_numbers(folder, x):
-    with pytest.raises(ValueError, match="`x` must be an array"):
-        FeatureCache(folder).extract(plain_map(), x)
-    assert files(folder) == []
-
-
 def test_a_released_layer_is_public(folder):
     layer = fm.layers.DPPCA(2)
     map_ = of_layers(layer)
     layer.mark_released("{}")
     h = FeatureCache(folder).extract(map_, records())
     assert h.shape[0] == N
-
-
-def test_nothing_in_the_package_makes_a_cache():
-    """Opt-in only: no other module knows it."""
-    root = os.path.dirname(fm.__file__)
-    for where, _, names in os.walk(root):
-        for name in names:
-            if name.endswith(".py") and name != "feature_cache.py":
-                with open(os.path.join(where, name), encoding="utf-8") as f:
-                    assert "FeatureCache" not in f.read(), name
 
 
 # Functions of one record ------------------------------------------------------
@@ -340,26 +294,3 @@ def test_a_function_of_arrays(folder):
     x = records()
     h = FeatureCache(folder).extract(lambda row: row[:2] * 2, x, name="twice")
     np.testing.assert_array_equal(h, x[:, :2] * 2)
-
-
-@pytest.mark.parametrize(
-    "function, x, name, message",
-    [
-        (len, ["a"], None, "`name` must be a text that says"),
-        (len, ["a"], "", "`name` must be a text that says"),
-        ("map", ["a"], "n", "`map_` must be a built Keras model, or a func"),
-        (len, ["a"], "n", "`map_` must give an array of one shape"),
-        (lambda t: np.ones(len(t)), ["a", "bc"], "n", "one shape"),
-        (lambda t: np.log([float(t)]), ["1", "-1"], "n", "finite features"),
-        (len, [], "n", "`x` must be an array"),
-        (len, ["a", None], "n", "`x` must be an array"),
-        (plain_map, records, "n", "`name` is for functions"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:invalid value")
-def test_functions_that_are_refused(folder, function, x, name, message):
-    if function is plain_map:
-        function, x = plain_map(), records()
-    with pytest.raises(ValueError, match=message):
-        FeatureCache(folder).extract(function, x, name=name)
-    assert files(folder) == []

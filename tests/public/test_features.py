@@ -60,11 +60,6 @@ def test_a_map_survives_saving(images, tmp_path):
     assert (seen["records"], seen["groups"]) == (90, 30)
 
 
-def test_colour_images(images):
-    body = features.build("scattering", (8, 8, 3), units=50)
-    assert body.output_shape == (None, 50)
-
-
 @pytest.mark.parametrize(
     ("shape", "sizes", "flip"),
     [((8, 8, 1), [4], False), ((14, 12, 3), [6, 4], True)],
@@ -85,57 +80,9 @@ def test_patches_tell_what_they_saw(shape, sizes, flip):
     assert flip == np.allclose(h, mirrored, atol=1e-3)
 
 
-def test_patches_of_two_sizes(tmp_path):
-    """Each size is the map of that size alone; one projection for both."""
-    shape, kwargs = (12, 12, 3), {"units": 20, "filters": 8, "scenes": 60}
-    body = features.build("patches", shape, patch_sizes=(6, 4), **kwargs)
-    x = np.random.default_rng(1).random((3, *shape), np.float32)
-    both = features.extract(body.layers[0], x)
-    for found, size in zip(np.split(both, 2, axis=1), (6, 4)):
-        one = features.build("patches", shape, patch_sizes=(size,), **kwargs)
-        alone = features.extract(keras.Sequential(one.layers[:2]), x)
-        np.testing.assert_allclose(found, alone, atol=1e-5)
-    body.save(tmp_path / "map.keras")
-    loaded = keras.saving.load_model(tmp_path / "map.keras")
-    h = features.extract(body, x)
-    np.testing.assert_allclose(features.extract(loaded, x), h, atol=1e-5)
-    mixed = features.build("patches", shape, mixtures=30, **kwargs)
-    assert mixed.get_layer("scene_map").mixtures == 30
-    for wrong in ((4, 4), (), 6):
-        with pytest.raises(ValueError, match="more different integers"):
-            features.build("patches", shape, patch_sizes=wrong)
-
-
-@pytest.mark.parametrize("name", ["scattering_patches", "strokes_patches"])
-def test_maps_beside_each_other(images, tmp_path, name):
-    """Each half is what it is alone, one as long as the other."""
-    kwargs = {"units": 20, "filters": 8, "scenes": 60}
-    kwargs |= {"shapes": 30, "variants": 3}
-    body = features.build(name, (8, 8, 1), **kwargs)
-    patches = features.build("patches", (8, 8, 1), **kwargs | {"units": 10})
-    halves = np.split(features.extract(body, images), 2, axis=1)
-    alone = features.extract(patches, images)
-    np.testing.assert_allclose(halves[1] * 2**0.5, alone, atol=1e-5)
-    norms = np.linalg.norm(halves[0], axis=1)
-    np.testing.assert_allclose(norms, 0.5**0.5, atol=1e-5)
-    if name == "strokes_patches":
-        kwargs |= {"units": 10}
-        first = features.build("scattering_strokes", (8, 8, 1), **kwargs)
-        alone = features.extract(first, images)
-        np.testing.assert_allclose(halves[0] * 2**0.5, alone, atol=1e-5)
-    body.save(tmp_path / "map.keras")
-    loaded = keras.saving.load_model(tmp_path / "map.keras")
-    both = np.concatenate(halves, axis=1)
-    np.testing.assert_allclose(
-        features.extract(loaded, images), both, atol=1e-5
-    )
-
-
 def test_errors():
     with pytest.raises(ValueError, match="`features` must be one of"):
         features.build("wavelets", (8, 8, 1))
-    with pytest.raises(ValueError, match="square grey images"):
-        features.build("scattering_strokes", (8, 8, 3))
     with pytest.raises(ValueError, match="one or three channels"):
         features.build("patches", (8, 8, 2))
 

@@ -92,22 +92,6 @@ def test_tells_what_it_is_made_from():
     assert layer.public_data == "random weights (fourier, seed 9)"
 
 
-def test_leading_axes_and_symbolic_shape():
-    layer = RandomFeatures(8, "fourier")
-    assert layer(keras.Input((5, 3))).shape == (None, 5, 8)
-    assert run(layer, np.zeros((2, 5, 3))).shape == (2, 5, 8)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_mixed_precision(kind):
-    x = np.random.default_rng(0).uniform(size=(4, 3)).astype("float32")
-    y = RandomFeatures(16, kind, dtype="mixed_float16")(x)
-    assert keras.backend.standardize_dtype(y.dtype) == "float16"
-    np.testing.assert_allclose(
-        ops.convert_to_numpy(y), run(RandomFeatures(16, kind), x), atol=1e-2
-    )
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -128,8 +112,3 @@ def test_bad_arguments(arguments):
     (name,) = arguments
     with pytest.raises(ValueError, match=f"`{name}` must be"):
         RandomFeatures(**{"units": 4, **arguments})
-
-
-def test_unknown_input_size():
-    with pytest.raises(ValueError, match="last axis"):
-        RandomFeatures(4).build((None, None))

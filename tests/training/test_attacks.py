@@ -5,9 +5,6 @@ private records beyond its ledger, wherever a user steps off the one path that
 was meant.
 """
 
-import copy
-import csv
-
 import keras
 import numpy as np
 import pytest
@@ -156,29 +153,6 @@ def test_the_same_in_a_compiled_step(tmp_path):
     assert again[0] == again[1]
 
 
-def test_files_that_name_metrics(tmp_path):
-    """CSVLogger and a checkpoint's name listed before PrivateModel had the
-    accuracy of all-zero logits: the share of label 0."""
-    log = tmp_path / "log.csv"
-    model = dense()
-    checkpoint = keras.callbacks.ModelCheckpoint(
-        str(tmp_path / "{epoch}-{loss:.3f}.weights.h5"), save_weights_only=True
-    )
-    model.fit(
-        X, HOT, epochs=2, verbose=0,
-        callbacks=[keras.callbacks.CSVLogger(log), checkpoint, private()],
-    )  # fmt: skip
-    rows = list(csv.DictReader(log.open()))
-    assert len(rows) == 2
-    assert set(rows[0]) == {"epoch", "loss", "val_loss"}
-    assert {row["val_loss"] for row in rows} == {"NA"}
-    named = keras.callbacks.ModelCheckpoint(
-        str(tmp_path / "{accuracy:.3f}.weights.h5"), save_weights_only=True
-    )
-    with pytest.raises(KeyError):
-        model.fit(X, HOT, verbose=0, callbacks=[named])
-
-
 class Adds(keras.layers.Layer):
     """Adds a loss of what it sees, and keeps its column means."""
 
@@ -245,17 +219,6 @@ def test_steps_of_one_s_own_see_no_record():
         other.fit(X, HOT, verbose=0)
 
 
-def test_early_stopping_cannot_be_moved_by_one_label():
-    ends = []
-    for y in (HOT, OTHER_HOT):
-        model = dense(loss=TAYLOR)
-        model.fit(X, HOT, callbacks=[private(reproducible_noise=0)], verbose=0)
-        stop = keras.callbacks.EarlyStopping(monitor="loss", patience=2)
-        history = model.fit(X, y, epochs=9, callbacks=[stop], verbose=0)
-        ends.append(len(history.history["loss"]))
-    assert ends[0] == ends[1]
-
-
 # A release is lost, or goes along ------------------------------------------
 
 
@@ -286,15 +249,6 @@ def by_a_twin_s_file(model, tmp_path):
     return model
 
 
-def by_copied_layer(model, tmp_path):
-    head = copy.deepcopy(model.layers[-1])
-    made = keras.Sequential(
-        [keras.Input((6,)), fm.layers.NormalizationLayer(), head]
-    )
-    made.compile("sgd", fm.losses.TaylorCrossEntropy())
-    return made
-
-
 LOSERS = [by_config, by_h5, by_assignment, by_a_twin_s_file]
 
 
@@ -315,37 +269,6 @@ def test_what_loses_a_release_refuses_to_train(tmp_path, how):
     model.save(tmp_path / "after.keras")
     again = keras.saving.load_model(tmp_path / "after.keras")
     assert not again.layers[-1].is_released
-
-
-def by_keras(model, tmp_path):
-    model.save(tmp_path / "m.keras")
-    return keras.saving.load_model(tmp_path / "m.keras")
-
-
-def by_weights(model, tmp_path):
-    model.save_weights(tmp_path / "m.weights.h5")
-    made = dense()
-    made.load_weights(tmp_path / "m.weights.h5")
-    return made
-
-
-def by_deepcopy(model, tmp_path):
-    return copy.deepcopy(model)
-
-
-@pytest.mark.parametrize(
-    "how", [by_keras, by_weights, by_deepcopy, by_copied_layer]
-)
-def test_what_keeps_a_release_trains_on_it(tmp_path, how):
-    model = how(released(), tmp_path)
-    if getattr(model, "optimizer", None) is None:
-        model.compile("sgd", fm.losses.TaylorCrossEntropy())
-    before = fm.Ledger.from_json(model.layers[-1].ledger_json)
-    model.fit(OTHER, OTHER_HOT, verbose=0)
-    model.fit(OTHER, OTHER_HOT, verbose=0)
-    assert model.layers[-1].is_released
-    after = fm.Ledger.from_json(model.layers[-1].ledger_json)
-    assert after.entries == before.entries and len(after.entries) == 1
 
 
 def test_a_release_lasts_through_what_fits_do(tmp_path):
@@ -374,24 +297,6 @@ def test_a_release_lasts_through_what_fits_do(tmp_path):
     model.fit(X, HOT, verbose=0)
     head.set_weights([w + 1 for w in head.get_weights()])
     assert not head.is_released
-
-
-def test_no_cross_validation_without_a_ledger():
-    """scikit-learn's clone drops `fit_kwargs` and with them the callback:
-    three trainings with an empty ledger."""
-    sklearn = pytest.importorskip("sklearn.model_selection")
-    wrappers = pytest.importorskip("keras.wrappers")
-
-    def made(X, y):
-        return dense()
-
-    callback = private()
-    classifier = wrappers.SKLearnClassifier(
-        made, fit_kwargs={"callbacks": [callback], "verbose": 0}
-    )
-    with pytest.raises(ValueError, match="unprotected|fits failed"):
-        sklearn.cross_val_score(classifier, X, Y, cv=3, error_score="raise")
-    assert not callback.ledger.entries
 
 
 def test_a_layer_below_that_lost_its_release():

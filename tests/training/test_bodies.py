@@ -230,23 +230,3 @@ def test_the_graph_of_a_body_is_the_models_own():
     body.get_layer("bn_Conv1").trainable = True
     with pytest.raises(ValueError, match="'bn_Conv1'.*moving statistics"):
         private.plan(model)
-
-
-def swin():
-    """It takes every window for a record, and back."""
-    return backbone_of(
-        "SwinTransformerBackbone",
-        image_shape=(16, 16, 3),
-        patch_size=4,
-        embed_dim=8,
-        depths=(1,),
-        num_heads=(1,),
-        window_size=2,
-    )
-
-
-@needs_hub
-def test_windows_that_are_folded_into_records():
-    features = FeatureMap(of_images(swin()))
-    assert features.unlisted is not None
-    assert_alone(features, RANDOM.random((ROWS, 16, 16, 3), np.float32))

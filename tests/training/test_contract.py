@@ -527,15 +527,6 @@ def test_a_large_delta_is_warned_about_in_every_form(form, data):
         assert len(found) == warned
 
 
-@every_kind
-def test_a_secret_number_of_records_needs_a_number_of_steps(name):
-    kind = KINDS[name]
-    callback = kind.private(guarantee=fm.Proven(n_public=False))
-    with pytest.raises(ValueError, match="steps_per_epoch|must be public"):
-        kind.fit(kind.compiled(), [callback])
-    assert not callback.ledger.entries
-
-
 # Fits on a release -------------------------------------------------------
 
 

@@ -22,7 +22,6 @@ OTHER = np.random.default_rng(1).normal(size=(12, 4)).astype("float32")
 FRESH = OTHER, Y[:12].copy()
 
 
-LARGE = np.arange(4, dtype="float32") + X
 TEXT = np.array([f"text {i}" for i in range(48)])
 TABLE = np.random.default_rng(2).integers(0, 2, (500, 3))
 

@@ -136,20 +136,3 @@ def test_a_normalization_that_was_never_adapted():
         ]
     )
     callback.plan(model)
-
-
-def test_many_layers_are_counted():
-    """Fifty lines of names would hide the others."""
-    body = keras.Sequential([keras.Input((6,))])
-    for _ in range(5):
-        body.add(layers.Dense(6))
-        body.add(layers.BatchNormalization())
-    body.trainable = False
-    callback, model = private(), headed(body)
-    model.fit(X, Y, callbacks=[callback], verbose=0)
-    text = callback.report()
-    assert (
-        "frozen weights of 10 layers (5 Dense, 5 BatchNormalization)" in text
-        or "frozen weights of 10 layers (5 BatchNormalization, 5 Dense)" in text
-    )
-    assert text.count("yours to disclose") == 5

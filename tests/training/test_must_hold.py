@@ -225,18 +225,6 @@ def test_public_weights_to_start_from():
     assert not m.layers[-1].is_released and len(p.ledger.entries) == 1
 
 
-def test_wrong_models():
-    unbuilt = keras.Sequential([fm.layers.PrivateDense(3)])
-    with pytest.raises(ValueError, match="must be built"):
-        private(records()).plan(unbuilt)
-    refused(r"must be `keras_fm.layers.PrivateDense\(3\)`",
-            model(head=keras.layers.Dense(3)))  # fmt: skip
-    a = keras.Input((6,))
-    two = keras.Model(a, [a, fm.layers.PrivateDense(3)(a)])
-    with pytest.raises(ValueError, match="one output.*2 outputs"):
-        private(records()).plan(two)
-
-
 def test_records_outside_the_bound_or_of_a_wrong_sign():
     x, y = records()
     m = of(fm.layers.PrivateDense(3))
@@ -414,64 +402,6 @@ def test_epsilon_at_another_delta_is_composed_from_the_ledger():
             p.epsilon(delta=delta)
 
 
-def test_a_proven_fit_needs_its_records():
-    x, y = records()
-    m = model()
-    p = PrivateModel(1.0, 0.0)
-    with pytest.raises(ValueError, match="needs the private records"):
-        m.fit(x, y, callbacks=[p], verbose=0)
-    assert not p.ledger.entries
-
-
-@pytest.mark.parametrize(
-    "make, match",
-    [
-        (
-            lambda: PrivateModel(1.0, 0.0, guarantee="sure"),
-            "`guarantee` must be",
-        ),
-        (lambda: PrivateModel(1.0, 0.0, guarantee=None), "`guarantee` must be"),
-        (
-            lambda: PrivateModel(
-                1.0, 0.0, data=np.eye(2), guarantee=np.ones(2)
-            ),
-            "`guarantee` must be",
-        ),
-        (lambda: PrivateModel(1.0, 0.0, guarantee="published"), "`batch_size`"),
-        (lambda: PrivateModel(0.0, 0.0), "`epsilon` must be"),
-        (lambda: PrivateModel(float("nan"), 0.0), "`epsilon` must be"),
-        (lambda: PrivateModel("two", 0.0), "`epsilon` must be a number"),
-        (lambda: PrivateModel(1.0, 1.0), "`delta` must be in"),
-        (
-            lambda: PrivateModel(fm.PrivacyBudget(1.0, 0.0), 1e-5),
-            "`delta` must be left out beside a PrivacyBudget",
-        ),
-        (
-            lambda: PrivateModel(ledger_of(2.0), delta=1e-5),
-            "`delta` must be left out beside a Ledger",
-        ),
-        (lambda: PrivateModel(1.0, 0.0, lots=3), "unexpected keyword .*'lots'"),
-        (lambda: fm.Proven(releases=0), "`releases`"),
-        (lambda: fm.Proven(releases=1.5), "`releases`"),
-        (lambda: fm.Proven(start="zero"), "`start` must be"),
-        (lambda: fm.Proven(ridge_factor=-1.0), "`ridge_factor`"),
-        (lambda: fm.Proven(ridge_factor=np.nan), "`ridge_factor`"),
-        (lambda: fm.Proven(neighbours="both"), "`neighbours` must be"),
-        (lambda: fm.Proven(shares=(0.5, 0.6)), "`shares` must be"),
-        (lambda: fm.Proven(shares=1.0), "`shares` must be a tuple"),
-        (lambda: fm.Proven(shares=("0.5", "0.5")), "`shares` must be a num"),
-        (lambda: fm.Proven(unit="one user"), "`unit` must be a keras_fm.Unit"),
-        (lambda: fm.Published(lot=0), "pass the `batch_size` of fit as `lot`"),
-        (lambda: fm.Published(lot=True), "pass the `batch_size`"),
-        (lambda: fm.Published(lot="batch"), "pass the `batch_size`"),
-        (lambda: fm.Published(lot=5, neighbours="both"), "`neighbours` must"),
-    ],
-)
-def test_bad_arguments(make, match):
-    with pytest.raises((ValueError, TypeError), match=match):
-        make()
-
-
 # Published --------------------
 
 
@@ -553,10 +483,3 @@ def test_published_and_proven_do_not_mix():
     with pytest.raises(ValueError, match="carries published noise"):
         m.fit(x, y, callbacks=[p], verbose=0)
     assert not p.ledger.entries
-
-
-def test_batch_size_must_agree():
-    x, y = records()
-    with pytest.raises(ValueError, match="same `batch_size`"):
-        published_model().fit(x, y, batch_size=32, callbacks=[published()],
-                              verbose=0)  # fmt: skip

@@ -106,7 +106,6 @@ def test_a_proven_fit(data, tmp_path):
     for tag in (
         "release/signal over noise",
         f"release/{name}/spectrum",
-        "released/polynomial",
     ):
         assert found[tag][0][1][2][:4] == b"\x89PNG"
     # It rests at its minimum, and a flat line says nothing.
@@ -188,28 +187,6 @@ def test_neither_noise_nor_statistics_are_written(data, tmp_path, monkeypatch):
                 continue
             for kind in (np.float64, np.float32):
                 assert kind(value).tobytes() not in blob
-
-
-def test_a_free_fit_shows_what_the_release_cost(data, tmp_path):
-    """A new callback was charged nothing, and promised it of the model."""
-    model, first = dense_model(), private_model(data)
-    told = fit(model, data, first, tmp_path / "first")
-    again = fit(model, data, private_model(data), tmp_path / "again")
-    for tag in ("privacy/budget", "privacy/statement"):
-        assert told[tag][0][1] == again[tag][0][1]
-    budget = again["privacy/budget"][0][1].ravel()[0]
-    assert b"| spent, proven | 2 |" in budget
-
-
-def test_a_fit_that_moves_shows_its_way_to_the_minimum(data, tmp_path):
-    guarantee = fm.Proven(start="current")
-    private = private_model(data, guarantee)
-    found = fit(dense_model(), data, private, tmp_path, epochs=4)
-    name = next(iter(private.releases))
-    gaps = numbers(found, f"released/gap of {name}")
-    losses = numbers(found, "released/loss")
-    assert len(gaps) == len(losses) == 4
-    assert gaps[0] > gaps[-1] > 0 and losses[0] > losses[-1]
 
 
 def test_only_the_package_of_its_name_is_needed(data, monkeypatch):

@@ -222,22 +222,6 @@ def test_a_function_never_sees_two_records():
     assert seen == [1] * 300
 
 
-def test_several_inputs_are_paired_by_name():
-    first, rest = (
-        keras.Input((1,), name="first"),
-        keras.Input((3,), name="rest"),
-    )
-    both = ops.concatenate([first, rest], axis=1)
-    model = keras.Model([first, rest], linear(1, "sigmoid")(both))
-    x = {"rest": X[:, 1:], "first": X[:, 0]}
-    for asked in (model, lambda x: (x["first"] > 0).astype(int)):
-        found = ask(
-            asked, (x, Y), ledger_of(epsilon=2e5, delta=0.0), 1e5, classes=2
-        )
-        accuracy = found.mean("accuracy").value
-        assert accuracy == pytest.approx(TRUE, abs=1e-3)
-
-
 def test_a_model_that_mixes_records_is_asked_with_one_at_a_time():
     x = keras.Input((4,))
     mixing = keras.Model(x, linear(2)(x - ops.mean(x, axis=0, keepdims=True)))
@@ -250,30 +234,6 @@ def test_a_model_that_mixes_records_is_asked_with_one_at_a_time():
 
 
 # What is invalid spends nothing -----------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"share": None}, "either `share`"),
-        ({"epsilon": 1.0}, "either `share`"),
-        ({"share": 1.5}, "`share` must be"),
-        ({"metrics": "auc"}, "`metrics` must be"),
-        ({"metrics": ("accuracy", "mean_squared_error")}, "`metrics` must be"),
-        ({"metrics": "mean_squared_error"}, "`bounds` must be"),
-        ({"bounds": (0, 1)}, "`bounds` must be"),
-        ({"classes": 3}, "has 2 classes"),
-        ({"public": ""}, "`public` must be"),
-        ({"unit": "one patient"}, "privacy unit of the ledger"),
-        ({"bins": 1}, "`bins` must be"),
-    ],
-)
-def test_arguments_are_checked_before_anything_is_read(options, message):
-    ledger = ledger_of()
-    given = {"share": 0.1, "public": ELSEWHERE, **options}
-    with pytest.raises(ValueError, match=message):
-        private_evaluate(linear(), untouched, ledger=ledger, **given)
-    assert ledger.entries == ()
 
 
 @pytest.mark.parametrize(
@@ -338,17 +298,6 @@ def test_records_that_hold_others_data_are_asked_with_their_reach():
     assert best.mechanism.sensitivity == 5
     for entry in ledger.entries:
         assert "at most 2 other units" in entry.reads
-
-
-def test_a_seed_is_not_private():
-    ledger = ledger_of()
-    first, second = (
-        ask(linear(), (X, Y == 1), ledger, reproducible_noise=1)
-        for _ in range(2)
-    )
-    assert "NOT PRIVATE" in repr(first)
-    assert repr(first) == repr(second)
-    assert ledger.epsilon() == np.inf
 
 
 def test_the_best_of_models_that_predict_numbers():

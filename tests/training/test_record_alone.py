@@ -218,7 +218,7 @@ def test_what_no_map_gives_back_is_refused():
     features = map_of(lambda x: layers.Lambda(remembers, same, name="own")(x))
     features._compiled = False
     with pytest.raises(ValueError, match="Lambda 'own' draws random.*keeps"):
-        features.differs_in_batches()
+        features.check_repeats()
 
 
 def test_attributes_are_given_back_whatever_is_done_to_them():
@@ -257,16 +257,10 @@ def private_of(epsilon=1.0):
 def test_plan_and_statement_say_which_way():
     private = private_of()
     model = model_of(layers.Lambda(centred, same, name="centre"))
-    with pytest.warns(UserWarning, match="Predictions in batches differ"):
-        plan = private.plan(model)
+    plan = private.plan(model)
     assert "record by record (Lambda 'centre')" in plan
-    assert "predictions in batches differ" in plan
-    with pytest.warns(UserWarning, match="batch_size=1"):
-        model.fit(X, Y, callbacks=[private], verbose=0)
+    model.fit(X, Y, callbacks=[private], verbose=0)
     assert "record by record (Lambda 'centre')" in private.report()
-    scaled = model_of(layers.Lambda(lambda v: v / 2, same, name="half"))
-    text = private_of().plan(scaled)
-    assert "record by record" in text and "differ" not in text
     listed = private_of().plan(model_of(layers.ReLU()))
     assert "record by record" not in listed
 

@@ -47,7 +47,6 @@ def test_pictures_are_pictures():
     for content in (
         released_views.draw_spectrum(found),
         released_views.draw_ratios({"head": found}),
-        released_views.draw_polynomial(2.0),
     ):
         assert content[:4] == b"\x89PNG" and len(content) > 3000
     assert released_views.draw_ratios({}) is None

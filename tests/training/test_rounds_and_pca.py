@@ -8,7 +8,6 @@ import math
 import keras
 import numpy as np
 import pytest
-from fit_checks import forms_of
 from pretrained_rooms import compiled
 
 import keras_fm as fm
@@ -146,31 +145,6 @@ def test_a_released_dp_pca_is_free_under_another_output_layer():
 # What is learned ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "batch_size, loss, pca",
-    [
-        (None, "cross_entropy", None),
-        (None, "squared_hinge", {"units": 5, "whitening": 0.25}),
-        (60, "crammer_singer", None),
-        (60, "cross_entropy", {"units": 5, "center": True}),
-    ],
-)
-def test_it_learns(batch_size, loss, pca):
-    """Three classes whose means are 2.8 apart. Chance is 1/3; for the seed
-    the accuracy is above 0.8."""
-    rounds = fm.Rounds(
-        reads=30,
-        batch_size=batch_size,
-        learning_rate=8.0,
-        loss=loss,
-        averaging=0.2,
-    )
-    m, p = fitted(model(rounds, pca), epsilon=8.0, seed=0)
-    x, y = records(seed=1)
-    accuracy = np.mean(m.predict(x, verbose=0).argmax(axis=1) == y)
-    assert accuracy > 0.75
-
-
 def test_without_noise_it_is_the_descent_on_exact_sums():
     """At epsilon 10^6 the noise of a sum is below 10^-3 of a record."""
     m, p = fitted(epsilon=1e6)
@@ -206,26 +180,6 @@ def test_binary_labels(rounds, bias):
     m.fit(x, y, 200, callbacks=[p], verbose=0)
     assert p.release.statistics["weights"].shape == (D + bias, 1)
     assert np.mean((m.predict(x, verbose=0)[:, 0] > 0) == y) > 0.8
-
-
-def test_any_form_of_data_gives_the_same_release():
-    x, y = records()
-    forms = forms_of(x, y)
-    for rounds, pca, given in (
-        # Targets of another type are in other places of a batch, so a sample
-        # is drawn of others.
-        (FULL, {"units": 4, "center": True}, [forms[0], (x, np.eye(3)[y])]),
-        (POISSON, None, forms),
-    ):
-        _, first = fitted(model(rounds, pca), seed=0)
-        for data in given:
-            _, p = fitted(model(rounds, pca), data, seed=0)
-            np.testing.assert_allclose(
-                p.release.statistics["weights"],
-                first.release.statistics["weights"],
-                rtol=1e-4,
-                atol=1e-4,
-            )
 
 
 def test_integer_features_keep_their_constant_entry():

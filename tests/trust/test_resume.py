@@ -1,7 +1,5 @@
 """A fit that was cut off goes on from its file without a new draw."""
 
-import os
-
 import keras
 import numpy as np
 import pytest
@@ -147,21 +145,3 @@ def test_a_checkpoint_is_gone_on_with(tmp_path, kind):
     again = keras.saving.load_model(file)
     fit(again, [private(path)], epochs=2)
     assert fm.Ledger.load(path).entries == before
-
-
-def test_the_file_of_a_ledger_is_one(tmp_path):
-    path = tmp_path / "privacy.json"
-    callback = private(path)
-    assert callback.ledger.path == os.path.realpath(path)
-    with pytest.raises(ValueError, match="`budget` of the ledger"):
-        private(path, epsilon=2.0)
-    with pytest.raises(ValueError, match="`neighbours` of the ledger"):
-        private(path, guarantee=fm.Proven(neighbours="replace_one"))
-    with pytest.raises(ValueError, match="`unit` of the ledger"):
-        private(path, guarantee=fm.Proven(unit=fm.Unit(owners=LABELS)))
-    with pytest.raises(ValueError, match="is the path of a file"):
-        private(callback.ledger)
-    with pytest.raises(ValueError, match="is a Ledger already"):
-        fm.callbacks.PrivateModel(
-            callback.ledger, data=(RECORDS, LABELS), ledger=path
-        )
