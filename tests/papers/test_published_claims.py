@@ -296,7 +296,7 @@ def test_the_advice_of_a_hand_made_stack_works(kind):
     private = claimed()
     with pytest.raises(ValueError, match="Pre-train it with") as e:
         fit(model, private, x=x)
-    code = re.search(r"a model of yours `(.*)`", str(e.value)).group(1)
+    code = re.search(r"`(layer = .*?)`", str(e.value)).group(1)
     exec(code, {"model": model, "private": private, "x": x, "lot": lot,
                 "keras": keras, "keras_fm": fm})  # fmt: skip
     fit(model, private, x=x)

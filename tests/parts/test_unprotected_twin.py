@@ -16,7 +16,7 @@ def sequential():
         [
             keras.Input((5,)),
             keras.layers.Dense(4, activation="relu", trainable=False),
-            fm.layers.PerturbedAffine(4, noise="per_step"),
+            fm.layers.PerturbedAffine(4),
             fm.layers.PrivateDense(2, bias_feature=0.3, name="head"),
         ]
     )
@@ -24,7 +24,7 @@ def sequential():
 
 def functional():
     inputs = keras.Input((5,))
-    code = fm.layers.PrivateEncoder(3, tied=True, trainable=True)(inputs)
+    code = fm.layers.PrivateEncoder(3, guarantee="published")(inputs)
     both = keras.layers.Concatenate()([inputs, code])
     return keras.Model(inputs, fm.layers.PrivateDense(2, name="head")(both))
 
