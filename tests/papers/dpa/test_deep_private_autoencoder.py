@@ -102,42 +102,6 @@ def test_layers_of_the_published_form():
 
 
 @pytest.mark.parametrize(
-    "kwargs, match",
-    [
-        ({"guarantee": "both"}, "`guarantee` must be.*'both'"),
-        ({"hidden": ()}, "`hidden` must hold at least one layer"),
-        ({"hidden": (0,)}, "`units` must be a positive integer"),
-        ({"hidden": ((3, 4),)}, "`components` must be at most `units`"),
-        ({"units": 0}, "`units`, expected a positive integer.*units=0"),
-        ({"bounds": (1.0, 0.0)}, "lower bound must be below"),
-        ({"input_bound": -1.0}, "`input_bound`"),
-        ({"source": "public"}, "`source` must be one of"),
-        ({"rounds": 0}, "`rounds` must be a positive integer"),
-        ({"visible": (2, 9)}, "`visible` must lie within the 8 inputs"),
-        (
-            {"guarantee": "published", "rounds": 2},
-            '`rounds` belongs to guarantee="proven"',
-        ),
-        (
-            {"guarantee": "published", "source": "random"},
-            '`source` belongs to guarantee="proven"',
-        ),
-        (
-            {"guarantee": "published", "input_bound": 2.0},
-            '`input_bound` belongs to guarantee="proven"',
-        ),
-        (
-            {"guarantee": "published", "hidden": ((5, 3),)},
-            '`components` belong to guarantee="proven"',
-        ),
-    ],
-)
-def test_bad_arguments(kwargs, match):
-    with pytest.raises(ValueError, match=match):
-        DeepPrivateAutoencoder((D,), **{"hidden": (4,), **kwargs})
-
-
-@pytest.mark.parametrize(
     "kwargs",
     [
         {"hidden": (5, (7, 3)), "units": 3, "visible": (1, 4)},

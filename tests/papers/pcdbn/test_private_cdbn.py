@@ -100,37 +100,6 @@ def test_layers_of_the_published_form():
 
 
 @pytest.mark.parametrize(
-    "kwargs, match",
-    [
-        ({"guarantee": "both"}, "`guarantee` must be.*'both'"),
-        ({"maps": ()}, "`maps` must hold at least one layer"),
-        ({"maps": ((0, 3),)}, "`filters`"),
-        ({"maps": ((4, 0),)}, "`kernel_size`"),
-        ({"pooling": 0}, "`pooling` must be a positive integer"),
-        ({"dense": -1}, "`dense` must be a positive integer"),
-        ({"units": 0}, "`units`"),
-        ({"bounds": (1.0, 0.0)}, "lower bound must be below"),
-        ({"polynomial": "cubic"}, "`polynomial` must be one of"),
-        ({"degree": 0}, "`degree`"),
-        ({"gain": -1.0}, "`gain`"),
-        ({"sparsity": float("nan")}, "`sparsity` must be a finite number"),
-        ({"moment_order": 3}, "`moment_order` must be one of"),
-        (
-            {"guarantee": "published", "moment_order": 4},
-            '`moment_order` belongs to guarantee="proven"',
-        ),
-        (
-            {"guarantee": "published", "sparsity": 0.5},
-            '`sparsity` belongs to guarantee="proven"',
-        ),
-    ],
-)
-def test_bad_arguments(kwargs, match):
-    with pytest.raises(ValueError, match=match):
-        PrivateCDBN((8, 8, 1), **{"maps": ((4, 3),), "dense": 4, **kwargs})
-
-
-@pytest.mark.parametrize(
     "kwargs",
     [
         {"moment_order": 4, "sparsity": 0.5, "polynomial": "taylor"},
