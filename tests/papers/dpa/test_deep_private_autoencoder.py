@@ -72,35 +72,6 @@ def error(m, x):
 # What it is built of --------------------
 
 
-def test_layers_of_the_proven_form():
-    m = DeepPrivateAutoencoder((4, 2), (5, (7, 3)), units=3)
-    assert [layer.name for layer in m.layers] == [
-        "records", "box", "flatten", "encoder_1", "centred_1",
-        "normalization_1", "encoder_2", "centred", "normalization", "output",
-    ]  # fmt: skip
-    assert m.output_shape == (None, 3)
-    first, second = m.encoders
-    assert (first.units, second.units, second.components) == (5, 7, 3)
-    # A third of the farthest corner, longer records are scaled back.
-    assert first.input_bound == pytest.approx(8**0.5 / 3) and first.clip
-    assert second.input_bound == 1.0 and not second.clip
-    assert first.seed != second.seed
-    assert [w.path.split("/")[0] for w in m.trainable_weights] == ["output"] * 2
-    assert m.guarantee().kind == "proven"
-
-
-def test_layers_of_the_published_form():
-    m = DeepPrivateAutoencoder((4, 2), (5, 7), units=3, guarantee="published")
-    assert [layer.name for layer in m.layers] == [
-        "records", "box", "flatten", "encoder_1", "normalization_1",
-        "encoder_2", "normalization", "output",
-    ]  # fmt: skip
-    assert all(e.is_published and e.trainable for e in m.encoders)
-    assert not m.get_layer("output").use_bias
-    assert len(m.trainable_weights) == 5
-    assert m.guarantee() == fm.Published(lot="data")
-
-
 @pytest.mark.parametrize(
     "kwargs",
     [
