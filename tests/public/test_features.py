@@ -134,8 +134,6 @@ def test_maps_beside_each_other(images, tmp_path, name):
 def test_errors():
     with pytest.raises(ValueError, match="`features` must be one of"):
         features.build("wavelets", (8, 8, 1))
-    with pytest.raises(ValueError, match="square grey images"):
-        features.build("scattering_strokes", (8, 8, 3))
     with pytest.raises(ValueError, match="one or three channels"):
         features.build("patches", (8, 8, 2))
 

@@ -221,15 +221,11 @@ def test_bad_arguments(arguments):
 
 def test_bad_images(scenes):
     layer = PatchDictionary(**SMALL, data_format="channels_last")
-    with pytest.raises(ValueError, match="of shape"):
-        layer.adapt(scenes[0])
     with pytest.raises(ValueError, match="known height and width"):
         layer.adapt(scenes[:, :3])
     with pytest.raises(ValueError, match="are flat"):
         layer.adapt(np.ones((3, 12, 12, 3)))
     assert layer.public_data is None
-    with pytest.raises(ValueError, match="as many channels"):
-        layer.adapt(scenes[..., :1])
     # The mirror image of every second patch is none of these.
     layer = PatchDictionary(**SMALL, strides=2, data_format="channels_last")
     with pytest.raises(ValueError, match="multiple of `strides`"):

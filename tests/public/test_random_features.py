@@ -128,8 +128,3 @@ def test_bad_arguments(arguments):
     (name,) = arguments
     with pytest.raises(ValueError, match=f"`{name}` must be"):
         RandomFeatures(**{"units": 4, **arguments})
-
-
-def test_unknown_input_size():
-    with pytest.raises(ValueError, match="last axis"):
-        RandomFeatures(4).build((None, None))
