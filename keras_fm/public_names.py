@@ -34,12 +34,10 @@ MODULES = {
     "datasets": "datasets",
     "estimators": "estimators",
     "evaluation": "evaluation",
-    "experiments": "lab.compare",
     "feature_cache": "public.feature_cache",
     "features": "public.features",
     "filters": "papers.pcdbn.filters",
     "gathered_reads": "kernel.reads.gathered_reads",
-    "html_report": "lab.report",
     "layers": "layers",
     "losses": "losses",
     "mechanisms": "kernel.mechanisms",
@@ -48,7 +46,6 @@ MODULES = {
     "polynomials": "public.polynomials",
     "queries": "queries",
     "relevance": "papers.adlm.relevance",
-    "reproductions": "lab.reproduce",
     "sampling": "kernel.reads.sampling",
 }
 

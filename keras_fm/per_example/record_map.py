@@ -7,7 +7,6 @@ obligations are proven in docs/proofs/record_alone.md.
 """
 
 import contextlib
-import operator
 
 import keras
 import numpy as np
@@ -17,7 +16,7 @@ from keras.src.random.seed_generator import global_seed_generator
 from keras_fm.parts import record_alone
 from keras_fm.per_example import ghost_layers, sum_noise
 from keras_fm.per_example.affine_maps import total
-from keras_fm.per_example.clipping import Clips
+from keras_fm.per_example.clipping import scales
 
 # Gradients of records that are held at a time, in numbers.
 _HELD = 2**25
@@ -39,7 +38,7 @@ class RecordMap:
 
     Args:
         trainer: a `PrivateNetwork`: its model, its loss, and what that keeps.
-        clip: see `Clips`.
+        clip: see `clipping.scales`.
         way: of `WAYS`: `"together"`, one call with all records, of layers
             that are known to take them one by one, all of them ghosts that
             learn; `"vmap"`, a vectorised map over records; `"one"`, one
@@ -50,9 +49,8 @@ class RecordMap:
     def __init__(self, trainer, clip, way, ghosts=()):
         network = trainer.model
         self._trainer, self.network = trainer, network
-        self.clips, self.way, self.ghosts = Clips(clip), way, list(ghosts)
+        self.clip, self.way, self.ghosts = clip, way, list(ghosts)
         self.training, self.hides = True, False
-        self._measuring = None
         self.learned = list(network.trainable_variables)
         learned = {id(v) for v in self.learned}
         others = [v for v in network.variables if id(v) not in learned]
@@ -190,7 +188,7 @@ class RecordMap:
 
     def _measured(self, direct, rest, x, y, keys):
         """Of some records: gradients, and of ghost layers what their sums
-        need; and of each part the squared norms."""
+        need; and squared norms."""
         with _seeded_torch(keys):
             by, returned, reads = self._gradients(direct, rest, x, y, keys)
         by = [ops.cast(v, "float32") for v in by]
@@ -199,32 +197,27 @@ class RecordMap:
             v if ghost.reads_tokens else ops.cast(v, "float32")
             for ghost, v in zip(self.ghosts, reads)
         ]
-        part_of = self.clips.part_of
-        squared = [ops.zeros(keys.shape[:1]) for _ in self.clips.clips]
-        for variable, value in zip(self.direct, by):
+        squared = ops.zeros(keys.shape[:1])
+        for value in by:
             axes = tuple(range(1, len(value.shape)))
-            squared[part_of(variable)] += ops.sum(ops.square(value), axis=axes)
+            squared += ops.sum(ops.square(value), axis=axes)
         ghosts = []
         for ghost, read, delta in zip(self.ghosts, reads, returned):
-            part = part_of(ghost.variables[0])
-            found = ghost.map.measured(read, delta)
-            squared[part] += found[0]
-            ghosts.append(found[1])
+            more, measures = ghost.map.measured(read, delta)
+            squared += more
+            ghosts.append(measures)
         return (by, ghosts), squared
 
     def _piece(self, direct, rest, x, y, keys, factors):
         """Sums of the contributions of some records."""
-        measured, squared = self._measured(direct, rest, x, y, keys)
-        scales, kept = self.clips.scales(squared, factors)
+        (by, ghosts), squared = self._measured(direct, rest, x, y, keys)
+        scale, kept = scales(self.clip, squared, factors)
         if keras.backend.backend() == "torch" and bool(ops.all(kept)):
             kept = None
-        part_of, found = self.clips.part_of, {}
-        by, ghosts = measured
+        found = {}
         for variable, value in zip(self.direct, by):
-            scale = scales[part_of(variable)]
             found[id(variable)] = total(value, scale, kept)
         for ghost, measures in zip(self.ghosts, ghosts):
-            scale = scales[part_of(ghost.variables[0])]
             sums = ghost.map.sums_of(measures, scale, kept)
             for variable, value in zip(ghost.variables, sums):
                 found[id(variable)] = value
@@ -233,9 +226,8 @@ class RecordMap:
     def sums(self, x, y, keys, factors):
         """Sums over the records of a batch, in the order of `learned`.
 
-        A record adds at most 1 to the norm of each part, with one clip to
-        that of all sums together: its gradient over the clip, or over its
-        norm.
+        A record adds at most 1 to the norm of all sums together: its gradient
+        over the clip, or over its norm.
 
         Args:
             x, y: trees of tensors `(n, ...)`.
@@ -283,31 +275,6 @@ class RecordMap:
         if self._shares_key:
             return ops.broadcast_to(keys[:1], ops.shape(keys))
         return keys
-
-    def norms(self, x, y, keys):
-        """Norms of the gradients of records, unclipped: `(n, parts)`.
-
-        Args:
-            x, y, keys: see `sums`; at most a piece of records is held.
-        """
-        given, n, found = (x, y, self._shared(keys)), keys.shape[0], []
-        for start in range(0, n, self.piece):
-            some = operator.itemgetter(slice(start, start + self.piece))
-            found.append(self._norms(*keras.tree.map_structure(some, given)))
-        return np.concatenate([ops.convert_to_numpy(v) for v in found])
-
-    def _norms(self, x, y, keys):
-        if self._measuring is None or self._measuring[0] is not self.training:
-
-            def measured(values, x, y, keys):
-                direct, *rest = values
-                rest = self._rest(rest)
-                _, squared = self._measured(direct, rest, x, y, keys)
-                return ops.sqrt(ops.stack(squared, axis=1))
-
-            self._measuring = (self.training, record_alone.compiled(measured))
-        # Not captured, since they change.
-        return self._measuring[1](self._values(), x, y, keys)
 
     def _values(self):
         """Values of what is learned outside of ghost layers, of what is not

@@ -576,6 +576,11 @@ class AskedModel:
         known = None
         if given is not None and not checks.is_number(given):
             self.labels = np.asarray(given)
+            if self.labels.ndim != 1 or len(set(given)) < len(self.labels):
+                raise ValueError(
+                    "`classes` must be a number, or a list of different "
+                    f"labels. Received: classes={given}"
+                )
             given = len(self.labels)
         if getattr(self.model, "outputs", None):
             known = max(2, self.model.outputs[0].shape[-1] or 0)

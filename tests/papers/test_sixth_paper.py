@@ -10,6 +10,7 @@ import sixth_paper
 
 import keras_fm as fm
 from keras_fm.kernel.release import calibrate, release
+from keras_fm.lab import compare
 
 pytestmark = pytest.mark.usefixtures("untraced")
 
@@ -103,16 +104,16 @@ def test_noise_to_zero_gives_the_means():
 @pytest.mark.once
 def test_it_is_compared_with_the_others(monkeypatch, tmp_path):
     method = sixth_paper.METHOD
-    monkeypatch.setitem(fm.experiments.METHODS, method.name, method)
-    spec = fm.experiments.Comparison(
+    monkeypatch.setitem(compare.METHODS, method.name, method)
+    spec = compare.Comparison(
         methods=(method.name, "proven"),
         epsilons=(4.0,),
         hidden=0,
         seeds=1,
         epochs=1,
     )
-    found = fm.experiments.run(spec, tmp_path, progress=False)
-    table = fm.experiments.table(found)
+    found = compare.run(spec, tmp_path, progress=False)
+    table = compare.table(found)
     assert "proven, class means" in table
     (row,) = (o for o in found if o.method == method.name)
     assert row.accuracy > 0.7 and 3.9 < row.proven <= 4 + 1e-9

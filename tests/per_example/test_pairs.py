@@ -13,7 +13,6 @@ from neighbours import Domain, check_sensitivity, distances
 from test_record_map import compiled, plain_gradient
 
 import keras_fm as fm
-from keras_fm.per_example.clipping import Clips
 from keras_fm.per_example.given_records import GivenRecords
 
 BACKEND = keras.backend.backend()
@@ -355,7 +354,7 @@ def test_no_record_adds_more_than_the_clip(case):
     """At the size where what it adds is largest."""
     shape, layers = NETWORKS[case]
     made, found = Map(shape, layers(), 0.1), 0
-    made.made.clips = Clips(0.1)
+    made.made.clip = 0.1
     normal = records(case, 1)
     for x in (normal, abs(normal), 0 * normal):
         for size in (1e-30, 1e-3, 1, 1e3, 1e15, 1e30):

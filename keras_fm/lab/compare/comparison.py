@@ -20,7 +20,7 @@ class Comparison:
         dataset: name or .npz path, see `keras_fm.datasets.load`.
         features: public feature map, one of `keras_fm.features.FEATURES`.
         hidden: units of the affine layer; 0 leaves it out.
-        methods: some of `keras_fm.experiments.METHODS`; default: all that
+        methods: some of `keras_fm.lab.compare.METHODS`; default: all that
             the packages at hand can run at this delta, but small CNNs.
         epsilons: budgets to train at, from 1e-4 to 100.
         delta: 0, or float from 1e-12 to 0.5.

@@ -379,7 +379,7 @@ def test_owners_must_be_given_and_contiguous():
         (None, "one owner id"),
         ([0, 1], "one owner id"),
         ([0, 1, 0], "next to each other"),
-        ([math.nan] * 3, "NaN"),
+        ([math.nan] * 3, "none missing"),
     ):
         with pytest.raises(ValueError, match=message):
             objective.accumulate(statistics, patches, owners)
