@@ -229,20 +229,6 @@ def test_an_owner_counts_as_one_record_may():
     assert "reconstruction.md" in private.ledger.entries[0].proof
 
 
-def test_lengths_need_a_public_bound_above_it():
-    model = keras.Sequential(
-        [
-            keras.Input((3,)),
-            PrivateNormalization(BOUNDS, name="columns"),
-            fm.layers.PrivateDense(1),
-        ]
-    )
-    model.compile("sgd", fm.losses.TaylorCrossEntropy())
-    private = PrivateModel(fm.PrivacyBudget(1.0, DELTA), data=(X, Y))
-    with pytest.raises(ValueError, match="'columns' gives features of no pub"):
-        private.plan(model)
-
-
 # Bounds from quantiles ------------------------------------------------------
 
 
