@@ -97,16 +97,10 @@ class PrivateNormalization(ProvenMap):
                 f"input_shape={tuple(input_shape)}"
             )
         self.num_columns = input_shape[axis]
-        try:
-            low, high = (
-                np.broadcast_to(np.asarray(bound, np.float64), self.num_columns)
-                for bound in self.bounds
-            )
-        except ValueError as e:
-            raise ValueError(
-                "`bounds` must be numbers or one for each column. Received: "
-                f"bounds={self.bounds}, {self.num_columns} columns"
-            ) from e
+        low, high = (
+            np.broadcast_to(np.asarray(bound, np.float64), self.num_columns)
+            for bound in self.bounds
+        )
         self._public, self._own_axis = (low, high), axis
         # Columns in their axis, one entry in every other.
         self._shape = [1] * rank

@@ -84,14 +84,6 @@ class AdaptedProjection(AdaptedLayer):
             )
         return features
 
-    def _check_columns(self, features):
-        self._checked_features(features)
-        if self.built and features != self.kernel.shape[0]:
-            raise ValueError(
-                "Public features must have as many columns as the layer's "
-                f"input. Received: {features}, input {self.kernel.shape[0]}"
-            )
-
     def _assign(self, kernel, mean):
         """The map `f -> (f - mean) @ kernel`."""
         if not self.built:

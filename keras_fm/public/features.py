@@ -105,9 +105,8 @@ def build(
 
     Raises:
         ValueError: if the name is unknown, or what is no image is asked for
-            more than pixels, strokes for images that are not square and
-            grey, or scenes for images that have neither one nor three
-            channels.
+            more than pixels, or scenes for images that have neither one nor
+            three channels.
 
     Example:
 
@@ -200,13 +199,8 @@ def scattering(input_shape, group_epsilon):
 def stroke_map(base, input_shape, units, shapes=6000, variants=6):
     """A `DiscriminantProjection` adapted to drawn strokes seen through
     `base`; no private record is used."""
-    height, width, channels = input_shape
-    if height != width or channels != 1:
-        raise ValueError(
-            "Features of pen strokes need square grey images. "
-            f"Received: input_shape={tuple(input_shape)}"
-        )
-    images, groups = pen_strokes.load(shapes, variants, image_size=height)
+    size = input_shape[0]
+    images, groups = pen_strokes.load(shapes, variants, image_size=size)
     layer = DiscriminantProjection(units, name="stroke_map")
     layer.adapt(
         extract(base, images),

@@ -138,27 +138,14 @@ class PatchDictionary(PatchResponses, AdaptedLayer):
             description: str, says in reports what the public data is.
 
         Raises:
-            ValueError: if the images are not of the input's shape, are not
-                finite, or their patches do not vary.
+            ValueError: if the images are not finite, or their patches do not
+                vary.
         """
         self._check_description(description)
         x = ops.convert_to_numpy(public_images)
-        if x.ndim != 4 or x.dtype.kind not in "iuf" or not len(x):
-            raise ValueError(
-                "Public images must be numbers of shape (n, height, width, "
-                f"channels). Received: shape={x.shape}, dtype={x.dtype}"
-            )
         if not np.all(np.isfinite(x)):
             raise ValueError("Public images must be finite.")
-        if self.built:
-            channels = self.whitener.shape[2]
-            given = self._image_shape(x.shape)[2]
-            if given != channels:
-                raise ValueError(
-                    "Public images must have as many channels as the layer's "
-                    f"input. Received: {given}, input {channels}"
-                )
-        else:
+        if not self.built:
             self.build((None, *x.shape[1:]))
         if self.data_format == "channels_first":
             x = x.transpose(0, 2, 3, 1)

@@ -102,9 +102,8 @@ class PrincipalProjection(AdaptedProjection):
             description: str, says in reports what the public data is.
 
         Raises:
-            ValueError: if the shape is another one, a feature is not finite,
-                there are too few records, or they differ in fewer than
-                `units` directions.
+            ValueError: if a feature is not finite, or the records differ in
+                fewer than `units` directions.
         """
         self._check_description(description)
         x = self._checked(public_features)
@@ -137,19 +136,9 @@ class PrincipalProjection(AdaptedProjection):
 
     def _checked(self, features):
         x = ops.convert_to_numpy(features)
-        if x.ndim != 2 or x.dtype.kind not in "iuf":
-            raise ValueError(
-                "Public features must be numbers of shape (n, features). "
-                f"Received: shape={x.shape}, dtype={x.dtype}"
-            )
         if not np.all(np.isfinite(x)):
             raise ValueError("Public features must be finite.")
-        self._check_columns(x.shape[1])
-        if len(x) <= self.units:
-            raise ValueError(
-                "Public features must have more records than `units`. "
-                f"Received: {len(x)} records, units={self.units}"
-            )
+        self._checked_features(x.shape[1])
         # Sums of integers and half precision would lose digits.
         return x if x.dtype in ("float32", "float64") else x.astype("float64")
 

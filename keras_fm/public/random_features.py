@@ -39,8 +39,7 @@ class RandomFeatures(keras.layers.Layer):
     Input shape: `(..., features)`. Output shape: `(..., units)`.
 
     Raises:
-        ValueError: if an argument is not as above, or the number of input
-            features is unknown.
+        ValueError: if an argument is not as above.
 
     Example:
 
@@ -71,11 +70,6 @@ class RandomFeatures(keras.layers.Layer):
 
     def build(self, input_shape):
         features = input_shape[-1]
-        if features is None:
-            raise ValueError(
-                "The last axis of the input must be known. "
-                f"Received: input_shape={tuple(input_shape)}"
-            )
         # From NumPy rather than a backend, so that a seed names the same
         # features everywhere.
         rng = np.random.default_rng(self.seed)

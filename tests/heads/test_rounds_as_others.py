@@ -135,4 +135,4 @@ def test_its_noise_is_that_of_dp_sgd(batch_size):
 
 def _entries(private, model):
     private.set_model(model)
-    return private._make_plan({}).entries()
+    return private._make_plan().entries()

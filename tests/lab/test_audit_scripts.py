@@ -91,23 +91,6 @@ def test_a_score_of_the_script(run, script):
     assert "score seen" in text and "lower bound: 0.000" in text
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"fit": "nothing"}, "has no function 'nothing'"),
-        ({"control": "table"}, "`control` must be another function"),
-        ({"control": None}, "`control` is required"),
-        ({"data": "nowhere"}, "has no function 'nowhere'"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_words(run, script, change, message):
-    flags = [f for f in given(script, **change) if not f.endswith(":None")]
-    status, text, error = run(*flags, *CLAIM, "--classes=3")
-    assert status == 2 and message in error and text == ""
-    loaded = sys.modules.pop("_audited_train", None)
-    assert loaded is None or loaded.CALLS == []
-
-
 def test_a_script_finds_what_lies_beside_it_and_is_imported_once(
     script, tmp_path
 ):

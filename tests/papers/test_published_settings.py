@@ -29,26 +29,6 @@ def test_settings_are_saved_as_keras_saves(settings):
         settings.form = "paper"
 
 
-@pytest.mark.parametrize(
-    "make, match",
-    [
-        (lambda: fm.Published(lot=5, settings={"form": "code"}), "`settings`"),
-        (lambda: fm.models.PublishedCDBN(form="thesis"), "`form` must be"),
-        (lambda: fm.models.PublishedCDBN(fine_tune="yes"), "`fine_tune` must"),
-        (lambda: fm.models.PublishedCDBN(dropout=1.0), "`dropout` must be"),
-        (lambda: fm.models.PublishedCDBN(l1=-1.0), "`l1` must be"),
-        (lambda: fm.models.PublishedDPA(noise_on="weights"), "`noise_on` must"),
-        (
-            lambda: fm.models.PublishedFunctionalNet(sum_clip=0.0),
-            "`sum_clip` must be",
-        ),
-    ],
-)
-def test_values_outside_their_range(make, match):
-    with pytest.raises(ValueError, match=match):
-        make()
-
-
 def first_read(settings, guarantee):
     """What the ledger says of the first perturbation of a fit."""
     model = fm.models.AdaptiveLaplace(

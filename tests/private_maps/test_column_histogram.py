@@ -89,18 +89,6 @@ def test_counts_are_those_of_numpy():
     assert not found[:, :3].any()
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_what_is_no_column_is_refused(bad):
-    query = ColumnHistogramQuery(num_columns=2)
-    for z in (np.ones(2), np.ones((3, 4))):
-        with pytest.raises(ValueError, match="Columns must have shape"):
-            query.accumulate(query.zero(), z)
-    with pytest.raises(ValueError, match="Columns must be finite"):
-        query.accumulate(query.zero(), np.array([[0.0, bad]]))
-    with pytest.raises(ValueError, match="`num_bins` must be"):
-        ColumnHistogramQuery(num_columns=2, num_bins=1)
-
-
 def release_of(counts, noise_multiplier=1e-9):
     query = ColumnHistogramQuery(
         num_columns=len(counts), num_bins=len(counts[0])

@@ -160,15 +160,6 @@ def test_places_are_summed_without_rounding():
     np.testing.assert_array_equal(corner[2], 0.5)
 
 
-def test_what_is_no_column_is_refused():
-    query = ColumnMomentsQuery(num_columns=2, missing=True)
-    for z in (np.ones(2), np.ones((3, 4))):
-        with pytest.raises(ValueError, match="Columns must have shape"):
-            query.accumulate(query.zero(), z)
-    with pytest.raises(ValueError, match="places at most"):
-        query._rows(np.broadcast_to(0.5, (1, 2**23, 2)))
-
-
 def release_of(query, z, noise_multiplier=1e-9):
     statistics = query.accumulate(query.zero(), z)
     mechanism = GaussianMechanism(

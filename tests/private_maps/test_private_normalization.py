@@ -96,29 +96,6 @@ def test_large_columns_in_every_precision(policy):
     np.testing.assert_allclose(found, [[-0.5, 1.0]], rtol=1e-2)
 
 
-@pytest.mark.parametrize(
-    "kwargs, match",
-    [
-        ({"bounds": 3}, "`bounds` must be .low, high."),
-        ({"bounds": (1, 0)}, "lower bound"),
-        ({"bounds": (0, np.inf)}, "finite"),
-        ({"bounds": (-1e308, 1e308)}, "finite range"),
-        # The layer's floats held neither them nor 0 / 0, after the charge.
-        ({"bounds": (-1e300, 1e300)}, "that float32 holds"),
-        ({"bounds": ([0, 0], [1, 1e-60])}, "that float32 holds"),
-        ({"bounds": (0, 1e5), "dtype": "float16"}, "that float16 holds"),
-        ({"bounds": (np.zeros((2, 2)), 1)}, "one for each column"),
-        ({"limit": 0}, "`limit` must be"),
-        ({"missing": "median"}, "`missing` must be"),
-        ({"axis": 0.5}, "`axis` must be"),
-        ({"trainable": True}, "learns from its release only"),
-    ],
-)
-def test_invalid_arguments(kwargs, match):
-    with pytest.raises(ValueError, match=match):
-        PrivateNormalization(**{"bounds": (0, 1), **kwargs})
-
-
 # What is released -----------------------------------------------------------
 
 
@@ -252,20 +229,6 @@ def test_an_owner_counts_as_one_record_may():
     assert "reconstruction.md" in private.ledger.entries[0].proof
 
 
-def test_lengths_need_a_public_bound_above_it():
-    model = keras.Sequential(
-        [
-            keras.Input((3,)),
-            PrivateNormalization(BOUNDS, name="columns"),
-            fm.layers.PrivateDense(1),
-        ]
-    )
-    model.compile("sgd", fm.losses.TaylorCrossEntropy())
-    private = PrivateModel(fm.PrivacyBudget(1.0, DELTA), data=(X, Y))
-    with pytest.raises(ValueError, match="'columns' gives features of no pub"):
-        private.plan(model)
-
-
 # Bounds from quantiles ------------------------------------------------------
 
 
@@ -311,10 +274,3 @@ def test_before_a_release_and_after_a_failure_the_bounds_are_public(
     np.testing.assert_allclose(array(layer(corners)), wanted, atol=1e-6)
     # What was read was charged all the same.
     assert len(private.ledger.entries) == 2
-
-
-@pytest.mark.parametrize("bad", [0.5, (0.9, 0.1), (-0.1, 0.5), (0.1, 1.2), "a"])
-@pytest.mark.once
-def test_quantiles_are_two_shares(bad):
-    with pytest.raises(ValueError, match="`quantiles` must be None or"):
-        PrivateNormalization((0, 1), quantiles=bad)

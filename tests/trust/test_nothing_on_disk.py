@@ -185,7 +185,6 @@ def everything(form, folder):
     model.fit(*data, callbacks=[private], epochs=1, verbose=0)
     model.save(folder / "model.keras")
     model.save_weights(folder / "model.weights.h5")
-    private.ledger.save(folder / "ledger.json")
     (folder / "statement.txt").write_text(private.report())
     (folder / "repr.txt").write_text(
         repr((private.__dict__, model.__dict__, private.releases))

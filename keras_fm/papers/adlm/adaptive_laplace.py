@@ -109,11 +109,6 @@ class AdaptiveLaplace(PaperModel):
             top=(top, None),
             power=(power, 1.0),
         )
-        if not (proven or hidden) and guarantee.architecture == "dense":
-            raise ValueError(
-                "The dense published architecture needs `hidden`, the units "
-                "of its perturbed layer. Received: hidden=0"
-            )
         if bounds is not None:
             low, high = bounds_lib.checked_pair("bounds", bounds)
             bounds = (low.tolist(), high.tolist())
@@ -129,11 +124,6 @@ class AdaptiveLaplace(PaperModel):
         }
         if isinstance(features, str):
             features = features_lib.build(features, tuple(input_shape))
-        if top is not None and hidden:
-            raise ValueError(
-                "`top` stands in the place of `hidden`: give one of them. "
-                f"Received: hidden={hidden}"
-            )
         # Names only: some backends track layers set as attributes.
         self._public_names = {
             name: layer.name

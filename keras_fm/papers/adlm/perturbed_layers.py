@@ -334,12 +334,6 @@ class PerturbedConv2D(PerturbedInputLayer):
         self.padding = checks.either("padding", padding, ("same", "valid"))
 
     def build(self, input_shape):
-        if len(input_shape) != 4 or None in input_shape[1:]:
-            raise ValueError(
-                "PerturbedConv2D expects inputs of a known shape (batch, "
-                "height, width, channels). Received: "
-                f"input_shape={tuple(input_shape)}"
-            )
         self._add_weights(
             input_shape[1:],
             (*self.kernel_size, input_shape[-1], self.filters),

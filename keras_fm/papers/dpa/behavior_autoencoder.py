@@ -30,9 +30,6 @@ class BehaviorAutoencoder(DeepPrivateAutoencoder):
 
     Input shape: `(batch, features)`. Output shape: `(batch, units)`.
 
-    Raises:
-        ValueError: if `columns` has no `"present"` part.
-
     Example:
 
     ```python
@@ -58,11 +55,6 @@ class BehaviorAutoencoder(DeepPrivateAutoencoder):
         guarantee="proven",
         **kwargs,
     ):
-        if "present" not in columns:
-            raise ValueError(
-                "`columns` must say which features are `present`. Received: "
-                f"columns={sorted(columns)}"
-            )
         columns = {name: column_range(part) for name, part in columns.items()}
         kwargs.pop("visible", None)
         super().__init__(

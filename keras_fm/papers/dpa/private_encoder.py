@@ -168,11 +168,6 @@ class PrivateEncoder(PretrainedLayer):
 
     def build(self, input_shape):
         inputs = input_shape[-1]
-        if inputs is None:
-            raise ValueError(
-                "The last axis of the input must be known. "
-                f"Received: input_shape={tuple(input_shape)}"
-            )
         self.input_dim = inputs
         if self.visible is not None and self.visible[1] > inputs:
             raise ValueError(

@@ -647,15 +647,8 @@ def _thresholds_of(name, value, count, elsewhere):
         count: int, trained layers.
         elsewhere: words that are no thresholds, and `None` where it is none.
     """
-    unlike = value is None or isinstance(value, (str, dict))
-    if unlike and value in elsewhere:
+    if (value is None or isinstance(value, str)) and value in elsewhere:
         return None
-    if unlike:
-        words = " or ".join(f'"{word}"' for word in elsewhere if word)
-        raise ValueError(
-            f"`{name}` must be a number greater than 0, one for each of the "
-            f"{count} trained layers, {words}. Received: {name}={value!r}"
-        )
     values = np.ravel(value).tolist()
     if np.ndim(value) == 0:
         values = values * count

@@ -161,16 +161,8 @@ def public_start(inputs, shapes, steps):
         inputs: int, pixels of a square image.
         shapes: int, strokes that are drawn, three times each.
         steps: int, plain training steps.
-
-    Raises:
-        ValueError: if images are not square.
     """
     size = round(inputs**0.5)
-    if size * size != inputs:
-        raise ValueError(
-            "Strokes are drawn on square grey images. Received: images of "
-            f"{inputs} values"
-        )
     layers = autoencoder_layers(inputs)
     plain = keras.Sequential([keras.Input((inputs,)), *layers])
     drawn = pen_strokes(shapes, size)

@@ -66,13 +66,7 @@ class StackModel(PrivatePart, keras.Model):
                 "weights it has. Build a new model."
             )
         held = self._carrier().described_weights()
-        shapes = [tuple(w.shape) for w in held]
-        given = [tuple(ops.shape(w)) for w in weights]
-        if given != shapes:
-            raise ValueError(
-                f"`weights` must have the shapes {shapes}. Received: {given}"
-            )
-        for variable, value in zip(held, weights):
+        for variable, value in zip(held, weights, strict=True):
             variable.assign(value)
         self.__dict__["_start"] = (self._carrier()._digest(), public)
 

@@ -32,10 +32,6 @@ class BehaviorCDBN(PrivateCDBN):
 
     Input shape: `(batch, features)`. Output shape: `(batch, units)`.
 
-    Raises:
-        ValueError: if `columns` has no `"present"` part, `"history"` is no
-            multiple of it, or a part is outside the window.
-
     Example:
 
     ```python
@@ -56,23 +52,6 @@ class BehaviorCDBN(PrivateCDBN):
         **kwargs,
     ):
         columns = {name: column_range(part) for name, part in columns.items()}
-        features = input_shape[-1]
-        for name, (start, stop) in columns.items():
-            if not 0 <= start <= stop <= features:
-                raise ValueError(
-                    "`columns` must lie within the "
-                    f"{features} features of a window. Received: "
-                    f"{name}={start, stop}"
-                )
-        start, stop = columns.get("present", (0, 0))
-        attributes = stop - start
-        past = columns.get("history", (0, 0))
-        if not attributes or (past[1] - past[0]) % attributes:
-            raise ValueError(
-                "`columns` must say which features are `present`, and "
-                "`history` must hold the same attributes at earlier steps. "
-                f"Received: columns={columns}"
-            )
         self._columns = columns
         super().__init__(
             input_shape,

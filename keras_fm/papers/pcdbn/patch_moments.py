@@ -402,19 +402,7 @@ class PatchMomentQuery(OwnedSumQuery):
         """
         p, m = self.num_features, self.order
         filters = np.asarray(filters, dtype=np.float64)
-        if filters.ndim != 2 or len(filters) != p:
-            raise ValueError(
-                f"Filters must have shape ({p}, filters), the weight of the "
-                f"constant entry last. Received: shape={filters.shape}"
-            )
         coefficients = np.asarray(coefficients, dtype=np.float64)
-        if coefficients.ndim != 1 or not 1 <= len(coefficients) <= m:
-            raise ValueError(
-                f"Moments of order {m} hold the energy of a polynomial with "
-                f"1 to {m} coefficients. Received: "
-                f"coefficients={coefficients.tolist()}"
-            )
-        checks.positive("scale", scale)
         degree = len(coefficients) - 1
         matrix = self._unique(moments)[symmetric_tensor.flattening(p, m)]
         # sum (monomials of u) x^i, from the second half of the order.

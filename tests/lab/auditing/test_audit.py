@@ -307,14 +307,6 @@ def test_the_global_generator_is_neither_read_nor_moved():
     assert first == second
 
 
-def test_progress_goes_to_standard_error(capsys):
-    run(ignores, progress=True)
-    captured = capsys.readouterr()
-    assert captured.out == "" and "3 of 4 trainings" in captured.err
-    run(ignores)
-    assert capsys.readouterr().err == ""
-
-
 # Claims ------------------------------------------------------------------
 
 
@@ -469,21 +461,3 @@ def test_bad_data_and_ledgers_are_refused_before_any_training():
     refuse((np.full_like(X, np.nan), Y), ledger(), "`data` must")
     refuse((X, Y[:-1]), ledger(), "same number of records")
     refuse(X, ledger(), "needs labels")
-
-
-def test_what_a_fit_returns_is_checked():
-    def refuse(returned, message, claim=1.0, **kwargs):
-        with pytest.raises(ValueError, match=message):
-            run(lambda x, y: returned, claim, **kwargs)
-
-    refuse(3, "`fit` and `control` must return")
-    refuse((ignores(X, Y), 1), "`fit` must return")
-    refuse(lambda x: np.zeros((3, 2)), "logits of shape")
-    refuse(ignores(X, Y), "Nothing is claimed", None, neighbours=None)
-    refuse(
-        (ignores(X, Y), ledger()),
-        "says nothing about a replace_one",
-        None,
-        neighbours=None,
-        design="include",
-    )

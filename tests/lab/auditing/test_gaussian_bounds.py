@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from keras_fm.lab.auditing import (
-    one_run_best,
     one_run_epsilon,
     one_run_gaussian_epsilon,
 )
@@ -66,19 +65,3 @@ def test_the_chance_is_bounded_as_the_theorem_says():
 def test_nothing_shown_is_zero_and_arrays_are_arrays():
     found = one_run_gaussian_epsilon([0, 10, 20], 20, 100, delta=DELTA)
     assert found.shape == (3,) and not found[:2].any() and found[2] > 0
-
-
-@pytest.mark.parametrize(
-    "kwargs, match",
-    [
-        ({"delta": 0.0}, "`delta` must be"),
-        ({"confidence": 0.3}, "`confidence` must be"),
-        ({"correct": 30}, "`correct` must be"),
-    ],
-)
-def test_bad_arguments(kwargs, match):
-    given = {"correct": 5, "guesses": 20, "candidates": 100, "delta": DELTA}
-    with pytest.raises(ValueError, match=match):
-        one_run_gaussian_epsilon(**{**given, **kwargs})
-    with pytest.raises(ValueError, match='`curve` must be None or "gaussian"'):
-        one_run_best([1.0], [1], delta=DELTA, curve="laplace")

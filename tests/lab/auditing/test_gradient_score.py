@@ -92,13 +92,6 @@ def test_a_model_that_normalises_over_the_batch_sees_all_records():
     assert np.all(found[:, 0] < 1.001 * most)
 
 
-def test_the_weights_are_needed():
-    with pytest.raises(ValueError, match="not a function of predictions"):
-        gradient_losses(lambda x: x, X, LABELS)
-    with pytest.raises(ValueError, match="needs trainable weights"):
-        gradient_losses(linear(trainable=False), X, LABELS)
-
-
 def test_a_layer_that_was_released_cuts_the_gradient():
     layer = PrivateDense(CLASSES)
     model = keras.Sequential([keras.Input((4,)), layer])

@@ -74,12 +74,3 @@ def test_a_pure_release_in_one_coordinate_shows_nearly_all():
     assert 0.9 < share(mechanism) <= 1
     # Half the noise.
     assert share(dataclasses.replace(mechanism, epsilon=2.0)) > 1.7
-
-
-def test_records_that_look_alike_are_no_pair():
-    mechanism, _, _ = search("replace_one")
-    alike = [RECORDS[0], RECORDS[0]]
-    with pytest.raises(ValueError, match="No two"):
-        worst_pair(OBJECTIVE, mechanism, alike, neighbours="replace_one")
-    with pytest.raises(ValueError, match="`neighbours`"):
-        worst_pair(OBJECTIVE, mechanism, alike, neighbours="both")

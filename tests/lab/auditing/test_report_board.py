@@ -86,11 +86,3 @@ def test_scalars_text_and_plot(report, tmp_path):
     [(_, image)] = found["audit/plot"]
     # Width, height, and one picture.
     assert int(image[0]) > 500 and image[2].startswith(b"\x89PNG")
-
-
-def test_without_the_package_it_says_what_else_there_is(
-    report, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match="to_json"):
-        report.tensorboard(tmp_path)

@@ -261,23 +261,3 @@ def test_saved_model_predicts_and_trains_on(cls, tmp_path):
     again.compile("adam")
     again.train_on_batch(x, y)
     np.testing.assert_array_equal(array(model(x)), array(again(x)))
-
-
-@SHORT
-def test_mixed_precision_keeps_energies_in_float32():
-    x, y = records(20)
-    half, full = make(dtype="mixed_float16"), make()
-    assert keras.backend.standardize_dtype(half(x).dtype) == "float32"
-    np.testing.assert_array_equal(array(half(x)), array(full(x)))
-    half.compile("adam", metrics=["accuracy"])
-    logs = half.fit(x, y, epochs=2, verbose=0).history
-    assert np.isfinite(logs["loss"]).all()
-
-
-def test_empty_groups_and_too_few_columns():
-    model = ConditionalRBM(5, 4, {"present": (0, 3), "events": slice(3, 3)})
-    assert model.columns == {"present": (0, 3)}
-    assert tuple(model(np.zeros((2, 6), "float32")).shape) == (2, 4)
-    assert not any("condition" in w.name for w in model.weights)
-    with pytest.raises(ValueError, match="`columns` must lie"):
-        ConditionalRBM(4, 2, {"present": (0, 3)}).build((None, 2))

@@ -64,12 +64,3 @@ def test_the_ledger_says_what_was_spent(digits):
     ).fit(digits[0])
     assert 1.9 < rival.ledger.epsilon() <= 2.0
     assert "DP-SGD" in rival.ledger.statement()
-
-
-def test_bad_input_is_refused(digits):
-    x = np.where(np.arange(64) == 3, np.nan, digits[0])
-    rival = DPSGDAutoencoder(network(), config(steps=1), 1.0, 1e-5)
-    with pytest.raises(ValueError, match="`x` must be finite"):
-        rival.fit(x)
-    with pytest.raises(RuntimeError, match="This DPSGDAutoencoder"):
-        rival.predict(x)

@@ -1,13 +1,11 @@
 """DP-SGD by jax-privacy beside what test_dp_sgd_libraries.py has."""
 
 import math
-import sys
 
 import keras
 import numpy as np
 import pytest
 from clipped_sgd import (
-    CLASSES,
     N,
     augment,
     by_hand,
@@ -110,22 +108,6 @@ def test_its_own_accountant_agrees_within_a_percent(jax_privacy, epsilon):
 
 
 # Errors --------------------------------------------------------------------
-
-
-def test_without_jax_privacy_the_error_names_the_extra(monkeypatch):
-    fit = JaxDPSGDClassifier(None, config(), 1.0, 1e-5)
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    monkeypatch.setitem(sys.modules, "jax_privacy.clipping", None)
-    with pytest.raises(ImportError, match="jax-privacy>=2,<3"):
-        fit.fit(*data(), num_classes=CLASSES)
-
-
-@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
-def test_another_backend_is_refused_by_name(monkeypatch, backend):
-    monkeypatch.setattr(keras.backend, "backend", lambda: backend)
-    fit = JaxDPSGDClassifier(None, config(), 1.0, 1e-5)
-    with pytest.raises(ImportError, match=f"'{backend}'.*KERAS_BACKEND=jax"):
-        fit.fit(*data(), num_classes=CLASSES)
 
 
 def test_larger_models_hold_fewer_gradients_at_a_time(jax_privacy):

@@ -15,7 +15,7 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
 from keras_fm.lab.baselines import DPME, FilterPriority
-from keras_fm.lab.baselines.dpme import PublicGrid, bandwidth, weighted_logistic
+from keras_fm.lab.baselines.dpme import PublicGrid, bandwidth
 from keras_fm.lab.baselines.filter_priority import priority_sample
 
 RELATIONS = {"add_remove": 1.0, "replace_one": 2.0}
@@ -202,15 +202,6 @@ def test_weights_are_in_the_units_of_the_features():
     )
 
 
-def test_one_label_gives_a_constant():
-    points, labels = np.zeros((3, 2)), np.ones(3, int)
-    weights, bias = weighted_logistic(points, labels, np.ones(3), 1.0)
-    np.testing.assert_array_equal(weights, 0)
-    assert bias == pytest.approx(math.log(4))
-    weights, bias = weighted_logistic(points, labels, np.zeros(3), 1.0)
-    assert bias == 0
-
-
 # Filter-Priority -------------------------------------------------------------
 
 
@@ -253,15 +244,3 @@ def test_a_smaller_sample_has_the_same_expected_mass():
     # Priority sampling's relative error is below 1 / sqrt(size - 1).
     assert abs(model.weights_.sum() - 4000) < 5 * 4000 / math.sqrt(499)
     assert model.score(x, y) > 0.9
-
-
-@pytest.mark.parametrize("kind", CLASSES)
-def test_many_features_and_records(kind):
-    """d = 130 and n = 50,000: a public projection makes it possible."""
-    rng = np.random.default_rng(0)
-    factors = rng.normal(size=(50_000, 4))
-    x = factors @ rng.normal(size=(4, 130)) + rng.normal(size=(50_000, 130))
-    y = (factors[:, 0] > 0).astype(int)
-    model = make(kind, 8.0, low=-6.0, high=6.0).fit(x, y)
-    assert model.score(x, y) > 0.6  # Half would be chance.
-    assert model.coef_.shape == (130,)

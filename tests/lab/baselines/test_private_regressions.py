@@ -142,38 +142,6 @@ def test_invalid_records_cost_nothing(kind, change, message):
     assert model.fit(*records()).coef_.shape == (4,)
 
 
-COUNT = "must be a positive integer"
-
-
-@pytest.mark.parametrize(
-    "kinds, changes, message",
-    [
-        (KINDS, {"epsilon": 0}, "`epsilon` must be greater than 0"),
-        (KINDS, {"epsilon": math.nan}, "`epsilon` must be"),
-        (KINDS, {"low": 2.0}, "lower bound must be below"),
-        (KINDS, {"high": math.inf}, "Bounds must be finite"),
-        (KINDS, {"low": np.zeros((2, 2))}, r"scalars or have shape \(d,\)"),
-        (KINDS, {"neighbours": "swap"}, "`neighbours` must be"),
-        ((LINEAR, LOGISTIC), {"sensitivity": "x"}, "`sensitivity` must be"),
-        ((LINEAR, LOGISTIC), {"ridge_factor": -1}, "`ridge_factor` must be"),
-        ((LINEAR,), {"target_low": 1.0}, "lower bound must be below"),
-        ((LINEAR,), {"target_low": np.zeros(2)}, "must be scalars"),
-        (HISTOGRAMS, {"max_cells": 3}, "`max_cells` must be at least 4"),
-        (HISTOGRAMS, {"bins": 0}, f"`bins` {COUNT}"),
-        (HISTOGRAMS, {"num_dimensions": 1.5}, f"`num_dimensions` {COUNT}"),
-        (HISTOGRAMS, {"num_records": -3}, f"`num_records` {COUNT}"),
-        (HISTOGRAMS, {"projection": "pca"}, "`projection` must be one of"),
-        (HISTOGRAMS, {"C": 0.0}, "`C` must be a finite number greater"),
-        ((FilterPriority,), {"sample_size": 0}, f"`sample_size` {COUNT}"),
-        ((FilterPriority,), {"threshold": -1.0}, "`threshold` must be a fin"),
-    ],
-)
-def test_invalid_arguments(kinds, changes, message):
-    for kind in kinds:
-        with pytest.raises(ValueError, match=message):
-            make(kind, **{"epsilon": 1.0, **changes})
-
-
 @pytest.mark.parametrize("kind", HISTOGRAMS)
 def test_grids_of_too_many_cells_are_refused_before_reading(kind):
     for cells, changes in {
@@ -184,12 +152,3 @@ def test_grids_of_too_many_cells_are_refused_before_reading(kind):
         with pytest.raises(ValueError, match=f"{cells} cells|from 2 to"):
             model.fit(Unread(), Unread())
         assert model.ledger.entries == ()
-
-
-@of_each_kind
-def test_use_before_fit_and_with_other_features(kind):
-    x, y = records()
-    with pytest.raises(RuntimeError, match="Call `fit` first"):
-        make(kind).predict(x)
-    with pytest.raises(ValueError, match="must have 4 features"):
-        make(kind).fit(x, y).predict(x[:, :3])

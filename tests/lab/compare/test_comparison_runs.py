@@ -297,15 +297,6 @@ def test_a_worker_that_ends_is_noticed(tmp_path):
             list(pool.answers({"a": {"kind": "run"}}))
 
 
-def test_a_failed_run_names_its_reason(small, tmp_path, monkeypatch, capsys):
-    def failing(*_, **__):
-        raise experiments.RunFailedError("A run failed: proven: no luck")
-
-    monkeypatch.setattr(experiments, "run", failing)
-    assert cli.main(["compare", "--epsilons=1", f"--out={tmp_path}"]) == 1
-    assert "no luck" in capsys.readouterr().err
-
-
 def test_tuning_goes_past_its_ends():
     def score(rate, steps):
         return -abs(np.log(rate / 900)) + 0.1 * steps / 100
@@ -413,25 +404,6 @@ def test_files_of_a_comparison(tmp_path):
         (tmp_path / name).write_text(text)
         with pytest.raises(ValueError):
             experiments.Comparison.load(tmp_path / name)
-
-
-@pytest.mark.parametrize(
-    "kwargs, message",
-    [
-        ({"methods": ("magic",)}, "`methods` must"),
-        ({"epsilons": ()}, "`epsilons` must"),
-        ({"epsilons": (1e-60,)}, "`epsilon` must"),
-        ({"methods": ("rounds_proven",), "delta": 0}, "The method"),
-        ({"hidden": -1}, "`hidden` must"),
-        ({"learning_rate": 0.0}, "`learning_rate` must"),
-        ({"seeds": 0}, "`seeds` must"),
-        ({"features": "magic"}, "`features` must"),
-        ({"neighbours": "both"}, "`neighbours` must"),
-    ],
-)
-def test_bad_specs(kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        experiments.Comparison(**kwargs)
 
 
 def test_command_line(small, tmp_path, capsys):

@@ -30,7 +30,6 @@ from keras_fm.lab.composition import (
     Stage,
     accountants,
     one_gaussian,
-    side_by_side,
     steps,
     theorems,
 )
@@ -550,67 +549,7 @@ def test_files_hold_what_was_composed(tmp_path):
         assert f.read(8) == b"\x89PNG\r\n\x1a\n"
 
 
-def test_counts_of_a_plan():
-    assert side_by_side.automatic_counts(Plan([pure(1.0, 1)])) == [1]
-    assert side_by_side.automatic_counts(Plan([pure(1.0, 20)])) == [
-        1, 2, 5, 10, 20,
-    ]  # fmt: skip
-    two = Plan([pure(1.0, 20), pure(0.5, 3)])
-    assert side_by_side.automatic_counts(two)[-1] == 100
-    assert [s.count for s in two.at(7).stages] == [140, 21]
-    assert Plan([pure(1.0, 20)]).at(7).stages[0].count == 7
-
-
 # Refusals -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "settings_",
-    [
-        {"mechanism": "cauchy"},
-        {"mechanism": "gaussian"},
-        {"mechanism": "gaussian", "epsilon": 1.0},
-        {"mechanism": "laplace", "epsilon": 1, "noise_multiplier": 1},
-        {"mechanism": "approximate", "epsilon": 1.0},
-        {"mechanism": "pure", "epsilon": 1.0, "delta": 0.1},
-        {"mechanism": "pure", "epsilon": math.nan},
-        {"mechanism": "pure", "epsilon": 501},
-        {"mechanism": "gaussian", "noise_multiplier": 0},
-        {"mechanism": "approximate", "epsilon": 1.0, "delta": 1.0},
-        {"mechanism": "pure", "epsilon": 1.0, "sampling_rate": 1.01},
-        {"mechanism": "pure", "epsilon": 1.0, "count": 0},
-        {"mechanism": "pure", "epsilon": 1.0, "count": 10**30},
-    ],
-    ids=range(13),
-)
-def test_bad_stages_are_refused(settings_):
-    with pytest.raises(ValueError):
-        Stage(**settings_)
-
-
-def test_bad_plans_are_refused():
-    for stages in ([], [pure()] * 1001, [pure(1.0, 600_000)] * 2):
-        with pytest.raises(ValueError, match="A plan has"):
-            Plan(stages)
-    with pytest.raises(ValueError, match="A plan has"):
-        Plan([pure(), gaussian()]).at(600_000)
-    with pytest.raises(ValueError, match="`overflow_probability` must"):
-        Plan([pure()], "add_remove", math.nan)
-    for delta in (-1e-9, 1.0, math.nan, None):
-        with pytest.raises(ValueError, match="`delta` must"):
-            composition.compose(Plan([pure()]), delta)
-
-
-@pytest.mark.parametrize("stage", [gaussian(), approximate()])
-def test_pure_privacy_is_refused_where_there_is_none(stage):
-    with pytest.raises(ValueError, match="need `delta` > 0"):
-        composition.compose(Plan([stage]), 0.0)
-
-
-def test_unknown_methods_are_refused():
-    for methods in (["basic", "magic"], []):
-        with pytest.raises(ValueError, match="`methods` must"):
-            composition.compose(Plan([pure()]), DELTA, methods)
 
 
 def test_deltas_that_add_up_beyond_the_target():

@@ -6,7 +6,7 @@ from absl import flags
 from keras_fm import datasets
 from keras_fm.lab import reproduce as reproductions
 from keras_fm.lab.commands import reproduce
-from keras_fm.lab.reproduce import facts, report, sources
+from keras_fm.lab.reproduce import facts, report
 from keras_fm.lab.reproduce.session import Outcome
 
 PAPERS = {"dpa", "pcdbn", "functional_net", "adlm", "dpmac"}
@@ -100,24 +100,6 @@ def test_finding():
     ]
 
 
-def test_unknown_names_come_with_near_ones():
-    with pytest.raises(reproductions.UnknownExperimentError) as e:
-        reproductions.find(["adlm:mnsit"])
-    assert "Unknown experiment 'adlm:mnsit'. Near it are:" in str(e.value)
-    assert "adlm:mnist" in str(e.value)
-
-
-def test_missing_data_say_what_to_do(monkeypatch):
-    def download(name):
-        raise Exception("URL fetch failure on https://example.org/mnist.npz")
-
-    monkeypatch.setattr(datasets, "load", download)
-    with pytest.raises(reproductions.MissingDataError) as e:
-        sources.images("mnist")
-    for words in ("mnist.npz", "KERAS_FM_DATA", "--data=digits", "URL fetch"):
-        assert words in str(e.value)
-
-
 # The table -----------------------------------------------------------------
 
 
@@ -199,18 +181,6 @@ def test_the_command_names_what_was_chosen():
     )
     made = outcome("adlm:mnist", [], data="my data.npz")
     assert report.command(made).endswith(" '--data=my data.npz'")
-
-
-def test_the_table_says_what_its_numbers_are():
-    rows = [
-        {"series": name, "epsilon": 0.5, "curve": [[0.5, 0.9]]}
-        for name in ("adlm", "dp_sgd", "dp_sgd")
-    ]
-    text = report.table(outcome("adlm:mnist", rows))
-    assert "+-: standard deviation over seeds." in text
-    assert "chosen on a fifth of the training part, uncharged." in text
-    text = report.table(outcome("adlm:mnist", rows[:1]))
-    assert "+-" not in text and "uncharged" not in text
 
 
 # The command ---------------------------------------------------------------

@@ -113,13 +113,6 @@ def test_adaptation_gains_where_few_features_matter():
     assert np.mean(gains) > 0.02
 
 
-def test_without_adaptation_it_is_one_release():
-    data = records(600)
-    p = proven(data)
-    fitted(data, p, adaptive=False)
-    assert [e.name for e in p.ledger.entries] == ["output"]
-
-
 def test_images_public_features_and_a_layer_on_top(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.random((200, 6, 6, 1)).astype("float32")
@@ -253,24 +246,6 @@ def test_golden_scales_of_the_papers_sizes():
 
 
 # Arguments --------------------
-
-
-@pytest.mark.parametrize(
-    "kwargs, match",
-    [
-        ({"guarantee": "sure"}, "`guarantee` must be"),
-        ({"guarantee": "published", "power": 0.5, "hidden": 4},
-         'belongs to guarantee="proven"'),
-        ({"guarantee": "published"}, "needs `hidden`"),
-        ({"hidden": 4, "top": keras.layers.Identity()}, "in the place of"),
-        ({"bounds": (1.0, 0.0)}, "low"),
-        ({"features": "magic"}, "`features` must be one of"),
-        ({"unprotected": "yes"}, "`unprotected` must be True or False"),
-    ],
-)  # fmt: skip
-def test_bad_arguments(kwargs, match):
-    with pytest.raises(ValueError, match=match):
-        AdaptiveLaplace((12,), 3, **kwargs)
 
 
 @pytest.mark.parametrize("form", ["paper", "code"])

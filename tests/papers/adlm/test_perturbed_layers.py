@@ -12,7 +12,6 @@ from layer_checks import (
 )
 from scipy import stats
 
-from keras_fm.papers.adlm.claims import PublishedAdLM
 from keras_fm.papers.adlm.perturbed_layers import (
     PerturbedAffine,
     PerturbedConv2D,
@@ -87,25 +86,6 @@ def test_conv_noise_shifts_every_pixel_and_every_filter():
     np.testing.assert_allclose(
         array(layer(IMAGES)), np.tanh(array(conv(IMAGES))), atol=1e-6
     )
-
-
-@pytest.mark.parametrize(
-    "layer, settings, shape, wanted",
-    [
-        # MNIST and CIFAR-10 as the authors count: the map after pooling.
-        ((32, 5), {"form": "code", "feature_map": 14}, (28, 28, 1), 9800.0),
-        ((128, 3), {"form": "code", "feature_map": 10}, (32, 32, 3), 5400.0),
-        # Without `feature_map` the positions of the layer's own output.
-        ((32, 5), {"form": "code"}, (28, 28, 1), 2.0 * 28 * 28 * 25),
-        ((8, 5, 2, "valid"), {"form": "code"}, (28, 28, 1), 2.0 * 144 * 25),
-        ((32, 5), {}, (28, 28, 1), 2.0 * 32 * 784 * 784),
-    ],
-)
-def test_conv_claimed_sensitivity(layer, settings, shape, wanted):
-    layer, settings = PerturbedConv2D(*layer), PublishedAdLM(**settings)
-    built(layer, shape)
-    assert layer.claimed_sensitivity("replace_one", settings) == wanted
-    assert layer.claimed_sensitivity("add_remove", settings) == wanted / 2
 
 
 # Noise at every step --------------------
@@ -256,34 +236,3 @@ def test_per_step_noise_under_a_half_policy(policy):
     # zero. Mean of 400 |Laplace(1)| is 1 +- 0.05; false alarm below 1e-6.
     assert np.all(np.isfinite(made)) and abs(np.abs(made[0]).mean() - 1) < 0.25
     assert layer._hidden.variables["input_noise"].dtype == "float32"
-
-
-# Arguments --------------------
-
-
-@pytest.mark.parametrize(
-    "make, match",
-    [
-        (lambda: PerturbedConv2D(0, 3), "`filters`"),
-        (lambda: PerturbedConv2D(2, (3, 3, 3)), "`kernel_size`"),
-        (lambda: PerturbedConv2D(2, 3, strides=0), "`strides`"),
-        (lambda: PerturbedConv2D(2, 3, padding="causal"), "`padding` must be"),
-        (lambda: PerturbedAffine(0), "`units`"),
-        (lambda: PublishedAdLM(form="authors"), "`form` must be one of"),
-        (lambda: PublishedAdLM(noise="never"), "`noise` must be one of"),
-        (lambda: PublishedAdLM(feature_map=(14, 0)), "`feature_map`"),
-        (lambda: PublishedAdLM(architecture="vgg"), "`architecture` must be"),
-        (lambda: PublishedAdLM(width=0.0), "`width` must be"),
-    ],
-)
-def test_bad_arguments(make, match):
-    with pytest.raises(ValueError, match=match):
-        make()
-
-
-@pytest.mark.parametrize(
-    "shape", [(None, 7, 6), (None, None, 6, 2), (None, 7, None, 2)]
-)
-def test_conv_needs_a_known_shape(shape):
-    with pytest.raises(ValueError, match="of a known shape"):
-        PerturbedConv2D(2, 3)(keras.Input(shape[1:]))

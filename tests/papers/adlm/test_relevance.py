@@ -18,7 +18,7 @@ from keras_fm.papers.adlm.perturbed_layers import (
     PerturbedAffine,
     PerturbedConv2D,
 )
-from keras_fm.papers.adlm.relevance import layer_wise, plot
+from keras_fm.papers.adlm.relevance import layer_wise
 from keras_fm.papers.adlm.relevance_scaling import RelevanceScaling
 from keras_fm.public.discriminant_projection import DiscriminantProjection
 from keras_fm.public.local_response_normalization import (
@@ -613,45 +613,6 @@ def test_a_target_picks_its_output():
     assert np.abs(worst - layer_wise(model, x)).max() > 0.1
 
 
-@pytest.mark.parametrize("biases", [False, True])
-@pytest.mark.parametrize("epsilon", [0.0, 1e-6])
-@pytest.mark.parametrize(
-    "shape, parts",
-    [
-        (VECTOR, lambda: [layers.Dense(4, activation="relu"), head()]),
-        (VECTOR, lambda: [NormalizationLayer(), PrivateDense(3)]),
-        (MAP, lambda: flat(layers.Conv2D(3, 2), layers.MaxPooling2D(2))),
-        (MAP, lambda: flat(LocalResponseNormalization())),
-    ],
-)
-def test_a_zero_input_has_no_relevance(shape, parts, epsilon, biases):
-    model = sequential(shape, *parts(), biases=biases)
-    made = layer_wise(model, np.zeros((2, *shape)), epsilon=epsilon)
-    np.testing.assert_array_equal(made, 0)
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision(policy):
-    def make(dtype):
-        return sequential(
-            MAP,
-            layers.Conv2D(3, 3, dtype=dtype),
-            layers.LayerNormalization(dtype=dtype),
-            layers.ReLU(dtype=dtype),
-            layers.MaxPooling2D(2, dtype=dtype),
-            layers.AveragePooling2D((2, 1), dtype=dtype),
-            layers.Flatten(dtype=dtype),
-            layers.Dense(4, activation="relu", dtype=dtype),
-            head(dtype=dtype),
-        )
-
-    x, target = records(MAP), np.array([0, 1, 2])
-    made = layer_wise(make(policy), x, target=target, epsilon=0.1)
-    exact = layer_wise(make("float32"), x, target=target, epsilon=0.1)
-    assert made.dtype == np.float32
-    np.testing.assert_allclose(made, exact, atol=0.1 * np.abs(exact).max())
-
-
 # Errors --------------------------------------------------------------------
 
 
@@ -696,60 +657,3 @@ def attention():
 def test_a_layer_without_a_rule_is_named(make, kind):
     with pytest.raises(ValueError, match=rf"'odd one' \({kind}\) has no rel"):
         layer_wise(make(), records(SEQUENCE))
-
-
-def several_outputs():
-    inputs = keras.Input(VECTOR)
-    return keras.Model(inputs, [layers.Dense(2)(inputs), head()(inputs)])
-
-
-def several_inputs():
-    pair = [keras.Input(VECTOR), keras.Input(VECTOR)]
-    return keras.Model(pair, head()(layers.Add()(pair)))
-
-
-class Subclassed(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.dense = layers.Dense(3)
-
-    def call(self, inputs):
-        return self.dense(inputs)
-
-
-def called():
-    model = Subclassed()
-    model(np.zeros((1, 6), "float32"))
-    return model
-
-
-@pytest.mark.parametrize(
-    "make, message",
-    [
-        (several_outputs, "one input and one output"),
-        (several_inputs, "one input and one output"),
-        (lambda: sequential(VECTOR, layers.Reshape((2, 3))), "one output"),
-        (Subclassed, "functional or sequential.*Subclassed"),
-        (called, "functional or sequential.*Subclassed"),
-        (lambda: keras.Sequential([layers.Dense(3)]), "functional or seq"),
-        (lambda: None, "functional or seq"),
-    ],
-)
-def test_models_of_other_forms_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        layer_wise(make(), records(VECTOR))
-
-
-# Pictures ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", [(6,), (5, 4), (5, 4, 2)])
-def test_plot_writes_a_png(tmp_path, shape):
-    pytest.importorskip("matplotlib")
-    rng = np.random.default_rng(0)
-    first, second = tmp_path / "first.png", tmp_path / "second.png"
-    plot(rng.normal(size=shape), first)
-    plot(rng.normal(size=shape), second, title="another")
-    for path in (first, second):
-        assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert first.read_bytes() != second.read_bytes()

@@ -6,7 +6,6 @@ import pytest
 from layer_checks import check_layer, check_saved
 
 from keras_fm.papers.adlm.relevance_scaling import RelevanceScaling
-from keras_fm.public.normalization_layer import NormalizationLayer
 
 X = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
 IMAGES = np.random.default_rng(1).normal(size=(3, 4, 5, 2)).astype("float32")
@@ -73,29 +72,6 @@ def test_power_and_signal_share(power, signal_share, scales):
     whole = built(power=power, shrink=False)
     whole.set_shares(SHARES, signal_share)
     np.testing.assert_allclose(whole.get_weights()[0], SHARES**power, rtol=1e-6)
-
-
-def test_common_factors_vanish_under_the_unit_norm():
-    # What the class text promises: after normalisation only ratios count.
-    norm = NormalizationLayer()
-    made = []
-    for factor in (1.0, 7.0):
-        layer = built()
-        layer.set_shares(SHARES * factor)
-        made.append(array(norm(layer(X))))
-    np.testing.assert_allclose(made[0], made[1], atol=1e-6)
-    np.testing.assert_allclose(np.linalg.norm(made[0], axis=1), 1, rtol=1e-5)
-
-
-def test_a_fit_leaves_the_scales_alone():
-    layer = RelevanceScaling()
-    model = keras.Sequential([keras.Input((4,)), layer, keras.layers.Dense(2)])
-    layer.set_shares(SHARES)
-    model.compile(keras.optimizers.SGD(0.1), "mse")
-    before = model.get_weights()
-    model.fit(X, np.ones((5, 2)), epochs=2, verbose=0)
-    np.testing.assert_array_equal(model.get_weights()[0], before[0])
-    assert np.abs(model.get_weights()[1] - before[1]).max() > 0
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])

@@ -55,20 +55,6 @@ def test_it_is_a_keras_citizen(kwargs, fit, tmp_path):
     assert loaded.trainable == fit
 
 
-def test_weights_by_form():
-    released = built()
-    assert [w.shape for w in released.weights] == [
-        (7, 3), (3,), (3, 7), (7,),
-    ]  # fmt: skip
-    assert not released.trainable_weights
-    tied = published()
-    assert [w.shape for w in tied.weights] == [(7, 3), (3,), (7,)]
-    assert len(tied.trainable_weights) == 2
-    tied.set_pretraining(True)
-    assert len(tied.trainable_weights) == 3
-    assert built(visible=(2, 4)).weights[2].shape == (3, 2)
-
-
 @pytest.mark.parametrize("activation", ["sigmoid", "linear"])
 def test_output_is_an_affine_map_and_its_activation(activation):
     layer = built(activation=activation, centre=0.25, unprotected=True)
@@ -82,44 +68,6 @@ def test_output_is_an_affine_map_and_its_activation(activation):
 
 
 # Arguments --------------------
-
-
-@pytest.mark.parametrize(
-    "kwargs, match",
-    [
-        ({"units": 0}, "`units` must be a positive integer.*units=0"),
-        ({"units": 2.0}, "`units` must be a positive integer"),
-        ({"units": True}, "`units` must be a positive integer"),
-        ({"rounds": 0}, "`rounds` must be a positive integer"),
-        ({"activation": "relu"}, "`activation` must be one of.*'relu'"),
-        ({"source": "public"}, "`source` must be one of.*'public'"),
-        ({"form": "mse"}, "`form` must be one of.*'mse'"),
-        ({"guarantee": "sure"}, "`guarantee` must be"),
-        ({"components": 0}, "`components` must be a positive integer"),
-        (
-            {"components": 4},
-            "`components` must be at most `units`.*components=4, units=3",
-        ),
-        ({"gain": 0.0}, "`gain` must be a finite number greater than 0"),
-        ({"gain": float("nan")}, "`gain` must be a finite number"),
-        ({"bias_feature": -1.0}, "`bias_feature` must be a finite number"),
-        ({"input_bound": 0.0}, "`input_bound` must be a finite number"),
-        ({"input_bound": float("inf")}, "`input_bound` must be a finite"),
-        ({"centre": float("nan")}, "`centre` must be a finite number"),
-        ({"visible": (3, 3)}, r"`visible` must be \(start, stop\).*\(3, 3\)"),
-        ({"visible": (-1, 3)}, r"`visible` must be \(start, stop\)"),
-        ({"visible": (0, 1, 2)}, r"`visible` must be \(start, stop\)"),
-        ({"seed": -1}, "`seed` must be an integer >= 0.*seed=-1"),
-        ({"seed": 0.5}, "`seed` must be an integer >= 0"),
-        (
-            {"source": "random", "rounds": 2, "visible": (0, 3)},
-            "`visible` and `rounds` > 1 exclude each other",
-        ),
-    ],
-)
-def test_bad_arguments(kwargs, match):
-    with pytest.raises(ValueError, match=match):
-        PrivateEncoder(**{"units": 3, **kwargs})
 
 
 def test_code_scale_is_half_the_gain_and_at_most_one():

@@ -222,29 +222,3 @@ def test_layers_with_and_without_bias(use_bias, data):
     model.set_augmented_weights([w + 1 for w in weights])
     for a, b in zip(model.augmented_weights(), weights):
         np.testing.assert_allclose(a, b + 1, rtol=1e-5, atol=1e-6)
-
-
-# Errors --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "arguments, match",
-    [
-        ({"loss": "categorical_crossentropy"}, "loss"),
-        ({"rounds": 0}, "rounds"),
-        ({"rounds": 1.5}, "rounds"),
-        ({"clip": 0}, "clip"),
-        ({"clip": float("nan")}, "clip"),
-        ({"curvature": "full"}, "curvature"),
-        ({"curvature_weight": -1}, "curvature_weight"),
-        ({"step_size": 0.0}, "step_size"),
-        ({"momentum": 1.0}, "momentum"),
-        ({"momentum": float("nan")}, "momentum"),
-        ({"damping": -0.1}, "damping"),
-        ({"unprotected": "yes"}, "`unprotected` must be True or False"),
-        ({"below": [keras.layers.Dense(3)]}, "trainable weights"),
-    ],
-)
-def test_bad_arguments(arguments, match):
-    with pytest.raises(ValueError, match=match):
-        build(**arguments)

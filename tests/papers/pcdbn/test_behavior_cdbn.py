@@ -71,35 +71,6 @@ def test_the_image_follows_the_networks_own_names(parts):
         np.testing.assert_allclose(image[..., 0], values, atol=1e-5)
 
 
-# What it is built of --------------------
-
-
-def test_layers(parts):
-    train, _ = parts
-    m = model(train)
-    names = [layer.name for layer in m.layers]
-    for chain in (
-        ("records", "box", "image", "crbm_1", "pooling_1", "crbm_2",
-         "pooling_2", "flatten", "unit_maps", "beside", "unit_both", "output"),
-        ("box", "middle", "unit_window", "beside"),
-    ):  # fmt: skip
-        places = [names.index(name) for name in chain]
-        assert places == sorted(places)
-    assert [r.conditions for r in m.rbms] == [0, 0]
-    m = model(train, guarantee="published")
-    events = train.columns["events"]
-    width = events.stop - events.start + 1
-    assert [r.conditions for r in m.rbms] == [width, 0]
-    assert m.get_layer("conditions").output.shape == (None, width)
-    # Without social number and events there is nothing to condition.
-    bare = {k: train.columns[k] for k in ("present", "history")}
-    m = BehaviorCDBN(
-        train.x.shape[1:], bare, (train.low, train.high), maps=MAPS,
-        guarantee="published",
-    )  # fmt: skip
-    assert m.rbms[0].conditions == 0
-
-
 # The published form --------------------
 
 

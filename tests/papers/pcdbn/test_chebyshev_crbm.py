@@ -720,26 +720,6 @@ def test_what_no_release_can_teach(kwargs, match):
         built(name="crbm", **kwargs).check_proven()
 
 
-# Weights --------------------
-
-
-def test_weights_and_which_of_them_train():
-    layer = built(conditions=2)
-    assert [w.shape for w in layer.weights] == [
-        (3, 2, 2, 3), (3,), (2,), (2, 3), (2, 2),
-    ]  # fmt: skip
-    assert not layer.trainable_weights and not layer.is_published
-    layer = built(conditions=2, guarantee="published")
-    assert len(layer.trainable_weights) == 3 and layer.is_published
-    layer.set_pretraining(True)
-    assert len(layer.trainable_weights) == 5
-    layer.set_pretraining(False)
-    assert len(layer.trainable_weights) == 3
-    layer = built(guarantee="published")
-    layer.set_pretraining(True)
-    assert len(layer.trainable_weights) == 3
-
-
 # A Keras layer --------------------
 
 
@@ -791,60 +771,3 @@ def test_it_is_a_keras_citizen(kwargs, tmp_path):
     config = layer.get_config()
     for name, value in kwargs.items():
         assert np.array_equal(config[name], value)
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("polynomial", ["chebyshev", "piecewise", "exact"])
-def test_half_precision(policy, polynomial):
-    layer = published(polynomial=polynomial, conditions=2, dtype=policy)
-    full = built(polynomial=polynomial, conditions=2, size=0.5)
-    inputs = inputs_of(layer)
-    layer.fix_noise(**noise_for(layer))
-    wanted = keras.DTypePolicy(policy).compute_dtype
-    atol = {"float32": 1e-6, "float16": 1e-2, "bfloat16": 5e-2}[wanted]
-    for made, other in (
-        (layer(inputs), full(inputs)),
-        (layer.reconstruct(inputs), full.reconstruct(inputs)),
-    ):
-        assert keras.backend.standardize_dtype(made.dtype) == wanted
-        np.testing.assert_allclose(
-            array(keras.ops.cast(made, "float32")), array(other), atol=atol
-        )
-    noisy = array(keras.ops.cast(layer(inputs, training=True), "float32"))
-    assert np.all(np.isfinite(noisy))
-    energy = layer.energy(inputs)
-    assert keras.backend.standardize_dtype(energy.dtype) == "float32"
-    np.testing.assert_allclose(
-        array(energy), array(full.energy(inputs)), atol=100 * atol
-    )
-    end = layer.chain(inputs, 2, keras.random.SeedGenerator(0))
-    assert np.all(np.isfinite(array(keras.ops.cast(end, "float32"))))
-
-
-# Errors --------------------
-NAN, INF = float("nan"), float("inf")
-
-
-@pytest.mark.parametrize(
-    "kwargs, match",
-    [
-        ({"padding": "causal"}, "`padding` must be one of.*'causal'"),
-        ({"polynomial": "legendre"}, "`polynomial` must be one of"),
-        ({"normalization": "layer"}, "`normalization` must be one of"),
-        ({"visible": "real"}, "`visible` must be one of.*'real'"),
-        ({"moment_order": 3}, r"`moment_order` must be one of \(2, 4\).*3"),
-        ({"kernel_size": (3, 3, 3)}, "`kernel_size` must be an integer or a"),
-        ({"strides": (1,)}, "`strides` must be an integer or a pair"),
-        ({"polynomial": "published", "gain": 5.0}, "leave `gain` at 1.*5.0"),
-        ({"polynomial": "published", "degree": 4}, "`degree` must be odd"),
-        ({"degree": 31}, "`degree` must be an integer between 0 and 30"),
-        ({"gain": 1000.0}, "`gain` must be a number between 0.001 and 100"),
-        ({"scale": 1e31}, "`scale` must be a finite number greater than 0"),
-        ({"bounds": (1.0, 1.0)}, "lower bound must be below its upper"),
-        ({"bounds": (0.0, INF)}, "Bounds must be finite"),
-        ({"bounds": (NAN, 1.0)}, "Bounds must be finite"),
-    ],
-)
-def test_bad_arguments(kwargs, match):
-    with pytest.raises(ValueError, match=match):
-        ChebyshevCRBM(**{"filters": 2, "kernel_size": 3, **kwargs})

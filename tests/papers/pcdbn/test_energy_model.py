@@ -222,35 +222,6 @@ def test_noise_below_rests_and_noise_above_acts():
     assert second.objective_in_use and not first.objective_in_use
 
 
-# As Keras has it --------------------
-
-
-@pytest.mark.parametrize(
-    "policy, contrast",
-    [
-        ("mixed_float16", "energy"),
-        ("mixed_float16", "absolute"),
-        ("mixed_bfloat16", "energy"),
-    ],
-)
-def test_mixed_precision(policy, contrast):
-    keras.config.set_dtype_policy(policy)
-    try:
-        model, layer = one_layer(view={"contrast": contrast}, unprotected=False)
-        noise = np.full((8, 2), 0.01)
-        layer.fix_noise(coefficient_noise=noise)
-        before = layer.get_weights()
-        model.compile("sgd")
-        logs = model.fit(images(8), batch_size=4, epochs=2, verbose=0).history
-    finally:
-        keras.config.set_dtype_policy("float32")
-    for values in logs.values():
-        assert np.all(np.isfinite(values))
-    after = layer.get_weights()
-    assert np.any(after[0] != before[0])
-    assert np.all([np.all(np.isfinite(w)) for w in after])
-
-
 # Unprotected --------------------
 
 

@@ -23,10 +23,6 @@ def records(n=60):
     return x.copy(), y.copy()
 
 
-def array(x):
-    return keras.ops.convert_to_numpy(x)
-
-
 def model(units=10, optimizer="adam", **kwargs):
     keras.utils.set_random_seed(0)
     kwargs = {"maps": ((5, 3), (4, 2)), "dense": 8} | kwargs
@@ -43,91 +39,6 @@ def adam(rate=0.01):
 
 
 # What it is built of --------------------
-
-
-def assert_stack(m, *names):
-    """These layers, in this order, perhaps with others between."""
-    found = iter(layer.name for layer in m.layers)
-    assert all(name in found for name in names), [x.name for x in m.layers]
-
-
-def test_layers_of_the_proven_form():
-    m = PrivateCDBN((8, 8, 1), 3, maps=((5, 3), (4, 2)), dense=10)
-    assert_stack(
-        m, "records", "box", "crbm_1", "pooling_1", "crbm_2", "pooling_2",
-        "flatten", "projected", "unit_maps", "dense", "unit_dense", "output",
-    )  # fmt: skip
-    assert m.output_shape == (None, 3)
-    assert [w.path.split("/")[0] for w in m.trainable_weights] == ["output"] * 2
-    assert m.guarantee().kind == "proven"
-    assert [r.gain for r in m.rbms] == [5.0, 5.0]
-    assert [r.output.shape[1:] for r in m.rbms] == [(8, 8, 5), (4, 4, 4)]
-    # As many units as there are values, or none.
-    m = PrivateCDBN((8, 8, 1), 3, maps=((5, 3),), dense=500)
-    assert "projected" not in [layer.name for layer in m.layers]
-    assert m.get_layer("dense").units == 4 * 4 * 5
-    m = PrivateCDBN((8, 8, 1), 3, maps=((5, 3),), dense=0, pooling=1)
-    assert_stack(
-        m, "records", "box", "crbm_1", "flatten", "unit_maps", "output"
-    )
-    names = {layer.name for layer in m.layers}
-    assert not names & {"pooling_1", "projected", "dense", "unit_dense"}
-
-
-def test_layers_of_the_published_form():
-    kwargs = {"maps": ((5, 3), (4, 2)), "dense": 10}
-    settings = PublishedCDBN(l1=0.1, dropout=0.5)
-    m = PrivateCDBN((8, 8, 1), 3, guarantee=settings, **kwargs)
-    assert [layer.name for layer in m.layers] == [
-        "records", "box", "crbm_1", "pooling_1", "crbm_2", "pooling_2",
-        "flatten", "dense", "relu", "normalization", "dropout", "kept",
-        "output",
-    ]  # fmt: skip
-    assert all(r.trainable and r.normalization == "local" for r in m.rbms)
-    assert [r.gain for r in m.rbms] == [1.0, 1.0]
-    assert isinstance(m.get_layer("pooling_1"), keras.layers.MaxPooling2D)
-    assert not m.get_layer("output").use_bias
-    penalty = m.get_layer("dense").kernel_regularizer
-    assert float(array(penalty.l1)) == pytest.approx(0.1)
-    assert m.guarantee(lot=5) == fm.Published(lot=5)
-    settings = PublishedCDBN(form="code")
-    m = PrivateCDBN((8, 8, 1), 3, guarantee=settings, **kwargs)
-    assert [layer.name for layer in m.layers][-4:] == [
-        "dense", "standardization", "relu", "output",
-    ]  # fmt: skip
-    assert [r.normalization for r in m.rbms] == ["batch", "batch"]
-    assert m.guarantee(lot=5) == fm.Published(lot=5, orders=("linear",))
-
-
-@pytest.mark.parametrize(
-    "kwargs, match",
-    [
-        ({"guarantee": "both"}, "`guarantee` must be.*'both'"),
-        ({"maps": ()}, "`maps` must hold at least one layer"),
-        ({"maps": ((0, 3),)}, "`filters`"),
-        ({"maps": ((4, 0),)}, "`kernel_size`"),
-        ({"pooling": 0}, "`pooling` must be a positive integer"),
-        ({"dense": -1}, "`dense` must be a positive integer"),
-        ({"units": 0}, "`units`"),
-        ({"bounds": (1.0, 0.0)}, "lower bound must be below"),
-        ({"polynomial": "cubic"}, "`polynomial` must be one of"),
-        ({"degree": 0}, "`degree`"),
-        ({"gain": -1.0}, "`gain`"),
-        ({"sparsity": float("nan")}, "`sparsity` must be a finite number"),
-        ({"moment_order": 3}, "`moment_order` must be one of"),
-        (
-            {"guarantee": "published", "moment_order": 4},
-            '`moment_order` belongs to guarantee="proven"',
-        ),
-        (
-            {"guarantee": "published", "sparsity": 0.5},
-            '`sparsity` belongs to guarantee="proven"',
-        ),
-    ],
-)
-def test_bad_arguments(kwargs, match):
-    with pytest.raises(ValueError, match=match):
-        PrivateCDBN((8, 8, 1), **{"maps": ((4, 3),), "dense": 4, **kwargs})
 
 
 @pytest.mark.parametrize(
@@ -177,21 +88,6 @@ def test_pretrained_rbms_rest_in_a_file_too(tmp_path):
             if not fine_tune:
                 wanted = len(found.get_layer("dense").weights) + 1
             assert len(found.trainable_weights) == wanted
-
-
-# Pre-training --------------------
-
-
-def proven(data, epsilon=1e3, **kwargs):
-    return fm.callbacks.PrivateModel(
-        fm.PrivacyBudget(epsilon, 0.0), data=data, **kwargs
-    )
-
-
-def published(m, data, epsilon=1e5, **kwargs):
-    return fm.callbacks.PrivateModel(
-        epsilon, 0.0, data=data, guarantee=m.guarantee(lot=30), **kwargs
-    )
 
 
 # The paper's variants --------------------
