@@ -9,8 +9,8 @@ from keras_fm.papers.adlm.relevance_scaling import RelevanceScaling
 from keras_fm.papers.dpa.private_encoder import PrivateEncoder
 from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
 from keras_fm.papers.pcdbn.private_patches import PrivatePatches
-from keras_fm.private_maps.dp_pca import DPPCA
-from keras_fm.private_maps.private_normalization import PrivateNormalization
+from keras_fm.preprocessing.dp_pca import DPPCA
+from keras_fm.preprocessing.private_normalization import PrivateNormalization
 from keras_fm.public.discriminant_projection import DiscriminantProjection
 from keras_fm.public.local_response_normalization import (
     LocalResponseNormalization,

@@ -1,5 +1,6 @@
 """The papers' models, and an ordinary network, each a `keras.Model`."""
 
+from keras_fm.core.unprotected_twin import unprotected_twin
 from keras_fm.papers.adlm.adaptive_laplace import AdaptiveLaplace
 from keras_fm.papers.adlm.claims import PublishedAdLM
 from keras_fm.papers.dpa.behavior_autoencoder import BehaviorAutoencoder
@@ -15,7 +16,6 @@ from keras_fm.papers.pcdbn.behavior_cdbn import BehaviorCDBN
 from keras_fm.papers.pcdbn.claims import PublishedCDBN
 from keras_fm.papers.pcdbn.energy_model import EnergyModel
 from keras_fm.papers.pcdbn.private_cdbn import PrivateCDBN
-from keras_fm.parts.unprotected_twin import unprotected_twin
 from keras_fm.per_example.gradient_net import GradientNet
 
 __all__ = [

@@ -103,8 +103,8 @@ FULL = (
     "papers/test_pretrained_rooms.py",
     "papers/test_sixth_paper.py",
     "per_example",
-    "private_maps/test_dp_pca.py",
-    "private_maps/test_private_normalization.py",
+    "preprocessing/test_dp_pca.py",
+    "preprocessing/test_private_normalization.py",
     "public/test_efficientnet_lite.py",
     "public/test_features.py",
     "test_beam.py",
@@ -349,7 +349,7 @@ def untraced(request):
 def fixed_seed(monkeypatch):
     """A noisy layer takes its seed from the operating system."""
     monkeypatch.setattr(
-        "keras_fm.parts.hidden_state.secrets.randbits", lambda bits: 20170
+        "keras_fm.core.hidden_state.secrets.randbits", lambda bits: 20170
     )
 
 

@@ -14,13 +14,13 @@ import numpy as np
 from keras import ops
 
 import keras_fm as fm
+from keras_fm.core.private_part import ReleasedLayer
+from keras_fm.core.step import Step
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import budget, sums
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
 from keras_fm.lab import compare as experiments
 from keras_fm.papers import paper_model
-from keras_fm.parts.private_part import ReleasedLayer
-from keras_fm.parts.step import Step
 
 # The query and what is released of it ----------------------------------------
 

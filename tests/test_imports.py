@@ -18,12 +18,12 @@ MODULES = {
 TENSORFLOW = (
     "keras_fm.lab.auditing.gradient_score",
     "keras_fm.lab.baselines",
-    "keras_fm.parts.variable_values",
-    "keras_fm.parts.record_alone",
-    "keras_fm.parts.replicas",
+    "keras_fm.core.variable_values",
+    "keras_fm.core.record_alone",
+    "keras_fm.core.replicas",
     "keras_fm.per_example.pull_backs",
     "keras_fm.per_example.sum_noise",
-    "keras_fm.parts.full_precision",
+    "keras_fm.core.full_precision",
     "keras_fm.per_example",
 )
 

@@ -3,9 +3,9 @@
 import keras
 import numpy as np
 
+from keras_fm.core.private_part import PrivatePart
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
-from keras_fm.parts.private_part import PrivatePart
 from keras_fm.public.normalization_layer import NormalizationLayer
 
 

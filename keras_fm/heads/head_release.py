@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_fm.parts.quadratic_release import QuadraticRelease
+from keras_fm.core.quadratic_release import QuadraticRelease
 
 
 class HeadRelease(QuadraticRelease):

@@ -6,6 +6,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core import layer_arguments
+from keras_fm.core.guarantee import STARTS
+from keras_fm.core.private_part import ReleasedLayer
+from keras_fm.core.released import check_paid, stored_arrays
+from keras_fm.core.step import Claim, Step
 from keras_fm.heads import claims, coefficient_noise
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.heads.head_losses import HEAD_LOSSES
@@ -13,11 +18,6 @@ from keras_fm.heads.rounds import Rounds
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.reads import columns
-from keras_fm.parts import layer_arguments
-from keras_fm.parts.guarantee import STARTS
-from keras_fm.parts.private_part import ReleasedLayer
-from keras_fm.parts.released import check_paid, stored_arrays
-from keras_fm.parts.step import Claim, Step
 
 _RELEASE_ARRAYS = ("hessian", "minimiser", "offset")
 

@@ -14,12 +14,12 @@ The proofs of the sensitivities are in docs/proofs/squared_error.md.
 import dataclasses
 import math
 
+from keras_fm.core.quadratic_release import QuadraticObjective
 from keras_fm.heads.head_release import HeadRelease
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import released_as
 from keras_fm.kernel.query import QuadraticQuery
-from keras_fm.parts.quadratic_release import QuadraticObjective
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core import dtype_scope, model_graph, sealed
+from keras_fm.core.guarantee import PaperSettings, Proven, Published
+from keras_fm.core.step import NOISE
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
-from keras_fm.parts import dtype_scope, model_graph, sealed
-from keras_fm.parts.guarantee import PaperSettings, Proven, Published
-from keras_fm.parts.step import NOISE
 
 _BATCH = 1024
 

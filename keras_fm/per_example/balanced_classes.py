@@ -5,7 +5,7 @@ import numpy as np
 from keras_fm.kernel import release
 from keras_fm.kernel.partial_statistics import PartialStatistics
 from keras_fm.kernel.planning import calibration
-from keras_fm.private_maps.column_histogram import ColumnHistogramQuery
+from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
 
 # Of the budget of a fit, for the counts.
 SHARE = 0.05

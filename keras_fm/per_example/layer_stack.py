@@ -5,7 +5,7 @@ import functools
 import keras
 from keras import ops
 
-from keras_fm.parts import record_alone, replicas
+from keras_fm.core import record_alone, replicas
 from keras_fm.per_example import affine_maps, output_losses
 from keras_fm.per_example.stages import Stage
 from keras_fm.public import activations

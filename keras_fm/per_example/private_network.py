@@ -6,12 +6,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core import fit_contract, full_precision, place, replicas, sealed
+from keras_fm.core.record_alone import Attributes
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import warn_of_delta
 from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.mechanisms import NoiseSource
-from keras_fm.parts import fit_contract, full_precision, place, replicas, sealed
-from keras_fm.parts.record_alone import Attributes
 from keras_fm.per_example import (
     ghost_layers,
     mended,

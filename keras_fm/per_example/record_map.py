@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 from keras.src.random.seed_generator import global_seed_generator
 
-from keras_fm.parts import record_alone
+from keras_fm.core import record_alone
 from keras_fm.per_example import ghost_layers, sum_noise
 from keras_fm.per_example.affine_maps import total
 from keras_fm.per_example.clipping import scales

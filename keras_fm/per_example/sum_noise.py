@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.parts import replicas
+from keras_fm.core import replicas
 
 # Words of keys, below 2^31: TensorFlow's streams take no unsigned ones.
 WORD = 2**31 - 2

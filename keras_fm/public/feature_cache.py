@@ -23,9 +23,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_fm.core import batch_statistics
+from keras_fm.core.hidden_state import HiddenStateLayer
 from keras_fm.kernel import checks
-from keras_fm.parts import batch_statistics
-from keras_fm.parts.hidden_state import HiddenStateLayer
 from keras_fm.public import features as features_lib
 from keras_fm.version import __version__
 

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core import layer_arguments
 from keras_fm.kernel import checks
-from keras_fm.parts import layer_arguments
 
 # Of a square: sums of them are still finite in single precision.
 _LARGEST = 1e34

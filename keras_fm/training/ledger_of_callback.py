@@ -2,6 +2,7 @@
 
 import numbers
 
+from keras_fm.core.guarantee import Unit
 from keras_fm.kernel.budget import (
     Neighbours,
     PrivacyBudget,
@@ -9,7 +10,6 @@ from keras_fm.kernel.budget import (
 )
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_text import declared_words, proved_unit
-from keras_fm.parts.guarantee import Unit
 
 
 def budget_of(epsilon, delta):

@@ -8,7 +8,7 @@ each part.
 
 import keras
 
-from keras_fm.parts.record_alone import FeatureMap
+from keras_fm.core.record_alone import FeatureMap
 
 # Bytes that are kept at the most; of more records every part begins at them.
 MOST = 2**29

@@ -4,10 +4,10 @@ import collections
 
 import keras
 
+from keras_fm.core import batch_statistics, replicas
+from keras_fm.core.private_part import PrivatePart, parts_of
+from keras_fm.core.released import Claims
 from keras_fm.kernel.ledger.ledger import Ledger
-from keras_fm.parts import batch_statistics, replicas
-from keras_fm.parts.private_part import PrivatePart, parts_of
-from keras_fm.parts.released import Claims
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.training import public_constants
 

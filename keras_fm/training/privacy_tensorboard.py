@@ -7,11 +7,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core import event_file
+from keras_fm.core import promise as promise_lib
+from keras_fm.core.private_part import parts_of
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, shown_unit
-from keras_fm.parts import event_file
-from keras_fm.parts import promise as promise_lib
-from keras_fm.parts.private_part import parts_of
 from keras_fm.training import model_check, released_views
 
 # Letters of a line of text.

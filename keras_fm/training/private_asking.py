@@ -23,6 +23,9 @@ from keras_fm.asking.evaluation_query import (
     Evaluation,
     EvaluationQuery,
 )
+from keras_fm.core import model_inputs
+from keras_fm.core.private_part import parts_of
+from keras_fm.core.record_alone import FeatureMap, runs_its_graph
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import budget as budget_lib
@@ -36,9 +39,6 @@ from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, declared_words
 from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.query import REACHES
 from keras_fm.kernel.reads import columns, placed_records, sampling
-from keras_fm.parts import model_inputs
-from keras_fm.parts.private_part import parts_of
-from keras_fm.parts.record_alone import FeatureMap, runs_its_graph
 from keras_fm.training import model_check
 from keras_fm.training.proven_plan import PLACES, READ_BATCH
 

@@ -7,14 +7,14 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_fm.core import fit_contract, fit_frame, model_inputs, sealed
+from keras_fm.core.guarantee import Proven, Published, promise_of
+from keras_fm.core.private_part import PrivatePart, parts_of
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import mechanisms, records
 from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_text import shown_unit
-from keras_fm.parts import fit_contract, fit_frame, model_inputs, sealed
-from keras_fm.parts.guarantee import Proven, Published, promise_of
-from keras_fm.parts.private_part import PrivatePart, parts_of
 from keras_fm.training import (
     ledger_of_callback,
     model_check,

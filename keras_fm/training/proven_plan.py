@@ -8,6 +8,8 @@ import math
 import keras
 import numpy as np
 
+from keras_fm.core import full_precision, model_graph, model_inputs
+from keras_fm.core.record_alone import FeatureMap, unlisted
 from keras_fm.kernel import mechanisms, records
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.budget import Neighbours
@@ -15,8 +17,6 @@ from keras_fm.kernel.ledger.noisy_statistics import RELEASES
 from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.reads import columns, placed_records, sampling
 from keras_fm.kernel.reads.gradient_reads import GradientReads
-from keras_fm.parts import full_precision, model_graph, model_inputs
-from keras_fm.parts.record_alone import FeatureMap, unlisted
 from keras_fm.training import model_check, read_records
 from keras_fm.training.memo import Memo
 

@@ -1,8 +1,8 @@
 """The papers' perturbations of a fit: claimed, never proven."""
 
+from keras_fm.core.private_part import parts_of
 from keras_fm.kernel import records
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
-from keras_fm.parts.private_part import parts_of
 from keras_fm.training import model_check
 
 

@@ -25,7 +25,7 @@ from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.release import calibrate, release
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
-from keras_fm.private_maps.second_moment import SecondMomentQuery
+from keras_fm.preprocessing.second_moment import SecondMomentQuery
 
 M, C = 12, 1.7
 KINDS = {

@@ -26,9 +26,9 @@ from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
 from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
 from keras_fm.per_example.norm_histogram import NormHistogramQuery
-from keras_fm.private_maps.column_histogram import ColumnHistogramQuery
-from keras_fm.private_maps.column_moments import ColumnMomentsQuery
-from keras_fm.private_maps.second_moment import SecondMomentQuery
+from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
+from keras_fm.preprocessing.column_moments import ColumnMomentsQuery
+from keras_fm.preprocessing.second_moment import SecondMomentQuery
 
 N = 40
 

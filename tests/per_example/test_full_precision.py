@@ -8,7 +8,7 @@ import pytest
 from keras import layers as L
 
 import keras_fm as fm
-from keras_fm.parts import full_precision
+from keras_fm.core import full_precision
 from keras_fm.per_example import sum_noise
 from keras_fm.per_example.given_records import GivenRecords
 

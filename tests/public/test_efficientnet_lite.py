@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_fm.parts.record_alone import unlisted
+from keras_fm.core.record_alone import unlisted
 from keras_fm.public import efficientnet_lite
 from keras_fm.public.features import efficientnet_lite0
 

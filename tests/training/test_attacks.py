@@ -12,7 +12,7 @@ from fit_checks import Spy
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
-from keras_fm.parts.private_part import parts_of
+from keras_fm.core.private_part import parts_of
 
 N = 96
 GENERATOR = np.random.default_rng(0)

@@ -21,7 +21,7 @@ from keras.src.applications import (
 )
 
 import keras_fm as fm
-from keras_fm.parts.record_alone import FeatureMap
+from keras_fm.core.record_alone import FeatureMap
 from keras_fm.training import proven_plan
 
 # Imported by the worker that runs its tests: it holds 140 MB.

@@ -13,9 +13,9 @@ from fit_checks import Spy, Unreadable
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
+from keras_fm.core.private_part import parts_of
 from keras_fm.evaluation import private_evaluate
 from keras_fm.kernel import release as release_lib
-from keras_fm.parts.private_part import parts_of
 
 N = 80
 GENERATOR = np.random.default_rng(0)

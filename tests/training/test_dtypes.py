@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import keras_fm as fm
+from keras_fm.core import model_inputs
 from keras_fm.layers import DPPCA, NormalizationLayer, PrivateDense
 from keras_fm.losses import TaylorCrossEntropy
-from keras_fm.parts import model_inputs
 
 N = 200
 RANDOM = np.random.default_rng(0)

@@ -14,7 +14,7 @@ import pytest
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
-from keras_fm.parts import fit_contract
+from keras_fm.core import fit_contract
 
 X = np.random.default_rng(0).normal(size=(48, 4)).astype("float32")
 Y = np.arange(48) % 3

@@ -7,7 +7,7 @@ from fit_checks import Unreadable
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
-from keras_fm.parts import record_alone
+from keras_fm.core import record_alone
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.random((90, 6)).astype("float32")

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_fm as fm
-from keras_fm.parts.private_part import ReleasedLayer
-from keras_fm.parts.step import Step
+from keras_fm.core.private_part import ReleasedLayer
+from keras_fm.core.step import Step
 from keras_fm.queries import SecondMomentQuery
 
 N, CONSTANT = 200, 0.5

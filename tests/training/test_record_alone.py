@@ -13,7 +13,7 @@ from alone import assert_alone
 from keras import layers, ops
 
 import keras_fm as fm
-from keras_fm.parts.record_alone import Attributes, FeatureMap, unlisted
+from keras_fm.core.record_alone import Attributes, FeatureMap, unlisted
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(24, 6, 4)).astype("float32")

@@ -13,9 +13,9 @@ import secret_scan
 from private_forms import FORMS, LABELS, RECORDS, N, compiled, records_of
 
 import keras_fm as fm
+from keras_fm.core import event_file
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel import release as release_lib
-from keras_fm.parts import event_file
 
 
 @pytest.fixture

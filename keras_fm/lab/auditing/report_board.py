@@ -13,7 +13,7 @@ def write(report, log_dir):
     Raises:
         ImportError: without the package `tensorboard`.
     """
-    from keras_fm.parts import event_file
+    from keras_fm.core import event_file
 
     event_file.check_installed(
         "`text()`, `to_json()` and `plot()` hold the same facts."

@@ -4,11 +4,11 @@ import json
 import os
 
 from keras_fm import datasets
+from keras_fm.core import event_file
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.lab import provenance, script_functions
 from keras_fm.lab.auditing import audit
 from keras_fm.lab.engine import files, folder
-from keras_fm.parts import event_file
 
 
 def load(dataset, records=0):

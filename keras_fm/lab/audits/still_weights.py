@@ -26,14 +26,14 @@ import numpy as np
 
 from keras_fm import models
 from keras_fm.callbacks import PrivateModel
+from keras_fm.core.guarantee import Proven, Published
+from keras_fm.core.unprotected_twin import unprotected_twin
 from keras_fm.lab.audits import affine_networks, papers
 from keras_fm.lab.audits.pictures import halved
 from keras_fm.lab.audits.subject import Subject
 from keras_fm.losses import TaylorCrossEntropy
 from keras_fm.papers.adlm import recipe as adlm
 from keras_fm.papers.adlm.claims import PublishedAdLM
-from keras_fm.parts.guarantee import Proven, Published
-from keras_fm.parts.unprotected_twin import unprotected_twin
 
 # A pixel that is white in all 1,437 digits.
 PIXEL = 0

@@ -5,9 +5,9 @@ import math
 import keras
 from keras import ops
 
+from keras_fm.core import replicas
 from keras_fm.datasets.behavior_windows import column_range
 from keras_fm.kernel import checks
-from keras_fm.parts import replicas
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")

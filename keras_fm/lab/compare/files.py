@@ -4,6 +4,7 @@ import dataclasses
 import math
 import os
 
+from keras_fm.core import event_file
 from keras_fm.lab import provenance
 from keras_fm.lab.compare.methods import METHODS
 from keras_fm.lab.compare.outcome import (
@@ -14,7 +15,6 @@ from keras_fm.lab.compare.outcome import (
     table,
 )
 from keras_fm.lab.engine import files, plot
-from keras_fm.parts import event_file
 
 
 def write(spec, outcomes, out, command=None):

@@ -22,8 +22,8 @@ from keras_fm.papers.dpmac import recipe as dpmac
 from keras_fm.papers.functional_net import recipe as functional_net
 from keras_fm.papers.pcdbn import recipe as pcdbn
 from keras_fm.papers.pcdbn.private_patches import PrivatePatches
-from keras_fm.private_maps.dp_pca import DPPCA
-from keras_fm.private_maps.private_normalization import PrivateNormalization
+from keras_fm.preprocessing.dp_pca import DPPCA
+from keras_fm.preprocessing.private_normalization import PrivateNormalization
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.public.random_features import RandomFeatures
 

@@ -10,6 +10,7 @@ import tempfile
 import numpy as np
 
 from keras_fm import datasets
+from keras_fm.core import event_file
 from keras_fm.lab.compare import files
 from keras_fm.lab.compare.methods import METHODS
 from keras_fm.lab.compare.outcome import Outcome
@@ -17,7 +18,6 @@ from keras_fm.lab.compare.task import ARRAYS, Task
 from keras_fm.lab.engine import folder, measuring, store, workers
 from keras_fm.lab.engine.answering import answer_all
 from keras_fm.lab.engine.progress import Progress
-from keras_fm.parts import event_file
 from keras_fm.public import features as features_lib
 
 _FEWEST = 10

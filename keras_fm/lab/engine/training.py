@@ -7,9 +7,9 @@ import keras
 import numpy as np
 
 from keras_fm.callbacks import PrivacyTensorBoard, PrivateModel
+from keras_fm.core.guarantee import Proven
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.losses import TaylorCrossEntropy
-from keras_fm.parts.guarantee import Proven
 
 # Of full batches, in one epoch: an epoch costs more than a step.
 _STEPS = 20

@@ -13,6 +13,7 @@ import math
 import operator
 import os
 
+from keras_fm.core import promise as promise_lib
 from keras_fm.kernel.ledger import strict_json
 from keras_fm.kernel.ledger.statement import rounded_up
 from keras_fm.lab.engine import grid
@@ -25,7 +26,6 @@ from keras_fm.lab.report.page import (
     Table,
     clean,
 )
-from keras_fm.parts import promise as promise_lib
 
 _LARGEST_FILE = 32 * 2**20
 _MOST_ROWS = 20_000

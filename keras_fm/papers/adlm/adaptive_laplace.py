@@ -2,6 +2,7 @@ import dataclasses
 
 import keras
 
+from keras_fm.core import layer_arguments
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.papers.adlm.claims import PublishedAdLM
@@ -12,7 +13,6 @@ from keras_fm.papers.adlm.perturbed_layers import (
 from keras_fm.papers.adlm.relevance_scaling import RelevanceScaling
 from keras_fm.papers.batch_standardization import BatchStandardization
 from keras_fm.papers.paper_model import PaperModel, flatten
-from keras_fm.parts import layer_arguments
 from keras_fm.public import features as features_lib
 from keras_fm.public.local_response_normalization import (
     LocalResponseNormalization,

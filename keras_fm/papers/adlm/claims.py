@@ -7,10 +7,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_fm.core import layer_arguments
+from keras_fm.core.step import replace_one_factor
 from keras_fm.kernel import checks
 from keras_fm.papers.paper_model import PaperOrCode
-from keras_fm.parts import layer_arguments
-from keras_fm.parts.step import replace_one_factor
 
 AFFINE_REASON = (
     "none. The paper's proof treats the sum of the batch's inputs as the "

@@ -8,13 +8,13 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core import layer_arguments
+from keras_fm.core.private_part import ReleasedLayer
+from keras_fm.core.step import Claim
 from keras_fm.kernel import checks
 from keras_fm.papers.adlm import claims
 from keras_fm.papers.adlm.claims import PublishedAdLM
 from keras_fm.papers.adlm.relevance import layer_wise, pictures
-from keras_fm.parts import layer_arguments
-from keras_fm.parts.private_part import ReleasedLayer
-from keras_fm.parts.step import Claim
 
 # eps1, eps2, eps3 of the authors' code: 0.075, 0.075, 0.15 of 0.3.
 _ADAPTIVE_SHARES = (0.25, 0.25, 0.5)

@@ -1,9 +1,9 @@
 """AdLM and ILM: noise on the inputs of the first layer, by relevance or not."""
 
+from keras_fm.core.guarantee import Published
 from keras_fm.heads.taylor_cross_entropy import TaylorCrossEntropy
 from keras_fm.papers.adlm.adaptive_laplace import AdaptiveLaplace
 from keras_fm.papers.adlm.claims import PublishedAdLM
-from keras_fm.parts.guarantee import Published
 
 
 def network(

@@ -16,8 +16,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core.model_graph import layer_input, nodes
 from keras_fm.kernel import checks
-from keras_fm.parts.model_graph import layer_input, nodes
 from keras_fm.per_example.pull_backs import pull_back
 
 __all__ = ["layer_wise", "plot"]

@@ -5,11 +5,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core.private_part import ReleasedLayer
+from keras_fm.core.step import Step
 from keras_fm.kernel import checks
 from keras_fm.papers.adlm.relevance import layer_wise, pictures
 from keras_fm.papers.adlm.relevance_query import RelevanceQuery
-from keras_fm.parts.private_part import ReleasedLayer
-from keras_fm.parts.step import Step
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")

@@ -4,9 +4,9 @@ import dataclasses
 
 import keras
 
+from keras_fm.core.guarantee import PaperSettings
+from keras_fm.core.step import replace_one_factor
 from keras_fm.kernel import checks
-from keras_fm.parts.guarantee import PaperSettings
-from keras_fm.parts.step import replace_one_factor
 
 RECONSTRUCTION_REASON = (
     "none. The codes depend on the encoder's weights, so the coefficients "

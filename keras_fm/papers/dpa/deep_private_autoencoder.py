@@ -2,6 +2,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core import layer_arguments
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.papers.dpa.claims import PublishedDPA
@@ -10,8 +11,7 @@ from keras_fm.papers.dpa.perturbed_reconstruction import (
 )
 from keras_fm.papers.dpa.private_encoder import PrivateEncoder
 from keras_fm.papers.paper_model import PaperModel, StackView, flatten
-from keras_fm.parts import layer_arguments
-from keras_fm.private_maps import pretraining
+from keras_fm.preprocessing import pretraining
 from keras_fm.public.normalization_layer import NormalizationLayer
 
 

@@ -5,15 +5,15 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core.step import Step
 from keras_fm.heads import coefficient_noise
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.reads import columns
 from keras_fm.papers.dpa import claims
 from keras_fm.papers.dpa.reconstruction import FORMS, ReconstructionQuery
-from keras_fm.parts.step import Step
-from keras_fm.private_maps.pretrained_layer import PretrainedLayer
-from keras_fm.private_maps.second_moment import SecondMomentQuery
+from keras_fm.preprocessing.pretrained_layer import PretrainedLayer
+from keras_fm.preprocessing.second_moment import SecondMomentQuery
 
 SOURCES = ("moments", "random")
 # Standard deviation of a unit's logit: nearly linear where every principal

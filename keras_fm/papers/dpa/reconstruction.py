@@ -18,15 +18,15 @@ from functools import partial
 
 import numpy as np
 
+from keras_fm.core.quadratic_release import (
+    QuadraticObjective,
+    QuadraticRelease,
+)
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import released_as
 from keras_fm.kernel.query import QuadraticQuery
 from keras_fm.kernel.reads import columns
-from keras_fm.parts.quadratic_release import (
-    QuadraticObjective,
-    QuadraticRelease,
-)
 
 FORMS = ("cross_entropy", "squared_error")
 

@@ -5,13 +5,13 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core import full_precision, layer_arguments, replicas
+from keras_fm.core.record_alone import FeatureMap
+from keras_fm.core.record_optimizer import RecordOptimizer
 from keras_fm.kernel import checks
 from keras_fm.papers import paper_model
 from keras_fm.papers.dpmac import coefficient_sums
 from keras_fm.papers.dpmac.coordinate_steps import CoordinateSteps
-from keras_fm.parts import full_precision, layer_arguments, replicas
-from keras_fm.parts.record_alone import FeatureMap
-from keras_fm.parts.record_optimizer import RecordOptimizer
 from keras_fm.per_example import layer_stack, output_losses, sum_noise
 from keras_fm.per_example.affine_maps import DenseMap
 from keras_fm.per_example.learned_clips import LearnedClips

@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 
+from keras_fm.core.guarantee import Published
 from keras_fm.datasets import pen_strokes as strokes
 from keras_fm.papers.dpmac.dpmac import DPMAC
-from keras_fm.parts.guarantee import Published
-from keras_fm.private_maps.dp_pca import DPPCA
+from keras_fm.preprocessing.dp_pca import DPPCA
 from keras_fm.public.normalization_layer import NormalizationLayer
 
 # Drawn strokes that a public start sees at a time, and its learning rate.

@@ -6,9 +6,9 @@ import math
 
 import keras
 
+from keras_fm.core.guarantee import PaperSettings
+from keras_fm.core.step import replace_one_factor
 from keras_fm.kernel import checks
-from keras_fm.parts.guarantee import PaperSettings
-from keras_fm.parts.step import replace_one_factor
 
 EXPANSION_REASON = (
     "none. Theorem 6 leaves out the sum over incoming units, and records "

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_fm.parts.released import check_paid
+from keras_fm.core.released import check_paid
 
 
 class ExpansionDescent:

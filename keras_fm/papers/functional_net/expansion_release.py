@@ -8,11 +8,11 @@ import dataclasses
 
 import numpy as np
 
+from keras_fm.core.step import Step
 from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT
 from keras_fm.kernel.mechanisms import LaplaceMechanism
 from keras_fm.papers.functional_net import claims
 from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
-from keras_fm.parts.step import Step
 
 
 def steps(model, reading):

@@ -2,8 +2,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.parts.private_part import ReleasedLayer
-from keras_fm.parts.released import stored_arrays
+from keras_fm.core.private_part import ReleasedLayer
+from keras_fm.core.released import stored_arrays
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")

@@ -2,6 +2,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core import layer_arguments, replicas, sealed
 from keras_fm.kernel import checks
 from keras_fm.papers import paper_model
 from keras_fm.papers.functional_net import expansion_release
@@ -12,7 +13,6 @@ from keras_fm.papers.functional_net.expansion_query import (
 from keras_fm.papers.functional_net.expansion_state import ExpansionState
 from keras_fm.papers.functional_net.network_expansion import NetworkExpansion
 from keras_fm.papers.functional_net.stack_model import StackModel
-from keras_fm.parts import layer_arguments, replicas, sealed
 from keras_fm.per_example import (
     affine_maps,
     layer_stack,

@@ -4,8 +4,8 @@ import math
 
 import keras
 
+from keras_fm.core.guarantee import Published
 from keras_fm.papers.functional_net.functional_net import FunctionalNet
-from keras_fm.parts.guarantee import Published
 from keras_fm.public.normalization_layer import NormalizationLayer
 
 # Of inputs, where a network clips coefficients.

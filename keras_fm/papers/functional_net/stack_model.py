@@ -5,8 +5,8 @@ import weakref
 import keras
 from keras import ops
 
+from keras_fm.core.private_part import PrivatePart
 from keras_fm.kernel.ledger.ledger_entry import check_line
-from keras_fm.parts.private_part import PrivatePart
 from keras_fm.per_example import layer_stack, past_weights
 from keras_fm.per_example.stages import constant, weights_of
 

@@ -7,13 +7,13 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core import layer_arguments
+from keras_fm.core.step import Step
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.papers.pcdbn import claims, filters
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
-from keras_fm.parts import layer_arguments
-from keras_fm.parts.step import Step
-from keras_fm.private_maps.pretrained_layer import PretrainedLayer
+from keras_fm.preprocessing.pretrained_layer import PretrainedLayer
 from keras_fm.public import polynomials
 from keras_fm.public.local_response_normalization import local_response
 

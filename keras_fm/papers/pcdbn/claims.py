@@ -6,9 +6,9 @@ import math
 
 import keras
 
+from keras_fm.core.step import replace_one_factor
 from keras_fm.kernel import checks
 from keras_fm.papers.paper_model import PaperOrCode
-from keras_fm.parts.step import replace_one_factor
 
 # Constants of the local Z, the paper's.
 LOCAL = {"size": 5, "q": 2.0, "a": 1e-4, "beta": 0.75}

@@ -1,9 +1,9 @@
 import keras
 from keras import ops
 
+from keras_fm.core import replicas
 from keras_fm.kernel import checks
 from keras_fm.papers.paper_model import StackView
-from keras_fm.parts import replicas
 
 CONTRASTS = ("energy", "absolute")
 

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 
+from keras_fm.core import layer_arguments
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
@@ -10,8 +11,7 @@ from keras_fm.papers.paper_model import PaperModel, flatten
 from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
 from keras_fm.papers.pcdbn.claims import PublishedCDBN
 from keras_fm.papers.pcdbn.energy_model import EnergyModel
-from keras_fm.parts import layer_arguments
-from keras_fm.private_maps import pretraining
+from keras_fm.preprocessing import pretraining
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.public.random_features import RandomFeatures
 

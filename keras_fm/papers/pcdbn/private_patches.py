@@ -9,12 +9,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core import layer_arguments
+from keras_fm.core.step import Step
 from keras_fm.kernel import checks
 from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
-from keras_fm.parts import layer_arguments
-from keras_fm.parts.step import Step
-from keras_fm.private_maps.proven_map import ProvenMap
+from keras_fm.preprocessing.proven_map import ProvenMap
 from keras_fm.public.patch_dictionary import unit_rows
 from keras_fm.public.patch_responses import PatchResponses
 

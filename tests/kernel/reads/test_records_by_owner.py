@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from keras_fm.core.guarantee import Unit
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import ONE_RECORD, Ledger
-from keras_fm.parts.guarantee import Unit
 from keras_fm.queries import SecondMomentQuery
 from keras_fm.training.read_records import batches_by_owner
 

@@ -11,13 +11,13 @@ import keras
 import numpy as np
 import pytest
 
+from keras_fm.core import event_file
 from keras_fm.lab import cli
 from keras_fm.lab import compare as experiments
 from keras_fm.lab.compare import files, methods, task
 from keras_fm.lab.engine import rival, store, workers
 from keras_fm.lab.engine.job import Job
 from keras_fm.layers import PerturbedAffine
-from keras_fm.parts import event_file
 
 # The quick ones; those of whole networks are tried by themselves.
 QUICK = (

@@ -3,9 +3,9 @@
 import keras
 import numpy as np
 
+from keras_fm.core import full_precision, model_graph
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel.reads import columns
-from keras_fm.parts import full_precision, model_graph
 
 
 def arranged(model, x, name="data"):

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_fm.parts import record_optimizer
-from keras_fm.parts.record_optimizer import RecordOptimizer
+from keras_fm.core import record_optimizer
+from keras_fm.core.record_optimizer import RecordOptimizer
 
 OPTIMIZERS = {
     "SGD": {},

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from keras_fm.core.step import Claim
 from keras_fm.kernel import checks
-from keras_fm.parts.step import Claim
-from keras_fm.private_maps.proven_map import ProvenMap
+from keras_fm.preprocessing.proven_map import ProvenMap
 
 
 class PretrainedLayer(ProvenMap):

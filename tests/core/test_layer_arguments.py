@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_fm.parts import layer_arguments
+from keras_fm.core import layer_arguments
 
 
 def test_integers_of_layers_are_refused_in_the_words_of_keras():

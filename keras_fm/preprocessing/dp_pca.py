@@ -5,11 +5,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core.step import Step
 from keras_fm.kernel import checks
 from keras_fm.kernel.reads import columns
-from keras_fm.parts.step import Step
-from keras_fm.private_maps.proven_map import ProvenMap
-from keras_fm.private_maps.second_moment import SecondMomentQuery
+from keras_fm.preprocessing.proven_map import ProvenMap
+from keras_fm.preprocessing.second_moment import SecondMomentQuery
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")

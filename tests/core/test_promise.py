@@ -5,9 +5,9 @@ import re
 
 import pytest
 
+from keras_fm.core import promise
 from keras_fm.kernel.budget import Neighbours
 from keras_fm.kernel.ledger.statement import rounded_up
-from keras_fm.parts import promise
 
 
 def test_a_sentence_says_factor_chance_and_relation():

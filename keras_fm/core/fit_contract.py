@@ -10,8 +10,8 @@ import itertools
 import keras
 import numpy as np
 
+from keras_fm.core import fit_frame, model_inputs
 from keras_fm.kernel.reads import columns
-from keras_fm.parts import fit_frame, model_inputs
 
 # Batches of a data set that are compared with others, and rows at a time.
 _BATCHES, _ROWS = 16, 4096

@@ -15,10 +15,9 @@ import numpy as np
 from keras import ops
 from keras.src.backend.common import global_state
 
-from keras_fm.kernel import checks
-from keras_fm.parts import fit_frame, sealed, variable_values
-from keras_fm.parts.hidden_state import HiddenStateLayer
-from keras_fm.parts.released import (
+from keras_fm.core import fit_frame, sealed, variable_values
+from keras_fm.core.hidden_state import HiddenStateLayer
+from keras_fm.core.released import (
     Claims,
     Released,
     digest,
@@ -26,6 +25,7 @@ from keras_fm.parts.released import (
     stored_ledger,
     stored_steps,
 )
+from keras_fm.kernel import checks
 
 
 class PrivatePart:
@@ -35,7 +35,7 @@ class PrivatePart:
     `described_weights`; one that trains on a released objective gives it by
     `released_objective`. What it releases it says by `release_names`,
     `default_shares` and `steps` (proven) or `claims` (published), see
-    `keras_fm.parts.step`.
+    `keras_fm.core.step`.
     """
 
     # Said by who makes the part: trained on records, protected by nothing.

@@ -1,7 +1,7 @@
 """A layer below the head that learns from a proven release."""
 
-from keras_fm.parts import variable_values
-from keras_fm.parts.private_part import ReleasedLayer
+from keras_fm.core import variable_values
+from keras_fm.core.private_part import ReleasedLayer
 
 
 class ProvenMap(ReleasedLayer):

@@ -17,8 +17,8 @@ from layer_checks import (
 )
 
 from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
-from keras_fm.private_maps.dp_pca import DPPCA
-from keras_fm.private_maps.second_moment import SecondMomentRelease
+from keras_fm.preprocessing.dp_pca import DPPCA
+from keras_fm.preprocessing.second_moment import SecondMomentRelease
 from keras_fm.queries import SecondMomentQuery
 
 X = np.random.default_rng(0).normal(size=(5, 7)).astype("float32") / 7

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.parts import model_graph, model_inputs
+from keras_fm.core import model_graph, model_inputs
 
 # The list. ------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class FeatureMap:
                 where bits are not to depend on how many there are.
 
         Raises:
-            ValueError: see `keras_fm.parts.model_inputs.predicted`.
+            ValueError: see `keras_fm.core.model_inputs.predicted`.
         """
         if self.unlisted is None:
             return model_inputs.predicted(self.model.predict_on_batch, x)

@@ -11,7 +11,7 @@ import pytest
 from neighbours import NORMS, Domain, check_sensitivity, shares
 
 from keras_fm.kernel.mechanisms import GaussianMechanism
-from keras_fm.private_maps.column_histogram import (
+from keras_fm.preprocessing.column_histogram import (
     ColumnHistogramQuery,
     ColumnHistogramRelease,
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from keras_fm.parts import event_file
+from keras_fm.core import event_file
 
 pytest.importorskip("tensorboard")
 VALUES = np.random.default_rng(0).normal(size=(30, 4)).astype("float32")
@@ -108,7 +108,7 @@ def test_no_framework_is_loaded(tmp_path):
     code = (
         "import sys\n"
         "sys.modules['tensorflow'] = None\n"
-        "from keras_fm.parts import event_file\n"
+        "from keras_fm.core import event_file\n"
         f"file = event_file.EventFile({str(tmp_path)!r})\n"
         "file.hparams({'a': 1.0}, 'run')\n"
         "file.histogram('h', [1.0, 2.0])\n"

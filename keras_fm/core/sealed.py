@@ -13,7 +13,7 @@ import threading
 import keras
 from keras import ops
 
-from keras_fm.parts import (
+from keras_fm.core import (
     batch_statistics,
     fit_contract,
     fit_frame,

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_fm as fm
+from keras_fm.core.private_part import parts_of
 from keras_fm.models import unprotected_twin
-from keras_fm.parts.private_part import parts_of
 
 X = np.random.default_rng(0).random((6, 5)).astype("float32")
 

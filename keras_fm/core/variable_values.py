@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_fm.parts import fit_frame
+from keras_fm.core import fit_frame
 
 
 def values(variables, model=None):

@@ -8,8 +8,8 @@ records, and put the weights back: the next steps would go where these point.
 
 import keras
 
-from keras_fm.parts import replicas, variable_values
-from keras_fm.parts.released import digest
+from keras_fm.core import replicas, variable_values
+from keras_fm.core.released import digest
 
 
 def left(model):

@@ -21,7 +21,7 @@ from neighbours import (
 )
 
 from keras_fm.kernel.mechanisms import GaussianMechanism
-from keras_fm.private_maps.column_moments import (
+from keras_fm.preprocessing.column_moments import (
     SQUARE_WEIGHT,
     ColumnMomentsQuery,
     ColumnMomentsRelease,

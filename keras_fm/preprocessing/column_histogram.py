@@ -16,7 +16,7 @@ from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
 from keras_fm.kernel.query import OwnedSumQuery
 from keras_fm.kernel.sums import by_unit
-from keras_fm.private_maps.column_moments import checked_columns
+from keras_fm.preprocessing.column_moments import checked_columns
 
 # Noise of a tail that counts as none: this many standard deviations, so that
 # hardly one of hundreds of tails, each a little longer, is beyond it.

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_fm.parts import full_precision, replicas
+from keras_fm.core import full_precision, replicas
 
 
 def check(model):

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_fm.parts.private_part import PrivatePart
+from keras_fm.core.private_part import PrivatePart
 
 
 def unprotected_twin(model):

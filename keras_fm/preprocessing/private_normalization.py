@@ -4,12 +4,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core.step import Step
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
-from keras_fm.parts.step import Step
-from keras_fm.private_maps.column_histogram import ColumnHistogramQuery
-from keras_fm.private_maps.column_moments import ColumnMomentsQuery
-from keras_fm.private_maps.proven_map import ProvenMap
+from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
+from keras_fm.preprocessing.column_moments import ColumnMomentsQuery
+from keras_fm.preprocessing.proven_map import ProvenMap
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")

@@ -14,10 +14,10 @@ import dataclasses
 
 import numpy as np
 
+from keras_fm.core.quadratic_release import QuadraticObjective, SecondMoments
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import released_as
 from keras_fm.kernel.query import QuadraticQuery
-from keras_fm.parts.quadratic_release import QuadraticObjective, SecondMoments
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
