@@ -329,6 +329,8 @@ class PrivateModel(keras.callbacks.Callback):
         self.new_release = False
         self._check_before(plan)
         if plan.is_done and not plan.redo:
+            if plan.published and not plan.top.published:
+                self._refuse_proven(self.model.name)
             self._seal(plan)
             return False
         model_check.check_one_process(self.model)
@@ -386,6 +388,8 @@ class PrivateModel(keras.callbacks.Callback):
         y = arguments.get("y")
         if hasattr(plan.perturbed, "check_labels") and hasattr(y, "shape"):
             plan.perturbed.check_labels(np.asarray(y), len(y))
+        if plan.perturbed.is_released:
+            self._refuse_proven(plan.perturbed.name)
         if plan.perturbed.is_perturbed:
             return False
         model_check.check_one_process(self.model)
@@ -393,6 +397,12 @@ class PrivateModel(keras.callbacks.Callback):
         plan.check()
         self._carry_out(plan)
         return True
+
+    def _refuse_proven(self, name):
+        raise ValueError(
+            f"'{name}' carries a proven release. Build a new model for "
+            'guarantee="published".'
+        )
 
     def _carry_out(self, plan):
         """Pays and reads; what a delta is worth is said as soon as the number

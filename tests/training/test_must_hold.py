@@ -483,3 +483,10 @@ def test_published_and_proven_do_not_mix():
     with pytest.raises(ValueError, match="carries published noise"):
         m.fit(x, y, callbacks=[p], verbose=0)
     assert not p.ledger.entries
+    m = of(box, fm.layers.PrivateDense(3, clip=True))
+    m.compile("sgd", fm.losses.TaylorCrossEntropy())
+    m.fit(x, y, callbacks=[private((x, y))], verbose=0)
+    p = published()
+    with pytest.raises(ValueError, match="carries a proven release"):
+        m.fit(x, y, batch_size=50, callbacks=[p], verbose=0)
+    assert not p.ledger.entries

@@ -153,7 +153,7 @@ def test_a_published_dpmac_shows_these_sums(record):
     if record:
         assert sorted(parts) == [0, 0, 0, 0, 2]
     else:
-        assert list(parts) == [0, 0, 0, 0, 1]
+        assert sorted(parts) == [0, 0, 0, 0, 1]
 
 
 def test_a_published_dpmac_shows_its_first_batch_in_its_last_weights():
