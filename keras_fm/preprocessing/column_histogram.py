@@ -104,7 +104,7 @@ class ColumnHistogramQuery(OwnedSumQuery):
         bins = np.minimum(bins, self.num_bins - 1)
         bins += self.num_bins * np.arange(d)
         # What is missing falls beyond the last bin.
-        bins = np.where(known, bins, d * self.num_bins).reshape(n, -1)
+        bins = np.where(known, bins, d * self.num_bins).reshape(n, places * d)
 
         def counted(part):
             found = np.bincount(
