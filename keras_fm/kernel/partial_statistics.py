@@ -47,7 +47,7 @@ class PartialStatistics:
 
     Example:
 
-    >>> query = layer.query()  # of a built PrivateDense
+    >>> query = layer.objective()  # of a built PrivateDense
     >>> here, there = (PartialStatistics(query) for _ in range(2))
     >>> here.add(layer.augment(h[:500]), y[:500])
     >>> there.add(layer.augment(h[500:]), y[500:])
