@@ -185,9 +185,6 @@ OF_BYTES = {
 # Files, by all that a fit or a command does with them.
 OF_FILES = {
     "release": 500,
-    "schema.json": 500,
-    "events.csv": 500,
-    "attributes.csv": 500,
 }
 # Saved models: whole files, configurations, what layers stored.
 OF_MODELS = {"files": 60, "configs": 340, "stores": 2_000}
