@@ -179,7 +179,7 @@ OF_VALUES = {
     "ledgers": (ledger_of, [json.loads(hostile_files.ledger_file())], 38_000),
 }
 OF_BYTES = {
-    "ledger": (ledger_of_bytes, hostile_files.ledger_file, 30_000),
+    "ledger": (ledger_of_bytes, hostile_files.ledger_file, 31_500),
     "plan": (plan_of_bytes, lambda: hostile_files.PLAN_JSON, 10_000),
 }
 # Files, by all that a fit or a command does with them.
