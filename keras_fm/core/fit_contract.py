@@ -238,18 +238,29 @@ def _bytes(array):
 # Who looks at them ------------------------------------------------------------
 
 
-def check_monitors(callbacks):
-    """Refuses callbacks that wait for a metric of the private records."""
+def check_monitors(callbacks, released=True):
+    """Refuses callbacks that wait for a metric of the private records.
+
+    Args:
+        callbacks: list of them.
+        released: whether the loss that is shown is a released objective.
+    """
+    why = "which is not shown"
+    instead = 'Monitor one of `validation_data`, as "val_loss"'
+    if released:
+        why = "and would make training depend on them again"
+        instead = (
+            'Monitor "loss" (the released objective) or a metric of '
+            "`validation_data`"
+        )
     for callback in callbacks:
         monitor = getattr(callback, "monitor", None)
-        if isinstance(monitor, str) and not (
-            monitor == "loss" or monitor.startswith("val_")
-        ):
+        if not isinstance(monitor, str) or monitor.startswith("val_"):
+            continue
+        if monitor != "loss" or not released:
             raise ValueError(
-                f"{type(callback).__name__} monitors {monitor!r}, a "
-                "metric of the private records, and would make training "
-                'depend on them again. Monitor "loss" (the released '
-                "objective) or a metric of `validation_data`."
+                f"{type(callback).__name__} monitors {monitor!r}, a metric of "
+                f"the private records, {why}. {instead}."
             )
 
 

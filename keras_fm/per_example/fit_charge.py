@@ -17,14 +17,13 @@ from keras_fm.kernel.reads import sampling
 from keras_fm.per_example import layer_table
 from keras_fm.per_example.balanced_classes import BalancedClasses
 from keras_fm.per_example.given_records import GivenRecords
+from keras_fm.per_example.record_map import HELD
 
 _SHUFFLED = (
     "none. Batches of a fixed size from a shuffled data set are accounted as "
     "if every record joined each of them by itself (Poisson samples); see "
     "docs/guarantees.md"
 )
-# Numbers that the gradients of records are held in at a time.
-HELD = 2**25
 
 
 class FitCharge:

@@ -284,7 +284,9 @@ class PrivateNetwork(keras.Model):
             checks.count, "steps_per_epoch", steps_per_epoch
         )
         callback = _callback_of(callbacks)
-        _check_monitors(callbacks)
+        fit_contract.check_monitors(
+            keras.tree.flatten(callbacks), released=False
+        )
         self.check_guarantee(callback.guarantee)
         given = GivenRecords(x, y, sample_weight, batch_size, self.classes)
         if not self.model.built:
@@ -770,19 +772,6 @@ def check_proven(guarantee, rows_per_owner):
             "guarantee=Proven(unit=Unit(owners=ids)))`. Received: "
             f"rows_per_owner={rows_per_owner}"
         )
-
-
-def _check_monitors(callbacks):
-    """Refuses callbacks that wait for a metric of the records: there is none,
-    and Keras says so after the first epoch."""
-    for callback in keras.tree.flatten(callbacks):
-        monitor = getattr(callback, "monitor", "val_loss")
-        if isinstance(monitor, str) and not monitor.startswith("val_"):
-            raise ValueError(
-                f"{type(callback).__name__} monitors {monitor!r}, a metric of "
-                "the private records, which is not shown. Monitor one of "
-                '`validation_data`, as "val_loss".'
-            )
 
 
 def _of_validation(data):

@@ -19,7 +19,7 @@ from keras_fm.per_example.affine_maps import total
 from keras_fm.per_example.clipping import scales
 
 # Gradients of records that are held at a time, in numbers.
-_HELD = 2**25
+HELD = 2**25
 # Where the shape of a piece is fixed it has at least so many records, and of a
 # large batch so large a part, for pieces of padding alone are skipped.
 _FEWEST, _PART = 32, 8
@@ -69,7 +69,7 @@ class RecordMap:
         held += sum(
             int(np.prod(g.probe_shape)) + g.map.held for g in self.ghosts
         )
-        self.piece = 1 if way == "one" else max(_HELD // max(held, 1), 1)
+        self.piece = 1 if way == "one" else max(HELD // max(held, 1), 1)
 
     @property
     def key_shape(self):

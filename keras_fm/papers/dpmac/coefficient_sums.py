@@ -44,7 +44,7 @@ def factors(lengths, weights, threshold):
     return weights * ops.minimum(scale, 1.0), kept
 
 
-def first_order(stage, meeting, weights, threshold, lengths):
+def first_order(stage, meeting, weights, threshold):
     """Sum of `delta [inputs; 1]^T`, in the shapes of the layer's weights.
 
     Args:
@@ -52,13 +52,13 @@ def first_order(stage, meeting, weights, threshold, lengths):
         meeting: its `Meeting`.
         weights: `(n,)` weights of records.
         threshold: float, bound on the norm of a record, or `None`.
-        lengths: `(n,)` that the threshold is on, `None` without one.
 
     Returns:
         list of tensors.
     """
-    scale, kept = factors(lengths, weights, threshold)
-    return stage.map.sums(meeting.inputs, meeting.delta, scale, kept)
+    squared, measures = stage.map.measured(meeting.inputs, meeting.delta)
+    scale, kept = factors(ops.sqrt(squared), weights, threshold)
+    return stage.map.sums_of(measures, scale, kept)
 
 
 def second_order(stage, meeting, weights, threshold):

@@ -496,9 +496,8 @@ class DPMAC(PrivateNetwork):
                 self._threshold(order, index) if clipped else None
                 for order in range(1, self.order + 1)
             ]
-            norms = coefficient_sums.norms(stage, met) if clipped else None
             first = coefficient_sums.first_order(
-                stage, met, rows, thresholds[0], norms
+                stage, met, rows, thresholds[0]
             )
             second = None
             if self.order == 2:
