@@ -25,6 +25,15 @@ HELD = 2**25
 _FEWEST, _PART = 32, 8
 KEY_DTYPE = sum_noise.DTYPE
 WAYS = ("together", "vmap", "one")
+# Layers that draw for every record of a batch by itself.
+_DRAWING = tuple(
+    getattr(keras.layers, name)
+    for name in (
+        *("Dropout", "SpatialDropout1D", "SpatialDropout2D"),
+        *("SpatialDropout3D", "GaussianDropout", "GaussianNoise"),
+        "AlphaDropout",
+    )
+)
 # Operations of TensorFlow that go on where the last one stopped.
 _STREAMS = (
     *("Random", "TruncatedNormal", "ParameterizedTruncatedNormal"),
@@ -441,7 +450,11 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
     )
     ghosts = _read_once(made, ghosts, example)
     ways = [made("together", ghosts)]
-    if ways[0].direct or record_alone.unlisted(trainer.model) is not None:
+    if (
+        ways[0].direct
+        or record_alone.unlisted(trainer.model) is not None
+        or not draws_apart(trainer.model)
+    ):
         ways = []
     if not ghost_layers.has_loops(trainer.model):
         ways += [made("vmap", ghosts), made("vmap")]
@@ -472,6 +485,23 @@ def seeds_of(network):
         # What draws without a seed. JAX refuses that in a step.
         found.append(global_seed_generator().state)
     return found
+
+
+def draws_apart(network):
+    """Whether a network draws random numbers for every record by itself. What
+    the records of a piece share, such as where a `RandomCrop` cuts, would be
+    another one for a record that moves to the piece before, as a record that
+    leaves has them do."""
+    apart = {
+        id(layer.seed_generator.state)
+        for layer in network._flatten_layers()
+        if type(layer) in _DRAWING
+        and hasattr(layer, "seed_generator")
+        and getattr(layer, "noise_shape", None) is None
+    }
+    held = {id(v) for v in network.variables}
+    drawn = {id(seed) for seed in seeds_of(network)} & held
+    return drawn <= apart
 
 
 def _read_once(made, ghosts, example):

@@ -344,6 +344,37 @@ def test_known_layers_alone_run_with_all_records_at_once():
     assert known == {dense, attending, frozen_statistics}
 
 
+def cropping():
+    return keras.Sequential(
+        [
+            keras.Input((6, 6, 2)),
+            L.RandomCrop(4, 4),
+            L.GlobalAveragePooling2D(),
+            L.Dense(3),
+        ]
+    )
+
+
+def sharing_masks():
+    return keras.Sequential(
+        [
+            keras.Input((6,)),
+            L.Dense(40),
+            L.Dropout(0.5, noise_shape=(1, 40)),
+            L.Dense(3),
+        ]
+    )
+
+
+def test_what_draws_once_for_a_batch_does_not_run_together():
+    """Else a record that moves to another piece, when one leaves, has another
+    crop or mask, and the sum moves by more than one clip."""
+    _, made, *_ = map_of(sharing_masks)
+    assert made.way != "together"
+    assert not record_map.draws_apart(cropping())
+    assert record_map.draws_apart(dropping())
+
+
 def test_one_call_draws_for_every_record_of_every_piece():
     """Were masks alike in two pieces, others would share them when a record
     leaves. Two of 40 entries alike: below 1e-11."""
