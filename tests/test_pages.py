@@ -19,7 +19,10 @@ import keras_fm as fm
 from keras_fm.lab import cli, commands
 
 SCRIPT = r"python3? ((?:benchmarks|docs|examples)/\S+?\.py)([^\n`#]*)"
-FOLDERS = "keras_fm|tests|benchmarks|examples|kernel|papers|training|parts|lab"
+FOLDERS = (
+    "keras_fm|tests|benchmarks|examples|kernel|papers|training|core|lab|heads"
+    "|per_example|preprocessing"
+)
 public = functools.cache(symbols)
 WITH_CODE = [path for path in PAGES if pages.blocks(path)]
 QUICKSTART = DOCS / "quickstart.md"
