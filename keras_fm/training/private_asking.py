@@ -104,7 +104,8 @@ def private_evaluate(
             function of the records but through this ledger. The statement
             repeats it.
         classes: where the model does not say it: how many classes there
-            are, or their labels in the order of its outputs.
+            are, or their labels in the order of its outputs. (Of an
+            estimator, the order of its own `classes_` counts.)
         bins: int, of calibration: bins of the largest probability.
         bounds: `(low, high)` on the numbers, public; predictions are clipped
             to them.
@@ -575,13 +576,20 @@ class AskedModel:
         """
         known = None
         if given is not None and not checks.is_number(given):
-            self.labels = np.asarray(given)
-            if self.labels.ndim != 1 or len(set(given)) < len(self.labels):
+            labels = np.asarray(given)
+            if labels.ndim != 1 or len(set(given)) < len(labels):
                 raise ValueError(
                     "`classes` must be a number, or a list of different "
                     f"labels. Received: classes={given}"
                 )
-            given = len(self.labels)
+            if self.labels is None:
+                self.labels = labels
+            elif set(given) != set(self.labels.tolist()):
+                raise ValueError(
+                    f"The model has the classes {self.labels.tolist()}. "
+                    f"Received: classes={given}"
+                )
+            given = len(labels)
         if getattr(self.model, "outputs", None):
             known = max(2, self.model.outputs[0].shape[-1] or 0)
         elif self.labels is not None:

@@ -29,9 +29,7 @@ MAKERS = {
     "AdLM": lambda: fm.models.AdaptiveLaplace(
         SHAPE,
         3,
-        guarantee="published",
-        architecture="mnist",
-        width=0.1,
+        guarantee=fm.models.PublishedAdLM(architecture="mnist", width=0.1),
         unprotected=True,
     ),
     "dPA": lambda: fm.models.DeepPrivateAutoencoder(

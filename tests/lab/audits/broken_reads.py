@@ -81,7 +81,6 @@ def _told(**change):
                 whole_reads.Ledger,
                 check=lambda self, entries: None,
                 charge=lambda self, entries: None,
-                reserve=lambda self, name, steps: None,
             ):
                 yield
 
