@@ -35,7 +35,7 @@ import numpy as np
 from absl import app, flags
 
 from keras_fm.kernel.partial_statistics import PartialStatistics
-from keras_fm.kernel.records import take_while_reading
+from keras_fm.kernel.records import prefetch
 from keras_fm.public import features
 from keras_fm.queries import CrossEntropyQuery
 
@@ -335,7 +335,7 @@ def overlap(m=800, batches=16):
             _REPEATS.value,
             {
                 "plain": lambda r=reader: run(plain, r),
-                "meanwhile": lambda r=reader: run(take_while_reading, r),
+                "meanwhile": lambda r=reader: run(prefetch, r),
             },
         )
         found[reader.__name__] = round(took["plain"] / took["meanwhile"], 2)

@@ -1,7 +1,7 @@
 """What is asked of records: statistics of an objective, and sensitivities."""
 
-from keras_fm.asking.choice_query import ChoiceQuery
-from keras_fm.asking.evaluation_query import EvaluationQuery
+from keras_fm.evaluation.choice_query import ChoiceQuery
+from keras_fm.evaluation.evaluation_query import EvaluationQuery
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.heads.squared_error import SquaredErrorQuery

@@ -115,7 +115,7 @@ open("people.csv", "w").write(text)
         smaller={"epochs=10": "epochs=1"},
         prints=("proven:     (epsilon = 1.9", 1),
     ),
-    "docs/asking": Given(
+    "docs/evaluation": Given(
         before={1: f"{ROWS}; model = head()"},
         smaller={"epochs=5": "epochs=1"},
         # As the page shows it.

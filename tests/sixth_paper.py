@@ -14,8 +14,8 @@ import numpy as np
 from keras import ops
 
 import keras_fm as fm
+from keras_fm.core.planned_release import PlannedRelease
 from keras_fm.core.private_part import ReleasedLayer
-from keras_fm.core.step import Step
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import budget, sums
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
@@ -154,9 +154,9 @@ class ClassMeans(ReleasedLayer):
     def augment(self, features):
         return features
 
-    def steps(self, reading):
+    def planned_releases(self, reading):
         return [
-            Step(
+            PlannedRelease(
                 name=self.name,
                 query=ClassMeansQuery(
                     num_features=self.means.shape[1],

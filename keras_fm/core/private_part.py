@@ -34,8 +34,8 @@ class PrivatePart:
     A subclass with weights that come from a release says which by
     `described_weights`; one that trains on a released objective gives it by
     `released_objective`. What it releases it says by `release_names`,
-    `default_shares` and `steps` (proven) or `claims` (published), see
-    `keras_fm.core.step`.
+    `default_shares` and `planned_releases` (proven) or `claims` (published),
+    see `keras_fm.core.planned_release`.
     """
 
     # Said by who makes the part: trained on records, protected by nothing.

@@ -1,6 +1,6 @@
 """The papers' own noise scale of an output layer: claimed, never proven."""
 
-from keras_fm.core.step import replace_one_factor
+from keras_fm.core.planned_release import replace_one_factor
 
 CROSS_ENTROPY_REASON = (
     "none. The features under the layer are trained on the private records, "

@@ -8,9 +8,9 @@ from keras import ops
 
 from keras_fm.core import layer_arguments
 from keras_fm.core.guarantee import STARTS
+from keras_fm.core.planned_release import PlannedRelease, PublishedNoise
 from keras_fm.core.private_part import ReleasedLayer
 from keras_fm.core.released import check_paid, stored_arrays
-from keras_fm.core.step import Claim, Step
 from keras_fm.heads import claims, coefficient_noise
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.heads.head_losses import HEAD_LOSSES
@@ -358,7 +358,7 @@ class PrivateDense(ReleasedLayer):
     def release_names(self):
         return [self.name]
 
-    def steps(self, reading):
+    def planned_releases(self, reading):
         query = self.objective(
             **reading.privacy_unit, public_features=reading.public_features
         )
@@ -368,7 +368,7 @@ class PrivateDense(ReleasedLayer):
             more["samples"] = reading.samples(self.rounds)
             more["carry_out"] = functools.partial(reading.descend, self)
         return [
-            Step(
+            PlannedRelease(
                 name=self.name,
                 query=query,
                 clip=self.clip,
@@ -414,7 +414,7 @@ class PrivateDense(ReleasedLayer):
             self.fix_noise(linear_noise=linear, quadratic_noise=quadratic)
 
         return [
-            Claim(
+            PublishedNoise(
                 name=self.name,
                 sensitivity=sensitivity,
                 reads="every record at every step; fixed noise on the "

@@ -12,7 +12,7 @@ from concurrent import futures
 import numpy as np
 
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel.reads import columns, placed_records
+from keras_fm.kernel.reads import columns, fixed_rows
 
 
 def batches(data, batch_size=4096, labelled=True):
@@ -332,14 +332,14 @@ def _digest(*parts):
         if part is not None
         for _, array in columns.flatten(part)
     ]
-    found = placed_records.hashes(arrays) if len(arrays[0]) else []
+    found = fixed_rows.hashes(arrays) if len(arrays[0]) else []
     return int(np.sum(found, dtype=np.uint64))
 
 
 # Reading ahead ----------------------------------------------------------------
 
 
-def take_while_reading(batches, take):
+def prefetch(batches, take):
     """Calls `take(*batch)` for all batches, and reads on in the meantime.
 
     Batches are read (and their features computed) where this is called:
@@ -355,7 +355,7 @@ def take_while_reading(batches, take):
     Example:
 
     >>> taken = []
-    >>> take_while_reading(((i,) for i in range(3)), taken.append)
+    >>> prefetch(((i,) for i in range(3)), taken.append)
     >>> taken
     [0, 1, 2]
     """

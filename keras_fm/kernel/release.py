@@ -76,7 +76,7 @@ def release(
     entry = checked_entry(query, mechanism, ledger, name, noise, notes)
     partial = PartialStatistics(query, clip)
     try:
-        records.take_while_reading(batches, partial.add)
+        records.prefetch(batches, partial.add)
         return _perturbed(partial, mechanism, ledger, entry, noise)
     finally:
         # A crash report that holds local variables must not hold these.

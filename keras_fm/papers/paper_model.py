@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_fm.core import dtype_scope, model_graph, sealed
 from keras_fm.core.guarantee import PaperSettings, Proven, Published
-from keras_fm.core.step import NOISE
+from keras_fm.core.planned_release import NOISE
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 

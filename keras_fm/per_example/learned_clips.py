@@ -4,7 +4,7 @@ import numpy as np
 
 from keras_fm.kernel import release
 from keras_fm.kernel.planning import calibration
-from keras_fm.kernel.reads import placed_records
+from keras_fm.kernel.reads import fixed_rows
 from keras_fm.per_example.norm_histogram import NormHistogramQuery
 
 # Of the budget of a fit, for the histogram.
@@ -64,7 +64,7 @@ class LearnedClips:
         network.learn_thresholds(found.quantiles(network.clip_quantile))
 
     def _norms(self, given):
-        batches = placed_records.placed([(given.x, given.y)], _PLACES)
+        batches = fixed_rows.placed([(given.x, given.y)], _PLACES)
         for x, y, rows in batches:
             norms = self._network.coefficient_norms(x, y)[rows]
             # A record without a norm counts for nothing in a step, and is in

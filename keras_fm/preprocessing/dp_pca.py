@@ -5,7 +5,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.core.step import Step
+from keras_fm.core.planned_release import PlannedRelease
 from keras_fm.kernel import checks
 from keras_fm.kernel.reads import columns
 from keras_fm.preprocessing.proven_map import ProvenMap
@@ -165,7 +165,7 @@ class DPPCA(ProvenMap):
     def release_names(self):
         return [f"{self.name} (second moment)"]
 
-    def steps(self, reading):
+    def planned_releases(self, reading):
         """The one release of the layer: the second moment of its inputs."""
 
         def read():
@@ -185,7 +185,7 @@ class DPPCA(ProvenMap):
             **reading.privacy_unit,
         )
         return [
-            Step(
+            PlannedRelease(
                 name=name,
                 query=query,
                 clip=self.clip,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_fm.core.step import Claim
+from keras_fm.core.planned_release import PublishedNoise
 from keras_fm.kernel import checks
 from keras_fm.preprocessing.proven_map import ProvenMap
 
@@ -126,7 +126,7 @@ class PretrainedLayer(ProvenMap):
             )
 
         return [
-            Claim(
+            PublishedNoise(
                 name=self.name,
                 sensitivity=self.claimed_sensitivity(
                     publishing.neighbours, settings

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.core.step import Step
+from keras_fm.core.planned_release import PlannedRelease
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
@@ -181,7 +181,7 @@ class PrivateNormalization(ProvenMap):
         middle, half = _middle_and_half(low, high)
         return (x - middle) / half
 
-    def steps(self, reading):
+    def planned_releases(self, reading):
         """The releases of the layer: the moments of its columns, and before
         them the histograms that say between which bounds."""
         common = {
@@ -222,7 +222,7 @@ class PrivateNormalization(ProvenMap):
 
         *before, name = self.release_names()
         steps = [
-            Step(
+            PlannedRelease(
                 name=histograms,
                 query=ColumnHistogramQuery(**common),
                 read=lambda: read(*self._public),
@@ -230,7 +230,7 @@ class PrivateNormalization(ProvenMap):
             )
             for histograms in before
         ]
-        moments = Step(
+        moments = PlannedRelease(
             name=name,
             query=ColumnMomentsQuery(**common),
             read=lambda: read(*self._range),

@@ -15,7 +15,7 @@ from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.budget import Neighbours
 from keras_fm.kernel.ledger.noisy_statistics import RELEASES
 from keras_fm.kernel.planning import calibration
-from keras_fm.kernel.reads import columns, placed_records, sampling
+from keras_fm.kernel.reads import columns, fixed_rows, sampling
 from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.training import model_check, read_records
 from keras_fm.training.memo import Memo
@@ -33,8 +33,8 @@ class ProvenPlan:
 
     In order: every part of the model from the input upwards, then the part on
     top: the output layer, or the model itself. Each part says what it asks of
-    the records (`steps`), by which share, and what it learns; the plan hands
-    it records, features and facts.
+    the records (`planned_releases`), by which share, and what it learns; the
+    plan hands it records, features and facts.
 
     Args:
         model: a built model.
@@ -265,7 +265,7 @@ class ProvenPlan:
         which records are. The row of a record depends on that record alone,
         but with owners, whose records come together."""
         if self.owners is None:
-            yield from placed_records.placed(
+            yield from fixed_rows.placed(
                 self.checked(), PLACES, by_labels=not self.public_features
             )
             return
@@ -362,16 +362,16 @@ class ProvenPlan:
                 found = np.concatenate([function(above, one) for one in alone])
             yield found, rows, *owners
 
-    def descend(self, part, step, *, entry, **arguments):
+    def descend(self, part, planned, *, entry, **arguments):
         """The reads of an output layer with `rounds`, a `Release`."""
-        query, rounds = step.query, part.rounds
+        query, rounds = planned.query, part.rounds
         mechanism = arguments["mechanism"]
         reads = GradientReads(
             query,
-            step.read,
+            planned.read,
             # Arrays are in memory already, so their features may be.
             keep=isinstance(self.data, (tuple, list)),
-            clip=step.clip,
+            clip=planned.clip,
             **arguments,
         )
         if self._kept:
@@ -379,18 +379,18 @@ class ProvenPlan:
         weights = rounds.descend(
             reads,
             np.zeros(query.shapes[0]),
-            step.samples.expected_batch_size,
+            planned.samples.expected_batch_size,
             math.sqrt(mechanism.coordinate_variance(query.size)),
             query.steepest,
         )
         return reads.finish(weights)
 
-    def release_of(self, step, statistics):
+    def release_of(self, planned, statistics):
         """A `Release` of statistics that carry claimed noise."""
-        return RELEASES[type(step.query)](
+        return RELEASES[type(planned.query)](
             statistics=statistics,
-            query=step.query,
-            mechanism=step.mechanism,
+            query=planned.query,
+            mechanism=planned.mechanism,
             neighbours=str(self.ledger.neighbours),
             private=False,
         )
@@ -430,10 +430,13 @@ class ProvenPlan:
     # The releases --------------------------------------------------------
 
     @functools.cached_property
-    def _steps(self):
+    def _planned(self):
         # Not before they are needed: some count the records, and a fit that
         # goes on with its release reads none.
-        return [(part, part.steps(self)) for part in (*self.parts, *self._tops)]
+        return [
+            (part, part.planned_releases(self))
+            for part in (*self.parts, *self._tops)
+        ]
 
     @property
     def _tops(self):
@@ -494,13 +497,13 @@ class ProvenPlan:
         return [other for other in self.parts if other is not part]
 
     @property
-    def steps(self):
+    def to_release(self):
         """The releases that a fit would draw, in order."""
         return [
-            step
-            for part, steps in self._steps
-            for step in steps
-            if not step.done
+            planned
+            for part, releases in self._planned
+            for planned in releases
+            if not planned.done
             and (self.redo or part is self.top or not part.is_released)
         ]
 
@@ -511,37 +514,37 @@ class ProvenPlan:
 
     # Noise ---------------------------------------------------------------
 
-    def mechanism(self, step):
+    def mechanism(self, planned):
         """The mechanism of a release."""
-        if step.mechanism is not None:
-            return step.mechanism
-        if step.samples is None:
+        if planned.mechanism is not None:
+            return planned.mechanism
+        if planned.samples is None:
             return calibration.calibrate(
-                step.query,
+                planned.query,
                 self.ledger.budget,
                 neighbours=self.ledger.neighbours,
-                share=self.shares[step.name],
+                share=self.shares[planned.name],
             )
-        multiplier = step.noise_multiplier or self._noise_multiplier(step)
-        return step.samples.mechanism(
+        multiplier = planned.noise_multiplier or self._noise_multiplier(planned)
+        return planned.samples.mechanism(
             multiplier,
-            step.query.sensitivity("l2", neighbours=self.ledger.neighbours),
+            planned.query.sensitivity("l2", neighbours=self.ledger.neighbours),
         )
 
     def other_mechanisms(self):
         """Those of all releases beside sampled ones, drawn or to be drawn."""
         return [
-            self.mechanism(step)
-            for _, steps in self._steps
-            for step in steps
-            if step.samples is None
+            self.mechanism(planned)
+            for _, releases in self._planned
+            for planned in releases
+            if planned.samples is None
         ]
 
-    def _noise_multiplier(self, step):
+    def _noise_multiplier(self, planned):
         """What the releases beside a sampled one leave to it."""
         # All planned releases together, of which this is one.
         samples = dataclasses.replace(
-            step.samples, steps=step.samples.steps * self.times
+            planned.samples, steps=planned.samples.steps * self.times
         )
         return sampling.noise_multiplier(
             samples,
@@ -565,18 +568,21 @@ class ProvenPlan:
 
     def entries(self):
         """The ledger entries of the plan, nothing read."""
-        return [self._entry(step, self.mechanism(step)) for step in self.steps]
+        return [
+            self._entry(planned, self.mechanism(planned))
+            for planned in self.to_release
+        ]
 
-    def _entry(self, step, mechanism):
+    def _entry(self, planned, mechanism):
         entry = release_lib.planned_entry(
-            step.query,
+            planned.query,
             mechanism,
             ledger=self.ledger,
-            name=step.name,
+            name=planned.name,
             noise=self.noise,
             notes=self._notes(),
         )
-        return entry if step.entry is None else step.entry(entry)
+        return entry if planned.entry is None else planned.entry(entry)
 
     def _notes(self):
         facts = model_check.public_facts(self.model, self.top)
@@ -656,15 +662,15 @@ class ProvenPlan:
 
     @full_precision.scope()
     def carry_out(self):
-        """Reads the records and charges the ledger, once for each step."""
-        steps = self.steps
-        if len(steps) > 1:
+        """Reads the records and charges the ledger, once for each release."""
+        releases = self.to_release
+        if len(releases) > 1:
             # Before the first charge.
             read_records.check_begins_anew(self.data)
         try:
             with self.keeping_features():
-                for step in steps:
-                    self.carry_out_one(step)
+                for planned in releases:
+                    self.carry_out_one(planned)
         except BaseException:
             self.undo()
             raise
@@ -673,26 +679,26 @@ class ProvenPlan:
             if part.is_released:
                 part.mark_released(self.ledger.to_json())
 
-    def carry_out_one(self, step):
-        """Charges the ledger for one step, reads, and lets it be learned."""
-        mechanism = self.mechanism(step)
+    def carry_out_one(self, planned):
+        """Charges the ledger for one release, reads, and lets it be learned."""
+        mechanism = self.mechanism(planned)
         given = {
             "mechanism": mechanism,
             "ledger": self.ledger,
-            "name": step.name,
+            "name": planned.name,
             "noise": self.noise,
             "notes": self._notes(),
         }
-        if step.carry_out is None:
+        if planned.carry_out is None:
             release = release_lib.release(
-                step.query, step.read(), clip=step.clip, **given
+                planned.query, planned.read(), clip=planned.clip, **given
             )
         else:
-            release = step.carry_out(
-                step, entry=self._entry(step, mechanism), **given
+            release = planned.carry_out(
+                planned, entry=self._entry(planned, mechanism), **given
             )
         if release is not None:
-            step.learn(release)
+            planned.learn(release)
 
     @property
     def release(self):

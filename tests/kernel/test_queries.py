@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from neighbours import NORMS, contribution, labels_alone
 
-from keras_fm.asking.evaluation_query import EvaluationQuery
+from keras_fm.evaluation.evaluation_query import EvaluationQuery
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.squared_error import SquaredErrorQuery
 from keras_fm.kernel.budget import PrivacyBudget

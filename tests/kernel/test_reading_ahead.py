@@ -32,7 +32,7 @@ def test_the_next_batch_is_read_into_the_same_array_meanwhile():
         assert threading.get_ident() not in reader
         taken.append((h.copy(), y))
 
-    records.take_while_reading(batches(), take)
+    records.prefetch(batches(), take)
     assert [(h.tolist(), y) for h, y in taken] == [
         ([i] * 3, i) for i in range(4)
     ]
@@ -55,7 +55,7 @@ def test_an_error_of_a_sum_arrives_and_ends_the_reading(where):
         taken.append(i)
 
     with pytest.raises(ValueError, match=f"^record {where}$"):
-        records.take_while_reading(batches(), take)
+        records.prefetch(batches(), take)
     assert taken == list(range(where)) and len(read) <= where + 3
 
 
@@ -76,7 +76,7 @@ def test_an_error_of_the_reader_arrives_after_what_it_had_read(kind, fails):
             raise ValueError("of the second batch")
 
     with pytest.raises(ValueError if fails else kind):
-        records.take_while_reading(batches(), take)
+        records.prefetch(batches(), take)
     assert taken == [0, 1]
 
 
@@ -107,5 +107,5 @@ def test_statistics_have_the_bits_of_a_plain_loop(name):
     for batch in batches:
         plain.add(*batch)
     found = PartialStatistics(query, clip=True)
-    records.take_while_reading(batches, found.add)
+    records.prefetch(batches, found.add)
     assert bits(found) == bits(plain) != {}

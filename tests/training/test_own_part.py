@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_fm as fm
+from keras_fm.core.planned_release import PlannedRelease
 from keras_fm.core.private_part import ReleasedLayer
-from keras_fm.core.step import Step
 from keras_fm.queries import SecondMomentQuery
 
 N, CONSTANT = 200, 0.5
@@ -38,7 +38,7 @@ class Centred(ReleasedLayer):
     def default_shares(self, alike):
         return [0.1 / alike]
 
-    def steps(self, reading):
+    def planned_releases(self, reading):
         def read():
             for inputs, rows, *owners in reading.unlabelled(self):
                 found = inputs[rows]
@@ -56,7 +56,7 @@ class Centred(ReleasedLayer):
             **reading.privacy_unit,
         )
         (name,) = self.release_names()
-        return [Step(name=name, query=query, read=read, learn=learn)]
+        return [PlannedRelease(name=name, query=query, read=read, learn=learn)]
 
 
 def model():

@@ -416,7 +416,7 @@ def test_the_noise_of_private_evaluation_is_that_of_its_entry(
 
 @pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])
 def test_a_private_choice_is_made_by_its_entry(monkeypatch, neighbours):
-    """Its law is that of its mechanism: `tests/asking/test_choice.py`."""
+    """Its law is that of its mechanism: `tests/evaluation/test_choice.py`."""
     perturb, found = mechanisms.PermuteAndFlip.perturb, []
 
     def watched(self, *arguments, **keywords):

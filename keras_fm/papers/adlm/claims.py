@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_fm.core import layer_arguments
-from keras_fm.core.step import replace_one_factor
+from keras_fm.core.planned_release import replace_one_factor
 from keras_fm.kernel import checks
 from keras_fm.papers.paper_model import PaperOrCode
 

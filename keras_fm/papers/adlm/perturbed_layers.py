@@ -9,8 +9,8 @@ import numpy as np
 from keras import ops
 
 from keras_fm.core import layer_arguments
+from keras_fm.core.planned_release import PublishedNoise
 from keras_fm.core.private_part import ReleasedLayer
-from keras_fm.core.step import Claim
 from keras_fm.kernel import checks
 from keras_fm.papers.adlm import claims
 from keras_fm.papers.adlm.claims import PublishedAdLM
@@ -126,7 +126,7 @@ class PerturbedInputLayer(ReleasedLayer):
             self.fix_noise(per_step, **dict(zip(self.noise_names, scales)))
 
         made = [
-            Claim(
+            PublishedNoise(
                 name=self.name,
                 sensitivity=self.claimed_sensitivity(
                     publishing.neighbours, settings
@@ -158,7 +158,7 @@ class PerturbedInputLayer(ReleasedLayer):
             noisy = found[0] + laplace(scale, found[0].shape)
             self.relevance = noisy.reshape(self.record_shape)
 
-        return Claim(
+        return PublishedNoise(
             name=f"{self.name} (relevance)",
             sensitivity=sensitivity,
             reads="every record's relevance in a network pre-trained on "

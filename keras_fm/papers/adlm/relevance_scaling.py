@@ -5,8 +5,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core.planned_release import PlannedRelease
 from keras_fm.core.private_part import ReleasedLayer
-from keras_fm.core.step import Step
 from keras_fm.kernel import checks
 from keras_fm.papers.adlm.relevance import layer_wise, pictures
 from keras_fm.papers.adlm.relevance_query import RelevanceQuery
@@ -95,7 +95,7 @@ class RelevanceScaling(ReleasedLayer):
     def public_fact(self):
         return f"scales of layer '{self.name}': from the released relevance"
 
-    def steps(self, reading):
+    def planned_releases(self, reading):
         """A first model of the output layer, and its relevance here."""
         first, second = self.release_names()
         head, ball = reading.top, "l1"
@@ -140,14 +140,14 @@ class RelevanceScaling(ReleasedLayer):
             reading.keep(self, release)
 
         return [
-            Step(
+            PlannedRelease(
                 name=first,
                 query=head.objective(**reading.privacy_unit),
                 clip=head.clip,
                 read=read_first,
                 learn=learn_first,
             ),
-            Step(
+            PlannedRelease(
                 name=second,
                 query=RelevanceQuery(
                     num_features=math.prod(self.scale.shape),

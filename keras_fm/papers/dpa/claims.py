@@ -5,7 +5,7 @@ import dataclasses
 import keras
 
 from keras_fm.core.guarantee import PaperSettings
-from keras_fm.core.step import replace_one_factor
+from keras_fm.core.planned_release import replace_one_factor
 from keras_fm.kernel import checks
 
 RECONSTRUCTION_REASON = (

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.core.step import Step
+from keras_fm.core.planned_release import PlannedRelease
 from keras_fm.heads import coefficient_noise
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
@@ -362,7 +362,7 @@ class PrivateEncoder(PretrainedLayer):
         # Of the budget, for all encoders of a model together.
         return [0.3 / alike / self.rounds] * self.rounds
 
-    def steps(self, reading):
+    def planned_releases(self, reading):
         """The releases of the layer, in order: its moments, or rounds of
         reconstruction."""
         start, stop = self.visible_range
@@ -432,7 +432,7 @@ class PrivateEncoder(PretrainedLayer):
             read = read_moments if first else read_codes
             if self.source == "random":
                 read = read_tied if index else read_random
-            return Step(
+            return PlannedRelease(
                 name=name,
                 query=moments if first else decoder,
                 clip=self.clip,

@@ -7,7 +7,7 @@ import math
 import keras
 
 from keras_fm.core.guarantee import PaperSettings
-from keras_fm.core.step import replace_one_factor
+from keras_fm.core.planned_release import replace_one_factor
 from keras_fm.kernel import checks
 
 EXPANSION_REASON = (

@@ -8,15 +8,15 @@ import dataclasses
 
 import numpy as np
 
-from keras_fm.core.step import Step
+from keras_fm.core.planned_release import PlannedRelease
 from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT
 from keras_fm.kernel.mechanisms import LaplaceMechanism
 from keras_fm.papers.functional_net import claims
 from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
 
 
-def steps(model, reading):
-    """The rounds of a model, as `Step`s.
+def planned_releases(model, reading):
+    """The rounds of a model, as `PlannedRelease`s.
 
     Args:
         model: a `FunctionalNet`.
@@ -64,8 +64,8 @@ def steps(model, reading):
             sizes, neighbours=reading.ledger.neighbours
         )
         more["entry"] = _claim
-        more["carry_out"] = lambda step, **given: _published_round(
-            model, reading, step, **given
+        more["carry_out"] = lambda planned, **given: _published_round(
+            model, reading, planned, **given
         )
     names = model.release_names()
     found = []
@@ -76,7 +76,7 @@ def steps(model, reading):
                 epsilon=reading.ledger.budget.epsilon * reading.share(name),
             )
         found.append(
-            Step(
+            PlannedRelease(
                 name=name,
                 query=query,
                 read=read,
@@ -103,12 +103,12 @@ def _claim(entry):
     )
 
 
-def _published_round(model, reading, step, *, entry, noise, **_):
+def _published_round(model, reading, planned, *, entry, noise, **_):
     """Exact sums, clipped as printed, with Laplace noise of Theorem 6."""
-    ledger, query = reading.ledger, step.query
+    ledger, query = reading.ledger, planned.query
     ledger.check([entry])
     statistics = query.zero()
-    for batch in step.read():
+    for batch in planned.read():
         statistics = query.accumulate(statistics, *batch)
     sums = query.unpack(query.pack(statistics, "l1"), "l1")
     settings = reading.guarantee.settings_of(
@@ -119,7 +119,7 @@ def _published_round(model, reading, step, *, entry, noise, **_):
     generator = noise.generator()
     scale = entry.mechanism["laplace_scale"]
     noisy = [v + generator.laplace(0.0, scale, v.shape) for v in sums]
-    return reading.release_of(step, dict(zip(query.names, noisy)))
+    return reading.release_of(planned, dict(zip(query.names, noisy)))
 
 
 def _clipped_sum(values, bound):

@@ -211,9 +211,9 @@ class FunctionalNet(StackModel):
             for r in range(self.rounds)
         ]
 
-    def steps(self, reading):
+    def planned_releases(self, reading):
         """The rounds, see `expansion_release`."""
-        return expansion_release.steps(self, reading)
+        return expansion_release.planned_releases(self, reading)
 
     def check_labels(self, y, n):
         """Refuses labels or targets that no output is for."""

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.core import layer_arguments
-from keras_fm.core.step import Step
+from keras_fm.core.planned_release import PlannedRelease
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.papers.pcdbn import claims, filters
@@ -543,7 +543,7 @@ class ChebyshevCRBM(PretrainedLayer):
         # Few moments, each an average over many patches.
         return [0.05]
 
-    def steps(self, reading):
+    def planned_releases(self, reading):
         """The one release of the layer: the moments of its patches.
 
         Raises:
@@ -567,7 +567,7 @@ class ChebyshevCRBM(PretrainedLayer):
             **reading.privacy_unit,
         )
         return [
-            Step(
+            PlannedRelease(
                 name=name,
                 query=query,
                 clip=True,

@@ -6,7 +6,7 @@ import math
 
 import keras
 
-from keras_fm.core.step import replace_one_factor
+from keras_fm.core.planned_release import replace_one_factor
 from keras_fm.kernel import checks
 from keras_fm.papers.paper_model import PaperOrCode
 

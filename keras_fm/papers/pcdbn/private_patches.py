@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.core import layer_arguments
-from keras_fm.core.step import Step
+from keras_fm.core.planned_release import PlannedRelease
 from keras_fm.kernel import checks
 from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
@@ -197,7 +197,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
     def default_shares(self, alike):
         return [_MOMENTS] + [_CLUSTERS] * self.rounds
 
-    def steps(self, reading):
+    def planned_releases(self, reading):
         """The releases of the layer: the second moment of its patches, then
         in every round their sums by direction."""
 
@@ -236,7 +236,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
         )
         first, *others = self.release_names()
         return [
-            Step(
+            PlannedRelease(
                 name=first,
                 query=moments,
                 clip=True,
@@ -244,7 +244,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
                 learn=whiten,
             ),
             *(
-                Step(
+                PlannedRelease(
                     name=name,
                     query=clusters,
                     clip=True,

@@ -5,7 +5,7 @@ import traceback
 import numpy as np
 import pytest
 
-from keras_fm.asking.parts_by_hash import part_by_hash
+from keras_fm.evaluation.parts_by_hash import part_by_hash
 from keras_fm.kernel import records
 from keras_fm.kernel.reads import columns
 from keras_fm.preprocessing.second_moment import SecondMomentQuery

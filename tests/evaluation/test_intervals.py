@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_fm.asking import intervals
+from keras_fm.evaluation import intervals
 from keras_fm.kernel.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,

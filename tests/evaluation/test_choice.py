@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_fm.asking.choice_query import Choice, ChoiceQuery
+from keras_fm.evaluation.choice_query import Choice, ChoiceQuery
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
 from keras_fm.kernel.ledger.noisy_statistics import Release

@@ -1,6 +1,6 @@
 """Training, a choice and a last number within one budget, on MNIST.
 
-    KERAS_BACKEND=tensorflow python benchmarks/asking.py [--out=DIR]
+    KERAS_BACKEND=tensorflow python benchmarks/evaluation.py [--out=DIR]
 
 Of one release three ridges are three models; which one is kept and how good it
 is is asked of private records: of those it was trained on (one ledger), and of
@@ -93,7 +93,7 @@ def main(argv):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import keras_fm as fm
 
-    results = ResultsFile(_OUT.value, "asking", ("way", "epsilon", "seed"))
+    results = ResultsFile(_OUT.value, "evaluation", ("way", "epsilon", "seed"))
     (x, y), (x_test, y_test) = fm.datasets.load(_DATA.value)
     x, x_test = features(x), features(x_test)
     everything, parts = (x, y), fm.evaluation.part_by_hash(x, y)

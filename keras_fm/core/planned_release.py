@@ -12,7 +12,7 @@ NOISE = ("once", "per_step")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Step:
+class PlannedRelease:
     """One release of a plan.
 
     Attributes:
@@ -31,8 +31,8 @@ class Step:
         entry: `None`, or a function that takes the ledger's entry and gives
             the one that is charged.
         carry_out: `None` for one pass over what `read` gives, or a function
-            that takes this step and the other arguments of a charge, reads,
-            and returns a release (or `None`).
+            that takes this planned release and the other arguments of a
+            charge, reads, and returns a release (or `None`).
     """
 
     name: str
@@ -49,7 +49,7 @@ class Step:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Claim:
+class PublishedNoise:
     """One perturbation of a published fit.
 
     Attributes:

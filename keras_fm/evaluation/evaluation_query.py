@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from keras_fm.asking import intervals
+from keras_fm.evaluation import intervals
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
 from keras_fm.kernel.query import (

@@ -17,15 +17,15 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_fm.asking.choice_query import Choice, ChoiceQuery
-from keras_fm.asking.evaluation_query import (
+from keras_fm.core import model_inputs
+from keras_fm.core.private_part import parts_of
+from keras_fm.core.record_alone import FeatureMap, runs_its_graph
+from keras_fm.evaluation.choice_query import Choice, ChoiceQuery
+from keras_fm.evaluation.evaluation_query import (
     MEANS,
     Evaluation,
     EvaluationQuery,
 )
-from keras_fm.core import model_inputs
-from keras_fm.core.private_part import parts_of
-from keras_fm.core.record_alone import FeatureMap, runs_its_graph
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import budget as budget_lib
@@ -38,7 +38,7 @@ from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, declared_words
 from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.query import REACHES
-from keras_fm.kernel.reads import columns, placed_records, sampling
+from keras_fm.kernel.reads import columns, fixed_rows, sampling
 from keras_fm.training import model_check
 from keras_fm.training.proven_plan import PLACES, READ_BATCH
 
@@ -747,7 +747,7 @@ def placed(data, n=None):
             form[:] = [x]
             yield [array for _, array in columns.flatten(x)], y
 
-    for found, y, rows in placed_records.placed(arrays(), PLACES):
+    for found, y, rows in fixed_rows.placed(arrays(), PLACES):
         given = iter(found)
         yield _filled_in(form[0], given), y, rows
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from keras_fm.asking.evaluation_query import GRID, MEANS
+from keras_fm.evaluation.evaluation_query import GRID, MEANS
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_fm.asking.parts_by_hash import part_by_hash
+from keras_fm.evaluation.parts_by_hash import part_by_hash
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(3000, 3)), RNG.integers(0, 4, 3000)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_fm.kernel.reads import placed_records
-from keras_fm.kernel.reads.placed_records import _WAITING, placed
+from keras_fm.kernel.reads import fixed_rows
+from keras_fm.kernel.reads.fixed_rows import _WAITING, placed
 
 SIZE = 8
 
@@ -84,7 +84,7 @@ def test_one_number_of_another_type_moves_no_other(kind):
 def test_rows_of_long_records_are_those_of_short_batches(monkeypatch):
     x, y = records(50)
     one = places([(x, y)])
-    monkeypatch.setattr(placed_records, "_HASHED", 8)
+    monkeypatch.setattr(fixed_rows, "_HASHED", 8)
     assert places([(x, y)]) == one
 
 

@@ -12,7 +12,7 @@ import numbers
 import numpy as np
 
 from keras_fm.kernel import checks
-from keras_fm.kernel.reads import columns, placed_records
+from keras_fm.kernel.reads import columns, fixed_rows
 
 _MISSING = ("NAType", "NaTType", "NoneType")
 
@@ -71,7 +71,7 @@ def part_by_hash(x, y, held_out=0.2, owners=None):
             )
         parted, by = [*parted, ids], [_words(ids, "owners", exact=True)]
     # The upper 53 bits, which a float64 holds.
-    found = (placed_records.hashes(by) >> np.uint64(11)) * 2.0**-53
+    found = (fixed_rows.hashes(by) >> np.uint64(11)) * 2.0**-53
     held = found < share
     train, held_out = np.flatnonzero(~held), np.flatnonzero(held)
     return (

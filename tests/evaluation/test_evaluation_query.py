@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from neighbours import Domain, check_sensitivity, shares
 
-from keras_fm.asking.evaluation_query import (
+from keras_fm.evaluation.evaluation_query import (
     GRID,
     METRICS,
     Evaluation,
