@@ -1,6 +1,6 @@
 """Which tests run where, and fixtures that several modules ask for.
 
-Every test carries the markers of its place:
+Markers:
 
 * `numpy`: nothing that its module imports asks for Keras. One run is enough
   for all backends; `--without-keras` runs these alone, and makes sure.
@@ -12,7 +12,14 @@ Every test carries the markers of its place:
 * `full`: it takes long, or is one of many cases, and the fast tier leaves it
   out. That tier is what `pytest` runs if no path, marker or `--full` is given.
 * `case`: it is one of many cases, which say the same of every backend: CI runs
-  all of them on TensorFlow and spread ones on the others.
+  all of them on TensorFlow and spread ones on the others, but of modules marked
+  `every_case`: where promises are attacked, and what runs on one backend only.
+* `optimised`: graphs of TensorFlow are optimised before they run once, which
+  takes as long as a short fit. The full tier leaves it out but for tests with
+  this marker, which show what a reader has, are attacks, or clip in a step.
+  The fast tier is as users have it.
+
+A module says by `pytestmark` what is so of all its tests.
 """
 
 import collections
@@ -21,123 +28,13 @@ import gc
 import importlib.util
 import mmap
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import without_keras
 
-# Folders and modules below tests/.
-ONCE = (
-    "datasets/test_drawn_scenes.py",
-    "datasets/test_health_network.py",
-    "datasets/test_loaders.py",
-    "datasets/test_pen_strokes.py",
-    "lab/audits",
-    "lab/baselines/test_functional_regression.py",
-    "lab/baselines/test_histogram_regression.py",
-    "lab/baselines/test_private_regressions.py",
-    "lab/compare",
-    "lab/engine",
-    "lab/report",
-    "lab/reproduce",
-    "lab/test_audit_scripts.py",
-    "lab/test_cli_audit.py",
-    "lab/test_cli_compose.py",
-    "lab/test_cli_doctor.py",
-    "lab/test_cli_ledger.py",
-    "lab/test_command_line.py",
-    "test_beam.py",
-    "test_docs.py",
-    "test_docstrings.py",
-    "test_examples.py",
-    "test_imports.py",
-    "test_pages.py",
-    "test_types.py",
-    "trust/test_hostile_ledgers.py",
-    "trust/test_million_inputs.py",
-)
-# What takes long: processes of their own, documents that run, and fits of one
-# model after the other, each of which the contract has in the fast tier.
-FULL = (
-    "datasets/test_health_network.py",
-    "devices",
-    "heads/test_numbers_and_labels.py",
-    "lab/auditing/test_bounds.py",
-    "lab/auditing/test_gradient_score.py",
-    "lab/auditing/test_shuffled_batches.py",
-    "lab/auditing/test_white_box.py",
-    "lab/audits",
-    "lab/baselines/test_conditional_rbm.py",
-    "lab/baselines/test_dp_sgd.py",
-    "lab/baselines/test_dp_sgd_autoencoder.py",
-    "lab/baselines/test_dp_sgd_libraries.py",
-    "lab/baselines/test_histogram_regression.py",
-    "lab/baselines/test_private_regressions.py",
-    "lab/baselines/test_whole_dp_sgd.py",
-    "lab/compare",
-    "lab/composition/test_composition.py",
-    "lab/reproduce/test_reproduction_runs.py",
-    "lab/test_cli_audit.py",
-    "lab/test_cli_doctor.py",
-    "papers/adlm/test_adaptive_laplace.py",
-    "papers/adlm/test_perturbed_layers.py",
-    "papers/adlm/test_published_adlm.py",
-    "papers/dpa/test_behavior_autoencoder.py",
-    "papers/dpa/test_deep_private_autoencoder.py",
-    "papers/dpa/test_private_encoder.py",
-    "papers/dpa/test_private_encoders.py",
-    "papers/dpa/test_reconstruction_loss.py",
-    "papers/dpmac/test_dpmac.py",
-    "papers/dpmac/test_dpmac_coefficients.py",
-    "papers/functional_net/test_functional_net.py",
-    "papers/functional_net/test_network_recursions.py",
-    "papers/functional_net/test_private_functional_net.py",
-    "papers/pcdbn/test_behavior_cdbn.py",
-    "papers/pcdbn/test_chebyshev_crbm.py",
-    "papers/pcdbn/test_energy_model.py",
-    "papers/pcdbn/test_private_cdbn.py",
-    "papers/pcdbn/test_private_energies.py",
-    "papers/pcdbn/test_private_patches.py",
-    "papers/test_image_data_format.py",
-    "papers/test_pretrained_rooms.py",
-    "papers/test_sixth_paper.py",
-    "per_example",
-    "preprocessing/test_dp_pca.py",
-    "preprocessing/test_private_normalization.py",
-    "public/test_efficientnet_lite.py",
-    "public/test_features.py",
-    "test_beam.py",
-    "test_examples.py",
-    "test_imports.py",
-    "training/test_before_the_charge.py",
-    "training/test_bodies.py",
-    "training/test_dtypes.py",
-    "training/test_labels_alone.py",
-    "training/test_must_hold.py",
-    "training/test_privacy_tensorboard.py",
-    "training/test_public_constants.py",
-    "training/test_rounds_and_pca.py",
-    "training/test_several_inputs.py",
-    "training/test_units_of_models.py",
-    "trust/test_calls_without_training.py",
-    "trust/test_faults.py",
-    "trust/test_million_inputs.py",
-    "trust/test_nothing_on_disk.py",
-    "trust/test_resume.py",
-)
-# Below a folder of these, what has spread cases in the fast tier.
-SPREAD_ALONE = ("per_example/test_random_networks.py",)
-# Every case of these, on every backend: where promises are attacked, and what
-# runs on one backend only, which need not be TensorFlow.
-EVERY_CASE = (
-    "lab/auditing/test_jax_privacy_auditing.py",
-    "lab/baselines/test_dp_sgd_jax.py",
-    "lab/baselines/test_dp_sgd_libraries.py",
-    "lab/baselines/test_whole_dp_sgd.py",
-    "per_example",
-    "trust",
-)
 # Of XLA. The emitters of fusions took half the time of compiling.
 QUICK_COMPILING = {
     "xla_backend_optimization_level": "0",
@@ -145,17 +42,6 @@ QUICK_COMPILING = {
     "xla_cpu_use_fusion_emitters": "false",
     "xla_cpu_parallel_codegen_split_count": "1",
 }
-# Graphs of TensorFlow are optimised before they run once, which takes as long
-# as a short fit: with what feeds it there are several. That is left out where
-# steps are not compiled, and of tests of the full tier but for these, which
-# show what a reader has, are attacks, or clip in a step. The fast tier is as
-# users have it.
-OPTIMISED = (
-    "papers/dpmac/test_dpmac.py",
-    "test_examples.py",
-    "test_pages.py",
-    "trust",
-)
 # Of TensorFlow: its own allocator for oneDNN gives nothing back.
 os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 # Bytes by which tests of one module may grow a worker: giving them back costs
@@ -163,6 +49,8 @@ os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 MUCH = 300 * 2**20
 # What was left the last time.
 _KEPT = {"bytes": 0}
+# Read before a module is imported.
+_ONCE = re.compile(r"^pytestmark = (?:(?!\n\n).)*?\bmark\.once\b", re.M | re.S)
 # Of a test with more cases than this, as many are spread ones.
 SPREAD_CASES = 2
 
@@ -236,17 +124,13 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if _numpy_only(item.path):
             item.add_marker("numpy")
-        elif _is_in(item.path, ONCE):
-            item.add_marker("once")
-        if _is_in(item.path, FULL) and not _is_in(item.path, SPREAD_ALONE):
-            item.add_marker("full")
         cases.setdefault((item.path, item.originalname), []).append(item)
     turns = collections.Counter()
     for (path, _), found in cases.items():
         if len(found) > SPREAD_CASES:
             for item in _beyond_the_spread(found, turns[path]):
                 item.add_marker("full")
-                if not _is_in(path, EVERY_CASE):
+                if not item.get_closest_marker("every_case"):
                     item.add_marker("case")
             turns[path] += 1
 
@@ -260,12 +144,9 @@ def _beyond_the_spread(cases, turn):
 
 
 def _numpy_only(path):
-    return not _is_in(path, ONCE) and not without_keras.needs_keras(Path(path))
-
-
-def _is_in(path, places):
-    place = Path(path).relative_to(without_keras.TESTS).as_posix()
-    return any(place == p or place.startswith(f"{p}/") for p in places)
+    return not without_keras.needs_keras(Path(path)) and not _ONCE.search(
+        Path(path).read_text(encoding="utf-8")
+    )
 
 
 def pytest_collection_finish():
@@ -277,7 +158,7 @@ def pytest_collection_finish():
 
 def pytest_runtest_setup(item):
     full = item.get_closest_marker("full")
-    _optimise_graphs(not full or _is_in(item.path, OPTIMISED))
+    _optimise_graphs(not full or bool(item.get_closest_marker("optimised")))
 
 
 def _optimise_graphs(wanted):

@@ -15,6 +15,8 @@ from keras_fm.queries import (
     SecondMomentQuery,
 )
 
+pytestmark = [pytest.mark.once, pytest.mark.full]
+
 beam = pytest.importorskip("apache_beam")
 
 DELTA = 1e-5

@@ -20,6 +20,8 @@ from pages import DOCS, PAGES, ROOT
 import keras_fm as fm
 from keras_fm import public_names
 
+pytestmark = pytest.mark.once
+
 API = DOCS / "api"
 
 

@@ -16,6 +16,8 @@ from test_pages import wrong_argument
 import keras_fm as fm
 from keras_fm import public_names
 
+pytestmark = pytest.mark.once
+
 FITTED = """
 x = np.random.default_rng(0).random((1000, 64), "float32")
 y = np.arange(1000) % 10

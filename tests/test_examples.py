@@ -6,6 +6,8 @@ import runpy
 
 import pytest
 
+pytestmark = [pytest.mark.once, pytest.mark.full, pytest.mark.optimised]
+
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
 # Of each script: smaller arguments of its `main`, what it prints, the file that
 # it leaves, and the least of the numbers that a pattern finds: noise is fresh.

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.once, pytest.mark.full]
+
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path

@@ -18,6 +18,8 @@ from test_docs import symbols
 import keras_fm as fm
 from keras_fm.lab import cli, commands
 
+pytestmark = [pytest.mark.once, pytest.mark.optimised]
+
 SCRIPT = r"python3? ((?:benchmarks|docs|examples)/\S+?\.py)([^\n`#]*)"
 FOLDERS = (
     "keras_fm|tests|benchmarks|examples|kernel|papers|training|core|lab|heads"

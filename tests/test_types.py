@@ -7,6 +7,8 @@ import pytest
 
 import keras_fm as fm
 
+pytestmark = pytest.mark.once
+
 ENTRY_POINTS = [
     fm.PrivacyBudget,
     fm.Proven,

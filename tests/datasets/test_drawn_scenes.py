@@ -1,6 +1,9 @@
 import numpy as np
+import pytest
 
 from keras_fm.datasets import drawn_scenes
+
+pytestmark = pytest.mark.once
 
 
 def test_shape_and_range():

@@ -12,6 +12,8 @@ from keras_fm import datasets
 from keras_fm.datasets import health_network, health_simulator
 from keras_fm.datasets.health_network import HealthNetwork
 
+pytestmark = [pytest.mark.once, pytest.mark.full]
+
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "health_network.md"
 
 

@@ -5,6 +5,8 @@ import pytest
 
 from keras_fm import datasets
 
+pytestmark = pytest.mark.once
+
 
 def arrays(n=4):
     rng = np.random.default_rng(0)

@@ -1,6 +1,9 @@
 import numpy as np
+import pytest
 
 from keras_fm.datasets import pen_strokes
+
+pytestmark = pytest.mark.once
 
 
 def test_shapes_range_and_groups():

@@ -12,7 +12,7 @@ from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.partial_statistics import PartialStatistics
 from keras_fm.kernel.release import calibrate, release_statistics
 
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [pytest.mark.usefixtures("untraced"), pytest.mark.full]
 
 N, BOUNDS = 600, ((-10.0, 30.0), (0.0, 4.0))
 RNG = np.random.default_rng(0)

@@ -9,6 +9,8 @@ import pytest
 
 from keras_fm.lab import cli, script_functions
 
+pytestmark = pytest.mark.once
+
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "audit_a_script.py"
 SCRIPT = '''
 import numpy as np

@@ -14,7 +14,11 @@ from keras_fm.lab.audits import MODELS, Subject
 
 # Traced in tests of this name alone; see `untraced`.
 TRACED = "from_flags"
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [
+    pytest.mark.usefixtures("untraced"),
+    pytest.mark.once,
+    pytest.mark.full,
+]
 PROVEN = [name for name, forms in MODELS.items() if "proven" in forms]
 SAMPLED = ("dpmac", "dp_sgd", "jax_privacy")
 # By a library that goes with one backend.

@@ -13,6 +13,8 @@ from keras_fm.kernel.mechanisms import GaussianMechanism
 from keras_fm.lab import cli, composition
 from keras_fm.lab.composition import Plan, Stage, accountants
 
+pytestmark = pytest.mark.once
+
 STAGES = {
     "stages": [
         {"mechanism": "pure", "epsilon": 0.1, "count": 20},

@@ -14,6 +14,8 @@ from keras_fm.kernel import discrete_noise, lattice_noise
 from keras_fm.lab import cli, environment
 from keras_fm.lab.commands import doctor
 
+pytestmark = [pytest.mark.once, pytest.mark.full]
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 

@@ -8,6 +8,8 @@ from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.lab import cli
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def run(capsys):

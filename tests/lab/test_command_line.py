@@ -12,6 +12,8 @@ from keras_fm.lab.engine import folder, store
 from keras_fm.lab.engine.answering import answer_all
 from keras_fm.lab.engine.progress import Progress
 
+pytestmark = pytest.mark.once
+
 
 def test_numbers_of_a_flag():
     assert command_line.numbers("epsilons", ["0.5", "8"]) == [0.5, 8.0]

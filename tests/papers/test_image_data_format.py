@@ -8,6 +8,8 @@ import pytest
 import keras_fm as fm
 from keras_fm.lab.baselines import dp_sgd
 
+pytestmark = pytest.mark.full
+
 SHAPE = (12, 12, 3)
 MAKERS = {
     "pixels": lambda: fm.features.build("pixels", SHAPE),

@@ -24,7 +24,10 @@ from pretrained_rooms import (
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
 
-pytestmark = pytest.mark.usefixtures("untraced", "small_batches")
+pytestmark = [
+    pytest.mark.usefixtures("untraced", "small_batches"),
+    pytest.mark.full,
+]
 every_room = pytest.mark.parametrize("room", ROOMS.values(), ids=ROOMS)
 
 

@@ -12,7 +12,7 @@ import keras_fm as fm
 from keras_fm.kernel.release import calibrate, release
 from keras_fm.lab import compare
 
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [pytest.mark.usefixtures("untraced"), pytest.mark.full]
 
 GENERATOR = np.random.default_rng(0)
 Y = np.arange(600) % 3

@@ -6,6 +6,8 @@ import pytest
 
 from keras_fm.per_example import affine_maps
 
+pytestmark = [pytest.mark.full, pytest.mark.every_case]
+
 LAYERS = keras.layers
 CASES = {
     "dense": ((5,), lambda: LAYERS.Dense(3)),

@@ -11,6 +11,8 @@ from keras_fm.per_example import affine_maps
 from keras_fm.per_example.embedding_map import EmbeddingMap
 from keras_fm.per_example.scale_map import RectifierMap, ScaleMap
 
+pytestmark = [pytest.mark.full, pytest.mark.every_case]
+
 
 def array(value):
     return ops.convert_to_numpy(value)

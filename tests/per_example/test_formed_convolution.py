@@ -8,6 +8,8 @@ from keras import ops
 from keras_fm.per_example.formed_convolution import FormedConvolution
 from keras_fm.per_example.stages import weights_of
 
+pytestmark = [pytest.mark.full, pytest.mark.every_case]
+
 
 def array(value):
     return ops.convert_to_numpy(value)

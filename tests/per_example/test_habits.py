@@ -14,6 +14,8 @@ from test_private_network import X, Y, callback, compiled, network
 import keras_fm as fm
 from keras_fm.per_example.given_records import GivenRecords
 
+pytestmark = [pytest.mark.full, pytest.mark.every_case]
+
 L = keras.layers
 BACKEND = keras.backend.backend()
 

@@ -15,6 +15,8 @@ from keras_fm.per_example.given_records import GivenRecords
 from keras_fm.per_example.owner_rows import OwnerLoss
 from keras_fm.per_example.private_network import _made_up, _of_owners
 
+pytestmark = [pytest.mark.full, pytest.mark.every_case]
+
 L = keras.layers
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 6)).astype("float32")

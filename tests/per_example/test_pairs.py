@@ -15,6 +15,8 @@ from test_record_map import compiled, plain_gradient
 import keras_fm as fm
 from keras_fm.per_example.given_records import GivenRecords
 
+pytestmark = [pytest.mark.full, pytest.mark.every_case]
+
 BACKEND = keras.backend.backend()
 
 

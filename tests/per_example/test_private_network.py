@@ -16,6 +16,8 @@ from keras_fm.per_example import past_weights, record_map
 from keras_fm.per_example.balanced_classes import BalancedClasses
 from keras_fm.per_example.given_records import GivenRecords
 
+pytestmark = [pytest.mark.full, pytest.mark.every_case]
+
 L = keras.layers
 BACKEND = keras.backend.backend()
 RNG = np.random.default_rng(0)

@@ -23,6 +23,8 @@ from test_record_map import (
 from keras_fm.per_example import clipping, record_map
 from keras_fm.per_example.private_network import PrivateNetwork
 
+pytestmark = pytest.mark.every_case
+
 L = keras.layers
 # Records of a network, and networks of a test. Where each is compiled, which
 # takes seconds, a test has one of them.

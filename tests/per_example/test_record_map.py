@@ -14,6 +14,8 @@ from keras_fm.per_example import clipping, record_map
 from keras_fm.per_example.given_records import GivenRecords
 from keras_fm.per_example.private_network import PrivateNetwork, _made_up
 
+pytestmark = [pytest.mark.full, pytest.mark.every_case]
+
 L = keras.layers
 N = 5
 BACKEND = keras.backend.backend()

@@ -21,6 +21,8 @@ from keras_fm.preprocessing.dp_pca import DPPCA
 from keras_fm.preprocessing.second_moment import SecondMomentRelease
 from keras_fm.queries import SecondMomentQuery
 
+pytestmark = pytest.mark.full
+
 X = np.random.default_rng(0).normal(size=(5, 7)).astype("float32") / 7
 
 

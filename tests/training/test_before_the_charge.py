@@ -9,6 +9,8 @@ import pytest
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
 
+pytestmark = pytest.mark.full
+
 N, D = 120, 6
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 1, (N, D)).astype("float32")

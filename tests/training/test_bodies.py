@@ -24,6 +24,8 @@ import keras_fm as fm
 from keras_fm.core.record_alone import FeatureMap
 from keras_fm.training import proven_plan
 
+pytestmark = pytest.mark.full
+
 # Imported by the worker that runs its tests: it holds 140 MB.
 needs_hub = pytest.mark.skipif(
     importlib.util.find_spec("keras_hub") is None, reason="needs KerasHub"

@@ -9,6 +9,8 @@ from keras_fm.core import model_inputs
 from keras_fm.layers import DPPCA, NormalizationLayer, PrivateDense
 from keras_fm.losses import TaylorCrossEntropy
 
+pytestmark = pytest.mark.full
+
 N = 200
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(N, 4))

@@ -9,6 +9,8 @@ import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
 from keras_fm.core import record_alone
 
+pytestmark = pytest.mark.full
+
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.random((90, 6)).astype("float32")
 Y = np.arange(90) % 3

@@ -9,6 +9,8 @@ import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
 from keras_fm.lab.composition import one_gaussian
 
+pytestmark = pytest.mark.full
+
 EPSILON, DELTA = 3.0, 1e-5
 
 

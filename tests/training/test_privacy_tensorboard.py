@@ -9,6 +9,8 @@ import pytest
 import keras_fm as fm
 from keras_fm.kernel import mechanisms
 
+pytestmark = pytest.mark.full
+
 DELTA, N = 1e-5, 240
 
 

@@ -9,6 +9,8 @@ from keras_fm.layers import PrivateDense
 from keras_fm.losses import TaylorCrossEntropy
 from keras_fm.training import public_constants
 
+pytestmark = pytest.mark.full
+
 N = 120
 RANDOM = np.random.default_rng(0)
 LABELS = RANDOM.integers(0, 2, N)

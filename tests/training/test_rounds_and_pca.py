@@ -21,7 +21,7 @@ POISSON = fm.Rounds(
     reads=8, batch_size=60, learning_rate=4.0, loss="squared_hinge"
 )
 BOTH = pytest.mark.parametrize("rounds", [FULL, POISSON], ids=["full", "some"])
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [pytest.mark.usefixtures("untraced"), pytest.mark.full]
 
 
 @functools.cache

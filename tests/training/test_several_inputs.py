@@ -8,6 +8,8 @@ import keras_fm as fm
 from keras_fm.layers import PrivateDense
 from keras_fm.losses import TaylorCrossEntropy
 
+pytestmark = pytest.mark.full
+
 N = 300
 RANDOM = np.random.default_rng(0)
 TABLE = {

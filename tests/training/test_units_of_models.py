@@ -7,6 +7,8 @@ import pytest
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
 
+pytestmark = pytest.mark.full
+
 N = 90
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.random((N, 6)).astype("float32")

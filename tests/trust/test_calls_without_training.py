@@ -12,7 +12,12 @@ X = rng.random((60, 4)).astype("float32") / 2
 Y = np.arange(60) % 3
 TARGETS = np.eye(3, dtype="float32")[Y]
 
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [
+    pytest.mark.usefixtures("untraced"),
+    pytest.mark.full,
+    pytest.mark.every_case,
+    pytest.mark.optimised,
+]
 
 
 def head(**arguments):

@@ -12,9 +12,14 @@ from pathlib import Path
 import faulty_releases
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(os, "fork"), reason="faults are made in forked processes"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not hasattr(os, "fork"), reason="faults are made in forked processes"
+    ),
+    pytest.mark.full,
+    pytest.mark.every_case,
+    pytest.mark.optimised,
+]
 # Coprime to the length of every loop on the way.
 STRIDE = 23
 

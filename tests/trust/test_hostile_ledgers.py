@@ -16,6 +16,8 @@ import pytest
 import keras_fm as fm
 from keras_fm.kernel import compose, mechanisms
 
+pytestmark = [pytest.mark.once, pytest.mark.every_case, pytest.mark.optimised]
+
 NUMBERS = [
     *(0, -1, 1, 2, 1.5, 7.0, 1000, 10**6, 2**21 + 1, 10**9, 10**12, 10**13),
     *(10**400, -(10**400), 2**64, 5e-324, 1e-320, 1e-300, 1e-100, 1e-50),

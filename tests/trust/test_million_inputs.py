@@ -26,6 +26,13 @@ from keras_fm.kernel.ledger.noisy_statistics import query_of_kind
 from keras_fm.lab import composition
 from keras_fm.queries import CrossEntropyQuery, GradientQuery, PatchMomentQuery
 
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.full,
+    pytest.mark.every_case,
+    pytest.mark.optimised,
+]
+
 # What a value of a spec becomes.
 VALUES = [
     *(0, -1, 1, 2, 3, 0.5, -0.0, 1e-320, 1e308, math.inf, -math.inf, math.nan),

@@ -9,6 +9,8 @@ from private_forms import FORMS, LABELS, N, records_of
 import keras_fm as fm
 from keras_fm.kernel import mechanisms
 
+pytestmark = [pytest.mark.every_case, pytest.mark.optimised]
+
 SEARCHED = [form for form in FORMS if "published" not in form]
 STRANGE = {
     "ones": lambda shape: np.ones(shape),

@@ -35,7 +35,11 @@ ENOUGH = 1000
 FALSE_ALARM = 1e-7
 WRONG = (0.5, 2 / 3, 1.5, 2.0)
 
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [
+    pytest.mark.usefixtures("untraced"),
+    pytest.mark.every_case,
+    pytest.mark.optimised,
+]
 
 
 @pytest.fixture(autouse=True)

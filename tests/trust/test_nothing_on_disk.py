@@ -17,6 +17,8 @@ from keras_fm.core import event_file
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel import release as release_lib
 
+pytestmark = [pytest.mark.full, pytest.mark.every_case, pytest.mark.optimised]
+
 
 @pytest.fixture
 def secrets(monkeypatch):

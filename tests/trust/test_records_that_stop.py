@@ -13,6 +13,8 @@ import pytest
 
 import keras_fm as fm
 
+pytestmark = [pytest.mark.every_case, pytest.mark.optimised]
+
 SECRET = 57913.0
 GENERATOR = np.random.default_rng(0)
 Y = np.arange(40) % 3

@@ -6,6 +6,8 @@ import pytest
 
 import keras_fm as fm
 
+pytestmark = [pytest.mark.full, pytest.mark.every_case, pytest.mark.optimised]
+
 N, EPOCHS = 60, 4
 LABELS = np.arange(N) % 3
 RECORDS = np.random.default_rng(0).random((N, 6)).astype("float32")

@@ -27,6 +27,8 @@ from keras_fm.lab.auditing.bounds import (
     one_run_p_value,
 )
 
+pytestmark = pytest.mark.full
+
 AUDITS = 1000
 # A rate of 5% gives more than this in 1,000 audits once in 10,000 times.
 MOST = int(stats.binom.isf(1e-4, AUDITS, 0.05))

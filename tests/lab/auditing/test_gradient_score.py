@@ -13,7 +13,7 @@ from keras_fm.papers.batch_standardization import BatchStandardization
 
 # Traced in tests of this name alone; see `untraced`.
 TRACED = "audit"
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [pytest.mark.usefixtures("untraced"), pytest.mark.full]
 CLASSES = 3
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 4)).astype("float32")

@@ -13,6 +13,8 @@ from keras_fm.lab.auditing import (
     many_run_bounds,
 )
 
+pytestmark = pytest.mark.every_case
+
 # On older releases there is no such module.
 theirs = pytest.importorskip("jax_privacy.auditing")
 

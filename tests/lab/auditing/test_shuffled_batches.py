@@ -12,6 +12,8 @@ from keras_fm.kernel.mechanisms import GaussianMechanism, compose_epsilon
 from keras_fm.kernel.reads import sampling
 from keras_fm.lab.auditing import last_weights_epsilon, shuffled_batches_epsilon
 
+pytestmark = pytest.mark.full
+
 
 def simulated(batches, noise, threshold, shift, runs, rng):
     """How often a batch exceeds the threshold, and how many are shifted."""

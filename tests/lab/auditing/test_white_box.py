@@ -30,6 +30,8 @@ from keras_fm.lab.auditing.white_box import (
 )
 from keras_fm.queries import CrossEntropyQuery, SecondMomentQuery
 
+pytestmark = pytest.mark.full
+
 SENSITIVITY = 2.5
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from keras_fm.lab.auditing.report import VIOLATED
 
+pytestmark = [pytest.mark.once, pytest.mark.full]
+
 SURE = [n for n in broken_scripts.FITS if n not in ("none", "noise halved")]
 
 

@@ -10,6 +10,8 @@ import keras_fm as fm
 from keras_fm.lab import audits
 from keras_fm.lab.audits import still_weights, whole_trainings
 
+pytestmark = [pytest.mark.once, pytest.mark.full]
+
 # One form for each of the moves.
 MOVES = {
     "ILM, no normalisation",

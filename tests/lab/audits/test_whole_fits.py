@@ -12,6 +12,8 @@ from keras_fm.kernel.mechanisms import LaplaceMechanism, NoiseSource
 from keras_fm.kernel.release import calibrate, release
 from keras_fm.lab.audits import whole_fits, whole_models
 
+pytestmark = [pytest.mark.once, pytest.mark.full]
+
 BUDGET = PrivacyBudget(2.0, 1e-2)
 OBJECTIVE = queries.CrossEntropyQuery(num_features=2, num_outputs=2)
 

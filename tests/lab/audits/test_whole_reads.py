@@ -16,6 +16,8 @@ from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.lab.auditing.white_box import bound_of_ratios, sampled_ratio
 from keras_fm.lab.audits.whole_reads import audit_reads
 
+pytestmark = [pytest.mark.once, pytest.mark.full]
+
 SEEDS = range(3)
 
 

@@ -9,6 +9,8 @@ from keras_fm import PrivacyBudget
 from keras_fm.lab.audits.whole_steps import audit_steps
 from keras_fm.per_example import sum_noise
 
+pytestmark = [pytest.mark.once, pytest.mark.full]
+
 BUDGET = PrivacyBudget(2.0, 1e-2)
 
 

@@ -14,6 +14,8 @@ from scipy import stats
 
 from keras_fm.lab.baselines import ConditionalRBM, SocialRBM
 
+pytestmark = pytest.mark.full
+
 # Fits of a few steps, which take less time than tracing them.
 SHORT = pytest.mark.usefixtures("untraced")
 COLUMNS = {

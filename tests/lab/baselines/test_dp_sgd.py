@@ -22,6 +22,8 @@ from clipped_sgd import (
 
 from keras_fm.lab.baselines import dp_sgd
 
+pytestmark = pytest.mark.full
+
 FORMS = ("fast_clipping", "vectorized")
 
 

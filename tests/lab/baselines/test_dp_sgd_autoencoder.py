@@ -10,10 +10,15 @@ from keras_fm import datasets
 from keras_fm.lab.baselines import DPSGDAutoencoder, DPSGDConfig
 
 # `find_spec` does not import it, which would fail on a current TensorFlow.
-pytestmark = pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("tensorflow_privacy", "tf_keras"))),
-    reason="needs tensorflow-privacy",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not all(
+            map(importlib.util.find_spec, ("tensorflow_privacy", "tf_keras"))
+        ),
+        reason="needs tensorflow-privacy",
+    ),
+    pytest.mark.full,
+]
 
 
 def network(inputs=64, units=16):

@@ -19,6 +19,8 @@ from clipped_sgd import (
 
 from keras_fm.lab.baselines import JaxDPSGDClassifier, dp_sgd_jax
 
+pytestmark = pytest.mark.every_case
+
 
 @pytest.fixture
 def jax_privacy():

@@ -28,6 +28,8 @@ from keras_fm.lab.baselines import (
     dp_sgd,
 )
 
+pytestmark = [pytest.mark.full, pytest.mark.every_case]
+
 BACKEND = keras.backend.backend()
 
 

@@ -24,6 +24,8 @@ from keras_fm.lab.baselines.functional_regression import (
     positive_definite_part,
 )
 
+pytestmark = pytest.mark.once
+
 RELATIONS = ("add_remove", "replace_one")
 STORAGES = ("upper", "full", "monomials")
 # Sensitivity, factor of x x^T, targets t and the released constant of each.

@@ -18,6 +18,8 @@ from keras_fm.lab.baselines import DPME, FilterPriority
 from keras_fm.lab.baselines.dpme import PublicGrid, bandwidth
 from keras_fm.lab.baselines.filter_priority import priority_sample
 
+pytestmark = [pytest.mark.once, pytest.mark.full]
+
 RELATIONS = {"add_remove": 1.0, "replace_one": 2.0}
 CLASSES = (DPME, FilterPriority)
 

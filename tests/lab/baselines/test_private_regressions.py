@@ -14,6 +14,8 @@ from keras_fm.lab.baselines import (
     FunctionalLogisticRegression,
 )
 
+pytestmark = [pytest.mark.once, pytest.mark.full]
+
 LOGISTIC, LINEAR = FunctionalLogisticRegression, FunctionalLinearRegression
 HISTOGRAMS = (DPME, FilterPriority)
 KINDS = (LOGISTIC, LINEAR, *HISTOGRAMS)

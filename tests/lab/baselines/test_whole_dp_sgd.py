@@ -12,6 +12,8 @@ import pytest
 
 from keras_fm.lab.baselines import DPSGDClassifier, JaxDPSGDClassifier
 
+pytestmark = [pytest.mark.full, pytest.mark.every_case]
+
 # Library, its package and class, by backend.
 LIBRARIES = {
     "tensorflow": ("tensorflow_privacy", DPSGDClassifier),

@@ -36,7 +36,11 @@ QUICK = (
 
 # Whose steps are many: compiled, see `untraced`.
 TRACED = "dpmac"
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [
+    pytest.mark.usefixtures("untraced"),
+    pytest.mark.once,
+    pytest.mark.full,
+]
 
 
 @pytest.fixture

@@ -34,6 +34,8 @@ from keras_fm.lab.composition import (
     theorems,
 )
 
+pytestmark = pytest.mark.full
+
 DELTA = 1e-5
 BOUNDS = tuple(m for m in composition.METHODS if not m.startswith("survey"))
 

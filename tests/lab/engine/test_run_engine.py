@@ -11,6 +11,8 @@ from keras_fm.lab.engine.job import Job, Measured, Series
 from keras_fm.lab.engine.training import Training
 from keras_fm.lab.engine.watch import Watch
 
+pytestmark = pytest.mark.once
+
 
 def test_an_answer_is_on_disk_as_soon_as_it_is_there(tmp_path):
     path = str(tmp_path / "runs" / "points.jsonl")

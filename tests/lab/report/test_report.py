@@ -13,6 +13,8 @@ from keras_fm.lab import cli
 from keras_fm.lab import report as html_report
 from keras_fm.lab.report import page as page_lib
 
+pytestmark = pytest.mark.once
+
 KINDS = ("compare", "audit", "compose", "reproduce")
 VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta"}
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}"

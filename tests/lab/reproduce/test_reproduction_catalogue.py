@@ -9,6 +9,8 @@ from keras_fm.lab.commands import reproduce
 from keras_fm.lab.reproduce import facts, report
 from keras_fm.lab.reproduce.session import Outcome
 
+pytestmark = pytest.mark.once
+
 PAPERS = {"dpa", "pcdbn", "functional_net", "adlm", "dpmac"}
 
 

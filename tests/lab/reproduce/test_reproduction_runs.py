@@ -18,7 +18,11 @@ from keras_fm.lab import reproduce as reproductions
 from keras_fm.lab.engine import rival
 from keras_fm.lab.reproduce import report, session
 
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [
+    pytest.mark.usefixtures("untraced"),
+    pytest.mark.once,
+    pytest.mark.full,
+]
 
 WEEKLY = "health_network_weekly"
 _DIGITS = {"maps": ((2, 3), (2, 3)), "dense": 4, "records": 200, "lot": 100}

@@ -7,6 +7,8 @@ import pytest
 import keras_fm as fm
 from keras_fm.models import AdaptiveLaplace, PublishedAdLM
 
+pytestmark = pytest.mark.full
+
 
 def records(n=4000, d=12, useful=3, seed=0):
     """Only the first features tell the classes apart."""

@@ -15,6 +15,8 @@ from keras_fm.papers.adlm import claims, relevance
 from keras_fm.papers.adlm.claims import PublishedAdLM
 from keras_fm.training.published_plan import PublishedPlan
 
+pytestmark = pytest.mark.full
+
 EPSILON, BATCH, N = 2.0, 50, 300
 
 

@@ -10,6 +10,8 @@ from keras_fm.datasets import health_simulator
 from keras_fm.losses import TaylorCrossEntropy
 from keras_fm.models import BehaviorAutoencoder, unprotected_twin
 
+pytestmark = pytest.mark.full
+
 DELTA = 1e-6
 
 

@@ -11,7 +11,7 @@ import keras_fm as fm
 from keras_fm.models import DeepPrivateAutoencoder
 
 D = 8
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [pytest.mark.usefixtures("untraced"), pytest.mark.full]
 
 
 @functools.cache

@@ -12,6 +12,8 @@ from layer_checks import (
 from keras_fm.papers.dpa.private_encoder import PrivateEncoder
 from keras_fm.queries import ReconstructionQuery
 
+pytestmark = pytest.mark.full
+
 X = np.random.default_rng(0).random((5, 7)).astype("float32")
 
 

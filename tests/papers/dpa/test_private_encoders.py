@@ -21,7 +21,7 @@ records, model, by_hand = DPA.records, DPA.model, DPA.by_hand
 fit, fitted, refused = DPA.fit, DPA.fitted, DPA.refused
 published_model, published = DPA.published_model, DPA.published_private
 
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [pytest.mark.usefixtures("untraced"), pytest.mark.full]
 
 
 # Proven: order, budget and plan --------------------

@@ -9,6 +9,8 @@ import pytest
 from keras_fm.losses import PerturbedReconstruction
 from keras_fm.papers.dpa.perturbed_reconstruction import FORMS
 
+pytestmark = pytest.mark.full
+
 RNG = np.random.default_rng(0)
 V = RNG.uniform(size=(6, 5)).astype("float32")
 Z = RNG.normal(size=(6, 5)).astype("float32")

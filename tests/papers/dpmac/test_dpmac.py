@@ -10,6 +10,8 @@ import keras_fm as fm
 from keras_fm.papers.dpmac.dpmac import DPMAC
 from keras_fm.per_example import sum_noise
 
+pytestmark = [pytest.mark.full, pytest.mark.optimised]
+
 BACKEND = keras.backend.backend()
 X = np.random.default_rng(0).normal(size=(24, 7)).astype("float32")
 Y = np.random.default_rng(1).integers(0, 3, 24)

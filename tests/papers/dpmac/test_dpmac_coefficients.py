@@ -12,6 +12,8 @@ from scipy import special
 from keras_fm.papers.dpmac.dpmac import DPMAC, CoordinateMap
 from keras_fm.per_example.output_losses import LOSSES
 
+pytestmark = pytest.mark.full
+
 BACKEND = keras.backend.backend()
 
 

@@ -7,6 +7,8 @@ import pytest
 import keras_fm as fm
 from keras_fm.papers.functional_net.expansion_state import ExpansionState
 
+pytestmark = pytest.mark.full
+
 INPUTS, CLASSES = 6, 3
 
 

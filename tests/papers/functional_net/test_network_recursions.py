@@ -8,6 +8,8 @@ from keras import ops
 import keras_fm as fm
 from keras_fm.papers.functional_net import claims
 
+pytestmark = pytest.mark.full
+
 INPUTS, CLASSES = 4, 3
 BACKEND = keras.backend.backend()
 

@@ -8,6 +8,8 @@ import keras_fm as fm
 from keras_fm.kernel import mechanisms
 from keras_fm.papers.functional_net import claims
 
+pytestmark = pytest.mark.full
+
 INPUTS, CLASSES, N, DELTA = 6, 3, 400, 1e-5
 
 

@@ -13,7 +13,7 @@ from keras_fm.papers.pcdbn.behavior_cdbn import WindowImage
 
 DELTA = 1e-6
 MAPS = ((4, (4, 3)), (3, (2, 2)))
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [pytest.mark.usefixtures("untraced"), pytest.mark.full]
 
 
 @pytest.fixture(scope="module")

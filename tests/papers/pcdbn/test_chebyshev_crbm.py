@@ -16,6 +16,8 @@ from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
 from keras_fm.papers.pcdbn.claims import PublishedCDBN
 from keras_fm.public import polynomials
 
+pytestmark = pytest.mark.full
+
 BACKEND = keras.backend.backend()
 SHAPE = (5, 4, 2)
 

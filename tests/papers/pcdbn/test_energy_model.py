@@ -7,6 +7,8 @@ import pytest
 from keras_fm.papers.pcdbn.chebyshev_crbm import ChebyshevCRBM
 from keras_fm.papers.pcdbn.energy_model import EnergyModel
 
+pytestmark = pytest.mark.full
+
 SHAPE = (4, 3, 2)
 
 

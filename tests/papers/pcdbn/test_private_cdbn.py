@@ -9,7 +9,7 @@ import pytest
 import keras_fm as fm
 from keras_fm.models import PrivateCDBN, PublishedCDBN
 
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [pytest.mark.usefixtures("untraced"), pytest.mark.full]
 
 
 @functools.cache

@@ -31,7 +31,10 @@ published_model, published = PCDBN.published_model, PCDBN.published_private
 ORDER_4 = {"maps": ((12, 3),), "moment_order": 4}
 ONE = PCDBN.one
 
-pytestmark = pytest.mark.usefixtures("untraced", "small_batches")
+pytestmark = [
+    pytest.mark.usefixtures("untraced", "small_batches"),
+    pytest.mark.full,
+]
 
 
 # Proven: order, budget and plan --------------------

@@ -20,7 +20,7 @@ X = (RNG.random((60, 1, 8, 1)) + 0.2 * RNG.random((60, 7, 8, 1))).astype(
 )
 Y = np.arange(60) % 3
 
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [pytest.mark.usefixtures("untraced"), pytest.mark.full]
 
 
 def array(x):
