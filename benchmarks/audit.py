@@ -60,10 +60,7 @@ from keras_fm.auditing import (
     audit,
     audit_objective,
     last_weights_epsilon,
-    many_run_epsilon,
-    one_run_best,
     shuffled_batches_epsilon,
-    worst_pair,
 )
 from results_file import ResultsFile
 from scipy import special
@@ -75,6 +72,9 @@ from keras_fm.kernel.reads import sampling
 from keras_fm.kernel.release import calibrate
 from keras_fm.lab import audits as audit_subjects
 from keras_fm.lab.auditing.bounds import coin_run_bound, lower_rate
+from keras_fm.lab.auditing.many_run_bounds import many_run_epsilon
+from keras_fm.lab.auditing.objective import worst_pair
+from keras_fm.lab.auditing.one_run import one_run_best
 from keras_fm.lab.auditing.report import VIOLATED
 from keras_fm.lab.audits import still_weights, whole_trainings
 

@@ -24,13 +24,9 @@ from keras_fm.public.scattering import Scattering2D
 __all__ = [
     "ChebyshevCRBM",
     "DPPCA",
-    "DiscriminantProjection",
-    "LocalResponseNormalization",
     "NormalizationLayer",
-    "PatchDictionary",
     "PerturbedAffine",
     "PerturbedConv2D",
-    "PrincipalProjection",
     "PrivateDense",
     "PrivateEncoder",
     "PrivateNormalization",

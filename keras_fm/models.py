@@ -20,12 +20,10 @@ from keras_fm.per_example.gradient_net import GradientNet
 
 __all__ = [
     "AdaptiveLaplace",
-    "Autoencoder",
     "BehaviorAutoencoder",
     "BehaviorCDBN",
     "DPMAC",
     "DeepPrivateAutoencoder",
-    "EnergyModel",
     "FunctionalNet",
     "GradientNet",
     "PrivateCDBN",

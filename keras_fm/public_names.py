@@ -12,10 +12,8 @@ import sys
 
 NAMES = {
     "BudgetExceededError": "keras_fm.kernel.ledger.ledger",
-    "BudgetSplit": "keras_fm.kernel.budget",
     "Ledger": "keras_fm.kernel.ledger.ledger",
     "LedgerEntry": "keras_fm.kernel.ledger.ledger_entry",
-    "Neighbours": "keras_fm.kernel.budget",
     "PrivacyBudget": "keras_fm.kernel.budget",
     "Proven": "keras_fm.core.guarantee",
     "Published": "keras_fm.core.guarantee",

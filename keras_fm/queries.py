@@ -23,20 +23,8 @@ from keras_fm.preprocessing.column_moments import ColumnMomentsQuery
 from keras_fm.preprocessing.second_moment import SecondMomentQuery
 
 __all__ = [
-    "ChoiceQuery",
-    "ColumnHistogramQuery",
-    "ColumnMomentsQuery",
     "CrossEntropyQuery",
-    "EvaluationQuery",
     "GradientQuery",
-    "LayerCoefficientsQuery",
-    "NetworkExpansionQuery",
-    "NormHistogramQuery",
-    "PatchClustersQuery",
-    "PatchMomentQuery",
-    "QuadraticQuery",
-    "ReconstructionQuery",
-    "RelevanceQuery",
     "SecondMomentQuery",
     "SquaredErrorQuery",
 ]

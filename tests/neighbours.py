@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.release import calibrate
-from keras_fm.lab.auditing import audit_objective, worst_pair
+from keras_fm.lab.auditing import audit_objective
+from keras_fm.lab.auditing.objective import worst_pair
 
 NORMS = {"l1": 1, "l2": 2}
 RELATIONS = ("add_remove", "replace_one")

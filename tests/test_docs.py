@@ -32,14 +32,11 @@ def namespaces():
     """Public modules by name, and modules that one of them exports."""
     found = {"keras_fm": fm}
     for name in public_names.MODULES:
-        # The name that `queries` had in version 0.1.
-        if name != "objectives":
-            found[f"keras_fm.{name}"] = getattr(fm, name)
+        found[f"keras_fm.{name}"] = getattr(fm, name)
     for module in list(found.values())[1:]:
         for name in getattr(module, "__all__", ()):
             if isinstance(value := getattr(module, name), types.ModuleType):
-                inner = value.__name__.replace("lab.reproduce", "reproductions")
-                found[inner] = value
+                found[value.__name__] = value
     return found
 
 

@@ -40,7 +40,6 @@ GIVEN = {
     "keras_fm.partial_statistics.PartialStatistics": FITTED,
 }
 UNRUN = {
-    "keras_fm.filters.energies": "a step within `filters.learn`",
     "keras_fm.gathered_reads.GatheredReads": "docs/scale.md runs it",
 }
 
@@ -75,6 +74,7 @@ def namespace(name):
         around = getattr(around, part)
     found = {n: getattr(fm, n) for n in public_names.NAMES}
     found |= vars(around) | vars(of)
+    found |= {n: getattr(around, n) for n in getattr(around, "__all__", ())}
     found |= {"np": np, "keras": keras, "fm": fm, "keras_fm": fm}
     found["datasets"] = fm.datasets
     exec(GIVEN.get(name, ""), found)

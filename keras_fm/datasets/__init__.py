@@ -13,10 +13,9 @@ from keras_fm.datasets import (
 )
 from keras_fm.datasets.behavior_windows import Windows
 from keras_fm.datasets.health_network import HealthNetwork
-from keras_fm.datasets.loaders import DATASETS, load
+from keras_fm.datasets.loaders import load
 
 __all__ = [
-    "DATASETS",
     "HealthNetwork",
     "Windows",
     "drawn_scenes",

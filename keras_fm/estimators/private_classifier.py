@@ -80,7 +80,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             path of a file, or a `keras_fm.Ledger`, whose budget then holds.
             With `n_jobs` beyond 1 only a file will do.
         neighbours: `"add_remove"` (default), `"replace_one"` or
-            `"replace_label"`, see `keras_fm.Neighbours`.
+            `"replace_label"` (labels alone are secret).
         reproducible_noise: `None`, or an int seed. A seeded fit is labelled
             "not private".
 

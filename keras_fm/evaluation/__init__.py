@@ -9,7 +9,6 @@ import importlib
 _HOMES = {
     "Choice": "choice_query",
     "Evaluation": "evaluation_query",
-    "Interval": "intervals",
     "part_by_hash": "parts_by_hash",
     "private_choice": "private_evaluation",
     "private_evaluate": "private_evaluation",

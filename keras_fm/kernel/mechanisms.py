@@ -11,30 +11,19 @@ from keras_fm.kernel.compose import (
     epsilon_with_overflow,
     transform_error,
 )
-from keras_fm.kernel.ledger.known_mechanisms import MECHANISMS, from_config
+from keras_fm.kernel.ledger.known_mechanisms import from_config
 from keras_fm.kernel.noise_mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,
     Mechanism,
     NoiseSource,
-    PureMechanism,
     SampledGaussianMechanism,
 )
 from keras_fm.kernel.planning.calibration import gaussian_multiplier
 from keras_fm.kernel.reads.permute_and_flip import PermuteAndFlip
 
 __all__ = [
-    "GaussianMechanism",
-    "LaplaceMechanism",
-    "MECHANISMS",
-    "Mechanism",
     "NoiseSource",
-    "PermuteAndFlip",
-    "PureMechanism",
     "SampledGaussianMechanism",
-    "compose_epsilon",
-    "epsilon_with_overflow",
-    "from_config",
     "gaussian_multiplier",
-    "transform_error",
 ]

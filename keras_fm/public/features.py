@@ -26,13 +26,10 @@ FEATURES = (
     "patches",
 )
 __all__ = [
-    "FEATURES",
     "build",
     "check",
     "efficientnet_lite0",
     "extract",
-    "scattering",
-    "stroke_map",
 ]
 
 # Variance below which a patch, or a group of channels, counts as empty. Chosen

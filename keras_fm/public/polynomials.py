@@ -27,6 +27,8 @@ from scipy import special
 
 from keras_fm.kernel import checks
 
+__all__ = ["Polynomial", "chebyshev", "piecewise", "published", "taylor"]
+
 # In powers of z, the rounding of a Chebyshev sum grows like 2.4^degree.
 MAX_DEGREE = 30
 MAX_PIECES = 1000

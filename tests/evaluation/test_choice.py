@@ -21,7 +21,7 @@ from keras_fm.kernel.mechanisms import (
 from keras_fm.kernel.planning.calibration import calibrate, calibrate_choice
 from keras_fm.kernel.reads import permute_and_flip
 from keras_fm.kernel.release import release
-from keras_fm.lab.auditing import many_run_epsilon
+from keras_fm.lab.auditing.many_run_bounds import many_run_epsilon
 
 RELATIONS = {"add_remove": 1.0, "replace_one": 2.0}
 

@@ -24,7 +24,8 @@ from keras_fm.kernel.ledger.noisy_statistics import Release
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.partial_statistics import PartialStatistics
 from keras_fm.kernel.release import calibrate, release, release_statistics
-from keras_fm.lab.auditing import audit_objective, worst_pair
+from keras_fm.lab.auditing import audit_objective
+from keras_fm.lab.auditing.objective import worst_pair
 from keras_fm.queries import ReconstructionQuery, SecondMomentQuery
 
 

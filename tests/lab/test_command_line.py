@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_fm import datasets
+from keras_fm.datasets import loaders
 from keras_fm.lab import cli, commands, environment, known
 from keras_fm.lab import compare as experiments
 from keras_fm.lab import reproduce as reproductions
@@ -20,7 +20,7 @@ def test_numbers_of_a_flag():
 
 
 def test_names_known_without_keras_are_the_names():
-    assert {*known.IMAGES, *known.NETWORKS} == set(datasets.DATASETS)
+    assert {*known.IMAGES, *known.NETWORKS} == set(loaders.DATASETS)
     assert list(known.methods()) == list(experiments.METHODS)
     names = [e.name for e in reproductions.EXPERIMENTS]
     assert list(known.experiments()) == names

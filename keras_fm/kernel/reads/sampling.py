@@ -15,13 +15,9 @@ from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
 from keras_fm.kernel.planning.sampled_noise import noise_multiplier
 
 __all__ = [
-    "SAMPLINGS",
     "SamplingPlan",
-    "expected_batch_size",
     "noise_multiplier",
-    "overflow_bound",
     "plan",
-    "poisson_sample",
 ]
 
 SAMPLINGS = ("poisson", "full", "shuffled")

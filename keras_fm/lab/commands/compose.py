@@ -3,6 +3,7 @@
 import sys
 
 from keras_fm.lab.commands import command_line
+from keras_fm.lab.composition import side_by_side
 
 NAME = "compose"
 ALONE = True
@@ -160,10 +161,10 @@ def run(values, rest):
     plan, delta = _plan_and_delta(values)
     composed = composition.compose(plan, delta, values.methods)
     text = composition.table(composed)
-    sys.stdout.write(f"{composition.title(plan, delta)}\n\n{text}\n")
+    sys.stdout.write(f"{side_by_side.title(plan, delta)}\n\n{text}\n")
     if values.out:
-        by_count = composition.series(plan, delta, counts, values.methods)
-        composition.write(plan, delta, composed, by_count, values.out)
+        by_count = side_by_side.series(plan, delta, counts, values.methods)
+        side_by_side.write(plan, delta, composed, by_count, values.out)
         from keras_fm.lab import provenance
         from keras_fm.lab.engine import files
 

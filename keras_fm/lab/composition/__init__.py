@@ -16,31 +16,13 @@ basic 100.0
 optimal 17.79
 """
 
-from keras_fm.lab.composition.composed import Composed
 from keras_fm.lab.composition.plan import Plan, Stage
-from keras_fm.lab.composition.side_by_side import (
-    METHODS,
-    compose,
-    plot,
-    rdp_epsilon,
-    series,
-    table,
-    title,
-    write,
-)
-from keras_fm.lab.composition.theorems import optimal_epsilon
+from keras_fm.lab.composition.side_by_side import compose, plot, table
 
 __all__ = [
-    "Composed",
-    "METHODS",
     "Plan",
     "Stage",
     "compose",
-    "optimal_epsilon",
     "plot",
-    "rdp_epsilon",
-    "series",
     "table",
-    "title",
-    "write",
 ]

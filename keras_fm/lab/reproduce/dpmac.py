@@ -3,9 +3,9 @@
 import keras
 import numpy as np
 
-from keras_fm import composition
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel.reads import sampling
+from keras_fm.lab.composition import side_by_side
 from keras_fm.lab.engine.job import Measured
 from keras_fm.lab.reproduce import facts, points
 from keras_fm.models import DeepPrivateAutoencoder
@@ -121,7 +121,7 @@ def _after_strokes(job, context, training, x):
 def noise(job, context):
     """Epsilon of the noise and the epochs that the paper states."""
     compose = {
-        "renyi": composition.rdp_epsilon,
+        "renyi": side_by_side.rdp_epsilon,
         "pld": mechanisms.compose_epsilon,
     }[job.series]
     curve = []

@@ -17,6 +17,8 @@ matrices go on from there.
 
 import numpy as np
 
+__all__ = ["centred_moments", "learn"]
+
 _STEPS = 500
 _HALVINGS = 60
 _TOLERANCE = 1e-7

@@ -13,7 +13,6 @@ from dp_accounting import pld
 from ledger_entries import entry
 from scipy import optimize, stats
 
-from keras_fm import composition
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
@@ -25,6 +24,7 @@ from keras_fm.kernel.mechanisms import (
 )
 from keras_fm.kernel.reads import sampling
 from keras_fm.lab.baselines.dp_sgd_config import DPSGDPlan
+from keras_fm.lab.composition import side_by_side
 
 DELTA = 1e-5
 N = 60
@@ -188,7 +188,7 @@ def test_golden_epsilons(case, golden, renyi):
     parts = [reads(n, *setting)] + ([gaussian(pca)] if pca else [])
     made = compose_epsilon(parts, DELTA, scale=golden)
     assert made == pytest.approx(golden, rel=0.01)
-    moments = composition.rdp_epsilon(parts, DELTA)
+    moments = side_by_side.rdp_epsilon(parts, DELTA)
     assert moments > made
     if renyi is not None:
         assert moments == pytest.approx(renyi, rel=0.01)
@@ -207,7 +207,7 @@ def test_golden_epsilon_below_the_grid_it_was_measured_on():
     assert accountant.get_epsilon(DELTA) == pytest.approx(0.169, rel=0.01)
     made = compose_epsilon([part], DELTA, scale=0.1)
     assert made == pytest.approx(0.1658, rel=0.001)
-    assert composition.rdp_epsilon([part], DELTA) == pytest.approx(
+    assert side_by_side.rdp_epsilon([part], DELTA) == pytest.approx(
         0.184, rel=0.01
     )
 
@@ -219,15 +219,15 @@ def test_renyi_epsilon_of_what_has_a_formula():
         return a / 8 + conversion
 
     exact = optimize.minimize_scalar(bound, bounds=(1.1, 60), method="bounded")
-    made = composition.rdp_epsilon([gaussian(2.0)], DELTA)
+    made = side_by_side.rdp_epsilon([gaussian(2.0)], DELTA)
     assert made == pytest.approx(exact.fun, rel=1e-3)
     full = plan(sampling="full", batch_size=None, steps=9).mechanism(6.0)
-    assert composition.rdp_epsilon([full], DELTA) == pytest.approx(made)
-    assert composition.rdp_epsilon([], DELTA) == 0
+    assert side_by_side.rdp_epsilon([full], DELTA) == pytest.approx(made)
+    assert side_by_side.rdp_epsilon([], DELTA) == 0
     # A pure mechanism costs something, at most slightly its epsilon.
     pure = LaplaceMechanism(sensitivity=3.0, epsilon=0.5)
-    assert 0 < composition.rdp_epsilon([pure], DELTA) < 0.51
-    both = composition.rdp_epsilon([pure, gaussian(2.0)], DELTA)
+    assert 0 < side_by_side.rdp_epsilon([pure], DELTA) < 0.51
+    both = side_by_side.rdp_epsilon([pure, gaussian(2.0)], DELTA)
     assert made < both <= made + 0.5 + 1e-9
 
 
@@ -242,13 +242,13 @@ def test_renyi_epsilon_of_any_pure_mechanism_is_a_bound():
     ):
         parts = [LaplaceMechanism(sensitivity=1.0, epsilon=epsilon)] * count
         exact = mechanisms.compose_epsilon(parts, 1e-3)
-        assert composition.rdp_epsilon(parts, 1e-3) > exact * (1 - 1e-3)
+        assert side_by_side.rdp_epsilon(parts, 1e-3) > exact * (1 - 1e-3)
 
 
 def test_renyi_epsilon_pays_for_overflows():
     part = plan(1000, batch_size=20, steps=50).mechanism(1.0)
     paid = [
-        composition.rdp_epsilon(
+        side_by_side.rdp_epsilon(
             [dataclasses.replace(part, overflow_probability=p)], DELTA
         )
         for p in (0.0, 1e-9, 1e-6, 1e-5)

@@ -17,8 +17,9 @@ from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.kernel.mechanisms import GaussianMechanism, gaussian_multiplier
-from keras_fm.lab.auditing import AuditReport, audit, one_run_best
+from keras_fm.lab.auditing import AuditReport, audit
 from keras_fm.lab.auditing.gaussian_bounds import epsilon_of, halved
+from keras_fm.lab.auditing.one_run import one_run_best
 from keras_fm.lab.auditing.report import NO_POWER, NOT_REFUTED, VIOLATED
 
 CLASSES, RECORDS = 2, 1200

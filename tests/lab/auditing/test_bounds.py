@@ -16,16 +16,14 @@ from hypothesis import strategies as st
 from scipy import optimize, special, stats
 
 from keras_fm.kernel.mechanisms import gaussian_multiplier
-from keras_fm.lab.auditing import (
-    many_run_epsilon,
-    one_run_best,
-    one_run_epsilon,
-)
 from keras_fm.lab.auditing.bounds import (
     coin_run_bound,
     coin_run_epsilon,
+    one_run_epsilon,
     one_run_p_value,
 )
+from keras_fm.lab.auditing.many_run_bounds import many_run_epsilon
+from keras_fm.lab.auditing.one_run import one_run_best
 
 pytestmark = pytest.mark.full
 

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from keras_fm.lab.auditing import (
+from keras_fm.lab.auditing.canaries import (
     CanaryPlan,
     canary_losses,
     include_scores,
-    one_run_best,
     swap_scores,
 )
+from keras_fm.lab.auditing.one_run import one_run_best
 
 KINDS = {
     "labels": {},

@@ -10,12 +10,10 @@ import math
 import numpy as np
 import pytest
 
-from keras_fm.lab.auditing import (
-    one_run_epsilon,
-    one_run_gaussian_epsilon,
-)
+from keras_fm.lab.auditing.bounds import one_run_epsilon
 from keras_fm.lab.auditing.gaussian_bounds import (
     epsilon_of,
+    one_run_gaussian_epsilon,
     one_run_mu,
     refutes,
 )

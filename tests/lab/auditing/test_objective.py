@@ -12,7 +12,8 @@ import pytest
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.release import calibrate
-from keras_fm.lab.auditing import audit_objective, worst_pair
+from keras_fm.lab.auditing import audit_objective
+from keras_fm.lab.auditing.objective import worst_pair
 from keras_fm.queries import CrossEntropyQuery, SecondMomentQuery
 
 OBJECTIVE = CrossEntropyQuery(num_features=2, num_outputs=2)

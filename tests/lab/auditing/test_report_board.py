@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_fm.lab.auditing import AuditReport, Claim, one_run_best
+from keras_fm.lab.auditing import AuditReport, Claim
+from keras_fm.lab.auditing.one_run import one_run_best
 from keras_fm.lab.auditing.report import SeedRun
 
 

@@ -30,6 +30,7 @@ from keras_fm.lab.composition import (
     Stage,
     accountants,
     one_gaussian,
+    side_by_side,
     steps,
     theorems,
 )
@@ -37,7 +38,7 @@ from keras_fm.lab.composition import (
 pytestmark = pytest.mark.full
 
 DELTA = 1e-5
-BOUNDS = tuple(m for m in composition.METHODS if not m.startswith("survey"))
+BOUNDS = tuple(m for m in side_by_side.METHODS if not m.startswith("survey"))
 
 
 def gaussian(noise=4.0, rate=1.0, count=1):
@@ -237,7 +238,7 @@ def brute_force_epsilon(responses, delta):
 @pytest.mark.parametrize("delta", [1e-6, 1e-2, 0.3])
 def test_optimal_is_the_brute_force_of_randomised_responses(count, step, delta):
     exact = brute_force_epsilon([step] * count, delta)
-    found = composition.optimal_epsilon(step, count, delta)
+    found = theorems.optimal_epsilon(step, count, delta)
     assert found == pytest.approx(exact, rel=1e-6, abs=1e-6)
     assert found >= exact - 1e-9
 
@@ -260,7 +261,7 @@ def test_optimal_with_deltas_and_unequal_steps():
 
 def test_optimal_is_stable_for_a_million_steps():
     step, count = 1e-3, 1_000_000
-    found = composition.optimal_epsilon(step, count, DELTA)
+    found = theorems.optimal_epsilon(step, count, DELTA)
     # By the central limit theorem the losses are N(m^2 / 2, m^2), m = 1.
     normal = one_gaussian.gaussian_epsilon(1.0, DELTA)
     assert found == pytest.approx(normal, rel=1e-3)
@@ -269,7 +270,7 @@ def test_optimal_is_stable_for_a_million_steps():
     loss = pld_pmf.create_pmf({1: p, -1: 1 - p}, step, 0.0, True)
     loss = loss.self_compose(count)
     assert found == pytest.approx(loss.get_epsilon_for_delta(DELTA), rel=1e-6)
-    assert composition.optimal_epsilon(400.0, count, DELTA) <= 400.0 * count
+    assert theorems.optimal_epsilon(400.0, count, DELTA) <= 400.0 * count
 
 
 @pytest.mark.parametrize("step", [1e-6, 0.1, 5.0, 500.0])
@@ -531,16 +532,16 @@ def test_malformed_files_are_refused(tmp_path, name, text):
 def test_files_hold_what_was_composed(tmp_path):
     plan = Plan([gaussian(4.0, 0.01, 100)])
     composed = composition.compose(plan, DELTA)
-    by_count = composition.series(plan, DELTA, [1, 10, 100])
+    by_count = side_by_side.series(plan, DELTA, [1, 10, 100])
     assert by_count[100] == composed
     out = tmp_path / "a" / "b"
-    composition.write(plan, DELTA, composed, by_count, out)
+    side_by_side.write(plan, DELTA, composed, by_count, out)
     text = (out / "table.txt").read_text()
     assert composition.table(composed) in text
     assert "100 x gaussian noise multiplier 4" in text
     with open(out / "composition.csv", newline="") as f:
         lines = list(csv.DictReader(f))
-    assert len(lines) == 3 * len(composition.METHODS)
+    assert len(lines) == 3 * len(side_by_side.METHODS)
     for line in lines:
         rows_ = {r.method: r for r in by_count[int(line["count"])]}
         row = rows_[line["method"]]
@@ -608,7 +609,7 @@ def test_many_runs_at_a_small_delta_are_bounded(delta):
             Stage(mechanism="pure", epsilon=epsilon * 1.00001, count=count),
         ]
     )
-    truth = composition.optimal_epsilon(epsilon, 2 * count, delta)
+    truth = theorems.optimal_epsilon(epsilon, 2 * count, delta)
     for method in (accountants.pld, theorems.optimal):
         found = method(plan, delta).epsilon
         assert found is None or found >= truth

@@ -3,6 +3,7 @@
 import json
 
 from keras_fm.lab import composition
+from keras_fm.lab.composition import side_by_side
 
 STATEMENT = """Privacy statement
 =================
@@ -124,11 +125,11 @@ def compose(folder):
     )
     plan = composition.Plan([stage])
     methods = ["basic", "optimal", "survey_basic"]
-    composition.write(
+    side_by_side.write(
         plan,
         1e-5,
         composition.compose(plan, 1e-5, methods),
-        composition.series(plan, 1e-5, [1, 100], methods),
+        side_by_side.series(plan, 1e-5, [1, 100], methods),
         str(folder),
     )
     return str(folder)

@@ -3,7 +3,7 @@
 import pytest
 from absl import flags
 
-from keras_fm import datasets
+from keras_fm.datasets import loaders
 from keras_fm.lab import reproduce as reproductions
 from keras_fm.lab.commands import reproduce
 from keras_fm.lab.reproduce import facts, report
@@ -71,7 +71,7 @@ def test_an_experiment_is_whole(experiment):
     for form in (experiment.small, experiment.full):
         assert form["seeds"] >= 1
         if experiment.load is not None:
-            assert form["data"] in datasets.DATASETS
+            assert form["data"] in loaders.DATASETS
         if any(s.is_private for s in experiment.series):
             assert all(e > 0 for e in form["epsilons"])
     assert list(experiment.jobs(experiment.small))
