@@ -24,6 +24,7 @@ A module says by `pytestmark` what is so of all its tests.
 
 import collections
 import ctypes
+import functools
 import gc
 import importlib.util
 import mmap
@@ -49,8 +50,6 @@ os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 MUCH = 300 * 2**20
 # What was left the last time.
 _KEPT = {"bytes": 0}
-# Read before a module is imported.
-_ONCE = re.compile(r"^pytestmark = (?:(?!\n\n).)*?\bmark\.once\b", re.M | re.S)
 # Of a test with more cases than this, as many are spread ones.
 SPREAD_CASES = 2
 
@@ -112,9 +111,11 @@ def pytest_ignore_collect(collection_path, config):
     if collection_path.suffix == ".py":
         if config.option.without_keras:
             return not _numpy_only(collection_path) or None
+        # None of its tests would run: it need not be imported.
         if "not numpy" in config.option.markexpr:
-            # None of its tests would run: it need not be imported.
             return _numpy_only(collection_path) or None
+        if config.option.markexpr == "not full":
+            return _is_marked(collection_path, "full") or None
     return None
 
 
@@ -144,9 +145,17 @@ def _beyond_the_spread(cases, turn):
 
 
 def _numpy_only(path):
-    return not without_keras.needs_keras(Path(path)) and not _ONCE.search(
-        Path(path).read_text(encoding="utf-8")
+    return not (
+        without_keras.needs_keras(Path(path)) or _is_marked(path, "once")
     )
+
+
+@functools.cache
+def _is_marked(path, name):
+    """Whether a module's `pytestmark` has a mark, before it is imported."""
+    text = Path(path).read_text(encoding="utf-8")
+    marks = re.search(r"^pytestmark = (?:(?!\n\n).)*", text, re.M | re.S)
+    return marks is not None and f"pytest.mark.{name}" in marks[0]
 
 
 def pytest_collection_finish():

@@ -371,7 +371,8 @@ def test_the_noise_of_rounds_on_samples_is_that_of_their_entry(drawn):
 
 def test_the_noise_of_learned_thresholds_is_that_of_their_entry(drawn):
     """The histogram of norms; the steps draw theirs by themselves."""
-    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(2.0, 1e-5))
+    # So much that the counts of 40 records stand out.
+    private = fm.callbacks.PrivateModel(fm.PrivacyBudget(100.0, 1e-5))
     model = coordinates(clip="histogram")
     model.fit(*nothing(), batch_size=N, callbacks=[private], verbose=0)
     first = private.ledger.entries[0]
