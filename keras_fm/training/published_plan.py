@@ -50,7 +50,15 @@ class PublishedPlan:
                 "`keras_fm.layers.PrivateDense`."
             )
         self._check(parts, whole)
+        self._papers = set()
         self._claims = [(part, part.claims(self)) for part in parts]
+        given = guarantee.settings
+        if given is not None and type(given) not in self._papers:
+            raise ValueError(
+                "`settings` must be those of a paper of the model, one of "
+                f"{sorted(kind.__name__ for kind in self._papers)}. Received: "
+                f"settings={given}"
+            )
         names = [c.name for _, claims in self._claims for c in claims]
         shares = guarantee.shares or self._default_shares(parts, names)
         if len(shares) != len(names):
@@ -98,6 +106,7 @@ class PublishedPlan:
 
     def settings(self, kind):
         """The settings of a paper, see `Published`."""
+        self._papers.add(kind)
         return self.guarantee.settings_of(self._whole, kind)
 
     @property

@@ -51,6 +51,12 @@ def test_those_of_the_model_hold_unless_the_callback_has_others():
     assert "(fixed)" in first_read(code, other)
 
 
+def test_those_of_another_paper_are_refused():
+    other = fm.Published(lot=20, settings=fm.models.PublishedDPA())
+    with pytest.raises(ValueError, match=r"one of \['PublishedAdLM'\]"):
+        first_read("published", other)
+
+
 def test_the_network_whose_relevance_is_followed_is_not_saved():
     network = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
     settings = adlm.PublishedAdLM(relevance_of=network)
