@@ -219,6 +219,7 @@ def test_the_epsilon_of_a_share_is_that_of_the_best_guess():
 # Attack -----------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("neighbours", RELATIONS)
 def test_an_audit_sees_epsilon_and_half_the_noise(neighbours):
     """A point that makes a leader of one of two: which of them wins, over

@@ -48,6 +48,7 @@ def test_private_layers_are_keras_citizens(make, tmp_path):
     check_saved(make(), X, tmp_path / "m.keras")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [PrivateDense, PerturbedAffine])
 def test_nothing_trains_unprotected(kind, tmp_path):
     check_promise(lambda **k: kind(3, **k), X, tmp_path)

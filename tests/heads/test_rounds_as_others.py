@@ -13,6 +13,8 @@ from keras_fm.heads.rounds import Rounds
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.reads import sampling
 
+pytestmark = pytest.mark.full
+
 DELTA = 1e-5
 
 

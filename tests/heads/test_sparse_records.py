@@ -27,6 +27,8 @@ from keras_fm.kernel.release import calibrate, release
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
 from keras_fm.preprocessing.second_moment import SecondMomentQuery
 
+pytestmark = pytest.mark.full
+
 M, C = 12, 1.7
 KINDS = {
     "two classes": lambda **k: CrossEntropyQuery(num_outputs=1, **k),

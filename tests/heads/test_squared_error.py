@@ -22,6 +22,8 @@ from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.release import calibrate, release
 
+pytestmark = pytest.mark.full
+
 BOUNDS = (-2.0, 8.0)
 
 

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from keras_fm import queries
 
+pytestmark = pytest.mark.full
+
 DTYPES = [np.float64, np.float32, np.float16, ml_dtypes.bfloat16]
 TINY = 5e-324
 NASTY = [0.0, -0.0, TINY, -TINY, 2.3e-308, 1e-200, 1e-160, 1e-30, 6e-8]

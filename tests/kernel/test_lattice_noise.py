@@ -37,6 +37,8 @@ from keras_fm.kernel.lattice_noise import (
 )
 from keras_fm.kernel.reads import exact_draws
 
+pytestmark = pytest.mark.full
+
 BY_CHANCE = 1e-5
 # Small tables of single values, tables of wide blocks with the offset in the
 # same word, and with one of its own.

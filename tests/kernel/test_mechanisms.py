@@ -328,6 +328,7 @@ def with_overflow(parts, probability):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("probability", [1e-13, 1e-9, 3e-7])
 @pytest.mark.parametrize("parts", MIXTURES.values(), ids=MIXTURES)
 def test_an_overflow_is_paid_at_the_epsilon_of_the_whole(parts, probability):
@@ -424,6 +425,7 @@ def test_the_largest_and_smallest_parameters_compose(monkeypatch, mechanism):
             assert made.coordinate_variance(3) < math.inf
 
 
+@pytest.mark.full
 def test_very_many_different_samples_cost_what_worse_ones_would():
     several = [
         sampled(noise_multiplier=1 + i / 1000, steps=1) for i in range(200)

@@ -9,6 +9,8 @@ import pytest
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
 
+pytestmark = pytest.mark.full
+
 N, D, CLASSES, LOT = 60, 6, 3, 20
 RANDOM = np.random.default_rng(3)
 X = RANDOM.random((N, D)).astype("float32")

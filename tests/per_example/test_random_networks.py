@@ -23,7 +23,10 @@ from test_record_map import (
 from keras_fm.per_example import clipping, record_map
 from keras_fm.per_example.private_network import PrivateNetwork
 
-pytestmark = pytest.mark.every_case
+pytestmark = [
+    pytest.mark.every_case,
+    pytest.mark.full,
+]
 
 L = keras.layers
 # Records of a network, and networks of a test. Where each is compiled, which

@@ -34,6 +34,7 @@ def in_model(layer, x):
     return keras.Sequential([keras.Input(x.shape[1:]), layer])
 
 
+@pytest.mark.full
 @every_kind
 def test_a_file_holds_the_map_and_what_it_was_made_from(kind, tmp_path):
     make, data = KINDS[kind]

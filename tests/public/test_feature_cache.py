@@ -12,6 +12,8 @@ import keras_fm as fm
 from keras_fm.public import feature_cache, features
 from keras_fm.public.feature_cache import FeatureCache
 
+pytestmark = pytest.mark.full
+
 N = 40
 
 

@@ -9,6 +9,8 @@ from keras_fm.public.local_response_normalization import (
     LocalResponseNormalization,
 )
 
+pytestmark = pytest.mark.full
+
 IMAGES = 3 * np.random.default_rng(0).normal(size=(3, 4, 5, 7))
 IMAGES = IMAGES.astype("float32")
 

@@ -23,7 +23,10 @@ HOT = np.eye(3, dtype="float32")[Y]
 OTHER = GENERATOR.random((N, 6)).astype("float32")
 OTHER_HOT = np.eye(3, dtype="float32")[np.zeros(N, int)]
 
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [
+    pytest.mark.usefixtures("untraced"),
+    pytest.mark.full,
+]
 # What is said of a compiled step must be tried on one.
 TRACED = "compiled"
 

@@ -490,6 +490,7 @@ def of_batches(data):
     return batches
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "form, data",
     [
@@ -578,6 +579,7 @@ def test_later_fits_are_free_and_see_no_record(name, tmp_path):
     assert not again.ledger.entries
 
 
+@pytest.mark.full
 @every_kind
 def test_a_new_draw_is_charged(name):
     kind = KINDS[name]

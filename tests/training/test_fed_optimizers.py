@@ -11,7 +11,10 @@ import pytest
 
 import keras_fm as fm
 
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [
+    pytest.mark.usefixtures("untraced"),
+    pytest.mark.full,
+]
 
 D = 6
 GENERATOR = np.random.default_rng(0)

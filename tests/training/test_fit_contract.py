@@ -151,6 +151,7 @@ def test_loaders_of_torch():
     assert fit_contract.private_because(FRESH, loader) is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "given, loaded", zip(GIVEN, itertools.cycle([True, False]))
 )

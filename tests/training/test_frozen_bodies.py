@@ -11,6 +11,8 @@ from keras import layers
 
 import keras_fm as fm
 
+pytestmark = pytest.mark.full
+
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(64, 6)).astype("float32")
 Y = RANDOM.integers(0, 2, 64)

@@ -14,7 +14,10 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(150, 5)).astype("float32")
 Y = np.arange(150) % 3
 
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [
+    pytest.mark.usefixtures("untraced"),
+    pytest.mark.full,
+]
 
 
 def model_of(branches=False):

@@ -14,7 +14,10 @@ GENERATOR = np.random.default_rng(0)
 Y = np.arange(N) % 3
 X = (GENERATOR.random((N, 4)) / 4).astype("float32")
 
-pytestmark = pytest.mark.usefixtures("untraced")
+pytestmark = [
+    pytest.mark.usefixtures("untraced"),
+    pytest.mark.full,
+]
 
 
 @keras.saving.register_keras_serializable(package="tests")

@@ -16,7 +16,12 @@ import pytest
 import keras_fm as fm
 from keras_fm.kernel import compose, mechanisms
 
-pytestmark = [pytest.mark.once, pytest.mark.every_case, pytest.mark.optimised]
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.every_case,
+    pytest.mark.optimised,
+    pytest.mark.full,
+]
 
 NUMBERS = [
     *(0, -1, 1, 2, 1.5, 7.0, 1000, 10**6, 2**21 + 1, 10**9, 10**12, 10**13),

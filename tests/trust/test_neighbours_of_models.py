@@ -9,7 +9,11 @@ from private_forms import FORMS, LABELS, N, records_of
 import keras_fm as fm
 from keras_fm.kernel import mechanisms
 
-pytestmark = [pytest.mark.every_case, pytest.mark.optimised]
+pytestmark = [
+    pytest.mark.every_case,
+    pytest.mark.optimised,
+    pytest.mark.full,
+]
 
 SEARCHED = [form for form in FORMS if "published" not in form]
 STRANGE = {

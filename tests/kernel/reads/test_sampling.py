@@ -274,6 +274,7 @@ CASES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_noise_just_meets_the_budget_of_the_ledger(case):
     n, batch, steps, epsilon, others = case

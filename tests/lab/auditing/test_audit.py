@@ -22,6 +22,8 @@ from keras_fm.lab.auditing.gaussian_bounds import epsilon_of, halved
 from keras_fm.lab.auditing.one_run import one_run_best
 from keras_fm.lab.auditing.report import NO_POWER, NOT_REFUTED, VIOLATED
 
+pytestmark = pytest.mark.full
+
 CLASSES, RECORDS = 2, 1200
 X = np.random.default_rng(1).normal(size=(RECORDS, 3)).astype("float32")
 Y = np.random.default_rng(2).integers(0, CLASSES, RECORDS)

@@ -13,7 +13,10 @@ from keras_fm.lab import cli
 from keras_fm.lab import report as html_report
 from keras_fm.lab.report import page as page_lib
 
-pytestmark = pytest.mark.once
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.full,
+]
 
 KINDS = ("compare", "audit", "compose", "reproduce")
 VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta"}

@@ -35,6 +35,8 @@ from keras_fm.papers.adlm.relevance_query import (
     RelevanceRelease,
 )
 
+pytestmark = pytest.mark.full
+
 BALLS = ("l1", "l2")
 DELTA = 1e-5
 

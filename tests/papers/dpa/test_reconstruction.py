@@ -31,6 +31,8 @@ from keras_fm.kernel.release import calibrate, release
 from keras_fm.papers.dpa import claims
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
 
+pytestmark = pytest.mark.full
+
 FORMS = ("cross_entropy", "squared_error")
 
 
