@@ -15,8 +15,7 @@ from keras_fm.heads.gradient_query import BY_FIRST_READ, LOSSES
 from keras_fm.kernel import checks
 
 # Standard deviation of a weight from the noise of all reads: accuracy is flat
-# within a factor of two. Chosen on held-out MNIST images; see
-# docs/results/rounds.md.
+# within a factor of two. Chosen on held-out MNIST images.
 _WEIGHT_NOISE = {
     "cross_entropy": 1.0,
     BY_FIRST_READ: 1.0,
@@ -25,8 +24,7 @@ _WEIGHT_NOISE = {
     "squared_error": 0.2,
 }
 # Of `BY_FIRST_READ`: the square of the mean coefficient's length over the clip
-# above which classes are apart: the first, and the second over m. See
-# docs/results/rounds.md.
+# above which classes are apart: the first, and the second over m.
 _APART, _APART_OF_ALL = 0.0075, 5.0
 
 

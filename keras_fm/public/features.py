@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 # Variance below which a patch, or a group of channels, counts as empty. Chosen
-# on held-out training images; see docs/results/cifar10.md and mnist.md.
+# on held-out training images.
 _PATCH_VARIANCE = 0.01
 _GROUP_EPSILON = {
     "scattering": 1e-5,
