@@ -21,7 +21,7 @@ from keras_fm.training import model_check, read_records
 from keras_fm.training.memo import Memo
 
 # Rows of a batch as it is read, and of one in which records have places: of few
-# rows, none is idle for long (docs/results/speed.md).
+# rows, none is idle for long.
 READ_BATCH = 1024
 PLACES = 64
 # What is left to what is above the pre-trained layers, however many.
