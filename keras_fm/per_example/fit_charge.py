@@ -102,6 +102,12 @@ class FitCharge:
                 classes, self._owned, ledger, self._spends
             )
         self.thresholds = network.thresholds_release(ledger, self._spends)
+        first = [self.balanced, self.thresholds]
+        self._first = [one for one in first if one is not None]
+
+    def released_first(self, noise):
+        """Entries of what the fit itself releases before its steps."""
+        return [one.entry(noise) for one in self._first]
 
     @functools.cached_property
     def mechanism(self):
@@ -134,12 +140,8 @@ class FitCharge:
         )
 
     def _multiplier(self, others):
-        first = [self.balanced, self.thresholds]
-        others = [
-            *others,
-            *self.others,
-            *(one.mechanism for one in first if one is not None),
-        ]
+        first = [one.mechanism for one in self._first]
+        others = [*others, *self.others, *first]
         return sampling.noise_multiplier(
             self.plan,
             self._callback.ledger.budget,
@@ -204,8 +206,7 @@ class FitCharge:
         """
         ledger, plan, model = self._callback.ledger, self.plan, self._network
         self.others += [entry.build_mechanism() for entry in first]
-        if self.thresholds is not None:
-            first = [*first, self.thresholds.entry(NoiseSource())]
+        first = [*first, *self.released_first(NoiseSource())]
         entries = [*first, self.entry()]
         ledger.check(entries)
         budget, noise = ledger.budget, self.mechanism
@@ -254,18 +255,24 @@ def number_of_records(x, callback, batch_size):
     return n, min(batch_size or 32, n)
 
 
-def number_of_classes(network, x):
+def number_of_classes(network, x=None):
     """How many classes the outputs of a model are for.
 
     Args:
         network: a `PrivateNetwork`.
-        x: made-up records.
+        x: made-up records, or `None`.
     """
     if network.classes is not None:
         return len(network.classes)
-    outputs = keras.tree.flatten(
-        network.model(keras.tree.map_structure(lambda v: v[:1], x))
-    )
+    outputs = getattr(network.model, "outputs", None)
+    if outputs is None and x is None:
+        raise ValueError(
+            "A plan of balanced classes must know how many there are: "
+            "`make_private(model, classes=[0, 1, 2])`."
+        )
+    if outputs is None:
+        x = keras.tree.map_structure(lambda v: v[:1], x)
+        outputs = keras.tree.flatten(network.model(x))
     if len(outputs) != 1:
         raise ValueError(
             '`class_weight="balanced"` is for a model of one output. '

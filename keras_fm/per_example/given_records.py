@@ -44,27 +44,11 @@ class GivenRecords:
             batch_size = batch_size or getattr(x, "batch_size", None)
             _check_alone(y, sample_weight, x)
             x, y, sample_weight = _stacked(loader)
-        elif isinstance(x, keras.utils.PyDataset):
+        elif isinstance(x, keras.utils.PyDataset) or hasattr(
+            x, "as_numpy_iterator"
+        ):
             _check_alone(y, sample_weight, x)
-            if x.num_batches is None:
-                raise ValueError(
-                    "A data set without end has no number of records, which "
-                    "the privacy of a sample depends on. Give `fit` a "
-                    f"`PyDataset` with a length. Received: {type(x).__name__}"
-                )
-            batches = (x[i] for i in range(x.num_batches))
-            x, y, sample_weight, size = _joined(batches)
-            batch_size = batch_size or size
-        elif hasattr(x, "as_numpy_iterator"):
-            _check_alone(y, sample_weight, x)
-            known = getattr(x, "cardinality", lambda: -2)()
-            if int(known) == -1:
-                raise ValueError(
-                    "A data set without end has no number of records, which "
-                    "the privacy of a sample depends on. Leave `.repeat()` "
-                    "out; `fit` repeats the records by `epochs`."
-                )
-            x, y, sample_weight, size = _joined(x.as_numpy_iterator())
+            x, y, sample_weight, size = _joined(_batches(x))
             batch_size = batch_size or size
         elif hasattr(x, "__next__") or callable(x):
             raise ValueError(
@@ -122,19 +106,26 @@ class GivenRecords:
             labels = labels.argmax(-1)
         return labels.reshape(len(labels))
 
-    def weigh(self, class_weight):
+    def weigh(self, class_weight, classes=None):
         """Weighs records by the public weights of their classes.
 
         Args:
-            class_weight: dict from labels, whole numbers, to numbers.
+            class_weight: dict from labels to numbers.
+            classes: `None`, or what labels name, in the order of outputs.
         """
+        if isinstance(class_weight, dict) and classes is not None:
+            class_weight = {
+                classes.index(k) if k in classes else None: v
+                for k, v in class_weight.items()
+            }
         if not isinstance(class_weight, dict) or not all(
-            math.isfinite(v) and v >= 0 for v in class_weight.values()
+            isinstance(k, (int, np.integer)) and math.isfinite(v) and v >= 0
+            for k, v in class_weight.items()
         ):
             raise ValueError(
-                '`class_weight` must be "balanced", or a dict from whole '
-                "numbers to numbers of at least 0. Received: class_weight="
-                f"{class_weight}"
+                '`class_weight` must be "balanced", or a dict from labels '
+                "(whole numbers, or what `classes` of `make_private` names) "
+                "to numbers of at least 0."
             )
         labels = self.labels
         found = np.ones(len(labels))
@@ -166,6 +157,23 @@ def _check_loader(loader):
             "and transform rows in the data set. Received: sampler="
             f"{type(sampler).__name__}"
         )
+
+
+def _batches(x):
+    """The batches of a data set of Keras or TensorFlow."""
+    if isinstance(x, keras.utils.PyDataset):
+        endless = x.num_batches is None
+    else:
+        endless = int(x.cardinality()) == -1
+    if endless:
+        raise ValueError(
+            "A data set without end has no number of records, which the "
+            "privacy of a sample depends on. Leave `.repeat()` out, or give a "
+            "`PyDataset` a length; `fit` repeats the records by `epochs`."
+        )
+    if isinstance(x, keras.utils.PyDataset):
+        return (x[i] for i in range(x.num_batches))
+    return x.as_numpy_iterator()
 
 
 def _check_alone(y, sample_weight, x):
@@ -204,11 +212,12 @@ def _array(name, value):
         value = value.detach().cpu()
     if hasattr(value, "to_numpy"):
         value = value.to_numpy()
-    found = np.asarray(value)
+    found = np.asarray(value if hasattr(value, "__array__") else 0)
     if found.ndim == 0:
         raise ValueError(
-            f"`{name}` must hold rows along its first axis. Received: one "
-            f"value of type {type(value).__name__}"
+            f"`{name}` must hold arrays with rows along their first axis: "
+            f"`np.array({name})` of lists, a `DataLoader` of a data set. "
+            f"Received: a {type(value).__name__}"
         )
     if name == "y" and found.dtype.kind in "OUS":
         raise ValueError(

@@ -11,7 +11,6 @@ import contextlib
 import keras
 import numpy as np
 from keras import ops
-from keras.src.random.seed_generator import global_seed_generator
 
 from keras_fm.core import record_alone
 from keras_fm.per_example import ghost_layers, sum_noise
@@ -167,6 +166,7 @@ class RecordMap:
             (by, probed), reads = _derivative(
                 lambda both: self._loss(*both, rest, x, y, key),
                 (direct, probes),
+                alone=self.way == "one",
             )
             return by, probed, reads
 
@@ -376,8 +376,9 @@ def _vectorized(function, rows):
     return torch.func.vmap(function, randomness="same")(rows)
 
 
-def _derivative(function, at):
-    """The derivative of a function's first result, and its second."""
+def _derivative(function, at, alone):
+    """The derivative of a function's first result, and its second; `alone`
+    if no vectorised map is about it."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
@@ -386,7 +387,17 @@ def _derivative(function, at):
     if backend == "torch":
         import torch
 
-        return torch.func.grad(function, has_aux=True)(at)
+        if not alone:
+            return torch.func.grad(function, has_aux=True)(at)
+        # Layers may do what `torch.func` does not know.
+        at = keras.tree.map_structure(lambda v: v.detach().requires_grad_(), at)
+        with torch.enable_grad():
+            value, more = function(at)
+        found = torch.autograd.grad(
+            value, keras.tree.flatten(at), materialize_grads=True
+        )
+        more = [v.detach() for v in more]
+        return keras.tree.pack_sequence_as(at, list(found)), more
     import tensorflow as tf
 
     with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -483,8 +494,22 @@ def seeds_of(network):
     ]
     if keras.backend.backend() != "jax":
         # What draws without a seed. JAX refuses that in a step.
-        found.append(global_seed_generator().state)
+        with _Assigned() as scope:
+            keras.random.uniform(())
+        found += scope.variables
     return found
+
+
+class _Assigned(keras.StatelessScope):
+    """Which variables are assigned in it; none changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.variables = []
+
+    def add_update(self, update):
+        self.variables.append(update[0])
+        super().add_update(update)
 
 
 def draws_apart(network):
