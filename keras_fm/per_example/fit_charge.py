@@ -3,7 +3,6 @@
 import functools
 import math
 
-import keras
 import numpy as np
 
 from keras_fm.kernel import mechanisms
@@ -255,27 +254,14 @@ def number_of_records(x, callback, batch_size):
     return n, min(batch_size or 32, n)
 
 
-def number_of_classes(network, x=None):
-    """How many classes the outputs of a model are for.
-
-    Args:
-        network: a `PrivateNetwork`.
-        x: made-up records, or `None`.
-    """
+def number_of_classes(network):
+    """How many classes the outputs of a `PrivateNetwork` are for."""
     if network.classes is not None:
         return len(network.classes)
-    outputs = getattr(network.model, "outputs", None)
-    if outputs is None and x is None:
-        raise ValueError(
-            "A plan of balanced classes must know how many there are: "
-            "`make_private(model, classes=[0, 1, 2])`."
-        )
-    if outputs is None:
-        x = keras.tree.map_structure(lambda v: v[:1], x)
-        outputs = keras.tree.flatten(network.model(x))
+    outputs = getattr(network.model, "outputs", None) or ()
     if len(outputs) != 1:
         raise ValueError(
-            '`class_weight="balanced"` is for a model of one output. '
-            f"Received: {len(outputs)} outputs"
+            '`class_weight="balanced"` must know how many classes there are: '
+            "`make_private(model, classes=[0, 1, 2])`."
         )
     return max(int(outputs[0].shape[-1]), 2)

@@ -43,7 +43,10 @@ class GivenRecords:
             _check_loader(x)
             batch_size = batch_size or getattr(x, "batch_size", None)
             _check_alone(y, sample_weight, x)
-            x, y, sample_weight = _stacked(loader)
+            items = (loader[i] for i in range(len(loader)))
+            x, y, sample_weight = _together(
+                np.stack, map(keras.utils.unpack_x_y_sample_weight, items)
+            )
         elif isinstance(x, keras.utils.PyDataset) or hasattr(
             x, "as_numpy_iterator"
         ):
@@ -244,24 +247,23 @@ def _factors(weights, n):
     return found.astype("float32")
 
 
-def _stacked(dataset):
-    items = [_parts(dataset[i]) for i in range(len(dataset))]
-    x, y, weights = (
+def _together(join, items):
+    """x, y and weights of rows, or of batches, as arrays of all rows."""
+    return [
         None
         if parts[0] is None
         else keras.tree.map_structure(
-            lambda *v: np.stack([np.asarray(one) for one in v]), *parts
+            lambda *v: join([np.asarray(one) for one in v]), *parts
         )
         for parts in zip(*items)
-    )
-    return x, y, weights
+    ]
 
 
 def _joined(batches):
     """The rows of batches, and the size of the first."""
     found, held, size = [], 0, None
     for batch in batches:
-        batch = _parts(batch)
+        batch = keras.utils.unpack_x_y_sample_weight(batch)
         batch = keras.tree.map_structure(
             lambda v: None if v is None else np.asarray(v), batch
         )
@@ -293,15 +295,4 @@ def _joined(batches):
             "`padded_batch(..., padded_shapes=...)`. Received shapes: "
             f"{sorted(shapes)}"
         )
-    x, y, weights = (
-        None
-        if parts[0] is None
-        else keras.tree.map_structure(lambda *v: np.concatenate(v), *parts)
-        for parts in zip(*found)
-    )
-    return x, y, weights, size
-
-
-def _parts(batch):
-    x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
-    return x, y, weights
+    return (*_together(np.concatenate, found), size)

@@ -4,14 +4,21 @@ import keras
 
 _BATCH = keras.layers.BatchNormalization
 _SPECTRAL = keras.layers.SpectralNormalization
-_KINDS = (_BATCH, _SPECTRAL)
+_ADVICE = {
+    _BATCH: "Batch normalization mixes the records of a batch: {}. Write "
+    "`keras.layers.GroupNormalization(groups=-1)` or `keras.layers."
+    "LayerNormalization()`, freeze it (`layer.trainable = False`) if it was "
+    "pretrained on public data,",
+    _SPECTRAL: "Spectral normalization changes weights in a call, which no "
+    "private step keeps: {}. Write the layer that it wraps alone,",
+}
 _MENDED = "or let `keras_fm.make_private(model, fix=True)` train a mended copy."
 
 
 def must_change(model):
     """The layers of a model that learn from a whole batch, or that assign
     weights while they train, which no step keeps."""
-    return [layer for kind in _KINDS for layer in _trained(model, kind)]
+    return [layer for kind in _ADVICE for layer in _trained(model, kind)]
 
 
 def _trained(model, kind):
@@ -24,26 +31,13 @@ def _trained(model, kind):
 
 def advice(model):
     """Lines of what to write in the place of layers that must change."""
-    lines = []
-    if found := _trained(model, _BATCH):
-        lines.append(
-            f"Batch normalization mixes the records of a batch: "
-            f"{_names(found)}. Write `keras.layers.GroupNormalization("
-            "groups=-1)` or `keras.layers.LayerNormalization()`, freeze it "
-            "(`layer.trainable = False`) if it was pretrained on public data, "
-            + _MENDED
-        )
-    if found := _trained(model, _SPECTRAL):
-        lines.append(
-            "Spectral normalization changes weights in a call, which no "
-            f"private step keeps: {_names(found)}. Write the layer that it "
-            "wraps alone, " + _MENDED
-        )
-    return lines
-
-
-def _names(layers):
-    return ", ".join(f"'{layer.name}'" for layer in layers)
+    found = {kind: _trained(model, kind) for kind in _ADVICE}
+    return [
+        _ADVICE[kind].format(", ".join(f"'{v.name}'" for v in layers))
+        + f" {_MENDED}"
+        for kind, layers in found.items()
+        if layers
+    ]
 
 
 def check(model):
@@ -119,12 +113,12 @@ def copy_of(model):
             kwargs.pop("mask", None)
         return layer(*args, **kwargs)
 
-    graph = not isinstance(model, keras.Sequential)
+    sequential = isinstance(model, keras.Sequential)
     try:
         made = keras.models.clone_model(
             model,
             clone_function=cloned,
-            call_function=called if graph else None,
+            call_function=None if sequential else called,
             recursive=True,
         )
     except (ValueError, TypeError, NotImplementedError) as error:

@@ -68,8 +68,7 @@ def ledgers_of(model):
 def check_untrained(model):
     """Refuses a model that took steps, or holds one that did."""
     for held in model._flatten_layers():
-        steps = steps_of(getattr(held, "optimizer", None))
-        if steps:
+        if steps := steps_of(getattr(held, "optimizer", None)):
             raise ValueError(
                 f"'{held.name}' was trained before, for {steps} steps, and no "
                 "ledger knows on what. Build it anew, or, if it was trained "

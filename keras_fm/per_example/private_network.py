@@ -43,7 +43,6 @@ def make_private(
     physical_batch_size=None,
     rows_per_owner=None,
     classes=None,
-    start="untrained",
     public=None,
     fix=False,
 ):
@@ -67,11 +66,10 @@ def make_private(
             people with more, every step draws so many anew.
         classes: `None`, or a public list of what the labels name, in the
             order of the outputs: `["no", "yes"]`.
-        start: `"untrained"`: the first weights are random, by your
-            declaration. Models that took steps are refused.
-        public: `None`, or str: in the place of `start`, the public data that
-            the first weights are from (`"ImageNet"`). The statement repeats
-            it as your declaration.
+        public: `None`: the first weights are random, by your declaration;
+            models that took steps are refused. Or str: the public data that
+            they are from (`"ImageNet"`), which the statement repeats as your
+            declaration.
         fix: `True` trains a copy of a sequential or functional model in which
             layers that mix records are replaced; `changes` lists them.
 
@@ -101,12 +99,6 @@ def make_private(
     Source: Abadi et al., "Deep Learning with Differential Privacy", 2016; Bu
     et al., "Automatic Clipping", 2023.
     """
-    if start != "untrained":
-        raise ValueError(
-            '`start` must be "untrained". Weights that were trained on public '
-            'data are declared so: `make_private(model, public="ImageNet")`. '
-            f"Received: start={start!r}"
-        )
     changes = []
     if fix:
         model, changes = mended.copy_of(model)
@@ -166,7 +158,7 @@ class PrivateNetwork(keras.Model):
         self.declared_public = public
         self._fit = self._digest = self._iterations = None
         # The optimizer of the last fit, and the weights that it moved.
-        self._moved = (None, ())
+        self._moved = ((), ())
 
     def compile(self, *args, jit_compile="auto", **kwargs):
         """As `keras.Model.compile`."""
@@ -528,11 +520,7 @@ class PrivateNetwork(keras.Model):
             )
 
         learned = [id(v) for v in self.model.trainable_variables]
-        if (
-            self._moved[1]
-            and self._moved[0] is optimizer
-            and (learned != self._moved[1])
-        ):
+        if self._moved[0] is optimizer and self._moved[1] != learned:
             raise ValueError(
                 f"Other layers of '{self.model.name}' are trainable than when "
                 "the private model was compiled. Compile it again: "
@@ -568,7 +556,7 @@ class PrivateFit:
     ):
         self._network, self._callback = network, callback
         self._given = given
-        example = made_up = _made_up(given)
+        example = _made_up(given)
         if given.owners is not None:
             example = _of_owners(given, example)
         if not network.model.trainable_variables:
@@ -586,7 +574,7 @@ class PrivateFit:
             given.batch_size,
             epochs,
             steps_per_epoch,
-            number_of_classes(network, made_up[0]) if balanced else None,
+            number_of_classes(network) if balanced else None,
         )
         self._plan = self._charge.plan
         parts, rows = replicas.parts_of_batch(network), self._plan.capacity

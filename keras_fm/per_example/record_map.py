@@ -23,7 +23,6 @@ HELD = 2**25
 # large batch so large a part, for pieces of padding alone are skipped.
 _FEWEST, _PART = 32, 8
 KEY_DTYPE = sum_noise.DTYPE
-WAYS = ("together", "vmap", "one")
 # Layers that draw for every record of a batch by itself.
 _DRAWING = tuple(
     getattr(keras.layers, name)
@@ -47,7 +46,7 @@ class RecordMap:
     Args:
         trainer: a `PrivateNetwork`: its model, its loss, and what that keeps.
         clip: see `clipping.scales`.
-        way: of `WAYS`: `"together"`, one call with all records, of layers
+        way: `"together"`, one call with all records, of layers
             that are known to take them one by one, all of them ghosts that
             learn; `"vmap"`, a vectorised map over records; `"one"`, one
             record after the other.
@@ -128,6 +127,11 @@ class RecordMap:
             ghost_layers.replaced_calls(functions),
         ):
             y_pred = self.network(x, training=self.training)
+            if self._trainer.loss is None and not scope.losses:
+                raise ValueError(
+                    f"'{self.network.name}' has no loss. Give `compile` one, "
+                    "or `add_loss` in a layer."
+                )
             if self.way != "together":
                 value = ops.sum(self._trainer.loss_of_records(y, y_pred))
                 # Penalties of activities, not those of weights.

@@ -360,6 +360,7 @@ def test_spectral_normalization_must_change():
         fm.make_private(model)
     assert "Spectral normalization changes weights" in fm.check(model)
     private = fm.make_private(model, fix=True)
+    assert fm.check(private) == fm.check(private.model)
     assert type(private.model.layers[0]) is L.Dense
     np.testing.assert_array_equal(
         private.model.get_weights()[0], model.layers[0].layer.get_weights()[0]
@@ -769,6 +770,10 @@ def test_a_model_without_labels():
     private.compile("sgd")
     private.fit(X, batch_size=10, verbose=0, callbacks=[given])
     assert given.ledger.entries
+    without = fm.make_private(network())
+    without.compile("sgd")
+    with pytest.raises(ValueError, match="has no loss"):
+        without.fit(X, batch_size=10, verbose=0, callbacks=[callback()])
 
 
 @pytest.mark.skipif(
