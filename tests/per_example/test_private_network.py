@@ -51,6 +51,11 @@ def callback(epsilon=8.0, **kwargs):
     return fm.callbacks.PrivateModel(fm.PrivacyBudget(epsilon, 1e-3), **kwargs)
 
 
+def fit(private, *callbacks, x=X, y=Y, batch_size=10, **more):
+    more = {"verbose": 0, "callbacks": callbacks, **more}
+    return private.fit(x, y, batch_size=batch_size, **more)
+
+
 def test_three_lines(tmp_path):
     model = network()
     private = compiled(model)
@@ -108,14 +113,7 @@ def test_steps_are_charged_before_the_first():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compiled(network()).fit(
-            X,
-            Y,
-            batch_size=10,
-            epochs=2,
-            verbose=0,
-            callbacks=[given, Stops()],
-        )
+        fit(compiled(network()), given, Stops(), epochs=2)
     assert given.ledger.entries[0].mechanism["steps"] == 8
 
 
@@ -202,14 +200,7 @@ def test_noise_drawn_is_noise_charged(full):
     given = callback(guarantee=fm.Proven(neighbours=relation))
     before = np.concatenate([w.ravel() for w in model.get_weights()])
     size = 40 if full else 10
-    private.fit(
-        X,
-        Y,
-        batch_size=size,
-        epochs=8 if full else 2,
-        verbose=0,
-        callbacks=[given],
-    )
+    fit(private, given, batch_size=size, epochs=8 if full else 2)
     (entry,) = given.ledger.entries
     mechanism = entry.build_mechanism()
     assert mechanism.sensitivity == (2.0 if full else 1.0)
@@ -506,20 +497,15 @@ def test_weights_that_were_copied_are_not_random(tmp_path):
 
 def test_frozen_weights_of_one_seed_are_random():
     """Two experiments of one seed have the same frozen random features."""
-    for private in (False, True):
+    frozen = []
+    for given in (callback(), callback()):
         keras.utils.set_random_seed(3)
         model = network()
         model.layers[0].trainable = False
-        if not private:
-            plain = model
-            plain.compile("sgd", "sparse_categorical_crossentropy")
-            plain.fit(X, Y, verbose=0)
-    np.testing.assert_array_equal(
-        plain.get_weights()[0], model.get_weights()[0]
-    )
-    given = callback()
-    compiled(model).fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
-    assert given.ledger.entries
+        fit(compiled(model), given)
+        assert given.ledger.entries
+        frozen.append(model.get_weights()[0])
+    np.testing.assert_array_equal(*frozen)
 
 
 def test_one_ledger_of_a_file(tmp_path):
@@ -559,9 +545,7 @@ def test_layers_that_were_adapted_are_not_public():
         compiled(model).fit(X, Y, verbose=0, callbacks=[given])
     assert not given.ledger.entries
     given = callback()
-    compiled(model, public="means of a census").fit(
-        X, Y, batch_size=10, verbose=0, callbacks=[given]
-    )
+    fit(compiled(model, public="means of a census"), given)
     assert given.ledger.entries
 
 
@@ -570,9 +554,7 @@ def test_a_cell_that_is_run_twice():
     model = network()
     compiled(model).fit(X, Y, batch_size=10, verbose=0, callbacks=[callback()])
     with pytest.raises(ValueError, match="under another ledger"):
-        compiled(model).fit(
-            X, Y, batch_size=10, verbose=0, callbacks=[callback()]
-        )
+        fit(compiled(model), callback())
 
 
 def test_penalties_of_weights_act_outside_of_the_clip():
@@ -591,13 +573,7 @@ def test_penalties_of_weights_act_outside_of_the_clip():
         )
         before = model.get_weights()[0]
         budget = fm.PrivacyBudget(1e6, 1e-3)
-        private.fit(
-            X,
-            Y,
-            batch_size=40,
-            verbose=0,
-            callbacks=[fm.callbacks.PrivateModel(budget)],
-        )
+        fit(private, fm.callbacks.PrivateModel(budget), batch_size=40)
         found.append(model.get_weights()[0] - before)
     # Noise of a deviation of some 0.2 would not hide twice the weights.
     difference = found[1] - found[0]
@@ -624,13 +600,7 @@ def test_several_outputs_and_metrics_in_layers():
     private = fm.make_private(model)
     private.compile("sgd", {"a": "mse", "b": "mae"})
     given = callback()
-    private.fit(
-        X,
-        {"a": X[:, 0], "b": X[:, 1]},
-        batch_size=10,
-        verbose=0,
-        callbacks=[given],
-    )
+    fit(private, given, y={"a": X[:, 0], "b": X[:, 1]})
     assert given.ledger.entries
 
 
@@ -669,14 +639,7 @@ def test_a_part_of_the_budget_is_left_to_others(tmp_path):
     given = callback(guarantee=fm.Proven(spends=0.5))
     private = compiled(network())
     saved = keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"))
-    private.fit(
-        X,
-        Y,
-        batch_size=10,
-        verbose=0,
-        callbacks=[given, saved],
-        class_weight={0: 1.0, 1: 2.0},
-    )
+    fit(private, given, saved, class_weight={0: 1.0, 1: 2.0})
     assert 3 < given.ledger.epsilon() < 7
     (entry,) = given.ledger.entries
     assert "weights of classes: public, by declaration" in entry.notes
@@ -686,9 +649,7 @@ def test_a_part_of_the_budget_is_left_to_others(tmp_path):
 
 def test_pieces_of_a_batch():
     given = callback()
-    compiled(network(), physical_batch_size=4).fit(
-        X, Y, batch_size=10, verbose=0, callbacks=[given]
-    )
+    fit(compiled(network(), physical_batch_size=4), given)
     assert given.ledger.entries
 
 
@@ -743,15 +704,19 @@ def test_several_inputs_and_a_subclass():
     model = Two()
     private = fm.make_private(model)
     private.compile("adam", "mse")
-    private.fit(
-        {"a": X, "b": [X[:, :2]]},
-        X[:, 0],
-        batch_size=10,
-        verbose=0,
-        callbacks=[callback()],
-    )
     x = {"a": X, "b": [X[:, :2]]}
+    fit(private, callback(), x=x, y=X[:, 0])
     assert private.predict(x, verbose=0).shape == (40, 1)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="Keras has text there")
+def test_text_that_a_layer_reads():
+    look = L.StringLookup(vocabulary=["no", "yes"], output_mode="one_hot")
+    text = keras.Input((1,), dtype="string")
+    given = callback()
+    private = compiled(keras.Model(text, L.Dense(2, "softmax")(look(text))))
+    fit(private, given, x=np.array([["yes"], ["no"]] * 20, object))
+    assert given.ledger.entries
 
 
 class Square(L.Layer):
