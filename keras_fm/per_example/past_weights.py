@@ -44,8 +44,7 @@ def check(model, ledger, public, known):
             "another ledger, and what that spent is not in this one. Go on "
             "with the same `PrivateModel`, or build the model anew."
         )
-    found = digest(model)
-    if ledger.id in _OF_DIGESTS.get(found, ()):
+    if ledger.id in _OF_DIGESTS.get(digest(model), ()):
         return
     if known is not None:
         raise ValueError(

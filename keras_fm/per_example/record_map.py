@@ -397,9 +397,11 @@ def _derivative(function, at, alone):
         at = keras.tree.map_structure(lambda v: v.detach().requires_grad_(), at)
         with torch.enable_grad():
             value, more = function(at)
-        found = torch.autograd.grad(
-            value, keras.tree.flatten(at), materialize_grads=True
-        )
+        leaves = keras.tree.flatten(at)
+        # Of a loss that depends on none of them.
+        found = [torch.zeros_like(v) for v in leaves]
+        if value.requires_grad:
+            found = torch.autograd.grad(value, leaves, materialize_grads=True)
         more = [v.detach() for v in more]
         return keras.tree.pack_sequence_as(at, list(found)), more
     import tensorflow as tf
