@@ -709,6 +709,15 @@ def test_several_inputs_and_a_subclass():
     assert private.predict(x, verbose=0).shape == (40, 1)
 
 
+def test_a_loss_that_no_weight_moves():
+    """For some records a layer may have one: it must not stop a step."""
+    model = network()
+    model.add(L.Lambda(lambda v: ops.stop_gradient(v)))
+    given = callback()
+    fit(compiled(model), given)
+    assert given.ledger.entries
+
+
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="Keras has text there")
 def test_text_that_a_layer_reads():
     look = L.StringLookup(vocabulary=["no", "yes"], output_mode="one_hot")
