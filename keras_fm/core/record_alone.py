@@ -454,6 +454,9 @@ def _is_filled(value):
         return False
     import torch
 
-    return isinstance(value, torch.Tensor) and not isinstance(
-        value, torch.nn.Parameter
+    return (
+        isinstance(value, torch.Tensor)
+        and not isinstance(value, torch.nn.Parameter)
+        # What was broadcast has one number at several places: none is set.
+        and all(s or n < 2 for s, n in zip(value.stride(), value.shape))
     )

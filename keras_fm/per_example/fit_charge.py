@@ -3,7 +3,6 @@
 import functools
 import math
 
-import keras
 import numpy as np
 
 from keras_fm.kernel import mechanisms
@@ -102,6 +101,12 @@ class FitCharge:
                 classes, self._owned, ledger, self._spends
             )
         self.thresholds = network.thresholds_release(ledger, self._spends)
+        first = [self.balanced, self.thresholds]
+        self._first = [one for one in first if one is not None]
+
+    def released_first(self, noise):
+        """Entries of what the fit itself releases before its steps."""
+        return [one.entry(noise) for one in self._first]
 
     @functools.cached_property
     def mechanism(self):
@@ -134,12 +139,8 @@ class FitCharge:
         )
 
     def _multiplier(self, others):
-        first = [self.balanced, self.thresholds]
-        others = [
-            *others,
-            *self.others,
-            *(one.mechanism for one in first if one is not None),
-        ]
+        first = [one.mechanism for one in self._first]
+        others = [*others, *self.others, *first]
         return sampling.noise_multiplier(
             self.plan,
             self._callback.ledger.budget,
@@ -204,8 +205,7 @@ class FitCharge:
         """
         ledger, plan, model = self._callback.ledger, self.plan, self._network
         self.others += [entry.build_mechanism() for entry in first]
-        if self.thresholds is not None:
-            first = [*first, self.thresholds.entry(NoiseSource())]
+        first = [*first, *self.released_first(NoiseSource())]
         entries = [*first, self.entry()]
         ledger.check(entries)
         budget, noise = ledger.budget, self.mechanism
@@ -254,21 +254,14 @@ def number_of_records(x, callback, batch_size):
     return n, min(batch_size or 32, n)
 
 
-def number_of_classes(network, x):
-    """How many classes the outputs of a model are for.
-
-    Args:
-        network: a `PrivateNetwork`.
-        x: made-up records.
-    """
+def number_of_classes(network):
+    """How many classes the outputs of a `PrivateNetwork` are for."""
     if network.classes is not None:
         return len(network.classes)
-    outputs = keras.tree.flatten(
-        network.model(keras.tree.map_structure(lambda v: v[:1], x))
-    )
+    outputs = getattr(network.model, "outputs", None) or ()
     if len(outputs) != 1:
         raise ValueError(
-            '`class_weight="balanced"` is for a model of one output. '
-            f"Received: {len(outputs)} outputs"
+            '`class_weight="balanced"` must know how many classes there are: '
+            "`make_private(model, classes=[0, 1, 2])`."
         )
     return max(int(outputs[0].shape[-1]), 2)

@@ -43,28 +43,15 @@ class GivenRecords:
             _check_loader(x)
             batch_size = batch_size or getattr(x, "batch_size", None)
             _check_alone(y, sample_weight, x)
-            x, y, sample_weight = _stacked(loader)
-        elif isinstance(x, keras.utils.PyDataset):
+            items = (loader[i] for i in range(len(loader)))
+            x, y, sample_weight = _together(
+                np.stack, map(keras.utils.unpack_x_y_sample_weight, items)
+            )
+        elif isinstance(x, keras.utils.PyDataset) or hasattr(
+            x, "as_numpy_iterator"
+        ):
             _check_alone(y, sample_weight, x)
-            if x.num_batches is None:
-                raise ValueError(
-                    "A data set without end has no number of records, which "
-                    "the privacy of a sample depends on. Give `fit` a "
-                    f"`PyDataset` with a length. Received: {type(x).__name__}"
-                )
-            batches = (x[i] for i in range(x.num_batches))
-            x, y, sample_weight, size = _joined(batches)
-            batch_size = batch_size or size
-        elif hasattr(x, "as_numpy_iterator"):
-            _check_alone(y, sample_weight, x)
-            known = getattr(x, "cardinality", lambda: -2)()
-            if int(known) == -1:
-                raise ValueError(
-                    "A data set without end has no number of records, which "
-                    "the privacy of a sample depends on. Leave `.repeat()` "
-                    "out; `fit` repeats the records by `epochs`."
-                )
-            x, y, sample_weight, size = _joined(x.as_numpy_iterator())
+            x, y, sample_weight, size = _joined(_batches(x))
             batch_size = batch_size or size
         elif hasattr(x, "__next__") or callable(x):
             raise ValueError(
@@ -122,19 +109,26 @@ class GivenRecords:
             labels = labels.argmax(-1)
         return labels.reshape(len(labels))
 
-    def weigh(self, class_weight):
+    def weigh(self, class_weight, classes=None):
         """Weighs records by the public weights of their classes.
 
         Args:
-            class_weight: dict from labels, whole numbers, to numbers.
+            class_weight: dict from labels to numbers.
+            classes: `None`, or what labels name, in the order of outputs.
         """
+        if isinstance(class_weight, dict) and classes is not None:
+            class_weight = {
+                classes.index(k) if k in classes else None: v
+                for k, v in class_weight.items()
+            }
         if not isinstance(class_weight, dict) or not all(
-            math.isfinite(v) and v >= 0 for v in class_weight.values()
+            isinstance(k, (int, np.integer)) and math.isfinite(v) and v >= 0
+            for k, v in class_weight.items()
         ):
             raise ValueError(
-                '`class_weight` must be "balanced", or a dict from whole '
-                "numbers to numbers of at least 0. Received: class_weight="
-                f"{class_weight}"
+                '`class_weight` must be "balanced", or a dict from labels '
+                "(whole numbers, or what `classes` of `make_private` names) "
+                "to numbers of at least 0."
             )
         labels = self.labels
         found = np.ones(len(labels))
@@ -166,6 +160,23 @@ def _check_loader(loader):
             "and transform rows in the data set. Received: sampler="
             f"{type(sampler).__name__}"
         )
+
+
+def _batches(x):
+    """The batches of a data set of Keras or TensorFlow."""
+    if isinstance(x, keras.utils.PyDataset):
+        endless = x.num_batches is None
+    else:
+        endless = int(x.cardinality()) == -1
+    if endless:
+        raise ValueError(
+            "A data set without end has no number of records, which the "
+            "privacy of a sample depends on. Leave `.repeat()` out, or give a "
+            "`PyDataset` a length; `fit` repeats the records by `epochs`."
+        )
+    if isinstance(x, keras.utils.PyDataset):
+        return (x[i] for i in range(x.num_batches))
+    return x.as_numpy_iterator()
 
 
 def _check_alone(y, sample_weight, x):
@@ -204,11 +215,12 @@ def _array(name, value):
         value = value.detach().cpu()
     if hasattr(value, "to_numpy"):
         value = value.to_numpy()
-    found = np.asarray(value)
+    found = np.asarray(value if hasattr(value, "__array__") else 0)
     if found.ndim == 0:
         raise ValueError(
-            f"`{name}` must hold rows along its first axis. Received: one "
-            f"value of type {type(value).__name__}"
+            f"`{name}` must hold arrays with rows along their first axis: "
+            f"`np.array({name})` of lists, a `DataLoader` of a data set. "
+            f"Received: a {type(value).__name__}"
         )
     if name == "y" and found.dtype.kind in "OUS":
         raise ValueError(
@@ -235,24 +247,23 @@ def _factors(weights, n):
     return found.astype("float32")
 
 
-def _stacked(dataset):
-    items = [_parts(dataset[i]) for i in range(len(dataset))]
-    x, y, weights = (
+def _together(join, items):
+    """x, y and weights of rows, or of batches, as arrays of all rows."""
+    return [
         None
         if parts[0] is None
         else keras.tree.map_structure(
-            lambda *v: np.stack([np.asarray(one) for one in v]), *parts
+            lambda *v: join([np.asarray(one) for one in v]), *parts
         )
         for parts in zip(*items)
-    )
-    return x, y, weights
+    ]
 
 
 def _joined(batches):
     """The rows of batches, and the size of the first."""
     found, held, size = [], 0, None
     for batch in batches:
-        batch = _parts(batch)
+        batch = keras.utils.unpack_x_y_sample_weight(batch)
         batch = keras.tree.map_structure(
             lambda v: None if v is None else np.asarray(v), batch
         )
@@ -284,15 +295,4 @@ def _joined(batches):
             "`padded_batch(..., padded_shapes=...)`. Received shapes: "
             f"{sorted(shapes)}"
         )
-    x, y, weights = (
-        None
-        if parts[0] is None
-        else keras.tree.map_structure(lambda *v: np.concatenate(v), *parts)
-        for parts in zip(*found)
-    )
-    return x, y, weights, size
-
-
-def _parts(batch):
-    x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
-    return x, y, weights
+    return (*_together(np.concatenate, found), size)

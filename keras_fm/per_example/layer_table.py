@@ -16,7 +16,7 @@ def check(model):
     change* if it mixes the records of a batch, or changes weights in a call.
 
     Args:
-        model: a built Keras model.
+        model: a built Keras model, or what `make_private` made of it.
 
     Returns:
         str, a table with a row for each layer, and what to write where one
@@ -32,6 +32,8 @@ def check(model):
     >>> print(check(model).splitlines()[0])
     layer  kind   trained
     """
+    if getattr(model, "makes_private_steps", False):
+        model = getattr(model, "model", model)
     if not isinstance(model, keras.Model) or not model.built:
         raise ValueError(
             "`model` must be a built `keras.Model`: give it an `Input`, or "

@@ -4,14 +4,21 @@ import keras
 
 _BATCH = keras.layers.BatchNormalization
 _SPECTRAL = keras.layers.SpectralNormalization
-_KINDS = (_BATCH, _SPECTRAL)
+_ADVICE = {
+    _BATCH: "Batch normalization mixes the records of a batch: {}. Write "
+    "`keras.layers.GroupNormalization(groups=-1)` or `keras.layers."
+    "LayerNormalization()`, freeze it (`layer.trainable = False`) if it was "
+    "pretrained on public data,",
+    _SPECTRAL: "Spectral normalization changes weights in a call, which no "
+    "private step keeps: {}. Write the layer that it wraps alone,",
+}
 _MENDED = "or let `keras_fm.make_private(model, fix=True)` train a mended copy."
 
 
 def must_change(model):
     """The layers of a model that learn from a whole batch, or that assign
     weights while they train, which no step keeps."""
-    return [layer for kind in _KINDS for layer in _trained(model, kind)]
+    return [layer for kind in _ADVICE for layer in _trained(model, kind)]
 
 
 def _trained(model, kind):
@@ -24,26 +31,13 @@ def _trained(model, kind):
 
 def advice(model):
     """Lines of what to write in the place of layers that must change."""
-    lines = []
-    if found := _trained(model, _BATCH):
-        lines.append(
-            f"Batch normalization mixes the records of a batch: "
-            f"{_names(found)}. Write `keras.layers.GroupNormalization("
-            "groups=-1)` or `keras.layers.LayerNormalization()`, freeze it "
-            "(`layer.trainable = False`) if it was pretrained on public data, "
-            + _MENDED
-        )
-    if found := _trained(model, _SPECTRAL):
-        lines.append(
-            "Spectral normalization changes weights in a call, which no "
-            f"private step keeps: {_names(found)}. Write the layer that it "
-            "wraps alone, " + _MENDED
-        )
-    return lines
-
-
-def _names(layers):
-    return ", ".join(f"'{layer.name}'" for layer in layers)
+    found = {kind: _trained(model, kind) for kind in _ADVICE}
+    return [
+        _ADVICE[kind].format(", ".join(f"'{v.name}'" for v in layers))
+        + f" {_MENDED}"
+        for kind, layers in found.items()
+        if layers
+    ]
 
 
 def check(model):
@@ -64,6 +58,15 @@ def check(model):
                 "own, which no gradient of a record reaches. Write the module "
                 "as Keras layers."
             )
+        states = keras.tree.flatten(getattr(layer, "states", None) or ())
+        if getattr(layer, "stateful", False) and any(
+            state.shape[0] != 1 for state in states
+        ):
+            raise ValueError(
+                f"'{layer.name}' keeps a state for every place of a batch, and "
+                "a private step takes each record alone. Leave `stateful=True` "
+                "and `batch_shape=` out."
+            )
     lines = advice(model)
     if lines:
         raise ValueError("\n".join(lines))
@@ -79,54 +82,66 @@ def copy_of(model):
     sources = {}
 
     def cloned(layer):
-        config = layer.get_config()
-        if (
-            isinstance(layer, keras.layers.BatchNormalization)
-            and layer.trainable
-        ):
+        if isinstance(layer, _BATCH) and layer.trainable:
+            config = layer.get_config()
             changes.append(
                 f"'{layer.name}': BatchNormalization became "
                 "GroupNormalization(groups=-1)"
             )
+            kept = ("axis", "epsilon", "center", "scale", "name")
             return keras.layers.GroupNormalization(
-                groups=-1,
-                axis=config["axis"],
-                epsilon=config["epsilon"],
-                center=config["center"],
-                scale=config["scale"],
-                name=layer.name,
+                groups=-1, **{name: config[name] for name in kept}
             )
-        if (
-            isinstance(layer, keras.layers.SpectralNormalization)
-            and layer.trainable
-        ):
+        if isinstance(layer, _SPECTRAL) and layer.trainable:
             changes.append(
                 f"'{layer.name}': SpectralNormalization became the layer that "
                 "it wraps"
             )
             layer = layer.layer
-            config = layer.get_config()
-        made = type(layer).from_config(config)
+        elif getattr(layer, "built", True) and not getattr(
+            layer, "variables", ()
+        ):
+            # Operations, `Lambda` and the like: some have no config.
+            return layer
+        made = type(layer).from_config(layer.get_config())
         sources[id(made)] = (made, layer)
         return made
 
+    def called(layer, *args, **kwargs):
+        if isinstance(layer, keras.layers.GroupNormalization):
+            # What the graph told a BatchNormalization in its place.
+            kwargs.pop("mask", None)
+        return layer(*args, **kwargs)
+
+    sequential = isinstance(model, keras.Sequential)
     try:
         made = keras.models.clone_model(
-            model, clone_function=cloned, recursive=True
+            model,
+            clone_function=cloned,
+            call_function=None if sequential else called,
+            recursive=True,
         )
-    except ValueError:
-        lines = [
-            f"self.{layer.name} = keras.layers.GroupNormalization(groups=-1)"
-            for layer in _trained(model, _BATCH)
-        ]
-        raise ValueError(
-            "`fix=True` is for sequential and functional models. In "
-            f"{type(model).__name__} write in the place of each "
-            "BatchNormalization: " + "; ".join(lines)
-        ) from None
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise ValueError(_own_work(model)) from error
     for copy, layer in sources.values():
         if layer.built and layer.variables:
             if not copy.built:
                 copy.build_from_config(layer.get_build_config())
             copy.set_weights(layer.get_weights())
+    if must_change(made):
+        raise ValueError(_own_work(made))
     return made, changes
+
+
+def _own_work(model):
+    """What to write where a model cannot be mended."""
+    lines = [
+        f"self.{layer.name} = keras.layers.GroupNormalization(groups=-1)"
+        for layer in _trained(model, _BATCH)
+    ]
+    return (
+        "`fix=True` is for sequential and functional models of layers that "
+        "have a `get_config`, and changes nothing inside of other layers. In "
+        f"{type(model).__name__} write in the place of each "
+        "BatchNormalization: " + "; ".join(lines)
+    )

@@ -1,6 +1,5 @@
 """What is known in this process of where weights are from."""
 
-import gc
 import hashlib
 import weakref
 
@@ -11,20 +10,19 @@ from keras import ops
 # The ids of ledgers that plain models were trained under, and those of
 # weights, by their digest: copies and files of a model have them, too.
 _OF_MODELS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-_LEARNED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _OF_DIGESTS: dict = {}
 
 
 def note_charge(model, ledger):
-    """Keeps under which ledger a model is trained, and which weights."""
-    _LEARNED.setdefault(model, []).extend(model.trainable_variables)
+    """Keeps under which ledger a model is trained."""
     _OF_MODELS.setdefault(model, set()).add(ledger.id)
 
 
 def note_weights(model):
     """Keeps which weights a private fit led to. Returns their digest."""
     found = digest(model)
-    _OF_DIGESTS.setdefault(found, set()).update(_OF_MODELS[model])
+    for one in (found, *_digests(model.trainable_variables)):
+        _OF_DIGESTS.setdefault(one, set()).update(_OF_MODELS[model])
     return found
 
 
@@ -40,15 +38,13 @@ def check(model, ledger, public, known):
     Raises:
         ValueError: naming what it was trained by.
     """
-    found = digest(model)
-    ledgers = _OF_MODELS.get(model, set()) | _OF_DIGESTS.get(found, set())
-    if ledgers - {ledger.id}:
+    if ledgers_of(model) - {ledger.id}:
         raise ValueError(
-            f"'{model.name}' was trained with privacy under another ledger, "
-            "and what that spent is not in this one. Go on with the same "
-            "`PrivateModel`, or build the model anew."
+            f"'{model.name}' has weights that were trained with privacy under "
+            "another ledger, and what that spent is not in this one. Go on "
+            "with the same `PrivateModel`, or build the model anew."
         )
-    if ledger.id in _OF_DIGESTS.get(found, ()):
+    if ledger.id in _OF_DIGESTS.get(digest(model), ()):
         return
     if known is not None:
         raise ValueError(
@@ -59,76 +55,30 @@ def check(model, ledger, public, known):
         )
     if not public:
         check_untrained(model)
-        _check_copied(model, ledger)
+
+
+def ledgers_of(model):
+    """The ids of ledgers that a model, or one of its weights, was trained
+    under with privacy."""
+    found = [_OF_DIGESTS.get(one, set()) for one in _digests(model.weights)]
+    return _OF_MODELS.get(model, set()).union(*found)
 
 
 def check_untrained(model):
-    """Refuses a model that took steps."""
-    steps = steps_of(getattr(model, "optimizer", None))
-    if steps:
-        raise ValueError(
-            f"'{model.name}' was trained before, for {steps} steps, and no "
-            "ledger knows on what. Build it anew, or, if it was trained on "
-            'public data, say on which: `make_private(model, public="...")`.'
-        )
-
-
-def _check_copied(model, ledger):
-    """Refuses weights that are those of a model that was fitted here."""
-    found = copied_from(model, ledger.id)
-    if found is not None:
-        path, name = found
-        raise ValueError(
-            f"`{path}` of '{model.name}' is a weight of '{name}', which was "
-            "trained in this process. Build the model anew, or, if that was "
-            "on public data, say on which: `make_private(model, "
-            'public="...")`.'
-        )
-
-
-def copied_from(model, known=None):
-    """`None`, or a weight of a model that is that of another one that was
-    fitted here: its path, and the name of the other.
-
-    Args:
-        model: a Keras model.
-        known: `None`, or the id of a ledger; what it knows of may be copied.
-    """
-    mine = {}
-    for weight in model.weights:
-        value = ops.convert_to_numpy(weight)
-        # What starts as zeros or ones says nothing.
-        if value.size > 1 and value.dtype.kind == "f" and np.ptp(value) > 0:
-            mine.setdefault(value.shape, []).append((weight.path, value))
-    for other in gc.get_objects():
-        if not issubclass(type(other), keras.Model) or other is model:
-            continue
-        for weight in _moved(other, known):
-            for path, value in mine.get(tuple(weight.shape), ()):
-                if np.array_equal(value, ops.convert_to_numpy(weight)):
-                    return path, other.name
-    return None
-
-
-def _moved(model, known):
-    """The weights of a model that training moved, but for what a ledger
-    knows of."""
-    private = getattr(model, "makes_private_steps", False)
-    if private and not getattr(model, "unprotected", False):
-        # Those of its plain model.
-        return ()
-    if _OF_MODELS.get(model, set()) - {known}:
-        return _LEARNED[model]
-    optimizer = getattr(model, "optimizer", None)
-    if not steps_of(optimizer):
-        return ()
-    # What is frozen is not there.
-    return getattr(optimizer, "_trainable_variables", None) or model.weights
+    """Refuses a model that took steps, or holds one that did."""
+    for held in model._flatten_layers():
+        if steps := steps_of(getattr(held, "optimizer", None)):
+            raise ValueError(
+                f"'{held.name}' was trained before, for {steps} steps, and no "
+                "ledger knows on what. Build it anew, or, if it was trained "
+                "on public data, say on which: `make_private(model, "
+                'public="...")`.'
+            )
 
 
 def steps_of(optimizer):
     """How many steps an optimizer took."""
-    if optimizer is None or not optimizer.built:
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
         return 0
     return int(ops.convert_to_numpy(optimizer.iterations))
 
@@ -139,3 +89,14 @@ def digest(model):
     for weight in model.weights:
         found.update(np.ascontiguousarray(ops.convert_to_numpy(weight)))
     return found.hexdigest()
+
+
+def _digests(weights):
+    """Of each, but of those that may have had their numbers from the start:
+    zeros, ones, and one number alone."""
+    values = [ops.convert_to_numpy(ops.cast(w, "float32")) for w in weights]
+    return {
+        hashlib.sha256(np.ascontiguousarray(value)).hexdigest()
+        for value in values
+        if value.size > 1 and np.ptp(value) > 0
+    }

@@ -4,6 +4,7 @@ import secrets
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_fm.kernel.reads import sampling
 from keras_fm.per_example.sum_noise import WORD
@@ -14,6 +15,11 @@ RECORDS, KEYS, FACTORS = "records", "keys", "factors"
 def are_drawn(x):
     """Whether x is a batch of `PoissonSamples`."""
     return isinstance(x, dict) and set(x) == {RECORDS, KEYS, FACTORS}
+
+
+def is_text(array):
+    """Whether an array holds text, whose rows may be of any length."""
+    return array.dtype.kind in "OSU"
 
 
 class PoissonSamples(keras.utils.PyDataset):
@@ -79,6 +85,8 @@ class PoissonSamples(keras.utils.PyDataset):
 
         def padded(values):
             batch = np.zeros((size, *values.shape[1:]), values.dtype)
+            if is_text(values):
+                batch[...] = ""
             batch[: len(values)] = values
             return batch
 
@@ -94,7 +102,14 @@ class PoissonSamples(keras.utils.PyDataset):
             KEYS: keys.astype(self._key_dtype),
             FACTORS: padded(factors),
         }
-        return (x,) if given.y is None else (x, taken(given.y))
+        batch = (x,) if given.y is None else (x, taken(given.y))
+        if keras.backend.backend() == "tensorflow":
+            # Its data sets know no lists, and text of tensors alone.
+            batch = keras.tree.map_structure(
+                lambda v: ops.convert_to_tensor(v) if is_text(v) else v,
+                keras.tree.lists_to_tuples(batch),
+            )
+        return batch
 
     def _shuffled(self, index):
         """Records of a batch in the shuffled order of an epoch, as published

@@ -43,7 +43,6 @@ def make_private(
     physical_batch_size=None,
     rows_per_owner=None,
     classes=None,
-    start="untrained",
     public=None,
     fix=False,
 ):
@@ -67,12 +66,10 @@ def make_private(
             people with more, every step draws so many anew.
         classes: `None`, or a public list of what the labels name, in the
             order of the outputs: `["no", "yes"]`.
-        start: `"untrained"`: the first weights are random, by your
-            declaration. Weights of a model that was trained in this process
-            are refused.
-        public: `None`, or str: in the place of `start`, the public data that
-            the first weights are from (`"ImageNet"`). The statement repeats
-            it as your declaration.
+        public: `None`: the first weights are random, by your declaration;
+            models that took steps are refused. Or str: the public data that
+            they are from (`"ImageNet"`), which the statement repeats as your
+            declaration.
         fix: `True` trains a copy of a sequential or functional model in which
             layers that mix records are replaced; `changes` lists them.
 
@@ -102,12 +99,6 @@ def make_private(
     Source: Abadi et al., "Deep Learning with Differential Privacy", 2016; Bu
     et al., "Automatic Clipping", 2023.
     """
-    if start != "untrained":
-        raise ValueError(
-            '`start` must be "untrained". Weights that were trained on public '
-            'data are declared so: `make_private(model, public="ImageNet")`. '
-            f"Received: start={start!r}"
-        )
     changes = []
     if fix:
         model, changes = mended.copy_of(model)
@@ -163,10 +154,11 @@ class PrivateNetwork(keras.Model):
             past_weights.check_untrained(model)
         else:
             check_line("`public`", public)
-        self._public = public
+        # What first weights are from, as it was declared, or `None`.
+        self.declared_public = public
         self._fit = self._digest = self._iterations = None
         # The optimizer of the last fit, and the weights that it moved.
-        self._moved = (None, ())
+        self._moved = ((), ())
 
     def compile(self, *args, jit_compile="auto", **kwargs):
         """As `keras.Model.compile`."""
@@ -299,27 +291,18 @@ class PrivateNetwork(keras.Model):
             given.own(owners_of(callback.guarantee), self.rows_per_owner)
         weighed = given.weights is not None
         self.check_labels(given.y)
-        balanced = isinstance(class_weight, str) and class_weight == "balanced"
+        balanced = _balances(class_weight)
         if class_weight is not None and not balanced:
-            given.weigh(class_weight)
+            given.weigh(class_weight, self.classes)
         private = given.x if given.y is None else (given.x, given.y)
         fit_contract.check_held_out(
             validation_data, private, name="x of this fit"
         )
-        notes = [
-            *(["weights of classes: released"] if balanced else []),
-            *(
-                ["weights of classes: public, by declaration"]
-                if class_weight and not balanced
-                else []
-            ),
-            *(
-                ["weights of rows: each a function of its row, by declaration"]
-                if weighed
-                else []
-            ),
-            *_of_validation(validation_data),
-        ]
+        of_rows = "weights of rows: each a function of its row, by declaration"
+        notes = ["weights of classes: released"] * balanced
+        if class_weight and not balanced:
+            notes.append("weights of classes: public, by declaration")
+        notes += [of_rows] * weighed + _of_validation(validation_data)
         try:
             with Attributes(self.model):
                 fit = PrivateFit(
@@ -387,11 +370,6 @@ class PrivateNetwork(keras.Model):
         """Steps of the running fit that are over; `None` outside of one."""
         return None if self._fit is None else self._fit.taken
 
-    @property
-    def declared_public(self):
-        """What first weights are from, as it was declared, or `None`."""
-        return self._public
-
     # What a step takes of the records ------------------------------------
 
     @property
@@ -449,16 +427,33 @@ class PrivateNetwork(keras.Model):
 
     def check_labels(self, y):
         """Refuses labels that no output is for: a step would stop at them."""
-        _check_labels(self, y)
+        loss = self.loss
+        name = loss if isinstance(loss, str) else type(loss).__name__
+        outputs = getattr(self.model, "outputs", None) or ()
+        if (
+            "sparse" not in str(name).lower()
+            or not isinstance(y, np.ndarray)
+            or len(outputs) != 1
+        ):
+            return
+        classes = outputs[0].shape[-1]
+        if classes and not np.all((y >= 0) & (y < classes)):
+            raise ValueError(
+                f"`y` must hold whole numbers from 0 to {classes - 1}, one for "
+                f"each of the {classes} outputs of '{self.model.name}'."
+            )
 
     # A fit's ledger --------------------------------------------------------
 
-    def plan_private_fit(self, callback, x, batch_size, epochs, first=()):
+    def plan_private_fit(
+        self, callback, x, batch_size, epochs, first=(), class_weight=None
+    ):
         """The text of `PrivateModel.plan`; checks what `fit` would.
 
         Args:
             callback, x, batch_size, epochs: as `plan` was given.
             first: entries of what is released before the steps.
+            class_weight: as `fit` will be given it.
         """
         self.check_guarantee(callback.guarantee)
         if x is None or not self.model.built:
@@ -468,7 +463,9 @@ class PrivateNetwork(keras.Model):
             )
         self._check_past(callback.ledger)
         n, size = number_of_records(x, callback, batch_size)
-        return FitCharge(self, callback, n, size, epochs).table(first)
+        classes = number_of_classes(self) if _balances(class_weight) else None
+        charge = FitCharge(self, callback, n, size, epochs, classes=classes)
+        return charge.table(first)
 
     def begin_private_fit(self, callback, plan=None):
         """Charges the steps of the running fit, for its `PrivateModel`.
@@ -485,6 +482,14 @@ class PrivateNetwork(keras.Model):
     def save(self, filepath, **kwargs):
         """Saves the plain model, which holds what was learned."""
         self.model.save(filepath, **kwargs)
+
+    def save_weights(self, filepath, **kwargs):
+        """Saves the weights of the plain model."""
+        self.model.save_weights(filepath, **kwargs)
+
+    def load_weights(self, filepath, **kwargs):
+        """Loads weights into the plain model."""
+        self.model.load_weights(filepath, **kwargs)
 
     @property
     def statement_line(self):
@@ -505,7 +510,7 @@ class PrivateNetwork(keras.Model):
 
     def _check_past(self, ledger):
         """Refuses weights and optimizers that this ledger does not know."""
-        public = self._public is not None
+        public = self.declared_public is not None
         past_weights.check(self.model, ledger, public, self._digest)
         optimizer = getattr(self, "optimizer", None)
         if past_weights.steps_of(optimizer) not in (0, self._iterations):
@@ -515,11 +520,7 @@ class PrivateNetwork(keras.Model):
             )
 
         learned = [id(v) for v in self.model.trainable_variables]
-        if (
-            self._moved[1]
-            and self._moved[0] is optimizer
-            and (learned != self._moved[1])
-        ):
+        if self._moved[0] is optimizer and self._moved[1] != learned:
             raise ValueError(
                 f"Other layers of '{self.model.name}' are trainable than when "
                 "the private model was compiled. Compile it again: "
@@ -555,7 +556,7 @@ class PrivateFit:
     ):
         self._network, self._callback = network, callback
         self._given = given
-        example = made_up = _made_up(given)
+        example = _made_up(given)
         if given.owners is not None:
             example = _of_owners(given, example)
         if not network.model.trainable_variables:
@@ -573,16 +574,13 @@ class PrivateFit:
             given.batch_size,
             epochs,
             steps_per_epoch,
-            number_of_classes(network, made_up[0]) if balanced else None,
+            number_of_classes(network) if balanced else None,
         )
         self._plan = self._charge.plan
-        parts = self.map.piece * replicas.parts_of_batch(network)
-        rows = self._plan.capacity
+        parts, rows = replicas.parts_of_batch(network), self._plan.capacity
         if rows > self.map.piece:
-            rows += -rows % parts
-        else:
-            rows += -rows % replicas.parts_of_batch(network)
-        self._rows = rows
+            parts *= self.map.piece
+        self._rows = rows = rows + -rows % parts
         self.samples = poisson_samples.PoissonSamples(
             given,
             self._plan,
@@ -612,8 +610,7 @@ class PrivateFit:
         below = None if plan is None else plan(given.x)
         first = [] if below is None else below.entries()
         charge.others += [entry.build_mechanism() for entry in first]
-        releases = [charge.balanced, charge.thresholds]
-        first += [one.entry(noise) for one in releases if one is not None]
+        first += charge.released_first(noise)
         entry = charge.entry(self.notes)
         ledger.check([*first, entry])
         self._network.check_records(given)
@@ -732,25 +729,6 @@ def _checked_classes(classes):
     return found
 
 
-def _check_labels(network, y):
-    """Refuses labels that no output is for: a step would stop at them."""
-    loss = network.loss
-    name = loss if isinstance(loss, str) else type(loss).__name__
-    outputs = getattr(network.model, "outputs", None) or ()
-    if (
-        "sparse" not in str(name).lower()
-        or not isinstance(y, np.ndarray)
-        or len(outputs) != 1
-    ):
-        return
-    classes = outputs[0].shape[-1]
-    if classes and not np.all((y >= 0) & (y < classes)):
-        raise ValueError(
-            f"`y` must hold whole numbers from 0 to {classes - 1}, one for "
-            f"each of the {classes} outputs of '{network.model.name}'."
-        )
-
-
 def check_proven(guarantee, rows_per_owner):
     """Refuses what noisy steps do not promise."""
     plain = (
@@ -774,13 +752,16 @@ def check_proven(guarantee, rows_per_owner):
         )
 
 
+def _balances(class_weight):
+    return isinstance(class_weight, str) and class_weight == "balanced"
+
+
 def _of_validation(data):
     """What the statement says of validation data."""
     if data is None:
         return []
-    rows = "a data set"
-    if isinstance(data, (tuple, list)):
-        rows = f"{len(keras.tree.flatten(data)[0]):,} rows"
+    arrays = isinstance(data, (tuple, list))
+    rows = f"{len(keras.tree.flatten(data)[0]):,} rows" if arrays else "data"
     return [f"validation: {rows}, not protected"]
 
 

@@ -11,7 +11,6 @@ import contextlib
 import keras
 import numpy as np
 from keras import ops
-from keras.src.random.seed_generator import global_seed_generator
 
 from keras_fm.core import record_alone
 from keras_fm.per_example import ghost_layers, sum_noise
@@ -24,7 +23,6 @@ HELD = 2**25
 # large batch so large a part, for pieces of padding alone are skipped.
 _FEWEST, _PART = 32, 8
 KEY_DTYPE = sum_noise.DTYPE
-WAYS = ("together", "vmap", "one")
 # Layers that draw for every record of a batch by itself.
 _DRAWING = tuple(
     getattr(keras.layers, name)
@@ -48,7 +46,7 @@ class RecordMap:
     Args:
         trainer: a `PrivateNetwork`: its model, its loss, and what that keeps.
         clip: see `clipping.scales`.
-        way: of `WAYS`: `"together"`, one call with all records, of layers
+        way: `"together"`, one call with all records, of layers
             that are known to take them one by one, all of them ghosts that
             learn; `"vmap"`, a vectorised map over records; `"one"`, one
             record after the other.
@@ -129,6 +127,11 @@ class RecordMap:
             ghost_layers.replaced_calls(functions),
         ):
             y_pred = self.network(x, training=self.training)
+            if self._trainer.loss is None and not scope.losses:
+                raise ValueError(
+                    f"'{self.network.name}' has no loss. Give `compile` one, "
+                    "or `add_loss` in a layer."
+                )
             if self.way != "together":
                 value = ops.sum(self._trainer.loss_of_records(y, y_pred))
                 # Penalties of activities, not those of weights.
@@ -167,6 +170,7 @@ class RecordMap:
             (by, probed), reads = _derivative(
                 lambda both: self._loss(*both, rest, x, y, key),
                 (direct, probes),
+                alone=self.way == "one",
             )
             return by, probed, reads
 
@@ -376,8 +380,9 @@ def _vectorized(function, rows):
     return torch.func.vmap(function, randomness="same")(rows)
 
 
-def _derivative(function, at):
-    """The derivative of a function's first result, and its second."""
+def _derivative(function, at, alone):
+    """The derivative of a function's first result, and its second; `alone`
+    if no vectorised map is about it."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
@@ -386,7 +391,19 @@ def _derivative(function, at):
     if backend == "torch":
         import torch
 
-        return torch.func.grad(function, has_aux=True)(at)
+        if not alone:
+            return torch.func.grad(function, has_aux=True)(at)
+        # Layers may do what `torch.func` does not know.
+        at = keras.tree.map_structure(lambda v: v.detach().requires_grad_(), at)
+        with torch.enable_grad():
+            value, more = function(at)
+        leaves = keras.tree.flatten(at)
+        # Of a loss that depends on none of them.
+        found = [torch.zeros_like(v) for v in leaves]
+        if value.requires_grad:
+            found = torch.autograd.grad(value, leaves, materialize_grads=True)
+        more = [v.detach() for v in more]
+        return keras.tree.pack_sequence_as(at, list(found)), more
     import tensorflow as tf
 
     with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -483,8 +500,22 @@ def seeds_of(network):
     ]
     if keras.backend.backend() != "jax":
         # What draws without a seed. JAX refuses that in a step.
-        found.append(global_seed_generator().state)
+        with _Assigned() as scope:
+            keras.random.uniform(())
+        found += scope.variables
     return found
+
+
+class _Assigned(keras.StatelessScope):
+    """Which variables are assigned in it; none changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.variables = []
+
+    def add_update(self, update):
+        self.variables.append(update[0])
+        super().add_update(update)
 
 
 def draws_apart(network):

@@ -186,27 +186,34 @@ class PrivateModel(keras.callbacks.Callback):
         ledgers = model_check.ledgers_of(self.model, self._ledger)
         return math.fsum(ledger.claimed_epsilon() for ledger in ledgers)
 
-    def plan(self, model, batches=None, epochs=1, batch_size=None):
+    def plan(
+        self,
+        model,
+        batches=None,
+        epochs=1,
+        batch_size=None,
+        class_weight=None,
+    ):
         """A table, in text, of what a fit of `model` would release, before
         anything is read or spent.
 
         Args:
             model: the model.
-            batches, epochs, batch_size: of models that read records at every
-                step, what `fit` will be given; or the number of records.
+            batches, epochs, batch_size, class_weight: of models that read
+                records at every step, what `fit` will be given; or the number
+                of records.
 
         Raises:
             ValueError: whatever `fit` would refuse of the model.
             BudgetExceededError: if the budget does not allow it.
         """
+        self.set_model(model)
         if hasattr(model, "plan_private_fit"):
-            self.set_model(model)
             below = self._below_of(batches)
             first = [] if below is None else below.entries()
             return model.plan_private_fit(
-                self, batches, batch_size, epochs, first
+                self, batches, batch_size, epochs, first, class_weight
             )
-        self.set_model(model)
         fit_contract.check_loss(model)
         plan = self._make_plan()
         self._check_before(plan)

@@ -51,7 +51,12 @@ def callback(epsilon=8.0, **kwargs):
     return fm.callbacks.PrivateModel(fm.PrivacyBudget(epsilon, 1e-3), **kwargs)
 
 
-def test_three_lines():
+def fit(private, *callbacks, x=X, y=Y, batch_size=10, **more):
+    more = {"verbose": 0, "callbacks": callbacks, **more}
+    return private.fit(x, y, batch_size=batch_size, **more)
+
+
+def test_three_lines(tmp_path):
     model = network()
     private = compiled(model)
     before = [w.copy() for w in model.get_weights()]
@@ -74,6 +79,8 @@ def test_three_lines():
         np.any(one != other) for one, other in zip(before, model.get_weights())
     )
     assert "sha256" in given.report()
+    private.save_weights(tmp_path / "mine.weights.h5")
+    network().load_weights(tmp_path / "mine.weights.h5")
 
 
 def test_the_bar_shows_what_was_charged(capsys):
@@ -106,14 +113,7 @@ def test_steps_are_charged_before_the_first():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compiled(network()).fit(
-            X,
-            Y,
-            batch_size=10,
-            epochs=2,
-            verbose=0,
-            callbacks=[given, Stops()],
-        )
+        fit(compiled(network()), given, Stops(), epochs=2)
     assert given.ledger.entries[0].mechanism["steps"] == 8
 
 
@@ -200,14 +200,7 @@ def test_noise_drawn_is_noise_charged(full):
     given = callback(guarantee=fm.Proven(neighbours=relation))
     before = np.concatenate([w.ravel() for w in model.get_weights()])
     size = 40 if full else 10
-    private.fit(
-        X,
-        Y,
-        batch_size=size,
-        epochs=8 if full else 2,
-        verbose=0,
-        callbacks=[given],
-    )
+    fit(private, given, batch_size=size, epochs=8 if full else 2)
     (entry,) = given.ledger.entries
     mechanism = entry.build_mechanism()
     assert mechanism.sensitivity == (2.0 if full else 1.0)
@@ -242,6 +235,7 @@ def test_balanced_classes_are_released_and_charged():
     y = np.where(np.arange(400) < 100, "yes", "no")
     given, begun = callback(), AtBegin()
     private = compiled(network(), classes=["no", "yes"])
+    plan = given.plan(private, 400, 1, 100, class_weight="balanced")
     private.fit(
         x,
         y,
@@ -262,6 +256,8 @@ def test_balanced_classes_are_released_and_charged():
     assert (100 - off) / (300 + off) < common < (100 + off) / (300 - off)
     assert common != pytest.approx(exact, rel=1e-6)
     assert private.evaluate(x, y, verbose=0)
+    assert f"multiplier {steps.build_mechanism().noise_multiplier:.4g}" in plan
+    assert "first: counts of classes" in plan
 
 
 def test_counts_of_owners():
@@ -313,17 +309,17 @@ def test_labels_that_are_named():
 
 
 def test_batch_normalization_must_change():
-    model = keras.Sequential(
-        [
-            keras.Input((6, 6, 1)),
-            L.Conv2D(4, 3, name="first"),
-            L.BatchNormalization(name="norm"),
-            L.Flatten(),
-            L.Dense(2),
-        ]
-    )
+    inputs = keras.Input((6, 6, 1))
+    x = L.Conv2D(4, 3, name="first")(inputs)
+    x = L.BatchNormalization(name="norm")(x)
+    # What has no config, and no weights either.
+    x = L.Lambda(lambda v: ops.relu(v))(ops.tanh(x))
+    model = keras.Model(inputs, L.Dense(2)(L.Flatten()(x)))
     with pytest.raises(ValueError, match="'norm'.*fix=True"):
         fm.make_private(model)
+    inner = keras.Sequential([inputs, L.TimeDistributed(model.layers[2])])
+    with pytest.raises(ValueError, match="inside of other layers"):
+        fm.make_private(inner, fix=True)
     private = fm.make_private(model, fix=True)
     assert "norm" in private.changes[0]
     assert isinstance(private.model.get_layer("norm"), L.GroupNormalization)
@@ -355,6 +351,7 @@ def test_spectral_normalization_must_change():
         fm.make_private(model)
     assert "Spectral normalization changes weights" in fm.check(model)
     private = fm.make_private(model, fix=True)
+    assert fm.check(private) == fm.check(private.model)
     assert type(private.model.layers[0]) is L.Dense
     np.testing.assert_array_equal(
         private.model.get_weights()[0], model.layers[0].layer.get_weights()[0]
@@ -403,6 +400,13 @@ def trained_before():
     [
         (OwnStep, "its own `train_step`"),
         (trained_before, "was trained before"),
+        (lambda: keras.Sequential([trained_before()]), "was trained before"),
+        (
+            lambda: keras.Sequential(
+                [keras.Input(batch_shape=(2, 3, 4)), L.LSTM(2, stateful=True)]
+            ),
+            "Leave `stateful=True`",
+        ),
         (lambda: L.Dense(2), "`model` must be a `keras.Model`"),
     ],
 )
@@ -423,6 +427,8 @@ def test_models_that_are_refused(model, words):
         ({"y": np.array(["no", "yes"] * 20)}, r'classes=\["no", "yes"\]'),
         ({"y": Y + 1}, "whole numbers from 0 to 1"),
         ({"class_weight": "auto"}, '`class_weight` must be "balanced"'),
+        ({"class_weight": {"no": 2.0}}, "a dict from labels"),
+        ({"y": Y.tolist()}, r"`np.array\(y\)` of lists"),
         ({"guarantee": fm.Published(lot=10)}, "trains with a proof"),
         (
             {"guarantee": fm.Proven(neighbours="replace_one")},
@@ -478,44 +484,28 @@ def private_copy(folder):
 
 
 def test_weights_that_were_copied_are_not_random(tmp_path):
-    """A clone, a body or a file of a trained model has no optimizer that
-    took steps."""
-    trained = trained_before()
-    clone = keras.models.clone_model(trained)
-    clone.set_weights(trained.get_weights())
-    body = keras.Sequential([trained.layers[0], L.Dense(2)])
-    for model in (clone, body):
-        given = callback()
-        with pytest.raises(ValueError, match="trained in this process"):
-            compiled(model).fit(X, Y, verbose=0, callbacks=[given])
-        assert not given.ledger.entries
-        compiled(model, public="a census").fit(
-            X, Y, batch_size=10, verbose=0, callbacks=[given]
-        )
+    """A body or a file of a model that a ledger knows is of that ledger."""
     model, given = private_copy(tmp_path)
     loaded = keras.saving.load_model(tmp_path / "mine.keras")
-    with pytest.raises(ValueError, match="under another ledger"):
-        compiled(loaded).fit(X, Y, verbose=0, callbacks=[callback()])
+    body = keras.Sequential([model.layers[0], L.Dense(2)])
+    for copy in (loaded, body):
+        with pytest.raises(ValueError, match="under another ledger"):
+            compiled(copy).fit(X, Y, verbose=0, callbacks=[callback()])
     compiled(loaded).fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
     assert len(given.ledger.entries) == 2
 
 
 def test_frozen_weights_of_one_seed_are_random():
     """Two experiments of one seed have the same frozen random features."""
-    for private in (False, True):
+    frozen = []
+    for given in (callback(), callback()):
         keras.utils.set_random_seed(3)
         model = network()
         model.layers[0].trainable = False
-        if not private:
-            plain = model
-            plain.compile("sgd", "sparse_categorical_crossentropy")
-            plain.fit(X, Y, verbose=0)
-    np.testing.assert_array_equal(
-        plain.get_weights()[0], model.get_weights()[0]
-    )
-    given = callback()
-    compiled(model).fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
-    assert given.ledger.entries
+        fit(compiled(model), given)
+        assert given.ledger.entries
+        frozen.append(model.get_weights()[0])
+    np.testing.assert_array_equal(*frozen)
 
 
 def test_one_ledger_of_a_file(tmp_path):
@@ -555,9 +545,7 @@ def test_layers_that_were_adapted_are_not_public():
         compiled(model).fit(X, Y, verbose=0, callbacks=[given])
     assert not given.ledger.entries
     given = callback()
-    compiled(model, public="means of a census").fit(
-        X, Y, batch_size=10, verbose=0, callbacks=[given]
-    )
+    fit(compiled(model, public="means of a census"), given)
     assert given.ledger.entries
 
 
@@ -566,9 +554,7 @@ def test_a_cell_that_is_run_twice():
     model = network()
     compiled(model).fit(X, Y, batch_size=10, verbose=0, callbacks=[callback()])
     with pytest.raises(ValueError, match="under another ledger"):
-        compiled(model).fit(
-            X, Y, batch_size=10, verbose=0, callbacks=[callback()]
-        )
+        fit(compiled(model), callback())
 
 
 def test_penalties_of_weights_act_outside_of_the_clip():
@@ -587,13 +573,7 @@ def test_penalties_of_weights_act_outside_of_the_clip():
         )
         before = model.get_weights()[0]
         budget = fm.PrivacyBudget(1e6, 1e-3)
-        private.fit(
-            X,
-            Y,
-            batch_size=40,
-            verbose=0,
-            callbacks=[fm.callbacks.PrivateModel(budget)],
-        )
+        fit(private, fm.callbacks.PrivateModel(budget), batch_size=40)
         found.append(model.get_weights()[0] - before)
     # Noise of a deviation of some 0.2 would not hide twice the weights.
     difference = found[1] - found[0]
@@ -620,13 +600,7 @@ def test_several_outputs_and_metrics_in_layers():
     private = fm.make_private(model)
     private.compile("sgd", {"a": "mse", "b": "mae"})
     given = callback()
-    private.fit(
-        X,
-        {"a": X[:, 0], "b": X[:, 1]},
-        batch_size=10,
-        verbose=0,
-        callbacks=[given],
-    )
+    fit(private, given, y={"a": X[:, 0], "b": X[:, 1]})
     assert given.ledger.entries
 
 
@@ -665,14 +639,7 @@ def test_a_part_of_the_budget_is_left_to_others(tmp_path):
     given = callback(guarantee=fm.Proven(spends=0.5))
     private = compiled(network())
     saved = keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"))
-    private.fit(
-        X,
-        Y,
-        batch_size=10,
-        verbose=0,
-        callbacks=[given, saved],
-        class_weight={0: 1.0, 1: 2.0},
-    )
+    fit(private, given, saved, class_weight={0: 1.0, 1: 2.0})
     assert 3 < given.ledger.epsilon() < 7
     (entry,) = given.ledger.entries
     assert "weights of classes: public, by declaration" in entry.notes
@@ -682,9 +649,7 @@ def test_a_part_of_the_budget_is_left_to_others(tmp_path):
 
 def test_pieces_of_a_batch():
     given = callback()
-    compiled(network(), physical_batch_size=4).fit(
-        X, Y, batch_size=10, verbose=0, callbacks=[given]
-    )
+    fit(compiled(network(), physical_batch_size=4), given)
     assert given.ledger.entries
 
 
@@ -733,19 +698,34 @@ def test_several_inputs_and_a_subclass():
             self.last = L.Dense(1)
 
         def call(self, inputs):
-            return self.last(self.one(inputs["a"]) * self.other(inputs["b"]))
+            (b,) = inputs["b"]
+            return self.last(self.one(inputs["a"]) * self.other(b))
 
     model = Two()
     private = fm.make_private(model)
     private.compile("adam", "mse")
-    private.fit(
-        {"a": X, "b": X[:, :2]},
-        X[:, 0],
-        batch_size=10,
-        verbose=0,
-        callbacks=[callback()],
-    )
-    assert private.predict({"a": X, "b": X[:, :2]}, verbose=0).shape == (40, 1)
+    x = {"a": X, "b": [X[:, :2]]}
+    fit(private, callback(), x=x, y=X[:, 0])
+    assert private.predict(x, verbose=0).shape == (40, 1)
+
+
+def test_a_loss_that_no_weight_moves():
+    """For some records a layer may have one: it must not stop a step."""
+    model = network()
+    model.add(L.Lambda(lambda v: ops.stop_gradient(v)))
+    given = callback()
+    fit(compiled(model), given)
+    assert given.ledger.entries
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="Keras has text there")
+def test_text_that_a_layer_reads():
+    look = L.StringLookup(vocabulary=["no", "yes"], output_mode="one_hot")
+    text = keras.Input((1,), dtype="string")
+    given = callback()
+    private = compiled(keras.Model(text, L.Dense(2, "softmax")(look(text))))
+    fit(private, given, x=np.array([["yes"], ["no"]] * 20, object))
+    assert given.ledger.entries
 
 
 class Square(L.Layer):
@@ -757,11 +737,17 @@ class Square(L.Layer):
 
 
 def test_a_model_without_labels():
-    model = keras.Sequential([keras.Input((6,)), L.Dense(2), Square()])
+    # On PyTorch its mean is broadcast: no number of it can be set.
+    scaled = L.Normalization(mean=0.0, variance=1.0)
+    model = keras.Sequential([keras.Input((6,)), scaled, L.Dense(2), Square()])
     private, given = fm.make_private(model), callback()
     private.compile("sgd")
     private.fit(X, batch_size=10, verbose=0, callbacks=[given])
     assert given.ledger.entries
+    without = fm.make_private(network())
+    without.compile("sgd")
+    with pytest.raises(ValueError, match="has no loss"):
+        without.fit(X, batch_size=10, verbose=0, callbacks=[callback()])
 
 
 @pytest.mark.skipif(

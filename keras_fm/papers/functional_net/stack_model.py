@@ -78,7 +78,7 @@ class StackModel(PrivatePart, keras.Model):
         """
         known, public = self._start
         if known != self._carrier()._digest() or (
-            public is None and past_weights.copied_from(self) is not None
+            public is None and past_weights.ledgers_of(self)
         ):
             raise ValueError(
                 f"'{self.name}' has other weights than it was built with, or "
