@@ -43,6 +43,7 @@ def make_private(
     physical_batch_size=None,
     rows_per_owner=None,
     classes=None,
+    start="untrained",
     public=None,
     fix=False,
 ):
@@ -66,10 +67,11 @@ def make_private(
             people with more, every step draws so many anew.
         classes: `None`, or a public list of what the labels name, in the
             order of the outputs: `["no", "yes"]`.
-        public: `None`: the first weights are random, by your declaration;
-            models that took steps are refused. Or str: the public data that
-            they are from (`"ImageNet"`), which the statement repeats as your
-            declaration.
+        start: `"untrained"`: the first weights are random, by your
+            declaration; models that took steps are refused.
+        public: `None`, or in the place of `start` the public data that the
+            first weights are from (`"ImageNet"`), which the statement
+            repeats as your declaration.
         fix: `True` trains a copy of a sequential or functional model in which
             layers that mix records are replaced; `changes` lists them.
 
@@ -99,6 +101,12 @@ def make_private(
     Source: Abadi et al., "Deep Learning with Differential Privacy", 2016; Bu
     et al., "Automatic Clipping", 2023.
     """
+    if start != "untrained":
+        raise ValueError(
+            '`start` must be "untrained". Weights that were trained on public '
+            'data are declared so: `make_private(model, public="ImageNet")`. '
+            f"Received: start={start!r}"
+        )
     changes = []
     if fix:
         model, changes = mended.copy_of(model)
