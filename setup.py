@@ -76,7 +76,7 @@ setuptools.setup(
         ],
         # Another dp-accounting than tensorflow-privacy's: an environment of
         # its own, where tensorflow-privacy is not (Python 3.12 or later, or
-        # --no-deps: see docs/compare.md).
+        # --no-deps: see docs/comparison.md).
         "jax-privacy": [
             'jax-privacy>=2.0,<3; python_version >= "3.11"',
             'jax; python_version >= "3.11"',

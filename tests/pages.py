@@ -74,15 +74,16 @@ budget = fm.PrivacyBudget(2.0, 1e-5)
 """
 IMAGES = "x, y, test = given((28, 28, 1)); x_test, y_test = test"
 ROWS = "x, y, test = given((64,)); x_test, y_test = test"
+PLAIN = """
+x, y, _ = given((64,))
+last = keras.layers.Dense(10, activation="softmax")
+model = keras.Sequential([keras.Input((64,)), last])
+"""
 
 GIVEN = {
     "README": Given(
         before={
-            1: """
-x, y, _ = given((64,))
-last = keras.layers.Dense(10, activation="softmax")
-model = keras.Sequential([keras.Input((64,)), last])
-""",
+            1: PLAIN,
             2: """
 body = keras.Sequential([keras.Input((64,)), keras.layers.Dense(8, "relu")])
 """,
@@ -94,6 +95,10 @@ open("people.csv", "w").write(text)
         },
         smaller={"batch_size=256, epochs=10": "batch_size=16, epochs=1"},
         prints=("proven:     (epsilon = 0.9999", 1),
+    ),
+    "docs/index": Given(
+        before={1: PLAIN},
+        smaller={"batch_size=256, epochs=10": "batch_size=16, epochs=1"},
     ),
     "docs/adlm": Given(
         before={
@@ -153,7 +158,7 @@ head().fit(x, y, callbacks=[private], verbose=0)
             "include_top=False,": "include_top=False, weights=None, alpha=0.35,"
         },
     ),
-    "docs/compare": Given(
+    "docs/comparison": Given(
         smaller={
             '"dp_sgd_head")': '"truncated"), seeds=1, epochs=1, '
             "train_records=200",

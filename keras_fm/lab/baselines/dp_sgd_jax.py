@@ -47,7 +47,7 @@ class JaxDPSGDClassifier(DPSGDTrainer):
     Needs `pip install "jax-privacy>=2,<3" jax`, Python 3.11 or later and the
     JAX backend of Keras (`KERAS_BACKEND=jax`). jax-privacy and
     tensorflow-privacy need different versions of dp-accounting, so it has an
-    environment of its own (docs/compare.md).
+    environment of its own (docs/comparison.md).
 
     The model object itself is trained: its weights change when `fit` is done.
     The loss is the softmax cross-entropy. The model may end in logits or in a
