@@ -49,7 +49,8 @@ def chosen(values, kept):
         return values
     # A product with 0 would keep what is no number.
     shape = (-1,) + (1,) * (len(values.shape) - 1)
-    return ops.where(ops.reshape(kept, shape), values, 0.0)
+    nothing = ops.zeros((), values.dtype)
+    return ops.where(ops.reshape(kept, shape), values, nothing)
 
 
 def scaled(values, scale, kept):
@@ -369,7 +370,7 @@ class ConvolutionMap(CoefficientMap):
         blocks = list(self._blocks(inputs, by_position))
         for block in blocks:
             squared = squared + squared_length(block)
-        return squared, (blocks, bias if self.use_bias else None)
+        return squared, (blocks, [bias] if self.use_bias else [])
 
     def _without_cancelling(self, inputs, delta):
         read = self._often() * squared_length(inputs)
@@ -403,11 +404,11 @@ class ConvolutionMap(CoefficientMap):
 
     def sums_of(self, found, scale, kept):
         if self._is_formed:
-            blocks, bias = found
+            blocks, biases = found
             rows = [
                 ops.transpose(total(block, scale, kept)) for block in blocks
             ]
-            biases = [] if bias is None else [total(bias, scale, kept)]
+            biases = [total(bias, scale, kept) for bias in biases]
         else:
             inputs, delta = found
             rows, biases = self._sums_at_once(

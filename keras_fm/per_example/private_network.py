@@ -634,8 +634,11 @@ class PrivateFit:
         past_weights.note_charge(self._network.model, ledger)
         self.charged = ledger.epsilon()
         self._mechanism = entry.build_mechanism()
-        # A step that was traced before holds other noise, or none.
-        self._network.make_train_function(force=True)
+        # A step that was traced before holds other noise, or none. JAX would
+        # take that of an equal function, as bound methods of a network are.
+        network = self._network
+        network.train_step = lambda *a: type(network).train_step(network, *a)
+        network.make_train_function(force=True)
         return self
 
     # What the callback calls ----------------------------------------------

@@ -7,6 +7,8 @@ obligations are proven in docs/proofs/record_alone.md.
 """
 
 import contextlib
+import functools
+import math
 
 import keras
 import numpy as np
@@ -14,7 +16,7 @@ from keras import ops
 
 from keras_fm.core import record_alone
 from keras_fm.per_example import ghost_layers, sum_noise
-from keras_fm.per_example.affine_maps import total
+from keras_fm.per_example.affine_maps import DenseMap, chosen, total
 from keras_fm.per_example.clipping import scales
 
 # Gradients of records that are held at a time, in numbers.
@@ -77,6 +79,11 @@ class RecordMap:
             int(np.prod(g.probe_shape)) + g.map.held for g in self.ghosts
         )
         self.piece = 1 if way == "one" else max(HELD // max(held, 1), 1)
+        # Whether a piece ends with the last record: where shapes may follow
+        # numbers, which neither JAX nor XLA allow, nor TensorFlow's map.
+        backend = keras.backend.backend()
+        may = backend == "tensorflow" and way == "together"
+        self.cuts = backend == "torch" or (may and not trainer.jit_compile)
 
     @property
     def key_shape(self):
@@ -160,7 +167,7 @@ class RecordMap:
     def _gradients(self, direct, rest, x, y, keys):
         """Of every record: gradients by what is not of a ghost layer, what
         came back to each of these, and what it read."""
-        rows = keys.shape[0] if self.way == "together" else 1
+        rows = ops.shape(keys)[0] if self.way == "together" else 1
         probes = [
             ops.zeros((rows, *ghost.probe_shape), "float32")
             for ghost in self.ghosts
@@ -210,7 +217,7 @@ class RecordMap:
             v if ghost.reads_tokens else ops.cast(v, "float32")
             for ghost, v in zip(self.ghosts, reads)
         ]
-        squared = ops.zeros(keys.shape[:1])
+        squared = ops.zeros(ops.shape(keys)[:1])
         for value in by:
             axes = tuple(range(1, len(value.shape)))
             squared += ops.sum(ops.square(value), axis=axes)
@@ -225,7 +232,8 @@ class RecordMap:
         """Sums of the contributions of some records."""
         (by, ghosts), squared = self._measured(direct, rest, x, y, keys)
         scale, kept = scales(self.clip, squared, factors)
-        if keras.backend.backend() == "torch" and bool(ops.all(kept)):
+        if self.cuts:
+            by, ghosts, scale = _without((by, ghosts, scale), kept)
             kept = None
         found = {}
         for variable, value in zip(self.direct, by):
@@ -251,71 +259,48 @@ class RecordMap:
         Returns:
             list of float32 tensors.
         """
-        keys = self._shared(keys)
-        direct, *rest = self._values()
-        rest, rows = self._rest(rest), factors.shape[0]
+        if self._shares_key:
+            keys = ops.broadcast_to(keys[:1], ops.shape(keys))
+        direct, rest = self._values()
         sums = [ops.zeros(v.shape, "float32") for v in self.learned]
-        piece = self.piece if rows is None else min(self.piece, rows)
-        backend = keras.backend.backend()
-        records = (x, y, keys, factors)
-        if backend != "torch":
-            records = _whole(records, rows, piece)
+        records, rows = (x, y, keys, factors), factors.shape[0]
+        # A fit gives whole pieces.
+        piece, cuts = math.gcd(min(self.piece, rows), rows), self.cuts
         # Behind the last record there is only padding.
-        places = ops.arange(1, ops.shape(records[-1])[0] + 1)
-        count = ops.max(ops.where(records[-1] > 0, places, 0))
+        places = ops.arange(1, rows + 1, dtype="int32")
+        count = ops.max(ops.where(factors > 0, places, 0))
 
-        def add(start, sums, size=piece):
+        def add(i, sums):
+            start = i * piece
+            size = ops.minimum(piece, count - start) if cuts else piece
             part = keras.tree.map_structure(
                 lambda v: _rows(v, start, size), records
             )
             more = self._piece(direct, rest, *part)
             return [a + b for a, b in zip(sums, more)]
 
-        if backend == "torch":
-            count = int(count)
-            for start in range(0, count, piece):
-                sums = add(start, sums, min(piece, count - start))
-            return sums
-        return ops.fori_loop(
-            ops.zeros((), "int32"),
-            ops.cast((count + piece - 1) // piece, "int32"),
-            lambda i, sums: add(i * piece, sums),
-            sums,
-        )
-
-    def _shared(self, keys):
-        """The keys of all records, alike where they must be."""
-        if self._shares_key:
-            return ops.broadcast_to(keys[:1], ops.shape(keys))
-        return keys
+        pieces = ops.cast((count + piece - 1) // piece, "int32")
+        return ops.fori_loop(ops.zeros((), "int32"), pieces, add, sums)
 
     def _values(self):
-        """Values of what is learned outside of ghost layers, of what is not
-        learned, of ghost layers, and of what a loss keeps."""
-        return [
-            [_constant(v) for v in self.direct],
+        """Values of what is learned outside of ghost layers; and of what is
+        not learned, of ghost layers, and pairs of what a loss keeps."""
+        # What a loss of several outputs keeps of each.
+        return [_constant(v) for v in self.direct], (
             [_constant(v) for v in self._fixed],
             [[_constant(v) for v in g.variables] for g in self.ghosts],
-            # What a loss of several outputs keeps of each.
-            [_constant(v) for v in self._trainer.metrics_variables],
-        ]
-
-    def _rest(self, values):
-        fixed, ghost, kept = values
-        return fixed, ghost, list(zip(self._trainer.metrics_variables, kept))
+            [(v, _constant(v)) for v in self._trainer.metrics_variables],
+        )
 
 
-def _whole(tree, rows, piece):
-    """Rows of zeros after those of tensors, so that they are whole pieces."""
-    if piece == 1 or (rows is not None and rows % piece == 0):
-        return tree
-
-    def padded(value):
-        more = -ops.shape(value)[0] % piece
-        zeros = ops.zeros((more, *value.shape[1:]), value.dtype)
-        return ops.concatenate([value, zeros])
-
-    return keras.tree.map_structure(padded, tree)
+def _without(tree, kept):
+    """Values of records, zeros for those that are not kept. Mostly all are,
+    and nothing is copied."""
+    flat = keras.tree.flatten(tree)
+    found = ops.cond(
+        ops.all(kept), lambda: flat, lambda: [chosen(v, kept) for v in flat]
+    )
+    return keras.tree.pack_sequence_as(tree, found)
 
 
 def _call(ghost, weights, probe, reads, at):
@@ -415,21 +400,30 @@ def _derivative(function, at, alone):
 
 
 def _derivatives(function, count):
-    """PyTorch's derivatives by what `count` layers give, in the place of
-    those by what is added to it."""
-    import torch
-
+    """Derivatives by what `count` layers give, in the place of those by what
+    is added to it."""
     seen = [None] * count
 
-    def probe(at):
-        def see(value):
-            seen[at] = value if value.requires_grad else value.requires_grad_()
-            return value
+    def see(at, watch, value):
+        seen[at] = value
+        watch(value)
+        return value
 
-        return see
+    def seen_by(watch):
+        probes = [functools.partial(see, at, watch) for at in range(count)]
+        return function(probes)
+
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            value, reads = seen_by(tape.watch)
+        found = tape.gradient(value, seen, unconnected_gradients="zero")
+        return [], [tf.convert_to_tensor(v) for v in found], reads
+    import torch
 
     with torch.enable_grad():
-        value, reads = function([probe(at) for at in range(count)])
+        value, reads = seen_by(torch.Tensor.requires_grad_)
         found = torch.autograd.grad(value, seen, materialize_grads=True)
     return [], list(found), [v.detach() for v in reads]
 
@@ -451,8 +445,12 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
     def made(way, ghosts=()):
         found = RecordMap(trainer, clip, way, ghosts)
         if way != "one":
-            some = max(_FEWEST, (expected or _FEWEST) // _PART)
-            if keras.backend.backend() != "torch":
+            # Dense layers use a weight once for a record: adding up sums of
+            # pieces takes a larger part of the time. Four hold most samples.
+            dense = all(type(ghost.map) is DenseMap for ghost in ghosts)
+            part = 3.75 if dense and way == "together" else _PART
+            some = max(_FEWEST, int((expected or _FEWEST) / part))
+            if not found.cuts:
                 found.piece = min(found.piece, some)
             found.piece = piece or found.piece
         return found
@@ -544,14 +542,11 @@ def _read_once(made, ghosts, example):
         found.hides = True
         x, y = keras.tree.map_structure(lambda v: v[:1], example)
         probes = [ops.zeros((1, *ghost.probe_shape)) for ghost in some]
+        direct, rest = found._values()
         value, _ = found._loss(
-            [_constant(v) for v in found.direct],
+            direct,
             probes,
-            (
-                [_constant(v) for v in found._fixed],
-                [[_constant(v) for v in g.variables] for g in some],
-                [],
-            ),
+            rest,
             *keras.tree.map_structure(ops.convert_to_tensor, (x, y)),
             ops.ones(found.key_shape, KEY_DTYPE),
         )

@@ -209,6 +209,29 @@ def test_noise_drawn_is_noise_charged(full):
     assert (after - before).std() == pytest.approx(wanted, rel=0.11)
 
 
+def test_a_second_fit_has_noise_of_its_own(tmp_path):
+    """Also while something, such as the last error in a notebook, holds the
+    compiled step of the first one, which JAX would take for equal."""
+    model = keras.Sequential(
+        [keras.Input((6,)), L.Dense(200, use_bias=False), L.Dense(4)]
+    )
+    private, held, found = fm.make_private(model), [], []
+    private.compile(keras.optimizers.SGD(1.0), _Constant())
+    for spends in (0.1, 0.7):
+        given = callback(
+            ledger=tmp_path / "ledger.json", guarantee=fm.Proven(spends=spends)
+        )
+        before = model.layers[0].get_weights()[0]
+        private.fit(X, Y, batch_size=10, epochs=2, verbose=0, callbacks=[given])
+        held.append(private.train_function)
+        charged = given.ledger.entries[-1].build_mechanism().stddev
+        found.append(charged)
+        moved = model.layers[0].get_weights()[0] - before
+        wanted = charged / 10 * np.sqrt(8)
+        assert moved.std() == pytest.approx(wanted, rel=0.11)
+    assert found[0] > 1.5 * found[1]
+
+
 def test_class_weights_act_after_the_clip():
     given = GivenRecords(X, Y, batch_size=10)
     given.weigh({0: 1.0, 1: 4.0})
