@@ -129,10 +129,10 @@ def steps_of(neighbours, order, box):
 
 def statistic(plan, index, data):
     plan.data = data.astype("float32")
-    step = plan.steps[index]
-    found = step.query.zero()
-    for batch in step.read():
-        found = step.query.accumulate(found, *batch, clip=step.clip)
+    planned = plan.to_release[index]
+    found = planned.query.zero()
+    for batch in planned.read():
+        found = planned.query.accumulate(found, *batch, clip=planned.clip)
     return step, found
 
 

@@ -280,9 +280,9 @@ def test_what_is_summed_of_a_record_has_no_bit_of_another(step):
         data = (x, np.arange(len(x)) % 3)
         private = PrivateModel(fm.PrivacyBudget(1.0, 1e-5), data=data)
         private.set_model(model)
-        part, steps = private._make_plan()._steps[0]
+        part, planned = private._make_plan()._planned[0]
         assert part is model.layers[0]
-        found = [rows for rows, *_ in steps[step].read()]
+        found = [rows for rows, *_ in planned[step].read()]
         return {row.tobytes() for row in np.concatenate(found)}
 
     one = read(x)
