@@ -133,7 +133,7 @@ def statistic(plan, index, data):
     found = planned.query.zero()
     for batch in planned.read():
         found = planned.query.accumulate(found, *batch, clip=planned.clip)
-    return step, found
+    return planned, found
 
 
 @pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])
