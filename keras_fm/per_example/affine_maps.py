@@ -17,7 +17,7 @@ import math
 
 import keras
 import numpy as np
-from keras import ops
+from keras_fm.per_example import direct_ops as ops
 
 from keras_fm.per_example.stages import weights_of
 from keras_fm.per_example.windows import Windows
@@ -338,15 +338,12 @@ class ConvolutionMap(CoefficientMap):
         """`(n, places, columns)` of the unfolded input, a few columns at a
         time."""
         found, width = [], 0
-        for block in self._windows.blocks(inputs):
-            block = ops.reshape(block, (-1, self.positions, block.shape[-1]))
-            for start in range(0, block.shape[-1], _COLUMNS):
-                part = block[..., start : start + _COLUMNS]
-                if found and width + part.shape[-1] > _COLUMNS:
-                    yield ops.concatenate(found, axis=-1)
-                    found, width = [], 0
-                found.append(part)
-                width += part.shape[-1]
+        for part in self._windows.rows(inputs):
+            if found and width + part.shape[-1] > _COLUMNS:
+                yield ops.concatenate(found, axis=-1)
+                found, width = [], 0
+            found.append(part)
+            width += part.shape[-1]
         yield ops.concatenate(found, axis=-1)
 
     def _by_position(self, delta):
@@ -401,7 +398,8 @@ class ConvolutionMap(CoefficientMap):
         for part in self._columns(inputs):
             yield ops.matmul(returned, part)
 
-    def sums_of(self, found, scale, kept):
+    def coefficients(self, found, scale, kept):
+        """As `sums_of`: `(fan_in, filters)`, and `(filters,)` with a bias."""
         if self._is_formed:
             blocks, bias = found
             rows = [
@@ -413,10 +411,10 @@ class ConvolutionMap(CoefficientMap):
             rows, biases = self._sums_at_once(
                 chosen(inputs, kept), scaled(delta, scale, kept)
             )
-        rows = ops.reshape(
-            ops.concatenate(rows), (-1, self.channels, self.filters)
-        )
-        found = [ops.take(rows, self._windows.places, axis=0), *biases]
+        return [ops.concatenate(rows), *biases]
+
+    def sums_of(self, found, scale, kept):
+        found = self.coefficients(found, scale, kept)
         shapes = [w.shape for w in weights_of(self.layer, self.names)]
         return [ops.reshape(*pair) for pair in zip(found, shapes)]
 
@@ -430,7 +428,7 @@ class ConvolutionMap(CoefficientMap):
             )
             for part in self._columns(inputs)
         ]
-        return rows, [ops.sum(delta, axis=0)]
+        return rows, [ops.sum(delta, axis=0)][: self.use_bias]
 
     def input_bound(self, norm):
         """Bound on the norm of all patches, each with its constant.

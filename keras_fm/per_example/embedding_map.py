@@ -6,7 +6,7 @@ of `<delta_p, delta_q>` over pairs of places of the same token; no table of a
 record is formed.
 """
 
-from keras import ops
+from keras_fm.per_example import direct_ops as ops
 
 from keras_fm.per_example.affine_maps import (
     UNDERFLOW,
@@ -61,7 +61,7 @@ class EmbeddingMap(CoefficientMap):
         delta = self._by_place(delta)
         alike = ops.expand_dims(tokens, 2) == ops.expand_dims(tokens, 1)
         between = ops.matmul(delta, ops.transpose(delta, (0, 2, 1)))
-        alike = ops.cast(alike, delta.dtype)
+        alike = ops.cast(alike, "float32")
         total = joined(alike, between, self.layer.output_dim)
         returned = ops.sum(ops.square(delta), axis=(1, 2))
         # Squares may vanish where a threshold is as small; both are lengths of

@@ -11,7 +11,7 @@ import itertools
 import math
 
 import keras
-from keras import ops
+from keras_fm.per_example import direct_ops as ops
 
 from keras_fm.per_example.affine_maps import (
     UNDERFLOW,

@@ -22,6 +22,8 @@ from keras_fm.per_example.formed_convolution import (
     TRANSPOSED,
     FormedConvolution,
 )
+from keras_fm.per_example.recurrent_map import KINDS as RECURRENT
+from keras_fm.per_example.recurrent_map import RecurrentMap, is_known
 from keras_fm.per_example.scale_map import RectifierMap, ScaleMap, unscaled
 from keras_fm.per_example.stages import weights_of
 
@@ -46,10 +48,16 @@ class GhostLayer:
         self._shape = tuple(output_shape)
         self._before = None
         self.map = self._map(tuple(input_shape))
-        self.variables = weights_of(layer, self.map.names)
+        self.variables = (
+            self.map.variables
+            if type(layer) in RECURRENT
+            else weights_of(layer, self.map.names)
+        )
 
     def _map(self, shape):
         layer, kind = self.layer, type(self.layer)
+        if kind in RECURRENT:
+            return RecurrentMap(layer, shape)
         if kind is _L.Embedding:
             return EmbeddingMap(layer, (math.prod(shape),))
         if kind is _L.EinsumDense:
@@ -87,24 +95,27 @@ class GhostLayer:
         """Shape of the probe of one record."""
         return tuple(self.map.output_shape)
 
-    def read(self, inputs):
-        """What the map reads of the inputs of the layer."""
+    def called(self, inputs, weights, probe):
+        """What the map reads, and what the layer gives; of `probe` a number is
+        added to each, or a function is called with all."""
+        dtype = self.layer.compute_dtype
+        weights = [ops.cast(w, dtype) for w in weights]
+
+        def probed(z):
+            return probe(z) if callable(probe) else z + ops.cast(probe, dtype)
+
+        if type(self.layer) in RECURRENT:
+            inputs = ops.cast(inputs, dtype)
+            read, z = self.map.run(inputs, weights, probed)
+            return read, z if self.layer.return_sequences else z[:, -1]
         if self._before is not None:
             inputs = self._before(ops.cast(inputs, "float32"))
-        return ops.reshape(inputs, (-1, *self.map.input_shape))
-
-    def outputs(self, read, weights, probe):
-        """What the layer gives; of `probe` a number is added to each, or a
-        function is called with all."""
-        dtype = self.layer.compute_dtype
-        if not self.reads_tokens:
-            read = ops.cast(read, dtype)
-        weights = [ops.cast(w, dtype) for w in weights]
-        z = self.map.forward(read, weights)
-        z = probe(z) if callable(probe) else z + ops.cast(probe, dtype)
+        read = ops.reshape(inputs, (-1, *self.map.input_shape))
+        given = read if self.reads_tokens else ops.cast(read, dtype)
+        z = probed(self.map.forward(given, weights))
         z = ops.reshape(z, (-1, *self._shape))
         activation = getattr(self.layer, "activation", None)
-        return z if activation is None else activation(z)
+        return read, z if activation is None else activation(z)
 
 
 def _contracted(layer, shape):
@@ -130,11 +141,13 @@ def may_be_ghost(layer):
     kinds = (
         *(_L.Dense, _L.EinsumDense, _L.Embedding, _L.PReLU, *_SCALES),
         *(_L.Conv1D, _L.Conv2D, _L.Conv3D, *DEPTHWISE, *TRANSPOSED),
+        *RECURRENT,
     )
     # A subclass may do anything in `call`.
     return (
         type(layer) in kinds
         and layer.built
+        and (type(layer) not in RECURRENT or is_known(layer))
         and not getattr(layer, "lora_enabled", False)
         and getattr(layer, "quantization_mode", None) is None
         and getattr(layer, "data_format", None) != "channels_first"
@@ -192,12 +205,15 @@ def found_in(network, run):
     """
     met, counts = {}, {}
 
-    def watching(layer):
+    def watching(layer, training):
         own = layer.call
 
         def call(inputs, *args, **kwargs):
             outputs = own(inputs, *args, **kwargs)
-            met.setdefault(id(layer), []).append((inputs, outputs))
+            # A mask, or a first state.
+            more = [*args, *kwargs.values()]
+            more = [v for v in more if v is not None and v is not training]
+            met.setdefault(id(layer), []).append((inputs, outputs, more))
             return outputs
 
         return call
@@ -208,7 +224,7 @@ def found_in(network, run):
     # A step may use a layer that a call does not, or once more.
     for training in (False, True):
         met.clear()
-        with replaced_calls([(layer, watching(layer)) for layer in layers]):
+        with replaced_calls([(layer, watching(layer, training)) for layer in layers]):
             run(training)
         for layer in layers:
             uses = len(met.get(id(layer), []))
@@ -224,9 +240,9 @@ def found_in(network, run):
         calls = met.get(id(layer), [])
         if counts[id(layer)] != [1, 1]:
             continue
-        ((inputs, outputs),) = calls
+        ((inputs, outputs, more),) = calls
         shapes = [getattr(v, "shape", None) for v in (inputs, outputs)]
-        if None in shapes or shapes[0][0] != 1 or shapes[1][0] != 1:
+        if more or None in shapes or shapes[0][0] != 1 or shapes[1][0] != 1:
             continue
         try:
             ghost = GhostLayer(layer, shapes[0][1:], shapes[1][1:])

@@ -14,7 +14,7 @@ from keras import ops
 from keras.src.random.seed_generator import global_seed_generator
 
 from keras_fm.core import record_alone
-from keras_fm.per_example import ghost_layers, sum_noise
+from keras_fm.per_example import ghost_layers, recurrent_map, sum_noise
 from keras_fm.per_example.affine_maps import total
 from keras_fm.per_example.clipping import scales
 
@@ -316,8 +316,8 @@ def _whole(tree, rows, piece):
 
 def _call(ghost, weights, probe, reads, at):
     def call(inputs, *args, **kwargs):
-        reads[at] = ghost.read(inputs)
-        return ghost.outputs(reads[at], weights, probe)
+        reads[at], outputs = ghost.called(inputs, weights, probe)
+        return outputs
 
     return call
 
@@ -495,9 +495,12 @@ def draws_apart(network):
     apart = {
         id(layer.seed_generator.state)
         for layer in network._flatten_layers()
-        if type(layer) in _DRAWING
-        and hasattr(layer, "seed_generator")
-        and getattr(layer, "noise_shape", None) is None
+        if hasattr(layer, "seed_generator")
+        and (
+            type(layer) in _DRAWING
+            and getattr(layer, "noise_shape", None) is None
+            or recurrent_map.draws_nothing(layer)
+        )
     }
     held = {id(v) for v in network.variables}
     drawn = {id(seed) for seed in seeds_of(network)} & held

@@ -1,8 +1,7 @@
 """Windows that slide over images: where they are, what they see, and where
 what comes back from them belongs."""
 
-import numpy as np
-from keras import ops
+from keras_fm.per_example import direct_ops as ops
 
 
 class Windows:
@@ -15,8 +14,6 @@ class Windows:
 
     Attributes:
         outputs: how many windows there are along each side.
-        places: `(size[0] * size[1],)` ints, for every place in a window, row
-            by row, where its channels stand in `blocks`.
     """
 
     def __init__(self, input_shape, size, strides, padding):
@@ -28,66 +25,44 @@ class Windows:
         ]
         self.outputs = tuple(outputs for outputs, _, _ in sides)
         self._pads = tuple((low, high) for _, low, high in sides)
-        columns = self.size[1]
-        order = [
-            (at_row + i) * columns + at_column + j
-            for at_row, at_column, height, width in self._tiles()
-            for i in range(height)
-            for j in range(width)
-        ]
-        self.places = np.argsort(order)
 
-    def _tiles(self):
-        """A window in pieces of at most a stride: `(row, column, height,
-        width)`."""
-        rows, columns = self.size
-        down, across = self.strides
-        for i in range(0, rows, down):
-            for j in range(0, columns, across):
-                yield i, j, min(down, rows - i), min(across, columns - j)
+    def rows(self, inputs):
+        """What all windows hold in one of their rows after the other:
+        `(n, windows, columns x channels)`.
 
-    def blocks(self, inputs):
-        """What all windows hold, a piece of the window after the other:
-        `(n, *outputs, places in the piece x channels)`.
-
-        With an image in squares of a stride, the next window is the next
-        square: whole squares are cut out, which is much faster than every
-        place on its own.
+        Of the rows of an image what stands at each column of a window is cut
+        out at once, for all windows that any of them is in: the rows of the
+        windows are then parts of that, which are not copied.
         """
-        squares, seen = [], []
+        sides, seen = [], []
         for axis in range(2):
             low, high = self._pads[axis]
             stride, size = self.strides[axis], self.input_shape[axis]
             count = self.outputs[axis] - 1 - (-self.size[axis] // stride)
             more = count * stride - low - size
             seen.append((slice(0, min(size, size + more)), (low, max(more, 0))))
-            squares += [count, stride]
+            sides += [count, stride]
         (rows, above), (columns, before) = seen
+        channels, (down, across) = self.input_shape[-1], self.strides
         padded = ops.pad(
             inputs[:, rows, columns], [(0, 0), above, before, (0, 0)]
         )
-        channels = self.input_shape[-1]
-        squares = ops.transpose(
-            ops.reshape(padded, (-1, *squares, channels)), (0, 1, 3, 2, 4, 5)
-        )
-        down, across = self.strides
-        whole = ops.reshape(
-            squares, (-1, *squares.shape[1:3], down * across * channels)
-        )
-        for i, j, height, width in self._tiles():
-            at = [
-                slice(first // stride, first // stride + count)
-                for first, stride, count in zip(
-                    (i, j), self.strides, self.outputs
-                )
-            ]
-            if (height, width) == (down, across):
-                yield whole[:, at[0], at[1]]
-            else:
-                part = squares[:, at[0], at[1], :height, :width]
-                yield ops.reshape(
-                    part, (-1, *self.outputs, height * width * channels)
-                )
+        image = ops.reshape(padded, (-1, *sides, channels))
+        high, wide = self.outputs
+        places = [divmod(j, across) for j in range(self.size[1])]
+        cut = [
+            ops.concatenate(
+                [
+                    image[:, :, rest, first : first + wide, at]
+                    for first, at in places
+                ],
+                axis=-1,
+            )
+            for rest in range(min(down, self.size[0]))
+        ]
+        for i in range(self.size[0]):
+            part = cut[i % down][:, i // down : i // down + high]
+            yield ops.reshape(part, (-1, high * wide, part.shape[-1]))
 
     def of_inputs(self, covered):
         """`(n, *input_shape)` of what the windows cover: without padding, and

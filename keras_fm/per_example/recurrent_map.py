@@ -1,0 +1,152 @@
+"""An `LSTM`, `GRU` or `SimpleRNN`, as a map of every record.
+
+At time t it adds `x_t K` and `h_{t-1} R`, of what it reads and of what it gave
+before. With d_t what comes back to the first sum, and e_t to the second (the
+same, but for one gate of a `GRU`), a record's coefficients are `sum_t x_t
+d_t^T` and `sum_t h_{t-1} e_t^T`: those of two `Dense` layers that read every
+time by itself.
+"""
+
+import keras
+
+from keras_fm.per_example import direct_ops as ops
+from keras_fm.per_example.affine_maps import (
+    CoefficientMap,
+    ConvolutionMap,
+    Part,
+)
+
+KINDS = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)
+_CELLS = (
+    *(keras.layers.LSTMCell, keras.layers.GRUCell),
+    keras.layers.SimpleRNNCell,
+)
+
+
+def draws_nothing(cell):
+    """Whether it is the cell of a recurrent layer, and drops nothing."""
+    return type(cell) in _CELLS and not (cell.dropout or cell.recurrent_dropout)
+
+
+def is_known(layer):
+    """Whether a recurrent layer starts at zero and drops nothing."""
+    return (
+        draws_nothing(layer.cell)
+        and not layer.stateful
+        and getattr(layer.cell, "reset_after", True)
+    )
+
+
+class RecurrentMap(CoefficientMap):
+    """The kernels and the bias of a recurrent layer that `is_known`.
+
+    Args:
+        layer: the layer, built.
+        input_shape: `(times, features)`.
+    """
+
+    def __init__(self, layer, input_shape):
+        self._cell, self._is_backward = layer.cell, layer.go_backwards
+        cell, (times, size) = layer.cell, input_shape
+        # The two sums are apart.
+        self._apart = type(layer) is keras.layers.GRU
+        self._size, self._wide = size, cell.kernel.shape[-1]
+        self._parts = [
+            ConvolutionMap(
+                cell,
+                (times, entries),
+                Part(filters=self._wide, use_bias=cell.use_bias and has_bias),
+            )
+            for entries, has_bias in ((size, True), (cell.units, self._apart))
+        ]
+        self.input_shape = (times, size + cell.units)
+        self.output_shape = (times, self._wide * (1 + self._apart))
+        self.held = sum(part.held for part in self._parts)
+        self.variables = [cell.kernel, cell.recurrent_kernel]
+        self.variables += [cell.bias] * cell.use_bias
+
+    # The layer -------------------------------------------------------------
+
+    def run(self, inputs, weights, probed):
+        """What the map reads, and what the layer gives at every time.
+
+        Args:
+            inputs: `(n, times, features)`.
+            weights: values of `variables`.
+            probed: function of all sums, as they are before time is met.
+        """
+        kernel, recurrent, *bias = weights
+        if self._is_backward:
+            inputs = ops.flip(inputs, axis=1)
+        sums = [ops.matmul(inputs, kernel)]
+        if self._apart:
+            sums.append(ops.zeros_like(sums[0]))
+        if bias:
+            rows = ops.reshape(bias[0], (-1, self._wide))
+            sums = [z + rows[at] for at, z in enumerate(sums)]
+        z = probed(ops.concatenate(sums, axis=-1))
+        start = ops.zeros_like(z[:, 0, : self._cell.units])
+        states = [start] * (1 + (type(self._cell) is keras.layers.LSTMCell))
+        found = _each(
+            lambda states, z: self._step(states, z, recurrent), states, z
+        )
+        before = ops.concatenate([start[:, None], found[:, :-1]], axis=1)
+        return ops.concatenate([inputs, before], axis=-1), found
+
+    def _step(self, states, z, recurrent):
+        """The states after one time."""
+        before, *kept = states
+        act, again = self._cell.activation, ops.matmul(before, recurrent)
+        gate = getattr(self._cell, "recurrent_activation", None)
+        if gate is None:
+            return [act(z + again)]
+        if kept:
+            i, f, new, o = ops.split(z + again, 4, axis=-1)
+            held = gate(f) * kept[0] + gate(i) * act(new)
+            return [gate(o) * act(held), held]
+        z, more = z[..., : self._wide], z[..., self._wide :] + again
+        (z, reset, new), more = (ops.split(v, 3, axis=-1) for v in (z, more))
+        z, reset = gate(z + more[0]), gate(reset + more[1])
+        return [z * before + (1 - z) * act(new + reset * more[2])]
+
+    # What a record says ----------------------------------------------------
+
+    def measured(self, inputs, delta):
+        size, wide = self._size, self._wide
+        given = (
+            (inputs[..., :size], delta[..., :wide]),
+            (inputs[..., size:], delta[..., -wide:]),
+        )
+        found = [
+            part.measured(*one) for part, one in zip(self._parts, given)
+        ]
+        return sum(squared for squared, _ in found), [v for _, v in found]
+
+    def sums_of(self, found, scale, kept):
+        (kernel, *bias), (recurrent, *more) = (
+            part.coefficients(one, scale, kept)
+            for part, one in zip(self._parts, found)
+        )
+        sums = [kernel, recurrent]
+        if bias:
+            shape = self._cell.bias.shape
+            sums.append(ops.reshape(ops.concatenate([*bias, *more]), shape))
+        return sums
+
+
+def _each(step, states, z):
+    """What a step gives at every time: `(n, times, units)`."""
+    if keras.backend.backend() != "torch":
+
+        def both(states, z):
+            states = step(states, z)
+            return states, states
+
+        times = ops.transpose(z, (1, 0, 2))
+        _, found = ops.scan(both, states, times, length=z.shape[1])
+        return ops.transpose(found[0], (1, 0, 2))
+    found = []
+    for one in ops.unstack(z, axis=1):
+        states = step(states, one)
+        found.append(states[0])
+    return ops.stack(found, axis=1)
