@@ -95,9 +95,10 @@ class GhostLayer:
         """Shape of the probe of one record."""
         return tuple(self.map.output_shape)
 
-    def called(self, inputs, weights, probe):
+    def called(self, inputs, weights, probe, mask=None):
         """What the map reads, and what the layer gives; of `probe` a number is
-        added to each, or a function is called with all."""
+        added to each, or a function is called with all. A mask is for
+        recurrent layers."""
         dtype = self.layer.compute_dtype
         weights = [ops.cast(w, dtype) for w in weights]
 
@@ -106,7 +107,7 @@ class GhostLayer:
 
         if type(self.layer) in RECURRENT:
             inputs = ops.cast(inputs, dtype)
-            read, z = self.map.run(inputs, weights, probed)
+            read, z = self.map.run(inputs, weights, probed, mask)
             return read, z if self.layer.return_sequences else z[:, -1]
         if self._before is not None:
             inputs = self._before(ops.cast(inputs, "float32"))
@@ -205,14 +206,15 @@ def found_in(network, run):
     """
     met, counts = {}, {}
 
-    def watching(layer, training):
+    def watching(layer):
         own = layer.call
 
         def call(inputs, *args, **kwargs):
             outputs = own(inputs, *args, **kwargs)
-            # A mask, or a first state.
-            more = [*args, *kwargs.values()]
-            more = [v for v in more if v is not None and v is not training]
+            # As a first state, which no map knows.
+            plain = {"mask", "training"}
+            more = [*args, *(kwargs[k] for k in set(kwargs) - plain)]
+            more = [v for v in more if v is not None]
             met.setdefault(id(layer), []).append((inputs, outputs, more))
             return outputs
 
@@ -224,7 +226,7 @@ def found_in(network, run):
     # A step may use a layer that a call does not, or once more.
     for training in (False, True):
         met.clear()
-        with replaced_calls([(layer, watching(layer, training)) for layer in layers]):
+        with replaced_calls([(layer, watching(layer)) for layer in layers]):
             run(training)
         for layer in layers:
             uses = len(met.get(id(layer), []))

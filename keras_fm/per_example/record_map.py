@@ -316,7 +316,8 @@ def _whole(tree, rows, piece):
 
 def _call(ghost, weights, probe, reads, at):
     def call(inputs, *args, **kwargs):
-        reads[at], outputs = ghost.called(inputs, weights, probe)
+        mask = kwargs.get("mask")
+        reads[at], outputs = ghost.called(inputs, weights, probe, mask)
         return outputs
 
     return call

@@ -17,7 +17,7 @@ from keras_fm.per_example.affine_maps import (
 )
 
 KINDS = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)
-_CELLS = (
+CELLS = (
     *(keras.layers.LSTMCell, keras.layers.GRUCell),
     keras.layers.SimpleRNNCell,
 )
@@ -25,14 +25,14 @@ _CELLS = (
 
 def draws_nothing(cell):
     """Whether it is the cell of a recurrent layer, and drops nothing."""
-    return type(cell) in _CELLS and not (cell.dropout or cell.recurrent_dropout)
+    return type(cell) in CELLS and not (cell.dropout or cell.recurrent_dropout)
 
 
 def is_known(layer):
     """Whether a recurrent layer starts at zero and drops nothing."""
     return (
         draws_nothing(layer.cell)
-        and not layer.stateful
+        and not (layer.stateful or layer.zero_output_for_mask)
         and getattr(layer.cell, "reset_after", True)
     )
 
@@ -67,17 +67,19 @@ class RecurrentMap(CoefficientMap):
 
     # The layer -------------------------------------------------------------
 
-    def run(self, inputs, weights, probed):
+    def run(self, inputs, weights, probed, mask=None):
         """What the map reads, and what the layer gives at every time.
 
         Args:
             inputs: `(n, times, features)`.
             weights: values of `variables`.
-            probed: function of all sums, as they are before time is met.
+            probed: function of all sums, as they are before any time.
+            mask: `None`, or `(n, times)` bools: others leave the states.
         """
         kernel, recurrent, *bias = weights
         if self._is_backward:
             inputs = ops.flip(inputs, axis=1)
+            mask = None if mask is None else ops.flip(mask, axis=1)
         sums = [ops.matmul(inputs, kernel)]
         if self._apart:
             sums.append(ops.zeros_like(sums[0]))
@@ -87,9 +89,17 @@ class RecurrentMap(CoefficientMap):
         z = probed(ops.concatenate(sums, axis=-1))
         start = ops.zeros_like(z[:, 0, : self._cell.units])
         states = [start] * (1 + (type(self._cell) is keras.layers.LSTMCell))
-        found = _each(
-            lambda states, z: self._step(states, z, recurrent), states, z
-        )
+
+        def step(states, given):
+            z, *counts = given
+            found = self._step(states, z, recurrent)
+            return [
+                ops.where(counts[0], *pair) if counts else pair[0]
+                for pair in zip(found, states)
+            ]
+
+        given = [z] if mask is None else [z, mask[..., None]]
+        found = _each(step, states, given)
         before = ops.concatenate([start[:, None], found[:, :-1]], axis=1)
         return ops.concatenate([inputs, before], axis=-1), found
 
@@ -117,9 +127,7 @@ class RecurrentMap(CoefficientMap):
             (inputs[..., :size], delta[..., :wide]),
             (inputs[..., size:], delta[..., -wide:]),
         )
-        found = [
-            part.measured(*one) for part, one in zip(self._parts, given)
-        ]
+        found = [part.measured(*one) for part, one in zip(self._parts, given)]
         return sum(squared for squared, _ in found), [v for _, v in found]
 
     def sums_of(self, found, scale, kept):
@@ -134,19 +142,22 @@ class RecurrentMap(CoefficientMap):
         return sums
 
 
-def _each(step, states, z):
+def _each(step, states, given):
     """What a step gives at every time: `(n, times, units)`."""
-    if keras.backend.backend() != "torch":
+    backend = keras.backend.backend()
+    if backend == "torch":
+        found = []
+        for at in zip(*[ops.unstack(v, axis=1) for v in given]):
+            states = step(states, at)
+            found.append(states[0])
+        return ops.stack(found, axis=1)
+    given = [ops.transpose(v, (1, 0, 2)) for v in given]
+    if backend == "tensorflow":
+        import tensorflow as tf
 
-        def both(states, z):
-            states = step(states, z)
-            return states, states
-
-        times = ops.transpose(z, (1, 0, 2))
-        _, found = ops.scan(both, states, times, length=z.shape[1])
-        return ops.transpose(found[0], (1, 0, 2))
-    found = []
-    for one in ops.unstack(z, axis=1):
-        states = step(states, one)
-        found.append(states[0])
-    return ops.stack(found, axis=1)
+        # Keras' loop knows no bound, which XLA needs.
+        step = tf.autograph.experimental.do_not_convert(step)
+        found = tf.scan(step, given, states)
+    else:
+        _, found = ops.scan(lambda *at: (step(*at),) * 2, states, given)
+    return ops.transpose(found[0], (1, 0, 2))
