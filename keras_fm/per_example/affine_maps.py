@@ -17,8 +17,8 @@ import math
 
 import keras
 import numpy as np
-from keras_fm.per_example import direct_ops as ops
 
+from keras_fm.per_example import direct_ops as ops
 from keras_fm.per_example.stages import weights_of
 from keras_fm.per_example.windows import Windows
 
@@ -35,6 +35,8 @@ PLAIN_OPTIONS = {
 UNDERFLOW = 1e-24
 # Of an unfolded input that are multiplied at a time.
 _COLUMNS = 64
+# Numbers of it that are made at a time.
+_AT_ONCE = 2**20
 # Of the square of what positions give before they cancel: more than the square
 # of what float32 may get wrong of it, and of what it may get wrong of a square.
 _ROUNDING = 1e-6
@@ -363,7 +365,7 @@ class ConvolutionMap(CoefficientMap):
         if not self._is_formed:
             more = self._norm_by_products(inputs, by_position)
             return squared + more, (inputs, delta)
-        blocks = list(self._blocks(inputs, by_position))
+        blocks = self._blocks(inputs, by_position)
         for block in blocks:
             squared = squared + squared_length(block)
         return squared, (blocks, bias if self.use_bias else None)
@@ -391,12 +393,23 @@ class ConvolutionMap(CoefficientMap):
         return joined(between, returned, self.fan_in + self.filters)
 
     def _blocks(self, inputs, delta):
-        """`(n, filters, columns)` of the coefficients, a few columns at a
-        time."""
+        """List of `(n, filters, columns)` of the coefficients, a few columns
+        at a time."""
+        if keras.backend.backend() == "torch" and not self._is_product:
+            # What is unfolded of all records is new memory in every step.
+            width = max(self.fan_in // self.kernel_size[0], _COLUMNS)
+            size = max(_AT_ONCE // (self.positions * width), 1)
+            pieces = [
+                self._formed(inputs[i : i + size], delta[i : i + size])
+                for i in range(0, len(inputs), size)
+            ]
+            return [ops.concatenate(parts) for parts in zip(*pieces)]
+        return self._formed(inputs, delta)
+
+    def _formed(self, inputs, delta):
         # This way round, which is the faster of the two.
         returned = ops.transpose(delta, (0, 2, 1))
-        for part in self._columns(inputs):
-            yield ops.matmul(returned, part)
+        return [ops.matmul(returned, v) for v in self._columns(inputs)]
 
     def coefficients(self, found, scale, kept):
         """As `sums_of`: `(fan_in, filters)`, and `(filters,)` with a bias."""

@@ -7,7 +7,6 @@ record is formed.
 """
 
 from keras_fm.per_example import direct_ops as ops
-
 from keras_fm.per_example.affine_maps import (
     UNDERFLOW,
     CoefficientMap,

@@ -11,8 +11,8 @@ import itertools
 import math
 
 import keras
-from keras_fm.per_example import direct_ops as ops
 
+from keras_fm.per_example import direct_ops as ops
 from keras_fm.per_example.affine_maps import (
     UNDERFLOW,
     CoefficientMap,

@@ -201,17 +201,16 @@ class RecordMap:
         with _seeded_torch(keys):
             by, returned, reads = self._gradients(direct, rest, x, y, keys)
         by = [ops.cast(v, "float32") for v in by]
-        returned = [ops.cast(v, "float32") for v in returned]
-        reads = [
-            v if ghost.reads_tokens else ops.cast(v, "float32")
-            for ghost, v in zip(self.ghosts, reads)
-        ]
         squared = ops.zeros(keys.shape[:1])
         for value in by:
             axes = tuple(range(1, len(value.shape)))
             squared += ops.sum(ops.square(value), axis=axes)
         ghosts = []
-        for ghost, read, delta in zip(self.ghosts, reads, returned):
+        for ghost in self.ghosts:
+            # What is not held any more makes place for what is formed of it.
+            read, delta = reads.pop(0), ops.cast(returned.pop(0), "float32")
+            if not ghost.reads_tokens:
+                read = ops.cast(read, "float32")
             more, measures = ghost.map.measured(read, delta)
             squared += more
             ghosts.append(measures)
@@ -339,7 +338,10 @@ def _seeded_torch(keys):
     devices = list(range(torch.cuda.device_count()))
     words = ops.convert_to_numpy(keys)[0, -1].astype("int64").tolist()
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(words[0] * 2**31 + words[1])
+        # What seeds all at once notes every call of them.
+        torch.default_generator.manual_seed(words[0] * 2**31 + words[1])
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(words[0] * 2**31 + words[1])
         yield
 
 

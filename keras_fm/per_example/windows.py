@@ -1,6 +1,8 @@
 """Windows that slide over images: where they are, what they see, and where
 what comes back from them belongs."""
 
+import keras
+
 from keras_fm.per_example import direct_ops as ops
 
 
@@ -43,26 +45,35 @@ class Windows:
             seen.append((slice(0, min(size, size + more)), (low, max(more, 0))))
             sides += [count, stride]
         (rows, above), (columns, before) = seen
-        channels, (down, across) = self.input_shape[-1], self.strides
         padded = ops.pad(
             inputs[:, rows, columns], [(0, 0), above, before, (0, 0)]
         )
-        image = ops.reshape(padded, (-1, *sides, channels))
-        high, wide = self.outputs
-        places = [divmod(j, across) for j in range(self.size[1])]
+        padded = ops.reshape(padded, (-1, *sides[:2], *padded.shape[2:]))
         cut = [
-            ops.concatenate(
-                [
-                    image[:, :, rest, first : first + wide, at]
-                    for first, at in places
-                ],
-                axis=-1,
-            )
-            for rest in range(min(down, self.size[0]))
+            self._side_by_side(padded[:, :, rest])
+            for rest in range(min(self.strides[0], self.size[0]))
         ]
+        high, wide = self.outputs
         for i in range(self.size[0]):
-            part = cut[i % down][:, i // down : i // down + high]
+            first, rest = divmod(i, self.strides[0])
+            part = cut[rest][:, first : first + high]
             yield ops.reshape(part, (-1, high * wide, part.shape[-1]))
+
+    def _side_by_side(self, rows):
+        """What windows hold of some rows: `(n, rows, windows, columns x
+        channels)`."""
+        size, stride, wide = self.size[1], self.strides[1], self.outputs[1]
+        channels = rows.shape[-1]
+        if keras.backend.backend() == "torch":
+            # Parts of a row that overlap are copied at once.
+            seen = rows.unfold(2, size, stride).transpose(3, 4)
+            return ops.reshape(seen, (*seen.shape[:3], size * channels))
+        columns = (rows.shape[1], rows.shape[2] // stride, stride, channels)
+        rows = ops.reshape(rows, (-1, *columns))
+        places = [divmod(at, stride) for at in range(size)]
+        return ops.concatenate(
+            [rows[:, :, i : i + wide, j] for i, j in places], axis=-1
+        )
 
     def of_inputs(self, covered):
         """`(n, *input_shape)` of what the windows cover: without padding, and
