@@ -12,6 +12,7 @@ from keras_fm.per_example.affine_maps import (
     CoefficientMap,
     joined,
     scaled,
+    squared_length,
     without_cancelling,
 )
 
@@ -30,17 +31,6 @@ class EmbeddingMap(CoefficientMap):
     names = ("embeddings",)
 
     def __init__(self, layer, input_shape):
-        if len(input_shape) != 1:
-            raise ValueError(
-                f"Layer '{layer.name}' (Embedding) must read `(tokens,)` of "
-                f"each record. Received: input_shape={tuple(input_shape)}"
-            )
-        # Tokens come as float32.
-        if layer.input_dim > 2**24:
-            raise ValueError(
-                f"Layer '{layer.name}' (Embedding) must have at most 2^24 "
-                f"tokens. Received: input_dim={layer.input_dim}"
-            )
         self.layer = layer
         self.input_shape = tuple(input_shape)
         self.output_shape = (*input_shape, layer.output_dim)
@@ -62,7 +52,7 @@ class EmbeddingMap(CoefficientMap):
         between = ops.matmul(delta, ops.transpose(delta, (0, 2, 1)))
         alike = ops.cast(alike, "float32")
         total = joined(alike, between, self.layer.output_dim)
-        returned = ops.sum(ops.square(delta), axis=(1, 2))
+        returned = squared_length(delta)
         # Squares may vanish where a threshold is as small; both are lengths of
         # records already.
         total, returned = total + UNDERFLOW, returned + UNDERFLOW

@@ -48,11 +48,7 @@ class GhostLayer:
         self._shape = tuple(output_shape)
         self._before = None
         self.map = self._map(tuple(input_shape))
-        self.variables = (
-            self.map.variables
-            if type(layer) in RECURRENT
-            else weights_of(layer, self.map.names)
-        )
+        self.variables = weights_of(self.map.layer, self.map.names)
 
     def _map(self, shape):
         layer, kind = self.layer, type(self.layer)
@@ -79,11 +75,13 @@ class GhostLayer:
             return RectifierMap(layer, shape)
         if kind in (*DEPTHWISE, *TRANSPOSED):
             return FormedConvolution(layer, shape)
-        if kind in (_L.Conv1D, _L.Conv2D) and affine_maps.is_plain(layer):
-            return affine_maps.of_layer(layer, shape)
-        if kind in (_L.Conv1D, _L.Conv2D, _L.Conv3D):
-            return FormedConvolution(layer, shape)
-        return affine_maps.of_layer(layer, shape)
+        if kind is not _L.Conv3D:
+            try:
+                return affine_maps.of_layer(layer, shape)
+            except ValueError:
+                # Not of a plain convolution.
+                pass
+        return FormedConvolution(layer, shape)
 
     @property
     def reads_tokens(self):
@@ -290,7 +288,6 @@ def lowered(network, way):
         for layer in network._flatten_layers()
         if type(layer) in kinds
         and getattr(layer, "data_format", None) != "channels_first"
-        and getattr(layer, "padding", None) != "causal"
         and getattr(layer, "quantization_mode", None) is None
     ]
 
@@ -325,25 +322,19 @@ def _normalized(layer):
 
 
 def _convolution(layer):
-    given = {
-        "strides": layer.strides,
-        "padding": layer.padding,
-        "dilation_rate": layer.dilation_rate,
-    }
-
-    def applied(operation, inputs, variable, **more):
-        kernel = ops.cast(variable, inputs.dtype)
-        return affine_maps.convolved(operation, inputs, kernel, **given | more)
-
     def call(inputs):
-        if hasattr(layer, "pointwise_kernel"):
-            found = applied(ops.depthwise_conv, inputs, layer.depthwise_kernel)
-            one = {"strides": 1, "padding": "valid", "dilation_rate": 1}
-            found = applied(ops.conv, found, layer.pointwise_kernel, **one)
-        elif type(layer) in DEPTHWISE:
-            found = applied(ops.depthwise_conv, inputs, layer.kernel)
-        else:
-            found = applied(ops.conv, inputs, layer.kernel)
+        kernel, *pointwise = (
+            ops.cast(getattr(layer, name), inputs.dtype)
+            for name in ("kernel", "depthwise_kernel", "pointwise_kernel")
+            if isinstance(getattr(layer, name, None), keras.Variable)
+        )
+        found = FormedConvolution(layer, inputs.shape[1:]).forward(
+            inputs, [kernel]
+        )
+        if pointwise:
+            found = ops.matmul(
+                found, ops.reshape(pointwise[0], (-1, layer.filters))
+            )
         if layer.use_bias:
             found = found + ops.cast(layer.bias, found.dtype)
         return found if layer.activation is None else layer.activation(found)

@@ -15,7 +15,7 @@ from keras.src.random.seed_generator import global_seed_generator
 
 from keras_fm.core import record_alone
 from keras_fm.per_example import ghost_layers, recurrent_map, sum_noise
-from keras_fm.per_example.affine_maps import total
+from keras_fm.per_example.affine_maps import squared_length, total
 from keras_fm.per_example.clipping import scales
 
 # Gradients of records that are held at a time, in numbers.
@@ -203,8 +203,7 @@ class RecordMap:
         by = [ops.cast(v, "float32") for v in by]
         squared = ops.zeros(keys.shape[:1])
         for value in by:
-            axes = tuple(range(1, len(value.shape)))
-            squared += ops.sum(ops.square(value), axis=axes)
+            squared += squared_length(value)
         ghosts = []
         for ghost in self.ghosts:
             # What is not held any more makes place for what is formed of it.

@@ -45,9 +45,11 @@ class RecurrentMap(CoefficientMap):
         input_shape: `(times, features)`.
     """
 
+    names = ("kernel", "recurrent_kernel", "bias")
+
     def __init__(self, layer, input_shape):
-        self._cell, self._is_backward = layer.cell, layer.go_backwards
-        cell, (times, size) = layer.cell, input_shape
+        self.layer = cell = layer.cell
+        self._is_backward, (times, size) = layer.go_backwards, input_shape
         # The two sums are apart.
         self._apart = type(layer) is keras.layers.GRU
         self._size, self._wide = size, cell.kernel.shape[-1]
@@ -62,8 +64,6 @@ class RecurrentMap(CoefficientMap):
         self.input_shape = (times, size + cell.units)
         self.output_shape = (times, self._wide * (1 + self._apart))
         self.held = sum(part.held for part in self._parts)
-        self.variables = [cell.kernel, cell.recurrent_kernel]
-        self.variables += [cell.bias] * cell.use_bias
 
     # The layer -------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class RecurrentMap(CoefficientMap):
 
         Args:
             inputs: `(n, times, features)`.
-            weights: values of `variables`.
+            weights: those of the cell.
             probed: function of all sums, as they are before any time.
             mask: `None`, or `(n, times)` bools: others leave the states.
         """
@@ -87,8 +87,8 @@ class RecurrentMap(CoefficientMap):
             rows = ops.reshape(bias[0], (-1, self._wide))
             sums = [z + rows[at] for at, z in enumerate(sums)]
         z = probed(ops.concatenate(sums, axis=-1))
-        start = ops.zeros_like(z[:, 0, : self._cell.units])
-        states = [start] * (1 + (type(self._cell) is keras.layers.LSTMCell))
+        start = ops.zeros_like(z[:, 0, : self.layer.units])
+        states = [start] * (1 + (type(self.layer) is keras.layers.LSTMCell))
 
         def step(states, given):
             z, *counts = given
@@ -106,8 +106,8 @@ class RecurrentMap(CoefficientMap):
     def _step(self, states, z, recurrent):
         """The states after one time."""
         before, *kept = states
-        act, again = self._cell.activation, ops.matmul(before, recurrent)
-        gate = getattr(self._cell, "recurrent_activation", None)
+        act, again = self.layer.activation, ops.matmul(before, recurrent)
+        gate = getattr(self.layer, "recurrent_activation", None)
         if gate is None:
             return [act(z + again)]
         if kept:
@@ -137,7 +137,7 @@ class RecurrentMap(CoefficientMap):
         )
         sums = [kernel, recurrent]
         if bias:
-            shape = self._cell.bias.shape
+            shape = self.layer.bias.shape
             sums.append(ops.reshape(ops.concatenate([*bias, *more]), shape))
         return sums
 

@@ -36,26 +36,14 @@ class Windows:
         out at once, for all windows that any of them is in: the rows of the
         windows are then parts of that, which are not copied.
         """
-        sides, seen = [], []
-        for axis in range(2):
-            low, high = self._pads[axis]
-            stride, size = self.strides[axis], self.input_shape[axis]
-            count = self.outputs[axis] - 1 - (-self.size[axis] // stride)
-            more = count * stride - low - size
-            seen.append((slice(0, min(size, size + more)), (low, max(more, 0))))
-            sides += [count, stride]
-        (rows, above), (columns, before) = seen
-        padded = ops.pad(
-            inputs[:, rows, columns], [(0, 0), above, before, (0, 0)]
-        )
-        padded = ops.reshape(padded, (-1, *sides[:2], *padded.shape[2:]))
+        padded = ops.pad(inputs, [(0, 0), *self._pads, (0, 0)])
+        down, (high, wide) = self.strides[0], self.outputs
         cut = [
-            self._side_by_side(padded[:, :, rest])
-            for rest in range(min(self.strides[0], self.size[0]))
+            self._side_by_side(padded[:, rest::down])
+            for rest in range(min(down, self.size[0]))
         ]
-        high, wide = self.outputs
         for i in range(self.size[0]):
-            first, rest = divmod(i, self.strides[0])
+            first, rest = divmod(i, down)
             part = cut[rest][:, first : first + high]
             yield ops.reshape(part, (-1, high * wide, part.shape[-1]))
 
@@ -63,31 +51,14 @@ class Windows:
         """What windows hold of some rows: `(n, rows, windows, columns x
         channels)`."""
         size, stride, wide = self.size[1], self.strides[1], self.outputs[1]
-        channels = rows.shape[-1]
         if keras.backend.backend() == "torch":
             # Parts of a row that overlap are copied at once.
             seen = rows.unfold(2, size, stride).transpose(3, 4)
-            return ops.reshape(seen, (*seen.shape[:3], size * channels))
-        columns = (rows.shape[1], rows.shape[2] // stride, stride, channels)
-        rows = ops.reshape(rows, (-1, *columns))
-        places = [divmod(at, stride) for at in range(size)]
+            return ops.reshape(seen, (*seen.shape[:3], -1))
+        ends = [at + (wide - 1) * stride + 1 for at in range(size)]
         return ops.concatenate(
-            [rows[:, :, i : i + wide, j] for i, j in places], axis=-1
+            [rows[:, :, i:end:stride] for i, end in enumerate(ends)], axis=-1
         )
-
-    def of_inputs(self, covered):
-        """`(n, *input_shape)` of what the windows cover: without padding, and
-        with the inputs at the end that no window sees."""
-        ends, cut = [], []
-        for axis in range(2):
-            low, high = self._pads[axis]
-            size = self.input_shape[axis]
-            seen = (self.outputs[axis] - 1) * self.strides[axis]
-            seen += self.size[axis]
-            ends.append((0, max(low + size + high - seen, 0)))
-            cut.append(slice(low, low + size))
-        found = ops.pad(covered, [(0, 0), *ends, (0, 0)])
-        return ops.reshape(found[:, cut[0], cut[1]], (-1, *self.input_shape))
 
 
 def _side(size, window, stride, padding):
