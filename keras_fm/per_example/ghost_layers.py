@@ -303,24 +303,6 @@ def _table(layer):
     return call
 
 
-def _normalized(layer):
-    def call(inputs, training=None, mask=None):
-        axis = layer.axis % len(inputs.shape)
-        shape = [1] * len(inputs.shape)
-        shape[axis] = inputs.shape[axis]
-
-        def along(variable):
-            return ops.reshape(ops.cast(variable, inputs.dtype), shape)
-
-        scale = ops.rsqrt(along(layer.moving_variance) + layer.epsilon)
-        found = (inputs - along(layer.moving_mean)) * scale
-        if layer.scale:
-            found = found * along(layer.gamma)
-        return found + along(layer.beta) if layer.center else found
-
-    return call
-
-
 def _convolution(layer):
     def call(inputs):
         kernel, *pointwise = (
@@ -346,7 +328,6 @@ _BY_CHANNEL = dict.fromkeys((*DEPTHWISE, *SEPARABLE), _convolution)
 _LOWERED = {
     "tensorflow": _BY_CHANNEL,
     "torch": {
-        _L.BatchNormalization: _normalized,
         **dict.fromkeys((_L.Conv1D, _L.Conv2D, _L.Conv3D), _convolution),
         **_BY_CHANNEL,
     },

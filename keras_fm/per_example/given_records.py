@@ -44,27 +44,24 @@ class GivenRecords:
             batch_size = batch_size or getattr(x, "batch_size", None)
             _check_alone(y, sample_weight, x)
             x, y, sample_weight = _stacked(loader)
-        elif isinstance(x, keras.utils.PyDataset):
+        elif isinstance(x, keras.utils.PyDataset) or hasattr(
+            x, "as_numpy_iterator"
+        ):
             _check_alone(y, sample_weight, x)
-            if x.num_batches is None:
-                raise ValueError(
-                    "A data set without end has no number of records, which "
-                    "the privacy of a sample depends on. Give `fit` a "
-                    f"`PyDataset` with a length. Received: {type(x).__name__}"
-                )
-            batches = (x[i] for i in range(x.num_batches))
-            x, y, sample_weight, size = _joined(batches)
-            batch_size = batch_size or size
-        elif hasattr(x, "as_numpy_iterator"):
-            _check_alone(y, sample_weight, x)
-            known = getattr(x, "cardinality", lambda: -2)()
-            if int(known) == -1:
+            if isinstance(x, keras.utils.PyDataset):
+                endless = x.num_batches is None
+                batches = (x[i] for i in range(x.num_batches or 0))
+            else:
+                endless = int(getattr(x, "cardinality", lambda: -2)()) == -1
+                batches = x.as_numpy_iterator()
+            if endless:
                 raise ValueError(
                     "A data set without end has no number of records, which "
                     "the privacy of a sample depends on. Leave `.repeat()` "
-                    "out; `fit` repeats the records by `epochs`."
+                    "out, as `fit` repeats the records by `epochs`; or give a "
+                    f"`PyDataset` with a length. Received: {type(x).__name__}"
                 )
-            x, y, sample_weight, size = _joined(x.as_numpy_iterator())
+            x, y, sample_weight, size = _joined(batches)
             batch_size = batch_size or size
         elif hasattr(x, "__next__") or callable(x):
             raise ValueError(
@@ -237,15 +234,17 @@ def _factors(weights, n):
 
 def _stacked(dataset):
     items = [_parts(dataset[i]) for i in range(len(dataset))]
-    x, y, weights = (
+    return _parts_of(items, lambda v: np.stack([np.asarray(one) for one in v]))
+
+
+def _parts_of(items, joined):
+    """Trees `x, y, weights` of what is `joined` of all items."""
+    return tuple(
         None
         if parts[0] is None
-        else keras.tree.map_structure(
-            lambda *v: np.stack([np.asarray(one) for one in v]), *parts
-        )
+        else keras.tree.map_structure(lambda *v: joined(v), *parts)
         for parts in zip(*items)
     )
-    return x, y, weights
 
 
 def _joined(batches):
@@ -284,13 +283,7 @@ def _joined(batches):
             "`padded_batch(..., padded_shapes=...)`. Received shapes: "
             f"{sorted(shapes)}"
         )
-    x, y, weights = (
-        None
-        if parts[0] is None
-        else keras.tree.map_structure(lambda *v: np.concatenate(v), *parts)
-        for parts in zip(*found)
-    )
-    return x, y, weights, size
+    return (*_parts_of(found, np.concatenate), size)
 
 
 def _parts(batch):
