@@ -12,9 +12,6 @@ if keras.backend.backend() == "torch":
     import torch
     from torch import matmul, reshape  # noqa: F401
 
-    def cast(x, dtype):
-        return x.to(getattr(torch, dtype))
-
     def concatenate(parts, axis=0):
         return torch.cat(parts, axis) if len(parts) > 1 else parts[0]
 

@@ -25,6 +25,7 @@ from keras_fm.per_example.affine_maps import (
     without_cancelling,
 )
 from keras_fm.per_example.pull_backs import pull_back
+from keras_fm.per_example.windows import side
 
 DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
 SEPARABLE = (keras.layers.SeparableConv1D, keras.layers.SeparableConv2D)
@@ -92,18 +93,11 @@ class FormedConvolution(CoefficientMap):
         ):
             window = (window - 1) * apart + 1
             if self._transposed:
-                count, size = size, size * stride
+                size = size * stride
                 if layer.padding == "valid":
                     size += max(window - stride, 0)
                 self._outputs.append(size)
-            elif layer.padding == "valid":
-                count = (size - window) // stride + 1
-            else:
-                count = -(-size // stride)
-            pad = max((count - 1) * stride + window - size, 0)
-            low = {"valid": 0, "same": pad // 2, "causal": window - 1}
-            low = low[layer.padding]
-            found.append((count, low, max(pad - low, 0)))
+            found.append(side(size, window, stride, layer.padding))
         return found
 
     # The layer -------------------------------------------------------------

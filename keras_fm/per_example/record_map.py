@@ -313,9 +313,8 @@ def _whole(tree, rows, piece):
 
 
 def _call(ghost, weights, probe, reads, at):
-    def call(inputs, *args, **kwargs):
-        mask = kwargs.get("mask")
-        reads[at], outputs = ghost.called(inputs, weights, probe, mask)
+    def call(inputs, **more):
+        reads[at], outputs = ghost.called(inputs, weights, probe, **more)
         return outputs
 
     return call

@@ -1,5 +1,4 @@
-"""Windows that slide over images: where they are, what they see, and where
-what comes back from them belongs."""
+"""Windows that slide over images: where they are, and what they see."""
 
 import keras
 
@@ -19,11 +18,10 @@ class Windows:
     """
 
     def __init__(self, input_shape, size, strides, padding):
-        self.input_shape = tuple(input_shape)
         self.size, self.strides = tuple(size), tuple(strides)
         sides = [
-            _side(*side, padding)
-            for side in zip(input_shape[:2], self.size, self.strides)
+            side(*one, padding)
+            for one in zip(input_shape[:2], self.size, self.strides)
         ]
         self.outputs = tuple(outputs for outputs, _, _ in sides)
         self._pads = tuple((low, high) for _, low, high in sides)
@@ -61,10 +59,11 @@ class Windows:
         )
 
 
-def _side(size, window, stride, padding):
+def side(size, window, stride, padding):
     """Outputs, and padding before and after, along one side."""
     if padding == "valid":
         return (size - window) // stride + 1, 0, 0
     outputs = -(-size // stride)
     pad = max((outputs - 1) * stride + window - size, 0)
-    return outputs, pad // 2, pad - pad // 2
+    low = window - 1 if padding == "causal" else pad // 2
+    return outputs, low, max(pad - low, 0)
