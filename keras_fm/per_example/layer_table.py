@@ -12,8 +12,9 @@ def check(model):
 
     Nothing is read or spent. A layer is *fast* if the norms of its gradients
     are known before them, *record by record* if a gradient of each record is
-    formed (on TensorFlow of all layers beside a recurrent one), and *must
-    change* if it mixes the records of a batch, or changes weights in a call.
+    formed (on TensorFlow of all layers, if a recurrent one or one beside it
+    is not fast), and *must change* if it mixes the records of a batch, or
+    changes weights in a call.
 
     Args:
         model: a built Keras model.

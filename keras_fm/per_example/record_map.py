@@ -336,10 +336,10 @@ def _seeded_torch(keys):
     devices = list(range(torch.cuda.device_count()))
     words = ops.convert_to_numpy(keys)[0, -1].astype("int64").tolist()
     with torch.random.fork_rng(devices=devices):
-        # What seeds all at once notes every call of them.
-        torch.default_generator.manual_seed(words[0] * 2**31 + words[1])
-        if torch.cuda.is_initialized():
-            torch.cuda.manual_seed_all(words[0] * 2**31 + words[1])
+        # What seeds every device notes each call of it, for an error of one.
+        on_cpu = keys.device.type == "cpu"
+        generator = torch.default_generator if on_cpu else torch
+        generator.manual_seed(words[0] * 2**31 + words[1])
         yield
 
 
