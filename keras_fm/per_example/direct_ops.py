@@ -2,7 +2,7 @@
 
 On PyTorch, Keras looks for symbolic tensors in every argument of an operation
 and in every size of its shapes, which takes longer than small operations: a
-step has a thousand. There, these are PyTorch's own functions.
+step has a thousand. There, the most frequent ones are PyTorch's own.
 """
 
 import keras
@@ -14,12 +14,6 @@ if keras.backend.backend() == "torch":
 
     def concatenate(parts, axis=0):
         return torch.cat(parts, axis) if len(parts) > 1 else parts[0]
-
-    def sum(x, axis=None, keepdims=False):
-        return torch.sum(x, axis, keepdim=keepdims)
-
-    def transpose(x, axes=None):
-        return x.T if axes is None else torch.permute(x, axes)
 
 
 def __getattr__(name):

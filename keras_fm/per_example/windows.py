@@ -53,6 +53,9 @@ class Windows:
             # Parts of a row that overlap are copied at once.
             seen = rows.unfold(2, size, stride).transpose(3, 4)
             return ops.reshape(seen, (*seen.shape[:3], -1))
+        if keras.backend.backend() == "tensorflow":
+            at, apart = (1, size), (1, stride)
+            return ops.image.extract_patches(rows, at, apart, padding="valid")
         ends = [at + (wide - 1) * stride + 1 for at in range(size)]
         return ops.concatenate(
             [rows[:, :, i:end:stride] for i, end in enumerate(ends)], axis=-1
