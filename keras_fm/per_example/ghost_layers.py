@@ -93,7 +93,7 @@ class GhostLayer:
         """Shape of the probe of one record."""
         return tuple(self.map.output_shape)
 
-    def called(self, inputs, weights, probe, mask=None, training=None):
+    def called(self, inputs, weights, probe, mask=None):
         """What the map reads, and what the layer gives; of `probe` a number is
         added to each, or a function is called with all. A mask is for
         recurrent layers."""

@@ -313,8 +313,9 @@ def _whole(tree, rows, piece):
 
 
 def _call(ghost, weights, probe, reads, at):
-    def call(inputs, **more):
-        reads[at], outputs = ghost.called(inputs, weights, probe, **more)
+    def call(inputs, *args, **kwargs):
+        mask = kwargs.get("mask")
+        reads[at], outputs = ghost.called(inputs, weights, probe, mask)
         return outputs
 
     return call
